@@ -1,0 +1,172 @@
+"""What an application implements and what it is given.
+
+An application is a class with a name. Its input is read once, in a helper process of
+the client, into a flat *payload* of numpy arrays. Each worker of a job then runs
+`Application.run` in a process of its own, with that payload mapped read-only. The
+process is stopped and continued (SIGSTOP, SIGCONT) as the job's volume changes, and
+killed when the job ends; an author need not do anything about it.
+
+A complete application:
+
+    import numpy as np
+    from mallob_py.app import Application, JobInput, Payload, Result, WorkerContext
+
+    class Factor(Application):
+        '''Finds a divisor of the integer in `literals`; worker i tries i+2, i+2+stride, ...'''
+
+        name = "FACTOR"
+
+        def read(self, job: JobInput) -> Payload:
+            return {"number": np.array(job.literals[:1], dtype=np.int64)}
+
+        def run(self, context: WorkerContext) -> Result:
+            number, stride = int(context.payload["number"][0]), 64
+            for divisor in range(2 + context.index % stride, number, stride):
+                if number % divisor == 0:
+                    return Result(10, [divisor])
+                context.poll()
+            context.park()  # nothing found in this share: wait for the others
+
+and in its package's pyproject.toml
+
+    [project.entry-points."mallob_py.apps"]
+    FACTOR = "my_package:Factor"
+
+This module is all that applications import from mallob_py.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    #: A job's input as a worker sees it: named numpy arrays, read-only in workers.
+    Payload = Mapping[str, NDArray[Any]]
+else:
+    Payload = Mapping
+
+SATISFIABLE = 10
+UNSATISFIABLE = 20
+UNKNOWN = 0
+RESULT_STRINGS = {SATISFIABLE: "SAT", UNSATISFIABLE: "UNSAT", UNKNOWN: "UNKNOWN"}
+
+
+class InputError(Exception):
+    """The job's input cannot be used. The message reaches the user as the job's error reply.
+
+    `field` names the job-file field at fault (default "files").
+    """
+
+    def __init__(self, message: str, field: str = "files") -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+
+
+@dataclass(frozen=True)
+class JobInput:
+    """The part of a job file that an application reads its payload from."""
+
+    files: Sequence[str] = ()
+    literals: Sequence[int] | None = None
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """An answer. `code` is 10, 20 or 0 (SAT, UNSAT, UNKNOWN; others as an application likes).
+
+    `solution` are integers (a model as literals, for SAT); `fields` are further JSON
+    fields of the reply's `result` object.
+    """
+
+    code: int
+    solution: Sequence[int] | NDArray[np.integer[Any]] | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TreeMessage:
+    """Bytes that another worker of the same job sent along the job tree.
+
+    `returned` is set when it is a message of our own that could not be delivered since
+    its receiver has left. `source` is the sender's (or, if returned, the receiver's) index.
+    """
+
+    source: int
+    data: bytes
+    returned: bool = False
+
+
+class WorkerContext(ABC):
+    """A running worker's view of its job. All of it may be used from the thread of `run` only."""
+
+    #: internal id of the job
+    job: int
+    #: this worker's index i in its job tree; may change while suspended (see `poll`)
+    index: int
+    #: the job's present number of workers
+    volume: int
+    #: indices of the children present now
+    children: tuple[int, ...]
+    payload: Payload
+    configuration: Mapping[str, Any]
+    #: number of cores this worker may use
+    threads: int
+
+    @abstractmethod
+    def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:
+        """Take in news (volume, index, children) and return the messages that arrived.
+
+        Waits up to `timeout_s` for the first of them; 0 only looks.
+        """
+
+    @abstractmethod
+    def park(self) -> NoReturn:
+        """Stay in the job tree without computing until the job ends."""
+
+    @abstractmethod
+    def set_demand(self, demand: int) -> None:
+        """Ask for `demand` workers from now on (heard from the root, index 0; bounded by max-demand)."""
+
+    @abstractmethod
+    def send_to_parent(self, data: bytes) -> None:
+        """Send to the worker with index (i-1)//2. At the root: no effect."""
+
+    @abstractmethod
+    def send_to_children(self, data: bytes) -> None:
+        """Send to each child present now."""
+
+    @abstractmethod
+    def finish(self, result: Result) -> NoReturn:
+        """End the whole job with this result; the same as returning it from `run`."""
+
+
+class Application(ABC):
+    """One kind of job. Instances are made without arguments, one per process."""
+
+    #: the job file's `application`
+    name: ClassVar[str]
+    #: False: `files` and `literals` are refused and `read` is never called with any
+    takes_input: ClassVar[bool] = True
+
+    def check(self, configuration: Mapping[str, Any]) -> None:
+        """Refuse a job's `configuration` with an `InputError` (called before `read`)."""
+
+    @abstractmethod
+    def read(self, job: JobInput) -> Payload:
+        """Read the job's input. Raises InputError. Runs in a helper process at the client."""
+
+    @abstractmethod
+    def run(self, context: WorkerContext) -> Result | None:
+        """Work as worker `context.index`; the first result of any worker ends the job.
+
+        Returning None says that this worker has nothing left to do (it stays parked). Any
+        exception ends the job with its traceback in the reply.
+        """

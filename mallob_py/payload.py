@@ -1,0 +1,81 @@
+"""A job's description as flat bytes: application, configuration and named numpy arrays.
+
+Layout: 8 bytes header length (little endian), a msgpack header, then each array at a
+multiple of 64 bytes, so that workers can use a mapped file without copying. Ranks pass
+these bytes on without decoding them; only helper and worker processes import this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+_ALIGNMENT = 64
+
+
+class _Array(msgspec.Struct, array_like=True, frozen=True):
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+class _Header(msgspec.Struct, array_like=True, frozen=True):
+    application: str
+    configuration: dict[str, Any]
+    arrays: list[_Array]
+
+
+class Description(msgspec.Struct, frozen=True):
+    """A decoded description; the arrays are read-only views into the bytes given."""
+
+    application: str
+    configuration: dict[str, Any]
+    payload: Mapping[str, NDArray[Any]]
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGNMENT) * _ALIGNMENT
+
+
+def encode_description(
+    application: str, configuration: Mapping[str, Any], payload: Mapping[str, NDArray[Any]]
+) -> bytearray:
+    """Lay out a description. Array offsets in the header count from the end of the header."""
+    arrays: list[_Array] = []
+    contiguous: list[NDArray[Any]] = []
+    size = 0
+    for name, array in payload.items():
+        array = np.ascontiguousarray(array)
+        offset = _aligned(size)
+        arrays.append(_Array(name, array.dtype.str, array.shape, offset))
+        contiguous.append(array)
+        size = offset + array.nbytes
+    header = msgspec.msgpack.encode(_Header(application, dict(configuration), arrays))
+    start = _aligned(8 + len(header))
+    flat = bytearray(start + size)
+    flat[:8] = len(header).to_bytes(8, "little")
+    flat[8 : 8 + len(header)] = header
+    for spec, array in zip(arrays, contiguous, strict=True):
+        begin = start + spec.offset
+        flat[begin : begin + array.nbytes] = array.tobytes() if array.nbytes < 4096 else array.data.cast("B")
+    return flat
+
+
+def decode_description(flat: bytes | bytearray | memoryview) -> Description:
+    """The inverse of `encode_description`, without copying the arrays."""
+    view = memoryview(flat).toreadonly()
+    header_size = int.from_bytes(view[:8], "little")
+    header = msgspec.msgpack.decode(view[8 : 8 + header_size], type=_Header)
+    start = _aligned(8 + header_size)
+    payload: dict[str, NDArray[Any]] = {}
+    for spec in header.arrays:
+        dtype = np.dtype(spec.dtype)
+        count = int(np.prod(spec.shape, dtype=np.int64))
+        begin = start + spec.offset
+        payload[spec.name] = np.frombuffer(view, dtype, count, begin).reshape(spec.shape)
+    return Description(header.application, header.configuration, payload)

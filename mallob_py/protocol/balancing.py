@@ -1,0 +1,139 @@
+"""Balancing: one sparse, asynchronous all-reduction keeps everybody's image of all jobs (P 4.1).
+
+Events climb the tree of ranks; a PE that has been quiet forwards at once, otherwise it
+gathers for a short delay. The root of the tree numbers what has arrived (the *epoch*) and
+sends it down. Every PE applies the same epochs in the same order to its image and derives
+all volumes from it, so everybody agrees, per epoch, without further messages.
+
+A job's events have one author for life, the client that took it in. Versions of one job
+arrive everywhere in order, since they all take the same way; the newer one supersedes the
+older one on the way. An event with demand 0 is the last one: it also reaches PEs which never
+heard of the job, because they may run a worker of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from mallob_py.protocol.messages import Epoch, Events, JobEvent
+from mallob_py.protocol.outbox import Outbox
+from mallob_py.protocol.rank_tree import place_of
+from mallob_py.protocol.volumes import fair_volumes
+
+#: from all live jobs to the volume of each job that has one
+VolumeRule = Callable[[int, Mapping[int, JobEvent]], Mapping[int, int]]
+
+
+def local_volumes(size: int, ageing_s: float) -> VolumeRule:
+    """The rule by which each PE computes all volumes itself.
+
+    With more jobs than PEs, those of best standing get one worker each. The standing is
+    log2(priority) minus the arrival in units of `ageing_s`: twice the priority outweighs that
+    much waiting. It never changes, so later jobs overtake a waiting one for a bounded time.
+    """
+
+    def rule(_epoch: int, jobs: Mapping[int, JobEvent]) -> Mapping[int, int]:
+        if len(jobs) == 1:
+            (event,) = jobs.values()
+            return {event.job: min(event.demand, size)}
+        events = list(jobs.values())
+        volumes = fair_volumes(
+            [event.priority for event in events],
+            [event.demand for event in events],
+            size,
+            job_ids=[event.job for event in events],
+            standing=[math.log2(event.priority) - event.arrival_s / ageing_s for event in events]
+            if len(events) > size
+            else None,
+        )
+        return {
+            event.job: volume for event, volume in zip(events, volumes.tolist(), strict=True) if volume
+        }
+
+    return rule
+
+
+class Balancer:
+    """One PE's part of the all-reduction, and its image of all jobs.
+
+    `on_epoch(now, ended, changed)` is called after each applied epoch, with the jobs that
+    ended and those whose volume is another than before.
+    """
+
+    def __init__(
+        self,
+        out: Outbox,
+        delay_s: float,
+        rule: VolumeRule,
+        on_epoch: Callable[[float, list[int], dict[int, int]], None],
+    ) -> None:
+        self._out = out
+        self._place = place_of(out.rank, out.size)
+        self._delay_s = delay_s
+        self._rule = rule
+        self._on_epoch = on_epoch
+        self._pending: dict[int, JobEvent] = {}
+        self._may_send_from = -math.inf
+        self.epoch = 0
+        self.jobs: dict[int, JobEvent] = {}
+        self._volumes: Mapping[int, int] = {}
+
+    def volume(self, job: int) -> int | None:
+        """The job's volume in the present epoch; None for a job that is not in the image."""
+        if job not in self.jobs:
+            return None
+        return self._volumes.get(job, 0)
+
+    def volumes(self) -> Mapping[int, int]:
+        """All volumes above 0 in the present epoch."""
+        return self._volumes
+
+    def author(self, event: JobEvent) -> None:
+        """Publish news of a job whose client is here."""
+        self._take(event)
+
+    def receive_events(self, message: Events) -> None:
+        for event in message.events:
+            self._take(event)
+
+    def _take(self, event: JobEvent) -> None:
+        known = self._pending.get(event.job)
+        if known is None or known.version < event.version:
+            self._pending[event.job] = event
+
+    def receive_epoch(self, message: Epoch, now: float) -> None:
+        """Pass a result on and apply it."""
+        assert message.epoch == self.epoch + 1, f"epoch {message.epoch} after {self.epoch}"
+        for child in (self._place.left, self._place.right):
+            if child is not None:
+                self._out.send(child, message)
+        self.epoch = message.epoch
+        ended = []
+        for event in message.events:
+            known = self.jobs.get(event.job)
+            if event.demand == 0:
+                self.jobs.pop(event.job, None)
+                ended.append(event.job)
+            elif known is None or known.version < event.version:
+                self.jobs[event.job] = event
+        before = self._volumes
+        self._volumes = after = self._rule(self.epoch, self.jobs)
+        changed = {job: volume for job, volume in after.items() if before.get(job, 0) != volume}
+        changed.update((job, 0) for job in before if job not in after and job in self.jobs)
+        self._on_epoch(now, ended, changed)
+
+    def flush(self, now: float) -> None:
+        """Send what is pending, unless the last send is too recent."""
+        if not self._pending or now < self._may_send_from:
+            return
+        events = tuple(self._pending.values())
+        self._pending.clear()
+        self._may_send_from = now + self._delay_s
+        if self._place.parent is not None:
+            self._out.send(self._place.parent, Events(events))
+        else:
+            self.receive_epoch(Epoch(self.epoch + 1, events), now)
+
+    def next_deadline(self) -> float:
+        return self._may_send_from if self._pending else math.inf

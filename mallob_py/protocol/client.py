@@ -1,0 +1,340 @@
+"""The jobs that were taken in at this PE: each lives here from submission to its one reply.
+
+The client represents its jobs in the balancing: it is the only author of their events, from
+the first (demand 1) to the last (demand 0). It owns the seat of each job's root worker, which
+it fills and empties by the rules of `job_tree.py`. It adds up each job's budget from the
+volumes that everybody agrees on, and ends the job at its first result, at a limit, at an
+interrupt or at a failure, whichever comes first.
+
+A new job's root is asked for in the epoch that gives the job a volume. Only while there
+plainly are more PEs than needed is it asked for at once, which saves a round of balancing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mallob_py.protocol.balancing import Balancer
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.effects import JobEnded, JobStats, Outcome
+from mallob_py.protocol.job_tree import Seats
+from mallob_py.protocol.matching import PrefixSumMatcher
+from mallob_py.protocol.messages import (
+    Blob,
+    ChildLeft,
+    DemandChanged,
+    Denied,
+    JobEvent,
+    Offer,
+    Rejected,
+    Remember,
+    Request,
+    RequestFailed,
+    ResultFound,
+    RootStarted,
+    WorkerFailed,
+)
+from mallob_py.protocol.outbox import Outbox
+
+if TYPE_CHECKING:
+    from mallob_py.protocol.local_workers import LocalWorkers
+
+_CLIENT_CONTEXT = -1
+_FINAL_VERSION = 2**62
+
+
+class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user may ask for. 0 means no limit."""
+
+    priority: float = 1.0
+    max_demand: int = 0
+    wallclock_limit_s: float = 0.0
+    cpu_limit_s: float = 0.0
+
+
+class _RootPort:
+    """The matcher as the root's seat sees it: this PE itself may be the taker."""
+
+    def __init__(self, matcher: PrefixSumMatcher, workers: LocalWorkers, now: Callable[[], float]) -> None:
+        self._matcher = matcher
+        self._workers = workers
+        self._now = now
+        self.is_asking = matcher.is_asking
+        self.withdraw = matcher.withdraw
+
+    def ask(self, request: Request) -> None:
+        if self._workers.is_free():
+            self._workers.adopt(request, self._now())
+        else:
+            self._matcher.ask(request)
+
+
+class ClientJob:
+    """One live job. Times are in seconds on the PE's clock."""
+
+    def __init__(self, job: int, parameters: JobParameters, seats: Seats, now: float) -> None:
+        self.job = job
+        self.parameters = parameters
+        self.seats = seats
+        self.version = 0
+        self.demand = 1
+        self.submitted_s = now
+        self.balanced_s: float | None = None
+        self.scheduled_s: float | None = None
+        self.started_s: float | None = None
+        self.volume = 0
+        self.max_volume = 0
+        self.cpu_s = 0.0
+        self._counted_until_s = now
+
+    def count(self, now: float, threads: int) -> None:
+        """Add the budget used up to `now` with the volume held until then."""
+        if self.started_s is not None:
+            self.cpu_s += (now - self._counted_until_s) * self.volume * threads
+        self._counted_until_s = now
+
+    def used_up(self, now: float, threads: int) -> Outcome | None:
+        """The limit that is reached, if any (budgets must be counted up to `now`)."""
+        if self.started_s is None:
+            return None
+        limit_s = self.parameters.wallclock_limit_s
+        if limit_s and now >= self.started_s + limit_s:
+            return Outcome.WALLCLOCK_LIMIT
+        # The same sum that `deadline` gives, so that a tick at the deadline always ends the job.
+        if self.parameters.cpu_limit_s and now >= self.deadline(threads):
+            return Outcome.CPU_LIMIT
+        return None
+
+    def deadline(self, threads: int) -> float:
+        """When a limit will be reached at the present volume."""
+        if self.started_s is None:
+            return math.inf
+        deadline = math.inf
+        if self.parameters.wallclock_limit_s:
+            deadline = self.started_s + self.parameters.wallclock_limit_s
+        if self.parameters.cpu_limit_s and self.volume:
+            left_s = (self.parameters.cpu_limit_s - self.cpu_s) / (self.volume * threads)
+            deadline = min(deadline, self._counted_until_s + max(0.0, left_s))
+        return deadline
+
+    def stats(self, now: float) -> JobStats:
+        def since_submission(moment: float | None) -> float | None:
+            return None if moment is None else moment - self.submitted_s
+
+        return JobStats(
+            balanced_s=since_submission(self.balanced_s),
+            scheduled_s=since_submission(self.scheduled_s),
+            started_s=since_submission(self.started_s),
+            response_s=now - self.submitted_s,
+            wallclock_s=0.0 if self.started_s is None else now - self.started_s,
+            cpu_s=self.cpu_s,
+            max_volume=self.max_volume,
+        )
+
+
+class Client:
+    """All live jobs whose client is this PE."""
+
+    def __init__(
+        self,
+        out: Outbox,
+        config: Config,
+        balancer: Balancer,
+        matcher: PrefixSumMatcher,
+        workers: LocalWorkers,
+    ) -> None:
+        self._out = out
+        self._config = config
+        self._balancer = balancer
+        self._now = 0.0
+        self._port = _RootPort(matcher, workers, lambda: self._now)
+        self.jobs: dict[int, ClientJob] = {}
+        #: submitted, but in no epoch yet
+        self._unseen: set[int] = set()
+        self._deadline: float | None = math.inf
+
+    # --- from the service -----------------------------------------------------------------
+
+    def submit(self, job: int, parameters: JobParameters, blob: Blob, now: float) -> None:
+        """Take a job in. It will end with exactly one `JobEnded`."""
+        self._now = now
+        assert job not in self.jobs, f"job {job} is here already"
+        seats = Seats(
+            self._out, self._config, self._port, job, (self._out.rank,), _CLIENT_CONTEXT, (0,)
+        )
+        seats.blob = blob
+        record = self.jobs[job] = ClientJob(job, parameters, seats, now)
+        self._out.log("submitted", job=job, priority=parameters.priority, demand=self._demand_max(record))
+        plenty = self._out.size - sum(self._balancer.volumes().values()) - len(self._unseen)
+        self._unseen.add(job)
+        self._publish(record)
+        if plenty > 0:
+            record.seats.fit(1, self._balancer.epoch, now)
+
+    def interrupt(self, job: int, now: float) -> bool:
+        """End a job early; False if it is not live here."""
+        self._now = now
+        if (record := self.jobs.get(job)) is None:
+            return False
+        self._end(record, Outcome.INTERRUPTED)
+        return True
+
+    # --- balancing ------------------------------------------------------------------------
+
+    def _demand_max(self, record: ClientJob) -> int:
+        limit = record.parameters.max_demand
+        return min(limit, self._out.size) if limit else self._out.size
+
+    def _publish(self, record: ClientJob) -> None:
+        record.version += 1
+        self._balancer.author(
+            JobEvent(
+                record.job,
+                record.version,
+                record.demand,
+                record.parameters.priority,
+                record.submitted_s,
+            )
+        )
+
+    def _demand(self, record: ClientJob, demand: int) -> None:
+        demand = max(1, min(demand, self._demand_max(record)))
+        if demand != record.demand:
+            record.demand = demand
+            self._publish(record)
+
+    def on_epoch(self, now: float, changed: dict[int, int]) -> None:
+        self._now = now
+        news = {job for job in changed if job in self.jobs}
+        if self._unseen:
+            seen = {job for job in self._unseen if self._balancer.volume(job) is not None}
+            self._unseen -= seen
+            news |= seen
+        for job in sorted(news):
+            record = self.jobs[job]
+            volume = self._balancer.volume(job) or 0
+            record.count(now, self._config.threads)
+            record.volume = volume
+            record.max_volume = max(record.max_volume, volume)
+            self._deadline = None
+            if volume and record.balanced_s is None:
+                record.balanced_s = now
+                self._out.log("balanced", job=job, latency_s=now - record.submitted_s)
+            self._out.log("volume", job=job, volume=volume, epoch=self._balancer.epoch)
+            record.seats.fit(volume, self._balancer.epoch, now)
+
+    def _volume(self, record: ClientJob) -> int:
+        """The job's volume; a job asked for ahead of its first epoch counts as 1."""
+        volume = self._balancer.volume(record.job)
+        return 1 if volume is None else volume
+
+    # --- the root's seat --------------------------------------------------------------------
+
+    def receive_offer(self, source: int, offer: Offer, now: float) -> None:
+        self._now = now
+        record = self.jobs.get(offer.job)
+        if record is None:
+            self._out.send(source, Rejected(offer.job, offer.index, offer.context))
+            return
+        if not record.seats.receive_offer(source, offer, self._volume(record), self._balancer.epoch):
+            return
+        if record.scheduled_s is None:
+            record.scheduled_s = now
+            latency_s = now - record.submitted_s
+            self._out.log("scheduled", job=offer.job, root=source, latency_s=latency_s)
+            self._demand(record, self._demand_max(record))
+
+    def receive_denied(self, source: int, message: Denied, now: float) -> None:
+        self._now = now
+        if (record := self.jobs.get(message.job)) is not None:
+            record.seats.receive_denied(source, 0, self._volume(record), self._balancer.epoch)
+
+    def receive_failed(self, message: RequestFailed, now: float) -> None:
+        self._now = now
+        if (record := self.jobs.get(message.job)) is not None:
+            record.seats.receive_failed(0, self._volume(record), self._balancer.epoch, now)
+
+    def receive_left(self, source: int, message: ChildLeft, now: float) -> None:
+        self._now = now
+        if (record := self.jobs.get(message.job)) is not None:
+            record.seats.receive_left(
+                source, 0, message.context, self._volume(record), self._balancer.epoch, now
+            )
+
+    def receive_remember(self, message: Remember) -> None:
+        if (record := self.jobs.get(message.job)) is not None:
+            record.seats.past.add(message.past)
+
+    # --- the job's own news -------------------------------------------------------------------
+
+    def receive_started(self, message: RootStarted, now: float) -> None:
+        record = self.jobs.get(message.job)
+        if record is not None and record.started_s is None:
+            record.count(now, self._config.threads)
+            record.started_s = now
+            self._deadline = None
+
+    def receive_demand(self, message: DemandChanged) -> None:
+        if (record := self.jobs.get(message.job)) is not None:
+            self._demand(record, message.demand)
+
+    def receive_result(self, message: ResultFound, now: float) -> None:
+        """The first result ends the job; later ones find it gone."""
+        self._now = now
+        if (record := self.jobs.get(message.job)) is not None:
+            self._end(record, Outcome.RESULT, body=message.body)
+
+    def receive_failure(self, message: WorkerFailed, now: float) -> None:
+        self._now = now
+        if (record := self.jobs.get(message.job)) is not None:
+            self._end(record, Outcome.FAILED, reason=message.reason)
+
+    # --- ends ---------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """End the jobs that have reached a limit."""
+        self._now = now
+        if now < self.next_deadline():
+            return
+        self._deadline = None
+        for record in list(self.jobs.values()):
+            record.count(now, self._config.threads)
+            if (outcome := record.used_up(now, self._config.threads)) is not None:
+                self._end(record, outcome)
+
+    def next_deadline(self) -> float:
+        if self._deadline is None:
+            threads = self._config.threads
+            self._deadline = min(
+                (record.deadline(threads) for record in self.jobs.values()), default=math.inf
+            )
+        return self._deadline
+
+    def _end(
+        self, record: ClientJob, outcome: Outcome, body: bytes | None = None, reason: str | None = None
+    ) -> None:
+        record.count(self._now, self._config.threads)
+        del self.jobs[record.job]
+        self._unseen.discard(record.job)
+        self._deadline = None
+        record.seats.close()
+        self._balancer.author(
+            JobEvent(
+                record.job, _FINAL_VERSION, 0, record.parameters.priority, record.submitted_s
+            )
+        )
+        stats = record.stats(self._now)
+        self._out.log(
+            "ended",
+            job=record.job,
+            outcome=outcome.value,
+            response_s=stats.response_s,
+            wallclock_s=stats.wallclock_s,
+            cpu_s=stats.cpu_s,
+            max_volume=stats.max_volume,
+        )
+        self._out.act(JobEnded(record.job, outcome, body, reason, stats))

@@ -1,0 +1,41 @@
+"""The settings of the protocol, the same on every PE."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+
+class Reuse(Enum):
+    """How suspended workers are found again (P 3.3, compare P Table 2)."""
+
+    NONE = "none"
+    #: a parent remembers its own past children
+    BASIC = "basic"
+    #: past workers are remembered along the tree, and idle PEs wait for those who want them
+    FULL = "full"
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """Delays trade latency for messages; see `balancing.py` and `matching.py`."""
+
+    reuse: Reuse = Reuse.FULL
+    #: least time between two sends of events by one PE
+    balancing_delay_s: float = 0.001
+    #: least time between two sends of matching contributions by one PE
+    matching_delay_s: float = 0.0003
+    #: how long an idle PE keeps itself free for a suspended worker whose job grows again
+    reuse_patience_s: float = 0.005
+    #: suspended workers kept per PE (C in P 3.3)
+    job_cache: int = 4
+    #: past workers of the same index that are asked before a normal request
+    queries_max: int = 4
+    #: how often a request may come to a PE that has become busy, before its parent is told
+    hops_max: int = 64
+    #: restarts of one worker whose process died
+    restarts_max: int = 2
+    #: cores of one worker, for CPU budgets
+    threads: int = 1
+    #: a job that waits for a PE gains as much as twice the priority in this time
+    ageing_s: float = 60.0

@@ -1,0 +1,133 @@
+"""What a PE wants done outside: effects, appended to `PE.effects` and executed in order.
+
+`worker` is the number of a worker on its PE: it stays the same while the worker is
+suspended and resumed, and is never used twice.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, TypeAlias
+
+import msgspec
+
+from mallob_py.protocol.messages import AnyMessage, Blob
+
+
+class Outcome(Enum):
+    """Why a job has ended."""
+
+    RESULT = "result"
+    WALLCLOCK_LIMIT = "wallclock-limit"
+    CPU_LIMIT = "cpu-limit"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
+class Effect(msgspec.Struct, frozen=True, gc=False):
+    """Base of all effects."""
+
+
+class Send(Effect):
+    """Deliver `message` to rank `dest` (never the own one)."""
+
+    dest: int
+    message: AnyMessage
+
+
+class FetchBlob(Effect):
+    """Bring the description to this host, from rank `source` at need; then call `blob_ready`."""
+
+    job: int
+    blob: Blob
+    source: int
+
+
+class StartWorker(Effect):
+    """Start a worker's process; then call `worker_started`."""
+
+    worker: int
+    job: int
+    index: int
+    volume: int
+    blob: Blob
+
+
+class SuspendWorker(Effect):
+    """Stop the worker's process where it is."""
+
+    worker: int
+
+
+class ResumeWorker(Effect):
+    """Let a suspended worker's process go on, with this place in the tree."""
+
+    worker: int
+    index: int
+    volume: int
+
+
+class TerminateWorker(Effect):
+    """End the worker's process."""
+
+    worker: int
+
+
+class UpdateWorker(Effect):
+    """Tell a running worker its volume and the indices of its children."""
+
+    worker: int
+    volume: int
+    children: tuple[int, ...]
+
+
+class DeliverMessage(Effect):
+    """Hand a tree message to a worker's process."""
+
+    worker: int
+    source_index: int
+    data: bytes
+    returned: bool
+
+
+class JobStats(msgspec.Struct, frozen=True):
+    """Times of one job in seconds, from its submission to the PE; None: never got there."""
+
+    balanced_s: float | None
+    scheduled_s: float | None
+    started_s: float | None
+    response_s: float
+    wallclock_s: float
+    cpu_s: float
+    max_volume: int
+
+
+class JobEnded(Effect):
+    """A job taken in here has ended: exactly one for each submitted job."""
+
+    job: int
+    outcome: Outcome
+    body: bytes | None
+    reason: str | None
+    stats: JobStats
+
+
+class Log(Effect):
+    """One line of the event log."""
+
+    event: str
+    fields: dict[str, Any]
+
+
+AnyEffect: TypeAlias = (
+    Send
+    | FetchBlob
+    | StartWorker
+    | SuspendWorker
+    | ResumeWorker
+    | TerminateWorker
+    | UpdateWorker
+    | DeliverMessage
+    | JobEnded
+    | Log
+)

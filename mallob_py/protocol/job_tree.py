@@ -1,0 +1,247 @@
+"""One worker's place in its job tree: seats for its children, growth and shrinkage (P 3.2).
+
+A `Seat` is the place of one child. Its states:
+
+    EMPTY --query a past worker--> QUERIED --denied, no further one--> ASKED
+      |                               |                                  |
+      +--no past worker--------> ASKED+--offer--------> TAKEN <--offer---+
+    TAKEN --volume drops--> EMPTY      QUERIED, ASKED --volume drops--> EMPTY
+
+The client of a job owns a seat for the root (index 0) and follows the same rules.
+
+**Who leaves, and who knows.** A worker with index i leaves its seat in the epoch in which
+its job's volume becomes <= i, and its parent empties the seat in that same epoch; no message
+is needed. That breaks only if the two were joined while they stood in different epochs: the
+child offers itself in its epoch c, the parent accepts in its epoch p.
+- An epoch e in (c, p] that removes the child: the parent has seen e before it accepted. So
+  the child, when it gets to e, tells the parent (`ChildLeft`).
+- An epoch e in (p, c] without room for the child: the child was not there yet. So the
+  parent, when it gets to e, keeps it.
+Every further combination agrees by itself.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+from mallob_py.protocol.config import Config, Reuse
+from mallob_py.protocol.messages import (
+    Accepted,
+    Blob,
+    Described,
+    Offer,
+    PastWorker,
+    Query,
+    Rejected,
+    Release,
+    Request,
+)
+from mallob_py.protocol.outbox import Outbox
+from mallob_py.protocol.rank_tree import subtree_size
+from mallob_py.protocol.reuse import PastWorkers
+
+
+class AskPort(Protocol):
+    """What seats need of the matcher. `ask` may find a taker on the spot."""
+
+    def ask(self, request: Request) -> None: ...
+
+    def is_asking(self, job: int, subtree: int) -> bool: ...
+
+    def withdraw(self, job: int, subtree: int) -> None: ...
+
+
+class SeatState(Enum):
+    EMPTY = "empty"
+    QUERIED = "queried"
+    ASKED = "asked"
+    TAKEN = "taken"
+
+
+class Seat:
+    """The place of child `index`. `rank` is who was queried, or who has taken it."""
+
+    __slots__ = ("asked_s", "context", "index", "offer_epoch", "queries", "rank", "state")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.clear()
+
+    def clear(self) -> None:
+        self.state = SeatState.EMPTY
+        self.rank = -1
+        self.context = -1
+        self.offer_epoch = -1
+        self.queries = 0
+        self.asked_s = 0.0
+
+
+class Seats:
+    """All seats of one parent, and its memory of past workers below them.
+
+    `ask`, `is_asking` and `withdraw` reach the matcher; `path` are the ranks from the client
+    down to this PE, `context` is the parent's own.
+    """
+
+    def __init__(
+        self,
+        out: Outbox,
+        config: Config,
+        matcher: AskPort,
+        job: int,
+        path: tuple[int, ...],
+        context: int,
+        indices: tuple[int, ...],
+    ) -> None:
+        self._out = out
+        self._config = config
+        self._matcher = matcher
+        self._job = job
+        self._path = path
+        self._context = context
+        self._seats = {index: Seat(index) for index in indices}
+        self.past = PastWorkers()
+        self.blob: Blob | None = None
+
+    def expect(self, index: int, asked_s: float) -> None:
+        """A request for this child is on its way already: it was part of our own bulk request."""
+        seat = self._seats[index]
+        seat.state = SeatState.ASKED
+        seat.asked_s = asked_s
+
+    def children(self) -> tuple[int, ...]:
+        """Indices of the children present."""
+        return tuple(seat.index for seat in self._seats.values() if seat.state is SeatState.TAKEN)
+
+    def taken(self) -> list[Seat]:
+        return [seat for seat in self._seats.values() if seat.state is SeatState.TAKEN]
+
+    def seat(self, index: int) -> Seat | None:
+        return self._seats.get(index)
+
+    # --- growth and shrinkage -----------------------------------------------------------
+
+    def fit(self, volume: int, epoch: int, now: float) -> None:
+        """Follow the job's volume as of `epoch`: empty seats beyond it, fill those below it."""
+        for seat in self._seats.values():
+            wanted = seat.index < volume
+            if seat.state is SeatState.TAKEN:
+                if not wanted and seat.offer_epoch < epoch:
+                    if self._config.reuse is not Reuse.NONE:
+                        self.past.add([PastWorker(seat.index, seat.rank, epoch)])
+                    seat.clear()
+            elif not wanted:
+                self._matcher.withdraw(self._job, seat.index)
+                seat.clear()
+            elif seat.state is SeatState.EMPTY:
+                seat.asked_s = now
+                self._seek(seat, volume, epoch)
+            elif seat.state is SeatState.ASKED and self._matcher.is_asking(self._job, seat.index):
+                self._ask(seat, volume, epoch)
+
+    def _seek(self, seat: Seat, volume: int, epoch: int) -> None:
+        """Query the most recent past worker of this index, or else ask for any idle PE."""
+        past = self.past.most_recent(seat.index)
+        if past is None or seat.queries >= self._config.queries_max:
+            self._ask(seat, volume, epoch)
+            return
+        self.past.forget(past.rank)
+        seat.state = SeatState.QUERIED
+        seat.rank = past.rank
+        seat.queries += 1
+        self._out.send(past.rank, Query(self._request(seat, 1, epoch)))
+
+    def _ask(self, seat: Seat, volume: int, epoch: int) -> None:
+        """Ask for the whole subtree at once, unless past workers below could be reused."""
+        seat.state = SeatState.ASKED
+        count = 1 if self.past.knows_below(seat.index) else subtree_size(seat.index, volume)
+        self._matcher.ask(self._request(seat, count, epoch))
+
+    def _request(self, seat: Seat, count: int, epoch: int) -> Request:
+        return Request(
+            job=self._job,
+            subtree=seat.index,
+            position=0,
+            count=count,
+            base=0,
+            epoch=epoch,
+            path=self._path,
+            hops=0,
+            asked_s=seat.asked_s,
+        )
+
+    def close(self) -> None:
+        """This parent leaves the tree: nothing is wanted any more."""
+        for seat in self._seats.values():
+            if seat.state is SeatState.ASKED:
+                self._matcher.withdraw(self._job, seat.index)
+            seat.clear()
+
+    # --- answers ------------------------------------------------------------------------
+
+    def receive_offer(self, source: int, offer: Offer, volume: int, epoch: int) -> bool:
+        """Take the child in if its seat is free (the first one wins) and answer it."""
+        seat = self._seats[offer.index]
+        deserved = offer.epoch > epoch or offer.index < volume
+        if seat.state is SeatState.TAKEN or not deserved:
+            self._out.send(source, Rejected(offer.job, offer.index, offer.context))
+            return False
+        self._matcher.withdraw(self._job, seat.index)
+        seat.state = SeatState.TAKEN
+        seat.rank = source
+        seat.context = offer.context
+        seat.offer_epoch = offer.epoch
+        self.past.forget(source)
+        handed_down: tuple[PastWorker, ...] = ()
+        if self._config.reuse is Reuse.FULL:
+            for past in self.past.of_index(seat.index):
+                self._out.send(past.rank, Release(self._job))
+            handed_down = self.past.take_below(seat.index)
+        self._out.send(
+            source,
+            Accepted(
+                job=self._job,
+                index=seat.index,
+                context=offer.context,
+                epoch=epoch,
+                parent_context=self._context,
+                past=handed_down,
+                blob=self.blob,
+            ),
+        )
+        return True
+
+    def receive_denied(self, source: int, index: int, volume: int, epoch: int) -> None:
+        seat = self._seats[index]
+        if seat.state is SeatState.QUERIED and seat.rank == source:
+            self._seek(seat, volume, epoch)
+
+    def receive_failed(self, index: int, volume: int, epoch: int, now: float) -> None:
+        seat = self._seats[index]
+        if seat.state is SeatState.ASKED and not self._matcher.is_asking(self._job, index):
+            seat.clear()
+            self.fit(volume, epoch, now)
+
+    def receive_left(
+        self, source: int, index: int, context: int, volume: int, epoch: int, now: float
+    ) -> bool:
+        """The child has left before we accepted it: look for another. False: old news."""
+        seat = self._seats[index]
+        if seat.state is not SeatState.TAKEN or (seat.rank, seat.context) != (source, context):
+            return False
+        seat.clear()
+        self.fit(volume, epoch, now)
+        return True
+
+    def dismiss(self) -> None:
+        """We were not let into the tree after all: nor are those we have let in below us."""
+        for seat in self.taken():
+            self._out.send(seat.rank, Rejected(self._job, seat.index, seat.context))
+        self.close()
+
+    def describe(self, blob: Blob) -> None:
+        """The description is known: pass it on to the children that wait for it."""
+        self.blob = blob
+        for seat in self.taken():
+            self._out.send(seat.rank, Described(self._job, seat.context, blob))

@@ -1,0 +1,553 @@
+"""The workers of one PE: at most one active, some suspended (P 3.2, 3.3).
+
+States of a worker:
+
+    (none) --adopt--> COMMITTED --accepted, described--> ACTIVE
+    COMMITTED, ACTIVE --volume drops, rejected--> SUSPENDED (with a process) or forgotten
+    SUSPENDED --adopt--> COMMITTED (its process goes on once it is accepted)
+    any --job ends, cache full--> terminated
+
+A COMMITTED worker is in the tree already: it asks for children and accepts them before its
+parent has answered and before the description has come, so a tree grows by all its layers
+at once. If its parent rejects it, it sends those children away too.
+
+The PE's idle token is offered while there is no active worker and nothing else is expected:
+no match under way, no request parked for a coming epoch, and, with full reuse, no suspended
+worker that its job may want back right now.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from enum import Enum
+
+from mallob_py.protocol.config import Config, Reuse
+from mallob_py.protocol.effects import (
+    DeliverMessage,
+    FetchBlob,
+    ResumeWorker,
+    StartWorker,
+    SuspendWorker,
+    TerminateWorker,
+    UpdateWorker,
+)
+from mallob_py.protocol.job_tree import Seats
+from mallob_py.protocol.matching import PrefixSumMatcher
+from mallob_py.protocol.messages import (
+    Accepted,
+    Blob,
+    ChildLeft,
+    DemandChanged,
+    Denied,
+    Offer,
+    PastWorker,
+    Rejected,
+    Remember,
+    Request,
+    RequestFailed,
+    ResultFound,
+    RootStarted,
+    TreeMessage,
+    WorkerFailed,
+)
+from mallob_py.protocol.outbox import Outbox
+
+_INBOX_MAX = 1024
+
+
+class WorkerState(Enum):
+    COMMITTED = "committed"
+    ACTIVE = "active"
+    SUSPENDED = "suspended"
+
+
+class Worker:
+    """One worker of one job on this PE. `number` names its process, `context` its present stay."""
+
+    def __init__(self, number: int, job: int) -> None:
+        self.number = number
+        self.job = job
+        self.index = -1
+        self.context = -1
+        self.path: tuple[int, ...] = ()
+        self.state = WorkerState.COMMITTED
+        self.seats: Seats
+        self.blob: Blob | None = None
+        self.accepted_epoch: int | None = None
+        self.parent_context = -1
+        #: StartWorker has been emitted
+        self.has_process = False
+        #: the process has reported that it runs
+        self.is_running = False
+        self.asked_s = 0.0
+        self.volume = 1
+        self.restarts = 0
+        self.inbox: list[DeliverMessage] = []
+
+    @property
+    def client(self) -> int:
+        return self.path[0]
+
+    @property
+    def parent(self) -> int:
+        return self.path[-1]
+
+
+class LocalWorkers:
+    """Adopts, suspends, resumes and ends workers; passes on what they say and hear."""
+
+    def __init__(
+        self,
+        out: Outbox,
+        config: Config,
+        matcher: PrefixSumMatcher,
+        volume_of: Callable[[int], int | None],
+        epoch: Callable[[], int],
+    ) -> None:
+        self._out = out
+        self._config = config
+        self._matcher = matcher
+        self._volume_of = volume_of
+        self._epoch = epoch
+        self.active: Worker | None = None
+        self.suspended: OrderedDict[int, Worker] = OrderedDict()
+        #: jobs whose suspended worker is kept free for them, and until when
+        self._holds: dict[int, float] = {}
+        self._early_offers: list[tuple[int, Offer]] = []
+        self._next_number = 0
+        self._next_context = 0
+
+    # --- being idle ---------------------------------------------------------------------
+
+    def is_free(self) -> bool:
+        """Whether a worker could be adopted on the spot, without a match."""
+        return not (self.active or self._holds or self._matcher.token_granted)
+
+    def update_token(self) -> None:
+        self._matcher.offer_token(not (self.active or self._holds))
+
+    def tick(self, now: float) -> None:
+        """Stop waiting for those who did not come back in time."""
+        if self._holds and min(self._holds.values()) <= now:
+            self._holds = {job: until for job, until in self._holds.items() if until > now}
+            self.update_token()
+
+    def next_deadline(self) -> float:
+        return min(self._holds.values(), default=math.inf)
+
+    def receive_release(self, job: int) -> None:
+        if self._holds.pop(job, None) is not None:
+            self.update_token()
+
+    # --- adoption -----------------------------------------------------------------------
+
+    def is_obsolete(self, request: Request) -> bool:
+        """Whether the wanted worker is no longer deserved, as far as is known here.
+
+        A root may have been asked for ahead of its job's first epoch; only its client knows.
+        """
+        if request.epoch > self._epoch():
+            return False
+        volume = self._volume_of(request.job)
+        if volume is None:
+            return request.index > 0
+        return request.index >= volume
+
+    def fail(self, request: Request) -> None:
+        """Tell the parent that a request is void."""
+        self._out.send(request.parent, RequestFailed(request.job, request.index, self._epoch()))
+
+    def receive_adopt(self, request: Request, now: float) -> None:
+        """Our token has met this request."""
+        self._matcher.token_used()
+        if self.is_obsolete(request):
+            self.fail(request)
+            self._reject_early_offers()
+        elif self.active is None:
+            self.adopt(request, now)
+        elif request.hops >= self._config.hops_max:
+            self.fail(request)
+        else:
+            self._matcher.carry(request)
+        self.update_token()
+
+    def receive_token_back(self) -> None:
+        self._matcher.token_used()
+        self._reject_early_offers()
+        self.update_token()
+
+    def receive_query(self, request: Request, now: float) -> None:
+        """A parent wants our suspended worker back."""
+        able = (
+            request.job in self.suspended
+            and self.active is None
+            and not self._matcher.token_granted
+            and (self._volume_of(request.job) or 0) > request.index
+        )
+        if able:
+            self.adopt(request, now)
+        else:
+            self._holds.pop(request.job, None)
+            self._out.send(request.parent, Denied(request.job, request.index))
+        self.update_token()
+
+    def adopt(self, request: Request, now: float) -> None:
+        """Become worker `request.index`: commit, offer ourselves to the parent, ask for children."""
+        assert self.active is None, "a PE runs one worker at a time"
+        self._holds.clear()
+        worker = self.suspended.pop(request.job, None)
+        created = worker is None
+        if worker is None:
+            worker = Worker(self._next_number, request.job)
+            self._next_number += 1
+        worker.index = index = request.index
+        worker.path = request.path
+        worker.context = self._next_context
+        self._next_context += 1
+        worker.state = WorkerState.COMMITTED
+        worker.accepted_epoch = None
+        worker.asked_s = request.asked_s
+        worker.volume = max(self._volume_of(request.job) or 0, index + 1)
+        worker.seats = Seats(
+            self._out,
+            self._config,
+            self._matcher,
+            request.job,
+            (*request.path, self._out.rank),
+            worker.context,
+            (2 * index + 1, 2 * index + 2),
+        )
+        worker.seats.blob = worker.blob
+        for side in (1, 2):
+            if 2 * request.position + side < request.count:
+                worker.seats.expect(2 * index + side, request.asked_s)
+        self.active = worker
+        self._out.log("busy")
+        self._out.send(
+            request.parent,
+            Offer(request.job, index, worker.context, self._epoch(), request.asked_s, created),
+        )
+        offers, self._early_offers = self._early_offers, []
+        for source, offer in offers:
+            self.receive_offer(source, offer)
+        worker.seats.fit(worker.volume, self._epoch(), now)
+        self.update_token()
+
+    def receive_accepted(self, source: int, message: Accepted) -> None:
+        worker = self._active_in(message.context)
+        if worker is None:
+            # We have left meanwhile, for a reason the parent does not know of.
+            self._out.send(source, ChildLeft(message.job, message.index, message.context))
+            return
+        assert worker.accepted_epoch is None, "accepted twice"
+        worker.accepted_epoch = message.epoch
+        worker.parent_context = message.parent_context
+        worker.seats.past.add(message.past)
+        if worker.blob is None and message.blob is not None:
+            self._describe(worker, message.blob)
+        self._proceed(worker)
+
+    def receive_rejected(self, message: Rejected) -> None:
+        worker = self._active_in(message.context)
+        if worker is not None:
+            worker.seats.dismiss()
+            self._put_aside(worker)
+
+    def receive_described(self, context: int, blob: Blob) -> None:
+        worker = self._active_in(context)
+        if worker is not None and worker.blob is None:
+            self._describe(worker, blob)
+            self._proceed(worker)
+
+    def _describe(self, worker: Worker, blob: Blob) -> None:
+        worker.blob = blob
+        worker.seats.describe(blob)
+
+    def _proceed(self, worker: Worker) -> None:
+        """Run as soon as the parent has accepted us and the description is known."""
+        if worker.state is not WorkerState.COMMITTED or worker.accepted_epoch is None or worker.blob is None:
+            return
+        if worker.has_process:
+            worker.state = WorkerState.ACTIVE
+            self._out.act(ResumeWorker(worker.number, worker.index, worker.volume))
+            self._update_process(worker)
+            self._out.log("resumed", job=worker.job, index=worker.index)
+        elif worker.blob.inline is not None:
+            self._start(worker)
+        else:
+            self._out.act(FetchBlob(worker.job, worker.blob, worker.parent))
+
+    def blob_ready(self, job: int) -> None:
+        """The description is on this host now."""
+        worker = self.active
+        if (
+            worker is not None
+            and worker.job == job
+            and worker.state is WorkerState.COMMITTED
+            and worker.accepted_epoch is not None
+            and not worker.has_process
+        ):
+            self._start(worker)
+
+    def _start(self, worker: Worker) -> None:
+        assert worker.blob is not None
+        worker.state = WorkerState.ACTIVE
+        worker.has_process = True
+        worker.is_running = False
+        self._out.act(StartWorker(worker.number, worker.job, worker.index, worker.volume, worker.blob))
+        if worker.seats.children():
+            self._update_process(worker)
+
+    # --- leaving ------------------------------------------------------------------------
+
+    def on_epoch(self, now: float, ended: list[int]) -> None:
+        """Apply the present volumes to all workers here."""
+        for job in ended:
+            self._end(job)
+        worker = self.active
+        if worker is not None:
+            volume = self._volume_of(worker.job)
+            if volume is not None and worker.index >= volume:
+                self._leave(worker, volume)
+            elif volume is not None:
+                changed = volume != worker.volume
+                worker.volume = volume
+                worker.seats.fit(volume, self._epoch(), now)
+                if changed:
+                    self._update_process(worker)
+        if self._config.reuse is Reuse.FULL:
+            self._renew_holds(now)
+        self.update_token()
+
+    def _renew_holds(self, now: float) -> None:
+        """Keep this PE free for suspended workers whose job has just grown beyond their index."""
+        for worker in self.suspended.values():
+            volume = self._volume_of(worker.job) or 0
+            if worker.volume <= worker.index < volume and self.active is None:
+                self._holds[worker.job] = now + self._config.reuse_patience_s
+            elif worker.index >= volume:
+                self._holds.pop(worker.job, None)
+            worker.volume = volume
+
+    def _leave(self, worker: Worker, volume: int) -> None:
+        """Leave the tree in this epoch; see `job_tree.py` for who has to be told."""
+        epoch = self._epoch()
+        if worker.accepted_epoch is not None and worker.accepted_epoch >= epoch:
+            self._out.send(worker.parent, ChildLeft(worker.job, worker.index, worker.context))
+        if self._config.reuse is Reuse.FULL and worker.accepted_epoch is not None:
+            past = worker.seats.past.take_all()
+            if worker.has_process:
+                past += (PastWorker(worker.index, self._out.rank, epoch),)
+            if past:
+                self._report_past(worker, volume, past)
+        worker.seats.close()
+        worker.volume = volume
+        self._put_aside(worker)
+
+    def _report_past(self, worker: Worker, volume: int, past: tuple[PastWorker, ...]) -> None:
+        index, depth = worker.index, len(worker.path)
+        while index >= volume and depth > 0:
+            index = (index - 1) // 2 if index else -1
+            depth -= 1
+        self._out.send(worker.path[depth], Remember(worker.job, index, past))
+
+    def _put_aside(self, worker: Worker) -> None:
+        """Make the PE free; keep the worker if there is anything to keep."""
+        assert self.active is worker
+        self.active = None
+        worker.inbox.clear()
+        self._out.log("idle")
+        if worker.has_process:
+            if worker.state is WorkerState.ACTIVE:
+                self._out.act(SuspendWorker(worker.number))
+                self._out.log("suspended", job=worker.job, index=worker.index)
+            worker.state = WorkerState.SUSPENDED
+            self.suspended[worker.job] = worker
+            while len(self.suspended) > self._config.job_cache:
+                job, oldest = self.suspended.popitem(last=False)
+                self._holds.pop(job, None)
+                self._terminate(oldest)
+        self.update_token()
+
+    def _end(self, job: int) -> None:
+        """The job is over: nothing of it remains here."""
+        self._holds.pop(job, None)
+        if (worker := self.suspended.pop(job, None)) is not None:
+            self._terminate(worker)
+        if (worker := self.active) is not None and worker.job == job:
+            self.active = None
+            worker.seats.close()
+            self._out.log("idle")
+            self._terminate(worker)
+        self._reject_early_offers(job)
+
+    def _terminate(self, worker: Worker) -> None:
+        if worker.has_process:
+            self._out.act(TerminateWorker(worker.number))
+            self._out.log("terminated", job=worker.job, index=worker.index)
+
+    # --- being a parent -----------------------------------------------------------------
+
+    def receive_offer(self, source: int, offer: Offer) -> None:
+        worker = self.active
+        if worker is None:
+            if self._matcher.token_granted:
+                # Part of a bulk request: the child was quicker than our own adoption.
+                self._early_offers.append((source, offer))
+            else:
+                self._out.send(source, Rejected(offer.job, offer.index, offer.context))
+        elif worker.job != offer.job or worker.seats.seat(offer.index) is None:
+            self._out.send(source, Rejected(offer.job, offer.index, offer.context))
+        elif worker.seats.receive_offer(source, offer, worker.volume, self._epoch()):
+            self._update_process(worker)
+
+    def _reject_early_offers(self, job: int | None = None) -> None:
+        kept = []
+        for source, offer in self._early_offers:
+            if job is None or offer.job == job:
+                self._out.send(source, Rejected(offer.job, offer.index, offer.context))
+            else:
+                kept.append((source, offer))
+        self._early_offers = kept
+
+    def parent_of(self, job: int, index: int) -> Worker | None:
+        """The active worker here that is the parent of that child, if any."""
+        worker = self.active
+        if worker is None or worker.job != job or worker.seats.seat(index) is None:
+            return None
+        return worker
+
+    def receive_denied(self, source: int, message: Denied) -> None:
+        if (worker := self.parent_of(message.job, message.index)) is not None:
+            worker.seats.receive_denied(source, message.index, worker.volume, self._epoch())
+
+    def receive_failed(self, message: RequestFailed, now: float) -> None:
+        if (worker := self.parent_of(message.job, message.index)) is not None:
+            worker.seats.receive_failed(message.index, worker.volume, self._epoch(), now)
+
+    def receive_left(self, source: int, message: ChildLeft, now: float) -> None:
+        worker = self.parent_of(message.job, message.index)
+        if worker is not None and worker.seats.receive_left(
+            source, message.index, message.context, worker.volume, self._epoch(), now
+        ):
+            self._update_process(worker)
+
+    def receive_remember(self, message: Remember) -> None:
+        worker = self.active
+        if worker is not None and worker.job == message.job and worker.index == message.index:
+            worker.seats.past.add(message.past)
+
+    # --- what the process says and hears --------------------------------------------------
+
+    def _active_in(self, context: int) -> Worker | None:
+        worker = self.active
+        return worker if worker is not None and worker.context == context else None
+
+    def _by_number(self, number: int) -> Worker | None:
+        if self.active is not None and self.active.number == number:
+            return self.active
+        return next((worker for worker in self.suspended.values() if worker.number == number), None)
+
+    def _update_process(self, worker: Worker) -> None:
+        if worker.has_process and worker.state is WorkerState.ACTIVE:
+            self._out.act(UpdateWorker(worker.number, worker.volume, worker.seats.children()))
+
+    def started(self, number: int, now: float) -> None:
+        worker = self._by_number(number)
+        if worker is None or worker.is_running:
+            return
+        worker.is_running = True
+        self._out.log("started", job=worker.job, index=worker.index, latency_s=now - worker.asked_s)
+        for message in worker.inbox:
+            self._out.act(message)
+        worker.inbox.clear()
+        if worker.index == 0:
+            self._out.send(worker.client, RootStarted(worker.job))
+
+    def found_result(self, number: int, body: bytes) -> None:
+        """Any worker's result counts, a suspended one's too. The PE is free at once."""
+        worker = self._by_number(number)
+        if worker is None:
+            return
+        self._out.send(worker.client, ResultFound(worker.job, worker.index, body))
+        self._end(worker.job)
+        self.update_token()
+
+    def failed(self, number: int, reason: str) -> None:
+        """The application raised an error."""
+        worker = self._by_number(number)
+        if worker is not None:
+            self._out.send(worker.client, WorkerFailed(worker.job, worker.index, reason))
+
+    def crashed(self, number: int, reason: str) -> None:
+        """The process died: restart it here, a few times; a root that keeps dying ends its job."""
+        worker = self._by_number(number)
+        if worker is None:
+            return
+        self._out.log("crashed", job=worker.job, index=worker.index, reason=reason)
+        if worker.state is not WorkerState.ACTIVE:
+            worker.has_process = False
+            worker.is_running = False
+            if worker.state is WorkerState.SUSPENDED:
+                del self.suspended[worker.job]
+                self._holds.pop(worker.job, None)
+                self.update_token()
+            return
+        worker.restarts += 1
+        if worker.restarts <= self._config.restarts_max:
+            worker.number = self._next_number
+            self._next_number += 1
+            self._start(worker)
+            return
+        worker.has_process = False
+        if worker.index == 0:
+            self.failed(number, f"the solver process died {worker.restarts} times, last: {reason}")
+
+    def demanded(self, number: int, demand: int) -> None:
+        worker = self._by_number(number)
+        if worker is not None and worker.index == 0:
+            self._out.send(worker.client, DemandChanged(worker.job, demand))
+
+    def sends_to_parent(self, number: int, data: bytes) -> None:
+        worker = self.active
+        if worker is not None and worker.number == number and worker.index > 0:
+            message = TreeMessage(
+                job=worker.job,
+                target=worker.parent_context,
+                target_index=(worker.index - 1) // 2,
+                source=worker.context,
+                source_index=worker.index,
+                returned=False,
+                data=data,
+            )
+            self._out.send(worker.parent, message)
+
+    def sends_to_children(self, number: int, data: bytes) -> None:
+        worker = self.active
+        if worker is not None and worker.number == number:
+            for seat in worker.seats.taken():
+                message = TreeMessage(
+                    job=worker.job,
+                    target=seat.context,
+                    target_index=seat.index,
+                    source=worker.context,
+                    source_index=worker.index,
+                    returned=False,
+                    data=data,
+                )
+                self._out.send(seat.rank, message)
+
+
+    def receive_message(self, source: int, message: TreeMessage) -> None:
+        worker = self._active_in(message.target)
+        if worker is None or worker.job != message.job:
+            if not message.returned:
+                self._out.send(source, message.back())
+            return
+        delivery = DeliverMessage(worker.number, message.source_index, message.data, message.returned)
+        if worker.is_running and worker.state is WorkerState.ACTIVE:
+            self._out.act(delivery)
+        elif len(worker.inbox) < _INBOX_MAX:
+            worker.inbox.append(delivery)

@@ -1,0 +1,305 @@
+"""Matching requests for workers with idle PEs: a sparse prefix sum over the rank tree (P 3.2).
+
+Each PE contributes the number of its unmatched requests and its idle token (0 or 1). Only
+changes climb the in-order tree, after a short delay. The root of the tree hands out matching
+numbers for as many pairs as it knows of; on the way down every node splits them among its
+left subtree, itself and its right subtree, which is the prefix sum. Request number i and
+token number i then meet at rank i mod m, which sends the request on to the idle PE.
+
+Unmatched requests and tokens stay where they are; only their numbers are known above. So a
+request that is no longer wanted, or a PE that has found work, takes its contribution back
+with another change. If a number is already on its way down, its receiver declares it void at
+the meeting place, and the other half of the pair takes part again (race 6 of the design).
+
+A bulk request stands for a whole subtree of workers (P Fig. 3, right): it takes `count`
+numbers at once, and the meeting places spread it, each telling its two successors where the
+parent of their worker will live.
+
+Invariant, at every node: advertised = what its parent's ledger holds for it, up to messages
+in flight. A ledger may be negative for a moment, when a grant and a withdrawal cross.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import msgspec
+
+from mallob_py.protocol.messages import (
+    Adopt,
+    Grant,
+    MeetRequest,
+    MeetToken,
+    Request,
+    Supply,
+    TokenReturned,
+    VoidRequest,
+    VoidToken,
+)
+from mallob_py.protocol.outbox import Outbox
+from mallob_py.protocol.rank_tree import place_of
+
+
+class _Ledger:
+    """Unmatched requests and idle tokens of one subtree, as far as known here."""
+
+    __slots__ = ("requests", "tokens")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.tokens = 0
+
+
+class _Half:
+    """The half of a pair that came first to its meeting place: a request, a token or a void."""
+
+    __slots__ = ("request", "token_rank")
+
+    def __init__(self, request: Request | None, token_rank: int | None) -> None:
+        self.request = request
+        self.token_rank = token_rank
+
+
+def _share(amount: int, *available: int) -> list[int]:
+    """Split `amount` in order, at most `available` each."""
+    shares = []
+    for limit in available:
+        share = min(amount, max(0, limit))
+        shares.append(share)
+        amount -= share
+    return shares
+
+
+class PrefixSumMatcher:
+    """One PE's part of the matching: leaf, inner node of the rank tree, and meeting place.
+
+    The PE says what it wants with `ask`, `withdraw`, `carry` and `offer_token`; it hears of
+    matches by `Adopt` and `TokenReturned` messages. `is_obsolete(request)` tells whether a
+    request carried here is void by now, `on_obsolete(request)` is told so.
+    """
+
+    def __init__(
+        self,
+        out: Outbox,
+        delay_s: float,
+        is_obsolete: Callable[[Request], bool],
+        on_obsolete: Callable[[Request], None],
+    ) -> None:
+        self._out = out
+        self._place = place_of(out.rank, out.size)
+        self._delay_s = delay_s
+        self._is_obsolete = is_obsolete
+        self._on_obsolete = on_obsolete
+        self._asks: dict[tuple[int, int], Request] = {}
+        self._carried: list[Request] = []
+        self._own_requests = 0
+        self._token_offered = False
+        #: our token has a matching number: an Adopt or a TokenReturned is on its way
+        self.token_granted = False
+        self._advertised = _Ledger()
+        self._left = _Ledger()
+        self._right = _Ledger()
+        self._halves: dict[int, _Half] = {}
+        self._next_number = 0
+        self._may_send_from = -math.inf
+
+    # --- what the PE wants --------------------------------------------------------------
+
+    def ask(self, request: Request) -> None:
+        """Ask for the workers of a bulk request, in place of an earlier unmatched one for them."""
+        assert request.position == 0 and request.count >= 1
+        key = (request.job, request.subtree)
+        if (known := self._asks.get(key)) is not None:
+            self._own_requests -= known.count
+        self._asks[key] = request
+        self._own_requests += request.count
+
+    def is_asking(self, job: int, subtree: int) -> bool:
+        """Whether that request is still unmatched here."""
+        return (job, subtree) in self._asks
+
+    def withdraw(self, job: int, subtree: int) -> None:
+        """Take an unmatched request back; no effect on one that is matched already."""
+        if (request := self._asks.pop((job, subtree), None)) is not None:
+            self._own_requests -= request.count
+
+    def carry(self, request: Request) -> None:
+        """Let a single request that found no taker take part again from here."""
+        self._carried.append(
+            msgspec.structs.replace(
+                request, subtree=request.index, position=0, count=1, hops=request.hops + 1
+            )
+        )
+        self._own_requests += 1
+
+    def offer_token(self, idle: bool) -> None:
+        """Say whether this PE is free for any request."""
+        self._token_offered = idle and not self.token_granted
+
+    def token_used(self) -> None:
+        """Our granted token has come to something, or back."""
+        self.token_granted = False
+
+    def drop_obsolete(self) -> None:
+        """Give up carried requests that a new epoch has made void."""
+        if not self._carried:
+            return
+        kept = []
+        for request in self._carried:
+            if self._is_obsolete(request):
+                self._own_requests -= 1
+                self._on_obsolete(request)
+            else:
+                kept.append(request)
+        self._carried = kept
+
+    # --- the prefix sum -----------------------------------------------------------------
+
+    def receive_supply(self, source: int, message: Supply) -> None:
+        ledger = self._left if source == self._place.left else self._right
+        assert source in (self._place.left, self._place.right), f"supply from rank {source}"
+        ledger.requests += message.requests
+        ledger.tokens += message.tokens
+
+    def flush(self, now: float) -> None:
+        """Send changes to the parent, unless the last send is too recent; at the root: match."""
+        if self._place.parent is None:
+            self._match()
+            return
+        requests, tokens = self.supply()
+        change = Supply(requests - self._advertised.requests, tokens - self._advertised.tokens)
+        if not (change.requests or change.tokens) or now < self._may_send_from:
+            return
+        self._may_send_from = now + self._delay_s
+        self._advertised.requests = requests
+        self._advertised.tokens = tokens
+        self._out.send(self._place.parent, change)
+
+    def next_deadline(self) -> float:
+        if self._place.parent is None:
+            return math.inf
+        unsent = self.supply() != (self._advertised.requests, self._advertised.tokens)
+        return self._may_send_from if unsent else math.inf
+
+    def _match(self) -> None:
+        requests = max(0, self._left.requests) + self._own_requests + max(0, self._right.requests)
+        tokens = max(0, self._left.tokens) + self._token_offered + max(0, self._right.tokens)
+        pairs = min(requests, tokens)
+        if pairs:
+            first = self._next_number
+            self._next_number += pairs
+            self._split(Grant(first, pairs, first, pairs))
+
+    def receive_grant(self, message: Grant) -> None:
+        self._advertised.requests -= message.requests
+        self._advertised.tokens -= message.tokens
+        self._split(message)
+
+    def _split(self, grant: Grant) -> None:
+        """Hand matching numbers to the left subtree, to this PE, to the right subtree."""
+        requests = _share(grant.requests, self._left.requests, self._own_requests, self._right.requests)
+        tokens = _share(grant.tokens, self._left.tokens, int(self._token_offered), self._right.tokens)
+        request, token = grant.first_request, grant.first_token
+        self._grant_child(self._place.left, self._left, Grant(request, requests[0], token, tokens[0]))
+        request, token = request + requests[0], token + tokens[0]
+        own_request, own_token = request, token
+        request, token = request + requests[1], token + tokens[1]
+        self._grant_child(self._place.right, self._right, Grant(request, requests[2], token, tokens[2]))
+        for number in range(request + requests[2], grant.first_request + grant.requests):
+            self._out.send(number % self._out.size, VoidRequest(number))
+        for number in range(token + tokens[2], grant.first_token + grant.tokens):
+            self._out.send(number % self._out.size, VoidToken(number))
+        if tokens[1]:
+            self._token_offered = False
+            self.token_granted = True
+            self._out.send(own_token % self._out.size, MeetToken(own_token))
+        if requests[1]:
+            self._launch(own_request, requests[1])
+
+    def _grant_child(self, child: int | None, ledger: _Ledger, grant: Grant) -> None:
+        if grant.requests or grant.tokens:
+            assert child is not None
+            ledger.requests -= grant.requests
+            ledger.tokens -= grant.tokens
+            self._out.send(child, grant)
+
+    def _launch(self, number: int, amount: int) -> None:
+        """Send own requests to their meeting places: carried ones first, then in order of asking.
+
+        Where a bulk request gets fewer numbers than it asked for, the rest is taken back: the
+        workers it does get will ask for those below them.
+        """
+        while amount:
+            if self._carried:
+                request = self._carried.pop(0)
+            else:
+                request = self._asks.pop(next(iter(self._asks)))
+            self._own_requests -= request.count
+            count = min(amount, request.count)
+            launched = msgspec.structs.replace(request, count=count, base=number)
+            self._out.send(number % self._out.size, MeetRequest(number, launched))
+            number += count
+            amount -= count
+
+    # --- the meeting place --------------------------------------------------------------
+
+    def receive_meet_request(self, message: MeetRequest) -> None:
+        self._meet(message.number, _Half(message.request, None))
+
+    def receive_meet_token(self, source: int, message: MeetToken) -> None:
+        self._meet(message.number, _Half(None, source))
+
+    def receive_void(self, message: VoidRequest | VoidToken) -> None:
+        self._meet(message.number, _Half(None, None))
+
+    def _meet(self, number: int, half: _Half) -> None:
+        other = self._halves.pop(number, None)
+        if other is None:
+            self._halves[number] = half
+            return
+        request = half.request or other.request
+        token_rank = half.token_rank if half.token_rank is not None else other.token_rank
+        if request is not None and token_rank is not None:
+            self._out.send(token_rank, Adopt(request))
+            path = (*request.path, token_rank)
+            for position in self._successors(request):
+                successor = msgspec.structs.replace(request, position=position, path=path)
+                self._pass_on(MeetRequest(request.base + position, successor))
+        elif request is not None:
+            self.carry(request)
+            for position in self._successors(request):
+                self._void_from(request, position)
+        elif token_rank is not None:
+            self._out.send(token_rank, TokenReturned())
+
+    def _successors(self, request: Request) -> range:
+        first = 2 * request.position + 1
+        return range(first, min(first + 2, request.count))
+
+    def _pass_on(self, message: MeetRequest | VoidRequest) -> None:
+        self._out.send(message.number % self._out.size, message)
+
+    def _void_from(self, request: Request, position: int) -> None:
+        """Void the numbers of all workers below a request that will take part again alone."""
+        first, width = position, 1
+        while first < request.count:
+            for below in range(first, min(first + width, request.count)):
+                self._pass_on(VoidRequest(request.base + below))
+            first, width = 2 * first + 1, 2 * width
+
+    # --- for checks ---------------------------------------------------------------------
+
+    def is_root(self) -> bool:
+        return self._place.parent is None
+
+    def supply(self) -> tuple[int, int]:
+        """Unmatched requests and idle tokens in this subtree, as far as known here."""
+        return (
+            self._left.requests + self._own_requests + self._right.requests,
+            self._left.tokens + self._token_offered + self._right.tokens,
+        )
+
+    def is_at_rest(self) -> bool:
+        """No half of a pair waits here, and nothing of ours is under way."""
+        return not self._halves and not self.token_granted and not self._carried

@@ -1,0 +1,319 @@
+"""Every message that crosses the wire between PEs, one typed struct each.
+
+Encoded as msgpack arrays that start with a small integer tag; one decoder validates and
+dispatches all of them. Fields named `job` are internal job ids, `index` is a worker's place
+in its job tree, `context` is one stay of a worker in its tree, `epoch` is the number of the
+sender's balancing result.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from mallob_py.protocol.rank_tree import index_in_subtree
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of all messages."""
+
+
+class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a job's description is: its bytes where it is small, else its size (fetched by key)."""
+
+    key: str
+    size: int
+    inline: bytes | None = None
+
+
+class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the balancing knows of one job. Its client is the only author; demand 0: it has ended.
+
+    `arrival_s` is the time of submission; it orders the jobs that wait when there are more
+    jobs than PEs.
+    """
+
+    job: int
+    version: int
+    demand: int
+    priority: float
+    arrival_s: float
+
+
+# --- balancing (balancing.py) ---------------------------------------------------------------
+
+
+class Events(Message, tag=1):
+    """News on jobs, on their way up the tree of ranks."""
+
+    events: tuple[JobEvent, ...]
+
+
+class Epoch(Message, tag=2):
+    """One balancing result on its way down: the news that every PE applies as number `epoch`."""
+
+    epoch: int
+    events: tuple[JobEvent, ...]
+
+
+# --- matching (matching.py) -----------------------------------------------------------------
+
+
+class Request(Message, tag=3):
+    """Wanted: worker number `position` (in level order) of the subtree below index `subtree`.
+
+    One bulk request asks for `count` such workers; number `position` of them meets its idle
+    token under the matching number `base + position`. `path` are the ranks of the worker's
+    ancestors, the job's client first, the parent last; `asked_s` is when it was first wanted.
+    """
+
+    job: int
+    subtree: int
+    position: int
+    count: int
+    base: int
+    epoch: int
+    path: tuple[int, ...]
+    hops: int
+    asked_s: float
+
+    @property
+    def index(self) -> int:
+        """The wanted worker's index in its job tree."""
+        return index_in_subtree(self.subtree, self.position)
+
+    @property
+    def parent(self) -> int:
+        """Rank of the parent: the PE that hears of the outcome."""
+        return self.path[-1]
+
+
+class Supply(Message, tag=4):
+    """Change in the numbers of unmatched requests and idle tokens in the sender's subtree."""
+
+    requests: int
+    tokens: int
+
+
+class Grant(Message, tag=5):
+    """Matching numbers for `requests` requests and `tokens` tokens of the receiver's subtree."""
+
+    first_request: int
+    requests: int
+    first_token: int
+    tokens: int
+
+
+class MeetRequest(Message, tag=6):
+    """A request with its matching number, to the rank where it meets its token."""
+
+    number: int
+    request: Request
+
+
+class MeetToken(Message, tag=7):
+    """The sender's idle token with its matching number, to the rank where it meets its request."""
+
+    number: int
+
+
+class VoidRequest(Message, tag=8):
+    """No request comes under this number: it was withdrawn while the number was on its way."""
+
+    number: int
+
+
+class VoidToken(Message, tag=9):
+    """No token comes under this number: that PE found work while the number was on its way."""
+
+    number: int
+
+
+class Adopt(Message, tag=10):
+    """To an idle PE: run this worker."""
+
+    request: Request
+
+
+class TokenReturned(Message, tag=11):
+    """To an idle PE: nothing came of your token; take part in the matching again."""
+
+
+# --- job trees (job_tree.py) ----------------------------------------------------------------
+
+
+class Offer(Message, tag=12):
+    """To the parent (for index 0: to the client): I run worker `index` from now on."""
+
+    job: int
+    index: int
+    context: int
+    epoch: int
+    asked_s: float
+    created: bool
+
+
+class Accepted(Message, tag=13):
+    """To the child: you are in the tree. `past` are past workers of its subtree."""
+
+    job: int
+    index: int
+    context: int
+    epoch: int
+    parent_context: int
+    past: tuple[PastWorker, ...]
+    blob: Blob | None
+
+
+class Rejected(Message, tag=14):
+    """To the child: that place is not free (any more)."""
+
+    job: int
+    index: int
+    context: int
+
+
+class Described(Message, tag=15):
+    """To the child: here is the job's description (where `Accepted` did not have it yet)."""
+
+    job: int
+    context: int
+    blob: Blob
+
+
+class ChildLeft(Message, tag=16):
+    """To the parent: the worker you accepted had left its place before your acceptance."""
+
+    job: int
+    index: int
+    context: int
+
+
+class RequestFailed(Message, tag=17):
+    """To the parent: your request for `index` is void as of `epoch`; ask again if need be."""
+
+    job: int
+    index: int
+    epoch: int
+
+
+class Query(Message, tag=18):
+    """To a PE that once ran worker `index`: resume it if you can (answer: Offer or Denied)."""
+
+    request: Request
+
+
+class Denied(Message, tag=19):
+    """To the parent: I cannot resume that worker now."""
+
+    job: int
+    index: int
+
+
+class Release(Message, tag=20):
+    """To a PE with a suspended worker of this job: it will not be resumed for now."""
+
+    job: int
+
+
+class PastWorker(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """`rank` ran worker `index` until `epoch` and may still have it, suspended."""
+
+    index: int
+    rank: int
+    epoch: int
+
+
+class Remember(Message, tag=21):
+    """To the nearest ancestor that stays in the tree: past workers of the sender's subtree."""
+
+    job: int
+    index: int
+    past: tuple[PastWorker, ...]
+
+
+class TreeMessage(Message, tag=22):
+    """Bytes from worker to worker along the job tree, for context `target` of the receiver.
+
+    `returned`: it comes back to its sender, since its receiver has left.
+    """
+
+    job: int
+    target: int
+    target_index: int
+    source: int
+    source_index: int
+    returned: bool
+    data: bytes
+
+    def back(self) -> TreeMessage:
+        """The same message on its way back to its sender."""
+        return TreeMessage(
+            self.job, self.source, self.source_index, self.target, self.target_index, True, self.data
+        )
+
+
+# --- to the client of a job (client.py) -----------------------------------------------------
+
+
+class RootStarted(Message, tag=23):
+    """The root worker's process runs: budgets count from here."""
+
+    job: int
+
+
+class DemandChanged(Message, tag=24):
+    """The application at the root wants `demand` workers."""
+
+    job: int
+    demand: int
+
+
+class ResultFound(Message, tag=25):
+    """A worker has finished the job; `body` is opaque to all PEs but the client."""
+
+    job: int
+    index: int
+    body: bytes
+
+
+class WorkerFailed(Message, tag=26):
+    """The application cannot go on: `reason` goes into the reply."""
+
+    job: int
+    index: int
+    reason: str
+
+
+AnyMessage: TypeAlias = (
+    Events
+    | Epoch
+    | Request
+    | Supply
+    | Grant
+    | MeetRequest
+    | MeetToken
+    | VoidRequest
+    | VoidToken
+    | Adopt
+    | TokenReturned
+    | Offer
+    | Accepted
+    | Rejected
+    | Described
+    | ChildLeft
+    | RequestFailed
+    | Query
+    | Denied
+    | Release
+    | Remember
+    | TreeMessage
+    | RootStarted
+    | DemandChanged
+    | ResultFound
+    | WorkerFailed
+)
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(AnyMessage).decode

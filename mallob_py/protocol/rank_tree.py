@@ -1,0 +1,55 @@
+"""In-order binary tree over the ranks 0..m-1: the one tree of all collectives (P 3.2).
+
+Every subtree is a contiguous range of ranks; all ranks left of a node are smaller, all ranks
+right of it larger. So sums over "all smaller ranks" can be read off on the way down. The
+tree is balanced: depth at most ceil(log2(m + 1)) - 1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class TreePlace(NamedTuple):
+    """One rank's neighbours; None where there is none."""
+
+    parent: int | None
+    left: int | None
+    right: int | None
+
+
+def _middle(low: int, high: int) -> int | None:
+    return (low + high) // 2 if low < high else None
+
+
+def place_of(rank: int, size: int) -> TreePlace:
+    """The neighbours of `rank` among `size` ranks, in O(log size)."""
+    if not 0 <= rank < size:
+        raise ValueError(f"rank {rank} is not in 0..{size - 1}")
+    low, high, parent = 0, size, None
+    while (node := (low + high) // 2) != rank:
+        parent = node
+        low, high = (low, node) if rank < node else (node + 1, high)
+    return TreePlace(parent, _middle(low, rank), _middle(rank + 1, high))
+
+
+def subtree_size(index: int, volume: int) -> int:
+    """How many of the workers 0..volume-1 are in the subtree of the job tree below `index`."""
+    size, first, width = 0, index, 1
+    while first < volume:
+        size += min(width, volume - first)
+        first, width = 2 * first + 1, 2 * width
+    return size
+
+
+def index_in_subtree(subtree: int, position: int) -> int:
+    """Index in the job tree of number `position`, in level order, of the subtree below `subtree`."""
+    level_width = 1 << ((position + 1).bit_length() - 1)
+    return subtree * level_width + position
+
+
+def in_subtree(index: int, subtree: int) -> bool:
+    """Whether worker `index` is `subtree` or below it."""
+    while index > subtree:
+        index = (index - 1) // 2
+    return index == subtree

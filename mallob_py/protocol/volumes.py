@@ -1,0 +1,448 @@
+"""Fair volumes: how many PEs each job deserves (P 2.3, 3.1).
+
+Given priorities p_j > 0, demands d_j >= 1 and m PEs, v_j(alpha) = max(1, min(d_j, alpha p_j))
+is fair for every alpha. xi(alpha) = m - sum of all v_j(alpha) falls monotonically and is linear
+between the events alpha = 1/p_j (j stops being raised to 1) and alpha = d_j/p_j (j begins to be
+capped). Its root alpha_0 uses all PEs. Volumes are rounded down and the units left over go, one
+each, to the first jobs *in order* among those with v_j(alpha_0) < d_j.
+
+The order is total and the same everywhere: larger priority, then larger demand, then smaller
+hash of the job id (splitmix64, a bijection, so it also settles the id).
+
+Guarantees
+- Exact: priorities are taken as the rational numbers that the floats are, alpha_0 is the exact
+  rational root, rounding is the exact floor of alpha_0 p_j. No result depends on a tolerance.
+- Hence the outcome is a function of the set of jobs: no order of summation, number of threads
+  or width of vector registers can make two PEs disagree.
+- The sum is m or all demands are met (C1), 1 <= v_j <= d_j (C2), and all jobs share one alpha_0
+  with at most one unit more, favouring the jobs first in order (C3, by the rule of P 3.1. The
+  letter of P 2.3 is narrower: of two jobs only the one of higher priority may have that unit,
+  while P 3.1, and so this file, gives k jobs one each: p = (4, 4, 10), m = 7 -> v = (2, 1, 4)).
+- More jobs than PEs: the m jobs of best standing get one PE each, the others none.
+
+How it is fast: Newton's method on the piecewise linear xi reaches the right piece in a few
+vectorised passes, so almost no input needs its 2n events sorted. The float it finds is only a
+guess. `_rounded_down` proves it: if no job changes its floor or its kind (raised, free, capped)
+in the whole interval alpha (1 +- 2^-40), and the root of that one linear piece lies inside, then
+that is the root and these are the floors. Otherwise (an exact integer, a tie of events) the few
+jobs in doubt are settled in integers by `_exact_root`.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+#: Priorities outside are refused; within, no product or quotient here leaves the float range.
+MIN_PRIORITY, MAX_PRIORITY = 1e-100, 1e100
+#: Volumes and sums of volumes must be exact as floats.
+MAX_PES = 2**48
+
+#: Relative half-width of the interval that a guess of alpha_0 must answer for. Float errors
+#: (pairwise sums of n < 2^48 terms, a few products) stay below 2^-46, far inside.
+_DOUBT = 2.0**-40
+_NEWTON_STEPS = 24
+_NEWTON_PRECISION = 2.0**-30
+_POLISH_STEPS = 4
+#: So few jobs have their events sorted sooner than numpy is called for a Newton step or five.
+_SORT_UP_TO = 256
+#: From this number of jobs on, a sample gives Newton's method its starting point.
+_SAMPLE_FROM = 8192
+_SAMPLE_SIZE = 1024
+
+
+def fair_volumes(
+    priorities: ArrayLike,
+    demands: ArrayLike,
+    m: int,
+    *,
+    job_ids: ArrayLike | None = None,
+    standing: ArrayLike | None = None,
+) -> Ints:
+    """The fair volume of each job on `m` PEs, in the order given.
+
+    `job_ids` (distinct integers; default: positions) settle ties. `standing` (larger first;
+    default: priorities) ranks the jobs when there are more of them than PEs; ties in it are
+    settled by the usual order.
+    """
+    p, d = _checked(priorities, demands, m)
+    n = p.size
+    if n == 0:
+        return np.zeros(0, dtype=np.int64)
+    if n >= m:
+        return _one_each(p, d, m, job_ids, standing)
+    capacity = _capped(d, n, m)
+    if _sum(capacity) <= m:
+        return capacity.astype(np.int64)
+    volumes = _rounded_down(p, capacity, m)
+    left_over = m - int(_sum(volumes))
+    assert 0 <= left_over < n, "rounding down loses less than one unit per job"
+    if left_over:
+        volumes += _first_by_order(p, d, volumes < capacity, left_over, job_ids)
+    return volumes.astype(np.int64)
+
+
+def alpha_root(priorities: ArrayLike, demands: ArrayLike, m: int) -> float:
+    """The alpha_0 behind `fair_volumes`, correctly rounded; for reports.
+
+    The smallest root if there are several; 0.0 if n >= m; if the PEs suffice for all demands,
+    the smallest alpha that grants them all.
+    """
+    p, d = _checked(priorities, demands, m)
+    n = p.size
+    if n == 0 or n >= m:
+        return 0.0
+    capacity = _capped(d, n, m)
+    if _sum(capacity) > m:
+        volumes = _rounded_down(p, capacity, m)
+        between = (volumes > 1.0) & (volumes < capacity)
+        if _sum(volumes) < m or bool(between.any()):
+            return float(_exact_root(p, capacity, m, _approximate_root(p, capacity, m)))
+    else:
+        volumes = capacity
+    # Each job is at one of its bounds: a plateau of roots. It begins where the last one is capped.
+    capped = (volumes == capacity) & (capacity > 1.0)
+    return float((capacity / p)[capped].max(initial=0.0))
+
+
+# --- arguments ---------------------------------------------------------------------------------
+
+
+def _checked(priorities: ArrayLike, demands: ArrayLike, m: int) -> tuple[Floats, Ints]:
+    p = np.asarray(priorities, dtype=np.float64)
+    d = np.asarray(demands, dtype=np.int64)
+    if p.ndim != 1 or p.shape != d.shape:
+        raise ValueError(f"priorities {p.shape} and demands {d.shape} must be two equally long vectors")
+    if not 1 <= m <= MAX_PES:
+        raise ValueError(f"number of PEs {m} is outside 1..2^48")
+    if p.size:
+        # Written such that NaN is refused as well.
+        if not (np.minimum.reduce(p) >= MIN_PRIORITY and np.maximum.reduce(p) <= MAX_PRIORITY):
+            raise ValueError(f"priorities must be numbers in {MIN_PRIORITY}..{MAX_PRIORITY}")
+        if np.minimum.reduce(d) < 1:
+            raise ValueError("demands must be at least 1")
+    return p, d
+
+
+def _capped(d: Ints, n: int, m: int) -> Floats:
+    """Demands without what no job can get, as the others have at least one PE each.
+
+    alpha_0 and the rounded volumes stay the same, and floats hold these numbers exactly.
+    """
+    return np.minimum(d, m - n + 1).astype(np.float64)
+
+
+def _sum(values: Floats) -> np.float64:
+    """Pairwise sum: error below log2(n) roundings, none for integers below 2^53.
+
+    Not a BLAS product, whose error grows with n and whose threads stall on a busy machine.
+    """
+    total: np.float64 = np.add.reduce(values)
+    return total
+
+
+# --- the root: a guess, its proof, and the exact way ---------------------------------------------
+
+
+def _rounded_down(p: Floats, d: Floats, m: int) -> Floats:
+    """max(1, min(d, floor(alpha_0 p))), exactly."""
+    alpha = _approximate_root(p, d, m)
+    # The sums below are exact near the root; far from it they need not be, as nothing is certain there.
+    for _ in range(_POLISH_STEPS):
+        low, high = _floors_around(p, d, alpha)
+        volumes = np.maximum(low, 1.0)
+        free = (low >= 1.0) & (low < d)
+        slope = float(_sum(p * free))
+        for_free = m - float(_sum(volumes)) + float(_sum(volumes * free))
+        certain = bool((low == high).all())
+        if slope == 0.0:
+            if certain and for_free == 0.0:
+                return volumes
+            break
+        better = for_free / slope
+        if abs(better - alpha) <= alpha * _DOUBT / 4:
+            if certain:
+                return volumes
+            break
+        if better <= 0.0:
+            break
+        alpha = better
+    return _exactly_rounded_down(p, d, m, alpha)
+
+
+def _floors_around(p: Floats, d: Floats, alpha: float) -> tuple[Floats, Floats]:
+    """min(d, floor(a p)) for both ends a of the interval of doubt around `alpha`.
+
+    Where both agree, the job has this floor, and is of one kind, in all of the interval.
+    """
+    low = p * (alpha * (1.0 - _DOUBT))
+    np.floor(low, out=low)
+    np.minimum(low, d, out=low)
+    high = p * (alpha * (1.0 + _DOUBT))
+    np.floor(high, out=high)
+    np.minimum(high, d, out=high)
+    return low, high
+
+
+def _exactly_rounded_down(p: Floats, d: Floats, m: int, guess: float) -> Floats:
+    """The same, with every job in doubt settled in integers."""
+    root = _exact_root(p, d, m, guess)
+    low, high = _floors_around(p, d, float(root))
+    doubtful = np.flatnonzero(low != high)
+    distinct, group = np.unique(p[doubtful], return_inverse=True)
+    numerator, denominator = root.as_integer_ratio()
+    floors = []
+    for priority in distinct.tolist():
+        p_numerator, p_denominator = priority.as_integer_ratio()
+        # MAX_PES bounds the float; the demand, applied next, is what matters.
+        floors.append(min(numerator * p_numerator // (denominator * p_denominator), MAX_PES))
+    low[doubtful] = np.minimum(np.array(floors, dtype=np.float64)[group], d[doubtful])
+    return np.maximum(low, 1.0)
+
+
+def _exact_root(p: Floats, d: Floats, m: int, guess: float) -> Fraction:
+    """A root of xi as a rational number, near `guess` if there is one (n < m < sum of demands).
+
+    Jobs without an event around the guess enter as one sum; the others are scanned event by
+    event. If the root is not there, the guess was bad: look farther, in the end everywhere.
+    """
+    doubt = _DOUBT
+    while True:
+        everywhere = doubt >= 1.0
+        at_low = p * (0.0 if everywhere else guess * (1.0 - doubt))
+        at_high = p * (np.inf if everywhere else guess * (1.0 + doubt))
+        raised = (at_high <= 1.0) | (d == 1.0)
+        capped = (at_low >= d) & ~raised
+        free = (at_low >= 1.0) & (at_high <= d) & ~raised & ~capped
+        scanned = ~(raised | capped | free)
+        root = _scan(
+            m - int(np.count_nonzero(raised)) - int(_sum(d[capped])),
+            _exact_sum(p[free]),
+            _with_counts(p[scanned], d[scanned]),
+            Fraction(0) if everywhere else Fraction(guess) * (1 - Fraction(doubt) / 2),
+        )
+        # The margin of one half covers the roundings in at_low and at_high.
+        if root is not None and (everywhere or abs(root - Fraction(guess)) <= Fraction(guess * doubt) / 2):
+            return root
+        doubt = doubt * 1024.0
+
+
+def _scan(
+    pes: int, slope: Fraction, jobs: list[tuple[float, float, int]], start: Fraction
+) -> Fraction | None:
+    """Where free jobs of total priority `slope` and `jobs` (p, d, count) use exactly `pes` PEs.
+
+    P 3.1 in rational numbers: the events in order, with running R (`used`) and P (`slope`).
+    A plateau of solutions before the first event is represented by `start`, if that lies there.
+    """
+    events: dict[Fraction, tuple[int, Fraction]] = {}
+    used = 0
+    for priority, demand, count in jobs:
+        exact, cap = Fraction(priority), int(demand)
+        used += count
+        for alpha, more_used, more_slope in (
+            (1 / exact, -count, count * exact),
+            (cap / exact, cap * count, -count * exact),
+        ):
+            old_used, old_slope = events.get(alpha, (0, Fraction(0)))
+            events[alpha] = (old_used + more_used, old_slope + more_slope)
+    if slope == 0 and used == pes and all(start < alpha for alpha in events):
+        return start
+    for alpha in sorted(events):
+        if used + alpha * slope >= pes:
+            break
+        more_used, more_slope = events[alpha]
+        used, slope = used + more_used, slope + more_slope
+    return (pes - used) / slope if slope else None
+
+
+def _with_counts(p: Floats, d: Floats) -> list[tuple[float, float, int]]:
+    """The distinct pairs and how often each occurs."""
+    pairs, counts = np.unique(p + 1j * d, return_counts=True)
+    return list(zip(pairs.real.tolist(), pairs.imag.tolist(), counts.tolist(), strict=True))
+
+
+def _exact_sum(values: Floats) -> Fraction:
+    """The sum without rounding: 53-bit mantissas in two halves, summed per exponent."""
+    if values.size == 0:
+        return Fraction(0)
+    fractions, exponents = np.frexp(values)
+    lowest = int(exponents.min())
+    bins = exponents - lowest
+    upper = np.floor(fractions * 2.0**27)
+    lower = (fractions * 2.0**27 - upper) * 2.0**26
+    total = 0
+    for scale, halves in ((26, upper), (0, lower)):
+        # Sums of integers below 2^27 are exact in floats up to 2^26 jobs.
+        for place, part in enumerate(np.bincount(bins, weights=halves).tolist()):
+            total += int(part) << (place + scale)
+    return Fraction(total) * Fraction(2) ** (lowest - 53)
+
+
+# --- the guess -----------------------------------------------------------------------------------
+
+
+def _approximate_root(p: Floats, d: Floats, m: float) -> float:
+    """A float near alpha_0: Newton's method, kept inside a bracket, else the sorted events in it.
+
+    Newton's method lands exactly as soon as it is on the piece of the root. It may circle, as
+    xi bends both ways; then the bracket is small and the events left in it decide.
+    """
+    if p.size <= _SORT_UP_TO:
+        return _root_by_events(p, d, m)
+    if p.size >= _SAMPLE_FROM:
+        sample = slice(None, None, p.size // _SAMPLE_SIZE)
+        share = p[sample].size / p.size
+        alpha = _root_by_events(p[sample], d[sample], m * share)
+    else:
+        alpha = m / float(_sum(p))
+    low, high = 0.0, np.inf
+    for _ in range(_NEWTON_STEPS):
+        shares = p * alpha
+        volumes = np.maximum(shares, 1.0)
+        np.minimum(volumes, d, out=volumes)
+        unused = m - float(_sum(volumes))
+        slope = float(_sum(p * (volumes == shares)))
+        if unused >= 0.0:
+            low = alpha
+        else:
+            high = alpha
+        if slope == 0.0:
+            if unused == 0.0:
+                return alpha
+            break
+        better = alpha + unused / slope
+        if abs(better - alpha) <= alpha * _NEWTON_PRECISION:
+            return better
+        if not low < better < high:
+            break
+        alpha = better
+    return _root_by_events_within(p, d, m, low, high)
+
+
+def _root_by_events(p: Floats, d: Floats, m: float) -> float:
+    """The root by P 3.1 in floats, from all 2n events."""
+    return _prefix_summed(
+        np.concatenate((1.0 / p, d / p)),
+        np.concatenate((np.full(p.size, -1.0), d)),
+        np.concatenate((p, -p)),
+        m - p.size,
+        0.0,
+    )
+
+
+def _root_by_events_within(p: Floats, d: Floats, m: float, low: float, high: float) -> float:
+    """The same, from the events in (low, high]; outside there is no root."""
+    starts, ends = 1.0 / p, d / p
+    starting = (starts > low) & (starts <= high)
+    ending = (ends > low) & (ends <= high)
+    free = (starts <= low) & (ends > low)
+    return _prefix_summed(
+        np.concatenate(((low,), starts[starting], ends[ending])),
+        np.concatenate(((0.0,), np.full(np.count_nonzero(starting), -1.0), d[ending])),
+        np.concatenate(((0.0,), p[starting], -p[ending])),
+        m - float(_sum(np.minimum(np.maximum(p * low, 1.0), d) * ~free)),
+        float(_sum(p * free)),
+    )
+
+
+def _prefix_summed(events: Floats, more_used: Floats, more_slope: Floats, pes: float, slope: float) -> float:
+    """Where R + alpha P reaches `pes`, for R = 0 and P = `slope` before the first event."""
+    order = events.argsort()
+    events = events[order]
+    used = more_used[order].cumsum()
+    slopes = more_slope[order].cumsum()
+    if slope:
+        slopes += slope
+    reached = events * slopes
+    reached += used
+    # The first event that reaches it; the piece of the root begins at the event before.
+    piece = int((reached >= pes).argmax()) - 1
+    if slopes[piece] > 0.0:
+        root = float((pes - used[piece]) / slopes[piece])
+        if 0.0 < root < np.inf:
+            return root
+    # Rounding hid the piece: the event before it will do as a guess.
+    return float(events[piece]) or float(events[-1])
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+def _first_by_order(
+    p: Floats, d: Ints, eligible: NDArray[np.bool_], count: int, job_ids: ArrayLike | None
+) -> NDArray[np.bool_]:
+    """The first `count` of the eligible jobs in order (which has no ties)."""
+    chosen, tied, missing = _largest(np.where(eligible, p, 0.0), count)
+    if missing:
+        candidates = np.flatnonzero(tied)
+        chosen[candidates[_settle_ties(d[candidates], _ids(job_ids, p.size)[candidates], missing)]] = True
+    return chosen
+
+
+def _settle_ties(d: Ints, ids: NDArray[np.uint64], count: int) -> NDArray[np.bool_]:
+    """Among jobs of equal priority: larger demand, then smaller hash of the id."""
+    chosen, tied, missing = _largest(d, count)
+    if missing:
+        candidates = np.flatnonzero(tied)
+        # ~ turns smaller into larger.
+        best, _, too_few = _largest(~_splitmix64(ids[candidates]), missing)
+        if too_few:
+            raise ValueError("job ids must be distinct")
+        chosen[candidates[best]] = True
+    return chosen
+
+
+def _largest(keys: NDArray[np.generic], count: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_], int]:
+    """The `count` largest keys, if clear; else those above the tie, the tie, how many of it."""
+    threshold = np.partition(keys, keys.size - count)[keys.size - count]
+    chosen = keys >= threshold
+    surplus = int(np.count_nonzero(chosen)) - count
+    if surplus == 0:
+        return chosen, chosen, 0
+    tied = keys == threshold
+    return chosen & ~tied, tied, int(np.count_nonzero(tied)) - surplus
+
+
+def _one_each(p: Floats, d: Ints, m: int, job_ids: ArrayLike | None, standing: ArrayLike | None) -> Ints:
+    """At least as many jobs as PEs: the `m` first ones run on one PE each."""
+    n = p.size
+    if n == m:
+        return np.ones(n, dtype=np.int64)
+    rank = p if standing is None else np.asarray(standing, dtype=np.float64)
+    if rank.shape != p.shape or bool(np.isnan(rank).any()):
+        raise ValueError("standing must be one number per job")
+    chosen, tied, missing = _largest(rank, m)
+    if missing:
+        candidates = np.flatnonzero(tied)
+        ids = _ids(job_ids, n)[candidates]
+        everyone = np.ones(candidates.size, dtype=np.bool_)
+        chosen[candidates[_first_by_order(p[candidates], d[candidates], everyone, missing, ids)]] = True
+    return chosen.astype(np.int64)
+
+
+def _ids(job_ids: ArrayLike | None, n: int) -> NDArray[np.uint64]:
+    if job_ids is None:
+        return np.arange(n, dtype=np.uint64)
+    ids = np.asarray(job_ids)
+    if ids.shape != (n,):
+        raise ValueError(f"{ids.shape} job ids for {n} jobs")
+    return ids.astype(np.uint64)
+
+
+def _splitmix64(ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of SplitMix64: a bijection that scatters neighbouring numbers."""
+    x = ids + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
+    return mixed

@@ -1,0 +1,98 @@
+"""The invariants of a quiescent cluster (design 3.7): fair, gapless, linked, nothing left over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mallob_py.protocol.local_workers import Worker, WorkerState
+
+if TYPE_CHECKING:
+    from mallob_py.simulation.cluster import Cluster
+
+
+def check_invariants(cluster: Cluster) -> None:
+    """Raise AssertionError with the seed if the cluster is not as it must be at rest."""
+    try:
+        live = _check_jobs(cluster)
+        volumes = _check_volumes(cluster, live)
+        _check_trees(cluster, volumes)
+        _check_idle(cluster)
+        _check_nothing_left(cluster, live)
+    except AssertionError as error:
+        raise AssertionError(f"seed {cluster.seed}, m {cluster.size}, t {cluster.now:.6f}: {error}") from error
+
+
+def _check_jobs(cluster: Cluster) -> set[int]:
+    """Every submitted job is live at its client or has ended, exactly one of the two."""
+    live: set[int] = set()
+    for pe in cluster.pes:
+        live |= set(pe.client.jobs)
+    assert not live & set(cluster.ended), "a job has ended and lives"
+    assert live | set(cluster.ended) == set(cluster.submitted), "a job is lost"
+    return live
+
+
+def _check_volumes(cluster: Cluster, live: set[int]) -> dict[int, int]:
+    """All images agree, and C1, C2 hold."""
+    first = cluster.pes[0].balancer
+    assert set(first.jobs) == live, f"image {sorted(first.jobs)} but live {sorted(live)}"
+    for pe in cluster.pes:
+        assert pe.balancer.epoch == first.epoch, "two PEs rest in different epochs"
+    volumes = {job: first.volume(job) or 0 for job in live}
+    demands = {job: first.jobs[job].demand for job in live}
+    if len(live) > cluster.size:
+        assert sorted(volumes.values(), reverse=True)[: cluster.size] == [1] * cluster.size
+    else:
+        assert all(1 <= volumes[job] <= demands[job] for job in live), f"C2: {volumes} {demands}"
+    assert sum(volumes.values()) == min(cluster.size, sum(demands.values())), f"C1: {volumes}"
+    return volumes
+
+
+def _check_trees(cluster: Cluster, volumes: dict[int, int]) -> None:
+    """Each job has workers 0..v-1, each linked with its parent from both sides and running."""
+    workers: dict[int, dict[int, tuple[int, Worker]]] = {job: {} for job in volumes}
+    for pe in cluster.pes:
+        if (worker := pe.workers.active) is not None:
+            assert worker.job in workers, f"rank {pe.rank} works for job {worker.job}, which is over"
+            assert worker.index not in workers[worker.job], f"two workers {worker.index} of job {worker.job}"
+            workers[worker.job][worker.index] = (pe.rank, worker)
+    for job, tree in workers.items():
+        assert sorted(tree) == list(range(volumes[job])), f"job {job}: {sorted(tree)} of {volumes[job]}"
+        client = cluster.submitted[job]
+        for index, (rank, worker) in tree.items():
+            assert worker.state is WorkerState.ACTIVE, f"job {job} worker {index} is {worker.state}"
+            process = cluster.processes[rank, worker.number]
+            assert process.is_started and not process.is_suspended and process.index == index
+            assert process.volume == volumes[job], f"job {job} worker {index} thinks v={process.volume}"
+            assert set(process.children) == {c for c in (2 * index + 1, 2 * index + 2) if c in tree}
+            if index == 0:
+                seat = cluster.pes[client].client.jobs[job].seats.seat(0)
+                parent_rank = client
+            else:
+                parent_rank, parent = tree[(index - 1) // 2]
+                seat = parent.seats.seat(index)
+                assert worker.parent_context == parent.context
+            assert worker.parent == parent_rank, f"job {job} worker {index} has a wrong parent"
+            assert seat is not None and (seat.rank, seat.context) == (rank, worker.context)
+
+
+def _check_idle(cluster: Cluster) -> None:
+    """The tree's root knows of exactly the idle PEs, and of no open request."""
+    idle = sum(pe.workers.active is None for pe in cluster.pes)
+    supplies = [pe.matcher.supply() for pe in cluster.pes if pe.matcher.is_root()]
+    assert supplies == [(0, idle)], f"matching knows {supplies}, idle PEs are {idle}"
+
+
+def _check_nothing_left(cluster: Cluster, live: set[int]) -> None:
+    """No trace of ended jobs; caches within their bounds; no process without a worker."""
+    held = set()
+    for pe in cluster.pes:
+        workers = list(pe.workers.suspended.values())
+        assert len(workers) <= cluster.config.job_cache
+        if pe.workers.active is not None:
+            workers.append(pe.workers.active)
+        for worker in workers:
+            assert worker.job in live, f"rank {pe.rank} keeps a worker of job {worker.job}"
+            held.add((pe.rank, worker.number))
+        assert not pe.workers._early_offers, "an offer waits for ever"
+    assert set(cluster.processes) == held, "processes without workers"
