@@ -68,7 +68,8 @@ class _RootPort:
 
     def ask(self, request: Request) -> None:
         if self._workers.is_free():
-            self._workers.adopt(request, self._now())
+            # Nobody else hears of it, so of a bulk request only the root is launched here.
+            self._workers.adopt(msgspec.structs.replace(request, count=1), self._now())
         else:
             self._matcher.ask(request)
 

@@ -36,11 +36,21 @@ class Send(Effect):
 
 
 class FetchBlob(Effect):
-    """Bring the description to this host, from rank `source` at need; then call `blob_ready`."""
+    """Bring the description to this host; then call `blob_ready`.
+
+    `sources` are the ranks to get it from where it is not here yet: the parent, which may
+    not have it (any more), then the client, which has it as long as the job lives.
+    """
 
     job: int
     blob: Blob
-    source: int
+    sources: tuple[int, ...]
+
+
+class JobOver(Effect):
+    """The job is over for everybody: nothing of it is needed here any more."""
+
+    job: int
 
 
 class StartWorker(Effect):
@@ -122,6 +132,7 @@ class Log(Effect):
 AnyEffect: TypeAlias = (
     Send
     | FetchBlob
+    | JobOver
     | StartWorker
     | SuspendWorker
     | ResumeWorker

@@ -16,7 +16,7 @@ child offers itself in its epoch c, the parent accepts in its epoch p.
 - An epoch e in (c, p] that removes the child: the parent has seen e before it accepted. So
   the child, when it gets to e, tells the parent (`ChildLeft`).
 - An epoch e in (p, c] without room for the child: the child was not there yet. So the
-  parent, when it gets to e, keeps it.
+  parent, when it gets to e, keeps it; if e makes the parent itself leave, it tells the child.
 Every further combination agrees by itself.
 """
 
@@ -234,10 +234,14 @@ class Seats:
         self.fit(volume, epoch, now)
         return True
 
-    def dismiss(self) -> None:
-        """We were not let into the tree after all: nor are those we have let in below us."""
+    def dismiss(self, since_epoch: int) -> None:
+        """Leave the tree and send away the children who offered themselves in `since_epoch` or later.
+
+        The earlier ones leave by themselves, in the epoch that makes their parent leave.
+        """
         for seat in self.taken():
-            self._out.send(seat.rank, Rejected(self._job, seat.index, seat.context))
+            if seat.offer_epoch >= since_epoch:
+                self._out.send(seat.rank, Rejected(self._job, seat.index, seat.context))
         self.close()
 
     def describe(self, blob: Blob) -> None:

@@ -252,7 +252,7 @@ class LocalWorkers:
     def receive_rejected(self, message: Rejected) -> None:
         worker = self._active_in(message.context)
         if worker is not None:
-            worker.seats.dismiss()
+            worker.seats.dismiss(since_epoch=0)
             self._put_aside(worker)
 
     def receive_described(self, context: int, blob: Blob) -> None:
@@ -277,7 +277,7 @@ class LocalWorkers:
         elif worker.blob.inline is not None:
             self._start(worker)
         else:
-            self._out.act(FetchBlob(worker.job, worker.blob, worker.parent))
+            self._out.act(FetchBlob(worker.job, worker.blob, (worker.parent, worker.client)))
 
     def blob_ready(self, job: int) -> None:
         """The description is on this host now."""
@@ -342,7 +342,7 @@ class LocalWorkers:
                 past += (PastWorker(worker.index, self._out.rank, epoch),)
             if past:
                 self._report_past(worker, volume, past)
-        worker.seats.close()
+        worker.seats.dismiss(since_epoch=epoch)
         worker.volume = volume
         self._put_aside(worker)
 

@@ -21,7 +21,7 @@ from collections import deque
 from mallob_py.protocol.balancing import Balancer, VolumeRule, local_volumes
 from mallob_py.protocol.client import Client, JobParameters
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import AnyEffect
+from mallob_py.protocol.effects import AnyEffect, JobOver
 from mallob_py.protocol.local_workers import LocalWorkers
 from mallob_py.protocol.matching import PrefixSumMatcher
 from mallob_py.protocol.messages import (
@@ -94,8 +94,13 @@ class PE:
 
     @property
     def effects(self) -> list[AnyEffect]:
-        """What is to be done outside; the caller empties it."""
+        """What is to be done outside, in this order."""
         return self._out.effects
+
+    def take_effects(self) -> list[AnyEffect]:
+        """The effects since the last call."""
+        effects, self._out.effects = self._out.effects, []
+        return effects
 
     # --- inputs ---------------------------------------------------------------------------
 
@@ -181,6 +186,8 @@ class PE:
                 return
 
     def _on_epoch(self, now: float, ended: list[int], changed: dict[int, int]) -> None:
+        for job in ended:
+            self._out.act(JobOver(job))
         self.workers.on_epoch(now, ended)
         self.client.on_epoch(now, changed)
         self.matcher.drop_obsolete()

@@ -28,6 +28,7 @@ from mallob_py.protocol.effects import (
     DeliverMessage,
     FetchBlob,
     JobEnded,
+    JobOver,
     Log,
     ResumeWorker,
     Send,
@@ -202,8 +203,7 @@ class Cluster:
     def _after(self, rank: int) -> None:
         """Execute the effects of a PE and note when it wants its next tick."""
         pe = self.pes[rank]
-        effects, pe._out.effects = pe._out.effects, []
-        for effect in effects:
+        for effect in pe.take_effects():
             self._execute(rank, effect)
         deadline = pe.next_deadline()
         if deadline < math.inf and deadline < self._ticks.get(rank, math.inf):
@@ -241,6 +241,8 @@ class Cluster:
                 process.volume, process.children = volume, children
             case DeliverMessage(worker):
                 self.processes[rank, worker].heard.append(effect)
+            case JobOver():
+                pass
             case JobEnded(job):
                 assert job not in self.ended, f"job {job} ended twice"
                 self.ended[job] = effect

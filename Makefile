@@ -1,0 +1,72 @@
+# Everything here works on a fresh machine with Python 3.11 or newer and nothing else: no MPI,
+# no compiler. Environments are made once; a stamp file remembers what is installed.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON  ?= python3
+VENV    ?= .venv
+RANKS   ?= 4
+FUZZ_SECONDS ?= 60
+
+BIN     := $(VENV)/bin
+STAMPS  := $(VENV)/.stamps
+SOURCES := mallob_py apps tests scripts
+EXAMPLES := $(sort $(wildcard apps/mallob_sat/examples/*.cnf*))
+
+.PHONY: help demo test test-quick check format fuzz bench clean
+
+help: ## list these targets
+	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+demo: $(STAMPS)/run ## solve the example formulas on 4 ranks
+	$(BIN)/mallob-py solve -n $(RANKS) --time-limit 10m $(EXAMPLES) | cut -c 1-100
+
+test: $(STAMPS)/test ## run all tests
+	$(BIN)/python -m pytest
+
+test-quick: $(STAMPS)/test ## run the tests that take less than a few seconds each
+	$(BIN)/python -m pytest -m "not slow"
+
+check: $(STAMPS)/dev ## lint, formatting and types
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+
+format: $(STAMPS)/dev ## bring the sources into shape
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+fuzz: $(STAMPS)/run ## simulate clusters from random seeds (FUZZ_SECONDS=60)
+	$(BIN)/python -m mallob_py.simulation.fuzz --seconds $(FUZZ_SECONDS)
+
+bench: $(STAMPS)/run ## run the benchmarks one after another
+	@for script in scripts/bench/bench_*.py; do \
+	    [ -e "$$script" ] || { echo "no benchmarks in scripts/bench"; break; }; \
+	    echo "== $$script"; $(BIN)/python "$$script"; \
+	done
+
+clean: ## remove the environment, caches and whatever the other targets made
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .api
+	find $(SOURCES) -type d -name __pycache__ -prune -exec rm -rf {} +
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "Python 3.11 or newer is needed; say which with: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+# The installation is editable: only a change of pyproject.toml asks for another one.
+$(STAMPS)/run: pyproject.toml $(STAMPS)/venv
+	$(BIN)/python -m pip install --quiet --editable '.[mpich]'
+	@touch $@
+
+$(STAMPS)/test: pyproject.toml $(STAMPS)/venv
+	$(BIN)/python -m pip install --quiet --editable '.[mpich,test]'
+	@touch $@ $(STAMPS)/run
+
+$(STAMPS)/dev: pyproject.toml $(STAMPS)/venv
+	$(BIN)/python -m pip install --quiet --editable '.[mpich,dev]'
+	@touch $@ $(STAMPS)/run $(STAMPS)/test

@@ -1,0 +1,152 @@
+"""A propositional formula as flat arrays, its payload form, and the check of a model.
+
+Clauses stand one after the other, each closed by 0, in one int32 array: the form that
+workers share read-only and that solvers are fed from. Formulas given as integers (inline
+`literals`, raw files) are validated here; text files in `dimacs`.
+
+Guarantees: every literal x of a Formula has 1 <= |x| <= n_vars <= MAX_VARIABLE, the number of
+zeros is n_clauses, and the last integer is a 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mallob_py.app import InputError, Payload
+
+Literals: TypeAlias = NDArray[np.int32]
+
+MAX_VARIABLE = 2**31 - 2
+#: ends the clauses and opens the assumptions in integer input
+ASSUMPTIONS_MARK = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """Clauses closed by 0, the number of variables and clauses, and assumed literals."""
+
+    literals: Literals
+    n_vars: int
+    n_clauses: int
+    assumptions: Literals
+
+    def to_payload(self) -> Payload:
+        return {
+            "literals": self.literals,
+            "shape": np.array([self.n_vars, self.n_clauses], dtype=np.int64),
+            "assumptions": self.assumptions,
+        }
+
+    @classmethod
+    def from_payload(cls, payload: Payload) -> Formula:
+        n_vars, n_clauses = payload["shape"].tolist()
+        return cls(payload["literals"], n_vars, n_clauses, payload["assumptions"])
+
+    def bounds(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """First position of each clause and the position of its closing 0."""
+        ends = np.flatnonzero(self.literals == 0)
+        starts = np.empty_like(ends)
+        starts[:1] = 0
+        starts[1:] = ends[:-1] + 1
+        return starts, ends
+
+    def first_falsified(self, model: Literals) -> int | None:
+        """Index of a clause that `model` (variable v's literal at v - 1) leaves false, if any."""
+        if self.n_clauses == 0:
+            return None
+        signed = np.zeros(self.n_vars + 1, dtype=np.int32)
+        signed[1:] = model
+        true = (signed[np.abs(self.literals)] == self.literals) & (self.literals != 0)
+        starts, _ = self.bounds()
+        satisfied = np.logical_or.reduceat(true, starts)
+        return None if satisfied.all() else int(np.argmin(satisfied))
+
+
+def formula_from_integers(integers: NDArray[np.int64], source: str, field: str) -> Formula:
+    """A formula from clauses closed by 0, optionally ASSUMPTIONS_MARK, assumptions and a 0.
+
+    `source` opens the error text and `field` is the job-file field at fault.
+    """
+    marks = np.flatnonzero(integers == ASSUMPTIONS_MARK)
+    clauses, assumptions = integers, integers[:0]
+    if marks.size:
+        clauses, assumptions = integers[: marks[0]], integers[marks[0] + 1 :]
+        _check_assumptions(assumptions, int(marks[0]) + 1, source, field)
+        assumptions = assumptions[:-1]
+    if clauses.size and clauses[-1] != 0:
+        raise InputError(f"{source}: the last clause is not closed by 0 (truncated?)", field)
+    outside = np.flatnonzero((integers > ASSUMPTIONS_MARK) | (integers < -MAX_VARIABLE))
+    if outside.size:
+        at = int(outside[0])
+        raise InputError(
+            f"{source}: integer {at + 1} is {integers[at]}; literals go from 1 to {MAX_VARIABLE} and"
+            f" -1 to -{MAX_VARIABLE}",
+            field,
+        )
+    n_vars = 0
+    for part in (clauses, assumptions):
+        if part.size:
+            n_vars = max(n_vars, int(part.max()), -int(part.min()))
+    return Formula(
+        clauses.astype(np.int32),
+        n_vars,
+        int(np.count_nonzero(clauses == 0)),
+        assumptions.astype(np.int32),
+    )
+
+
+def _check_assumptions(assumptions: NDArray[np.int64], offset: int, source: str, field: str) -> None:
+    zeros = np.flatnonzero(assumptions == 0)
+    if not zeros.size:
+        raise InputError(
+            f"{source}: the assumptions after {ASSUMPTIONS_MARK} are not closed by 0 (truncated?)", field
+        )
+    if zeros[0] != assumptions.size - 1:
+        raise InputError(
+            f"{source}: integer {offset + int(zeros[0]) + 2} follows the 0 that closes the assumptions;"
+            " nothing may",
+            field,
+        )
+    second = np.flatnonzero(assumptions == ASSUMPTIONS_MARK)
+    if second.size:
+        raise InputError(
+            f"{source}: integer {offset + int(second[0]) + 1} opens a second list of assumptions", field
+        )
+
+
+def formula_from_list(literals: object) -> Formula:
+    """The formula in a job file's inline `literals`."""
+    field = "literals"
+    if not isinstance(literals, list | tuple):
+        raise InputError(f"literals: must be a list of integers, is {literals!r:.60}", field)
+    for position, value in enumerate(literals):
+        if type(value) is not int:
+            raise InputError(
+                f"literals: integer {position + 1} is {value!r:.40}, which is not an integer", field
+            )
+        if not -MAX_VARIABLE <= value <= ASSUMPTIONS_MARK:
+            raise InputError(
+                f"literals: integer {position + 1} is {value}; literals go from 1 to {MAX_VARIABLE} and"
+                f" -1 to -{MAX_VARIABLE}",
+                field,
+            )
+    return formula_from_integers(np.array(literals, dtype=np.int64), "literals", field)
+
+
+def formula_from_raw(content: bytes, path: str) -> Formula:
+    """The formula in a raw file: 32-bit little-endian integers that end with the assumptions."""
+    if len(content) % 4:
+        raise InputError(
+            f"{path}: {len(content)} bytes are not a whole number of 32-bit integers (truncated?)"
+        )
+    integers = np.frombuffer(content, dtype="<i4").astype(np.int64)
+    if not (integers == ASSUMPTIONS_MARK).any():
+        raise InputError(
+            f"{path}: no {ASSUMPTIONS_MARK} after the clauses (truncated?); raw content ends with"
+            f" {ASSUMPTIONS_MARK}, the assumptions and a 0"
+        )
+    return formula_from_integers(integers, path, "files")

@@ -1,0 +1,247 @@
+"""Where option values come from: the command line, the environment, a TOML file, defaults.
+
+An options class (see `options`) is a dataclass whose fields are declared with `option`,
+`switch_option` and `positional`. Its fields are the one table that the flags, the help,
+the environment variables (`MALLOB_PY_API_DIR`) and the configuration keys (`api-dir`)
+are made of. Precedence: command line > environment > configuration file > default.
+
+A configuration file holds options at its top level, for every command that knows them,
+and in a table per command (`[serve]`), which wins over the top level. A key that no
+command knows, or that the table's command does not know, is an error.
+
+Every error is an `OptionError` with one line that names the source at fault. Nothing here
+imports more than argparse, so that each of a thousand ranks can afford to parse its options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+from mallob_py.cli import values
+
+ENVIRONMENT_PREFIX = "MALLOB_PY_"
+
+Options = TypeVar("Options", bound="CommandOptions")
+
+
+class OptionError(Exception):
+    """An option that is unknown, cannot be read or contradicts another. One line."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OptionSpec:
+    """One row of the table. `flags` is empty for a positional argument."""
+
+    name: str
+    flags: tuple[str, ...]
+    parse: Callable[[str], Any]
+    metavar: str
+    group: str
+    help: str
+    is_switch: bool = False
+    is_list: bool = False
+
+    @property
+    def variable(self) -> str:
+        return ENVIRONMENT_PREFIX + self.name.upper().replace("-", "_")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class CommandOptions:
+    """The options of one command: subclasses add fields and say what they contradict."""
+
+    def validate(self) -> None:
+        """Raise `OptionError` where values contradict each other."""
+
+
+def option(
+    flags: str, parse: Callable[[str], Any], default: Any, *, metavar: str, group: str, help: str
+) -> Any:
+    """Declare an option by its flags, the last one naming it ("-n --ranks")."""
+    spellings = tuple(flags.split())
+    name = spellings[-1].removeprefix("--")
+    return _declare(OptionSpec(name, spellings, parse, metavar, group, help), default)
+
+
+def switch_option(flag: str, *, group: str, help: str) -> Any:
+    """Declare something that is off unless asked for (`--no-...` takes it back)."""
+    name = flag.removeprefix("--")
+    return _declare(OptionSpec(name, (flag,), values.switch, "", group, help, is_switch=True), False)
+
+
+def positional(
+    name: str, parse: Callable[[str], Any], *, group: str, help: str, default: Any = dataclasses.MISSING
+) -> Any:
+    """Declare an argument without a flag: one value, required unless a default is given."""
+    return _declare(OptionSpec(name, (), parse, name, group, help), default)
+
+
+def positional_list(name: str, parse: Callable[[str], Any], *, group: str, help: str, default: Any) -> Any:
+    """Declare the arguments without a flag, a tuple; at least one is required if the default is MISSING."""
+    return _declare(OptionSpec(name, (), parse, name, group, help, is_list=True), default)
+
+
+def _declare(spec: OptionSpec, default: Any) -> Any:
+    return dataclasses.field(default=default, metadata={"option": spec})
+
+
+def table(options_class: type[CommandOptions]) -> dict[str, tuple[OptionSpec, Any]]:
+    """The rows of a command: field name -> (row, default)."""
+    return {
+        field.name: (field.metadata["option"], field.default) for field in dataclasses.fields(options_class)
+    }
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(message)
+
+
+class _Help(argparse.HelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32, width=100)
+
+
+def make_parser(command: str, summary: str, options_class: type[CommandOptions]) -> argparse.ArgumentParser:
+    """The argparse parser of one command; it yields raw text for what was given, and nothing else."""
+    parser = _Parser(
+        prog=f"mallob-py {command}",
+        description=summary,
+        epilog="Each option can also be set by a key of the --config file (api-dir = ...) or by an "
+        f"environment variable ({ENVIRONMENT_PREFIX}API_DIR). The command line wins over the environment, "
+        "the environment over the file.",
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=_Help,
+    )
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for attribute, (spec, default) in table(options_class).items():
+        group = groups.get(spec.group)
+        if group is None:
+            group = groups[spec.group] = parser.add_argument_group(spec.group)
+        _add(group, attribute, spec, default)
+    return parser
+
+
+def _add(group: argparse._ArgumentGroup, attribute: str, spec: OptionSpec, default: Any) -> None:
+    if spec.is_switch:
+        group.add_argument(*spec.flags, dest=attribute, action=argparse.BooleanOptionalAction, help=spec.help)
+        return
+    if spec.flags:
+        group.add_argument(*spec.flags, dest=attribute, metavar=spec.metavar, help=spec.help)
+        return
+    counts = {(True, True): "+", (True, False): "*", (False, True): None, (False, False): "?"}
+    nargs = counts[spec.is_list, default is dataclasses.MISSING]
+    group.add_argument(attribute, metavar=spec.metavar, nargs=nargs, help=spec.help)
+
+
+def parse_options(
+    command: str,
+    commands: Mapping[str, tuple[str, type[CommandOptions]]],
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+) -> CommandOptions:
+    """Collect, parse and validate the options of `command`, one of the `commands` (summary, class)."""
+    summary, options_class = commands[command]
+    given = vars(make_parser(command, summary, options_class).parse_intermixed_args(arguments))
+    rows = table(options_class)
+    chosen: dict[str, Any] = {}
+    config_path = given.get("config") or environment.get(ENVIRONMENT_PREFIX + "CONFIG")
+    if config_path:
+        chosen.update(_from_file(config_path, command, commands))
+    for attribute, (spec, _) in rows.items():
+        text = environment.get(spec.variable)
+        if spec.flags and text:
+            chosen[attribute] = _parsed(spec, text, spec.variable)
+    for attribute, raw in given.items():
+        spec = rows[attribute][0]
+        chosen[attribute] = _parsed(spec, raw, spec.flags[-1] if spec.flags else spec.name)
+    options = options_class(**chosen)
+    options.validate()
+    return options
+
+
+def _parsed(spec: OptionSpec, raw: Any, source: str) -> Any:
+    if isinstance(raw, bool) and spec.is_switch:
+        return raw
+    if isinstance(raw, list) and spec.is_list:
+        return tuple(_parsed(dataclasses.replace(spec, is_list=False), item, source) for item in raw)
+    try:
+        return spec.parse(raw)
+    except ValueError as error:
+        raise OptionError(f"{source}: {error}") from None
+
+
+def _from_file(
+    config_path: str, command: str, commands: Mapping[str, tuple[str, type[CommandOptions]]]
+) -> dict[str, Any]:
+    document = _read_toml(config_path)
+    by_key = {name: _by_key(options_class) for name, (_, options_class) in commands.items()}
+    known_anywhere = {key for keys in by_key.values() for key in keys}
+    tables = {key: value for key, value in document.items() if isinstance(value, dict)}
+    chosen: dict[str, Any] = {}
+    for key, value in document.items():
+        if key in tables:
+            continue
+        if key not in known_anywhere:
+            raise OptionError(f"{config_path}: unknown option {key!r}{_suggestion(key, known_anywhere)}")
+        if key in by_key[command]:
+            attribute, spec = by_key[command][key]
+            chosen[attribute] = _parsed_toml(spec, value, f"{config_path}: {key}")
+    for name, entries in tables.items():
+        if name not in commands:
+            raise OptionError(f"{config_path}: unknown table [{name}]{_suggestion(name, set(commands))}")
+        for key, value in entries.items():
+            if key not in by_key[name]:
+                hint = _suggestion(key, set(by_key[name]))
+                raise OptionError(f"{config_path}: [{name}] has no option {key!r}{hint}")
+            attribute, spec = by_key[name][key]
+            parsed = _parsed_toml(spec, value, f"{config_path}: [{name}] {key}")
+            if name == command:
+                chosen[attribute] = parsed
+    return chosen
+
+
+def _by_key(options_class: type[CommandOptions]) -> dict[str, tuple[str, OptionSpec]]:
+    # What a run is about (positional arguments) and the file itself belong on the command line.
+    return {
+        spec.name: (attribute, spec)
+        for attribute, (spec, _) in table(options_class).items()
+        if spec.flags and spec.name != "config"
+    }
+
+
+def _parsed_toml(spec: OptionSpec, value: Any, source: str) -> Any:
+    if isinstance(value, bool):
+        if not spec.is_switch:
+            raise OptionError(f"{source}: true or false makes no sense here")
+        return value
+    if spec.is_switch:
+        raise OptionError(f"{source}: must be true or false")
+    if not isinstance(value, str | int | float):
+        raise OptionError(f"{source}: must be a text or a number")
+    return _parsed(spec, str(value), source)
+
+
+def _read_toml(config_path: str) -> dict[str, Any]:
+    import tomllib  # only those who use a file pay for it
+
+    try:
+        with open(config_path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise OptionError(f"{config_path}: {os.strerror(error.errno or 0)}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise OptionError(f"{config_path}: not TOML: {error}") from None
+
+
+def _suggestion(word: str, known: set[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(word, sorted(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

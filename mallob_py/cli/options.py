@@ -1,0 +1,353 @@
+"""All options of all commands: one table, typed.
+
+Each class below is what one command's `run(options) -> int` receives. Flags, help,
+environment variables and configuration keys are made from these fields (see
+`option_sources`), so an option is added here and nowhere else. Guarantee: options that
+reach a command have been parsed and do not contradict each other; that is settled before
+MPI starts, on every rank alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mallob_py.cli import values
+from mallob_py.cli.option_sources import (
+    CommandOptions,
+    OptionError,
+    option,
+    parse_options,
+    positional,
+    positional_list,
+    switch_option,
+)
+
+_INPUT = "input"
+_OUTPUT = "output"
+_WORLD = "processes"
+_LIMITS = "limits"
+_SCHEDULING = "scheduling"
+_SERVICE = "service"
+_FILES = "files and logs"
+_JOB = "job"
+
+REUSE_STRATEGIES = ("none", "basic", "full")
+
+
+def _launched_ranks() -> int | None:
+    """How many ranks mpiexec, srun and the like say that they started; None without any."""
+    from mallob_py.runtime.world import declared_world_size  # only for who needs it: --help is quick
+
+    declared = declared_world_size(os.environ)
+    return declared if declared > 1 else None
+
+
+def reuse_strategy(text: str) -> str:
+    if text not in REUSE_STRATEGIES:
+        raise ValueError(f"{text!r} is none of {', '.join(REUSE_STRATEGIES)}")
+    return text
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class _Config(CommandOptions):
+    config: str | None = option(
+        "--config", values.path, None, metavar="FILE", group="configuration", help="TOML file with options"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class _World(_Config):
+    """What every command that runs ranks has in common."""
+
+    ranks: int | None = option(
+        "-n --ranks",
+        values.positive_count,
+        None,
+        metavar="RANKS",
+        group=_WORLD,
+        help="number of ranks to start (default: one per core; under mpiexec or srun: theirs)",
+    )
+    solvers: int = option(
+        "--threads --solvers",
+        values.positive_count,
+        1,
+        metavar="T",
+        group=_WORLD,
+        help="solver processes per worker, for ranks that own several cores (default 1)",
+    )
+    warm: int = option(
+        "--warm",
+        values.count,
+        1,
+        metavar="K",
+        group=_WORLD,
+        help="worker processes that each rank keeps ready (default 1)",
+    )
+    memory_limit_bytes: int | None = option(
+        "--memory-limit",
+        values.size_limit_bytes,
+        None,
+        metavar="SIZE",
+        group=_LIMITS,
+        help="memory of one worker process, such as 2g (default: no limit)",
+    )
+    time_limit_s: float | None = option(
+        "--time-limit",
+        values.duration_limit_s,
+        None,
+        metavar="T",
+        group=_LIMITS,
+        help="end after this time, such as 90s, 5m or 2h (default: no limit)",
+    )
+    reuse: str = option(
+        "--reuse",
+        reuse_strategy,
+        "full",
+        metavar="|".join(REUSE_STRATEGIES),
+        group=_SCHEDULING,
+        help="how hard to look for suspended workers when a job grows again (default full)",
+    )
+    job_cache: int = option(
+        "--job-cache",
+        values.count,
+        4,
+        metavar="C",
+        group=_SCHEDULING,
+        help="suspended workers that each rank keeps (default 4)",
+    )
+    log_dir: str | None = option(
+        "--log-dir",
+        values.path,
+        None,
+        metavar="DIR",
+        group=_FILES,
+        help="write each rank's events to DIR/<rank>.jsonl (see `mallob-py report`)",
+    )
+    tmp_dir: str | None = option(
+        "--tmp-dir",
+        values.path,
+        None,
+        metavar="DIR",
+        group=_FILES,
+        help="folder for temporary files (default: the system's)",
+    )
+
+    def validate(self) -> None:
+        if self.ranks is None:
+            return
+        launched = _launched_ranks()
+        if launched not in (None, self.ranks):
+            raise OptionError(
+                f"--ranks {self.ranks} contradicts the {launched} ranks that the launcher started"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SolveOptions(_World):
+    """Options of `mallob-py solve`."""
+
+    files: tuple[str, ...] = positional_list(
+        "FILE",
+        values.path,
+        group=_INPUT,
+        default=dataclasses.MISSING,
+        help="formula in DIMACS CNF; plain, .gz, .bz2, .xz or .lzma",
+    )
+    output: str | None = option(
+        "--output",
+        values.path,
+        None,
+        metavar="FILE",
+        group=_OUTPUT,
+        help="write the answer to FILE instead of standard output",
+    )
+    proof: str | None = option(
+        "--proof",
+        values.path,
+        None,
+        metavar="FILE",
+        group=_OUTPUT,
+        help="write a proof of unsatisfiability (DRAT) to FILE",
+    )
+    quiet: bool = switch_option("--quiet", group=_OUTPUT, help="leave out the comment lines")
+
+    def validate(self) -> None:
+        super().validate()
+        if self.proof is not None and len(self.files) > 1:
+            raise OptionError(f"--proof is for one formula, but {len(self.files)} are given")
+        written = [file for file in (self.output, self.proof) if file is not None]
+        if len(written) == 2 and _same_file(*written):
+            raise OptionError("--output and --proof name the same file")
+        for target in written:
+            if any(_same_file(target, file) for file in self.files):
+                raise OptionError(f"{target} is an input and would be overwritten")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class _Api(_Config):
+    """What every command that meets a service has in common."""
+
+    api_dir: str = option(
+        "--api-dir",
+        values.path,
+        ".api",
+        metavar="DIR",
+        group=_SERVICE,
+        help="folder that the service takes jobs from and writes replies to (default .api)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServeOptions(_Api, _World):
+    """Options of `mallob-py serve`."""
+
+    clients: int = option(
+        "--clients",
+        values.positive_count,
+        1,
+        metavar="K",
+        group=_SERVICE,
+        help="number of ranks that take in jobs, each from its own folder jobs.<i> (default 1)",
+    )
+    poll_directory: bool = switch_option(
+        "--poll-directory",
+        group=_SERVICE,
+        help="look for job files regularly instead of being told by inotify (NFS, Lustre)",
+    )
+
+    def validate(self) -> None:
+        super().validate()
+        if self.clients == 1:
+            return
+        ranks = self.ranks or _launched_ranks()
+        if ranks is not None and self.clients > ranks:
+            raise OptionError(f"--clients {self.clients} needs as many ranks, but there are {ranks}")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class _Client(_Api):
+    client: int = option(
+        "--client",
+        values.count,
+        0,
+        metavar="I",
+        group=_SERVICE,
+        help="which of the service's clients to talk to, 0 to K-1 (default 0)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SubmitOptions(_Client):
+    """Options of `mallob-py submit`. Limits are None where the job shall have none."""
+
+    files: tuple[str, ...] = positional_list(
+        "FILE",
+        values.path,
+        group=_JOB,
+        default=(),
+        help="the job's input, or one job file (.json) whose fields the options below replace",
+    )
+    name: str | None = option(
+        "--name",
+        values.word,
+        None,
+        metavar="NAME",
+        group=_JOB,
+        help="name of the job (default: the file's and a number)",
+    )
+    user: str | None = option(
+        "--user", values.word, None, metavar="USER", group=_JOB, help="who submits (default: you)"
+    )
+    application: str | None = option(
+        "--application", values.word, None, metavar="APP", group=_JOB, help="kind of job (default SAT)"
+    )
+    priority: float | None = option(
+        "--priority", values.priority, None, metavar="P", group=_JOB, help="share of the cores (default 1.0)"
+    )
+    wallclock_limit_s: float | None = option(
+        "--wallclock-limit",
+        values.duration_limit_s,
+        None,
+        metavar="T",
+        group=_JOB,
+        help="time from its first execution on, such as 300s or 5m (default: no limit)",
+    )
+    cpu_limit_s: float | None = option(
+        "--cpu-limit",
+        values.duration_limit_s,
+        None,
+        metavar="T",
+        group=_JOB,
+        help="time summed over its workers (default: no limit)",
+    )
+    max_demand: int | None = option(
+        "--max-demand",
+        values.count,
+        None,
+        metavar="K",
+        group=_JOB,
+        help="largest number of workers (default: no limit)",
+    )
+    wait: bool = switch_option("--wait", group=_OUTPUT, help="wait for the reply and print it")
+
+    def validate(self) -> None:
+        super().validate()
+        job_files = [file for file in self.files if file.endswith(".json")]
+        if job_files and len(self.files) > 1:
+            raise OptionError(f"{job_files[0]} is a job file and must be the only FILE")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InterruptOptions(_Client):
+    """Options of `mallob-py interrupt`."""
+
+    identity: str = positional("USER.NAME", values.word, group=_JOB, help="the job to end")
+
+    def validate(self) -> None:
+        super().validate()
+        user, _, name = self.identity.partition(".")
+        if not user or not name:
+            raise OptionError(f"{self.identity!r} is not of the form USER.NAME")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StatusOptions(_Api):
+    """Options of `mallob-py status`."""
+
+    json: bool = switch_option("--json", group=_OUTPUT, help="print the status as JSON")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReportOptions(_Config):
+    """Options of `mallob-py report`."""
+
+    log_dir: str = positional("LOGDIR", values.path, group=_INPUT, help="the --log-dir of a run")
+    json: bool = switch_option("--json", group=_OUTPUT, help="print the tables as JSON")
+
+
+#: Every command: its summary and its options. `mallob_py.cli.<command>` has its `run(options) -> int`.
+COMMANDS: dict[str, tuple[str, type[CommandOptions]]] = {
+    "solve": ("Solve formulas with all ranks and print the answers.", SolveOptions),
+    "serve": ("Run the service that takes in jobs and shares the ranks among them.", ServeOptions),
+    "submit": ("Hand a job to the service.", SubmitOptions),
+    "interrupt": ("End a job of the service.", InterruptOptions),
+    "status": ("Show the service's jobs and how busy its ranks are.", StatusOptions),
+    "report": ("Make tables from the logs of a run, real or simulated.", ReportOptions),
+}
+
+
+def parse(
+    command: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+) -> CommandOptions:
+    """The options of `command` from all sources. Raises `OptionError`; `--help` exits."""
+    return parse_options(command, COMMANDS, arguments, os.environ if environment is None else environment)
+
+
+def _same_file(one: str, other: str) -> bool:
+    if os.path.realpath(one) != os.path.realpath(other):
+        return False
+    # Devices such as /dev/null or /dev/stdout may be read and written at once.
+    return not os.path.exists(one) or os.path.isfile(one)

@@ -1,0 +1,104 @@
+"""`mallob-py report LOGDIR`: tables of a run, real or simulated, from its event logs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from mallob_py.cli import CommandError
+from mallob_py.cli.options import ReportOptions
+from mallob_py.service.event_log import read_events
+from mallob_py.service.report_tables import Report, Reuse, Utilisation, VolumeSamples, make_report
+from mallob_py.service.text_table import format_cell, format_table
+
+# A report for people stays readable when a run had thousands of jobs; --json has them all.
+_JOBS_SHOWN_MAX = 40
+_BAR_WIDTH = 40
+
+
+def run(options: ReportOptions) -> int:
+    log_dir = Path(options.log_dir)
+    if not log_dir.is_dir():
+        raise CommandError(f"{log_dir}: no such folder")
+    try:
+        events = read_events(log_dir, _warn)
+    except OSError as error:
+        raise CommandError(f"{error.filename or log_dir}: {error.strerror or error}") from None
+    report = make_report(events)
+    print(msgspec.json.encode(report).decode() if options.json else describe(report))
+    return 0
+
+
+def describe(report: Report) -> str:
+    """The whole report as text."""
+    sections = [
+        f"{report.ranks} ranks ({report.mode}), {format_cell(report.duration_s)} s, {len(report.jobs)} jobs, "
+        f"{report.refused} refused, {report.crashed} workers crashed",
+        f"Jobs\n{_jobs(report)}",
+        f"Latencies [ms]\n{_latencies(report)}",
+        f"Utilisation (share of busy ranks)\n{_utilisation(report.utilisation)}",
+        f"Volumes over time\n{_volumes(report.volumes)}",
+        f"Reuse of workers\n{_reuse(report.reuse)}",
+    ]
+    return "\n\n".join(sections)
+
+
+def _warn(path: Path, line_number: int) -> None:
+    print(f"mallob-py report: {path}:{line_number}: not an event, left out", file=sys.stderr)
+
+
+def _jobs(report: Report) -> str:
+    if not report.jobs:
+        return "none"
+    header = (
+        *("job", "name", "priority", "outcome", "response [s]", "wallclock [s]", "cpu [s]"),
+        *("mean volume", "max volume"),
+    )
+    rows = [
+        (
+            *(job.job, job.name, job.priority, job.outcome, job.response_s, job.wallclock_s, job.cpu_s),
+            *(job.mean_volume, job.max_volume),
+        )
+        for job in report.jobs[:_JOBS_SHOWN_MAX]
+    ]
+    return format_table(header, rows) + _omitted(len(report.jobs))
+
+
+def _latencies(report: Report) -> str:
+    rows = [
+        (row.kind, row.count, row.median_ms, row.p90_ms, row.p99_ms, row.max_ms) for row in report.latencies
+    ]
+    return format_table(("until", "n", "median", "p90", "p99", "max"), rows)
+
+
+def _utilisation(utilisation: Utilisation) -> str:
+    if utilisation.mean is None:
+        return "unknown"
+    rows = [
+        (end_s, share, "#" * round(_BAR_WIDTH * share))
+        for end_s, share in zip(utilisation.bin_ends_s, utilisation.bins, strict=True)
+    ]
+    return f"mean {utilisation.mean:.4f}\n" + format_table(("until [s]", "busy", ""), rows)
+
+
+def _volumes(volumes: VolumeSamples) -> str:
+    if not volumes.jobs:
+        return "none"
+    header = ("t [s]", *(format_cell(instant_s) for instant_s in volumes.instants_s))
+    rows = [(f"job {job}", *samples) for job, samples in volumes.jobs[:_JOBS_SHOWN_MAX]]
+    return format_table(header, rows) + _omitted(len(volumes.jobs))
+
+
+def _reuse(reuse: Reuse) -> str:
+    header = ("created", "reused", "creation ratio: median", "max", "total")
+    row = (
+        *(reuse.created, reuse.reused),
+        *(reuse.creation_ratio_median, reuse.creation_ratio_max, reuse.creation_ratio_total),
+    )
+    return format_table(header, [row])
+
+
+def _omitted(count: int) -> str:
+    return f"\n... and {count - _JOBS_SHOWN_MAX} more (all in --json)" if count > _JOBS_SHOWN_MAX else ""

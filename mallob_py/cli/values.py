@@ -1,0 +1,92 @@
+"""Parsers of single option values: text in, typed value out, `ValueError` with a plain reason.
+
+They serve the flags, the configuration file and the environment alike, so they see text
+only. Durations and sizes carry units ("5m", "2g"); "0" means "no limit" and gives None.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mallob_py.service.quantities import parse_duration_s
+
+_BYTES_PER_UNIT = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def duration_limit_s(text: str) -> float | None:
+    """A time limit in seconds: "300", "300s", "5m", "2h", "1d", "100ms"; "0" is no limit."""
+    return parse_duration_s(text) or None
+
+
+def size_limit_bytes(text: str) -> int | None:
+    """A size in bytes: "1048576", "512m", "2g" (powers of 1024; "2gb" and "2gib" too); "0" is no limit."""
+    lowered = text.strip().lower()
+    digits = lowered.rstrip("kmgtib")
+    unit = lowered[len(digits) :]
+    if unit not in ("", "b"):
+        unit = unit.removesuffix("b").removesuffix("i")
+    try:
+        number = float(digits)
+    except ValueError:
+        number = math.nan
+    if unit not in _BYTES_PER_UNIT or not 0 <= number < 1 << 60:
+        raise ValueError(f"{text!r} is not a size such as 512m or 2g")
+    return int(number * _BYTES_PER_UNIT[unit]) or None
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number") from None
+
+
+def count(text: str) -> int:
+    """A whole number >= 0."""
+    number = _integer(text)
+    if number < 0:
+        raise ValueError(f"{text} is negative")
+    return number
+
+
+def positive_count(text: str) -> int:
+    """A whole number >= 1."""
+    number = _integer(text)
+    if number < 1:
+        raise ValueError(f"{text} is less than 1")
+    return number
+
+
+def priority(text: str) -> float:
+    """A finite number > 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number") from None
+    if not math.isfinite(number) or number <= 0:
+        raise ValueError(f"{text} is not a finite number above 0")
+    return number
+
+
+def path(text: str) -> str:
+    """A path that is not empty (whether it exists is for the command to say)."""
+    if not text or "\0" in text:
+        raise ValueError("a path is needed")
+    return text
+
+
+def word(text: str) -> str:
+    """Any text that is not empty."""
+    if not text:
+        raise ValueError("it is empty")
+    return text
+
+
+def switch(text: str) -> bool:
+    """On or off, as an environment variable or a configuration file says it."""
+    lowered = text.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(f"{text!r} is neither true nor false")

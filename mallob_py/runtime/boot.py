@@ -1,0 +1,147 @@
+"""Bringing a rank up and down: in which order fork server, MPI, loop and desk come and go.
+
+The fork server starts before MPI does, and the signal handlers before both, so that no
+moment exists in which a signal kills a rank that has children. Should anything fail on
+one rank, all ranks end: by one clear message where the user can mend it (`desk_error`), with
+a traceback and MPI's abort where we have to.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from mallob_py import __version__
+from mallob_py.protocol.config import Config
+from mallob_py.runtime.fork_server_link import ForkServer, WorkerLimits
+from mallob_py.runtime.launch import LaunchError, default_ranks, launch_world
+from mallob_py.runtime.rank import Desk, Journal, Rank, StopBell, service_clock
+from mallob_py.runtime.workers import PoolOptions, WorkerPool
+from mallob_py.runtime.world import (
+    abort_world,
+    binding_warning,
+    in_mpi_world,
+    leave,
+    start_mpi,
+    stop_signals,
+)
+
+T = TypeVar("T")
+
+
+class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What all ranks must be told alike. `mode` goes into the log."""
+
+    config: Config
+    mode: str
+    clients: int = 1
+    warm: int = 1
+    memory_limit_bytes: int | None = None
+    time_limit_s: float | None = None
+    preload: tuple[str, ...] = ()
+
+
+class DeskError(Exception):
+    """The desk cannot be opened; all ranks end with this message and exit code 2."""
+
+
+def client_rank(client: int, size: int) -> int:
+    """The rank of a client: the first sits at the root of the rank tree, next to everything."""
+    return (size // 2 + client) % size
+
+
+def should_launch(ranks: int | None) -> int | None:
+    """How many ranks this process has to launch; None if it is a rank itself."""
+    if in_mpi_world():
+        return None
+    wanted = ranks or default_ranks()
+    return wanted if wanted > 1 else None
+
+
+def launch(ranks: int, arguments: Sequence[str]) -> int:
+    """Run the same command on a local MPI world. Raises LaunchError if none can be started."""
+    return launch_world(ranks, ["-m", "mallob_py.cli.main", *arguments])
+
+
+def run_rank(
+    settings: WorldSettings,
+    make_log: Callable[[int], Journal],
+    make_desk: Callable[[Rank], Desk | None],
+    exit_code: Callable[[], int] = lambda: 0,
+) -> None:
+    """Be a rank until the system stops; does not return.
+
+    `make_desk(rank)` opens this rank's desk, or gives None; it may raise DeskError.
+    """
+    stop_bell = StopBell(stop_signals())
+    server = ForkServer.start(
+        settings.preload, WorkerLimits(memory_limit_bytes=settings.memory_limit_bytes)
+    )
+    try:
+        world = start_mpi()
+    except LaunchError:
+        server.stop()
+        raise
+    # Only now: importing it initialises MPI.
+    from mallob_py.runtime.transport import Transport
+
+    transport = Transport(world)
+    session, start_s = world.bcast((f"{os.getpid()}-{time.time_ns():x}", time.time()))
+    pool = WorkerPool(server, PoolOptions(warm=settings.warm, threads=settings.config.threads))
+    closed = False
+    try:
+        log = make_log(transport.rank)
+        stop_at_s = settings.time_limit_s if settings.time_limit_s is not None else math.inf
+        rank = Rank(
+            transport, pool, settings.config, log, session, service_clock(start_s), stop_bell, stop_at_s
+        )
+        if transport.rank == 0 and (warning := binding_warning()) is not None:
+            print(f"mallob-py: warning: {warning}", file=sys.stderr)
+        desk, problem = _open_desk(rank, make_desk)
+        problems = [text for text in world.allgather(problem) if text is not None]
+        code = 2
+        if problems:
+            if transport.rank == 0:
+                print(f"mallob-py: {problems[0]}", file=sys.stderr, flush=True)
+        else:
+            log.write(
+                rank.now(),
+                "start",
+                {
+                    "ranks": transport.size,
+                    "clients": settings.clients,
+                    "version": __version__,
+                    "mode": settings.mode,
+                },
+            )
+            if desk is not None:
+                rank.set_desk(desk)
+            rank.run()
+            log.write(rank.now(), "stop", {})
+            code = exit_code()
+        closed = rank.close()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        pool.close()
+        abort_world(1)
+    leave(transport.rank, code, closed)
+
+
+def _open_desk(rank: Rank, make_desk: Callable[[Rank], Desk | None]) -> tuple[Desk | None, str | None]:
+    try:
+        return make_desk(rank), None
+    except DeskError as error:
+        return None, str(error)
+
+
+def log_path(log_dir: str | None, rank: int) -> Path | None:
+    return None if log_dir is None else Path(log_dir) / f"{rank}.jsonl"

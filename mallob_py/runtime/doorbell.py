@@ -1,0 +1,188 @@
+"""Doorbells: wake a rank that is parked, so that idle ranks need not poll MPI.
+
+Why: a rank blocked inside MPI burns a core, and one that polls with short sleeps pays for
+them twice per round trip. So an idle rank waits in select on a datagram socket, and whoever
+has sent it an MPI message rings that socket afterwards. Between ranks that share a host and
+a network namespace the socket is AF_UNIX (an abstract name, nothing to clean up), otherwise UDP.
+
+Guarantees: `ring` never blocks and never raises. A ring carries no information but "look at
+your MPI messages"; a ring too many is harmless. On one host no ring is lost: if the peer's
+socket buffer is full, rings that it has not seen yet lie in it. UDP rings may be lost or
+overtake their message, so whoever has remote peers must look now and then on its own
+(`Transport.park_timeout_s` sees to both). Where sockets are barred, `available` is False.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: "off" bars the doorbell, as a sandbox would (for tests)
+DOORBELL_VARIABLE = "MALLOB_PY_DOORBELL"
+#: the address on which peers of other hosts reach this one, where guessing goes wrong
+BELL_ADDRESS_VARIABLE = "MALLOB_PY_BELL_ADDRESS"
+
+_RING = b"!"
+_DRAIN_SIZE_BYTES = 16
+
+
+class Bell(NamedTuple):
+    """Where a rank's doorbell hangs; empty values where a socket could not be made."""
+
+    host: int
+    namespace: int
+    unix_name: bytes
+    udp_address: str
+    udp_port: int
+
+
+class Doorbell:
+    """This rank's bell and the addresses of all others. Made by `Doorbell.hang`."""
+
+    def __init__(
+        self,
+        rank: int,
+        bells: Sequence[Bell],
+        unix_socket: socket.socket | None,
+        udp_socket: socket.socket | None,
+    ) -> None:
+        own = bells[rank]
+        self._unix_socket = unix_socket
+        self._udp_socket = udp_socket
+        self._targets: list[tuple[socket.socket, bytes | tuple[str, int]] | None] = [
+            None if peer == rank else self._target(own, bell) for peer, bell in enumerate(bells)
+        ]
+        #: whether every peer can wake this rank, so that it may park for long
+        self.available = all(
+            peer == rank or bool(own.unix_name if _share_sockets(own, bell) else own.udp_port)
+            for peer, bell in enumerate(bells)
+        )
+        #: whether some peers ring by UDP
+        self.has_remote_peers = any(not _share_sockets(own, bell) for bell in bells)
+        self._sockets = [s for s in (unix_socket, udp_socket) if s is not None]
+        # A single descriptor to wait for, whatever the number of sockets.
+        self._epoll: select.epoll | None = None
+        if len(self._sockets) != 1:
+            self._epoll = select.epoll()
+            for each in self._sockets:
+                self._epoll.register(each.fileno(), select.EPOLLIN)
+
+    @classmethod
+    def hang(cls, comm: MPI.Intracomm, hosts: Sequence[int]) -> Doorbell:
+        """Make this rank's sockets and exchange addresses (collective over `comm`).
+
+        `hosts` names for each rank the host that it is on.
+        """
+        rank = comm.Get_rank()
+        session = str(comm.bcast(secrets.token_hex(8)))
+        host, namespace = hosts[rank], _network_namespace()
+        unix_name = f"\0mallob-py.{session}.{rank}".encode()
+        barred = os.environ.get(DOORBELL_VARIABLE) == "off"
+        unix_socket = None if barred else _open(socket.AF_UNIX, unix_name)
+        udp_address, udp_port, udp_socket = "", 0, None
+        homes: list[tuple[int, int, str]] = comm.allgather((host, namespace, socket.gethostname()))
+        if not barred and len({home[:2] for home in homes}) > 1:
+            one_machine = len({home[2] for home in homes}) == 1
+            udp_address = "127.0.0.1" if one_machine else _reachable_address()
+            udp_socket = _open(socket.AF_INET, ("127.0.0.1" if one_machine else "0.0.0.0", 0))
+            udp_port = udp_socket.getsockname()[1] if udp_socket is not None else 0
+        bell = Bell(host, namespace, unix_name if unix_socket is not None else b"", udp_address, udp_port)
+        bells: list[Bell] = comm.allgather(bell)
+        return cls(rank, bells, unix_socket, udp_socket)
+
+    def fileno(self) -> int:
+        """The descriptor that becomes readable when somebody rings."""
+        return self._epoll.fileno() if self._epoll is not None else self._sockets[0].fileno()
+
+    def ring(self, peer: int) -> None:
+        """Wake `peer` if it is parked. Call after the message has been handed to MPI."""
+        target = self._targets[peer]
+        if target is None:
+            return
+        # EAGAIN: it has unseen rings already. ECONNREFUSED: it has left. Both need nothing.
+        with contextlib.suppress(OSError):
+            target[0].sendto(_RING, target[1])
+
+    def drain(self) -> bool:
+        """Take all rings off the sockets; True if one came by UDP (its message may be late)."""
+        if self._unix_socket is not None:
+            _empty(self._unix_socket)
+        return self._udp_socket is not None and _empty(self._udp_socket)
+
+    def close(self) -> None:
+        if self._epoll is not None:
+            self._epoll.close()
+        for each in self._sockets:
+            each.close()
+        self._targets = [None] * len(self._targets)
+
+    def _target(self, own: Bell, bell: Bell) -> tuple[socket.socket, bytes | tuple[str, int]] | None:
+        if _share_sockets(own, bell):
+            if self._unix_socket is None or not bell.unix_name:
+                return None
+            return self._unix_socket, bell.unix_name
+        if self._udp_socket is None or not bell.udp_port:
+            return None
+        return self._udp_socket, (bell.udp_address, bell.udp_port)
+
+
+def _share_sockets(one: Bell, other: Bell) -> bool:
+    return (one.host, one.namespace) == (other.host, other.namespace)
+
+
+def _open(family: socket.AddressFamily, address: bytes | tuple[str, int]) -> socket.socket | None:
+    try:
+        opened = socket.socket(family, socket.SOCK_DGRAM)
+    except OSError:
+        return None
+    try:
+        opened.bind(address)
+    except OSError:
+        opened.close()
+        return None
+    opened.setblocking(False)
+    return opened
+
+
+def _empty(source: socket.socket) -> bool:
+    """Take all datagrams off a socket; whether there were any."""
+    rang = False
+    while True:
+        try:
+            source.recv(_DRAIN_SIZE_BYTES)
+        except BlockingIOError:
+            return rang
+        except OSError:  # an ICMP error that an earlier ring of ours caused, reported once
+            continue
+        rang = True
+
+
+def _network_namespace() -> int:
+    """Abstract sockets are visible within one network namespace only (containers)."""
+    try:
+        return os.stat("/proc/self/ns/net").st_ino
+    except OSError:
+        return 0
+
+
+def _reachable_address() -> str:
+    """This host's address as its peers see it: what its name says, else the default route's."""
+    configured = os.environ.get(BELL_ADDRESS_VARIABLE)
+    if configured:
+        return configured
+    with contextlib.suppress(OSError):
+        address = socket.gethostbyname(socket.gethostname())
+        if not address.startswith("127."):
+            return address
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # a documentation address; no packet is sent
+        return str(probe.getsockname()[0])
+    return "127.0.0.1"

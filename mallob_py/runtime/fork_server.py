@@ -1,0 +1,214 @@
+"""The process that worker processes are forked from, one per rank.
+
+It is a fresh interpreter that never touches MPI, has numpy and the applications in use
+imported, has a single thread, and does nothing but fork, reap and report. So a new worker
+process costs a fork instead of an interpreter start, and shares its memory with the others
+until it writes to it.
+
+Started by `mallob_py.runtime.fork_server_link.ForkServer` as
+`python -m mallob_py.runtime.fork_server <control socket fd> <pid of the rank>`.
+
+Guarantees
+- It dies with its rank, and its children die with it: each has the kernel send SIGKILL
+  when the parent is gone (which also ends stopped processes). It ends by itself, with all
+  children, when the control socket closes.
+- Every child's end is reported once, with its reason. Processes that a child left behind
+  in its process group are killed with it.
+- Terminal and batch-system signals (SIGINT, SIGTERM, SIGHUP) are the rank's business:
+  ignored here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+
+from mallob_py.runtime import worker_wire as wire
+
+_PR_SET_PDEATHSIG = 1
+_PACKET_BYTES = 1 << 16
+#: numeric libraries would start threads on import, and a process with threads cannot fork safely
+_SINGLE_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+#: a worker that started MPI by accident must not find the rank's connection to its launcher
+_LAUNCHER_PREFIXES = ("PMI_", "PMIX_", "PMI2_", "OMPI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL")
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent_pid:  # it ended before we could ask
+        os._exit(1)
+
+
+def exit_reason(status: int) -> str:
+    """A wait status in words."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"exit status {code}"
+    with suppress(ValueError):
+        return f"killed by signal {-code} ({signal.Signals(-code).name})"
+    return f"killed by signal {-code}"
+
+
+class _Child:
+    __slots__ = ("pid", "pidfd", "serial")
+
+    def __init__(self, serial: int, pid: int, pidfd: int) -> None:
+        self.serial = serial
+        self.pid = pid
+        self.pidfd = pidfd
+
+
+class Server:
+    """Fork, reap and report until the rank closes the control socket."""
+
+    def __init__(self, control: socket.socket) -> None:
+        # Imported late: numpy reads the thread limits set by `main` when it is loaded.
+        from mallob_py.runtime.app_registry import AppRegistry
+        from mallob_py.runtime.worker_process import work
+
+        self._work = work
+        self._registry = AppRegistry.discover()
+        self._control = control
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(control, selectors.EVENT_READ)
+        self._children: dict[int, _Child] = {}
+        self._serial = 0
+        self._generation = 0
+        self._configuration = wire.Configure((), None, 0)
+
+    def run(self) -> None:
+        try:
+            while True:
+                for key, _ in self._selector.select():
+                    if key.data is None:
+                        self._serve_request()
+                    else:
+                        self._reap(key.data)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            pass
+        finally:
+            self._kill_all()
+
+    def _serve_request(self) -> None:
+        packet = self._control.recv(_PACKET_BYTES)
+        if not packet:
+            raise EOFError
+        match wire.decode_to_server(packet):
+            case wire.Configure() as configuration:
+                self._configure(configuration)
+            case wire.Fork(count):
+                for _ in range(count):
+                    self._fork()
+            case wire.Import(application):
+                self._import(application)
+
+    def _configure(self, configuration: wire.Configure) -> None:
+        self._configuration = configuration
+        for name in configuration.preload:
+            self._load(name)
+        # Objects made so far are kept out of the children's garbage collections, which
+        # would otherwise write to (and so copy) every page that holds one.
+        gc.collect()
+        gc.freeze()
+        self._report(wire.Applications(self._registry.names()))
+
+    def _import(self, application: str) -> None:
+        self._load(application)
+        gc.collect()
+        gc.freeze()
+        self._generation += 1
+        self._report(wire.Imported(application, self._generation))
+
+    def _load(self, name: str) -> None:
+        try:
+            self._registry.load(name)
+        except Exception:
+            # Not lost: a worker or reader of such a job fails with the same traceback.
+            traceback.print_exc()
+
+    def _fork(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with ours, theirs:
+            server_pid = os.getpid()
+            try:
+                pid = os.fork()
+            except OSError as error:
+                self._report(wire.ForkFailed(f"fork: {error.strerror}"))
+                return
+            if pid == 0:
+                self._become_worker(theirs.detach(), server_pid)
+            with suppress(OSError):  # both sides do it: whoever comes first, the group exists
+                os.setpgid(pid, pid)
+            pidfd = os.pidfd_open(pid)
+            self._serial += 1
+            child = _Child(self._serial, pid, pidfd)
+            self._children[child.serial] = child
+            self._selector.register(pidfd, selectors.EVENT_READ, child)
+            packet = wire.encode(wire.Forked(child.serial, pid, self._generation))
+            socket.send_fds(self._control, [packet], [ours.fileno(), pidfd])
+
+    def _become_worker(self, fd: int, server_pid: int) -> None:
+        """In the child: never returns."""
+        try:
+            die_with_parent(server_pid)
+            os.setpgid(0, 0)
+            os.closerange(3, fd)
+            os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
+            connection = socket.socket(fileno=fd)
+            self._work(connection, self._registry, self._configuration)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _reap(self, child: _Child) -> None:
+        # The zombie keeps its pid, and so its group's number, from being given away.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        _, status = os.waitpid(child.pid, 0)
+        self._selector.unregister(child.pidfd)
+        os.close(child.pidfd)
+        del self._children[child.serial]
+        self._report(wire.Exited(child.serial, exit_reason(status)))
+
+    def _report(self, message: wire.FromServer) -> None:
+        self._control.send(wire.encode(message))
+
+    def _kill_all(self) -> None:
+        for child in self._children.values():
+            signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+        for child in self._children.values():
+            os.waitpid(child.pid, 0)
+
+
+def _prepare_environment() -> None:
+    for name in _SINGLE_THREAD_VARIABLES:
+        os.environ.setdefault(name, "1")
+    for name in list(os.environ):
+        if name.startswith(_LAUNCHER_PREFIXES):
+            del os.environ[name]
+
+
+def main() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    die_with_parent(int(sys.argv[2]))
+    _prepare_environment()
+    Server(control).run()
+
+
+if __name__ == "__main__":
+    main()

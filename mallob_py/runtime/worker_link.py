@@ -1,0 +1,169 @@
+"""The rank's hold on one worker process: its socket, its pidfd, and what waits to be sent.
+
+Nothing here blocks. What a worker does not read (it may be stopped, or computing) waits in
+a queue that is bounded: an update replaces the one before it, and the oldest messages of
+other workers are given back when they exceed a limit.
+
+Signals go through the pidfd that the fork server opened before it could reap the process,
+so that they never hit a stranger with a recycled pid.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections import deque
+from contextlib import suppress
+
+from mallob_py.app import TreeMessage
+from mallob_py.runtime import worker_wire as wire
+
+_RECEIVE_BYTES = 1 << 18
+#: per turn of the event loop, so that one worker's large result does not delay the others
+_MAX_BYTES_PER_TURN = 1 << 22
+#: flag of pidfd_send_signal since Linux 6.9: also what the process itself has started
+_PIDFD_SIGNAL_PROCESS_GROUP = 1 << 2
+
+
+class _Outgoing:
+    __slots__ = ("data", "is_update", "tree_message")
+
+    def __init__(self, data: bytes, message: wire.Message) -> None:
+        self.data = data
+        self.is_update = isinstance(message, wire.Update)
+        self.tree_message: TreeMessage | None = None
+        if isinstance(message, wire.Deliver):
+            self.tree_message = TreeMessage(message.source, message.data, message.returned)
+
+
+class WorkerLink:
+    """One worker process as its rank sees it."""
+
+    def __init__(self, forked: wire.Forked, socket_fd: int, pidfd: int, queue_limit_bytes: int) -> None:
+        self.serial = forked.serial
+        self.pid = forked.pid
+        self.generation = forked.generation
+        self._socket = socket.socket(fileno=socket_fd)
+        self._socket.setblocking(False)
+        self._pidfd = pidfd
+        self._buffer = wire.FrameBuffer()
+        self._head = memoryview(b"")
+        self._queue: deque[_Outgoing] = deque()
+        self._queued_tree_bytes = 0
+        self._queue_limit_bytes = queue_limit_bytes
+        self._closed = False
+        #: known to have ended: its last words may still be read, nothing can be asked of it
+        self.dead = False
+        #: what the pool waits for on this socket (0: nothing)
+        self.watched_mask = 0
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def has_outgoing(self) -> bool:
+        return bool(self._head) or bool(self._queue)
+
+    def send(self, message: wire.ToWorker) -> list[TreeMessage]:
+        """Send or queue a message; returns queued ones that had to give way."""
+        outgoing = _Outgoing(wire.frame(message), message)
+        if outgoing.is_update:
+            self._queue = deque(other for other in self._queue if not other.is_update)
+        self._queue.append(outgoing)
+        if outgoing.tree_message is not None:
+            self._queued_tree_bytes += len(outgoing.data)
+        self.flush()
+        return self._shed()
+
+    def _shed(self) -> list[TreeMessage]:
+        if self._queued_tree_bytes <= self._queue_limit_bytes:
+            return []
+        dropped: list[TreeMessage] = []
+        kept: deque[_Outgoing] = deque()
+        for outgoing in self._queue:
+            if outgoing.tree_message is None or self._queued_tree_bytes <= self._queue_limit_bytes:
+                kept.append(outgoing)
+                continue
+            self._queued_tree_bytes -= len(outgoing.data)
+            dropped.append(outgoing.tree_message)
+        self._queue = kept
+        return dropped
+
+    def flush(self) -> None:
+        """Send as much of the queue as the worker's socket takes."""
+        while not self._closed:
+            if not self._head:
+                if not self._queue:
+                    return
+                outgoing = self._queue.popleft()
+                if outgoing.tree_message is not None:
+                    self._queued_tree_bytes -= len(outgoing.data)
+                self._head = memoryview(outgoing.data)
+            try:
+                sent = self._socket.send(self._head)
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                # The process is ending: its exit is reported elsewhere.
+                self._head = memoryview(b"")
+                self._queue.clear()
+                self._queued_tree_bytes = 0
+                return
+            self._head = self._head[sent:]
+
+    def receive(self) -> tuple[list[wire.FromWorker], bool]:
+        """What has arrived, and whether the stream is over. Raises BrokenStream on nonsense."""
+        messages: list[wire.FromWorker] = []
+        received_bytes = 0
+        at_end = self._closed
+        while not at_end and received_bytes < _MAX_BYTES_PER_TURN:
+            try:
+                data = self._socket.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                break
+            except ConnectionResetError:
+                data = b""
+            at_end = not data
+            received_bytes += len(data)
+            self._buffer.feed(data)
+            while (body := self._buffer.take()) is not None:
+                messages.append(_decode(body))
+            if len(data) < _RECEIVE_BYTES:
+                break
+        return messages, at_end
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal the process and, where the kernel can, those that it started."""
+        if self._pidfd < 0:
+            return
+        with suppress(ProcessLookupError):
+            try:
+                signal.pidfd_send_signal(self._pidfd, number, None, _PIDFD_SIGNAL_PROCESS_GROUP)
+            except OSError as error:
+                if isinstance(error, ProcessLookupError):
+                    raise
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def close_socket(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._socket.close()
+
+    def close(self) -> None:
+        """Let go of the process; it should be dead or about to be."""
+        self.close_socket()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+def _decode(body: bytes) -> wire.FromWorker:
+    try:
+        return wire.decode_from_worker(body)
+    except ValueError as error:  # msgspec's decoding errors are ValueErrors
+        raise wire.BrokenStream(str(error)) from error

@@ -1,0 +1,134 @@
+"""What a worker process is busy with, from the rank's side.
+
+A task waits (`link` is None) until a process is free for it. It knows what to tell the
+process first, and which event of the rank each of the process's messages is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from mallob_py.app import TreeMessage
+from mallob_py.runtime import worker_events as events
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.worker_link import WorkerLink
+
+#: after one of these a task is over
+FINAL_EVENTS = (
+    events.WorkerResult,
+    events.WorkerFailed,
+    events.WorkerCrashed,
+    events.ReadDone,
+    events.ReadFailed,
+)
+
+
+@dataclass(slots=True, eq=False)
+class JobTask:
+    """Being a job's worker."""
+
+    key: events.Key
+    run: wire.Run
+    suspended: bool = False
+    link: WorkerLink | None = None
+    #: messages that came before there was a process
+    early: deque[TreeMessage] = field(default_factory=deque)
+    early_bytes: int = 0
+
+    def first_message(self) -> wire.ToWorker:
+        return self.run
+
+    def keep(self, message: TreeMessage, limit_bytes: int) -> list[TreeMessage]:
+        """Keep a message until there is a process; returns those that give way, oldest first."""
+        self.early.append(message)
+        self.early_bytes += len(message.data)
+        dropped = []
+        while self.early_bytes > limit_bytes:
+            dropped.append(self.early.popleft())
+            self.early_bytes -= len(dropped[-1].data)
+        return dropped
+
+    def take_early(self) -> list[TreeMessage]:
+        messages = list(self.early)
+        self.early.clear()
+        self.early_bytes = 0
+        return messages
+
+    def event_of(self, message: wire.FromWorker) -> events.WorkerEvent | None:
+        match message:
+            case wire.Started():
+                return events.WorkerStarted(self.key)
+            case wire.ResultFound(body):
+                return events.WorkerResult(self.key, body)
+            case wire.Failed(text):
+                return events.WorkerFailed(self.key, text)
+            case wire.Demand(demand):
+                return events.WorkerDemand(self.key, demand)
+            case wire.ToParent(data):
+                return events.WorkerToParent(self.key, data)
+            case wire.ToChildren(data):
+                return events.WorkerToChildren(self.key, data)
+        return None
+
+    def event_of_crash(self, reason: str) -> events.WorkerEvent:
+        return events.WorkerCrashed(self.key, reason)
+
+    def events_of_giving_up(self, text: str) -> list[events.WorkerEvent]:
+        return [events.WorkerFailed(self.key, text)]
+
+
+@dataclass(slots=True, eq=False)
+class ReadTask:
+    """Reading a job's input."""
+
+    request_id: int
+    read: wire.Read
+    link: WorkerLink | None = None
+
+    def first_message(self) -> wire.ToWorker:
+        return self.read
+
+    def event_of(self, message: wire.FromWorker) -> events.WorkerEvent | None:
+        match message:
+            case wire.InputRead(description):
+                return events.ReadDone(self.request_id, description)
+            case wire.InputRefused(text, field_name):
+                return events.ReadFailed(self.request_id, text, field_name)
+        return None
+
+    def event_of_crash(self, reason: str) -> events.WorkerEvent:
+        text = f"the process that read the input ended early: {reason}"
+        return events.ReadFailed(self.request_id, text, "application")
+
+    def events_of_giving_up(self, text: str) -> list[events.WorkerEvent]:
+        return [events.ReadFailed(self.request_id, text, "application")]
+
+
+@dataclass(slots=True, eq=False)
+class InspectTask:
+    """Finding out what applications are like; `names` are those not known yet, in order."""
+
+    names: list[str]
+    link: WorkerLink | None = None
+
+    def first_message(self) -> wire.ToWorker:
+        return wire.Inspect(tuple(self.names))
+
+    def event_of(self, message: wire.FromWorker) -> events.WorkerEvent | None:
+        if not isinstance(message, wire.ApplicationTraits):
+            return None
+        self.names.remove(message.name)
+        return events.ApplicationKnown(message.name, message.takes_input, message.problem)
+
+    def event_of_crash(self, reason: str) -> events.WorkerEvent | None:
+        """The first application not known yet has killed the process."""
+        if not self.names:
+            return None  # it was done
+        return events.ApplicationKnown(self.names.pop(0), True, f"importing it ended the process: {reason}")
+
+    def events_of_giving_up(self, text: str) -> list[events.WorkerEvent]:
+        return [events.ApplicationKnown(name, True, text) for name in self.names]
+
+
+Task = JobTask | ReadTask | InspectTask

@@ -1,0 +1,300 @@
+"""What a rank and its worker processes say to each other, and how it is framed.
+
+Each worker process has one stream socket to its rank. A frame is a length (4 bytes,
+little endian) and the msgpack of one tagged struct of the unions below. The fork server
+speaks the same kind of structs with the rank over a packet socket, one per packet, where
+it also passes a new worker's socket and pidfd.
+
+Imported by ranks, so it needs nothing but msgspec. The bodies of results pass through
+ranks undecoded; only the client that writes the reply decodes them (`decode_result`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+#: a frame above this is a broken peer, not a message
+MAX_FRAME_BYTES = 2**31 - 1
+_LENGTH_BYTES = 4
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Base of all structs on these wires."""
+
+
+# --- where a description is -------------------------------------------------
+
+
+class Inline(Message, frozen=True, tag=1):
+    """A small description travels in the message itself."""
+
+    data: bytes
+
+
+class Mapped(Message, frozen=True, tag=2):
+    """A large description is a file in shared memory, mapped read-only by whoever needs it."""
+
+    path: str
+    size_bytes: int
+
+
+Description = Inline | Mapped
+
+
+# --- rank to worker process -------------------------------------------------
+
+
+class Run(Message, frozen=True, tag=1):
+    """Be worker `index` of `job` (in incarnation `context`)."""
+
+    job: int
+    context: int
+    index: int
+    volume: int
+    children: tuple[int, ...]
+    threads: int
+    description: Description
+
+
+class Update(Message, frozen=True, tag=2):
+    """The present place in the job tree. A later one makes an earlier one obsolete."""
+
+    index: int
+    volume: int
+    children: tuple[int, ...]
+
+
+class Deliver(Message, frozen=True, tag=3):
+    """A message of another worker of the job (see `mallob_py.app.TreeMessage`)."""
+
+    source: int
+    data: bytes
+    returned: bool
+
+
+class Read(Message, frozen=True, tag=4):
+    """Read a job's input into a description, written to `path` if above `inline_limit_bytes`."""
+
+    application: str
+    files: tuple[str, ...]
+    literals: list[int] | None
+    configuration: dict[str, Any]
+    path: str
+    inline_limit_bytes: int
+
+
+class Inspect(Message, frozen=True, tag=5):
+    """Import these applications and tell what they are like."""
+
+    names: tuple[str, ...]
+
+
+class Quit(Message, frozen=True, tag=6):
+    """Exit; nobody needs this process any more."""
+
+
+ToWorker = Run | Update | Deliver | Read | Inspect | Quit
+
+
+# --- worker process to rank -------------------------------------------------
+
+
+class Started(Message, frozen=True, tag=1):
+    """The description is decoded and the application runs from now on.
+
+    `newly_imported`: this process had to import the application first, so that the fork
+    server should do so for all later ones.
+    """
+
+    application: str
+    newly_imported: bool
+
+
+class ResultFound(Message, frozen=True, tag=2):
+    """The job's answer, encoded by `encode_result`."""
+
+    body: bytes
+
+
+class Failed(Message, frozen=True, tag=3):
+    """The application raised; the text is its traceback."""
+
+    text: str
+
+
+class Demand(Message, frozen=True, tag=4):
+    demand: int
+
+
+class ToParent(Message, frozen=True, tag=5):
+    data: bytes
+
+
+class ToChildren(Message, frozen=True, tag=6):
+    data: bytes
+
+
+class InputRead(Message, frozen=True, tag=7):
+    description: Description
+
+
+class InputRefused(Message, frozen=True, tag=8):
+    """The input cannot be used; `field` names the job-file field at fault."""
+
+    message: str
+    field: str
+
+
+class ApplicationTraits(Message, frozen=True, tag=9):
+    """`problem` says why the application cannot be imported; empty if it can."""
+
+    name: str
+    takes_input: bool
+    problem: str
+
+
+class Idle(Message, frozen=True, tag=10):
+    """The task is over and this process could do another one."""
+
+    private_bytes: int
+
+
+FromWorker = (
+    Started
+    | ResultFound
+    | Failed
+    | Demand
+    | ToParent
+    | ToChildren
+    | InputRead
+    | InputRefused
+    | ApplicationTraits
+    | Idle
+)
+
+
+# --- rank to fork server, fork server to rank -------------------------------
+
+
+class Configure(Message, frozen=True, tag=1):
+    """First packet. `preload`: applications to import before the first fork."""
+
+    preload: tuple[str, ...]
+    memory_limit_bytes: int | None
+    niceness: int
+
+
+class Fork(Message, frozen=True, tag=2):
+    count: int
+
+
+class Import(Message, frozen=True, tag=3):
+    """Import an application (which a worker process has imported without harm)."""
+
+    application: str
+
+
+ToServer = Configure | Fork | Import
+
+
+class Applications(Message, frozen=True, tag=1):
+    """Answer to `Configure`: the names found; nothing but `preload` has been imported."""
+
+    names: tuple[str, ...]
+
+
+class Forked(Message, frozen=True, tag=2):
+    """A new worker process; its socket and its pidfd come with this packet."""
+
+    serial: int
+    pid: int
+    generation: int
+
+
+class ForkFailed(Message, frozen=True, tag=3):
+    reason: str
+
+
+class Imported(Message, frozen=True, tag=4):
+    """Processes of this and later generations have the application imported."""
+
+    application: str
+    generation: int
+
+
+class Exited(Message, frozen=True, tag=5):
+    serial: int
+    reason: str
+
+
+FromServer = Applications | Forked | ForkFailed | Imported | Exited
+
+
+# --- results ----------------------------------------------------------------
+
+
+class ResultBody(Message, frozen=True):
+    """A `mallob_py.app.Result`: fields as a JSON object, solution as int32 little endian."""
+
+    code: int
+    fields: bytes
+    solution: bytes
+
+
+def encode_result(result: ResultBody) -> bytes:
+    return encode(result)
+
+
+def decode_result(body: bytes) -> ResultBody:
+    return _RESULT_DECODER.decode(body)
+
+
+# --- codec and frames -------------------------------------------------------
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_worker: Callable[[bytes], ToWorker] = msgspec.msgpack.Decoder(ToWorker).decode
+decode_from_worker: Callable[[bytes], FromWorker] = msgspec.msgpack.Decoder(FromWorker).decode
+decode_to_server: Callable[[bytes], ToServer] = msgspec.msgpack.Decoder(ToServer).decode
+decode_from_server: Callable[[bytes], FromServer] = msgspec.msgpack.Decoder(FromServer).decode
+_RESULT_DECODER = msgspec.msgpack.Decoder(ResultBody)
+
+
+class BrokenStream(Exception):
+    """The peer does not keep to the framing or the message types."""
+
+
+def frame(message: Message) -> bytes:
+    """The bytes of a message on a stream."""
+    body = encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise ValueError(f"a message of {len(body)} bytes is too large to send")
+    return len(body).to_bytes(_LENGTH_BYTES, "little") + body
+
+
+class FrameBuffer:
+    """Cuts a byte stream into the bodies of its frames."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        self._bytes += data
+
+    def take(self) -> bytes | None:
+        """The next complete body, or None until more bytes come."""
+        if len(self._bytes) < _LENGTH_BYTES:
+            return None
+        length = int.from_bytes(self._bytes[:_LENGTH_BYTES], "little")
+        if length > MAX_FRAME_BYTES:
+            raise BrokenStream(f"a frame claims {length} bytes")
+        end = _LENGTH_BYTES + length
+        if len(self._bytes) < end:
+            return None
+        body = bytes(memoryview(self._bytes)[_LENGTH_BYTES:end])
+        del self._bytes[:end]
+        return body

@@ -1,0 +1,504 @@
+"""The worker processes of one rank, as its event loop uses them. Nothing here blocks.
+
+Commands (`start`, `suspend`, `resume`, `terminate`, `update`, `deliver`, `read`) return at
+once; `fileno()` turns readable when something has happened, and `poll()` returns it as
+events (`worker_events`).
+
+Where processes come from: the rank's fork server forks them; `warm` of them stand ready
+without a task, so that a start costs a message. A process whose task ended by itself, with
+little memory of its own, is used again. One that is terminated is killed.
+
+Guarantees
+- Every started key ends by exactly one of: `terminate`, WorkerResult, WorkerFailed,
+  WorkerCrashed. Every read request ends by `cancel_read`, ReadDone or ReadFailed.
+- Commands for a key that is unknown or over have no effect, for the end of a worker and a
+  command for it may cross.
+- A fork server that dies is replaced; its workers have crashed, tasks not yet given to a
+  process go to the new one.
+- `close()` leaves no process and no file of an unfinished read.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+
+import msgspec
+
+from mallob_py.app import TreeMessage
+from mallob_py.runtime import worker_events as events
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.fork_server_link import ForkServer, ServerPacket
+from mallob_py.runtime.link_watch import WRITABLE, LinkWatch
+from mallob_py.runtime.worker_events import Key, WorkerEvent
+from mallob_py.runtime.worker_link import WorkerLink
+from mallob_py.runtime.worker_tasks import FINAL_EVENTS, InspectTask, JobTask, ReadTask, Task
+
+#: servers that die in a row without having forked anything, before tasks are given up
+_MAX_FAILED_SERVERS = 3
+
+
+class PoolOptions(msgspec.Struct, frozen=True):
+    """`threads`: cores per worker. `reuse_limit_bytes`: a process above it is not used again.
+
+    `max_reads`: inputs read at the same time; further ones wait.
+    """
+
+    warm: int = 1
+    threads: int = 1
+    reuse_limit_bytes: int = 200 << 20
+    queue_limit_bytes: int = 64 << 20
+    max_reads: int = 16
+
+
+class WorkerPool:
+    """All worker processes of a rank. Closes its server with itself."""
+
+    def __init__(self, server: ForkServer, options: PoolOptions | None = None) -> None:
+        self._server = server
+        self._options = options or PoolOptions()
+        self._watch = LinkWatch()
+        self._watch.watch_server(server.fileno())
+        self._events: list[WorkerEvent] = []
+        self._links: dict[int, WorkerLink] = {}
+        self._tasks: dict[int, Task] = {}  # by serial of the process
+        self._waiting: list[Task] = []
+        self._idle: list[WorkerLink] = []
+        self._jobs: dict[Key, JobTask] = {}
+        self._reads: dict[int, ReadTask] = {}
+        #: processes that have been given a job and have not said anything yet
+        self._starting: set[int] = set()
+        #: files to remove when the process that may be writing them is gone
+        self._leftovers: dict[int, str] = {}
+        self._forks_asked = 0
+        self._generation = 0
+        #: a server that dies of an import is not asked for that one again
+        self._imports_asked: set[str] = set()
+        self._imported: set[str] = set()
+        self._failed_servers = 0
+        self._server_given_up = False
+        self._names: tuple[str, ...] | None = None
+        self._inspection_wanted = False
+        #: what is known of applications so far (see `inspect_applications`)
+        self.applications: dict[str, events.ApplicationKnown] = {}
+        self._assign()
+
+    # --- commands -----------------------------------------------------------
+
+    def start(
+        self, key: Key, index: int, volume: int, children: tuple[int, ...], description: wire.Description
+    ) -> None:
+        """Run a worker; WorkerStarted follows when its application does."""
+        if key in self._jobs:
+            raise ValueError(f"worker {key} runs already")
+        job, context = key
+        run = wire.Run(job, context, index, volume, children, self._options.threads, description)
+        self._jobs[key] = JobTask(key, run)
+        self._enqueue(self._jobs[key])
+
+    def suspend(self, key: Key) -> None:
+        if (task := self._jobs.get(key)) is not None and not task.suspended:
+            task.suspended = True
+            if task.link is not None:
+                task.link.signal(signal.SIGSTOP)
+                self._starting.discard(task.link.serial)
+
+    def resume(self, key: Key, index: int, volume: int, children: tuple[int, ...]) -> None:
+        """Continue a suspended worker, in the place it has now."""
+        if (task := self._jobs.get(key)) is None:
+            return
+        self.update(key, index, volume, children)
+        task.suspended = False
+        if task.link is not None:
+            task.link.signal(signal.SIGCONT)
+        self._assign()
+
+    def terminate(self, key: Key) -> None:
+        """End a worker, whatever it does; no events of it follow."""
+        task = self._jobs.pop(key, None) or self._lingering(key)
+        if task is not None:
+            self._abandon(task)
+
+    def _lingering(self, key: Key) -> JobTask | None:
+        """A worker that has given its result and yet goes on."""
+        tasks = self._tasks.values()
+        return next((task for task in tasks if isinstance(task, JobTask) and task.key == key), None)
+
+    def update(self, key: Key, index: int, volume: int, children: tuple[int, ...]) -> None:
+        if (task := self._jobs.get(key)) is None:
+            return
+        if task.link is None:
+            task.run = msgspec.structs.replace(task.run, index=index, volume=volume, children=children)
+            return
+        self._send(task, task.link, wire.Update(index, volume, children))
+
+    def deliver(self, key: Key, message: TreeMessage) -> None:
+        """Hand a message of another worker to this one, or report it as dropped."""
+        if (task := self._jobs.get(key)) is None:
+            self._post(events.MessageDropped(key, message))
+            return
+        if task.link is None:
+            for dropped in task.keep(message, self._options.queue_limit_bytes):
+                self._post(events.MessageDropped(key, dropped))
+            return
+        self._send(task, task.link, wire.Deliver(message.source, message.data, message.returned))
+
+    def read(self, request_id: int, read: wire.Read) -> None:
+        """Read an input in a process of its own; ReadDone or ReadFailed follows."""
+        if request_id in self._reads:
+            raise ValueError(f"read {request_id} is under way already")
+        try:
+            wire.frame(read)
+        except (OverflowError, TypeError, ValueError) as error:  # such as an integer beyond 64 bits
+            self._post(events.ReadFailed(request_id, f"cannot be passed on: {error}", "configuration"))
+            return
+        self._reads[request_id] = ReadTask(request_id, read)
+        self._enqueue(self._reads[request_id])
+
+    def cancel_read(self, request_id: int) -> None:
+        if (task := self._reads.pop(request_id, None)) is not None:
+            self._abandon(task)
+            if task.link is not None:
+                self._leftovers[task.link.serial] = task.read.path
+
+    def inspect_applications(self) -> None:
+        """Import every application once, in a process of its own; ApplicationKnown for each."""
+        self._inspection_wanted = True
+        if self._names is not None:
+            self._inspect()
+
+    @property
+    def applications_complete(self) -> bool:
+        """Whether `applications` holds all that are installed."""
+        return self._names is not None and self.applications.keys() >= set(self._names)
+
+    def wait_for_applications(self, timeout_s: float = 60.0) -> dict[str, events.ApplicationKnown]:
+        """Import every application once and tell what each is like. For start-up only: it blocks."""
+        self.inspect_applications()
+        deadline_s = time.monotonic() + timeout_s
+        others: list[WorkerEvent] = []
+        while not self.applications_complete and (left_s := deadline_s - time.monotonic()) > 0:
+            select.select([self], [], [], left_s)
+            others += [event for event in self.poll() if not isinstance(event, events.ApplicationKnown)]
+        for event in others:
+            self._post(event)
+        return self.applications
+
+    def _inspect(self) -> None:
+        self._inspection_wanted = False
+        self._enqueue(InspectTask(list(self._names or ())))
+
+    def pid_of(self, key: Key) -> int | None:
+        """The worker's process, to account its CPU time and memory by."""
+        task = self._jobs.get(key)
+        return task.link.pid if task is not None and task.link is not None else None
+
+    def idle_pids(self) -> list[int]:
+        """Processes that stand ready."""
+        return [link.pid for link in self._idle]
+
+    def busy_pids(self) -> list[int]:
+        """Processes that have a task."""
+        return [link.pid for link in self._links.values() if link.serial in self._tasks]
+
+    @property
+    def generation(self) -> int:
+        """How many applications the fork server has imported since it was started."""
+        return self._generation
+
+    def fileno(self) -> int:
+        return self._watch.fileno()
+
+    # --- what has happened --------------------------------------------------
+
+    def poll(self) -> list[WorkerEvent]:
+        """What has happened since the last call."""
+        for link, mask in self._watch.ready():
+            if link is None:
+                self._hear_server()
+                continue
+            if mask & WRITABLE:
+                link.flush()
+                self._watch.watch(link)
+            if mask & ~WRITABLE:
+                self._hear_worker(link)
+        happened, self._events = self._events, []
+        return happened
+
+    def close(self) -> None:
+        """End all processes and wait until they are gone (bounded)."""
+        if self._watch.closed:
+            return
+        for link in self._links.values():
+            link.signal(signal.SIGKILL)
+            link.close()
+        self._server.stop()
+        for path in [*self._leftovers.values(), *(task.read.path for task in self._reads.values())]:
+            _remove_file(path)
+        self._reads.clear()
+        self._links.clear()
+        self._jobs.clear()
+        self._watch.close()
+
+    def _post(self, event: WorkerEvent) -> None:
+        """Report an event that comes of a command: `poll` is to be called for it."""
+        self._events.append(event)
+        self._watch.wake()
+
+    # --- tasks and processes ------------------------------------------------
+
+    def _enqueue(self, task: Task) -> None:
+        self._waiting.append(task)
+        if self._server_given_up:
+            self._restart_server()
+        self._assign()
+
+    def _assign(self) -> None:
+        """Give waiting tasks to idle processes and see that enough of those are coming."""
+        ready = self._ready_tasks()
+        given, left = ready[: len(self._idle)], ready[len(self._idle) :]
+        for task in given:
+            self._waiting.remove(task)
+            link = self._idle.pop()
+            task.link = link
+            self._tasks[link.serial] = task
+            link.send(task.first_message())
+            self._watch.watch(link)
+            if isinstance(task, JobTask):
+                self._starting.add(link.serial)
+                for message in task.take_early():
+                    self.deliver(task.key, message)
+        self._top_up(len(left))
+
+    def _ready_tasks(self) -> list[Task]:
+        """Waiting tasks that should have a process now."""
+        reads_left = self._options.max_reads - sum(task.link is not None for task in self._reads.values())
+        ready: list[Task] = []
+        for task in self._waiting:
+            match task:
+                case JobTask(suspended=True):
+                    continue
+                case ReadTask() if reads_left <= 0:
+                    continue
+                case ReadTask():
+                    reads_left -= 1
+            ready.append(task)
+        return ready
+
+    def _top_up(self, without_process: int) -> None:
+        # Forking the next process would compete with one that is just starting its task.
+        warm = 0 if self._starting else self._options.warm
+        missing = warm + without_process - len(self._idle) - self._forks_asked
+        if missing > 0 and not self._server_given_up:
+            self._forks_asked += missing
+            self._server.send(wire.Fork(missing))
+
+    def _abandon(self, task: Task) -> None:
+        if task.link is None:
+            self._waiting.remove(task)
+            return
+        self._tasks.pop(task.link.serial, None)
+        self._discard(task.link)
+
+    def _discard(self, link: WorkerLink) -> None:
+        """Kill a process; its exit is reported by the server and concerns nobody."""
+        self._starting.discard(link.serial)
+        link.signal(signal.SIGKILL)
+        self._watch.forget(link)
+        link.close()
+
+    def _send(self, task: JobTask, link: WorkerLink, message: wire.ToWorker) -> None:
+        for dropped in link.send(message):
+            self._post(events.MessageDropped(task.key, dropped))
+        self._watch.watch(link)
+
+    # --- from worker processes ----------------------------------------------
+
+    def _hear_worker(self, link: WorkerLink) -> bool:
+        """Take in what a process says; False if that was nothing."""
+        try:
+            messages, at_end = link.receive()
+        except wire.BrokenStream:
+            # Killed, and with it reported as crashed: a process that talks nonsense has a
+            # damaged memory.
+            messages, at_end = [], True
+        for message in messages:
+            if not link.closed:
+                self._hear(link, message)
+        if messages and link.serial in self._starting:
+            self._starting.remove(link.serial)
+            self._assign()
+        if at_end and not link.closed:
+            link.signal(signal.SIGKILL)
+            self._watch.forget(link)
+            link.close_socket()
+        return bool(messages)
+
+    def _hear(self, link: WorkerLink, message: wire.FromWorker) -> None:
+        if isinstance(message, wire.Idle):
+            self._take_back(link, message.private_bytes)
+            return
+        task = self._tasks.get(link.serial)
+        if task is None or not self._is_open(task):
+            return  # such as a second result
+        if isinstance(message, wire.Started) and message.newly_imported:
+            self._import(message.application)
+        if (event := task.event_of(message)) is not None:
+            self._conclude(task, event)
+
+    def _is_open(self, task: Task) -> bool:
+        match task:
+            case JobTask(key=key):
+                return self._jobs.get(key) is task
+            case ReadTask(request_id=request_id):
+                return self._reads.get(request_id) is task
+        return True
+
+    def _conclude(self, task: Task, event: WorkerEvent) -> None:
+        """Report an event of a task that is open, and close the task if that was its end."""
+        self._events.append(event)
+        if isinstance(event, events.ApplicationKnown):
+            self.applications[event.name] = event
+        if not isinstance(event, FINAL_EVENTS):
+            return
+        match task:
+            case JobTask(key=key):
+                del self._jobs[key]
+            case ReadTask(request_id=request_id):
+                del self._reads[request_id]
+
+    def _take_back(self, link: WorkerLink, private_bytes: int) -> None:
+        task = self._tasks.pop(link.serial, None)
+        if task is None:  # nothing to be done with: only a damaged process says so
+            link.signal(signal.SIGKILL)
+            return
+        if isinstance(task, JobTask) and task.suspended:
+            link.signal(signal.SIGCONT)  # it was stopped after its last word
+        stale = link.generation < self._generation
+        full = len(self._idle) > self._options.warm
+        if link.dead or stale or full or private_bytes > self._options.reuse_limit_bytes or link.has_outgoing:
+            self._discard(link)
+        else:
+            self._idle.append(link)
+        self._assign()
+
+    # --- from the fork server -----------------------------------------------
+
+    def _hear_server(self) -> None:
+        try:
+            while (packet := self._server.receive()) is not None:
+                self._hear_packet(packet)
+        except EOFError:
+            self._replace_server()
+
+    def _hear_packet(self, packet: ServerPacket) -> None:
+        match packet.message:
+            case wire.Applications(names):
+                self._names = names
+                if self._inspection_wanted:
+                    self._inspect()
+            case wire.Forked() as forked:
+                self._welcome(forked, packet.fds)
+            case wire.ForkFailed(reason):
+                self._forks_asked = max(0, self._forks_asked - 1)
+                for task in self._ready_tasks()[:1]:
+                    self._waiting.remove(task)
+                    self._give_up(task, f"no worker process can be started: {reason}")
+            case wire.Imported(application, generation):
+                self._generation = generation
+                self._imports_asked.discard(application)
+                self._imported.add(application)
+                for link in self._idle:
+                    self._discard(link)
+                self._idle.clear()
+                self._assign()
+            case wire.Exited(serial, reason):
+                if (dead := self._links.pop(serial, None)) is not None:
+                    self._bury(dead, reason)
+
+    def _welcome(self, forked: wire.Forked, fds: tuple[int, ...]) -> None:
+        socket_fd, pidfd = fds
+        self._failed_servers = 0
+        self._forks_asked = max(0, self._forks_asked - 1)
+        link = WorkerLink(forked, socket_fd, pidfd, self._options.queue_limit_bytes)
+        self._links[link.serial] = link
+        self._watch.watch(link)
+        if forked.generation < self._generation:
+            self._discard(link)
+        else:
+            self._idle.append(link)
+        self._assign()
+
+    def _import(self, application: str) -> None:
+        """Spare later processes an import that this one has done without harm."""
+        if application not in self._imports_asked | self._imported:
+            self._imports_asked.add(application)
+            self._server.send(wire.Import(application))
+
+    def _bury(self, link: WorkerLink, reason: str) -> None:
+        """A process is gone: hear its last words, then report an unfinished task."""
+        link.dead = True
+        while not link.closed and self._hear_worker(link):
+            pass
+        self._watch.forget(link)
+        link.close()
+        self._starting.discard(link.serial)
+        if (leftover := self._leftovers.pop(link.serial, None)) is not None:
+            _remove_file(leftover)
+        if link in self._idle:
+            self._idle.remove(link)
+        if (task := self._tasks.pop(link.serial, None)) is not None:
+            self._report_crash(task, reason)
+        self._assign()
+
+    def _report_crash(self, task: Task, reason: str) -> None:
+        if not self._is_open(task):
+            return
+        if isinstance(task, ReadTask):
+            _remove_file(task.read.path)
+        if (event := task.event_of_crash(reason)) is not None:
+            self._conclude(task, event)
+        if isinstance(task, InspectTask) and task.names:
+            self._enqueue(InspectTask(task.names))
+
+    def _give_up(self, task: Task, text: str) -> None:
+        for event in task.events_of_giving_up(text):
+            self._conclude(task, event)
+
+    def _replace_server(self) -> None:
+        self._watch.forget_server()
+        self._server_given_up = True  # until it is started again, nothing is asked of it
+        self._idle.clear()
+        for serial, task in list(self._tasks.items()):
+            if isinstance(task, InspectTask):  # not the fault of the application just imported
+                del self._tasks[serial]
+                self._waiting.append(InspectTask(task.names))
+        for link in list(self._links.values()):
+            link.signal(signal.SIGKILL)
+            self._bury(link, "its fork server ended")
+        self._links.clear()
+        self._failed_servers += 1
+        if self._failed_servers <= _MAX_FAILED_SERVERS:
+            self._restart_server()
+            self._assign()
+            return
+        # The next task tries again.
+        waiting, self._waiting = self._waiting, []
+        for left in waiting:
+            self._give_up(left, "no worker process can be started: the fork server ends at once")
+
+    def _restart_server(self) -> None:
+        self._server.restart()
+        self._server_given_up = False
+        self._generation = 0
+        self._forks_asked = 0
+        self._imported.clear()
+        self._watch.watch_server(self._server.fileno())
+
+
+def _remove_file(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)

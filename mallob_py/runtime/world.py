@@ -1,0 +1,144 @@
+"""The MPI world as a rank sees it: joining it, checking that it is sound, leaving it.
+
+`start_mpi` initialises MPI with what the transport needs and refuses a world that a launcher
+of another MPI has split into singletons (each process would take itself for the whole
+service). `leave` ends the process, past MPI_Finalize where that could hang, and hands the
+exit code of rank 0 to `launch_world` if that has started us: `mpiexec` itself either mixes
+the codes of all ranks (MPICH) or takes any but 0 for a crash (Open MPI).
+
+This module imports no MPI by itself, so command-line code may use it freely.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: set by `launch_world`: the file that takes rank 0's exit code
+EXIT_FILE_VARIABLE = "MALLOB_PY_EXIT_FILE"
+#: set by `launch_world`: a further signal by which the launcher asks ranks to stop
+STOP_SIGNAL_VARIABLE = "MALLOB_PY_STOP_SIGNAL"
+
+_RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "PMI_ID", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+# Not SLURM_NTASKS, which is set in every batch script.
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_MPICH_DEFAULTS = {
+    # MPICH's shared memory takes the messages of a sender to all local peers from one pool
+    # of 64 cells; a few silent peers would use them up (see transport.py on flow control).
+    "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS": "256",
+}
+
+
+class LaunchError(Exception):
+    """The MPI world cannot be used or started; the message says what to do."""
+
+
+def declared_world_size(env: Mapping[str, str]) -> int:
+    """The number of processes that the launcher says it has started (1 without launcher)."""
+    sizes = [1]
+    for name in _SIZE_VARIABLES:
+        with contextlib.suppress(ValueError):
+            sizes.append(int(env.get(name, "1")))
+    return max(sizes)
+
+
+def in_mpi_world(env: Mapping[str, str] | None = None) -> bool:
+    """Whether a launcher (mpiexec, mpirun, srun) has started this process as a rank."""
+    env = os.environ if env is None else env
+    return any(name in env for name in _RANK_VARIABLES) or declared_world_size(env) > 1
+
+
+def prepare_mpi() -> None:
+    """What must be set before `from mpi4py import MPI`, which initialises MPI."""
+    for name, value in _MPICH_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    import mpi4py
+
+    mpi4py.rc.thread_level = "funneled"
+
+
+def start_mpi() -> MPI.Intracomm:
+    """Initialise MPI and return its world. Raises LaunchError if the launcher does not fit."""
+    prepare_mpi()
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise LaunchError(f"no usable MPI library ({error}); pip install 'mallob-py[mpich]'") from error
+    world = MPI.COMM_WORLD
+    refuse_singletons(world.Get_size(), os.environ, MPI.Get_library_version())
+    return world
+
+
+def refuse_singletons(size: int, env: Mapping[str, str], library_version: str) -> None:
+    """Raise LaunchError if the launcher started several ranks, but this one is alone."""
+    declared = declared_world_size(env)
+    if size > 1 or declared <= 1:
+        return
+    library = library_version.split("\n")[0].split(",")[0].strip().rstrip("\0")
+    if "Open MPI" in library:
+        fitting = "Open MPI's mpiexec, or srun --mpi=pmix"
+    else:
+        fitting = "MPICH's mpiexec (python -m pip install mpich), or srun --mpi=pmi2"
+    raise LaunchError(
+        f"the launcher started {declared} processes, but each is alone in its MPI world: "
+        f"it does not fit the MPI library in use ({library}); use {fitting}"
+    )
+
+
+def binding_warning() -> str | None:
+    """A complaint if this rank may use one core of several, which its workers would inherit."""
+    usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    if usable > 1 or present == 1:
+        return None
+    return (
+        f"this rank and all its workers are bound to 1 of {present} cores; if it should own more, "
+        "start with mpiexec --bind-to none (Open MPI), I_MPI_PIN=off (Intel) or srun --cpu-bind=none"
+    )
+
+
+def stop_signals() -> frozenset[signal.Signals]:
+    """The signals that ask a rank to end cleanly. Handlers should be set before `start_mpi`."""
+    signals = {signal.SIGINT, signal.SIGTERM}
+    further = os.environ.get(STOP_SIGNAL_VARIABLE)
+    if further:
+        signals.add(signal.Signals[further])
+    return frozenset(signals)
+
+
+def leave(rank: int, exit_code: int, closed: bool) -> NoReturn:
+    """End this process. `closed` is what `Transport.close` said.
+
+    Started by `launch_world`, only rank 0's code counts; else it is this process's code.
+    """
+    exit_file = os.environ.get(EXIT_FILE_VARIABLE)
+    if exit_file:
+        if rank == 0:
+            with contextlib.suppress(OSError):
+                Path(exit_file).write_text(f"{exit_code}\n", encoding="ascii")
+        exit_code = 0
+    if closed:
+        sys.exit(exit_code)
+    # Peers have failed or hang: MPI_Finalize might wait for them for ever.
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(exit_code)
+
+
+def abort_world(exit_code: int) -> NoReturn:
+    """End all ranks at once after an error that one of them cannot survive."""
+    from mpi4py import MPI
+
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    MPI.COMM_WORLD.Abort(exit_code)
+    os._exit(exit_code)

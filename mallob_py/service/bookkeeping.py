@@ -1,0 +1,151 @@
+"""Which jobs of a client are live, which of them must still wait, and who is to be told.
+
+Pure: no clock, no files. A job is *held* until its arrival time has come and all jobs that
+it depends on have ended; then `ready` names it once. Dependencies are on identities
+("user.name"): a live job must end, a job that ended before is satisfied, and one never seen
+is waited for (as in Mallob). Guarantees: one live job per identity; no cycle among held
+jobs; memory is bounded by the live jobs plus `finished_max` identities.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mallob_py.service.errors import JobFileError
+
+FINISHED_MAX = 100_000
+
+
+@dataclass(slots=True)
+class _LiveJob:
+    job_id: int
+    identity: str
+    arrival_s: float
+    unmet: set[str]
+    interruptions: list[int] = field(default_factory=list)
+
+
+class JobBook:
+    """Tracks the live jobs of one client by identity and internal id."""
+
+    def __init__(self, finished: Iterable[str] = (), finished_max: int = FINISHED_MAX) -> None:
+        self._live: dict[int, _LiveJob] = {}
+        self._id_of: dict[str, int] = {}
+        self._waiting_for: dict[str, set[int]] = {}
+        self._arrivals: list[tuple[float, int]] = []
+        self._finished: OrderedDict[str, None] = OrderedDict()
+        self._finished_max = finished_max
+        for identity in finished:
+            self._remember(identity)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __contains__(self, identity: str) -> bool:
+        return identity in self._id_of
+
+    def id_of(self, identity: str) -> int | None:
+        """The internal id of the live job of this identity."""
+        return self._id_of.get(identity)
+
+    def admit(self, job_id: int, identity: str, arrival_s: float, dependencies: Iterable[str]) -> None:
+        """Take in a job; `ready` will name it. Raises JobFileError if it must be refused."""
+        assert job_id not in self._live, f"job {job_id} admitted twice"
+        if identity in self._id_of:
+            raise JobFileError(
+                "name", f"a job {identity} is live; choose another name, or wait for its reply"
+            )
+        unmet = {name for name in dependencies if name in self._id_of or name not in self._finished}
+        if cycle := self._cycle(identity, unmet):
+            path = " -> ".join(cycle)
+            raise JobFileError("dependencies", f"closes a cycle of waiting jobs: {path}", identity)
+        self._live[job_id] = _LiveJob(job_id, identity, arrival_s, unmet)
+        self._id_of[identity] = job_id
+        for name in unmet:
+            self._waiting_for.setdefault(name, set()).add(job_id)
+        if not unmet:
+            heapq.heappush(self._arrivals, (arrival_s, job_id))
+
+    def ready(self, now: float) -> list[int]:
+        """The jobs to be started now, each named once, earliest arrival first."""
+        ready: list[int] = []
+        while self._arrivals and self._arrivals[0][0] <= now:
+            _, job_id = heapq.heappop(self._arrivals)
+            if job_id in self._live:
+                ready.append(job_id)
+        return ready
+
+    def next_deadline(self) -> float | None:
+        """When `ready` will next have something to say, unless a job ends before."""
+        while self._arrivals and self._arrivals[0][1] not in self._live:
+            heapq.heappop(self._arrivals)
+        return self._arrivals[0][0] if self._arrivals else None
+
+    def interrupt(self, identity: str, by_id: int) -> int:
+        """Note interruption `by_id` of a live job and return that job's id, which shall end.
+
+        Raises JobFileError, without an identity to reply to: the reply file of that name
+        may hold the result of a job that has just ended.
+        """
+        job_id = self._id_of.get(identity)
+        if job_id is None:
+            raise JobFileError("interrupt", f"no live job {identity} here (it may have ended already)")
+        self._live[job_id].interruptions.append(by_id)
+        return job_id
+
+    def ended(self, job_id: int) -> list[int]:
+        """A job has its reply. Releases its dependents; returns its interruptions, now settled."""
+        job = self._live.pop(job_id)
+        del self._id_of[job.identity]
+        for name in job.unmet:
+            self._stop_waiting(name, job_id)
+        for waiting_id in sorted(self._waiting_for.pop(job.identity, ())):
+            waiting = self._live[waiting_id]
+            waiting.unmet.discard(job.identity)
+            if not waiting.unmet:
+                heapq.heappush(self._arrivals, (waiting.arrival_s, waiting_id))
+        self._remember(job.identity)
+        return job.interruptions
+
+    def _stop_waiting(self, name: str, job_id: int) -> None:
+        waiting = self._waiting_for[name]
+        waiting.discard(job_id)
+        if not waiting:
+            del self._waiting_for[name]
+
+    def _remember(self, identity: str) -> None:
+        self._finished[identity] = None
+        self._finished.move_to_end(identity)
+        if len(self._finished) > self._finished_max:
+            self._finished.popitem(last=False)
+
+    def _cycle(self, identity: str, dependencies: Iterable[str]) -> list[str]:
+        """A way from the new job back to itself along unmet dependencies, or nothing."""
+        if identity in dependencies:
+            return [identity, identity]
+        if identity not in self._waiting_for:
+            return []  # nobody waits for it, so no way leads back: the common case costs nothing
+        came_from = dict.fromkeys(dependencies, identity)
+        frontier = list(came_from)
+        while frontier:
+            name = frontier.pop()
+            job_id = self._id_of.get(name)
+            for following in self._live[job_id].unmet if job_id is not None else ():
+                if following == identity:
+                    return _way_back(came_from, identity, name)
+                if following not in came_from:
+                    came_from[following] = name
+                    frontier.append(following)
+        return []
+
+
+def _way_back(came_from: dict[str, str], identity: str, last: str) -> list[str]:
+    way = [identity]
+    name = last
+    while name != identity:
+        way.append(name)
+        name = came_from[name]
+    return [*way, identity][::-1]

@@ -1,0 +1,106 @@
+"""Submitting jobs to a running service and waiting for replies, from any process.
+
+Standard library only, so that scripts may copy the idea: write under a name that starts
+with "~", rename into `in/`, watch `out/`. File names are unique, so that an error reply finds
+its way to the right submitter even if two submit the same job at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mallob_py.service.errors import ServiceError
+from mallob_py.service.job_file import identity_of
+from mallob_py.service.lock import is_locked
+
+_POLL_DELAY_MIN_S, _POLL_DELAY_MAX_S = 0.0005, 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Where the reply will appear: at `reply_path`, or at `error_path` if refused as a file."""
+
+    reply_path: Path
+    error_path: Path
+    #: inode and modification time of an older reply of that name, which is not ours
+    older: tuple[int, int] | None
+
+
+def submit(api_dir: Path, job: Mapping[str, Any], client: int = 0) -> Submission:
+    """Hand in a job (the fields of a job file). `user` and `name` must be strings."""
+    identity = identity_of(str(job.get("user", "")), str(job.get("name", "")))
+    client_dir = _client_dir(api_dir, client)
+    file_name = f"{uuid.uuid4().hex}.json"
+    reply_path = client_dir / "out" / f"{identity}.json"
+    submission = Submission(
+        reply_path, client_dir / "out" / f"{file_name}.error.json", _signature(reply_path)
+    )
+    temporary = client_dir / "in" / f"~{file_name}"
+    try:
+        temporary.write_text(json.dumps(job), "ascii")
+        temporary.rename(client_dir / "in" / file_name)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ServiceError(f"cannot write a job to {client_dir / 'in'}: {error.strerror}") from error
+    return submission
+
+
+def interrupt(api_dir: Path, user: str, name: str, client: int = 0) -> Submission:
+    """Ask for the end of a live job; the reply is that job's, or an error if there is none."""
+    return submit(api_dir, {"user": user, "name": name, "interrupt": True}, client)
+
+
+def wait(submission: Submission, timeout_s: float | None = None) -> dict[str, Any]:
+    """The reply. Raises TimeoutError."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    delay_s = _POLL_DELAY_MIN_S
+    while True:
+        # The error first: a reply under the job's name could be that of the job in our way.
+        if (reply := _read(submission.error_path)) is not None:
+            return reply
+        if _signature(submission.reply_path) not in (None, submission.older):
+            reply = _read(submission.reply_path)
+            if reply is not None:
+                return reply
+        if deadline is not None and time.monotonic() >= deadline:
+            raise TimeoutError(f"no reply at {submission.reply_path} after {timeout_s:g} s")
+        time.sleep(delay_s)
+        delay_s = min(1.2 * delay_s, _POLL_DELAY_MAX_S)
+
+
+def service_is_running(api_dir: Path, client: int = 0) -> bool:
+    """Whether a service takes jobs here (otherwise they wait until one starts)."""
+    return is_locked(api_dir / f"jobs.{client}")
+
+
+def _client_dir(api_dir: Path, client: int) -> Path:
+    client_dir = (api_dir / f"jobs.{client}").absolute()
+    if not (client_dir / "in").is_dir():
+        raise ServiceError(
+            f"no service has used {client_dir} yet; start one: mallob-py serve --api-dir {api_dir}"
+        )
+    return client_dir
+
+
+def _signature(path: Path) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        reply = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    assert isinstance(reply, dict), "replies are JSON objects, renamed into place"
+    return reply

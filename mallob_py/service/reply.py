@@ -1,0 +1,167 @@
+"""Replies: what a client finds in `out/` when its job has ended, been refused or failed.
+
+Compatible with Mallob's replies: the submitted fields echoed, `internal_id`,
+`internal_revision`, `result` and `stats`. A solution beyond `inline_max` integers goes to a
+file beside the reply (32-bit little-endian integers), named in `result.solution-file` with its
+number of integers in `result.solution-size`. Every reply that was run carries statistics, also
+after timeouts, interruptions and failures.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mallob_py.app import RESULT_STRINGS, UNKNOWN
+from mallob_py.service.errors import JobFileError
+from mallob_py.service.job_file import JobFile
+
+SOLUTION_INLINE_MAX = 1_000_000
+LITERALS_ECHO_MAX = 1_000_000
+_REVISION = 0  # grows with incremental jobs only
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatistics:
+    """What a job cost. Times that did not come about (no worker yet) are 0."""
+
+    parsing_s: float = 0.0
+    scheduling_s: float = 0.0
+    first_balancing_latency_s: float = 0.0
+    processing_s: float = 0.0
+    total_s: float = 0.0
+    used_cpu_s: float = 0.0
+    used_wallclock_s: float = 0.0
+    max_volume: int = 0
+    created_workers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended: the event log's outcome word and the result, encoded as workers send it."""
+
+    kind: str
+    code: int = UNKNOWN
+    fields: bytes = b"{}"
+    solution: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The bytes of a reply file and, where the solution is large, of the file beside it."""
+
+    body: bytes
+    solution_path: Path | None = None
+    solution: bytes = b""
+
+
+def result_reply(
+    job: JobFile,
+    internal_id: int,
+    outcome: Outcome,
+    statistics: JobStatistics,
+    solution_path: Path,
+    inline_max: int = SOLUTION_INLINE_MAX,
+) -> Reply:
+    """The reply of a job that ended with a result, by a limit or by interruption."""
+    result: dict[str, Any] = {
+        "resultcode": outcome.code,
+        "resultstring": RESULT_STRINGS.get(outcome.code, str(outcome.code)),
+        "outcome": outcome.kind,
+    }
+    extra = msgspec.json.decode(outcome.fields or b"{}", type=dict[str, msgspec.Raw])
+    own = {"resultcode", "outcome", "solution", "solution-file", "solution-size"}
+    if outcome.code in RESULT_STRINGS:
+        own.add("resultstring")  # codes beyond SAT, UNSAT, UNKNOWN are the application's to name
+    result.update((key, value) for key, value in extra.items() if key not in own)
+    size = len(outcome.solution) // 4
+    if size <= inline_max:
+        result["solution"] = _integers(outcome.solution).tolist()
+        return Reply(_body(job, internal_id, {"result": result, "stats": _statistics(statistics)}))
+    result["solution-file"] = str(solution_path)
+    result["solution-size"] = size
+    body = _body(job, internal_id, {"result": result, "stats": _statistics(statistics)})
+    return Reply(body, solution_path, outcome.solution)
+
+
+def failure_reply(
+    job: JobFile, internal_id: int, field: str, message: str, statistics: JobStatistics
+) -> Reply:
+    """The reply of an accepted job that could not be run to an end (bad input, crashed application)."""
+    parts = {"error": _error(field, message), "result": _unknown("failed"), "stats": _statistics(statistics)}
+    return Reply(_body(job, internal_id, parts))
+
+
+def refusal_reply(error: JobFileError, file_name: str, internal_id: int) -> Reply:
+    """The reply of a job file that was not accepted."""
+    content = {
+        "internal_id": internal_id,
+        "file": _valid_text(file_name),
+        "error": _error(error.field, error.message),
+        "result": _unknown("refused"),
+    }
+    return Reply(msgspec.json.encode(content) + b"\n")
+
+
+def _unknown(outcome: str) -> dict[str, Any]:
+    """Clients written for Mallob look at the result code before anything else: it must be there."""
+    return {
+        "resultcode": UNKNOWN,
+        "resultstring": RESULT_STRINGS[UNKNOWN],
+        "outcome": outcome,
+        "solution": [],
+    }
+
+
+def _body(job: JobFile, internal_id: int, parts: Mapping[str, Any]) -> bytes:
+    content: dict[str, Any] = {
+        # The standard library's encoder takes what users may submit and msgspec refuses:
+        # integers beyond 64 bits and unpaired surrogates.
+        key: msgspec.Raw(json.dumps(value).encode())
+        for key, value in job.submitted.items()
+    }
+    if job.literals is not None and len(job.literals) <= LITERALS_ECHO_MAX:
+        content["literals"] = job.literals.tolist()
+    content["internal_id"] = internal_id
+    content["internal_revision"] = _REVISION
+    content.update(parts)
+    return msgspec.json.encode(content) + b"\n"
+
+
+def _statistics(statistics: JobStatistics) -> dict[str, Any]:
+    return {
+        "time": {
+            "parsing": statistics.parsing_s,
+            "scheduling": statistics.scheduling_s,
+            "first_balancing_latency": statistics.first_balancing_latency_s,
+            "processing": statistics.processing_s,
+            "total": statistics.total_s,
+        },
+        "used_cpu_seconds": statistics.used_cpu_s,
+        "used_wallclock_seconds": statistics.used_wallclock_s,
+        "max_volume": statistics.max_volume,
+        "created_workers": statistics.created_workers,
+    }
+
+
+def _error(field: str, message: str) -> dict[str, str]:
+    return {"field": _valid_text(field), "message": _valid_text(message)}
+
+
+def _valid_text(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _integers(data: bytes) -> array.array[int]:
+    integers = array.array("i")
+    integers.frombytes(data)
+    if sys.byteorder == "big":
+        integers.byteswap()
+    return integers

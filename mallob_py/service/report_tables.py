@@ -1,0 +1,289 @@
+"""What a run's event log says, as numbers: jobs, latencies, utilisation, volumes, reuse.
+
+Input is `event_log.read_events`, from real or simulated runs; output are structs that
+`mallob-py report` prints or turns into JSON, and that benchmarks read. Empty logs, logs cut
+off anywhere and events of a newer version give tables with gaps, never an exception.
+
+Utilisation is the share of ranks that run an active worker (P 5): a rank is busy from its
+`busy` event to its next `idle`. Reuse is seen in adoptions that continue a suspended worker;
+the worker creation ratio of a job (P Table 2) is created workers over its largest volume.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+import msgspec
+
+from mallob_py.service.event_log import Event
+
+UTILISATION_BINS = 10
+VOLUME_INSTANTS = 12
+LATENCY_EVENTS = ("balanced", "scheduled", "adopted", "started")
+
+
+class JobRow(msgspec.Struct):
+    """One job. None where the log does not say (a job still running, say)."""
+
+    job: int
+    name: str = "?"
+    application: str = "?"
+    priority: float | None = None
+    submitted_s: float | None = None
+    outcome: str = "unfinished"
+    code: int | None = None
+    response_s: float | None = None
+    wallclock_s: float | None = None
+    cpu_s: float | None = None
+    mean_volume: float | None = None
+    max_volume: int | None = None
+    created_workers: int | None = None
+
+
+class LatencyRow(msgspec.Struct, frozen=True):
+    """One kind of latency."""
+
+    kind: str
+    count: int
+    median_ms: float | None = None
+    p90_ms: float | None = None
+    p99_ms: float | None = None
+    max_ms: float | None = None
+
+
+class Utilisation(msgspec.Struct, frozen=True):
+    """Mean share of busy ranks, overall and in equal slices of time."""
+
+    mean: float | None
+    bin_ends_s: tuple[float, ...] = ()
+    bins: tuple[float, ...] = ()
+
+
+class VolumeSamples(msgspec.Struct, frozen=True):
+    """Each job's volume at some instants; None while it has none."""
+
+    instants_s: tuple[float, ...]
+    jobs: tuple[tuple[int, tuple[int | None, ...]], ...]
+
+
+class Reuse(msgspec.Struct, frozen=True):
+    """How many workers were made and how many were found again."""
+
+    created: int
+    reused: int
+    creation_ratio_median: float | None
+    creation_ratio_max: float | None
+    creation_ratio_total: float | None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """All tables of a run."""
+
+    ranks: int
+    duration_s: float
+    mode: str
+    refused: int
+    crashed: int
+    jobs: tuple[JobRow, ...]
+    latencies: tuple[LatencyRow, ...]
+    utilisation: Utilisation
+    volumes: VolumeSamples
+    reuse: Reuse
+
+
+def make_report(events: Sequence[Event]) -> Report:
+    """All tables from events in order of time."""
+    begin_s = events[0].t if events else 0.0
+    end_s = events[-1].t if events else 0.0
+    starts = [event for event in events if event.event == "start"]
+    ranks = max(
+        [_integer(event, "ranks") or 0 for event in starts] + [event.rank + 1 for event in events], default=0
+    )
+    steps = volume_steps(events)
+    jobs = job_rows(events, steps, end_s)
+    return Report(
+        ranks=ranks,
+        duration_s=end_s - begin_s,
+        mode=str(starts[0].fields.get("mode", "real")) if starts else "unknown",
+        refused=sum(event.event == "refused" for event in events),
+        crashed=sum(event.event == "crashed" for event in events),
+        jobs=jobs,
+        latencies=latency_rows(events),
+        utilisation=utilisation(events, ranks, begin_s, end_s),
+        volumes=volume_samples(steps, begin_s, end_s),
+        reuse=reuse(events, jobs),
+    )
+
+
+#: job -> [(time, volume from then on)], in order of time; ends with volume 0
+VolumeSteps = dict[int, list[tuple[float, int]]]
+
+
+def volume_steps(events: Iterable[Event]) -> VolumeSteps:
+    """How each job's volume went."""
+    steps: VolumeSteps = defaultdict(list)
+    for event in events:
+        job = _integer(event, "job")
+        if job is None:
+            continue
+        volume = _integer(event, "volume")
+        if event.event == "volume" and volume is not None:
+            steps[job].append((event.t, volume))
+        elif event.event == "ended" and job in steps:
+            steps[job].append((event.t, 0))
+    return dict(steps)
+
+
+def job_rows(events: Iterable[Event], steps: VolumeSteps, end_s: float) -> tuple[JobRow, ...]:
+    """One row per job, in order of their ids."""
+    rows: dict[int, JobRow] = {}
+    for event in events:
+        job = _integer(event, "job")
+        if job is None or event.event not in ("accepted", "submitted", "ended"):
+            continue
+        row = rows.setdefault(job, JobRow(job))
+        if event.event == "accepted":
+            row.name = f"{event.fields.get('user', '?')}.{event.fields.get('name', '?')}"
+            row.application = str(event.fields.get("application", "?"))
+            row.priority = _number(event, "priority")
+        elif event.event == "submitted":
+            row.submitted_s = event.t
+            row.priority = row.priority or _number(event, "priority")
+        else:
+            _fill_end(row, event)
+    for job, row in rows.items():
+        if job in steps:
+            row.mean_volume = _mean_volume(steps[job], end_s)
+            row.max_volume = row.max_volume or max(volume for _, volume in steps[job])
+    return tuple(rows[job] for job in sorted(rows))
+
+
+def _fill_end(row: JobRow, event: Event) -> None:
+    row.outcome = str(event.fields.get("outcome", "?"))
+    row.code = _integer(event, "code")
+    row.response_s = _number(event, "response_s")
+    row.wallclock_s = _number(event, "wallclock_s")
+    row.cpu_s = _number(event, "cpu_s")
+    row.max_volume = _integer(event, "max_volume")
+    row.created_workers = _integer(event, "created_workers")
+
+
+def _mean_volume(steps: Sequence[tuple[float, int]], end_s: float) -> float | None:
+    # Over the time that the job had workers: waiting before its first one does not count.
+    active = [step for index, step in enumerate(steps) if step[1] > 0 or index > 0]
+    if not active:
+        return None
+    ends = [t for t, _ in active[1:]] + [end_s if active[-1][1] > 0 else active[-1][0]]
+    spans = [(end - t, volume) for (t, volume), end in zip(active, ends, strict=True)]
+    total_s = sum(span_s for span_s, _ in spans)
+    return sum(span_s * volume for span_s, volume in spans) / total_s if total_s > 0 else float(active[0][1])
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of the ordered values do not exceed."""
+    index = -(-len(ordered) * round(share * 1000) // 1000) - 1
+    return ordered[max(0, index)]
+
+
+def latency_rows(events: Iterable[Event]) -> tuple[LatencyRow, ...]:
+    """Latencies in milliseconds by kind, always all kinds."""
+    by_kind: dict[str, list[float]] = {kind: [] for kind in LATENCY_EVENTS}
+    for event in events:
+        if event.event in by_kind:
+            latency_s = _number(event, "latency_s")
+            if latency_s is not None:
+                by_kind[event.event].append(1000 * latency_s)
+    return tuple(_latency_row(kind, sorted(latencies_ms)) for kind, latencies_ms in by_kind.items())
+
+
+def _latency_row(kind: str, ordered_ms: list[float]) -> LatencyRow:
+    if not ordered_ms:
+        return LatencyRow(kind, 0)
+    return LatencyRow(
+        kind,
+        len(ordered_ms),
+        median_ms=percentile(ordered_ms, 0.5),
+        p90_ms=percentile(ordered_ms, 0.9),
+        p99_ms=percentile(ordered_ms, 0.99),
+        max_ms=ordered_ms[-1],
+    )
+
+
+def busy_spans(events: Iterable[Event], end_s: float) -> list[tuple[float, float]]:
+    """When some rank was busy: (from, to), one span per rank and stretch."""
+    since: dict[int, float] = {}
+    spans: list[tuple[float, float]] = []
+    for event in events:
+        if event.event == "busy":
+            since.setdefault(event.rank, event.t)
+        elif event.event in ("idle", "stop") and event.rank in since:
+            spans.append((since.pop(event.rank), event.t))
+    spans.extend((begin, end_s) for begin in since.values())
+    return spans
+
+
+def utilisation(events: Sequence[Event], ranks: int, begin_s: float, end_s: float) -> Utilisation:
+    """Busy ranks over all ranks, from the first event to the last."""
+    width_s = (end_s - begin_s) / UTILISATION_BINS
+    if ranks < 1 or width_s <= 0:
+        return Utilisation(None)
+    busy_s = [0.0] * UTILISATION_BINS
+    for span_begin, span_end in busy_spans(events, end_s):
+        first = min(UTILISATION_BINS - 1, int((span_begin - begin_s) / width_s))
+        last = min(UTILISATION_BINS - 1, int((span_end - begin_s) / width_s))
+        for index in range(first, last + 1):
+            bin_begin = begin_s + index * width_s
+            busy_s[index] += max(0.0, min(span_end, bin_begin + width_s) - max(span_begin, bin_begin))
+    bins = tuple(seconds / (width_s * ranks) for seconds in busy_s)
+    ends = tuple(begin_s + (index + 1) * width_s for index in range(UTILISATION_BINS))
+    return Utilisation(fmean(bins), ends, bins)
+
+
+def volume_samples(steps: VolumeSteps, begin_s: float, end_s: float) -> VolumeSamples:
+    """Volumes in the middle of equal slices of the run."""
+    if end_s <= begin_s:
+        return VolumeSamples((), ())
+    width_s = (end_s - begin_s) / VOLUME_INSTANTS
+    instants = tuple(begin_s + (index + 0.5) * width_s for index in range(VOLUME_INSTANTS))
+    return VolumeSamples(instants, tuple((job, _sampled(steps[job], instants)) for job in sorted(steps)))
+
+
+def _sampled(steps: Sequence[tuple[float, int]], instants: Sequence[float]) -> tuple[int | None, ...]:
+    samples: list[int | None] = []
+    position, volume = 0, 0
+    for instant in instants:
+        while position < len(steps) and steps[position][0] <= instant:
+            volume = steps[position][1]
+            position += 1
+        samples.append(volume or None)
+    return tuple(samples)
+
+
+def reuse(events: Iterable[Event], jobs: Iterable[JobRow]) -> Reuse:
+    """Workers created and reused in all, and created per job over its largest volume."""
+    adoptions = [event.fields.get("created") for event in events if event.event == "adopted"]
+    pairs = [
+        (job.created_workers, job.max_volume)
+        for job in jobs
+        if job.created_workers is not None and job.max_volume
+    ]
+    ratios = sorted(created / volume for created, volume in pairs)
+    return Reuse(
+        created=sum(created is True for created in adoptions),
+        reused=sum(created is False for created in adoptions),
+        creation_ratio_median=percentile(ratios, 0.5) if ratios else None,
+        creation_ratio_max=ratios[-1] if ratios else None,
+        creation_ratio_total=sum(c for c, _ in pairs) / sum(v for _, v in pairs) if pairs else None,
+    )
+
+
+def _number(event: Event, field: str) -> float | None:
+    value = event.fields.get(field)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _integer(event: Event, field: str) -> int | None:
+    value = event.fields.get(field)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

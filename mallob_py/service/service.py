@@ -1,0 +1,258 @@
+"""The job-file service of one client rank: from files in `in/` to replies in `out/`.
+
+A job's way: claimed by the directory (from here on it survives a crash) -> checked against
+the schema -> held until its arrival time and its dependencies -> its input read by a helper
+process -> submitted to the PE -> ended -> replied. Whatever goes wrong on this way becomes
+the job's one reply; nothing raises into the event loop.
+"""
+
+from __future__ import annotations
+
+import array
+import math
+import time
+from enum import Enum
+from pathlib import Path
+
+from mallob_py.payload import encode_description
+from mallob_py.protocol.client import JobParameters
+from mallob_py.protocol.effects import JobEnded
+from mallob_py.protocol.effects import Outcome as Ending
+from mallob_py.protocol.messages import Blob
+from mallob_py.runtime import worker_events as events
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.rank import INLINE_BYTES_MAX, Rank
+from mallob_py.service.bookkeeping import JobBook
+from mallob_py.service.directory import Incoming, JobDirectory
+from mallob_py.service.job_file import InputUse, Interruption, JobFile, JobFileError
+from mallob_py.service.reply import JobStatistics, Outcome, failure_reply, result_reply
+from mallob_py.service.status_file import JobStatus, ServiceStatus, remove_status, write_status
+
+_TAKE_AT_ONCE = 32
+_STATUS_PERIOD_S = 1.0
+
+
+class JobState(Enum):
+    HELD = "held"
+    READING = "reading"
+    SUBMITTED = "submitted"
+
+
+class _LiveJob:
+    """A job between its acceptance and its reply."""
+
+    def __init__(self, file: JobFile, now: float) -> None:
+        self.file = file
+        self.state = JobState.HELD
+        self.accepted_s = now
+        self.reading_s = 0.0
+        self.parsing_s = 0.0
+
+
+class Service:
+    """The desk of a client rank (see `runtime.rank.Desk`)."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        directory: JobDirectory,
+        applications: dict[str, InputUse],
+        status_dir: Path | None,
+    ) -> None:
+        """`status_dir`: where to write the status file, on the one client that does so."""
+        self._rank = rank
+        self._directory = directory
+        self._applications = applications
+        self._status_dir = status_dir
+        self._book = JobBook(directory.finished)
+        self._jobs: dict[int, _LiveJob] = {}
+        self._more_ready = True
+        self._next_status_s = -math.inf if status_dir is not None else math.inf
+
+    # --- the event loop's side ------------------------------------------------------------
+
+    def fileno(self) -> int | None:
+        return self._directory.fileno()
+
+    def next_deadline(self) -> float:
+        """On the rank's clock; the directory measures on its own, which only has another start."""
+        if self._more_ready:
+            return -math.inf
+        directory_s = self._rank.now() + (self._directory.next_deadline() - time.monotonic())
+        arrival = self._book.next_deadline()
+        return min(directory_s, self._next_status_s, math.inf if arrival is None else arrival)
+
+    def turn(self, now: float) -> None:
+        taken = self._directory.take(_TAKE_AT_ONCE)
+        for incoming in taken:
+            self._take_in(incoming, now)
+        self._more_ready = bool(taken)
+        for job in self._book.ready(now):
+            self._begin(job, now)
+        if now >= self._next_status_s:
+            self._next_status_s = now + _STATUS_PERIOD_S
+            self._write_status(now)
+
+    def close(self) -> None:
+        """Jobs without a reply stay in the journal and run again after a restart."""
+        self._directory.close()
+        if self._status_dir is not None:
+            remove_status(self._status_dir)
+
+    # --- from file to PE --------------------------------------------------------------------
+
+    def _take_in(self, incoming: Incoming, now: float) -> None:
+        try:
+            request = incoming.parse(self._applications)
+            if isinstance(request, Interruption):
+                self._interrupt(self._book.interrupt(request.identity, incoming.internal_id), now)
+            else:
+                self._accept(incoming.internal_id, request, now)
+        except JobFileError as error:
+            if error.identity in self._book:
+                # That identity's reply belongs to the live job.
+                error = JobFileError(error.field, error.message)
+            self._directory.refuse(incoming, error)
+            refusal = {"file": incoming.file_name, "field": error.field, "message": error.message}
+            self._rank.log.write(now, "refused", refusal)
+
+    def _accept(self, job: int, file: JobFile, now: float) -> None:
+        self._book.admit(job, file.identity, file.arrival_s, file.dependencies)
+        self._jobs[job] = _LiveJob(file, now)
+        self._rank.log.write(
+            now,
+            "accepted",
+            {
+                "job": job,
+                "user": file.user,
+                "name": file.name,
+                "application": file.application,
+                "priority": file.priority,
+            },
+        )
+
+    def _begin(self, job: int, now: float) -> None:
+        live = self._jobs[job]
+        file = live.file
+        if self._applications[file.application] is InputUse.NONE and not file.configuration:
+            self._submit(job, Blob(str(job), 0, bytes(encode_description(file.application, {}, {}))), now)
+            return
+        live.state = JobState.READING
+        live.reading_s = now
+        self._rank.pool.read(job, self._read_task(job, file))
+
+    def _read_task(self, job: int, file: JobFile) -> wire.Read:
+        literals: array.array[int] | None = file.literals
+        return wire.Read(
+            file.application,
+            file.files,
+            None if literals is None else literals.tolist(),
+            dict(file.configuration),
+            str(self._rank.transfer.path_of(str(job))),
+            INLINE_BYTES_MAX,
+        )
+
+    def worker_event(self, event: events.WorkerEvent, now: float) -> None:
+        """A helper process has read an input, or could not."""
+        match event:
+            case events.ReadDone(job, wire.Inline(data)):
+                self._submit(job, Blob(str(job), len(data), data), now)
+            case events.ReadDone(job, wire.Mapped(_, size_bytes)):
+                self._submit(job, Blob(str(job), size_bytes), now)
+            case events.ReadFailed(job, message, field):
+                live = self._jobs[job]
+                statistics = JobStatistics(parsing_s=now - live.reading_s, total_s=now - live.accepted_s)
+                reply = failure_reply(live.file, job, field, message, statistics)
+                self._directory.reply(job, live.file.identity, reply)
+                self._forget(job)
+                self._rank.log.write(now, "refused", {"job": job, "field": field, "message": message})
+
+    def _submit(self, job: int, blob: Blob, now: float) -> None:
+        live = self._jobs[job]
+        if live.state is JobState.READING:
+            live.parsing_s = now - live.reading_s
+        live.state = JobState.SUBMITTED
+        file = live.file
+        parameters = JobParameters(
+            priority=file.priority,
+            max_demand=file.max_demand,
+            wallclock_limit_s=file.wallclock_limit_s,
+            cpu_limit_s=file.cpu_limit_s,
+        )
+        self._rank.submit(job, parameters, blob)
+
+    # --- ends -----------------------------------------------------------------------------------
+
+    def _interrupt(self, job: int, now: float) -> None:
+        live = self._jobs[job]
+        if live.state is JobState.SUBMITTED:
+            self._rank.interrupt(job)
+            return
+        if live.state is JobState.READING:
+            self._rank.pool.cancel_read(job)
+        self._reply(job, Outcome(Ending.INTERRUPTED.value), JobStatistics(total_s=now - live.accepted_s))
+
+    def job_ended(self, ended: JobEnded, now: float) -> None:
+        live = self._jobs[ended.job]
+        stats = ended.stats
+        statistics = JobStatistics(
+            parsing_s=live.parsing_s,
+            scheduling_s=stats.scheduled_s or 0.0,
+            first_balancing_latency_s=stats.balanced_s or 0.0,
+            processing_s=stats.wallclock_s,
+            total_s=now - live.accepted_s,
+            used_cpu_s=stats.cpu_s,
+            used_wallclock_s=stats.wallclock_s,
+            max_volume=stats.max_volume,
+        )
+        if ended.outcome is Ending.FAILED:
+            message = ended.reason or "the application failed"
+            reply = failure_reply(live.file, ended.job, "application", message, statistics)
+            self._directory.reply(ended.job, live.file.identity, reply)
+            self._forget(ended.job)
+            return
+        outcome = Outcome(ended.outcome.value)
+        if ended.body is not None:
+            body = wire.decode_result(ended.body)
+            outcome = Outcome(ended.outcome.value, body.code, body.fields, body.solution)
+        self._reply(ended.job, outcome, statistics)
+
+    def _reply(self, job: int, outcome: Outcome, statistics: JobStatistics) -> None:
+        file = self._jobs[job].file
+        solution_path = self._directory.solution_path(job, file.identity)
+        reply = result_reply(file, job, outcome, statistics, solution_path)
+        self._directory.reply(job, file.identity, reply)
+        self._forget(job)
+
+    def _forget(self, job: int) -> None:
+        del self._jobs[job]
+        for interruption in self._book.ended(job):
+            self._directory.dismiss(interruption)
+        self._more_ready = True
+
+    # --- status -----------------------------------------------------------------------------------
+
+    def _write_status(self, now: float) -> None:
+        balancer = self._rank.pe.balancer
+        jobs = []
+        for job, live in self._jobs.items():
+            event = balancer.jobs.get(job)
+            volume = balancer.volume(job) or 0
+            jobs.append(
+                JobStatus(
+                    id=job,
+                    user=live.file.user,
+                    name=live.file.name,
+                    state="running" if volume else ("waiting" if event else live.state.value),
+                    priority=live.file.priority,
+                    volume=volume,
+                    demand=event.demand if event else 0,
+                    elapsed_s=now - live.accepted_s,
+                )
+            )
+        busy = sum(balancer.volumes().values())
+        assert self._status_dir is not None
+        try:
+            write_status(self._status_dir, ServiceStatus(time.time(), self._rank.size, busy, tuple(jobs)))
+        except OSError as error:
+            self._rank.log.write(now, "problem", {"message": f"cannot write the status: {error.strerror}"})

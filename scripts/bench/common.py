@@ -1,0 +1,207 @@
+"""What the benchmarks share: a service to measure, job files in, replies out, tables, JSON.
+
+A job's latency is taken as in the comparison runs with the C++ system: the clock (monotonic)
+starts when the job file is renamed into `in/` and stops when the reply is seen by a loop that
+looks every 0.2 ms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mallob_py.service.report_tables import percentile
+from mallob_py.service.text_table import Cell, format_table
+
+REPLY_POLL_S = 0.0002
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+RESULTS_DIR = Path("bench-results")
+
+_ACCEPTING = "accepting jobs"
+
+
+class BenchmarkError(Exception):
+    """Something to be measured did not run."""
+
+
+@dataclass(frozen=True)
+class DroppedJob:
+    """A job file that was put into `in/`."""
+
+    identity: str
+    reply_path: Path
+    dropped_s: float
+
+
+@dataclass(frozen=True)
+class Service:
+    """A running service. `log_dir` fills up as it goes and is complete after the `with` block."""
+
+    api_dir: Path
+    log_dir: Path
+    ranks: int
+    process: subprocess.Popen[str]
+    start_s: float
+
+    def drop(self, job: dict[str, Any], client: int = 0) -> DroppedJob:
+        """Hand in a job file by renaming it into place."""
+        folder = self.api_dir / f"jobs.{client}"
+        identity = f"{job['user']}.{job['name']}"
+        hidden = folder / "in" / f"~{identity}.json"
+        hidden.write_text(json.dumps(job))
+        dropped_s = time.monotonic()
+        hidden.rename(folder / "in" / f"{identity}.json")
+        return DroppedJob(identity, folder / "out" / f"{identity}.json", dropped_s)
+
+    def await_reply(self, job: DroppedJob, timeout_s: float = 60.0) -> float:
+        """Wait for a reply; returns seconds since the job was dropped."""
+        path = os.fspath(job.reply_path)
+        deadline_s = time.monotonic() + timeout_s
+        while not os.path.exists(path):
+            if time.monotonic() > deadline_s:
+                raise BenchmarkError(f"no reply to {job.identity} within {timeout_s:.0f} s")
+            if self.process.poll() is not None:
+                raise BenchmarkError(f"the service ended with exit code {self.process.returncode}")
+            time.sleep(REPLY_POLL_S)
+        return time.monotonic() - job.dropped_s
+
+    def reply(self, job: DroppedJob) -> dict[str, Any]:
+        """The content of a reply that has been awaited."""
+        content: dict[str, Any] = json.loads(job.reply_path.read_bytes())
+        return content
+
+    def interrupt(self, identity: str, client: int = 0) -> None:
+        """Ask for a job's end."""
+        user, _, name = identity.partition(".")
+        folder = self.api_dir / f"jobs.{client}" / "in"
+        hidden = folder / f"~{identity}.interrupt.json"
+        hidden.write_text(json.dumps({"user": user, "name": name, "interrupt": True}))
+        hidden.rename(folder / f"{identity}.interrupt.json")
+
+
+@contextlib.contextmanager
+def running_service(ranks: int, extra_arguments: Sequence[str] = ()) -> Iterator[Service]:
+    """A service of our own on a new api-dir, from "accepting jobs" to its clean end.
+
+    Its standard error goes to ours; if it does not stop by itself, its processes are killed
+    and that is an error too.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="mallob-py-bench."))
+    api_dir, log_dir = folder / "api", folder / "logs"
+    command = [sys.executable, "-m", "mallob_py.cli.main", "serve", "-n", str(ranks)]
+    command += ["--api-dir", str(api_dir), "--log-dir", str(log_dir), *extra_arguments]
+    begin_s = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        _await_accepting(process)
+        yield Service(api_dir, log_dir, ranks, process, time.monotonic() - begin_s)
+        _stop(process)
+    finally:
+        _kill_group(process)
+        if process.stdout is not None:
+            process.stdout.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _await_accepting(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    watchdog = threading.Timer(START_TIMEOUT_S, _kill_group, [process])
+    watchdog.start()
+    try:
+        for line in process.stdout:
+            if _ACCEPTING in line:
+                break
+        else:
+            raise BenchmarkError(f"the service did not start (exit code {process.wait()})")
+    finally:
+        watchdog.cancel()
+    # Whatever it prints later must not fill the pipe.
+    threading.Thread(target=_drain, args=[process], daemon=True).start()
+
+
+def _drain(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    with contextlib.suppress(ValueError):  # closed under us at the end
+        for _ in process.stdout:
+            pass
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        exit_code = process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise BenchmarkError(f"the service did not stop within {STOP_TIMEOUT_S:.0f} s") from None
+    if exit_code != 0:
+        raise BenchmarkError(f"the service stopped with exit code {exit_code}")
+
+
+def _kill_group(process: subprocess.Popen[str]) -> None:
+    # Ranks share the launcher's session; where it has ended cleanly, nobody is left in it.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A series of measurements."""
+
+    count: int
+    median: float
+    p90: float
+    p99: float
+    max: float
+
+
+def summary(values: Iterable[float]) -> Summary:
+    """Percentiles of at least one value."""
+    ordered = sorted(values)
+    if not ordered:
+        raise BenchmarkError("nothing was measured")
+    return Summary(
+        len(ordered),
+        median=percentile(ordered, 0.5),
+        p90=percentile(ordered, 0.9),
+        p99=percentile(ordered, 0.99),
+        max=ordered[-1],
+    )
+
+
+def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """A table with a title, on standard output."""
+    print(f"\n{title}\n{format_table(header, rows)}", flush=True)
+
+
+def print_absent(what: str, how_to_get_it: str) -> None:
+    """Say that something to compare with is not installed and is left out."""
+    print(f"(left out: {what} is not installed; {how_to_get_it})", flush=True)
+
+
+def write_results(benchmark: str, results: dict[str, Any]) -> Path:
+    """Write `bench-results/<benchmark>.json`, with what is needed to read it later."""
+    RESULTS_DIR.mkdir(exist_ok=True)
+    path = RESULTS_DIR / f"{benchmark}.json"
+    machine = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "cores": len(os.sched_getaffinity(0)),
+        "load_1min": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+    }
+    path.write_text(json.dumps({"benchmark": benchmark, "machine": machine, **results}, indent=2) + "\n")
+    return path

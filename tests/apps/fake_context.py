@@ -1,0 +1,41 @@
+"""A stand-in for the runtime's worker context: records what an application asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from mallob_py.app import Payload, Result, TreeMessage, WorkerContext
+
+
+class Parked(Exception):
+    """Raised in place of waiting for the job's end."""
+
+
+class FakeContext(WorkerContext):
+    def __init__(self, payload: Payload, index: int, configuration: Mapping[str, Any]) -> None:
+        self.job = 1
+        self.index = index
+        self.volume = index + 1
+        self.children = ()
+        self.payload = payload
+        self.configuration = configuration
+        self.threads = 1
+
+    def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:
+        return []
+
+    def park(self) -> NoReturn:
+        raise Parked
+
+    def set_demand(self, demand: int) -> None:
+        raise AssertionError("not expected")
+
+    def send_to_parent(self, data: bytes) -> None:
+        raise AssertionError("not expected")
+
+    def send_to_children(self, data: bytes) -> None:
+        raise AssertionError("not expected")
+
+    def finish(self, result: Result) -> NoReturn:
+        raise AssertionError("not expected")

@@ -1,0 +1,90 @@
+"""DIMACS text: what is accepted, and the error and line for each way to be wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from mallob_py.app import InputError
+from mallob_sat import dimacs
+from mallob_sat.dimacs import parse_dimacs
+
+
+@pytest.mark.parametrize(
+    ("text", "literals"),
+    [
+        (b"p cnf 3 2\n1 -2 0\n3 0\n", [1, -2, 0, 3, 0]),
+        (b"c above\n\nc\np cnf 3 2\n1 -2 0\n3 0\n", [1, -2, 0, 3, 0]),
+        (b"p cnf 3 2\n1 -2 0\nc between 1 2 0\n3 0\nc end", [1, -2, 0, 3, 0]),
+        (b"p cnf 3 2\n1 -2 \n  c inside a clause\n0\n3 0\n", [1, -2, 0, 3, 0]),
+        (b"p cnf 3 2\n1 -2 0\n3 0\n%\n0\n\n", [1, -2, 0, 3, 0]),
+        (b"p cnf 3 2\r\n1 -2 0\r\n3 0\r\n", [1, -2, 0, 3, 0]),
+        (b" p\tcnf  3 2 \n\t1\t-2\t0\n 3 0", [1, -2, 0, 3, 0]),
+        (b"p cnf 3 2\n1\n-2\n0\n\n3\n0\n", [1, -2, 0, 3, 0]),
+        (b"p cnf 3 2\n1 -2 0 3 0\n", [1, -2, 0, 3, 0]),
+        (b"p cnf 3 2\n0\n3 0\n", [0, 3, 0]),
+        (b"p cnf 0 0\n", []),
+        (b"p cnf 0 0", []),
+        (b"p cnf 5 0\n\n  \n", []),
+        (b"p cnf 0 1\n0\n", [0]),
+        (b"p cnf 2147483646 1\n-2147483646 0\n", [-2147483646, 0]),
+    ],
+)
+def test_legal_text_is_read(text: bytes, literals: list[int]) -> None:
+    assert parse_dimacs(text, "f").literals.tolist() == literals
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        (b"1 -2 0\n3 0\n", 1, "'p cnf VARIABLES CLAUSES' expected"),
+        (b"c only\nc comments", 2, "the end of the file"),
+        (b"\n\n", 3, "the end of the file"),
+        (b"c\np wcnf 3 2 10\n1 1 0\n", 2, "weighted"),
+        (b"p cnf 3\n1 0\n", 1, "should be 'p cnf"),
+        (b"p cnf 3 -1\n", 1, "should be 'p cnf"),
+        (b"p cnf 2147483647 1\n1 0\n", 1, "at most 2147483646"),
+        (b"p cnf 3 2\n1 0\n\n1 x 0\n", 4, "'x' is not an integer"),
+        (b"p cnf 3 1\n1.5 0\n", 2, "'1.5'"),
+        (b"p cnf 3 1\n--1 0\n", 2, "'--1'"),
+        (b"p cnf 3 1\n2-1 0\n", 2, "'2-1'"),
+        (b"p cnf 3 1\n+1 0\n", 2, "'+1'"),
+        (b"p cnf 3 1\n1 - 2 0\n", 2, "'-'"),
+        (b"p cnf 3 1\n1 -", 2, "'-'"),
+        (b"p cnf 3 1\n1 2\x000\n", 2, "'2\\x000'"),
+        ("p cnf 3 1\n1\u00a02 0\n".encode(), 2, "is not an integer"),
+        (b"p cnf 3 1\n1 2 0 c glued comment\n", 2, "line of their own"),
+        (b"p cnf 3 2\n1 0\n%\n0\n2 0\n", 4 - 1, "'%'"),
+        (b"p cnf 3 1\np cnf 3 1\n1 0\n", 2, "'p'"),
+        (b"p cnf 2 2\n1 0\n\n2 -3 0\n", 4, "literal -3 is beyond the 2 variables"),
+        (b"p cnf 2 1\n1 2147483647 0\n", 2, "too large"),
+        (b"p cnf 2 1\n1 -99999999999999999999999 0\n", 2, "too large"),
+        (b"p cnf 3 5\n1 0\n2 0\n\n", 3, "ends after 2 clauses but its header declares 5; truncated?"),
+        (b"p cnf 3 2\n1 0\n2\n3", 4, "not closed by 0; the file is truncated?"),
+        (b"p cnf 3 1\n1 0\n\n2 0\n", 4, "beyond the 1 that the header declares (2 found)"),
+        (b"p cnf 3 0\n1 0\n", 2, "beyond the 0"),
+        (b"p cnf 3 2\nc skip\nc skip\n1 0\ny\n", 5, "'y'"),
+    ],
+)
+def test_errors_name_file_line_and_problem(text: bytes, line: int, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_dimacs(text, "dir/f.cnf")
+    assert caught.value.message.startswith(f"dir/f.cnf, line {line}: ")
+    assert words in caught.value.message
+    assert caught.value.field == "files"
+
+
+def test_shape_follows_the_header_and_not_the_literals_used() -> None:
+    formula = parse_dimacs(b"p cnf 9 2\n1 0\n-2 0\n", "f")
+    assert (formula.n_vars, formula.n_clauses) == (9, 2)
+    assert formula.assumptions.size == 0
+
+
+@pytest.mark.parametrize("chunk_size_bytes", [1, 2, 5, 16])
+def test_small_chunks_change_neither_result_nor_line(
+    monkeypatch: pytest.MonkeyPatch, chunk_size_bytes: int
+) -> None:
+    monkeypatch.setattr(dimacs, "_CHUNK_SIZE_BYTES", chunk_size_bytes)
+    clauses = b"".join(b"%d -%d 0\n\n" % (v, v + 1) for v in range(1, 99))
+    assert parse_dimacs(b"p cnf 99 98\n" + clauses, "f").literals.size == 3 * 98
+    with pytest.raises(InputError, match="line 198: 'z'"):
+        parse_dimacs(b"p cnf 99 98\n" + clauses + b"z\n", "f")

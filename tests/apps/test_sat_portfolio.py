@@ -1,0 +1,69 @@
+"""The strategy table: strong first, different everywhere, and a checked configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from mallob_py.app import InputError
+from mallob_sat.portfolio import SOLVER_NAMES, Portfolio
+from mallob_sat.solvers import ENGINES
+
+
+def test_named_solvers_are_those_that_exist() -> None:
+    assert set(SOLVER_NAMES) == set(ENGINES)
+
+
+def test_the_root_runs_plain_cadical() -> None:
+    assert Portfolio().strategy(0).title == "cadical195"
+
+
+def test_the_first_eight_mix_at_least_five_solvers() -> None:
+    assert len({Portfolio().strategy(index).solver for index in range(8)}) >= 5
+
+
+@pytest.mark.parametrize("portfolio", [Portfolio(), Portfolio(seed=3), Portfolio(("ergo", "maplecm"))])
+def test_no_two_of_a_thousand_workers_search_alike(portfolio: Portfolio) -> None:
+    strategies = [portfolio.strategy(index) for index in range(1000)]
+    assert len(set(strategies)) == 1000
+    assert all(strategy.solver in ENGINES for strategy in strategies)
+
+
+def test_strategies_are_functions_of_index_and_configuration() -> None:
+    assert Portfolio(seed=3).strategy(77) == Portfolio(seed=3).strategy(77)
+    assert Portfolio(seed=3).strategy(77) != Portfolio(seed=4).strategy(77)
+
+
+def test_named_solvers_are_taken_in_turn() -> None:
+    portfolio = Portfolio.from_configuration({"solvers": ["glucose4", "ergo"]})
+    assert [portfolio.strategy(index).solver for index in range(4)] == ["glucose4", "ergo"] * 2
+    assert portfolio.strategy(0).title == "glucose4"
+    assert portfolio.strategy(2).renaming_seed is not None
+
+
+def test_a_solver_named_twice_searches_in_two_ways() -> None:
+    portfolio = Portfolio(("cadical195", "cadical195"))
+    assert portfolio.strategy(0) != portfolio.strategy(1)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "words"),
+    [
+        ({"solver": "cadical195"}, "unknown key 'solver'"),
+        ({"solvers": ["nosuch"]}, "unknown solver 'nosuch'"),
+        ({"solvers": [["ergo"]]}, "unknown solver"),
+        ({"solvers": []}, "must be a list"),
+        ({"solvers": "ergo"}, "must be a list"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": 1.5}, "seed is 1.5"),
+        ({"seed": True}, "seed is True"),
+        ({"content-mode": "binary"}, "content-mode is 'binary'"),
+    ],
+)
+def test_wrong_configurations_are_refused(configuration: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        Portfolio.from_configuration(configuration)
+    assert caught.value.field == "configuration"
+
+
+def test_an_empty_configuration_is_the_default() -> None:
+    assert Portfolio.from_configuration({"content-mode": "raw"}) == Portfolio()

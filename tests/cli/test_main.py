@@ -1,0 +1,71 @@
+"""The console script finds commands, imports them late and fails in one line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mallob_py import __version__
+from mallob_py.cli import main as main_module
+from mallob_py.cli import options
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main_module.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"mallob-py {__version__}\n"
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main_module.main(["--help"]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"  {command} " in listed for command in options.COMMANDS)
+
+
+@pytest.mark.parametrize("command", list(options.COMMANDS))
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main_module.main([command, "--help"])
+    assert caught.value.code == 0
+    assert options.COMMANDS[command][0] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["solv"], ["solve"], ["serve", "--clients", "x"], ["report", "/nonexistent/logs"]]
+)
+def test_errors_are_one_line_and_exit_code_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main_module.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("mallob-py")
+
+
+def test_parsing_options_imports_neither_mpi_nor_numpy_nor_commands() -> None:
+    code = (
+        "import sys; from mallob_py.cli import main, options; options.parse('serve', ['-n', '2'], {});"
+        "heavy = {'mpi4py', 'numpy', 'msgspec', 'pysat', 'mallob_py.cli.serve'};"
+        "sys.exit(','.join(sorted(heavy & set(sys.modules))) or 0)"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (finished.returncode, finished.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["serve", "--help"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_who_leaves_early_is_no_error(arguments: list[str], unbuffered: str) -> None:
+    reader = subprocess.Popen(
+        [sys.executable, "-m", "mallob_py.cli.main", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    assert reader.stdout is not None
+    reader.stdout.close()
+    reader.stdout = None
+    _, complaints = reader.communicate(timeout=60)
+    assert (reader.returncode, complaints) == (0, b"")

@@ -1,0 +1,204 @@
+"""Options come from four sources, and whatever is wrong with them is said in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mallob_py.cli import options
+from mallob_py.cli.option_sources import OptionError, table
+from mallob_py.cli.options import ServeOptions, SolveOptions, SubmitOptions
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def serve(*arguments: str, environment: dict[str, str] | None = None) -> ServeOptions:
+    parsed = options.parse("serve", arguments, environment or {})
+    assert isinstance(parsed, ServeOptions)
+    return parsed
+
+
+def solve(*arguments: str) -> SolveOptions:
+    parsed = options.parse("solve", arguments, {})
+    assert isinstance(parsed, SolveOptions)
+    return parsed
+
+
+def config_file(folder: Path, text: str) -> str:
+    path = folder / "options.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_defaults_are_used_where_nothing_is_said() -> None:
+    parsed = serve()
+    assert (parsed.api_dir, parsed.clients, parsed.ranks, parsed.reuse) == (".api", 1, None, "full")
+    assert parsed.time_limit_s is None
+
+
+def test_values_are_parsed_with_their_units() -> None:
+    parsed = serve("-n", "4", "--time-limit", "5m", "--memory-limit", "2g", "--poll-directory")
+    assert (parsed.ranks, parsed.time_limit_s) == (4, 300.0)
+    assert parsed.memory_limit_bytes == 2 << 30
+    assert parsed.poll_directory
+
+
+def test_a_limit_of_zero_is_no_limit() -> None:
+    assert serve("--time-limit", "0").time_limit_s is None
+
+
+def test_threads_and_solvers_are_the_same_option() -> None:
+    assert serve("--threads", "3").solvers == serve("--solvers", "3").solvers == 3
+
+
+def test_environment_wins_over_the_file_and_the_command_line_over_both(tmp_path: Path) -> None:
+    file = config_file(tmp_path, 'api-dir = "from-file"\nclients = 2\nwarm = 3\n')
+    environment = {"MALLOB_PY_API_DIR": "from-environment", "MALLOB_PY_CLIENTS": "4"}
+    parsed = serve("--config", file, "--clients", "5", environment=environment)
+    assert (parsed.api_dir, parsed.clients, parsed.warm) == ("from-environment", 5, 3)
+
+
+def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
+    file = config_file(tmp_path, "clients = 2\n")
+    assert serve(environment={"MALLOB_PY_CONFIG": file}).clients == 2
+
+
+def test_a_command_table_wins_over_the_top_level_of_the_file(tmp_path: Path) -> None:
+    file = config_file(tmp_path, "warm = 2\njob-cache = 9\n[serve]\nwarm = 3\n[solve]\nwarm = 4\n")
+    parsed = serve("--config", file)
+    assert (parsed.warm, parsed.job_cache) == (3, 9)
+
+
+def test_a_top_level_key_of_another_command_is_no_error(tmp_path: Path) -> None:
+    assert serve("--config", config_file(tmp_path, 'output = "x"\n')).clients == 1
+
+
+def test_a_switch_of_the_file_can_be_taken_back_on_the_command_line(tmp_path: Path) -> None:
+    file = config_file(tmp_path, "poll-directory = true\n")
+    assert serve("--config", file).poll_directory
+    assert not serve("--config", file, "--no-poll-directory").poll_directory
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("api-dirr = 'x'", "unknown option 'api-dirr' (did you mean 'api-dir'?)"),
+        ("[serv]\nclients = 1", "unknown table [serv] (did you mean 'serve'?)"),
+        ("[serve]\noutput = 'x'", "[serve] has no option 'output'"),
+        ("clients = 'many'", "clients: 'many' is not a whole number"),
+        ("clients = true", "clients: true or false makes no sense here"),
+        ("poll-directory = 1", "poll-directory: must be true or false"),
+        ("clients = [1]", "clients: must be a text or a number"),
+        ("clients = ", "not TOML"),
+        ("config = 'other.toml'", "unknown option 'config'"),
+        ("[solve]\nwarm = -1", "[solve] warm: -1 is negative"),
+    ],
+)
+def test_a_faulty_configuration_file_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    file = config_file(tmp_path, text)
+    with pytest.raises(OptionError) as caught:
+        serve("--config", file)
+    assert str(caught.value).startswith(file)
+    assert complaint in str(caught.value)
+
+
+def test_a_missing_configuration_file_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"absent\.toml: No such file"):
+        serve("--config", "absent.toml")
+
+
+def test_a_faulty_variable_is_named() -> None:
+    with pytest.raises(OptionError, match="MALLOB_PY_CLIENTS: 0 is less than 1"):
+        serve(environment={"MALLOB_PY_CLIENTS": "0"})
+
+
+def test_an_empty_variable_says_nothing() -> None:
+    assert serve(environment={"MALLOB_PY_API_DIR": ""}).api_dir == ".api"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-n", "0"],
+        ["-n", "four"],
+        ["--time-limit", "soon"],
+        ["--time-limit", "-5m"],
+        ["--memory-limit", "2x"],
+        ["--memory-limit", "nan"],
+        ["--reuse", "maybe"],
+        ["--api-dir", ""],
+        ["--unheard-of"],
+        ["--api", "x"],
+        ["--clients", "3", "-n", "2"],
+        ["stray"],
+    ],
+)
+def test_a_faulty_command_line_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(OptionError):
+        serve(*arguments)
+
+
+def test_ranks_must_agree_with_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMI_SIZE", "4")
+    assert serve("-n", "4").ranks == 4
+    assert serve().ranks is None
+    with pytest.raises(OptionError, match="contradicts the 4 ranks"):
+        serve("-n", "8")
+    with pytest.raises(OptionError, match="needs as many ranks"):
+        serve("--clients", "5")
+
+
+def test_solve_needs_a_file() -> None:
+    with pytest.raises(OptionError, match="FILE"):
+        solve()
+
+
+def test_solve_takes_several_files_in_order() -> None:
+    assert solve("b.cnf", "-n", "2", "a.cnf.gz").files == ("b.cnf", "a.cnf.gz")
+
+
+def test_one_proof_of_two_formulas_is_refused() -> None:
+    with pytest.raises(OptionError, match="--proof is for one formula"):
+        solve("a.cnf", "b.cnf", "--proof", "p")
+
+
+def test_an_input_is_never_overwritten(tmp_path: Path) -> None:
+    formula = tmp_path / "a.cnf"
+    formula.write_text("p cnf 0 0\n")
+    with pytest.raises(OptionError, match="would be overwritten"):
+        solve(str(formula), "--output", f"{tmp_path}/./a.cnf")
+
+
+def test_output_and_proof_in_one_file_are_refused_but_devices_are_fine() -> None:
+    with pytest.raises(OptionError, match="the same file"):
+        solve("a.cnf", "--output", "x", "--proof", "./x")
+    assert solve("a.cnf", "--output", "/dev/null", "--proof", "/dev/null").quiet is False
+
+
+@pytest.mark.parametrize("identity", ["alice", ".name", "alice."])
+def test_an_identity_without_user_or_name_is_refused(identity: str) -> None:
+    with pytest.raises(OptionError, match=r"USER\.NAME"):
+        options.parse("interrupt", [identity], {})
+
+
+def test_a_job_file_is_submitted_alone() -> None:
+    with pytest.raises(OptionError, match="must be the only FILE"):
+        options.parse("submit", ["a.json", "b.cnf"], {})
+
+
+def test_submit_options_keep_what_was_not_said_apart() -> None:
+    parsed = options.parse("submit", ["a.cnf", "--priority", "2.5"], {})
+    assert isinstance(parsed, SubmitOptions)
+    assert (parsed.priority, parsed.max_demand, parsed.wait) == (2.5, None, False)
+
+
+@pytest.mark.parametrize("command", list(options.COMMANDS))
+def test_every_option_has_help_and_one_name_per_command(command: str) -> None:
+    specs = [spec for spec, _ in table(options.COMMANDS[command][1]).values()]
+    assert all(spec.help for spec in specs)
+    assert len({spec.name for spec in specs}) == len(specs)

@@ -1,0 +1,161 @@
+"""A report says of a run what its event log holds, and of a broken log what is left of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mallob_py.cli import main as main_module
+from mallob_py.cli.report import describe
+from mallob_py.service.event_log import Event, EventLog, read_events
+from mallob_py.service.report_tables import VOLUME_INSTANTS, make_report, percentile
+
+
+def story() -> list[tuple[float, int, str, dict[str, Any]]]:
+    """Two ranks, 10 s; job 1 has one worker from 1 s, two from 5 s and ends at 9 s."""
+    accepted = {"job": 1, "user": "alice", "name": "sort", "application": "SAT", "priority": 2.0}
+    ended = {"job": 1, "outcome": "result", "code": 10, "response_s": 8.5, "wallclock_s": 8.0}
+    return [
+        (0.0, 0, "start", {"ranks": 2, "clients": 1, "version": "0", "mode": "simulated"}),
+        (0.25, 0, "refused", {"file": "x.json", "field": "user", "message": "missing"}),
+        (0.5, 0, "accepted", accepted),
+        (0.5, 0, "submitted", {"job": 1, "priority": 2.0, "demand": 1, "client": 0}),
+        (0.9, 0, "balanced", {"job": 1, "latency_s": 0.002}),
+        (1.0, 0, "busy", {}),
+        (1.0, 0, "volume", {"job": 1, "volume": 1, "epoch": 1}),
+        (1.0, 0, "scheduled", {"job": 1, "root": 0, "latency_s": 0.004}),
+        (1.0, 0, "adopted", {"job": 1, "index": 0, "latency_s": 0.001, "created": True}),
+        (5.0, 1, "busy", {}),
+        (5.0, 0, "volume", {"job": 1, "volume": 2, "epoch": 2}),
+        (5.0, 1, "adopted", {"job": 1, "index": 1, "latency_s": 0.003, "created": False}),
+        (9.0, 0, "ended", {**ended, "cpu_s": 12.0, "max_volume": 2, "created_workers": 3}),
+        (9.0, 0, "idle", {}),
+        (9.0, 1, "idle", {}),
+        (10.0, 1, "stop", {}),
+    ]
+
+
+def events() -> list[Event]:
+    return [Event(t, rank, event, fields) for t, rank, event, fields in story()]
+
+
+def write_logs(folder: Path) -> None:
+    for rank in (0, 1):
+        log = EventLog(folder / f"{rank}.jsonl", rank, epoch_start=100.0)
+        for t, author, event, fields in story():
+            if author == rank:
+                log.write(100.0 + t, event, fields)
+        log.close()
+
+
+def test_a_job_row_has_what_the_client_said_and_how_it_ended() -> None:
+    (job,) = make_report(events()).jobs
+    assert (job.name, job.priority, job.outcome, job.code) == ("alice.sort", 2.0, "result", 10)
+    assert (job.response_s, job.wallclock_s, job.cpu_s, job.max_volume) == (8.5, 8.0, 12.0, 2)
+    assert job.mean_volume == pytest.approx(1.5)
+
+
+def test_utilisation_counts_busy_ranks_over_all_ranks() -> None:
+    utilisation = make_report(events()).utilisation
+    assert utilisation.mean == pytest.approx(12 / 20)
+    assert utilisation.bins == pytest.approx([0, 0.5, 0.5, 0.5, 0.5, 1, 1, 1, 1, 0])
+
+
+def test_latencies_are_in_milliseconds_and_name_every_kind() -> None:
+    rows = {row.kind: row for row in make_report(events()).latencies}
+    assert rows["scheduled"].median_ms == pytest.approx(4.0)
+    assert (rows["adopted"].median_ms, rows["adopted"].max_ms) == pytest.approx((1.0, 3.0))
+    assert (rows["started"].count, rows["started"].p99_ms) == (0, None)
+
+
+def test_volumes_are_sampled_over_the_run() -> None:
+    volumes = make_report(events()).volumes
+    assert len(volumes.instants_s) == VOLUME_INSTANTS
+    ((job, samples),) = volumes.jobs
+    assert job == 1
+    assert samples == (None, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, None)
+
+
+def test_reuse_tells_created_from_continued_workers() -> None:
+    reuse = make_report(events()).reuse
+    assert (reuse.created, reuse.reused) == (1, 1)
+    assert reuse.creation_ratio_total == pytest.approx(1.5)
+
+
+def test_a_job_without_an_end_is_unfinished_and_a_busy_rank_is_busy_until_the_end() -> None:
+    report = make_report(events()[:10])
+    assert report.jobs[0].outcome == "unfinished"
+    assert report.jobs[0].mean_volume == pytest.approx(1.0)
+    assert report.utilisation.mean == pytest.approx(4 / 10)
+
+
+@pytest.mark.parametrize("length", range(len(story()) + 1))
+def test_a_log_cut_off_anywhere_gives_a_report(length: int) -> None:
+    assert "Latencies" in describe(make_report(events()[:length]))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([row[2] for row in story()]), st.booleans())))
+def test_events_in_any_order_give_a_report(choices: list[tuple[int, str, bool]]) -> None:
+    fields_of = {event: fields for _, _, event, fields in story()}
+    chosen = [
+        Event(0.5 * t, rank, event, fields_of[event] if with_fields else {"job": "one", "volume": None})
+        for t, (rank, event, with_fields) in enumerate(choices)
+    ]
+    report = make_report(chosen)
+    assert all(0 <= share <= 1 + 1e-9 for share in report.utilisation.bins)
+    assert describe(report)
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
+def test_a_percentile_is_the_smallest_value_that_covers_its_share(values: list[int], share: float) -> None:
+    ordered = sorted(values)
+    chosen = percentile(ordered, share)
+    assert sum(value <= chosen for value in ordered) >= share * len(ordered)
+    assert sum(value < chosen for value in ordered) < share * len(ordered)
+
+
+def test_the_command_reads_all_ranks_and_prints_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_logs(tmp_path)
+    assert main_module.main(["report", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("2 ranks (simulated), 10.00 s, 1 jobs, 1 refused, 0 workers crashed")
+    assert "alice.sort" in printed
+
+
+def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_logs(tmp_path)
+    assert main_module.main(["report", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["utilisation"]["mean"] == pytest.approx(0.6)
+
+
+def test_a_folder_without_logs_gives_an_empty_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main_module.main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("0 ranks (unknown)")
+
+
+def test_a_torn_last_line_is_passed_over_in_silence(tmp_path: Path) -> None:
+    write_logs(tmp_path)
+    complete = len(read_events(tmp_path))
+    with (tmp_path / "1.jsonl").open("ab") as file:
+        file.write(b'{"t": 11.0, "rank": 1, "ev')
+    complaints: list[int] = []
+    assert len(read_events(tmp_path, lambda _, line: complaints.append(line))) == complete
+    assert complaints == []
+
+
+def test_a_bad_line_in_the_middle_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "0.jsonl").write_bytes(b'{"t": 1, "rank": 0, "event": "busy"}\n[]\n{"t": 1}\n\xff\n')
+    assert main_module.main(["report", str(tmp_path)]) == 0
+    assert [
+        f"0.jsonl:{line}" in capsys_line
+        for line, capsys_line in zip((2, 3, 4), capsys.readouterr().err.splitlines(), strict=True)
+    ] == [True, True, True]

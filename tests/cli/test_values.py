@@ -1,0 +1,47 @@
+"""Single option values."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mallob_py.cli import values
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        *(("0", None), ("1024", 1024), ("1k", 1024), ("1.5m", 3 << 19), ("2g", 2 << 30)),
+        *(("2GB", 2 << 30), ("2GiB", 2 << 30), ("7b", 7), (" 1 m ", 1 << 20)),
+    ],
+)
+def test_sizes_have_units(text: str, size_bytes: int | None) -> None:
+    assert values.size_limit_bytes(text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "m", "-1", "1x", "1ii", "inf", "nan", "1e99", "1mm"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        values.size_limit_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "much", ""])
+def test_a_priority_is_positive_and_finite(text: str) -> None:
+    with pytest.raises(ValueError, match="number"):
+        values.priority(text)
+
+
+@pytest.mark.parametrize(("text", "on"), [("1", True), ("Yes", True), ("off", False), ("false", False)])
+def test_switches_in_the_environment(text: str, on: bool) -> None:
+    assert values.switch(text) is on
+
+
+@given(st.text())
+def test_no_text_makes_a_parser_fail_otherwise(text: str) -> None:
+    parsers = [values.duration_limit_s, values.size_limit_bytes, values.count, values.positive_count]
+    for parse in [*parsers, values.priority, values.switch, values.path, values.word]:
+        with contextlib.suppress(ValueError):
+            parse(text)

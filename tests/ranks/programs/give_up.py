@@ -1,0 +1,22 @@
+"""Rank 0 gives up on rank 1: what was queued and what follows is not sent."""
+
+from __future__ import annotations
+
+from turns import join
+
+from mallob_py.runtime.world import leave
+
+transport = join()
+if transport.rank == 0:
+    for _ in range(100):
+        transport.send(1, b"x")
+    assert transport.queue_length(1) > 0
+    transport.give_up_on(1)
+    transport.send(1, b"y")
+    assert transport.queue_length(1) == 0
+    assert not transport.has_pending()
+    assert transport.take_lost() == []
+    print("dropped", flush=True)
+closed = transport.close(timeout_s=0.5)
+assert not (closed and transport.rank == 0)
+leave(transport.rank, 0, closed=True)

@@ -1,0 +1,49 @@
+"""A minimal event loop over the transport, shared by the test programs of this folder."""
+
+from __future__ import annotations
+
+import select
+import sys
+import time
+from collections.abc import Callable
+
+from mallob_py.runtime.transport import Arrival, Transport
+from mallob_py.runtime.world import leave, start_mpi
+
+DEADLINE_S = 60.0
+
+
+def join() -> Transport:
+    return Transport(start_mpi())
+
+
+def run_until(
+    transport: Transport,
+    done: Callable[[], bool],
+    handle: Callable[[Arrival], None],
+    act: Callable[[], None] = lambda: None,
+    park_s: float = 0.05,
+) -> None:
+    """Take turns until `done`; fail loudly when that takes too long."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while True:
+        for arrival in transport.receive():
+            handle(arrival)
+        act()
+        transport.flush()
+        if done():
+            return
+        if time.monotonic() > deadline_s:
+            print(f"rank {transport.rank}: not done in time", file=sys.stderr, flush=True)
+            leave(transport.rank, 3, closed=False)
+        readable, _, _ = select.select([transport.fileno()], [], [], transport.park_timeout_s(park_s))
+        if readable:
+            transport.wake()
+
+
+def end(transport: Transport) -> None:
+    """Close in the agreed way; rank 0 says so on stdout."""
+    closed = transport.close()
+    if transport.rank == 0:
+        print("closed" if closed else "not closed", flush=True)
+    leave(transport.rank, 0 if closed else 4, closed)

@@ -1,0 +1,158 @@
+"""Applications that behave, and ones that do not, for the tests of worker processes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mallob_py.app import Application, InputError, JobInput, Payload, Result, WorkerContext
+
+
+class _NoInput(Application):
+    takes_input = False
+
+    def read(self, job: JobInput) -> Payload:
+        return {}
+
+
+class Answer(_NoInput):
+    name = "ANSWER"
+
+    def run(self, context: WorkerContext) -> Result:
+        return Result(10, [context.index, -context.volume], {"pid": os.getpid(), "threads": context.threads})
+
+
+class Finish(_NoInput):
+    """Finishes deep inside; swallows what unwinds it if so configured."""
+
+    name = "FINISH"
+
+    def run(self, context: WorkerContext) -> Result | None:
+        try:
+            context.finish(Result(20))
+        except BaseException:
+            if not context.configuration.get("swallow"):
+                raise
+        while True:
+            pass
+
+
+class Park(_NoInput):
+    name = "PARK"
+
+    def run(self, context: WorkerContext) -> Result | None:
+        return None
+
+
+class Spin(_NoInput):
+    """Never gives the interpreter away, as a solver does."""
+
+    name = "SPIN"
+
+    def run(self, context: WorkerContext) -> Result:
+        while True:
+            pass
+
+
+class Raise(_NoInput):
+    """Raises what the configuration names."""
+
+    name = "RAISE"
+
+    def run(self, context: WorkerContext) -> Result:
+        match context.configuration["what"]:
+            case "exit":
+                sys.exit(3)
+            case "interrupt":
+                raise KeyboardInterrupt
+            case "memory":
+                return Result(0, np.ones(1 << 30, dtype=np.int64))
+            case "recursion":
+                return self.run(context)
+            case "bad result":
+                return [1, 2]  # type: ignore[return-value]
+            case "wide result":
+                return Result(10, [2**31])
+            case _:
+                raise ValueError("no such luck")
+
+
+class Die(_NoInput):
+    name = "DIE"
+
+    def run(self, context: WorkerContext) -> Result:
+        if context.configuration["how"] == "segfault":
+            ctypes.string_at(0)
+        os._exit(7)
+
+
+class Echo(_NoInput):
+    """Tells its parent of its place; sends each message on, to its children too."""
+
+    name = "ECHO"
+
+    def run(self, context: WorkerContext) -> Result:
+        context.set_demand(5)
+        context.send_to_children(b"hello")
+        while True:
+            for message in context.poll(timeout_s=60):
+                if message.data == b"end":
+                    return Result(0, [context.index, context.volume, *context.children])
+                context.send_to_parent(b"%d:%s:%d" % (message.source, message.data, message.returned))
+
+
+class Sum(Application):
+    """Sums the integers in its files and literals."""
+
+    name = "SUM"
+
+    def check(self, configuration: Mapping[str, Any]) -> None:
+        if "bad" in configuration:
+            raise InputError("'bad' is not an option", "configuration")
+
+    def read(self, job: JobInput) -> Payload:
+        numbers = list(job.literals or ())
+        for path in job.files:
+            if not os.path.exists(path):
+                raise InputError(f"{path}: no such file")
+            with open(path) as file:
+                numbers += [int(word) for word in file.read().split()]
+        return {"numbers": np.array(numbers, dtype=np.int64)}
+
+    def run(self, context: WorkerContext) -> Result:
+        numbers = context.payload["numbers"]
+        assert not numbers.flags.writeable
+        return Result(10, [int(numbers.sum())])
+
+
+class Litter(_NoInput):
+    """Leaves a thread and a child process behind."""
+
+    name = "LITTER"
+
+    def run(self, context: WorkerContext) -> Result:
+        child = subprocess.Popen(["sleep", "1000"], close_fds=False)
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        return Result(10, [os.getpid(), child.pid])
+
+
+class Talk(_NoInput):
+    """Prints, and sends what is no message at all."""
+
+    name = "TALK"
+
+    def run(self, context: WorkerContext) -> Result:
+        for fd in range(3, 64):
+            try:
+                os.write(fd, b"\x05\x00\x00\x00nonsense")
+            except OSError:
+                continue
+        while True:
+            pass

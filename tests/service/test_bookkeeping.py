@@ -1,0 +1,154 @@
+"""Live jobs, arrivals, dependencies and interruptions of one client."""
+
+from __future__ import annotations
+
+import pytest
+
+from mallob_py.service.bookkeeping import JobBook
+from mallob_py.service.errors import JobFileError
+
+
+def test_a_plain_job_is_ready_at_once_and_named_once() -> None:
+    book = JobBook()
+    book.admit(1, "u.a", 0.0, ())
+    assert book.next_deadline() == 0.0
+    assert book.ready(0.0) == [1]
+    assert book.ready(9.0) == []
+    assert book.next_deadline() is None
+    assert "u.a" in book
+    assert book.id_of("u.a") == 1
+
+
+def test_a_second_job_of_a_live_name_is_refused_and_its_error_keeps_off_that_name() -> None:
+    book = JobBook()
+    book.admit(1, "u.a", 0.0, ())
+    with pytest.raises(JobFileError) as caught:
+        book.admit(2, "u.a", 0.0, ())
+    assert (caught.value.field, caught.value.identity) == ("name", None)
+    book.ended(1)
+    book.admit(3, "u.a", 0.0, ())
+    assert len(book) == 1
+
+
+def test_jobs_are_held_until_they_arrive() -> None:
+    book = JobBook()
+    book.admit(1, "u.late", 5.0, ())
+    book.admit(2, "u.later", 7.0, ())
+    assert book.ready(4.9) == []
+    assert book.next_deadline() == 5.0
+    assert book.ready(5.0) == [1]
+    assert book.next_deadline() == 7.0
+
+
+def test_a_job_waits_for_all_it_depends_on_live_or_never_seen() -> None:
+    book = JobBook()
+    book.admit(1, "u.a", 0.0, ())
+    book.admit(2, "u.c", 0.0, ("u.a", "u.b"))
+    assert book.ready(0.0) == [1]
+    book.ended(1)
+    assert book.ready(0.0) == []
+    book.admit(3, "u.b", 0.0, ())
+    assert book.ready(0.0) == [3]
+    book.ended(3)
+    assert book.ready(0.0) == [2]
+
+
+def test_both_arrival_and_dependencies_must_be_met() -> None:
+    book = JobBook()
+    book.admit(1, "u.a", 0.0, ())
+    book.admit(2, "u.b", 9.0, ("u.a",))
+    book.ready(0.0)
+    book.ended(1)
+    assert book.ready(1.0) == []
+    assert book.next_deadline() == 9.0
+    assert book.ready(9.0) == [2]
+
+
+def test_jobs_that_ended_before_satisfy_dependencies_unless_live_again() -> None:
+    book = JobBook(finished=["u.old"])
+    book.admit(1, "u.a", 0.0, ("u.old",))
+    assert book.ready(0.0) == [1]
+    book.admit(2, "u.old", 0.0, ())
+    book.admit(3, "u.b", 0.0, ("u.old",))
+    assert book.ready(0.0) == [2]
+
+
+def test_finished_names_are_bounded() -> None:
+    book = JobBook(finished=["u.x", "u.y", "u.z"], finished_max=2)
+    book.admit(1, "u.a", 0.0, ("u.x",))
+    book.admit(2, "u.b", 0.0, ("u.y",))
+    assert book.ready(0.0) == [2]
+
+
+def test_the_job_that_closes_a_cycle_is_refused() -> None:
+    book = JobBook()
+    book.admit(1, "u.a", 0.0, ("u.b",))
+    book.admit(2, "u.b", 0.0, ("u.c", "u.d"))
+    with pytest.raises(JobFileError, match=r"u\.c -> u\.a -> u\.b -> u\.c") as caught:
+        book.admit(3, "u.c", 0.0, ("u.a",))
+    assert (caught.value.field, caught.value.identity) == ("dependencies", "u.c")
+    book.admit(4, "u.c", 0.0, ())
+    book.admit(5, "u.d", 0.0, ("u.c",))
+    assert book.ready(0.0) == [4]
+
+
+def test_a_job_that_depends_on_itself_is_refused() -> None:
+    with pytest.raises(JobFileError, match=r"u\.a -> u\.a"):
+        JobBook().admit(1, "u.a", 0.0, ("u.a",))
+
+
+def test_a_diamond_is_no_cycle() -> None:
+    book = JobBook()
+    book.admit(1, "u.top", 0.0, ("u.left", "u.right"))
+    book.admit(2, "u.left", 0.0, ("u.base",))
+    book.admit(3, "u.right", 0.0, ("u.base",))
+    book.admit(4, "u.base", 0.0, ())
+    started: list[int] = []
+    for _ in range(3):
+        ready = book.ready(0.0)
+        started += ready
+        for job_id in ready:
+            book.ended(job_id)
+    assert started == [4, 2, 3, 1]
+
+
+def test_interrupting_an_unknown_job_is_refused_without_touching_its_reply() -> None:
+    with pytest.raises(JobFileError) as caught:
+        JobBook().interrupt("u.a", 5)
+    assert (caught.value.field, caught.value.identity) == ("interrupt", None)
+
+
+def test_interruptions_are_settled_when_their_job_ends() -> None:
+    book = JobBook()
+    book.admit(1, "u.a", 0.0, ())
+    assert book.interrupt("u.a", 5) == 1
+    assert book.interrupt("u.a", 6) == 1
+    assert book.ended(1) == [5, 6]
+
+
+def test_a_held_job_may_be_interrupted_and_is_never_ready_afterwards() -> None:
+    book = JobBook()
+    book.admit(1, "u.late", 5.0, ())
+    book.admit(2, "u.waiting", 0.0, ("u.never",))
+    book.interrupt("u.late", 8)
+    book.ended(1)
+    book.interrupt("u.waiting", 9)
+    book.ended(2)
+    assert book.next_deadline() is None
+    assert book.ready(99.0) == []
+    book.admit(3, "u.never", 0.0, ())
+    book.ended(3)
+    assert len(book) == 0
+
+
+def test_a_chain_of_thousands_of_waiting_jobs_is_released_one_by_one() -> None:
+    book = JobBook()
+    count = 5000
+    for index in range(count):
+        book.admit(index, f"u.{index}", 0.0, (f"u.{index + 1}",) if index < count - 1 else ())
+    order: list[int] = []
+    while ready := book.ready(0.0):
+        order += ready
+        for job_id in ready:
+            book.ended(job_id)
+    assert order == list(reversed(range(count)))

@@ -1,0 +1,193 @@
+"""Death at every single step: each job file still gets exactly one reply.
+
+A child process plays a service and kills itself at the n-th moment around its changes to the
+file system (before it, after it, and in the middle of a write); then a second service
+starts on the same folder. This is done for every n until a child survives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mallob_py.service import finished, internal_ids, journal
+from mallob_py.service.directory import JobDirectory
+from mallob_py.service.errors import JobFileError
+from mallob_py.service.job_file import InputUse, JobFile
+from mallob_py.service.reply import JobStatistics, Outcome, result_reply
+
+APPLICATIONS = {"NOOP": InputUse.NONE}
+SURVIVED = 0
+
+
+class Doom:
+    """Stands in for the module `os` and kills the process at a given moment."""
+
+    def __init__(self, moment: int) -> None:
+        self._left = moment
+
+    def watch(self, module: Any) -> None:
+        deadly = {name: self._deadly(getattr(os, name)) for name in ("open", "rename", "replace", "unlink")}
+        deadly["write"] = self._deadly_write
+        module.os = SimpleNamespace(**{**vars(os), **deadly})
+
+    def _tick(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _deadly(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self._tick()
+            result = function(*arguments)
+            self._tick()
+            return result
+
+        return call
+
+    def _deadly_write(self, descriptor: int, data: Any) -> int:
+        self._tick()
+        half = os.write(descriptor, data[: len(data) // 2])
+        self._tick()
+        rest = os.write(descriptor, data[len(data) // 2 :])
+        self._tick()
+        return half + rest
+
+
+def run_service(tmp_path: Path, life: int) -> list[str]:
+    """Answer everything there is; returns the files that were run."""
+    directory = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
+    ran: list[str] = []
+    while batch := directory.take(2):
+        for incoming in batch:
+            ran.append(incoming.file_name)
+            try:
+                job = incoming.parse(APPLICATIONS)
+            except JobFileError as error:
+                directory.refuse(incoming, error)
+                continue
+            assert isinstance(job, JobFile)
+            beside = directory.solution_path(incoming.internal_id, job.identity)
+            outcome = Outcome("result", 10, json.dumps({"life": life}).encode(), bytes(8))
+            inline_max = 0 if job.name == "b" else 10  # the solution of b goes beside its reply
+            reply = result_reply(
+                job, incoming.internal_id, outcome, JobStatistics(), beside, inline_max=inline_max
+            )
+            directory.reply(incoming.internal_id, job.identity, reply)
+    directory.close()
+    return ran
+
+
+def run_doomed_service(tmp_path: Path, moment: int) -> int:
+    child = os.fork()
+    if child == 0:
+        doom = Doom(moment)
+        for module in (journal, finished, internal_ids):
+            doom.watch(module)
+        try:
+            run_service(tmp_path, life=1)
+        finally:
+            os._exit(SURVIVED)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def submit_files(tmp_path: Path) -> None:
+    JobDirectory(tmp_path / "api", tmp_dir=tmp_path).close()
+    inbox = tmp_path / "api" / "jobs.0" / "in"
+    for name in ("a", "b"):
+        (inbox / f"{name}.json").write_text(json.dumps({"user": "u", "name": name, "application": "NOOP"}))
+    (inbox / "bad.json").write_text(json.dumps({"user": "u", "name": "bad", "priority": 0}))
+    (inbox / "ugly.json").write_text(json.dumps([]))
+
+
+EXPECTED = {"u.a.json", "u.b.json", "u.bad.json", "ugly.json.error.json"}
+
+
+def out_files(tmp_path: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (tmp_path / "api/jobs.0/out").iterdir()}
+
+
+def test_kill_at_every_step_leaves_each_file_exactly_one_reply(tmp_path: Path) -> None:
+    moment = 0
+    status = -signal.SIGKILL
+    while status != SURVIVED:
+        moment += 1
+        assert moment < 1000, "the service never came to its end"
+        place = tmp_path / str(moment)
+        place.mkdir()
+        submit_files(place)
+        status = run_doomed_service(place, moment)
+        assert status in (SURVIVED, -signal.SIGKILL)
+        published = out_files(place)
+        ran_again = run_service(place, life=2)
+        final = out_files(place)
+        story = f"killed at moment {moment}"
+        assert {name for name in final if name.endswith(".json")} == EXPECTED, story
+        for name, content in published.items():
+            if name.endswith(".json"):
+                assert final[name] == content, f"{story}: the reply {name} was given twice"
+                assert f"{name.removeprefix('u.')}" not in ran_again, f"{story}: {name} ran again"
+        beside = json.loads(final["u.b.json"])["result"]["solution-file"]
+        assert Path(beside).read_bytes() == bytes(8), story
+        assert os.listdir(place / "api/jobs.0/in") == [], story
+        assert os.listdir(place / "api/jobs.0/journal") == [], story
+        survivor = JobDirectory(place / "api", tmp_dir=place)
+        assert set(survivor.finished) == {"u.a", "u.b"}, story
+        survivor.close()
+    assert moment > 40
+
+
+def test_what_was_accepted_runs_again_in_its_order_before_new_files(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        directory = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
+        for name in ("z", "m", "a"):
+            (directory.path / "in" / name).write_text("{}")
+            directory.take()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    (tmp_path / "api/jobs.0/in/new").write_text("{}")
+    directory = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
+    assert directory.recovered_count == 3
+    taken = directory.take()
+    directory.close()
+    assert [incoming.file_name for incoming in taken] == ["z", "m", "a", "new"]
+    assert [incoming.internal_id for incoming in taken[:3]] == [1, 2, 3]
+    assert taken[3].internal_id > 3
+
+
+def test_ids_of_replied_jobs_do_not_come_again_after_a_kill(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        submit_files(tmp_path)
+        ran = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
+        for incoming in ran.take():
+            ran.refuse(incoming, JobFileError("", "done with"))
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    directory = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
+    (directory.path / "in" / "new").write_text("{}")
+    (incoming,) = directory.take()
+    directory.close()
+    assert incoming.internal_id > len(EXPECTED)
+
+
+@pytest.mark.parametrize("name", ["stranger", "x.job.y", "1.job", "12.other.z"])
+def test_strangers_in_the_journal_do_no_harm(tmp_path: Path, name: str) -> None:
+    JobDirectory(tmp_path / "api", tmp_dir=tmp_path).close()
+    (tmp_path / "api/jobs.0/journal" / name).write_text("?")
+    assert run_service(tmp_path, life=1) == []
+
+
+def test_what_was_being_written_at_the_time_of_death_is_removed(tmp_path: Path) -> None:
+    JobDirectory(tmp_path / "api", tmp_dir=tmp_path).close()
+    (tmp_path / "api/jobs.0/journal/~99").write_text("half a rep")
+    run_service(tmp_path, life=1)
+    assert os.listdir(tmp_path / "api/jobs.0/journal") == []
