@@ -171,9 +171,11 @@ class Rank:
         self.pe.submit(job, parameters, blob, self.now())
         self._execute_effects()
 
-    def interrupt(self, job: int) -> None:
-        self.pe.interrupt(job, self.now())
+    def interrupt(self, job: int) -> bool:
+        """End a job; False if it is not live."""
+        known = self.pe.interrupt(job, self.now())
         self._execute_effects()
+        return known
 
     def stop(self) -> None:
         """End all ranks, this one included."""

@@ -252,6 +252,11 @@ def decode_result(body: bytes) -> ResultBody:
     return _RESULT_DECODER.decode(body)
 
 
+def decode_fields(fields: bytes) -> dict[str, Any]:
+    """The further JSON fields of a result."""
+    return _FIELDS_DECODER.decode(fields or b"{}")
+
+
 # --- codec and frames -------------------------------------------------------
 
 encode = msgspec.msgpack.Encoder().encode
@@ -260,6 +265,7 @@ decode_from_worker: Callable[[bytes], FromWorker] = msgspec.msgpack.Decoder(From
 decode_to_server: Callable[[bytes], ToServer] = msgspec.msgpack.Decoder(ToServer).decode
 decode_from_server: Callable[[bytes], FromServer] = msgspec.msgpack.Decoder(FromServer).decode
 _RESULT_DECODER = msgspec.msgpack.Decoder(ResultBody)
+_FIELDS_DECODER = msgspec.json.Decoder(dict[str, Any])
 
 
 class BrokenStream(Exception):
