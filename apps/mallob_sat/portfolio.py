@@ -107,7 +107,7 @@ _TABLE = (
     Strategy("cadical195", (("stabilizeonly", 1), ("phase", 0), ("seed", 3))),
     Strategy("cadical300"),
     Strategy("glucose4"),
-    Strategy("lingeling"),
+    Strategy("cadical195", (("seed", 5),), phase_seed=5),
     Strategy("ergo"),
     Strategy("cadical153", (("phase", 0), ("seed", 4))),
     Strategy("maplechrono"),

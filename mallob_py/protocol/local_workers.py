@@ -84,11 +84,16 @@ class Worker:
         self.asked_s = 0.0
         self.volume = 1
         self.restarts = 0
-        self.inbox: list[DeliverMessage] = []
+        self.inbox: list[TreeMessage] = []
 
     @property
     def client(self) -> int:
         return self.path[0]
+
+    @property
+    def is_dead(self) -> bool:
+        """Its process died too often: it keeps its place in the tree without one."""
+        return self.state is WorkerState.ACTIVE and not self.has_process
 
     @property
     def parent(self) -> int:
@@ -155,6 +160,14 @@ class LocalWorkers:
             return request.index > 0
         return request.index >= volume
 
+    def is_outdated(self, request: Request) -> bool:
+        """Whether a request that found no taker must go back to its parent to be asked anew.
+
+        It could be carried on while its worker is deserved, but its parent may be gone by now,
+        and then it would look for a PE for ever.
+        """
+        return request.epoch < self._epoch() or self.is_obsolete(request)
+
     def fail(self, request: Request) -> None:
         """Tell the parent that a request is void."""
         self._out.send(request.parent, RequestFailed(request.job, request.index, self._epoch()))
@@ -162,7 +175,7 @@ class LocalWorkers:
     def receive_adopt(self, request: Request, now: float) -> None:
         """Our token has met this request."""
         self._matcher.token_used()
-        if self.is_obsolete(request):
+        if self.active is None and self.is_obsolete(request):
             self.fail(request)
             self._reject_early_offers()
         elif self.active is None:
@@ -461,7 +474,7 @@ class LocalWorkers:
         worker.is_running = True
         self._out.log("started", job=worker.job, index=worker.index, latency_s=now - worker.asked_s)
         for message in worker.inbox:
-            self._out.act(message)
+            self._deliver(worker, message)
         worker.inbox.clear()
         if worker.index == 0:
             self._out.send(worker.client, RootStarted(worker.job))
@@ -496,6 +509,7 @@ class LocalWorkers:
                 self.update_token()
             return
         worker.restarts += 1
+        worker.is_running = False
         if worker.restarts <= self._config.restarts_max:
             worker.number = self._next_number
             self._next_number += 1
@@ -542,12 +556,14 @@ class LocalWorkers:
 
     def receive_message(self, source: int, message: TreeMessage) -> None:
         worker = self._active_in(message.target)
-        if worker is None or worker.job != message.job:
+        if worker is None or worker.job != message.job or worker.is_dead:
             if not message.returned:
                 self._out.send(source, message.back())
             return
-        delivery = DeliverMessage(worker.number, message.source_index, message.data, message.returned)
         if worker.is_running and worker.state is WorkerState.ACTIVE:
-            self._out.act(delivery)
+            self._deliver(worker, message)
         elif len(worker.inbox) < _INBOX_MAX:
-            worker.inbox.append(delivery)
+            worker.inbox.append(message)
+
+    def _deliver(self, worker: Worker, message: TreeMessage) -> None:
+        self._out.act(DeliverMessage(worker.number, message.source_index, message.data, message.returned))

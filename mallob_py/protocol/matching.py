@@ -75,22 +75,22 @@ class PrefixSumMatcher:
     """One PE's part of the matching: leaf, inner node of the rank tree, and meeting place.
 
     The PE says what it wants with `ask`, `withdraw`, `carry` and `offer_token`; it hears of
-    matches by `Adopt` and `TokenReturned` messages. `is_obsolete(request)` tells whether a
-    request carried here is void by now, `on_obsolete(request)` is told so.
+    matches by `Adopt` and `TokenReturned` messages. `is_outdated(request)` tells whether a
+    request carried here has to go back to its parent, `on_outdated(request)` sends it there.
     """
 
     def __init__(
         self,
         out: Outbox,
         delay_s: float,
-        is_obsolete: Callable[[Request], bool],
-        on_obsolete: Callable[[Request], None],
+        is_outdated: Callable[[Request], bool],
+        on_outdated: Callable[[Request], None],
     ) -> None:
         self._out = out
         self._place = place_of(out.rank, out.size)
         self._delay_s = delay_s
-        self._is_obsolete = is_obsolete
-        self._on_obsolete = on_obsolete
+        self._is_outdated = is_outdated
+        self._on_outdated = on_outdated
         self._asks: dict[tuple[int, int], Request] = {}
         self._carried: list[Request] = []
         self._own_requests = 0
@@ -126,6 +126,9 @@ class PrefixSumMatcher:
 
     def carry(self, request: Request) -> None:
         """Let a single request that found no taker take part again from here."""
+        if self._is_outdated(request):
+            self._on_outdated(request)
+            return
         self._carried.append(
             msgspec.structs.replace(
                 request, subtree=request.index, position=0, count=1, hops=request.hops + 1
@@ -141,15 +144,15 @@ class PrefixSumMatcher:
         """Our granted token has come to something, or back."""
         self.token_granted = False
 
-    def drop_obsolete(self) -> None:
-        """Give up carried requests that a new epoch has made void."""
+    def drop_outdated(self) -> None:
+        """Give up carried requests in a new epoch."""
         if not self._carried:
             return
         kept = []
         for request in self._carried:
-            if self._is_obsolete(request):
+            if self._is_outdated(request):
                 self._own_requests -= 1
-                self._on_obsolete(request)
+                self._on_outdated(request)
             else:
                 kept.append(request)
         self._carried = kept

@@ -80,8 +80,8 @@ class PE:
         self.matcher = PrefixSumMatcher(
             self._out,
             config.matching_delay_s,
-            is_obsolete=lambda request: self.workers.is_obsolete(request),
-            on_obsolete=lambda request: self.workers.fail(request),
+            is_outdated=lambda request: self.workers.is_outdated(request),
+            on_outdated=lambda request: self.workers.fail(request),
         )
         self.workers = LocalWorkers(
             self._out, config, self.matcher, self.balancer.volume, lambda: self.balancer.epoch
@@ -190,7 +190,7 @@ class PE:
             self._out.act(JobOver(job))
         self.workers.on_epoch(now, ended)
         self.client.on_epoch(now, changed)
-        self.matcher.drop_obsolete()
+        self.matcher.drop_outdated()
         while self._parked and self._parked[0][0] <= self.balancer.epoch:
             _, _, source, message = heapq.heappop(self._parked)
             self._handle(source, message, now)
