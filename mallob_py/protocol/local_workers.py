@@ -120,7 +120,8 @@ class LocalWorkers:
         self.suspended: OrderedDict[int, Worker] = OrderedDict()
         #: jobs whose suspended worker is kept free for them, and until when
         self._holds: dict[int, float] = {}
-        self._early_offers: list[tuple[int, Offer]] = []
+        #: answers to a bulk request of which we are to be a part, quicker than our own adoption
+        self._early: list[tuple[int, Offer | RequestFailed]] = []
         self._next_number = 0
         self._next_context = 0
 
@@ -177,7 +178,7 @@ class LocalWorkers:
         self._matcher.token_used()
         if self.active is None and self.is_obsolete(request):
             self.fail(request)
-            self._reject_early_offers()
+            self._reject_early()
         elif self.active is None:
             self.adopt(request, now)
         elif request.hops >= self._config.hops_max:
@@ -188,7 +189,7 @@ class LocalWorkers:
 
     def receive_token_back(self) -> None:
         self._matcher.token_used()
-        self._reject_early_offers()
+        self._reject_early()
         self.update_token()
 
     def receive_query(self, request: Request, now: float) -> None:
@@ -242,9 +243,12 @@ class LocalWorkers:
             request.parent,
             Offer(request.job, index, worker.context, self._epoch(), request.asked_s, created),
         )
-        offers, self._early_offers = self._early_offers, []
-        for source, offer in offers:
-            self.receive_offer(source, offer)
+        early, self._early = self._early, []
+        for source, message in early:
+            if isinstance(message, Offer):
+                self.receive_offer(source, message)
+            else:
+                self.receive_failed(source, message, now)
         worker.seats.fit(worker.volume, self._epoch(), now)
         self.update_token()
 
@@ -394,7 +398,7 @@ class LocalWorkers:
             worker.seats.close()
             self._out.log("idle")
             self._terminate(worker)
-        self._reject_early_offers(job)
+        self._reject_early(job)
 
     def _terminate(self, worker: Worker) -> None:
         if worker.has_process:
@@ -407,8 +411,7 @@ class LocalWorkers:
         worker = self.active
         if worker is None:
             if self._matcher.token_granted:
-                # Part of a bulk request: the child was quicker than our own adoption.
-                self._early_offers.append((source, offer))
+                self._early.append((source, offer))
             else:
                 self._out.send(source, Rejected(offer.job, offer.index, offer.context))
         elif worker.job != offer.job or worker.seats.seat(offer.index) is None:
@@ -416,14 +419,20 @@ class LocalWorkers:
         elif worker.seats.receive_offer(source, offer, worker.volume, self._epoch()):
             self._update_process(worker)
 
-    def _reject_early_offers(self, job: int | None = None) -> None:
+    def _reject_early(self, job: int | None = None) -> None:
+        """We will not be the parent of those who took us for it (all of them, or of one job)."""
         kept = []
-        for source, offer in self._early_offers:
-            if job is None or offer.job == job:
-                self._out.send(source, Rejected(offer.job, offer.index, offer.context))
-            else:
-                kept.append((source, offer))
-        self._early_offers = kept
+        for source, message in self._early:
+            if job is not None and message.job != job:
+                kept.append((source, message))
+            elif isinstance(message, Offer):
+                self._out.send(source, Rejected(message.job, message.index, message.context))
+        self._early = kept
+
+    @property
+    def early_count(self) -> int:
+        """Answers that wait for our adoption (for checks)."""
+        return len(self._early)
 
     def parent_of(self, job: int, index: int) -> Worker | None:
         """The active worker here that is the parent of that child, if any."""
@@ -436,8 +445,10 @@ class LocalWorkers:
         if (worker := self.parent_of(message.job, message.index)) is not None:
             worker.seats.receive_denied(source, message.index, worker.volume, self._epoch())
 
-    def receive_failed(self, message: RequestFailed, now: float) -> None:
-        if (worker := self.parent_of(message.job, message.index)) is not None:
+    def receive_failed(self, source: int, message: RequestFailed, now: float) -> None:
+        if self.active is None and self._matcher.token_granted:
+            self._early.append((source, message))
+        elif (worker := self.parent_of(message.job, message.index)) is not None:
             worker.seats.receive_failed(message.index, worker.volume, self._epoch(), now)
 
     def receive_left(self, source: int, message: ChildLeft, now: float) -> None:

@@ -259,7 +259,7 @@ class PE:
             case RequestFailed(index=0):
                 self.client.receive_failed(message, now)
             case RequestFailed():
-                self.workers.receive_failed(message, now)
+                self.workers.receive_failed(source, message, now)
             case ChildLeft(index=0):
                 self.client.receive_left(source, message, now)
             case ChildLeft():

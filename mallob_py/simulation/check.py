@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from mallob_py.protocol.local_workers import Worker, WorkerState
 
 if TYPE_CHECKING:
-    from mallob_py.simulation.cluster import Cluster
+    from mallob_py.simulation.cluster import Cluster, Process
 
 
 def check_invariants(cluster: Cluster) -> None:
@@ -61,10 +62,9 @@ def _check_trees(cluster: Cluster, volumes: dict[int, int]) -> None:
         client = cluster.submitted[job]
         for index, (rank, worker) in tree.items():
             assert worker.state is WorkerState.ACTIVE, f"job {job} worker {index} is {worker.state}"
-            process = cluster.processes[rank, worker.number]
-            assert process.is_started and not process.is_suspended and process.index == index
-            assert process.volume == volumes[job], f"job {job} worker {index} thinks v={process.volume}"
-            assert set(process.children) == {c for c in (2 * index + 1, 2 * index + 2) if c in tree}
+            process = None if worker.is_dead else cluster.processes[rank, worker.number]
+            if process is not None:
+                _check_process(process, index, volumes[job], tree)
             if index == 0:
                 seat = cluster.pes[client].client.jobs[job].seats.seat(0)
                 parent_rank = client
@@ -76,6 +76,14 @@ def _check_trees(cluster: Cluster, volumes: dict[int, int]) -> None:
             assert seat is not None and (seat.rank, seat.context) == (rank, worker.context)
 
 
+def _check_process(process: Process, index: int, volume: int, tree: Collection[int]) -> None:
+    """The worker's process runs and knows its place."""
+    assert process.is_started
+    assert not process.is_suspended
+    assert (process.index, process.volume) == (index, volume)
+    assert set(process.children) == {child for child in (2 * index + 1, 2 * index + 2) if child in tree}
+
+
 def _check_idle(cluster: Cluster) -> None:
     """The tree's root knows of exactly the idle PEs, and of no open request."""
     idle = sum(pe.workers.active is None for pe in cluster.pes)
@@ -85,7 +93,7 @@ def _check_idle(cluster: Cluster) -> None:
 
 def _check_nothing_left(cluster: Cluster, live: set[int]) -> None:
     """No trace of ended jobs; caches within their bounds; no process without a worker."""
-    held = set()
+    held: set[tuple[int, int]] = set()
     for pe in cluster.pes:
         workers = list(pe.workers.suspended.values())
         assert len(workers) <= cluster.config.job_cache
@@ -93,6 +101,7 @@ def _check_nothing_left(cluster: Cluster, live: set[int]) -> None:
             workers.append(pe.workers.active)
         for worker in workers:
             assert worker.job in live, f"rank {pe.rank} keeps a worker of job {worker.job}"
-            held.add((pe.rank, worker.number))
-        assert not pe.workers._early_offers, "an offer waits for ever"
+            if not worker.is_dead:
+                held.add((pe.rank, worker.number))
+        assert not pe.workers.early_count, "an answer waits for ever"
     assert set(cluster.processes) == held, "processes without workers"
