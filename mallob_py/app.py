@@ -156,7 +156,7 @@ class Application(ABC):
     #: False: `files` and `literals` are refused and `read` is never called with any
     takes_input: ClassVar[bool] = True
 
-    def check(self, configuration: Mapping[str, Any]) -> None:
+    def check(self, configuration: Mapping[str, Any]) -> None:  # noqa: B027 (optional)
         """Refuse a job's `configuration` with an `InputError` (called before `read`)."""
 
     @abstractmethod

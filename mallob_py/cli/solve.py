@@ -127,9 +127,7 @@ class SolveDesk:
         file = self._files[0]
         self._tell(f"mallob-py: {file} on {self._rank.size} rank{'s' * (self._rank.size > 1)}")
         path = str(self._rank.transfer.path_of(str(self._job)))
-        self._rank.pool.read(
-            self._job, wire.Read(_APPLICATION, (file,), None, {}, path, INLINE_BYTES_MAX)
-        )
+        self._rank.pool.read(self._job, wire.Read(_APPLICATION, (file,), None, {}, path, INLINE_BYTES_MAX))
 
     def worker_event(self, event: events.WorkerEvent, now: float) -> None:
         match event:

@@ -47,9 +47,7 @@ def local_volumes(size: int, ageing_s: float) -> VolumeRule:
             if len(events) > size
             else None,
         )
-        return {
-            event.job: volume for event, volume in zip(events, volumes.tolist(), strict=True) if volume
-        }
+        return {event.job: volume for event, volume in zip(events, volumes.tolist(), strict=True) if volume}
 
     return rule
 

@@ -164,9 +164,7 @@ class Client:
         """Take a job in. It will end with exactly one `JobEnded`."""
         self._now = now
         assert job not in self.jobs, f"job {job} is here already"
-        seats = Seats(
-            self._out, self._config, self._port, job, (self._out.rank,), _CLIENT_CONTEXT, (0,)
-        )
+        seats = Seats(self._out, self._config, self._port, job, (self._out.rank,), _CLIENT_CONTEXT, (0,))
         seats.blob = blob
         record = self.jobs[job] = ClientJob(job, parameters, seats, now)
         self._out.log("submitted", job=job, priority=parameters.priority, demand=self._demand_max(record))
@@ -324,9 +322,7 @@ class Client:
         self._deadline = None
         record.seats.close()
         self._balancer.author(
-            JobEvent(
-                record.job, _FINAL_VERSION, 0, record.parameters.priority, record.submitted_s
-            )
+            JobEvent(record.job, _FINAL_VERSION, 0, record.parameters.priority, record.submitted_s)
         )
         stats = record.stats(self._now)
         self._out.log(

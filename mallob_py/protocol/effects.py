@@ -28,14 +28,14 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
     """Base of all effects."""
 
 
-class Send(Effect):
+class Send(Effect, frozen=True):
     """Deliver `message` to rank `dest` (never the own one)."""
 
     dest: int
     message: AnyMessage
 
 
-class FetchBlob(Effect):
+class FetchBlob(Effect, frozen=True):
     """Bring the description to this host; then call `blob_ready`.
 
     `sources` are the ranks to get it from where it is not here yet: the parent, which may
@@ -47,13 +47,13 @@ class FetchBlob(Effect):
     sources: tuple[int, ...]
 
 
-class JobOver(Effect):
+class JobOver(Effect, frozen=True):
     """The job is over for everybody: nothing of it is needed here any more."""
 
     job: int
 
 
-class StartWorker(Effect):
+class StartWorker(Effect, frozen=True):
     """Start a worker's process; then call `worker_started`."""
 
     worker: int
@@ -63,13 +63,13 @@ class StartWorker(Effect):
     blob: Blob
 
 
-class SuspendWorker(Effect):
+class SuspendWorker(Effect, frozen=True):
     """Stop the worker's process where it is."""
 
     worker: int
 
 
-class ResumeWorker(Effect):
+class ResumeWorker(Effect, frozen=True):
     """Let a suspended worker's process go on, with this place in the tree."""
 
     worker: int
@@ -77,13 +77,13 @@ class ResumeWorker(Effect):
     volume: int
 
 
-class TerminateWorker(Effect):
+class TerminateWorker(Effect, frozen=True):
     """End the worker's process."""
 
     worker: int
 
 
-class UpdateWorker(Effect):
+class UpdateWorker(Effect, frozen=True):
     """Tell a running worker its volume and the indices of its children."""
 
     worker: int
@@ -91,7 +91,7 @@ class UpdateWorker(Effect):
     children: tuple[int, ...]
 
 
-class DeliverMessage(Effect):
+class DeliverMessage(Effect, frozen=True):
     """Hand a tree message to a worker's process."""
 
     worker: int
@@ -112,7 +112,7 @@ class JobStats(msgspec.Struct, frozen=True):
     max_volume: int
 
 
-class JobEnded(Effect):
+class JobEnded(Effect, frozen=True):
     """A job taken in here has ended: exactly one for each submitted job."""
 
     job: int
@@ -122,7 +122,7 @@ class JobEnded(Effect):
     stats: JobStats
 
 
-class Log(Effect):
+class Log(Effect, frozen=True):
     """One line of the event log."""
 
     event: str

@@ -564,7 +564,6 @@ class LocalWorkers:
                 )
                 self._out.send(seat.rank, message)
 
-
     def receive_message(self, source: int, message: TreeMessage) -> None:
         worker = self._active_in(message.target)
         if worker is None or worker.job != message.job or worker.is_dead:

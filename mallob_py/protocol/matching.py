@@ -108,7 +108,8 @@ class PrefixSumMatcher:
 
     def ask(self, request: Request) -> None:
         """Ask for the workers of a bulk request, in place of an earlier unmatched one for them."""
-        assert request.position == 0 and request.count >= 1
+        assert request.position == 0
+        assert request.count >= 1
         key = (request.job, request.subtree)
         if (known := self._asks.get(key)) is not None:
             self._own_requests -= known.count
@@ -234,10 +235,7 @@ class PrefixSumMatcher:
         workers it does get will ask for those below them.
         """
         while amount:
-            if self._carried:
-                request = self._carried.pop(0)
-            else:
-                request = self._asks.pop(next(iter(self._asks)))
+            request = self._carried.pop(0) if self._carried else self._asks.pop(next(iter(self._asks)))
             self._own_requests -= request.count
             count = min(amount, request.count)
             launched = msgspec.structs.replace(request, count=count, base=number)

@@ -16,7 +16,7 @@ from mallob_py.protocol.rank_tree import index_in_subtree
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of all messages."""
+    """Base of all messages. (Subclasses repeat `frozen`: type checkers do not inherit it.)"""
 
 
 class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -44,13 +44,13 @@ class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 # --- balancing (balancing.py) ---------------------------------------------------------------
 
 
-class Events(Message, tag=1):
+class Events(Message, frozen=True, tag=1):
     """News on jobs, on their way up the tree of ranks."""
 
     events: tuple[JobEvent, ...]
 
 
-class Epoch(Message, tag=2):
+class Epoch(Message, frozen=True, tag=2):
     """One balancing result on its way down: the news that every PE applies as number `epoch`."""
 
     epoch: int
@@ -60,7 +60,7 @@ class Epoch(Message, tag=2):
 # --- matching (matching.py) -----------------------------------------------------------------
 
 
-class Request(Message, tag=3):
+class Request(Message, frozen=True, tag=3):
     """Wanted: worker number `position` (in level order) of the subtree below index `subtree`.
 
     One bulk request asks for `count` such workers; number `position` of them meets its idle
@@ -89,14 +89,14 @@ class Request(Message, tag=3):
         return self.path[-1]
 
 
-class Supply(Message, tag=4):
+class Supply(Message, frozen=True, tag=4):
     """Change in the numbers of unmatched requests and idle tokens in the sender's subtree."""
 
     requests: int
     tokens: int
 
 
-class Grant(Message, tag=5):
+class Grant(Message, frozen=True, tag=5):
     """Matching numbers for `requests` requests and `tokens` tokens of the receiver's subtree."""
 
     first_request: int
@@ -105,45 +105,45 @@ class Grant(Message, tag=5):
     tokens: int
 
 
-class MeetRequest(Message, tag=6):
+class MeetRequest(Message, frozen=True, tag=6):
     """A request with its matching number, to the rank where it meets its token."""
 
     number: int
     request: Request
 
 
-class MeetToken(Message, tag=7):
+class MeetToken(Message, frozen=True, tag=7):
     """The sender's idle token with its matching number, to the rank where it meets its request."""
 
     number: int
 
 
-class VoidRequest(Message, tag=8):
+class VoidRequest(Message, frozen=True, tag=8):
     """No request comes under this number: it was withdrawn while the number was on its way."""
 
     number: int
 
 
-class VoidToken(Message, tag=9):
+class VoidToken(Message, frozen=True, tag=9):
     """No token comes under this number: that PE found work while the number was on its way."""
 
     number: int
 
 
-class Adopt(Message, tag=10):
+class Adopt(Message, frozen=True, tag=10):
     """To an idle PE: run this worker."""
 
     request: Request
 
 
-class TokenReturned(Message, tag=11):
+class TokenReturned(Message, frozen=True, tag=11):
     """To an idle PE: nothing came of your token; take part in the matching again."""
 
 
 # --- job trees (job_tree.py) ----------------------------------------------------------------
 
 
-class Offer(Message, tag=12):
+class Offer(Message, frozen=True, tag=12):
     """To the parent (for index 0: to the client): I run worker `index` from now on."""
 
     job: int
@@ -154,7 +154,7 @@ class Offer(Message, tag=12):
     created: bool
 
 
-class Accepted(Message, tag=13):
+class Accepted(Message, frozen=True, tag=13):
     """To the child: you are in the tree. `past` are past workers of its subtree."""
 
     job: int
@@ -166,7 +166,7 @@ class Accepted(Message, tag=13):
     blob: Blob | None
 
 
-class Rejected(Message, tag=14):
+class Rejected(Message, frozen=True, tag=14):
     """To the child: that place is not free (any more)."""
 
     job: int
@@ -174,7 +174,7 @@ class Rejected(Message, tag=14):
     context: int
 
 
-class Described(Message, tag=15):
+class Described(Message, frozen=True, tag=15):
     """To the child: here is the job's description (where `Accepted` did not have it yet)."""
 
     job: int
@@ -182,7 +182,7 @@ class Described(Message, tag=15):
     blob: Blob
 
 
-class ChildLeft(Message, tag=16):
+class ChildLeft(Message, frozen=True, tag=16):
     """To the parent: the worker you accepted had left its place before your acceptance."""
 
     job: int
@@ -190,7 +190,7 @@ class ChildLeft(Message, tag=16):
     context: int
 
 
-class RequestFailed(Message, tag=17):
+class RequestFailed(Message, frozen=True, tag=17):
     """To the parent: your request for `index` is void as of `epoch`; ask again if need be."""
 
     job: int
@@ -198,20 +198,20 @@ class RequestFailed(Message, tag=17):
     epoch: int
 
 
-class Query(Message, tag=18):
+class Query(Message, frozen=True, tag=18):
     """To a PE that once ran worker `index`: resume it if you can (answer: Offer or Denied)."""
 
     request: Request
 
 
-class Denied(Message, tag=19):
+class Denied(Message, frozen=True, tag=19):
     """To the parent: I cannot resume that worker now."""
 
     job: int
     index: int
 
 
-class Release(Message, tag=20):
+class Release(Message, frozen=True, tag=20):
     """To a PE with a suspended worker of this job: it will not be resumed for now."""
 
     job: int
@@ -225,7 +225,7 @@ class PastWorker(msgspec.Struct, frozen=True, array_like=True, gc=False):
     epoch: int
 
 
-class Remember(Message, tag=21):
+class Remember(Message, frozen=True, tag=21):
     """To the nearest ancestor that stays in the tree: past workers of the sender's subtree."""
 
     job: int
@@ -233,7 +233,7 @@ class Remember(Message, tag=21):
     past: tuple[PastWorker, ...]
 
 
-class TreeMessage(Message, tag=22):
+class TreeMessage(Message, frozen=True, tag=22):
     """Bytes from worker to worker along the job tree, for context `target` of the receiver.
 
     `returned`: it comes back to its sender, since its receiver has left.
@@ -257,20 +257,20 @@ class TreeMessage(Message, tag=22):
 # --- to the client of a job (client.py) -----------------------------------------------------
 
 
-class RootStarted(Message, tag=23):
+class RootStarted(Message, frozen=True, tag=23):
     """The root worker's process runs: budgets count from here."""
 
     job: int
 
 
-class DemandChanged(Message, tag=24):
+class DemandChanged(Message, frozen=True, tag=24):
     """The application at the root wants `demand` workers."""
 
     job: int
     demand: int
 
 
-class ResultFound(Message, tag=25):
+class ResultFound(Message, frozen=True, tag=25):
     """A worker has finished the job; `body` is opaque to all PEs but the client."""
 
     job: int
@@ -278,7 +278,7 @@ class ResultFound(Message, tag=25):
     body: bytes
 
 
-class WorkerFailed(Message, tag=26):
+class WorkerFailed(Message, frozen=True, tag=26):
     """The application cannot go on: `reason` goes into the reply."""
 
     job: int

@@ -224,7 +224,7 @@ class PE:
                 self.matcher.receive_void(message)
             case TokenReturned():
                 self.workers.receive_token_back()
-            case (Adopt() | Query()) if message.request.epoch > self.balancer.epoch:
+            case Adopt() | Query() if message.request.epoch > self.balancer.epoch:
                 self._park(message.request.epoch, source, message)
             case Adopt():
                 self.workers.receive_adopt(message.request, now)

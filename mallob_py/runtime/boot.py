@@ -82,9 +82,7 @@ def run_rank(
     `make_desk(rank)` opens this rank's desk, or gives None; it may raise DeskError.
     """
     stop_bell = StopBell(stop_signals())
-    server = ForkServer.start(
-        settings.preload, WorkerLimits(memory_limit_bytes=settings.memory_limit_bytes)
-    )
+    server = ForkServer.start(settings.preload, WorkerLimits(memory_limit_bytes=settings.memory_limit_bytes))
     try:
         world = start_mpi()
     except LaunchError:

@@ -18,7 +18,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -65,9 +65,7 @@ class Stop(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=50):
     """All ranks end now."""
 
 
-AnyWireMessage: TypeAlias = (
-    AnyMessage | BlobNeeded | BlobHere | BlobWanted | BlobMissing | ChunkTaken | Stop
-)
+AnyWireMessage: TypeAlias = AnyMessage | BlobNeeded | BlobHere | BlobWanted | BlobMissing | ChunkTaken | Stop
 _decode = msgspec.msgpack.Decoder(AnyWireMessage).decode
 _TRANSFER = (BlobNeeded, BlobHere, BlobWanted, BlobMissing, ChunkTaken)
 
@@ -91,7 +89,7 @@ class Desk(Protocol):
 class Journal(Protocol):
     """The event log."""
 
-    def write(self, now: float, event: str, fields: dict[str, object]) -> None: ...
+    def write(self, now: float, event: str, fields: Mapping[str, object]) -> None: ...
 
     def flush(self) -> None: ...
 

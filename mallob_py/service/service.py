@@ -109,7 +109,7 @@ class Service:
             else:
                 self._accept(incoming.internal_id, request, now)
         except JobFileError as error:
-            if error.identity in self._book:
+            if error.identity is not None and error.identity in self._book:
                 # That identity's reply belongs to the live job.
                 error = JobFileError(error.field, error.message)
             self._directory.refuse(incoming, error)

@@ -20,7 +20,9 @@ def check_invariants(cluster: Cluster) -> None:
         _check_idle(cluster)
         _check_nothing_left(cluster, live)
     except AssertionError as error:
-        raise AssertionError(f"seed {cluster.seed}, m {cluster.size}, t {cluster.now:.6f}: {error}") from error
+        raise AssertionError(
+            f"seed {cluster.seed}, m {cluster.size}, t {cluster.now:.6f}: {error}"
+        ) from error
 
 
 def _check_jobs(cluster: Cluster) -> set[int]:
@@ -73,7 +75,8 @@ def _check_trees(cluster: Cluster, volumes: dict[int, int]) -> None:
                 seat = parent.seats.seat(index)
                 assert worker.parent_context == parent.context
             assert worker.parent == parent_rank, f"job {job} worker {index} has a wrong parent"
-            assert seat is not None and (seat.rank, seat.context) == (rank, worker.context)
+            assert seat is not None
+            assert (seat.rank, seat.context) == (rank, worker.context), f"job {job}: seat {index} differs"
 
 
 def _check_process(process: Process, index: int, volume: int, tree: Collection[int]) -> None:

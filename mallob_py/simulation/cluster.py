@@ -223,7 +223,9 @@ class Cluster:
             case Log(event, fields):
                 self.logs.append((self.now, rank, event, fields))
             case FetchBlob(job):
-                self._later(self._delays.fetch_s, lambda: self.call(rank, lambda pe: pe.blob_ready(job, self.now)))
+                self._later(
+                    self._delays.fetch_s, lambda: self.call(rank, lambda pe: pe.blob_ready(job, self.now))
+                )
             case StartWorker(worker):
                 process = self.processes[rank, worker] = Process(effect)
                 self._later(self._delays.process_start_s, lambda: self._started(rank, worker, process))
@@ -233,7 +235,9 @@ class Cluster:
                 process = self.processes[rank, worker]
                 process.is_suspended, process.index, process.volume = False, index, volume
                 if process.is_started:
-                    self._later((0.0, 0.0), lambda: self.call(rank, lambda pe: pe.worker_started(worker, self.now)))
+                    self._later(
+                        (0.0, 0.0), lambda: self.call(rank, lambda pe: pe.worker_started(worker, self.now))
+                    )
             case TerminateWorker(worker):
                 self.processes.pop((rank, worker), None)
             case UpdateWorker(worker, volume, children):
@@ -293,7 +297,8 @@ class Cluster:
         """Run until quiescent, at most `within_s` of virtual time."""
         limit_s = self.now + within_s
         while not self.is_quiescent():
-            assert self._heap and self._heap[0][0] <= limit_s, f"no rest within {within_s} s (seed {self.seed})"
+            due = bool(self._heap) and self._heap[0][0] <= limit_s
+            assert due, f"no rest within {within_s} s (seed {self.seed})"
             when_s, _, action = heapq.heappop(self._heap)
             self.now = when_s
             action()

@@ -1,7 +1,7 @@
 """Play random scenarios until told to stop; print every failing seed and how to replay it.
 
-    python -m mallob_py.simulation.fuzz --seconds 60        as many seeds as fit
-    python -m mallob_py.simulation.fuzz --seed 4711         this one, with its traceback
+python -m mallob_py.simulation.fuzz --seconds 60        as many seeds as fit
+python -m mallob_py.simulation.fuzz --seed 4711         this one, with its traceback
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def play(seed: int) -> str | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="stop after this time")
     parser.add_argument("--first", type=int, default=0, help="seed to begin with")
     parser.add_argument("--seed", type=int, help="replay this one seed")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.pe import PE
 from mallob_py.simulation.check import check_invariants
-from mallob_py.simulation.cluster import Cluster, Delays
+from mallob_py.simulation.cluster import Action, Cluster, Delays
 
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 32, 64)
 
@@ -29,14 +30,12 @@ class Scenario:
                 matching_delay_s=choose.choice((0.0, 0.0003, 0.005)),
                 reuse_patience_s=choose.choice((0.0005, 0.005, 0.05)),
             ),
-            Delays(
-                message_s=(1e-5, longest_s), process_start_s=(0.0, longest_s), fetch_s=(0.0, longest_s)
-            ),
+            Delays(message_s=(1e-5, longest_s), process_start_s=(0.0, longest_s), fetch_s=(0.0, longest_s)),
         )
         self._span_s = choose.choice((0.01, 0.1, 1.0))
         self._clients = [choose.randrange(size) for _ in range(choose.choice((1, 1, 2, 4)))]
         for job in range(1, choose.choice((1, 3, 10, 40)) + 1):
-            self.cluster.at(choose.uniform(0, self._span_s), lambda job=job: self._submit(job))  # type: ignore[misc]
+            self.cluster.at(choose.uniform(0, self._span_s), partial(self._submit, job))
 
     def run(self) -> None:
         """Play everything that was planned, checking at each rest; then end all jobs and check again."""
@@ -63,11 +62,11 @@ class Scenario:
         )
         for _ in range(choose.choice((0, 1, 3))):
             deed = choose.choice((self._demand, self._crash, self._chat, self._chat))
-            self._soon(lambda deed=deed: deed(job))  # type: ignore[misc]
-        self._soon(lambda: choose.choice((self._answer, self._answer, self._fail, self._interrupt))(job))
+            self._soon(partial(deed, job))
+        self._soon(partial(choose.choice((self._answer, self._answer, self._fail, self._interrupt)), job))
 
-    def _soon(self, deed: object) -> None:
-        self.cluster.at(self.cluster.now + self._random.uniform(0, self._span_s), deed)  # type: ignore[arg-type]
+    def _soon(self, deed: Action) -> None:
+        self.cluster.at(self.cluster.now + self._random.uniform(0, self._span_s), deed)
 
     def _any_worker(self, job: int) -> tuple[int, int] | None:
         running = self.cluster.running(job)
