@@ -90,6 +90,8 @@ class ClientJob:
         self.volume = 0
         self.max_volume = 0
         self.cpu_s = 0.0
+        #: when to ask for all the workers that the job may have
+        self.grow_at_s = math.inf
         self._counted_until_s = now
 
     def count(self, now: float, threads: int) -> None:
@@ -112,9 +114,9 @@ class ClientJob:
 
     def deadline(self, threads: int) -> float:
         """When a limit will be reached at the present volume."""
-        if self.started_s is None:
-            return math.inf
         deadline = math.inf
+        if self.started_s is None:
+            return deadline
         if self.parameters.wallclock_limit_s:
             deadline = self.started_s + self.parameters.wallclock_limit_s
         if self.parameters.cpu_limit_s and self.volume:
@@ -245,7 +247,6 @@ class Client:
             record.scheduled_s = now
             latency_s = now - record.submitted_s
             self._out.log("scheduled", job=offer.job, root=source, latency_s=latency_s)
-            self._demand(record, self._demand_max(record))
 
     def receive_denied(self, source: int, message: Denied, now: float) -> None:
         self._now = now
@@ -275,10 +276,14 @@ class Client:
         if record is not None and record.started_s is None:
             record.count(now, self._config.threads)
             record.started_s = now
+            if record.demand == 1:
+                record.grow_at_s = now + self._config.growth_delay_s
             self._deadline = None
 
     def receive_demand(self, message: DemandChanged) -> None:
         if (record := self.jobs.get(message.job)) is not None:
+            record.grow_at_s = math.inf
+            self._deadline = None
             self._demand(record, message.demand)
 
     def receive_result(self, message: ResultFound, now: float) -> None:
@@ -295,13 +300,16 @@ class Client:
     # --- ends ---------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """End the jobs that have reached a limit."""
+        """End the jobs that have reached a limit, and let those grow that have outlived the first moment."""
         self._now = now
         if now < self.next_deadline():
             return
         self._deadline = None
         for record in list(self.jobs.values()):
             record.count(now, self._config.threads)
+            if now >= record.grow_at_s:
+                record.grow_at_s = math.inf
+                self._demand(record, self._demand_max(record))
             if (outcome := record.used_up(now, self._config.threads)) is not None:
                 self._end(record, outcome)
 
@@ -309,7 +317,8 @@ class Client:
         if self._deadline is None:
             threads = self._config.threads
             self._deadline = min(
-                (record.deadline(threads) for record in self.jobs.values()), default=math.inf
+                (min(record.deadline(threads), record.grow_at_s) for record in self.jobs.values()),
+                default=math.inf,
             )
         return self._deadline
 

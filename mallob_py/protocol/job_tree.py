@@ -42,6 +42,10 @@ from mallob_py.protocol.rank_tree import subtree_size
 from mallob_py.protocol.reuse import PastWorkers
 
 
+#: longer inline descriptions go to the workers that were accepted only
+_INLINE_IN_REQUEST_MAX = 512
+
+
 class AskPort(Protocol):
     """What seats need of the matcher. `ask` may find a taker on the spot."""
 
@@ -169,7 +173,14 @@ class Seats:
             path=self._path,
             hops=0,
             asked_s=seat.asked_s,
+            blob=self._blob_to_spread(),
         )
+
+    def _blob_to_spread(self) -> Blob | None:
+        blob = self.blob
+        if blob is None or (blob.inline is not None and len(blob.inline) > _INLINE_IN_REQUEST_MAX):
+            return None
+        return blob
 
     def close(self) -> None:
         """This parent leaves the tree: nothing is wanted any more."""

@@ -2,14 +2,13 @@
 
 States of a worker:
 
-    (none) --adopt--> COMMITTED --accepted, described--> ACTIVE
+    (none), SUSPENDED --adopt--> COMMITTED --description known--> ACTIVE
     COMMITTED, ACTIVE --volume drops, rejected--> SUSPENDED (with a process) or forgotten
-    SUSPENDED --adopt--> COMMITTED (its process goes on once it is accepted)
     any --job ends, cache full--> terminated
 
-A COMMITTED worker is in the tree already: it asks for children and accepts them before its
-parent has answered and before the description has come, so a tree grows by all its layers
-at once. If its parent rejects it, it sends those children away too.
+A worker is in the tree from its adoption on: it asks for children, accepts them and even
+starts before its parent has answered, so a tree grows by all its layers at once. If its
+parent rejects it, it sends those children away too.
 
 The PE's idle token is offered while there is no active worker and nothing else is expected:
 no match under way, no request parked for a coming epoch, and, with full reuse, no suspended
@@ -83,6 +82,7 @@ class Worker:
         self.is_running = False
         self.asked_s = 0.0
         self.volume = 1
+        self.created = True
         self.restarts = 0
         self.inbox: list[TreeMessage] = []
 
@@ -216,6 +216,7 @@ class LocalWorkers:
         if worker is None:
             worker = Worker(self._next_number, request.job)
             self._next_number += 1
+        worker.created = created
         worker.index = index = request.index
         worker.path = request.path
         worker.context = self._next_context
@@ -233,6 +234,7 @@ class LocalWorkers:
             worker.context,
             (2 * index + 1, 2 * index + 2),
         )
+        worker.blob = worker.blob or request.blob
         worker.seats.blob = worker.blob
         for side in (1, 2):
             if 2 * request.position + side < request.count:
@@ -250,9 +252,10 @@ class LocalWorkers:
             else:
                 self.receive_failed(source, message, now)
         worker.seats.fit(worker.volume, self._epoch(), now)
+        self._proceed(worker)
         self.update_token()
 
-    def receive_accepted(self, source: int, message: Accepted) -> None:
+    def receive_accepted(self, source: int, message: Accepted, now: float) -> None:
         worker = self._active_in(message.context)
         if worker is None:
             # We have left meanwhile, for a reason the parent does not know of.
@@ -260,11 +263,18 @@ class LocalWorkers:
             return
         assert worker.accepted_epoch is None, "accepted twice"
         worker.accepted_epoch = message.epoch
+        self._out.log(
+            "adopted",
+            job=worker.job,
+            index=worker.index,
+            latency_s=now - worker.asked_s,
+            created=worker.created,
+        )
         worker.parent_context = message.parent_context
         worker.seats.past.add(message.past)
         if worker.blob is None and message.blob is not None:
             self._describe(worker, message.blob)
-        self._proceed(worker)
+            self._proceed(worker)
 
     def receive_rejected(self, message: Rejected) -> None:
         worker = self._active_in(message.context)
@@ -283,8 +293,8 @@ class LocalWorkers:
         worker.seats.describe(blob)
 
     def _proceed(self, worker: Worker) -> None:
-        """Run as soon as the parent has accepted us and the description is known."""
-        if worker.state is not WorkerState.COMMITTED or worker.accepted_epoch is None or worker.blob is None:
+        """Run as soon as the description is known, most often before the parent has answered."""
+        if worker.state is not WorkerState.COMMITTED or worker.blob is None:
             return
         if worker.has_process:
             worker.state = WorkerState.ACTIVE
@@ -303,7 +313,6 @@ class LocalWorkers:
             worker is not None
             and worker.job == job
             and worker.state is WorkerState.COMMITTED
-            and worker.accepted_epoch is not None
             and not worker.has_process
         ):
             self._start(worker)
@@ -353,7 +362,7 @@ class LocalWorkers:
         epoch = self._epoch()
         if worker.accepted_epoch is not None and worker.accepted_epoch >= epoch:
             self._out.send(worker.parent, ChildLeft(worker.job, worker.index, worker.context))
-        if self._config.reuse is Reuse.FULL and worker.accepted_epoch is not None:
+        if self._config.reuse is Reuse.FULL:
             past = worker.seats.past.take_all()
             if worker.has_process:
                 past += (PastWorker(worker.index, self._out.rank, epoch),)
@@ -376,7 +385,10 @@ class LocalWorkers:
         self.active = None
         worker.inbox.clear()
         self._out.log("idle")
-        if worker.has_process:
+        if self._volume_of(worker.job) is None:
+            # Its job ended before we adopted it: no further news of it will come.
+            self._terminate(worker)
+        elif worker.has_process:
             if worker.state is WorkerState.ACTIVE:
                 self._out.act(SuspendWorker(worker.number))
                 self._out.log("suspended", job=worker.job, index=worker.index)

@@ -66,6 +66,7 @@ class Request(Message, frozen=True, tag=3):
     One bulk request asks for `count` such workers; number `position` of them meets its idle
     token under the matching number `base + position`. `path` are the ranks of the worker's
     ancestors, the job's client first, the parent last; `asked_s` is when it was first wanted.
+    With `blob` the worker can start at once (None: not known yet, or too large to spread so).
     """
 
     job: int
@@ -77,6 +78,7 @@ class Request(Message, frozen=True, tag=3):
     path: tuple[int, ...]
     hops: int
     asked_s: float
+    blob: Blob | None
 
     @property
     def index(self) -> int:

@@ -231,7 +231,7 @@ class PE:
             case Query():
                 self.workers.receive_query(message.request, now)
             case Accepted():
-                self.workers.receive_accepted(source, message)
+                self.workers.receive_accepted(source, message, now)
             case Rejected():
                 self.workers.receive_rejected(message)
             case Described():

@@ -118,6 +118,7 @@ def run_rank(
                     "clients": settings.clients,
                     "version": __version__,
                     "mode": settings.mode,
+                    "unix_s": start_s,
                 },
             )
             if desk is not None:

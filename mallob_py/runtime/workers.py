@@ -69,11 +69,10 @@ class WorkerPool:
         self._idle: list[WorkerLink] = []
         self._jobs: dict[Key, JobTask] = {}
         self._reads: dict[int, ReadTask] = {}
-        #: processes that have been given a job and have not said anything yet
-        self._starting: set[int] = set()
         #: files to remove when the process that may be writing them is gone
         self._leftovers: dict[int, str] = {}
-        self._forks_asked = 0
+        #: forks under way: for tasks that wait, for the reserve
+        self._forks_asked = [0, 0]
         self._generation = 0
         #: a server that dies of an import is not asked for that one again
         self._imports_asked: set[str] = set()
@@ -104,7 +103,6 @@ class WorkerPool:
             task.suspended = True
             if task.link is not None:
                 task.link.signal(signal.SIGSTOP)
-                self._starting.discard(task.link.serial)
 
     def resume(self, key: Key, index: int, volume: int, children: tuple[int, ...]) -> None:
         """Continue a suspended worker, in the place it has now."""
@@ -268,7 +266,6 @@ class WorkerPool:
             link.send(task.first_message())
             self._watch.watch(link)
             if isinstance(task, JobTask):
-                self._starting.add(link.serial)
                 for message in task.take_early():
                     self.deliver(task.key, message)
         self._top_up(len(left))
@@ -289,12 +286,14 @@ class WorkerPool:
         return ready
 
     def _top_up(self, without_process: int) -> None:
-        # Forking the next process would compete with one that is just starting its task.
-        warm = 0 if self._starting else self._options.warm
-        missing = warm + without_process - len(self._idle) - self._forks_asked
-        if missing > 0 and not self._server_given_up:
-            self._forks_asked += missing
-            self._server.send(wire.Fork(missing))
+        if self._server_given_up:
+            return
+        wanted = (without_process, self._options.warm - len(self._idle))
+        for reserve, count in enumerate(wanted):
+            missing = count - self._forks_asked[reserve]
+            if missing > 0:
+                self._forks_asked[reserve] += missing
+                self._server.send(wire.Fork(missing, bool(reserve)))
 
     def _abandon(self, task: Task) -> None:
         if task.link is None:
@@ -305,7 +304,6 @@ class WorkerPool:
 
     def _discard(self, link: WorkerLink) -> None:
         """Kill a process; its exit is reported by the server and concerns nobody."""
-        self._starting.discard(link.serial)
         link.signal(signal.SIGKILL)
         self._watch.forget(link)
         link.close()
@@ -328,9 +326,6 @@ class WorkerPool:
         for message in messages:
             if not link.closed:
                 self._hear(link, message)
-        if messages and link.serial in self._starting:
-            self._starting.remove(link.serial)
-            self._assign()
         if at_end and not link.closed:
             link.signal(signal.SIGKILL)
             self._watch.forget(link)
@@ -402,9 +397,9 @@ class WorkerPool:
                     self._inspect()
             case wire.Forked() as forked:
                 self._welcome(forked, packet.fds)
-            case wire.ForkFailed(reason):
-                self._forks_asked = max(0, self._forks_asked - 1)
-                for task in self._ready_tasks()[:1]:
+            case wire.ForkFailed(reason, reserve):
+                self._forks_asked[reserve] -= 1
+                for task in self._ready_tasks()[: 0 if reserve else 1]:
                     self._waiting.remove(task)
                     self._give_up(task, f"no worker process can be started: {reason}")
             case wire.Imported(application, generation):
@@ -422,7 +417,7 @@ class WorkerPool:
     def _welcome(self, forked: wire.Forked, fds: tuple[int, ...]) -> None:
         socket_fd, pidfd = fds
         self._failed_servers = 0
-        self._forks_asked = max(0, self._forks_asked - 1)
+        self._forks_asked[forked.reserve] -= 1
         link = WorkerLink(forked, socket_fd, pidfd, self._options.queue_limit_bytes)
         self._links[link.serial] = link
         self._watch.watch(link)
@@ -445,7 +440,6 @@ class WorkerPool:
             pass
         self._watch.forget(link)
         link.close()
-        self._starting.discard(link.serial)
         if (leftover := self._leftovers.pop(link.serial, None)) is not None:
             _remove_file(leftover)
         if link in self._idle:
@@ -494,7 +488,7 @@ class WorkerPool:
         self._server.restart()
         self._server_given_up = False
         self._generation = 0
-        self._forks_asked = 0
+        self._forks_asked = [0, 0]
         self._imported.clear()
         self._watch.watch_server(self._server.fileno())
 
