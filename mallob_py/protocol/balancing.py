@@ -25,13 +25,17 @@ from mallob_py.protocol.volumes import fair_volumes
 VolumeRule = Callable[[int, Mapping[int, JobEvent]], Mapping[int, int]]
 
 
-def local_volumes(size: int, ageing_s: float) -> VolumeRule:
-    """The rule by which each PE computes all volumes itself.
+def standing(priority: float, arrival_s: float, ageing_s: float) -> float:
+    """What decides who gets one worker where there are more jobs than PEs; larger is better.
 
-    With more jobs than PEs, those of best standing get one worker each. The standing is
-    log2(priority) minus the arrival in units of `ageing_s`: twice the priority outweighs that
-    much waiting. It never changes, so later jobs overtake a waiting one for a bounded time.
+    Twice the priority outweighs `ageing_s` of waiting. A job's standing never changes, so
+    later jobs can overtake a waiting one for a bounded time only.
     """
+    return math.log2(priority) - arrival_s / ageing_s
+
+
+def local_volumes(size: int) -> VolumeRule:
+    """The rule by which each PE computes all volumes itself."""
 
     def rule(_epoch: int, jobs: Mapping[int, JobEvent]) -> Mapping[int, int]:
         if len(jobs) == 1:
@@ -43,9 +47,7 @@ def local_volumes(size: int, ageing_s: float) -> VolumeRule:
             [event.demand for event in events],
             size,
             job_ids=[event.job for event in events],
-            standing=[math.log2(event.priority) - event.arrival_s / ageing_s for event in events]
-            if len(events) > size
-            else None,
+            standing=[event.standing for event in events] if len(events) > size else None,
         )
         return {event.job: volume for event, volume in zip(events, volumes.tolist(), strict=True) if volume}
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mallob_py.protocol.balancing import Balancer
+from mallob_py.protocol.balancing import Balancer, standing
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import JobEnded, JobStats, Outcome
 from mallob_py.protocol.job_tree import Seats
@@ -77,8 +77,11 @@ class _RootPort:
 class ClientJob:
     """One live job. Times are in seconds on the PE's clock."""
 
-    def __init__(self, job: int, parameters: JobParameters, seats: Seats, now: float) -> None:
+    def __init__(
+        self, job: int, parameters: JobParameters, seats: Seats, now: float, ageing_s: float
+    ) -> None:
         self.job = job
+        self.standing = standing(parameters.priority, now, ageing_s)
         self.parameters = parameters
         self.seats = seats
         self.version = 0
@@ -168,7 +171,7 @@ class Client:
         assert job not in self.jobs, f"job {job} is here already"
         seats = Seats(self._out, self._config, self._port, job, (self._out.rank,), _CLIENT_CONTEXT, (0,))
         seats.blob = blob
-        record = self.jobs[job] = ClientJob(job, parameters, seats, now)
+        record = self.jobs[job] = ClientJob(job, parameters, seats, now, self._config.ageing_s)
         self._out.log("submitted", job=job, priority=parameters.priority, demand=self._demand_max(record))
         plenty = self._out.size - sum(self._balancer.volumes().values()) - len(self._unseen)
         self._unseen.add(job)
@@ -198,7 +201,7 @@ class Client:
                 record.version,
                 record.demand,
                 record.parameters.priority,
-                record.submitted_s,
+                record.standing,
             )
         )
 
@@ -245,6 +248,7 @@ class Client:
             return
         if record.scheduled_s is None:
             record.scheduled_s = now
+            record.max_volume = max(record.max_volume, 1)
             latency_s = now - record.submitted_s
             self._out.log("scheduled", job=offer.job, root=source, latency_s=latency_s)
 
@@ -331,7 +335,7 @@ class Client:
         self._deadline = None
         record.seats.close()
         self._balancer.author(
-            JobEvent(record.job, _FINAL_VERSION, 0, record.parameters.priority, record.submitted_s)
+            JobEvent(record.job, _FINAL_VERSION, 0, record.parameters.priority, record.standing)
         )
         stats = record.stats(self._now)
         self._out.log(

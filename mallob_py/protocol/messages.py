@@ -30,15 +30,14 @@ class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the balancing knows of one job. Its client is the only author; demand 0: it has ended.
 
-    `arrival_s` is the time of submission; it orders the jobs that wait when there are more
-    jobs than PEs.
+    `standing` orders the jobs that wait when there are more jobs than PEs, larger first.
     """
 
     job: int
     version: int
     demand: int
     priority: float
-    arrival_s: float
+    standing: float
 
 
 # --- balancing (balancing.py) ---------------------------------------------------------------

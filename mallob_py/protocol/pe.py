@@ -74,7 +74,7 @@ class PE:
         self.balancer = Balancer(
             self._out,
             config.balancing_delay_s,
-            rule or local_volumes(size, config.ageing_s),
+            rule or local_volumes(size),
             self._on_epoch,
         )
         self.matcher = PrefixSumMatcher(

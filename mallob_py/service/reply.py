@@ -40,7 +40,6 @@ class JobStatistics:
     used_cpu_s: float = 0.0
     used_wallclock_s: float = 0.0
     max_volume: int = 0
-    created_workers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +146,6 @@ def _statistics(statistics: JobStatistics) -> dict[str, Any]:
         "used_cpu_seconds": statistics.used_cpu_s,
         "used_wallclock_seconds": statistics.used_wallclock_s,
         "max_volume": statistics.max_volume,
-        "created_workers": statistics.created_workers,
     }
 
 

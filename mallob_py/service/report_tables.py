@@ -39,7 +39,7 @@ class JobRow(msgspec.Struct):
     cpu_s: float | None = None
     mean_volume: float | None = None
     max_volume: int | None = None
-    created_workers: int | None = None
+    created_workers: int = 0
 
 
 class LatencyRow(msgspec.Struct, frozen=True):
@@ -141,7 +141,7 @@ def job_rows(events: Iterable[Event], steps: VolumeSteps, end_s: float) -> tuple
     rows: dict[int, JobRow] = {}
     for event in events:
         job = _integer(event, "job")
-        if job is None or event.event not in ("accepted", "submitted", "ended"):
+        if job is None or event.event not in ("accepted", "submitted", "adopted", "ended"):
             continue
         row = rows.setdefault(job, JobRow(job))
         if event.event == "accepted":
@@ -151,6 +151,8 @@ def job_rows(events: Iterable[Event], steps: VolumeSteps, end_s: float) -> tuple
         elif event.event == "submitted":
             row.submitted_s = event.t
             row.priority = row.priority or _number(event, "priority")
+        elif event.event == "adopted":
+            row.created_workers += event.fields.get("created") is True
         else:
             _fill_end(row, event)
     for job, row in rows.items():
@@ -167,7 +169,6 @@ def _fill_end(row: JobRow, event: Event) -> None:
     row.wallclock_s = _number(event, "wallclock_s")
     row.cpu_s = _number(event, "cpu_s")
     row.max_volume = _integer(event, "max_volume")
-    row.created_workers = _integer(event, "created_workers")
 
 
 def _mean_volume(steps: Sequence[tuple[float, int]], end_s: float) -> float | None:
@@ -264,11 +265,7 @@ def _sampled(steps: Sequence[tuple[float, int]], instants: Sequence[float]) -> t
 def reuse(events: Iterable[Event], jobs: Iterable[JobRow]) -> Reuse:
     """Workers created and reused in all, and created per job over its largest volume."""
     adoptions = [event.fields.get("created") for event in events if event.event == "adopted"]
-    pairs = [
-        (job.created_workers, job.max_volume)
-        for job in jobs
-        if job.created_workers is not None and job.max_volume
-    ]
+    pairs = [(job.created_workers, job.max_volume) for job in jobs if job.created_workers and job.max_volume]
     ratios = sorted(created / volume for created, volume in pairs)
     return Reuse(
         created=sum(created is True for created in adoptions),

@@ -165,7 +165,7 @@ class Service:
                 reply = failure_reply(live.file, job, field, message, statistics)
                 self._directory.reply(job, live.file.identity, reply)
                 self._forget(job)
-                self._rank.log.write(now, "refused", {"job": job, "field": field, "message": message})
+                self._log_early_end(job, Ending.FAILED, statistics.total_s, now)
 
     def _submit(self, job: int, blob: Blob, now: float) -> None:
         live = self._jobs[job]
@@ -190,7 +190,21 @@ class Service:
             return
         if live.state is JobState.READING:
             self._rank.pool.cancel_read(job)
-        self._reply(job, Outcome(Ending.INTERRUPTED.value), JobStatistics(total_s=now - live.accepted_s))
+        statistics = JobStatistics(total_s=now - live.accepted_s)
+        self._reply(job, Outcome(Ending.INTERRUPTED.value), statistics)
+        self._log_early_end(job, Ending.INTERRUPTED, statistics.total_s, now)
+
+    def _log_early_end(self, job: int, ending: Ending, response_s: float, now: float) -> None:
+        """Of a job that ends before it gets to the PE, which logs all others."""
+        fields = {
+            "job": job,
+            "outcome": ending.value,
+            "response_s": response_s,
+            "wallclock_s": 0.0,
+            "cpu_s": 0.0,
+            "max_volume": 0,
+        }
+        self._rank.log.write(now, "ended", fields)
 
     def job_ended(self, ended: JobEnded, now: float) -> None:
         live = self._jobs[ended.job]

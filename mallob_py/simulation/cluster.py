@@ -100,7 +100,7 @@ class Cluster:
         self.random = random.Random(seed)
         self.now = 0.0
         self._delays = delays or Delays()
-        rule = self._shared_rule(local_volumes(size, self.config.ageing_s))
+        rule = self._shared_rule(local_volumes(size))
         self.pes = [PE(rank, size, self.config, rule) for rank in range(size)]
         self.processes: dict[tuple[int, int], Process] = {}
         self.ended: dict[int, JobEnded] = {}

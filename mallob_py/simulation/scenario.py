@@ -11,14 +11,18 @@ from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Action, Cluster, Delays
 
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 32, 64)
+_LARGE_SIZES = (128, 256)
+#: every so many seeds one large cluster
+_LARGE_EVERY = 50
 
 
 class Scenario:
     """One random run: jobs arrive, change their demand, answer, crash, are interrupted or time out."""
 
-    def __init__(self, seed: int, size_max: int = 64) -> None:
+    def __init__(self, seed: int) -> None:
         self._random = choose = random.Random(f"scenario {seed}")
-        size = choose.choice([size for size in _SIZES if size <= size_max])
+        sizes = _LARGE_SIZES if seed % _LARGE_EVERY == _LARGE_EVERY - 1 else _SIZES
+        size = choose.choice(sizes)
         longest_s = choose.choice((0.1e-3, 1e-3, 20e-3))
         self.cluster = Cluster(
             size,

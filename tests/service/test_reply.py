@@ -26,7 +26,7 @@ def solution(*literals: int) -> bytes:
 
 
 def test_a_result_echoes_the_job_and_carries_solution_and_statistics() -> None:
-    statistics = JobStatistics(0.1, 0.2, 0.3, 0.4, 1.0, 8.0, 0.5, max_volume=4, created_workers=6)
+    statistics = JobStatistics(0.1, 0.2, 0.3, 0.4, 1.0, 8.0, 0.5, max_volume=4)
     outcome = Outcome("result", 10, b'{"extra":[1]}', solution(1, -2))
     reply = json.loads(result_reply(job(priority=2), 7, outcome, statistics, BESIDE).body)
     assert reply["user"] == "u"
