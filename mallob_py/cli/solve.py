@@ -34,9 +34,11 @@ _PROGRESS_S = 5.0
 def run(options: SolveOptions) -> int:
     if options.proof is not None:
         raise CommandError("--proof is not supported yet by this version")
-    missing = [file for file in options.files if not Path(file).exists()]
-    if missing:
-        raise CommandError(f"{missing[0]}: no such file")
+    for file in options.files:
+        if file in ("-", "/dev/stdin"):
+            raise CommandError("a formula cannot come from standard input; give a file or a named pipe")
+        if not Path(file).exists():
+            raise CommandError(f"{file}: no such file")
     if (ranks := boot.should_launch(options.ranks)) is not None:
         return boot.launch(ranks, sys.argv[1:])
     desks: list[SolveDesk] = []
@@ -146,13 +148,16 @@ class SolveDesk:
         self._rank.submit(self._job, JobParameters(), blob)
 
     def _time_is_up(self) -> None:
-        """Answer UNKNOWN for what is left."""
+        """Answer UNKNOWN for this formula and those that were not begun."""
         self._tell("the time limit is reached")
+        waiting = len(self._files) - 1
         del self._files[1:]
         self._rank.pool.cancel_read(self._job)
         if not self._rank.interrupt(self._job):
             self._answer(0, b"")
             self._next()
+        for _ in range(waiting):
+            self._answer(0, b"")
 
     def job_ended(self, ended: JobEnded, now: float) -> None:
         code, solution = 0, b""

@@ -3,7 +3,9 @@
 A large description is a file in shared memory, which all workers of a host map. The lowest
 rank of each host is its *keeper*: ranks ask their keeper for a description, the keeper gets
 it once from the keeper of another host (the parent's in the job tree, or the client's) in
-chunks of 256 KB, at most WINDOW of them unacknowledged, on the bulk channel.
+chunks of 256 KB, at most WINDOW of them unacknowledged, on the bulk channel. A keeper that
+is itself waiting lets others wait for it only if it waits for the client's: so no two hosts
+wait for each other.
 
 Files carry the session in their name and are removed when the job is over. A service that
 was killed leaves them behind; the next one on the same host sweeps what no living process
@@ -15,7 +17,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import sys
 import tempfile
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -26,6 +30,8 @@ from mallob_py.protocol.messages import Blob
 
 CHUNK_BYTES = 256 << 10
 WINDOW = 4
+# Requests that were under way when their job ended are late by milliseconds, not by so many jobs.
+_OVER_MAX = 10_000
 _PREFIX = "mallob-py."
 
 
@@ -78,6 +84,16 @@ def shared_folder() -> Path:
     return shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
 
 
+def _hold(path: Path) -> int:
+    """Create and lock a file; another service's sweep may get in between, for an instant."""
+    while True:
+        lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock).st_nlink > 0:
+            return lock
+        os.close(lock)
+
+
 class _Incoming:
     """A description on its way to this host."""
 
@@ -86,9 +102,15 @@ class _Incoming:
         self.sources = list(sources)
         self.received = 0
         self.path = path
+        #: asked for at the client's host, which has it as long as the job lives
+        self.is_from_origin = False
         self.waiting: set[int] = set()
         self.wanted_by: list[int] = []
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+
+    def discard(self) -> None:
+        os.close(self.file)
+        self.path.unlink(missing_ok=True)
 
 
 class _Outgoing:
@@ -126,11 +148,11 @@ class Transfer:
         self._prefix = f"{_PREFIX}{session}.{self._keeper}."
         self._incoming: dict[str, _Incoming] = {}
         self._outgoing: dict[tuple[str, int], _Outgoing] = {}
+        self._over: OrderedDict[str, None] = OrderedDict()
         self._lock: int | None = None
         if self._keeper == rank:
             self._sweep_stale()
-            self._lock = os.open(self._folder / f"{self._prefix}lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = _hold(self._folder / f"{self._prefix}lock")
 
     def path_of(self, key: str) -> Path:
         """The file of a description on this host."""
@@ -149,11 +171,13 @@ class Transfer:
         """The job is over: remove what is here of its description."""
         if self._keeper != self._rank:
             return
+        self._over[key] = None
+        if len(self._over) > _OVER_MAX:
+            self._over.popitem(last=False)
         for taker in [taker for taker in self._outgoing if taker[0] == key]:
             os.close(self._outgoing.pop(taker).file)
         if (incoming := self._incoming.pop(key, None)) is not None:
-            os.close(incoming.file)
-            incoming.path.unlink(missing_ok=True)
+            incoming.discard()
         self.path_of(key).unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -196,26 +220,34 @@ class Transfer:
         if self.path_of(blob.key).exists():
             self._tell(rank, blob.key)
             return
+        if blob.key in self._over:
+            return  # the job has ended, as the rank that asks will hear soon
         incoming = self._incoming.get(blob.key)
-        if incoming is None:
-            partial = self._folder / f"{self._prefix}{blob.key}~"
-            incoming = self._incoming[blob.key] = _Incoming(blob, sources, partial)
+        if incoming is not None:
             incoming.waiting.add(rank)
-            self._ask_next(blob.key, incoming)
+            return
+        try:
+            incoming = _Incoming(blob, sources, self._folder / f"{self._prefix}{blob.key}~")
+        except OSError as error:
+            self._give_up(blob.key, error)
+            return
+        self._incoming[blob.key] = incoming
         incoming.waiting.add(rank)
+        self._ask_next(blob.key, incoming)
 
     def _ask_next(self, key: str, incoming: _Incoming) -> None:
         """Ask the next host that may have it; hosts are named by their keepers."""
         while incoming.sources:
             keeper = self._keeper_of(incoming.sources.pop(0))
             if keeper != self._rank:
+                incoming.is_from_origin = all(self._keeper_of(each) == keeper for each in incoming.sources)
                 self._send(keeper, BlobWanted(key))
                 return
         # Nobody has it: the job has ended meanwhile, and everybody will hear so.
         self.forget(key)
 
     def _want(self, taker: int, key: str) -> None:
-        if (incoming := self._incoming.get(key)) is not None:
+        if (incoming := self._incoming.get(key)) is not None and incoming.is_from_origin:
             incoming.wanted_by.append(taker)
             return
         try:
@@ -244,7 +276,11 @@ class Transfer:
         incoming = self._incoming.get(header.key)
         if incoming is None:
             return
-        os.pwrite(incoming.file, view[start:], header.offset)
+        try:
+            os.pwrite(incoming.file, view[start:], header.offset)
+        except OSError as error:
+            self._give_up(header.key, error)
+            return
         incoming.received += len(view) - start
         if incoming.received < incoming.size:
             return
@@ -255,6 +291,19 @@ class Transfer:
             self._tell(rank, header.key)
         for taker in incoming.wanted_by:
             self._want(taker, header.key)
+
+    def _give_up(self, key: str, error: OSError) -> None:
+        """Shared memory is full: workers of this job get no description on this host; others go on."""
+        print(
+            f"mallob-py: cannot store the description of job {key} in {self._folder}: {error.strerror}; "
+            "its workers on this host stay idle",
+            file=sys.stderr,
+            flush=True,
+        )
+        incoming = self._incoming.get(key)
+        for taker in incoming.wanted_by if incoming is not None else ():
+            self._send(taker, BlobMissing(key))
+        self.forget(key)
 
     def _tell(self, rank: int, key: str) -> None:
         if rank == self._rank:
