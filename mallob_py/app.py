@@ -32,6 +32,10 @@ and in its package's pyproject.toml
     [project.entry-points."mallob_py.apps"]
     FACTOR = "my_package:Factor"
 
+Workers of a job may talk along their job tree: `send_to_parent`, `send_to_children` and
+`poll`, and on top of these `TreeReduction`, by which every worker gives bytes and every worker
+gets their combination (its module says how, and what holds while the tree changes).
+
 This module is all that applications import from mallob_py.
 """
 
@@ -42,6 +46,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from mallob_py.tree_reduction import Advance, Finished, TreeReduction
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -50,6 +56,23 @@ if TYPE_CHECKING:
     Payload = Mapping[str, NDArray[Any]]
 else:
     Payload = Mapping
+
+__all__ = [
+    "RESULT_STRINGS",
+    "SATISFIABLE",
+    "UNKNOWN",
+    "UNSATISFIABLE",
+    "Advance",
+    "Application",
+    "Finished",
+    "InputError",
+    "JobInput",
+    "Payload",
+    "Result",
+    "TreeMessage",
+    "TreeReduction",
+    "WorkerContext",
+]
 
 SATISFIABLE = 10
 UNSATISFIABLE = 20
@@ -96,7 +119,9 @@ class TreeMessage:
     """Bytes that another worker of the same job sent along the job tree.
 
     `returned` is set when it is a message of our own that could not be delivered since
-    its receiver has left. `source` is the sender's (or, if returned, the receiver's) index.
+    its receiver has left, or has not taken us in yet. `source` is the sender's (or, if
+    returned, the receiver's) index. Messages from one worker to another arrive in order. Some
+    may get lost without a word: what lies with a worker that is suspended or whose process dies.
     """
 
     source: int
@@ -129,7 +154,10 @@ class WorkerContext(ABC):
 
     @abstractmethod
     def park(self) -> NoReturn:
-        """Stay in the job tree without computing until the job ends."""
+        """Stay in the job tree without computing until the job ends.
+
+        Messages are thrown away; a worker of a `TreeReduction` calls its `park` instead.
+        """
 
     @abstractmethod
     def set_demand(self, demand: int) -> None:

@@ -2,69 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import sys
-from pathlib import Path
-
+from mallob_py.cli.launching import launched
 from mallob_py.cli.options import ServeOptions
-from mallob_py.cli.world import settings_of
-from mallob_py.runtime import boot
-from mallob_py.runtime.rank import Desk, Rank
-from mallob_py.service.directory import JobDirectory, orphaned_folders
-from mallob_py.service.errors import ServiceError
-from mallob_py.service.event_log import EventLog
-from mallob_py.service.job_file import InputUse
-from mallob_py.service.service import Service
-from mallob_py.service.watching import Watching
 
 
 def run(options: ServeOptions) -> int:
-    if (ranks := boot.should_launch(options.ranks)) is not None:
-        return boot.launch(ranks, sys.argv[1:])
-    boot.run_rank(
-        settings_of(options, clients=options.clients, mode="real", time_limit_s=options.time_limit_s),
-        lambda rank: EventLog(boot.log_path(options.log_dir, rank), rank, 0.0),
-        functools.partial(_open, options),
-    )
-    raise AssertionError("a rank leaves by itself")
+    if (code := launched(options.ranks)) is not None:
+        return code
+    from mallob_py.cli.serve_rank import be_rank
 
-
-def _open(options: ServeOptions, rank: Rank) -> Desk | None:
-    clients = [boot.client_rank(client, rank.size) for client in range(min(options.clients, rank.size))]
-    if rank.rank not in clients:
-        return None
-    if options.clients > rank.size:
-        raise boot.DeskError(f"--clients {options.clients} needs as many ranks, but there are {rank.size}")
-    client = clients.index(rank.rank)
-    api_dir = Path(options.api_dir)
-
-    def complain(message: str) -> None:
-        print(f"mallob-py: {message}", file=sys.stderr, flush=True)
-        rank.log.write(rank.now(), "problem", {"message": message})
-
-    try:
-        directory = JobDirectory(
-            api_dir,
-            client,
-            options.clients,
-            Path(options.tmp_dir) if options.tmp_dir else None,
-            Watching.POLL if options.poll_directory else Watching.AUTO,
-            complain,
-        )
-    except ServiceError as error:
-        raise boot.DeskError(str(error)) from error
-    if client == 0:
-        for folder in orphaned_folders(api_dir, options.clients):
-            complain(f"{folder} holds unanswered jobs of a client that is not running; raise --clients")
-    service = Service(rank, directory, _applications(rank), api_dir if client == 0 else None)
-    if client == 0:
-        print(f"mallob-py: {rank.size} ranks, accepting jobs in {directory.path / 'in'}", flush=True)
-    return service
-
-
-def _applications(rank: Rank) -> dict[str, InputUse]:
-    """What applications there are and whether they take input: asks a helper process."""
-    return {
-        name: InputUse.UNKNOWN if one.problem else InputUse.REQUIRED if one.takes_input else InputUse.NONE
-        for name, one in rank.pool.wait_for_applications().items()
-    }
+    return be_rank(options)

@@ -41,7 +41,6 @@ from mallob_py.protocol.outbox import Outbox
 from mallob_py.protocol.rank_tree import subtree_size
 from mallob_py.protocol.reuse import PastWorkers
 
-
 #: longer inline descriptions go to the workers that were accepted only
 _INLINE_IN_REQUEST_MAX = 512
 

@@ -13,28 +13,25 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn
 
 import msgspec
 
 from mallob_py import __version__
 from mallob_py.protocol.config import Config
 from mallob_py.runtime.fork_server_link import ForkServer, WorkerLimits
-from mallob_py.runtime.launch import LaunchError, default_ranks, launch_world
 from mallob_py.runtime.rank import Desk, Journal, Rank, StopBell, service_clock
 from mallob_py.runtime.workers import PoolOptions, WorkerPool
 from mallob_py.runtime.world import (
+    LaunchError,
     abort_world,
     binding_warning,
-    in_mpi_world,
     leave,
     start_mpi,
     stop_signals,
 )
-
-T = TypeVar("T")
 
 
 class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,25 +55,12 @@ def client_rank(client: int, size: int) -> int:
     return (size // 2 + client) % size
 
 
-def should_launch(ranks: int | None) -> int | None:
-    """How many ranks this process has to launch; None if it is a rank itself."""
-    if in_mpi_world():
-        return None
-    wanted = ranks or default_ranks()
-    return wanted if wanted > 1 else None
-
-
-def launch(ranks: int, arguments: Sequence[str]) -> int:
-    """Run the same command on a local MPI world. Raises LaunchError if none can be started."""
-    return launch_world(ranks, ["-m", "mallob_py.cli.main", *arguments])
-
-
 def run_rank(
     settings: WorldSettings,
     make_log: Callable[[int], Journal],
     make_desk: Callable[[Rank], Desk | None],
     exit_code: Callable[[], int] = lambda: 0,
-) -> None:
+) -> NoReturn:
     """Be a rank until the system stops; does not return.
 
     `make_desk(rank)` opens this rank's desk, or gives None; it may raise DeskError.

@@ -34,9 +34,6 @@ from mallob_py.runtime import worker_wire as wire
 
 _PR_SET_PDEATHSIG = 1
 _PACKET_BYTES = 1 << 16
-#: the reserve is forked after this time without a request: a job tree that just grows over
-#: many ranks of a host must not compete with forks of workers for the job after it
-_QUIET_S = 0.05
 #: numeric libraries would start threads on import, and a process with threads cannot fork safely
 _SINGLE_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: a worker that started MPI by accident must not find the rank's connection to its launcher
@@ -85,7 +82,6 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ)
         self._children: dict[int, _Child] = {}
-        self._reserve = 0
         self._serial = 0
         self._generation = 0
         self._configuration = wire.Configure((), None, 0)
@@ -93,11 +89,7 @@ class Server:
     def run(self) -> None:
         try:
             while True:
-                ready = self._selector.select(_QUIET_S if self._reserve else None)
-                if not ready:
-                    self._reserve -= 1
-                    self._fork(reserve=True)
-                for key, _ in ready:
+                for key, _ in self._selector.select():
                     if key.data is None:
                         self._serve_request()
                     else:
@@ -114,11 +106,9 @@ class Server:
         match wire.decode_to_server(packet):
             case wire.Configure() as configuration:
                 self._configure(configuration)
-            case wire.Fork(count, reserve=True):
-                self._reserve += count
             case wire.Fork(count):
                 for _ in range(count):
-                    self._fork(reserve=False)
+                    self._fork()
             case wire.Import(application):
                 self._import(application)
 
@@ -146,14 +136,14 @@ class Server:
             # Not lost: a worker or reader of such a job fails with the same traceback.
             traceback.print_exc()
 
-    def _fork(self, reserve: bool) -> None:
+    def _fork(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with ours, theirs:
             server_pid = os.getpid()
             try:
                 pid = os.fork()
             except OSError as error:
-                self._report(wire.ForkFailed(f"fork: {error.strerror}", reserve))
+                self._report(wire.ForkFailed(f"fork: {error.strerror}"))
                 return
             if pid == 0:
                 self._become_worker(theirs.detach(), server_pid)
@@ -164,7 +154,7 @@ class Server:
             child = _Child(self._serial, pid, pidfd)
             self._children[child.serial] = child
             self._selector.register(pidfd, selectors.EVENT_READ, child)
-            packet = wire.encode(wire.Forked(child.serial, pid, self._generation, reserve))
+            packet = wire.encode(wire.Forked(child.serial, pid, self._generation))
             socket.send_fds(self._control, [packet], [ours.fileno(), pidfd])
 
     def _become_worker(self, fd: int, server_pid: int) -> None:

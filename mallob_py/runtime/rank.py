@@ -19,7 +19,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
@@ -44,6 +44,7 @@ from mallob_py.protocol.messages import AnyMessage, Blob, encode
 from mallob_py.protocol.pe import PE
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.channel import Channel
 from mallob_py.runtime.transfer import (
     BlobHere,
     BlobMissing,
@@ -52,8 +53,11 @@ from mallob_py.runtime.transfer import (
     ChunkTaken,
     Transfer,
 )
-from mallob_py.runtime.transport import Channel, Transport
 from mallob_py.runtime.workers import WorkerPool
+
+if TYPE_CHECKING:
+    # Importing it initialises MPI.
+    from mallob_py.runtime.transport import Transport
 
 #: descriptions up to this size travel inside messages
 INLINE_BYTES_MAX = 4096
@@ -153,6 +157,8 @@ class Rank:
         self._transport = transport
         self._desk: Desk | None = None
         self._places: dict[int, _Place] = {}
+        #: workers whose process has not been told of its present place yet
+        self._outdated: set[int] = set()
         self._stopping = False
         self._next_log_flush = -math.inf
         self._fds = [transport.fileno(), pool.fileno(), stop_bell.fileno()]
@@ -191,12 +197,13 @@ class Rank:
         readable: set[int] = set()
         while not self._stopping:
             self._receive(self._transport.fileno() in readable)
-            if self.pool.fileno() in readable:
+            if self.pool.fileno() in readable or self.pool.next_deadline() <= time.monotonic():
                 self._hear_workers()
             if self._stop_bell.fileno() in readable or self.now() >= self._stop_at_s:
                 self.stop()
             self._serve_desk(readable)
             self._tick()
+            self._update_workers()
             self._transport.flush()
             if not self._stopping:
                 readable = self._park()
@@ -240,7 +247,8 @@ class Rank:
             deadline = min(deadline, self._desk.next_deadline())
             if (fd := self._desk.fileno()) is not None:
                 fds = [*fds, fd]
-        wanted_s = min(max(0.0, deadline - self.now()), _PARK_MAX_S)
+        wanted_s = min(deadline - self.now(), self.pool.next_deadline() - time.monotonic())
+        wanted_s = min(max(0.0, wanted_s), _PARK_MAX_S)
         return set(select.select(fds, (), (), self._transport.park_timeout_s(wanted_s))[0])
 
     # --- messages out ---------------------------------------------------------------------
@@ -298,7 +306,7 @@ class Rank:
             case UpdateWorker(worker, volume, children):
                 place = self._places[worker]
                 place.volume, place.children = volume, children
-                self.pool.update((place.job, worker), place.index, volume, children)
+                self._outdated.add(worker)
             case SuspendWorker(worker):
                 self.pool.suspend((self._places[worker].job, worker))
             case ResumeWorker(worker, index, volume):
@@ -317,6 +325,13 @@ class Rank:
             case JobEnded():
                 assert self._desk is not None
                 self._desk.job_ended(effect, self.now())
+
+    def _update_workers(self) -> None:
+        """Tell worker processes their places, once a turn: each message may wake one."""
+        for worker in self._outdated:
+            if (place := self._places.get(worker)) is not None:
+                self.pool.update((place.job, worker), place.index, place.volume, place.children)
+        self._outdated.clear()
 
     def _description(self, blob: Blob) -> wire.Description:
         if blob.inline is not None:

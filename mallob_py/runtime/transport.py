@@ -27,13 +27,12 @@ lost (`take_lost`). What was queued for it is dropped, further sends to it are i
 from __future__ import annotations
 
 import contextlib
-import enum
 import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from .channel import Arrival, Channel
 from .doorbell import Doorbell
 from .world import prepare_mpi
 
@@ -61,19 +60,6 @@ _BLIND_PARK_MAX_S = 0.001
 _ALERT_S = 0.001
 _ALERT_PARK_S = 0.00005
 _CLOSE_POLL_S = 0.0002
-
-
-class Channel(enum.IntEnum):
-    CONTROL = 0
-    BULK = 1
-
-
-class Arrival(NamedTuple):
-    """A received message. `data` belongs to the receiver."""
-
-    source: int
-    channel: Channel
-    data: bytes | bytearray
 
 
 class TransportError(Exception):

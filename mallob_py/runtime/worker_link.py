@@ -138,16 +138,11 @@ class WorkerLink:
         return messages, at_end
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal the process and, where the kernel can, those that it started."""
+        """Signal the process and those that it started, unless it is gone."""
         if self._pidfd < 0:
             return
         with suppress(ProcessLookupError):
-            try:
-                signal.pidfd_send_signal(self._pidfd, number, None, _PIDFD_SIGNAL_PROCESS_GROUP)
-            except OSError as error:
-                if isinstance(error, ProcessLookupError):
-                    raise
-                signal.pidfd_send_signal(self._pidfd, number)
+            _signal_group(self._pidfd, self.pid, number)
 
     def close_socket(self) -> None:
         if not self._closed:
@@ -160,6 +155,21 @@ class WorkerLink:
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
+
+
+def _signal_group(pidfd: int, pid: int, number: signal.Signals) -> None:
+    """Signal a process that leads a group, and the group. Raises ProcessLookupError if it is gone."""
+    try:
+        signal.pidfd_send_signal(pidfd, number, None, _PIDFD_SIGNAL_PROCESS_GROUP)
+        return
+    except ProcessLookupError:
+        raise
+    except OSError:  # the flag is unknown
+        signal.pidfd_send_signal(pidfd, number)
+    # Not a stranger's group: the process was there a moment ago. If it is killed, the fork
+    # server kills the group, before it reaps.
+    if number != signal.SIGKILL:
+        os.killpg(pid, number)
 
 
 def _decode(body: bytes) -> wire.FromWorker:

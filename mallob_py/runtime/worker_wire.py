@@ -188,10 +188,7 @@ class Configure(Message, frozen=True, tag=1):
 
 
 class Fork(Message, frozen=True, tag=2):
-    """Fork `count` worker processes: at once for tasks that wait, or as a `reserve` in a quiet moment."""
-
     count: int
-    reserve: bool
 
 
 class Import(Message, frozen=True, tag=3):
@@ -215,12 +212,10 @@ class Forked(Message, frozen=True, tag=2):
     serial: int
     pid: int
     generation: int
-    reserve: bool
 
 
 class ForkFailed(Message, frozen=True, tag=3):
     reason: str
-    reserve: bool
 
 
 class Imported(Message, frozen=True, tag=4):

@@ -20,6 +20,7 @@ Guarantees
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -37,6 +38,9 @@ from mallob_py.runtime.worker_events import Key, WorkerEvent
 from mallob_py.runtime.worker_link import WorkerLink
 from mallob_py.runtime.worker_tasks import FINAL_EVENTS, InspectTask, JobTask, ReadTask, Task
 
+#: the processes that stand ready are replaced after this time without a new task: a tree that
+#: grows over many ranks of a host must not compete with forks of workers for the job after it
+_QUIET_S = 0.05
 #: servers that die in a row without having forked anything, before tasks are given up
 _MAX_FAILED_SERVERS = 3
 
@@ -71,8 +75,8 @@ class WorkerPool:
         self._reads: dict[int, ReadTask] = {}
         #: files to remove when the process that may be writing them is gone
         self._leftovers: dict[int, str] = {}
-        #: forks under way: for tasks that wait, for the reserve
-        self._forks_asked = [0, 0]
+        self._forks_asked = 0
+        self._refill_at_s = math.inf
         self._generation = 0
         #: a server that dies of an import is not asked for that one again
         self._imports_asked: set[str] = set()
@@ -214,6 +218,8 @@ class WorkerPool:
 
     def poll(self) -> list[WorkerEvent]:
         """What has happened since the last call."""
+        if time.monotonic() >= self._refill_at_s:
+            self._refill()
         for link, mask in self._watch.ready():
             if link is None:
                 self._hear_server()
@@ -288,12 +294,24 @@ class WorkerPool:
     def _top_up(self, without_process: int) -> None:
         if self._server_given_up:
             return
-        wanted = (without_process, self._options.warm - len(self._idle))
-        for reserve, count in enumerate(wanted):
-            missing = count - self._forks_asked[reserve]
-            if missing > 0:
-                self._forks_asked[reserve] += missing
-                self._server.send(wire.Fork(missing, bool(reserve)))
+        self._fork(without_process - self._forks_asked)
+        if len(self._idle) + self._forks_asked - without_process < self._options.warm:
+            self._refill_at_s = time.monotonic() + _QUIET_S
+
+    def _fork(self, count: int) -> None:
+        if count > 0:
+            self._forks_asked += count
+            self._server.send(wire.Fork(count))
+
+    def next_deadline(self) -> float:
+        """When `poll` is to be called at the latest, on `time.monotonic`."""
+        return self._refill_at_s
+
+    def _refill(self) -> None:
+        """Bring the processes that stand ready up to their number."""
+        self._refill_at_s = math.inf
+        if not self._server_given_up:
+            self._fork(self._options.warm + len(self._ready_tasks()) - len(self._idle) - self._forks_asked)
 
     def _abandon(self, task: Task) -> None:
         if task.link is None:
@@ -397,9 +415,9 @@ class WorkerPool:
                     self._inspect()
             case wire.Forked() as forked:
                 self._welcome(forked, packet.fds)
-            case wire.ForkFailed(reason, reserve):
-                self._forks_asked[reserve] -= 1
-                for task in self._ready_tasks()[: 0 if reserve else 1]:
+            case wire.ForkFailed(reason):
+                self._forks_asked = max(0, self._forks_asked - 1)
+                for task in self._ready_tasks()[:1]:
                     self._waiting.remove(task)
                     self._give_up(task, f"no worker process can be started: {reason}")
             case wire.Imported(application, generation):
@@ -417,7 +435,7 @@ class WorkerPool:
     def _welcome(self, forked: wire.Forked, fds: tuple[int, ...]) -> None:
         socket_fd, pidfd = fds
         self._failed_servers = 0
-        self._forks_asked[forked.reserve] -= 1
+        self._forks_asked = max(0, self._forks_asked - 1)
         link = WorkerLink(forked, socket_fd, pidfd, self._options.queue_limit_bytes)
         self._links[link.serial] = link
         self._watch.watch(link)
@@ -488,7 +506,7 @@ class WorkerPool:
         self._server.restart()
         self._server_given_up = False
         self._generation = 0
-        self._forks_asked = [0, 0]
+        self._forks_asked = 0
         self._imported.clear()
         self._watch.watch_server(self._server.fileno())
 

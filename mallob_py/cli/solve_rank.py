@@ -1,0 +1,200 @@
+"""A rank of `mallob-py solve`: answers in the format of the SAT competition.
+
+All ranks work on one formula at a time. Standard output gets, for each, the answer (`s`) and
+a model (`v` lines); comments (`c`) tell what happens meanwhile. Exit code: 10 or 20 for the
+one formula given, 0 for unknown or several formulas, 2 if an input could not be read.
+"""
+
+from __future__ import annotations
+
+import array
+import math
+import sys
+from typing import NoReturn, TextIO
+
+from mallob_py.cli.options import SolveOptions
+from mallob_py.cli.rank_settings import settings_of
+from mallob_py.protocol.client import JobParameters
+from mallob_py.protocol.effects import JobEnded, Outcome
+from mallob_py.protocol.messages import Blob
+from mallob_py.runtime import boot
+from mallob_py.runtime import worker_events as events
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank
+from mallob_py.service.event_log import EventLog
+
+_APPLICATION = "SAT"
+_ANSWERS = {10: "SATISFIABLE", 20: "UNSATISFIABLE"}
+_LINE_LENGTH = 78
+_PROGRESS_S = 5.0
+
+
+def be_rank(options: SolveOptions) -> NoReturn:
+    desks: list[SolveDesk] = []
+
+    def open_desk(rank: Rank) -> Desk | None:
+        if rank.rank != 0:
+            return None
+        desks.append(SolveDesk(rank, options, _open_output(options.output)))
+        return desks[0]
+
+    boot.run_rank(
+        settings_of(options, mode="real", preload=(_APPLICATION,)),
+        lambda rank: EventLog(boot.log_path(options.log_dir, rank), rank, 0.0),
+        open_desk,
+        lambda: desks[0].exit_code if desks else 0,
+    )
+
+
+def _open_output(path: str | None) -> TextIO:
+    if path is None:
+        return sys.stdout
+    try:
+        return open(path, "w", encoding="ascii")
+    except OSError as error:
+        raise boot.DeskError(f"cannot write {path}: {error.strerror}") from error
+
+
+class SolveDesk:
+    """The desk of `solve` on rank 0: one job after the other, then the end of all ranks."""
+
+    def __init__(self, rank: Rank, options: SolveOptions, output: TextIO) -> None:
+        self._rank = rank
+        self._files = list(options.files)
+        self._single = len(options.files) == 1
+        self._quiet = options.quiet
+        self._output = output
+        self._limit_s = math.inf if options.time_limit_s is None else options.time_limit_s
+        self._job = 0
+        self._is_busy = False
+        self._submitted_s = 0.0
+        self._last_volume = 0
+        self._next_progress_s = math.inf
+        self._failed = False
+        self._code = 0
+
+    @property
+    def exit_code(self) -> int:
+        """2 as soon as an input failed; the answer's code for a single formula; else 0."""
+        if self._failed:
+            return 2
+        return self._code if self._single else 0
+
+    # --- the event loop's side ------------------------------------------------------------
+
+    def fileno(self) -> int | None:
+        return None
+
+    def next_deadline(self) -> float:
+        if not self._is_busy:
+            return -math.inf
+        return min(self._next_progress_s, self._limit_s)
+
+    def turn(self, now: float) -> None:
+        if not self._is_busy:
+            self._begin(now)
+        elif now >= self._limit_s:
+            self._limit_s = math.inf
+            self._time_is_up()
+        elif now >= self._next_progress_s:
+            self._next_progress_s = now + _PROGRESS_S
+            self._tell(f"{now - self._submitted_s:.1f} s, {self._workers()}")
+
+    def close(self) -> None:
+        if self._output is not sys.stdout:
+            self._output.close()
+
+    # --- one formula ------------------------------------------------------------------------
+
+    def _begin(self, now: float) -> None:
+        if not self._files:
+            self._rank.stop()
+            self._is_busy = True
+            return
+        self._is_busy = True
+        self._job += 1
+        self._submitted_s = now
+        file = self._files[0]
+        self._tell(f"mallob-py: {file} on {self._rank.size} rank{'s' * (self._rank.size > 1)}")
+        path = str(self._rank.transfer.path_of(str(self._job)))
+        self._rank.pool.read(self._job, wire.Read(_APPLICATION, (file,), None, {}, path, INLINE_BYTES_MAX))
+
+    def worker_event(self, event: events.WorkerEvent, now: float) -> None:
+        match event:
+            case events.ReadDone(job, wire.Inline(data)):
+                self._submit(Blob(str(job), len(data), data), now)
+            case events.ReadDone(job, wire.Mapped(_, size_bytes)):
+                self._submit(Blob(str(job), size_bytes), now)
+            case events.ReadFailed(_, message, _):
+                self._failed = True
+                print(f"mallob-py solve: {message}", file=sys.stderr, flush=True)
+                self._next()
+
+    def _submit(self, blob: Blob, now: float) -> None:
+        self._tell(f"read in {now - self._submitted_s:.2f} s, description of {blob.size} bytes")
+        self._next_progress_s = now + 1.0
+        self._rank.submit(self._job, JobParameters(), blob)
+
+    def _time_is_up(self) -> None:
+        """Answer UNKNOWN for this formula and those that were not begun."""
+        self._tell("the time limit is reached")
+        waiting = len(self._files) - 1
+        del self._files[1:]
+        self._rank.pool.cancel_read(self._job)
+        if not self._rank.interrupt(self._job):
+            self._answer(0, b"")
+            self._next()
+        for _ in range(waiting):
+            self._answer(0, b"")
+
+    def job_ended(self, ended: JobEnded, now: float) -> None:
+        code, solution = 0, b""
+        if ended.outcome is Outcome.FAILED:
+            self._failed = True
+            print(f"mallob-py solve: {ended.reason}", file=sys.stderr, flush=True)
+        elif ended.body is not None:
+            body = wire.decode_result(ended.body)
+            code, solution = body.code, body.solution
+            solver = wire.decode_fields(body.fields).get("solver", "?")
+            seconds = now - self._submitted_s
+            self._tell(f"answered in {seconds:.2f} s by {solver}, at most {ended.stats.max_volume} workers")
+        self._answer(code, solution)
+        self._next()
+
+    def _next(self) -> None:
+        del self._files[0]
+        self._is_busy = False
+        self._next_progress_s = math.inf
+
+    # --- output ---------------------------------------------------------------------------
+
+    def _workers(self) -> str:
+        volume = self._rank.pe.balancer.volume(self._job) or 0
+        return f"{volume} worker{'s' * (volume != 1)}"
+
+    def _tell(self, text: str) -> None:
+        if not self._quiet:
+            print(f"c {text}", file=self._output, flush=True)
+
+    def _answer(self, code: int, solution: bytes) -> None:
+        self._code = code
+        print(f"s {_ANSWERS.get(code, 'UNKNOWN')}", file=self._output)
+        if code == 10:
+            self._output.writelines(_value_lines(solution))
+        self._output.flush()
+
+
+def _value_lines(solution: bytes) -> list[str]:
+    """The model as `v` lines of at most 78 characters, closed by 0."""
+    literals = array.array("i")
+    literals.frombytes(solution)
+    lines = []
+    line = "v"
+    for literal in (*literals, 0):
+        word = f" {literal}"
+        if len(line) + len(word) > _LINE_LENGTH:
+            lines.append(line + "\n")
+            line = "v"
+        line += word
+    lines.append(line + "\n")
+    return lines
