@@ -1,8 +1,9 @@
 """The SAT application: reads a formula once, and lets each worker try it in its own way.
 
-Worker i runs strategy i of the portfolio on the whole formula; the first answer ends the job.
-Nothing is exchanged between workers. A model is checked against the formula before it leaves
-the worker, so that a wrong one is an error of the job and never an answer.
+Worker i runs strategy i of the portfolio on the whole formula, or several with as many solver
+processes (see `race`); the first answer ends the job. Nothing is exchanged between workers. A
+model is checked against the formula before it leaves its process, so that a wrong one is an
+error of the job and never an answer.
 
 Guarantees: a model assigns variables 1..n_vars in order, once each; with UNSAT the solution
 holds assumptions that cannot hold together (none if the formula alone is unsatisfiable).
@@ -30,6 +31,7 @@ from mallob_sat.dimacs import parse_dimacs
 from mallob_sat.files import COMPRESSED_SUFFIXES, read_decompressed, read_plain
 from mallob_sat.formula import Formula, Literals, formula_from_list, formula_from_raw
 from mallob_sat.portfolio import Portfolio, Strategy
+from mallob_sat.race import race
 from mallob_sat.solvers import Answer, Solver
 
 
@@ -47,7 +49,11 @@ class SatApplication(Application):
     def run(self, context: WorkerContext) -> Result:
         formula = Formula.from_payload(context.payload)
         portfolio = Portfolio.from_configuration(context.configuration)
-        return solve(formula, portfolio.strategy(context.index))
+        if context.threads == 1:
+            return solve(formula, portfolio.strategy(context.index))
+        if (trivial := _solve_trivial(formula)) is not None:
+            return trivial
+        return race(context, lambda number: solve(formula, portfolio.strategy(number)))
 
 
 def read_formula(job: JobInput) -> Formula:

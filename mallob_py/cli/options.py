@@ -162,7 +162,7 @@ class SolveOptions(_World):
         None,
         metavar="FILE",
         group=_OUTPUT,
-        help="write the answer to FILE instead of standard output",
+        help="write the answer (s and v lines) to FILE instead of standard output",
     )
     proof: str | None = option(
         "--proof",

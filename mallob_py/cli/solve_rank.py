@@ -174,7 +174,7 @@ class SolveDesk:
 
     def _tell(self, text: str) -> None:
         if not self._quiet:
-            print(f"c {text}", file=self._output, flush=True)
+            print(f"c {text}", flush=True)
 
     def _answer(self, code: int, solution: bytes) -> None:
         self._code = code

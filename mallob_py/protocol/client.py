@@ -326,6 +326,10 @@ class Client:
             )
         return self._deadline
 
+    def next_growth(self) -> float:
+        """When a job will next ask for more than its root."""
+        return min((record.grow_at_s for record in self.jobs.values()), default=math.inf)
+
     def _end(
         self, record: ClientJob, outcome: Outcome, body: bytes | None = None, reason: str | None = None
     ) -> None:

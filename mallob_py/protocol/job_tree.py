@@ -181,6 +181,15 @@ class Seats:
             return None
         return blob
 
+    def recall(self, past: tuple[PastWorker, ...], volume: int, epoch: int) -> None:
+        """Memory has come from above: query past workers for seats whose requests are unmatched."""
+        self.past.add(past)
+        for seat in self._seats.values():
+            asking = seat.state is SeatState.ASKED and self._matcher.is_asking(self._job, seat.index)
+            if asking and self.past.knows_below(seat.index):
+                self._matcher.withdraw(self._job, seat.index)
+                self._seek(seat, volume, epoch)
+
     def close(self) -> None:
         """This parent leaves the tree: nothing is wanted any more."""
         for seat in self._seats.values():

@@ -271,7 +271,8 @@ class LocalWorkers:
             created=worker.created,
         )
         worker.parent_context = message.parent_context
-        worker.seats.past.add(message.past)
+        if message.past:
+            worker.seats.recall(message.past, worker.volume, self._epoch())
         if worker.blob is None and message.blob is not None:
             self._describe(worker, message.blob)
             self._proceed(worker)
@@ -309,12 +310,7 @@ class LocalWorkers:
     def blob_ready(self, job: int) -> None:
         """The description is on this host now."""
         worker = self.active
-        if (
-            worker is not None
-            and worker.job == job
-            and worker.state is WorkerState.COMMITTED
-            and not worker.has_process
-        ):
+        if worker is not None and worker.job == job and worker.state is WorkerState.COMMITTED:
             self._start(worker)
 
     def _start(self, worker: Worker) -> None:

@@ -291,5 +291,10 @@ class PE:
 
     def is_quiescent(self) -> bool:
         """No deadline of the protocol itself, nothing parked, no half of a match (for checks)."""
-        waits = (self.balancer.next_deadline(), self.matcher.next_deadline(), self.workers.next_deadline())
+        waits = (
+            self.balancer.next_deadline(),
+            self.matcher.next_deadline(),
+            self.workers.next_deadline(),
+            self.client.next_growth(),
+        )
         return min(waits) == math.inf and not self._parked and self.matcher.is_at_rest()

@@ -227,6 +227,7 @@ class Cluster:
                     self._delays.fetch_s, lambda: self.call(rank, lambda pe: pe.blob_ready(job, self.now))
                 )
             case StartWorker(worker):
+                assert (rank, worker) not in self.processes, f"worker {worker} started twice on rank {rank}"
                 process = self.processes[rank, worker] = Process(effect)
                 self._later(self._delays.process_start_s, lambda: self._started(rank, worker, process))
             case SuspendWorker(worker):

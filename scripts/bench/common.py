@@ -19,10 +19,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mallob_py.service.event_log import Event, read_events
 from mallob_py.service.report_tables import percentile
 from mallob_py.service.text_table import Cell, format_table
 
@@ -40,32 +41,52 @@ class BenchmarkError(Exception):
 
 @dataclass(frozen=True)
 class DroppedJob:
-    """A job file that was put into `in/`."""
+    """A job file that was put into `in/`. `dropped_unix_s` is the same moment since 1970."""
 
     identity: str
     reply_path: Path
     dropped_s: float
+    dropped_unix_s: float
+
+
+@dataclass(frozen=True)
+class PreparedJob:
+    """A job file beside its place in `in/`, under a name that the service ignores."""
+
+    identity: str
+    hidden_path: Path
+    in_path: Path
+    reply_path: Path
+
+    def drop(self) -> DroppedJob:
+        dropped_s, dropped_unix_s = time.monotonic(), time.time()
+        os.rename(self.hidden_path, self.in_path)
+        return DroppedJob(self.identity, self.reply_path, dropped_s, dropped_unix_s)
 
 
 @dataclass(frozen=True)
 class Service:
-    """A running service. `log_dir` fills up as it goes and is complete after the `with` block."""
+    """A running service. `events` is filled with all ranks' events when it has stopped."""
 
     api_dir: Path
     log_dir: Path
     ranks: int
     process: subprocess.Popen[str]
     start_s: float
+    events: list[Event] = field(default_factory=list)
 
     def drop(self, job: dict[str, Any], client: int = 0) -> DroppedJob:
         """Hand in a job file by renaming it into place."""
+        return self.prepare(job, client).drop()
+
+    def prepare(self, job: dict[str, Any], client: int = 0) -> PreparedJob:
+        """Write a job file that the service does not see yet, so that dropping it is a rename only."""
         folder = self.api_dir / f"jobs.{client}"
         identity = f"{job['user']}.{job['name']}"
         hidden = folder / "in" / f"~{identity}.json"
         hidden.write_text(json.dumps(job))
-        dropped_s = time.monotonic()
-        hidden.rename(folder / "in" / f"{identity}.json")
-        return DroppedJob(identity, folder / "out" / f"{identity}.json", dropped_s)
+        name = f"{identity}.json"
+        return PreparedJob(identity, hidden, folder / "in" / name, folder / "out" / name)
 
     def await_reply(self, job: DroppedJob, timeout_s: float = 60.0) -> float:
         """Wait for a reply; returns seconds since the job was dropped."""
@@ -108,8 +129,10 @@ def running_service(ranks: int, extra_arguments: Sequence[str] = ()) -> Iterator
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         _await_accepting(process)
-        yield Service(api_dir, log_dir, ranks, process, time.monotonic() - begin_s)
+        service = Service(api_dir, log_dir, ranks, process, time.monotonic() - begin_s)
+        yield service
         _stop(process)
+        service.events.extend(read_events(log_dir))
     finally:
         _kill_group(process)
         if process.stdout is not None:

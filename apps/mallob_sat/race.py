@@ -1,0 +1,215 @@
+"""Several solver processes in one worker: the first answer wins, the others are killed.
+
+For a PE that owns several cores (P 5: one worker, several solver threads). Processes instead
+of threads, since the solvers' calls hold the interpreter's lock and a crash should cost one
+solver only. The worker process itself computes nothing: it waits for its children's pipes, and
+looks for news of its job now and then. The payload is shared with all of them.
+
+Worker i with T solvers tries numbers i*T to i*T+T-1. A solver that dies (a crash, lack of
+memory; the job's memory limit holds for each process) is replaced, at most twice, by one with a
+number that no present worker tries.
+
+Children stay in the worker's process group, by which the runtime suspends, continues and kills
+them along with it.
+
+Guarantees: no child is left when `race` returns or raises, none outlives the worker process; an
+exception in a solver is an error of the job, as without a race; a death is only if no solver is
+left.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import selectors
+import signal
+import struct
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import NoReturn
+
+import numpy as np
+
+from mallob_py.app import Result, WorkerContext
+
+#: decides with a given number (of a strategy)
+Attempt = Callable[[int], Result]
+
+_MAX_RESTARTS = 2
+#: how often the worker looks for news; answers do not wait for it
+_NEWS_INTERVAL_S = 0.25
+_READ_BYTES = 1 << 16
+_PR_SET_PDEATHSIG = 1
+#: kind, result code, bytes of text, bytes of solution
+_HEADER = struct.Struct("<ciQQ")
+_ANSWER = b"A"
+_ERROR = b"E"
+
+
+def race(context: WorkerContext, attempt: Attempt) -> Result:
+    """Run `context.threads` attempts at once. Raises RuntimeError if one raises or all die."""
+    with _Race(context, attempt) as running:
+        return running.first_answer()
+
+
+@dataclass(slots=True)
+class _Child:
+    """A solver process; `place` is which of the worker's solvers it is or replaces."""
+
+    pid: int
+    fd: int
+    place: int
+    number: int
+    received: bytearray = field(default_factory=bytearray)
+
+
+class _Race:
+    def __init__(self, context: WorkerContext, attempt: Attempt) -> None:
+        self._context = context
+        self._attempt = attempt
+        self._selector = selectors.DefaultSelector()
+        self._children: dict[int, _Child] = {}  # by pid
+        self._restarts = [0] * context.threads
+        self._deaths: list[str] = []
+
+    def __enter__(self) -> _Race:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pid in self._children:
+            os.kill(pid, signal.SIGKILL)  # ours and not waited for, hence no stranger
+        for child in list(self._children.values()):
+            self._bury(child)
+        self._selector.close()
+
+    def first_answer(self) -> Result:
+        first = self._context.index * self._context.threads
+        for place in range(self._context.threads):
+            self._start(place, first + place)
+        while self._children:
+            self._context.poll()
+            for key, _ in self._selector.select(_NEWS_INTERVAL_S):
+                if (result := self._hear(key.data)) is not None:
+                    return result
+        raise RuntimeError(f"all solver processes died: {'; '.join(self._deaths)}")
+
+    def _start(self, place: int, number: int) -> None:
+        ours, theirs = os.pipe()
+        worker_pid = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:  # too many processes: go on with those there are
+            self._deaths.append(f"number {number}: fork: {error.strerror}")
+            os.close(ours)
+            os.close(theirs)
+            return
+        if pid == 0:
+            _solve_and_exit(theirs, worker_pid, self._attempt, number)
+        os.close(theirs)
+        child = _Child(pid, ours, place, number)
+        self._children[pid] = child
+        self._selector.register(ours, selectors.EVENT_READ, child)
+
+    def _hear(self, child: _Child) -> Result | None:
+        """Take in what a child writes; its answer, if that was the end of it."""
+        data = os.read(child.fd, _READ_BYTES)
+        if data:
+            child.received += data
+            return None
+        if (message := _decode(child.received)) is None:
+            self._replace(child)
+            return None
+        if isinstance(message, str):
+            raise RuntimeError(f"in a solver process:\n{message}")
+        return message
+
+    def _replace(self, child: _Child) -> None:
+        self._deaths.append(f"number {child.number}: {self._bury(child)}")
+        if self._restarts[child.place] < _MAX_RESTARTS:
+            self._restarts[child.place] += 1
+            stride = max(1, self._context.volume) * self._context.threads
+            self._start(child.place, child.number + stride)
+
+    def _bury(self, child: _Child) -> str:
+        """Wait for a child that is ending; what it ended of."""
+        # Without effect on one that is; a damaged one may have closed its pipe and gone on.
+        os.kill(child.pid, signal.SIGKILL)
+        _, status = os.waitpid(child.pid, 0)
+        self._selector.unregister(child.fd)
+        os.close(child.fd)
+        del self._children[child.pid]
+        return _reason(status)
+
+
+def _solve_and_exit(fd: int, worker_pid: int, attempt: Attempt, number: int) -> NoReturn:
+    """In the child, which must never return into the code of the worker."""
+    try:
+        _die_with(worker_pid)
+        # The socket to the rank is the worker's: its end must show when the worker ends.
+        os.closerange(3, fd)
+        os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
+        _write(fd, _message_of(attempt, number))
+        os.close(fd)
+    except BaseException:
+        with suppress(BaseException):
+            traceback.print_exc()
+        os._exit(1)
+    finally:
+        os._exit(0)
+
+
+def _message_of(attempt: Attempt, number: int) -> bytes:
+    try:
+        result = attempt(number)
+    except MemoryError:  # a death like that by the kernel's hand: others may do with less
+        raise
+    except Exception:
+        text = traceback.format_exc().encode(errors="replace")
+        return _HEADER.pack(_ERROR, 0, len(text), 0) + text
+    text = json.dumps(dict(result.fields)).encode()
+    solution = () if result.solution is None else result.solution
+    numbers = np.asarray(solution, dtype=np.int32).tobytes()
+    return _HEADER.pack(_ANSWER, result.code, len(text), len(numbers)) + text + numbers
+
+
+def _decode(received: bytearray) -> Result | str | None:
+    """A result, the text of an error, or None if the message is not complete."""
+    if len(received) < _HEADER.size:
+        return None
+    kind, code, text_bytes, solution_bytes = _HEADER.unpack_from(received)
+    if len(received) != _HEADER.size + text_bytes + solution_bytes:
+        return None
+    text = received[_HEADER.size : _HEADER.size + text_bytes].decode()
+    if kind == _ERROR:
+        return text
+    solution = np.frombuffer(received, dtype=np.int32, offset=_HEADER.size + text_bytes)
+    return Result(code, solution, json.loads(text))
+
+
+def _write(fd: int, message: bytes) -> None:
+    left = memoryview(message)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
+def _die_with(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent ends, even if that one is killed."""
+    if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError("prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent_pid:  # it ended before we could ask
+        os._exit(1)
+
+
+def _reason(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"exit status {code}"
+    with suppress(ValueError):
+        return f"killed by {signal.Signals(-code).name}"
+    return f"killed by signal {-code}"

@@ -1,0 +1,93 @@
+"""What the processes of a service cost, read from `/proc`.
+
+A rank is a process that has a fork server; the fork server and the processes it has forked
+belong to that rank. CPU time is taken from the scheduler's own counters, in nanoseconds: the
+usual clock ticks of 10 ms are too coarse for processes that sleep most of the time.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_FORK_SERVER = b"mallob_py.runtime.fork_server"
+
+
+@dataclass(frozen=True)
+class RankProcesses:
+    """A rank with its fork server and the processes that stand ready."""
+
+    rank: int
+    helpers: tuple[int, ...]
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        return (self.rank, *self.helpers)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes resident, and the same with shared pages divided among those who share them."""
+
+    resident_bytes: int
+    proportional_bytes: int
+
+
+def rank_processes(launcher: int) -> list[RankProcesses]:
+    """The ranks below a launcher."""
+    children = _children()
+    ranks = []
+    for pid in _below(launcher, children):
+        servers = [child for child in children.get(pid, ()) if _is_fork_server(child)]
+        # What a fork server forks looks like one, too.
+        if servers and not _is_fork_server(pid):
+            helpers = [helper for server in servers for helper in (server, *_below(server, children))]
+            ranks.append(RankProcesses(pid, tuple(helpers)))
+    return ranks
+
+
+def cpu_s(pids: tuple[int, ...]) -> float:
+    """CPU time used so far by the living threads of these processes."""
+    total_ns = 0
+    for pid in pids:
+        for thread in (_PROC / str(pid) / "task").glob("*/schedstat"):
+            with suppress(OSError):
+                total_ns += int(thread.read_bytes().split()[0])
+    return total_ns / 1e9
+
+
+def memory(pids: tuple[int, ...]) -> Memory:
+    """Of these processes together."""
+    resident = proportional = 0
+    for pid in pids:
+        for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()[1:]:
+            name, kilobytes = line.split()[:2]
+            resident += int(kilobytes) * 1024 if name == "Rss:" else 0
+            proportional += int(kilobytes) * 1024 if name == "Pss:" else 0
+    return Memory(resident, proportional)
+
+
+def _children() -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                # The second field is the program's name, which may hold blanks and brackets.
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                children.setdefault(int(fields[1]), []).append(int(entry.name))
+    return children
+
+
+def _below(pid: int, children: dict[int, list[int]]) -> list[int]:
+    found: list[int] = []
+    for child in children.get(pid, ()):
+        found += [child, *_below(child, children)]
+    return found
+
+
+def _is_fork_server(pid: int) -> bool:
+    with suppress(OSError):
+        return _FORK_SERVER in (_PROC / str(pid) / "cmdline").read_bytes()
+    return False

@@ -1,0 +1,141 @@
+"""Throughput of no-op jobs, the cost of doing nothing, and the overhead of a one-shot solve."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import fmean
+
+from common import BenchmarkError, DroppedJob, Service, running_service
+from measured import Better, Measured
+from processes import RankProcesses, cpu_s, memory, rank_processes
+
+_BURST_JOBS = 500
+_LOOK_S = 0.0005
+_SETTLE_S = 4.0
+_TINY_FORMULA = "p cnf 2 2\n1 2 0\n-1 0\n"
+_SATISFIABLE_EXIT_CODE = 10
+
+
+def measure_burst(quick: bool) -> list[Measured]:
+    """All files dropped at once until the last reply is there."""
+    rates = []
+    with running_service(4) as service:
+        _warm_up(service)
+        for burst in range(1 if quick else 3):
+            prepared = [service.prepare(_noop(f"burst-{burst}-{n}")) for n in range(_BURST_JOBS)]
+            begin_s = time.monotonic()
+            jobs = [each.drop() for each in prepared]
+            for job in jobs:
+                service.await_reply(job)
+            rates.append(_BURST_JOBS / (time.monotonic() - begin_s))
+            time.sleep(0.5)
+    what = f"burst of {_BURST_JOBS} no-op jobs, 4 ranks"
+    return [Measured.of(what, "jobs/s", rates, Better.HIGHER, 250.0, "280 to 430")]
+
+
+def measure_closed_loop(quick: bool) -> list[Measured]:
+    """Each reply is followed by the next job of its place."""
+    duration_s = 2.0 if quick else 6.0
+    measured = []
+    with running_service(4) as service:
+        _warm_up(service)
+        for active, recorded in ((1, "70 to 75"), (16, "650 to 843")):
+            rate = _closed_loop(service, active, duration_s)
+            what = f"closed loop, {active} active no-op jobs, 4 ranks"
+            measured.append(Measured.of(what, "jobs/s", [rate], Better.HIGHER, None, recorded))
+            time.sleep(0.5)
+    return measured
+
+
+def _closed_loop(service: Service, active: int, duration_s: float) -> float:
+    count = 0
+
+    def next_job() -> DroppedJob:
+        nonlocal count
+        count += 1
+        return service.drop(_noop(f"loop-{active}-{count}"))
+
+    begin_s = time.monotonic()
+    jobs = [next_job() for _ in range(active)]
+    while time.monotonic() < begin_s + duration_s:
+        if service.process.poll() is not None:
+            raise BenchmarkError("the service has ended")
+        jobs = [next_job() if job.reply_path.exists() else job for job in jobs]
+        time.sleep(_LOOK_S)
+    ended = count - active
+    elapsed_s = time.monotonic() - begin_s
+    for job in jobs:
+        service.await_reply(job)
+    return ended / elapsed_s
+
+
+def measure_idle(quick: bool) -> list[Measured]:
+    measured = []
+    for ranks, recorded_cpu, recorded_rss, recorded_pss in (
+        (4, "4.5 (1.2 at 1 ms polls)", "18.5", "7.4"),
+        (16, "2.5 (0.7 at 1 ms polls)", "19.4", "5.7"),
+    ):
+        with running_service(ranks) as service:
+            _warm_up(service)
+            time.sleep(_SETTLE_S)
+            processes = rank_processes(service.process.pid)
+            if len(processes) != ranks:
+                raise BenchmarkError(f"{len(processes)} rank processes found, not {ranks}")
+            shares = _cpu_shares(processes, 3.0 if quick else 10.0)
+            alone = [memory((each.rank,)) for each in processes]
+            everything = [memory(each.all) for each in processes]
+        rank_only = [share for share, _ in shares]
+        total = [share for _, share in shares]
+        suffix = f"{ranks} ranks"
+        what = f"idle CPU per rank, mean, {suffix}"
+        measured.append(Measured.of(what, "%", [fmean(total)], target=0.5, recorded=recorded_cpu))
+        measured.append(Measured.of(f"idle CPU of the rank process alone, {suffix}", "%", rank_only))
+        for part, series in (("rank alone", alone), ("with helpers", everything)):
+            resident = [each.resident_bytes / 1e6 for each in series]
+            shared = [each.proportional_bytes / 1e6 for each in series]
+            first, second = f"RSS per rank, {part}, {suffix}", f"PSS per rank, {part}, {suffix}"
+            measured.append(Measured.of(first, "MB", resident, recorded=recorded_rss))
+            measured.append(Measured.of(second, "MB", shared, recorded=recorded_pss))
+    return measured
+
+
+def _cpu_shares(processes: list[RankProcesses], duration_s: float) -> list[tuple[float, float]]:
+    """Per cent of a core: each rank process alone, and with its helpers."""
+    before = [(cpu_s((each.rank,)), cpu_s(each.all)) for each in processes]
+    begin_s = time.monotonic()
+    time.sleep(duration_s)
+    elapsed_s = time.monotonic() - begin_s
+    after = [(cpu_s((each.rank,)), cpu_s(each.all)) for each in processes]
+    return [
+        (100 * (b[0] - a[0]) / elapsed_s, 100 * (b[1] - a[1]) / elapsed_s)
+        for a, b in zip(before, after, strict=True)
+    ]
+
+
+def measure_solve(quick: bool) -> list[Measured]:
+    """A formula that needs no solving: the time is start and stop."""
+    times_s = []
+    with tempfile.TemporaryDirectory(prefix="mallob-py-bench.") as folder:
+        formula = Path(folder) / "tiny.cnf"
+        formula.write_text(_TINY_FORMULA)
+        command = [sys.executable, "-m", "mallob_py.cli.main", "solve", "-n", "4", str(formula)]
+        for _ in range(3 if quick else 10):
+            begin_s = time.monotonic()
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            times_s.append(time.monotonic() - begin_s)
+            if done.returncode != _SATISFIABLE_EXIT_CODE:
+                raise BenchmarkError(f"solve ended with {done.returncode}: {done.stderr or done.stdout}")
+    return [Measured.of("one-shot solve, 4 ranks", "s", times_s, recorded="0.7 to 0.9")]
+
+
+def _warm_up(service: Service) -> None:
+    service.await_reply(service.drop(_noop("first")))
+    time.sleep(1.0)
+
+
+def _noop(name: str) -> dict[str, str]:
+    return {"user": "bench", "name": name, "application": "NOOP"}

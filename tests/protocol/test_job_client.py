@@ -1,0 +1,198 @@
+"""A job's life at its client: demand, budgets, limits, statistics. One PE alone, driven by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from mallob_py.protocol.client import JobParameters
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.effects import JobEnded, Log, Outcome, StartWorker
+from mallob_py.protocol.messages import Blob, DemandChanged, WorkerFailed
+from mallob_py.protocol.pe import PE
+from mallob_py.simulation.cluster import Cluster
+
+_BLOB = Blob("key", 1, b"x")
+
+
+class Alone:
+    """One PE that is the whole cluster, and a clock."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.pe = PE(0, 1, Config(**settings))
+        self.now = 0.0
+        self.ended: dict[int, JobEnded] = {}
+        self.started: list[StartWorker] = []
+
+    def collect(self) -> None:
+        for effect in self.pe.take_effects():
+            if isinstance(effect, JobEnded):
+                assert effect.job not in self.ended
+                self.ended[effect.job] = effect
+            elif isinstance(effect, StartWorker):
+                self.started.append(effect)
+
+    def submit(self, job: int, **parameters: Any) -> None:
+        self.pe.submit(job, JobParameters(**parameters), _BLOB, self.now)
+        self.collect()
+
+    def start(self) -> None:
+        """The process asked for last runs."""
+        self.pe.worker_started(self.started[-1].worker, self.now)
+        self.collect()
+
+    def wait_until(self, when_s: float) -> None:
+        """Let time pass, with a tick at each deadline."""
+        while (deadline := self.pe.next_deadline()) <= when_s:
+            self.now = max(self.now, deadline)
+            self.pe.tick(self.now)
+            self.collect()
+        self.now = when_s
+
+
+def test_the_wallclock_limit_ends_the_job_at_the_very_deadline() -> None:
+    alone = Alone()
+    alone.submit(1, wallclock_limit_s=10.0)
+    alone.now = 3.0
+    alone.start()
+    alone.wait_until(12.999)
+    assert not alone.ended
+    alone.wait_until(13.0)
+    assert alone.ended[1].outcome is Outcome.WALLCLOCK_LIMIT
+    assert alone.ended[1].stats.wallclock_s == 10.0
+    assert alone.ended[1].stats.response_s == 13.0
+
+
+def test_the_cpu_limit_counts_all_cores_of_a_worker() -> None:
+    alone = Alone(threads=4)
+    alone.submit(1, cpu_limit_s=10.0)
+    alone.start()
+    alone.wait_until(2.4)
+    assert not alone.ended
+    alone.wait_until(2.5)
+    assert alone.ended[1].outcome is Outcome.CPU_LIMIT
+    assert alone.ended[1].stats.cpu_s == pytest.approx(10.0)
+
+
+def test_the_limit_that_is_reached_first_ends_the_job() -> None:
+    alone = Alone()
+    alone.submit(1, cpu_limit_s=10.0, wallclock_limit_s=5.0)
+    alone.start()
+    alone.wait_until(100.0)
+    assert alone.ended[1].outcome is Outcome.WALLCLOCK_LIMIT
+
+
+def test_a_job_without_limits_wants_no_tick() -> None:
+    alone = Alone()
+    alone.submit(1)
+    alone.start()
+    alone.wait_until(1000.0)
+    assert not alone.ended
+    assert alone.pe.client.next_deadline() == math.inf
+
+
+def test_no_budget_is_used_before_the_process_runs() -> None:
+    alone = Alone()
+    alone.submit(1, cpu_limit_s=10.0, wallclock_limit_s=10.0)
+    alone.wait_until(1000.0)
+    assert not alone.ended
+    alone.pe.interrupt(1, alone.now)
+    alone.collect()
+    stats = alone.ended[1].stats
+    assert (stats.cpu_s, stats.wallclock_s, stats.started_s) == (0.0, 0.0, None)
+    assert stats.response_s == 1000.0
+
+
+def test_a_waiting_job_uses_no_budget() -> None:
+    """Two jobs on one PE: the less important one is suspended while the other runs."""
+    alone = Alone()
+    alone.submit(1, cpu_limit_s=10.0)
+    alone.start()
+    alone.wait_until(4.0)
+    alone.submit(2, priority=1000.0, wallclock_limit_s=50.0)
+    alone.wait_until(5.0)
+    assert [effect.job for effect in alone.started] == [1, 2]
+    alone.start()
+    alone.wait_until(54.0)
+    assert not alone.ended
+    alone.wait_until(58.0)
+    assert alone.ended[2].outcome is Outcome.WALLCLOCK_LIMIT
+    assert alone.pe.client.jobs[1].cpu_s < 8.0
+    alone.wait_until(70.0)
+    assert alone.ended[1].outcome is Outcome.CPU_LIMIT
+    assert alone.ended[1].stats.cpu_s == pytest.approx(10.0)
+
+
+def test_a_failure_of_the_application_is_the_job_s_reason() -> None:
+    alone = Alone()
+    alone.submit(1)
+    alone.pe.receive(0, WorkerFailed(1, 0, "ValueError: no"), 1.0)
+    alone.collect()
+    assert (alone.ended[1].outcome, alone.ended[1].reason) == (Outcome.FAILED, "ValueError: no")
+
+
+def test_an_unknown_job_cannot_be_interrupted() -> None:
+    alone = Alone()
+    assert alone.pe.interrupt(1, 0.0) is False
+    alone.submit(1)
+    assert alone.pe.interrupt(1, 0.0) is True
+    assert alone.pe.interrupt(1, 0.0) is False
+
+
+def test_statistics_tell_when_the_job_was_balanced_scheduled_and_started() -> None:
+    alone = Alone()
+    alone.now = 5.0
+    alone.submit(1)
+    alone.now = 7.0
+    alone.start()
+    alone.pe.worker_found_result(alone.started[-1].worker, b"yes", 9.0)
+    alone.collect()
+    stats = alone.ended[1].stats
+    assert (stats.balanced_s, stats.scheduled_s, stats.started_s) == (0.0, 0.0, 2.0)
+    assert (stats.response_s, stats.wallclock_s, stats.cpu_s, stats.max_volume) == (4.0, 2.0, 2.0, 1)
+    assert alone.ended[1].body == b"yes"
+
+
+@pytest.mark.parametrize(
+    ("max_demand", "wanted", "given"), [(0, 3, 3), (0, 99, 8), (5, 99, 5), (5, 0, 1), (5, -7, 1), (99, 99, 8)]
+)
+def test_a_demand_is_kept_between_one_and_what_the_user_allows(
+    max_demand: int, wanted: int, given: int
+) -> None:
+    cluster = Cluster(8)
+    cluster.submit(1, max_demand=max_demand)
+    cluster.run(until_s=0.1)
+    cluster.call(0, lambda pe: pe.receive(0, DemandChanged(1, wanted), cluster.now))
+    cluster.run(until_s=0.2)
+    assert cluster.pes[3].balancer.volume(1) == given
+
+
+def test_the_log_tells_the_steps_of_a_job_in_order() -> None:
+    pe = PE(0, 1, Config())
+    pe.submit(1, JobParameters(), _BLOB, 0.0)
+    pe.worker_started(0, 1.0)
+    pe.worker_found_result(0, b"yes", 2.0)
+    events = [
+        effect.event for effect in pe.effects if isinstance(effect, Log) and effect.fields.get("job") == 1
+    ]
+    steps = ["submitted", "balanced", "scheduled", "started", "ended"]
+    assert [event for event in events if event in steps] == sorted(
+        (event for event in events if event in steps), key=lambda event: events.index(event)
+    )
+    assert events[0] == "submitted"
+    assert set(steps) <= set(events)
+
+
+def test_nothing_of_an_ended_job_is_kept() -> None:
+    alone = Alone()
+    for job in range(50):
+        alone.submit(job)
+        alone.pe.interrupt(job, alone.now)
+        alone.wait_until(alone.now + 1.0)
+    assert not alone.pe.client.jobs
+    assert not alone.pe.client._unseen
+    assert not alone.pe.balancer.jobs
+    assert not alone.pe.workers.suspended
+    assert alone.pe.workers.active is None

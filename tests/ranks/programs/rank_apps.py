@@ -1,0 +1,67 @@
+"""Applications for whole services: some that must not harm anybody but themselves, one that counts."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+
+from mallob_py.app import Application, JobInput, Payload, Result, WorkerContext
+
+
+class Fail(Application):
+    """Fails in the way that its configuration names, in its worker or already in reading."""
+
+    name = "FAIL"
+    takes_input = False
+
+    def read(self, job: JobInput) -> Payload:
+        if job.configuration.get("where") == "read":
+            _fail(str(job.configuration["how"]))
+        return {}
+
+    def run(self, context: WorkerContext) -> Result:
+        _fail(str(context.configuration["how"]))
+        return Result(10, [context.index])
+
+
+def _fail(how: str) -> None:
+    match how:
+        case "raise":
+            raise ValueError("no such luck")
+        case "segfault":
+            ctypes.string_at(0)
+        case "exit":
+            os._exit(7)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Bulk(Application):
+    """A payload of the configured size. The root answers with its checksum once all workers have theirs.
+
+    Every worker leaves a file `<index>` with the checksum of the payload that it sees in the
+    configured folder.
+    """
+
+    name = "BULK"
+    takes_input = False
+
+    def read(self, job: JobInput) -> Payload:
+        words = int(job.configuration["size_bytes"]) // 8
+        return {"noise": np.random.default_rng(1).integers(1 << 62, size=words, dtype=np.int64)}
+
+    def run(self, context: WorkerContext) -> Result | None:
+        folder = Path(str(context.configuration["folder"]))
+        checksum = int(np.bitwise_xor.reduce(context.payload["noise"])) & 0x7FFFFFFF
+        (folder / f"~{context.index}").write_text(str(checksum))
+        (folder / f"~{context.index}").rename(folder / str(context.index))
+        if context.index > 0:
+            return None
+        while len(list(folder.glob("[0-9]*"))) < int(context.configuration["workers"]):
+            time.sleep(0.01)
+        return Result(10, [checksum])

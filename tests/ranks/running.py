@@ -1,0 +1,297 @@
+"""What the end-to-end tests share: a service in processes of its own, and ways to wait for things.
+
+All processes of a service (launcher, mpiexec, ranks, fork servers, workers) inherit a mark in
+their environment, by which they are found and, at the latest at the end of a test, killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from mallob_py.runtime.launch import find_launcher
+from mallob_py.runtime.transfer import shared_folder
+from mallob_py.runtime.world import LaunchError
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 60.0
+MARK = "MALLOB_PY_TEST_MARK"
+COMMAND = (sys.executable, "-m", "mallob_py.cli.main")
+
+T = TypeVar("T")
+
+
+def _launcher_is_there() -> bool:
+    try:
+        find_launcher()
+    except LaunchError:
+        return False
+    return True
+
+
+needs_mpiexec = pytest.mark.skipif(not _launcher_is_there(), reason="needs an mpiexec")
+
+
+def poll_until(condition: Callable[[], T], what: str = "", timeout_s: float = TIMEOUT_S) -> T:
+    """Wait until the condition holds, and return what it says."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not in time: {what or condition}"
+        time.sleep(0.01)
+    return value
+
+
+def environment(mark: str, further: Mapping[str, str] | None = None) -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "apps"), os.environ.get("PYTHONPATH", "")])
+    return dict(os.environ) | {"PYTHONPATH": path, MARK: mark} | dict(further or {})
+
+
+def marked_processes(mark: str) -> list[int]:
+    """The living processes that inherited a mark."""
+    needle = f"{MARK}={mark}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if needle in (folder / "environ").read_bytes().split(b"\0") and not _is_zombie(folder):
+                found.append(int(folder.name))
+    return found
+
+
+def _is_zombie(folder: Path) -> bool:
+    return (folder / "stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def parent_of(pid: int) -> int:
+    """The parent's id, 0 if the process is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return 0
+
+
+def kill_marked(mark: str) -> None:
+    """Kill until nobody is left: those who are being forked meanwhile included."""
+
+    def nobody_left() -> bool:
+        pids = marked_processes(mark)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not pids
+
+    poll_until(nobody_left, "all processes killed")
+
+
+def descriptions_in_shared_memory() -> set[str]:
+    """Files of descriptions that lie in shared memory, of whatever service on this host."""
+    return {path.name for path in shared_folder().glob("mallob-py.*")}
+
+
+def shared_files_of(pids: Sequence[int]) -> list[str]:
+    """Files in shared memory whose session was founded by one of these processes."""
+    return [name for name in descriptions_in_shared_memory() if int(name.split(".")[1].split("-")[0]) in pids]
+
+
+class Finished:
+    """What a command that ran to its end has left."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code = code
+        self.out = out
+        self.err = err
+
+    @property
+    def answer(self) -> str:
+        """The one `s` line."""
+        (line,) = [line for line in self.out.splitlines() if line.startswith("s ")]
+        return line
+
+    @property
+    def model(self) -> list[int]:
+        """The literals of the `v` lines, without the closing 0."""
+        words = [word for line in self.out.splitlines() if line.startswith("v") for word in line.split()[1:]]
+        assert words[-1] == "0"
+        return [int(word) for word in words[:-1]]
+
+
+def run(
+    *arguments: str | Path,
+    prefix: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Finished:
+    """Run `mallob-py ...` to its end; it must leave no process and no description behind."""
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [*prefix, *COMMAND, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(mark, env),
+        cwd=cwd,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=TIMEOUT_S)
+        poll_until(lambda: not marked_processes(mark), "no process is left", 10)
+    finally:
+        kill_marked(mark)
+        process.wait()
+    return Finished(process.returncode, out, err)
+
+
+class Running:
+    """A service of its own, with everything that it writes below `folder`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        ranks: int = 3,
+        env: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        self.mark = uuid.uuid4().hex
+        self.api_dir = folder / "api"
+        self.log_dir = folder / "logs"
+        self._output_path = folder / "output"
+        self.pids: set[int] = set()
+        temporary = folder / "tmp"
+        temporary.mkdir(parents=True, exist_ok=True)
+        with open(self._output_path, "w") as output:
+            self.process = subprocess.Popen(
+                [
+                    *prefix, *COMMAND, "serve", "-n", str(ranks), "--api-dir", str(self.api_dir),
+                    "--log-dir", str(self.log_dir), *options,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment(self.mark, {"TMPDIR": str(temporary)} | dict(env or {})),
+                start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def output(self) -> str:
+        return self._output_path.read_text()
+
+    def await_ready(self) -> None:
+        def is_ready() -> bool:
+            assert self.process.poll() is None, self.output
+            return "accepting jobs" in self.output
+
+        poll_until(is_ready, "the service accepts jobs")
+        self.pids |= set(marked_processes(self.mark))
+
+    def box(self, client: int = 0) -> Path:
+        return self.api_dir / f"jobs.{client}"
+
+    # --- jobs in, replies out ---------------------------------------------------------------
+
+    def drop(self, file_name: str, content: bytes | str, client: int = 0) -> None:
+        """Put a job file into `in/`, complete from the first moment on."""
+        hidden = self.box(client) / "in" / f"~{file_name}"
+        hidden.write_bytes(content.encode() if isinstance(content, str) else content)
+        hidden.rename(hidden.with_name(file_name))
+
+    def submit(self, name: str, client: int = 0, **fields: Any) -> Path:
+        """Submit user `u`'s job; the path of its reply. Underscores in fields stand for hyphens."""
+        job = {"user": "u", "name": name} | {key.replace("_", "-"): value for key, value in fields.items()}
+        self.drop(f"{name}.json", json.dumps(job), client)
+        return self.box(client) / "out" / f"u.{name}.json"
+
+    def interrupt(self, name: str, client: int = 0) -> None:
+        self.drop(f"stop-{name}.json", json.dumps({"user": "u", "name": name, "interrupt": True}), client)
+
+    def reply(self, path: Path, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+        def is_there() -> bool:
+            code = self.process.poll()
+            assert code is None or path.exists(), f"the service ended with code {code}\n{self.output}"
+            return path.exists()
+
+        poll_until(is_there, f"{path.name}\n{self.output}", timeout_s)
+        reply = json.loads(path.read_bytes())
+        assert isinstance(reply, dict)
+        return reply
+
+    def ask(self, name: str, client: int = 0, **fields: Any) -> dict[str, Any]:
+        """Submit a job and wait for its reply."""
+        return self.reply(self.submit(name, client, **fields))
+
+    # --- what is going on ---------------------------------------------------------------------
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        """All events of this name in the logs of all ranks, as far as they are written."""
+        found = []
+        for path in self.log_dir.glob("*.jsonl"):
+            for line in path.read_text().splitlines():
+                with contextlib.suppress(json.JSONDecodeError):
+                    parsed = json.loads(line)
+                    if parsed["event"] == event:
+                        found.append(parsed)
+        return sorted(found, key=lambda one: float(one["t"]))
+
+    def await_event(self, event: str, **fields: Any) -> dict[str, Any]:
+        def matching() -> list[dict[str, Any]]:
+            return [one for one in self.events(event) if fields.items() <= one.items()]
+
+        return poll_until(matching, f"event {event} {fields}\n{self.output}")[0]
+
+    def processes(self) -> list[int]:
+        return marked_processes(self.mark)
+
+    # --- the end ---------------------------------------------------------------------------
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ask for a clean end, wait for it; the exit code."""
+        self.pids |= set(self.processes())
+        self.process.send_signal(number)
+        return self.process.wait(TIMEOUT_S)
+
+    def kill(self) -> None:
+        """Kill everything at once."""
+        kill_marked(self.mark)
+        self.process.wait(TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def serving(
+    folder: Path,
+    *options: str,
+    ranks: int = 3,
+    env: Mapping[str, str] | None = None,
+    prefix: Sequence[str] = (),
+) -> Iterator[Running]:
+    """A service that accepts jobs; nothing of it outlives the block."""
+    service = Running(folder, *options, ranks=ranks, env=env, prefix=prefix)
+    try:
+        service.await_ready()
+        yield service
+    finally:
+        service.kill()
+
+
+def mpiexec() -> str:
+    path = find_launcher().path
+    assert shutil.which(path)
+    return path

@@ -1,0 +1,198 @@
+"""Deaths of all kinds: of solvers, ranks, launchers and whole services; no job may be lost by them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import (
+    Running,
+    command_line,
+    needs_mpiexec,
+    parent_of,
+    poll_until,
+    serving,
+    shared_files_of,
+)
+
+from mallob_sat.generate import pigeonhole
+
+pytestmark = needs_mpiexec
+
+APPS = {
+    "MALLOB_PY_APPS": "FAIL=rank_apps:Fail",
+    "PYTHONPATH": os.pathsep.join(
+        [
+            *(str(Path(__file__).parents[2] / part) for part in ("", "apps", "tests/ranks/programs")),
+            os.environ.get("PYTHONPATH", ""),
+        ]
+    ),
+}
+CLOCK_TICKS_MIN = 10
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("service"), ranks=2, env=APPS) as running:
+        yield running
+        assert running.process.poll() is None, running.output
+        assert running.stop() == 0
+
+
+def cpu_ticks(pid: int) -> int:
+    """What a process has used so far; 0 if it is gone."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return int(fields[11]) + int(fields[12])
+    return 0
+
+
+def busy_solvers(service: Running) -> list[int]:
+    """Worker processes that compute: children of the fork servers, which look like these."""
+
+    def is_worker(pid: int) -> bool:
+        return all("fork_server" in command_line(one) for one in (pid, parent_of(pid)))
+
+    return [pid for pid in service.processes() if is_worker(pid) and cpu_ticks(pid) >= CLOCK_TICKS_MIN]
+
+
+def hard_job(folder: Path, holes: int = 12) -> dict[str, Any]:
+    """A formula that is solved in a second or so (9 holes), or never (12)."""
+    path = folder / "hard.cnf"
+    path.write_text(pigeonhole(holes).text("hard"))
+    return {"files": [str(path)]}
+
+
+# --- workers that die -----------------------------------------------------------------------
+
+
+def test_a_job_whose_solver_is_killed_still_gets_its_right_answer(service: Running, tmp_path: Path) -> None:
+    path = service.submit("wounded", **hard_job(tmp_path, holes=9))
+    os.kill(poll_until(lambda: busy_solvers(service))[0], signal.SIGKILL)
+    reply = service.reply(path)
+    assert reply["result"]["resultcode"] == 20
+    service.await_event("crashed", job=reply["internal_id"])
+
+
+def test_an_exception_of_an_application_comes_with_its_traceback(service: Running) -> None:
+    reply = service.ask("raises", application="FAIL", configuration={"how": "raise"})
+    assert "ValueError: no such luck" in reply["error"]["message"]
+    assert "rank_apps.py" in reply["error"]["message"]
+    assert reply["result"]["resultcode"] == 0
+
+
+@pytest.mark.parametrize(("how", "told"), [("segfault", "SIGSEGV"), ("exit", "7"), ("kill", "SIGKILL")])
+def test_an_application_that_dies_again_and_again_gets_an_error_reply(
+    how: str, told: str, service: Running
+) -> None:
+    reply = service.ask(f"dies-{how}", application="FAIL", configuration={"how": how})
+    assert told in reply["error"]["message"]
+    assert reply["result"]["resultcode"] == 0
+
+
+@pytest.mark.parametrize("how", ["raise", "segfault", "exit", "kill"])
+def test_an_application_that_fails_in_reading_gets_an_error_reply(how: str, service: Running) -> None:
+    reply = service.ask(f"reads-{how}", application="FAIL", configuration={"how": how, "where": "read"})
+    assert reply["error"]["message"]
+    assert service.ask(f"after-{how}", application="NOOP")["result"]["resultcode"] == 10
+
+
+def test_a_killed_fork_server_is_replaced_and_its_jobs_go_on(service: Running) -> None:
+    path = service.submit("orphaned", application="SLEEP")
+    job = service.await_event("accepted", name="orphaned")["job"]
+    service.await_event("started", job=job)
+    for pid in service.processes():
+        if "fork_server" in command_line(pid) and "fork_server" not in command_line(parent_of(pid)):
+            os.kill(pid, signal.SIGKILL)
+    assert service.ask("next", application="NOOP")["result"]["resultcode"] == 10
+    service.interrupt("orphaned")
+    assert service.reply(path)["result"]["outcome"] == "interrupted"
+
+
+# --- the whole service dies -------------------------------------------------------------------
+
+
+def test_after_the_death_of_everything_each_accepted_job_gets_exactly_one_reply(tmp_path: Path) -> None:
+    names = [f"short-{number}" for number in range(30)]
+    with serving(tmp_path, ranks=2) as first:
+        first.ask("done", application="NOOP")
+        before = (first.box() / "out" / "u.done.json").read_bytes()
+        first.submit("long", application="SLEEP", max_demand=1)
+        first.submit("held", application="NOOP", dependencies=["u.short-29"])
+        for name in names:
+            first.submit(name, application="SLEEP", wallclock_limit="20ms", max_demand=1)
+        first.reply(first.box() / "out" / f"u.{names[5]}.json")
+        first.kill()
+        replied = {path.name: path.read_bytes() for path in (first.box() / "out").iterdir()}
+        dead = first.pids
+    assert "u.long.json" not in replied
+    with serving(tmp_path, ranks=2) as second:
+        for name in names:
+            reply = second.reply(second.box() / "out" / f"u.{name}.json")
+            assert reply["result"]["outcome"] == "wallclock-limit"
+        assert second.reply(second.box() / "out" / "u.held.json")["result"]["resultcode"] == 10
+        second.interrupt("long")
+        last = second.reply(second.box() / "out" / "u.long.json")
+        assert last["result"]["outcome"] == "interrupted"
+        published = {path.name: path.read_bytes() for path in (second.box() / "out").iterdir()}
+        assert published["u.done.json"] == before
+        assert {name: published[name] for name in replied} == replied
+        assert len(published) == len(names) + 3
+        assert not list((second.box() / "journal").iterdir())
+        assert shared_files_of(list(dead)) == []
+        assert second.stop() == 0
+
+
+def test_a_job_is_not_lost_when_a_rank_is_killed(tmp_path: Path) -> None:
+    with serving(tmp_path, ranks=2) as first:
+        path = first.submit("survivor", **hard_job(tmp_path, holes=8))
+        poll_until(lambda: busy_solvers(first) or path.exists())
+        ranks = [pid for pid in first.processes() if "hydra_pmi_proxy" in command_line(parent_of(pid))]
+        ranks = ranks or [pid for pid in first.processes() if "mpiexec" in command_line(parent_of(pid))]
+        os.kill(ranks[-1], signal.SIGKILL)
+        poll_until(lambda: not first.processes(), "nothing is left of the service")
+        assert first.process.wait() != 0
+        assert path.exists() or list((first.box() / "journal").iterdir())
+    with serving(tmp_path, ranks=2) as second:
+        assert second.reply(path)["result"]["resultcode"] == 20
+        assert second.stop() == 0
+
+
+def test_nothing_outlives_the_launching_process(tmp_path: Path) -> None:
+    with serving(tmp_path, ranks=2) as running:
+        running.submit("hard", **hard_job(tmp_path))
+        poll_until(lambda: busy_solvers(running))
+        running.pids |= set(running.processes())
+        running.process.kill()
+        running.process.wait()
+        poll_until(lambda: not running.processes(), "nothing is left of the service")
+        assert shared_files_of(list(running.pids)) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_stops_the_service_cleanly_and_its_jobs_run_again(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    with serving(tmp_path, ranks=2) as first:
+        path = first.submit("hard", **hard_job(tmp_path))
+        held = first.submit("held", application="NOOP", arrival=1e6)
+        poll_until(lambda: busy_solvers(first))
+        assert shared_files_of(first.processes())
+        assert first.stop(number) == 0, first.output
+        assert first.processes() == []
+        assert shared_files_of(list(first.pids)) == []
+        assert "Traceback" not in first.output
+        assert not path.exists()
+        assert not list((tmp_path / "tmp").iterdir())
+    with serving(tmp_path, ranks=2) as second:
+        second.await_event("scheduled")
+        for name in ("hard", "held"):
+            second.interrupt(name)
+        assert second.reply(path)["result"]["outcome"] == "interrupted"
+        assert second.reply(held)["result"]["outcome"] == "interrupted"
+        assert second.stop(number) == 0

@@ -1,0 +1,110 @@
+"""Jobs of all kinds at once, with deaths and interruptions in between: each gets its right reply."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Running, command_line, needs_mpiexec, parent_of, poll_until, serving, shared_files_of
+
+from mallob_sat.generate import pigeonhole, planted
+
+pytestmark = [needs_mpiexec, pytest.mark.slow]
+
+JOBS = 90
+IN_FLIGHT_MAX = 25
+KINDS = ("noop", "wallclock", "cpu", "easy", "unsatisfiable", "large", "failing", "interrupted", "dependent")
+CODES = {"noop": 10, "easy": 10, "large": 10, "dependent": 10, "unsatisfiable": 20}
+#: a process that reads an input is not started again
+READER_KILLED = "the process that read the input ended early"
+ROOT = Path(__file__).parents[2]
+PYTHON_PATH = [str(ROOT / part) for part in ("", "apps", "tests/ranks/programs")]
+
+
+def write_formulas(folder: Path) -> dict[str, str]:
+    n_vars = 100_000  # large enough to be sent in chunks
+    chain = "".join(f"-{variable} {variable + 1} 0\n" for variable in range(1, n_vars))
+    texts = {
+        "easy": planted(80, 330, seed=1).text("easy"),
+        "unsatisfiable": pigeonhole(7).text("unsatisfiable"),
+        "large": f"p cnf {n_vars} {n_vars}\n1 0\n{chain}",
+    }
+    for name, text in texts.items():
+        (folder / f"{name}.cnf").write_text(text)
+    return {name: str(folder / f"{name}.cnf") for name in texts}
+
+
+def fields_of(kind: str, number: int, formulas: dict[str, str], rng: random.Random) -> dict[str, Any]:
+    match kind:
+        case "wallclock" | "cpu":
+            return {"application": "SLEEP", f"{kind}_limit": f"{rng.choice((1, 20, 100))}ms"}
+        case "interrupted":
+            return {"application": "SLEEP"}
+        case "failing":
+            how = rng.choice(("raise", "segfault", "exit", "kill"))
+            return {"application": "FAIL", "configuration": {"how": how}}
+        case "noop":
+            return {"application": "NOOP"}
+        case "dependent":
+            return {"application": "NOOP", "dependencies": [f"u.job-{number - 1}"] if number else []}
+    return {"files": [formulas[kind]]}
+
+
+def kill_a_worker(service: Running, rng: random.Random) -> None:
+    """One that runs a job or stands ready, whichever it is."""
+    pids = [pid for pid in service.processes() if "fork_server" in command_line(parent_of(pid))]
+    if pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(rng.choice(pids), signal.SIGKILL)
+
+
+def is_gone(path: Path) -> bool:
+    return not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("seed", "options"),
+    [(1, ()), (2, ("--reuse", "none")), (3, ("--job-cache", "1"))],
+    ids=lambda value: str(value),
+)
+def test_each_of_many_jobs_gets_its_right_reply(seed: int, options: tuple[str, ...], tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    formulas = write_formulas(tmp_path)
+    env = {
+        "MALLOB_PY_RANKS_PER_HOST": "2",
+        "MALLOB_PY_APPS": "FAIL=rank_apps:Fail",
+        "PYTHONPATH": os.pathsep.join([*PYTHON_PATH, os.environ.get("PYTHONPATH", "")]),
+    }
+    with serving(tmp_path, *options, ranks=5, env=env) as service:
+        paths: list[tuple[str, Path]] = []
+        for number in range(JOBS):
+            kind = rng.choice(KINDS)
+            fields = fields_of(kind, number, formulas, rng) | {"priority": rng.choice((0.1, 1, 1, 5))}
+            if rng.random() < 0.3:
+                fields["max_demand"] = rng.randint(1, 5)
+            paths.append((kind, service.submit(f"job-{number}", **fields)))
+            if kind == "interrupted":
+                taken = service.box() / "in" / f"job-{number}.json"
+                poll_until(functools.partial(is_gone, taken))
+                service.interrupt(f"job-{number}")
+            if rng.random() < 0.1:
+                kill_a_worker(service, rng)
+            if number >= IN_FLIGHT_MAX:
+                service.reply(paths[number - IN_FLIGHT_MAX][1])
+        for kind, path in paths:
+            reply = service.reply(path)
+            if READER_KILLED not in str(reply.get("error")):
+                assert reply["result"]["resultcode"] == CODES.get(kind, 0), (kind, reply)
+        poll_until(
+            lambda: all(name.endswith(".lock") for name in shared_files_of(list(service.pids))),
+            "no description is left",
+        )
+        assert service.stop() == 0
+        assert service.processes() == []
+        assert "Traceback" not in service.output

@@ -1,0 +1,446 @@
+"""`mallob-py serve` as its users meet it: job files in, replies out, and nothing that stops it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import Running, mpiexec, needs_mpiexec, poll_until, run, serving
+
+from mallob_sat.generate import planted
+
+pytestmark = needs_mpiexec
+
+RANKS = 3
+SAT, UNSAT, UNKNOWN = 10, 20, 0
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One service of two clients for all tests here; every test ends its own jobs."""
+    with serving(tmp_path_factory.mktemp("service"), "--clients", "2", ranks=RANKS) as running:
+        yield running
+        assert running.process.poll() is None, running.output
+        assert running.ask("last", application="NOOP")["result"]["resultcode"] == SAT
+        assert running.stop() == 0
+        assert "Traceback" not in running.output
+
+
+def accepted(service: Running, name: str) -> int:
+    """The internal id of a job, once the log tells it."""
+    return int(service.await_event("accepted", name=name)["job"])
+
+
+# --- what jobs get --------------------------------------------------------------------------
+
+
+def test_a_formula_in_a_file_is_solved(service: Running, tmp_path: Path) -> None:
+    formula = planted(60, 240, seed=7)
+    path = tmp_path / "formula.cnf"
+    path.write_text(formula.text("easy"))
+    reply = service.ask("file", files=[str(path)], priority=0.5)
+    assert reply["result"]["resultcode"] == SAT
+    assert reply["result"]["resultstring"] == "SAT"
+    model = set(reply["result"]["solution"])
+    assert all(model & set(clause) for clause in formula.clauses)
+    assert (reply["user"], reply["name"], reply["files"]) == ("u", "file", [str(path)])
+    assert reply["internal_revision"] == 0
+    assert {"parsing", "scheduling", "first_balancing_latency", "processing", "total"} == set(
+        reply["stats"]["time"]
+    )
+
+
+def test_a_formula_in_the_job_file_is_solved(service: Running) -> None:
+    reply = service.ask("literals", literals=[1, 2, 0, -1, 0])
+    assert reply["result"]["solution"] == [-1, 2]
+    assert reply["literals"] == [1, 2, 0, -1, 0]
+    assert service.ask("contradiction", literals=[1, 0, -1, 0])["result"]["resultcode"] == UNSAT
+
+
+def test_each_client_answers_in_its_own_folder(service: Running) -> None:
+    first = service.submit("same", client=0, literals=[1, 0])
+    second = service.submit("same", client=1, literals=[-1, 0])
+    assert service.reply(first)["result"]["solution"] == [1]
+    assert service.reply(second)["result"]["solution"] == [-1]
+    assert service.reply(first)["internal_id"] != service.reply(second)["internal_id"]
+
+
+def test_ranks_are_shared_by_priority(service: Running) -> None:
+    low = service.submit("low", application="SLEEP", priority=1.0)
+    high = service.submit("high", client=1, application="SLEEP", priority=2.0)
+    service.await_event("volume", job=accepted(service, "low"), volume=1)
+    service.await_event("volume", job=accepted(service, "high"), volume=2)
+    service.interrupt("high", client=1)
+    service.reply(high)
+    service.await_event("volume", job=accepted(service, "low"), volume=RANKS)
+    service.interrupt("low")
+    assert service.reply(low)["result"]["outcome"] == "interrupted"
+
+
+def test_a_job_never_gets_more_workers_than_it_can_use(service: Running) -> None:
+    reply = service.ask("modest", application="SLEEP", max_demand=2, cpu_limit="400ms")
+    assert reply["stats"]["max_volume"] == 2
+    service.await_event("ended", job=reply["internal_id"])
+    volumes = service.events("volume")
+    assert max(one["volume"] for one in volumes if one["job"] == reply["internal_id"]) == 2
+
+
+@pytest.mark.parametrize("limit", ["wallclock", "cpu"])
+def test_a_limit_ends_a_job_with_statistics(limit: str, service: Running) -> None:
+    reply = service.ask(f"limited-{limit}", application="SLEEP", **{f"{limit}_limit": "300ms"})
+    result, stats = reply["result"], reply["stats"]
+    assert (result["resultcode"], result["resultstring"]) == (UNKNOWN, "UNKNOWN")
+    assert result["outcome"] == f"{limit}-limit"
+    assert stats[f"used_{limit}_seconds"] >= 0.3
+    assert stats["time"]["total"] >= stats["used_wallclock_seconds"]
+
+
+def test_more_jobs_than_ranks_all_end(service: Running) -> None:
+    paths = [
+        service.submit(f"crowd-{number}", application="SLEEP", wallclock_limit="100ms")
+        for number in range(4 * RANKS)
+    ]
+    assert {service.reply(path)["result"]["outcome"] for path in paths} == {"wallclock-limit"}
+
+
+def test_a_job_does_not_start_before_its_arrival(service: Running) -> None:
+    service.ask("clock", application="NOOP")
+    arrival_s = service.await_event("accepted", name="clock")["t"] + 1.0
+    reply = service.ask("later", application="NOOP", arrival=arrival_s)
+    assert reply["result"]["resultcode"] == SAT
+    assert service.await_event("submitted", job=reply["internal_id"])["t"] >= arrival_s
+
+
+def test_a_job_waits_for_those_that_it_depends_on(service: Running) -> None:
+    dependent = service.submit("dependent", application="NOOP", dependencies=["u.first", "u.second"])
+    second = service.submit("second", application="NOOP", dependencies=["u.first"])
+    first = service.submit("first", application="SLEEP", wallclock_limit="200ms")
+    replies = [service.reply(path) for path in (dependent, second, first)]
+    ids = [reply["internal_id"] for reply in replies]
+    begins = [service.await_event("submitted", job=job)["t"] for job in ids]
+    ends = [service.await_event("ended", job=job)["t"] for job in ids]
+    assert ends[2] <= begins[1] <= ends[1] <= begins[0]
+
+
+# --- interruption -----------------------------------------------------------------------------
+
+
+def test_a_running_job_is_interrupted_with_statistics(service: Running) -> None:
+    path = service.submit("running", application="SLEEP")
+    service.await_event("scheduled", job=accepted(service, "running"))
+    service.interrupt("running")
+    reply = service.reply(path)
+    assert reply["result"]["outcome"] == "interrupted"
+    assert reply["stats"]["used_wallclock_seconds"] > 0
+    assert not (service.box() / "out" / "stop-running.json.error.json").exists()
+
+
+def test_a_held_job_is_interrupted(service: Running) -> None:
+    path = service.submit("held", application="NOOP", arrival=1e6)
+    accepted(service, "held")
+    service.interrupt("held")
+    assert service.reply(path)["result"]["outcome"] == "interrupted"
+
+
+def test_a_job_whose_input_never_comes_is_interrupted(service: Running, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    path = service.submit("piped", files=[str(pipe)])
+    accepted(service, "piped")
+    service.interrupt("piped")
+    assert service.reply(path)["result"]["outcome"] == "interrupted"
+
+
+def test_a_formula_comes_through_a_named_pipe(service: Running, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    path = service.submit("pipe", files=[str(pipe)])
+    pipe.write_text("p cnf 2 2\n1 2 0\n-1 0\n")
+    assert service.reply(path)["result"]["solution"] == [-1, 2]
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"{", b"", b"[]", b'"job"', b"\xff\xfe\x00", b"[" * 100_000, b'{"user": "u"}{}', b"{}"],
+    ids=["no JSON", "empty", "list", "text", "binary", "deep", "two objects", "no fields"],
+)
+def test_what_is_no_job_gets_an_error_reply(
+    content: bytes, service: Running, request: pytest.FixtureRequest
+) -> None:
+    file_name = f"bad-{request.node.callspec.id.replace(' ', '-')}.json"
+    service.drop(file_name, content)
+    reply = service.reply(service.box() / "out" / f"{file_name}.error.json")
+    assert reply["file"] == file_name
+    assert reply["error"]["message"]
+    assert reply["result"]["resultcode"] == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"user": None}, "user"),
+        ({"name": 7}, "name"),
+        ({"name": "a/b"}, "name"),
+        ({"name": "..b"}, "name"),
+        ({"user": "a..b"}, "user"),
+        ({"name": ""}, "name"),
+        ({"name": "n" * 300}, "name"),
+        ({"name": "a\nb"}, "name"),
+        ({"name": "\ud800"}, "name"),
+    ],
+    ids=lambda value: ascii(value)[:24] if isinstance(value, dict) else "",
+)
+def test_a_job_without_a_usable_identity_gets_an_error_reply(
+    fields: dict[str, Any], field: str, service: Running
+) -> None:
+    job = {"user": "u", "name": "nameless", "application": "NOOP"} | fields
+    target = service.box() / "out" / "nameless.json.error.json"
+    service.drop("nameless.json", json.dumps(job))
+    reply = service.reply(target)
+    target.unlink()
+    assert reply["error"]["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"application": "SATT"}, "application"),
+        ({"application": 1}, "application"),
+        ({"aplication": "NOOP"}, "aplication"),
+        ({"priority": -1}, "priority"),
+        ({"priority": 0}, "priority"),
+        ({"priority": "high"}, "priority"),
+        ({"priority": True}, "priority"),
+        ({"wallclock-limit": "soon"}, "wallclock-limit"),
+        ({"cpu-limit": -3}, "cpu-limit"),
+        ({"cpu-limit": []}, "cpu-limit"),
+        ({"max-demand": 1.5}, "max-demand"),
+        ({"max-demand": -1}, "max-demand"),
+        ({"arrival": "noon"}, "arrival"),
+        ({"dependencies": "u.a"}, "dependencies"),
+        ({"dependencies": ["a"]}, "dependencies"),
+        ({"dependencies": ["u.refused"]}, "dependencies"),
+        ({"interrupt": "yes"}, "interrupt"),
+        ({"incremental": True}, "incremental"),
+        ({"configuration": []}, "configuration"),
+        ({"application": "NOOP", "files": ["/dev/null"]}, "files"),
+        ({"application": "SAT"}, "files"),
+        ({"application": "SAT", "files": "formula.cnf"}, "files"),
+        ({"application": "SAT", "files": [""]}, "files"),
+        ({"application": "SAT", "files": ["/no/such/formula.cnf"]}, "files"),
+        ({"application": "SAT", "files": ["/"]}, "files"),
+        ({"application": "SAT", "literals": [1, "2"]}, "literals"),
+        ({"application": "SAT", "literals": [1, 2]}, "literals"),
+        ({"application": "SAT", "literals": [2**40, 0]}, "literals"),
+    ],
+    ids=lambda value: json.dumps(value)[:40] if isinstance(value, dict) else "",
+)
+def test_a_job_that_cannot_be_run_gets_a_reply_that_names_the_field(
+    fields: dict[str, Any], field: str, service: Running
+) -> None:
+    job = {"user": "u", "name": "refused", "application": "NOOP"} | fields
+    target = service.box() / "out" / "u.refused.json"
+    service.drop("refused.json", json.dumps(job))
+    reply = service.reply(target)
+    target.unlink()
+    assert reply["error"]["field"] == field
+    assert reply["error"]["message"]
+    assert reply["result"]["resultcode"] == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1 2 0\n",
+        "p cnf 2 2\n1 2 0\n",
+        "p cnf 2 1\n1 2",
+        "p cnf 2 1\n1 two 0\n",
+        "p cnf 2 1\n1 3 0\n",
+        "p",
+    ],
+    ids=["empty", "no header", "too few clauses", "truncated", "garbage", "out of range", "half a header"],
+)
+def test_a_broken_formula_gets_a_reply_that_names_the_file(
+    text: str, service: Running, tmp_path: Path
+) -> None:
+    formula = tmp_path / "broken.cnf"
+    formula.write_text(text)
+    target = service.submit("broken", files=[str(formula)])
+    reply = service.reply(target)
+    target.unlink()
+    assert reply["error"]["field"] == "files"
+    assert "broken.cnf" in reply["error"]["message"]
+    assert reply["name"] == "broken"
+
+
+def test_a_formula_with_a_percent_trailer_is_accepted(service: Running, tmp_path: Path) -> None:
+    formula = tmp_path / "trailer.cnf"
+    formula.write_text("p cnf 2 1\n1 -2 0\n%\n0\n")
+    assert service.ask("trailer", files=[str(formula)])["result"]["resultcode"] == SAT
+
+
+def test_a_second_job_of_a_live_name_is_refused_and_the_first_goes_on(service: Running) -> None:
+    path = service.submit("twin", application="SLEEP")
+    accepted(service, "twin")
+    service.drop("other.json", json.dumps({"user": "u", "name": "twin", "application": "NOOP"}))
+    refusal = service.reply(service.box() / "out" / "other.json.error.json")
+    assert refusal["error"]["field"] == "name"
+    assert not path.exists()
+    service.interrupt("twin")
+    assert service.reply(path)["result"]["outcome"] == "interrupted"
+
+
+def test_a_cycle_of_dependencies_is_refused(service: Running) -> None:
+    one = service.submit("one", application="NOOP", dependencies=["u.two"])
+    accepted(service, "one")
+    refusal = service.ask("two", application="NOOP", dependencies=["u.one"])
+    assert refusal["error"]["field"] == "dependencies"
+    assert "u.one" in refusal["error"]["message"]
+    service.interrupt("one")
+    assert service.reply(one)["result"]["outcome"] == "interrupted"
+
+
+def test_an_interruption_of_an_unknown_job_gets_an_error_reply(service: Running) -> None:
+    service.interrupt("stranger")
+    reply = service.reply(service.box() / "out" / "stop-stranger.json.error.json")
+    assert reply["error"]["field"] == "interrupt"
+
+
+def test_a_folder_and_a_pipe_in_place_of_job_files_get_error_replies(service: Running) -> None:
+    inbox = service.box() / "in"
+    (inbox / "~folder").mkdir()
+    (inbox / "~folder").rename(inbox / "folder.json")
+    os.mkfifo(inbox / "~fifo")
+    (inbox / "~fifo").rename(inbox / "fifo.json")
+    for name in ("folder.json", "fifo.json"):
+        reply = service.reply(service.box() / "out" / f"{name}.error.json")
+        assert "one JSON object" in reply["error"]["message"]
+
+
+def test_a_file_name_that_is_no_text_gets_its_reply(service: Running) -> None:
+    service.drop(os.fsdecode(b"\xff.json"), "{}")
+    reply = service.reply(service.box() / "out" / "\\udcff.json.error.json")
+    assert reply["error"]["field"] == "user"
+
+
+def test_a_file_is_left_alone_while_it_is_written(service: Running) -> None:
+    path = service.box() / "in" / "slow.json"
+    text = json.dumps({"user": "u", "name": "slow", "application": "NOOP"})
+    with open(path, "w") as file:
+        file.write(text[:10])
+        file.flush()
+        service.ask("meanwhile", application="NOOP")
+        assert path.exists()
+        file.write(text[10:])
+    assert service.reply(service.box() / "out" / "u.slow.json")["result"]["resultcode"] == SAT
+
+
+@pytest.mark.slow
+def test_2000_files_at_once_get_2000_replies(service: Running) -> None:
+    paths = [service.submit(f"many-{number}", application="NOOP") for number in range(2000)]
+    replies = [service.reply(path) for path in paths]
+    assert {reply["result"]["resultcode"] for reply in replies} == {SAT}
+    assert len({reply["internal_id"] for reply in replies}) == 2000
+    assert not list((service.box() / "in").iterdir())
+
+
+# --- the commands around it ---------------------------------------------------------------------
+
+
+def test_submit_waits_for_the_reply(service: Running, tmp_path: Path) -> None:
+    formula = tmp_path / "formula.cnf"
+    formula.write_text("p cnf 2 2\n1 2 0\n-1 0\n")
+    done = run(
+        "submit", "--wait", "--api-dir", service.api_dir, "--name", "waited", "formula.cnf", cwd=tmp_path
+    )
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["result"]["solution"] == [-1, 2]
+    formula.write_text("p cnf")
+    done = run("submit", "--wait", "--api-dir", service.api_dir, formula)
+    assert done.code == 2
+    assert json.loads(done.out)["error"]["field"] == "files"
+
+
+def test_status_and_interrupt_speak_of_the_live_jobs(service: Running) -> None:
+    path = service.submit("alive", application="SLEEP", priority=0.25, max_demand=2)
+
+    def jobs() -> list[dict[str, Any]]:
+        done = run("status", "--json", "--api-dir", service.api_dir)
+        assert done.code == 0, done.err
+        status = json.loads(done.out)
+        assert status["ranks"] == RANKS
+        return [job for job in status["jobs"] if job["state"] == "running" and job["volume"] == 2]
+
+    (job,) = poll_until(jobs)
+    assert (job["user"], job["name"], job["priority"], job["volume"]) == ("u", "alive", 0.25, 2)
+    assert "u" in run("status", "--api-dir", service.api_dir).out
+    done = run("interrupt", "--api-dir", service.api_dir, "u.alive")
+    assert done.code == 0, done.err
+    assert service.reply(path)["result"]["outcome"] == "interrupted"
+    done = run("interrupt", "--api-dir", service.api_dir, "u.alive")
+    assert done.code == 2
+    assert len(done.err.splitlines()) == 1
+
+
+def test_report_tells_of_the_jobs(service: Running) -> None:
+    reply = service.ask("reported", application="SLEEP", priority=0.5, wallclock_limit="100ms")
+    service.await_event("ended", job=reply["internal_id"])
+    done = run("report", "--json", service.log_dir)
+    assert done.code == 0, done.err
+    (row,) = [row for row in json.loads(done.out)["jobs"] if row["job"] == reply["internal_id"]]
+    assert row["name"] == "u.reported"
+    assert (row["priority"], row["outcome"], row["max_volume"]) == (0.5, "wallclock-limit", RANKS)
+    assert row["wallclock_s"] >= 0.1
+    assert run("report", service.log_dir).out.startswith(f"{RANKS} ranks")
+
+
+def test_a_second_service_on_the_same_folder_is_refused(service: Running) -> None:
+    done = run("serve", "-n", "2", "--api-dir", service.api_dir)
+    assert done.code == 2
+    assert len(done.err.splitlines()) == 1, done.err
+    assert "is used by a running service" in done.err
+
+
+def test_an_api_folder_that_cannot_be_used_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "api").touch()
+    done = run("serve", "-n", "2", "--api-dir", tmp_path / "api")
+    assert done.code == 2
+    assert len(done.err.splitlines()) == 1, done.err
+    assert str(tmp_path / "api") in done.err
+
+
+def test_a_service_with_a_time_limit_ends_by_itself(tmp_path: Path) -> None:
+    done = run("serve", "-n", "2", "--time-limit", "500ms", "--api-dir", tmp_path / "api")
+    assert done.code == 0, done.err
+    assert done.err == ""
+
+
+def test_folders_that_somebody_removes_come_back_and_polling_finds_the_jobs(tmp_path: Path) -> None:
+    with serving(tmp_path, "--poll-directory", ranks=2) as polling:
+        for folder in (polling.box() / "out", polling.box() / "in"):
+            assert polling.ask(f"before-{folder.name}", application="NOOP")["result"]["resultcode"] == SAT
+            shutil.rmtree(folder)
+            poll_until((polling.box() / "in").exists)
+            assert polling.ask(f"after-{folder.name}", application="NOOP")["result"]["resultcode"] == SAT
+        assert polling.stop() == 0
+        assert "Traceback" not in polling.output
+
+
+def test_a_service_under_mpiexec_ends_with_a_signal_to_it(tmp_path: Path) -> None:
+    with serving(tmp_path, ranks=2, prefix=[mpiexec(), "-n", "2"]) as running:
+        path = running.submit("endless", application="SLEEP")
+        running.await_event("started")
+        running.stop()
+        poll_until(lambda: not running.processes(), "no process is left")
+        assert not path.exists()
+        assert list((running.box() / "journal").iterdir())
+        assert "Traceback" not in running.output

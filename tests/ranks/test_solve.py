@@ -1,0 +1,223 @@
+"""`mallob-py solve` as a user runs it: real ranks, real files, exit codes and output."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import signal
+import subprocess
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from running import (
+    COMMAND,
+    TIMEOUT_S,
+    Finished,
+    command_line,
+    environment,
+    kill_marked,
+    marked_processes,
+    mpiexec,
+    needs_mpiexec,
+    poll_until,
+    run,
+    shared_files_of,
+)
+
+from mallob_sat.generate import pigeonhole, planted
+
+pytestmark = needs_mpiexec
+
+SAT, UNSAT, UNKNOWN, ERROR = 10, 20, 0, 2
+SMALL = "c a comment\np cnf 3 3\n1 -2 0\n2 3 0\n-1 -3 0\n"
+CONTRADICTION = "p cnf 1 2\n1 0\n-1 0\n"
+
+
+def hard_formula() -> str:
+    """Nobody here finds an answer within the time of a test."""
+    return pigeonhole(14).text("hard")
+
+
+def clauses_of(text: str) -> list[list[int]]:
+    body = [line for line in text.splitlines() if line[:1] not in ("c", "p")]
+    return [[int(word) for word in line.split()[:-1]] for line in body]
+
+
+def assert_is_model(model: Sequence[int], text: str) -> None:
+    n_vars = int(text.partition("p cnf ")[2].split()[0])
+    assert [abs(literal) for literal in model] == list(range(1, n_vars + 1))
+    chosen = set(model)
+    assert all(chosen & set(clause) for clause in clauses_of(text))
+
+
+def write(folder: Path, text: str, name: str = "formula.cnf") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 9])
+def test_any_number_of_ranks_finds_a_model(ranks: int, tmp_path: Path) -> None:
+    text = planted(60, 240, seed=ranks).text("easy")
+    done = run("solve", "-n", str(ranks), write(tmp_path, text))
+    assert (done.code, done.answer) == (SAT, "s SATISFIABLE"), done.err
+    assert_is_model(done.model, text)
+
+
+def test_ranks_started_by_mpiexec_solve_together(tmp_path: Path) -> None:
+    done = run("solve", write(tmp_path, SMALL), prefix=[mpiexec(), "-n", "4"])
+    assert done.answer == "s SATISFIABLE", done.err
+    assert "on 4 ranks" in done.out
+    assert_is_model(done.model, SMALL)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"),
+    [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)],
+    ids=["gz", "bz2", "xz"],
+)
+def test_compressed_formulas_are_read(
+    suffix: str, compress: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / f"formula.cnf{suffix}"
+    path.write_bytes(compress(CONTRADICTION.encode()))
+    done = run("solve", "-n", "2", path)
+    assert (done.code, done.answer) == (UNSAT, "s UNSATISFIABLE"), done.err
+    assert not [line for line in done.out.splitlines() if line.startswith("v")]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "model"),
+    [
+        ("p cnf 1 1\n1 0\n", SAT, [1]),
+        ("p cnf 0 0\n", SAT, []),
+        ("p cnf 2 1\n0\n", UNSAT, None),
+        ("p cnf 1 1\n-1 0\n%\n0\n", SAT, [-1]),
+    ],
+    ids=["one variable", "nothing at all", "an empty clause", "a trailer"],
+)
+def test_the_smallest_formulas_are_answered(
+    text: str, code: int, model: list[int] | None, tmp_path: Path
+) -> None:
+    done = run("solve", "-n", "2", "--quiet", write(tmp_path, text))
+    assert done.code == code, done.err
+    if model is not None:
+        assert done.model == model
+
+
+def test_a_formula_without_clauses_has_a_model_of_all_variables(tmp_path: Path) -> None:
+    text = "p cnf 3 0\n"
+    done = run("solve", "-n", "2", write(tmp_path, text))
+    assert done.code == SAT
+    assert_is_model(done.model, text)
+
+
+def test_every_line_of_the_output_has_the_form_of_the_competitions(tmp_path: Path) -> None:
+    text = planted(60, 240, seed=1).text("easy")
+    done = run("solve", "-n", "2", write(tmp_path, text))
+    lines = done.out.splitlines()
+    assert {line[:2] for line in lines} == {"c ", "s ", "v "}
+    assert max(len(line) for line in lines if not line.startswith("c")) <= 78
+    assert done.err == ""
+
+
+def test_quiet_leaves_out_the_comments_only(tmp_path: Path) -> None:
+    done = run("solve", "-n", "2", "--quiet", write(tmp_path, SMALL))
+    assert [line[0] for line in done.out.splitlines()] == ["s", "v"]
+
+
+def test_several_files_get_one_block_each_and_exit_code_0(tmp_path: Path) -> None:
+    first = write(tmp_path, SMALL, "a.cnf")
+    second = write(tmp_path, CONTRADICTION, "b.cnf")
+    done = run("solve", "-n", "2", "--quiet", first, second, first)
+    assert done.code == UNKNOWN
+    answers = [line for line in done.out.splitlines() if line.startswith("s")]
+    assert answers == ["s SATISFIABLE", "s UNSATISFIABLE", "s SATISFIABLE"]
+
+
+def test_a_broken_file_among_several_does_not_keep_the_others_from_an_answer(tmp_path: Path) -> None:
+    files = [write(tmp_path, text, f"{number}.cnf") for number, text in enumerate((SMALL, "p cnf 1", SMALL))]
+    done = run("solve", "-n", "2", "--quiet", *files)
+    assert done.code == ERROR
+    assert done.out.count("s SATISFIABLE") == 2
+    assert len(done.err.splitlines()) == 1
+    assert "1.cnf" in done.err
+
+
+def test_the_answer_goes_to_the_output_file(tmp_path: Path) -> None:
+    target = tmp_path / "answer"
+    done = run("solve", "-n", "2", "--output", target, write(tmp_path, SMALL))
+    assert (done.code, done.out) == (SAT, "")
+    written = Finished(0, target.read_text(), "")
+    assert written.answer == "s SATISFIABLE"
+    assert_is_model(written.model, SMALL)
+
+
+def test_a_time_limit_on_a_hard_formula_says_unknown(tmp_path: Path) -> None:
+    done = run("solve", "-n", "2", "--time-limit", "1s", write(tmp_path, hard_formula()))
+    assert (done.code, done.answer) == (UNKNOWN, "s UNKNOWN"), done.err
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda path: None, "no such file"),
+        (lambda path: path.mkdir(), "directory"),
+        (lambda path: path.touch(), "empty"),
+        (lambda path: path.write_text("1 2 0\n"), "p cnf"),
+        (lambda path: path.write_text("p cnf 2 1\n1 2\n"), "truncated"),
+        (lambda path: path.write_text("p cnf 2 1\n1 x 0\n"), "line 2"),
+        (lambda path: path.write_text("p cnf 2 1\n1 3 0\n"), "3"),
+        (lambda path: path.write_bytes(gzip.compress(SMALL.encode())[:-9]), "formula.cnf"),
+    ],
+    ids=["missing", "directory", "empty", "no header", "truncated", "garbage", "out of range", "binary"],
+)
+def test_what_cannot_be_read_is_one_line_on_stderr_and_exit_code_2(
+    make: Callable[[Path], object], complaint: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "formula.cnf"
+    make(path)
+    done = run("solve", "-n", "2", "--quiet", path)
+    assert done.code == ERROR
+    assert len(done.err.splitlines()) == 1, done.err
+    assert "formula.cnf" in done.err
+    assert complaint in done.err
+    assert done.out == ""
+
+
+def test_an_output_file_that_cannot_be_written_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    done = run("solve", "-n", "2", "--output", tmp_path / "none" / "answer", write(tmp_path, SMALL))
+    assert done.code == ERROR
+    assert len(done.err.splitlines()) == 1, done.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_ends_solving_and_leaves_nothing_behind(number: int, tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [*COMMAND, "solve", "-n", "2", str(write(tmp_path, hard_formula()))],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(mark),
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:  # progress is told once the formula is being solved
+            if "worker" in line:
+                break
+        pids = marked_processes(mark)
+        assert len(pids) > 2, [command_line(pid) for pid in pids]
+        process.send_signal(number)
+        _, err = process.communicate(timeout=TIMEOUT_S)
+        poll_until(lambda: not marked_processes(mark), "no process is left", 10)
+    finally:
+        kill_marked(mark)
+        process.wait()
+    assert "Traceback" not in err
+    assert shared_files_of(pids) == []

@@ -1,0 +1,81 @@
+"""Several solver processes per worker, on real ranks: answers, suspension, and a clean end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from running import Running, command_line, needs_mpiexec, parent_of, poll_until, run, serving
+
+from mallob_sat.generate import pigeonhole, planted
+
+pytestmark = needs_mpiexec
+
+SAT, UNSAT, UNKNOWN = 10, 20, 0
+RANKS = SOLVERS = 2
+
+
+def solvers(service: Running) -> list[int]:
+    """Processes of the third generation below a rank: fork server, worker, solver."""
+
+    def is_solver(pid: int) -> bool:
+        line = (pid, parent_of(pid), parent_of(parent_of(pid)))
+        return all("fork_server" in command_line(one) for one in line)
+
+    return [pid for pid in service.processes() if is_solver(pid)]
+
+
+def stopped(pids: list[int]) -> list[int]:
+    stats = {pid: Path(f"/proc/{pid}/stat").read_text() for pid in pids}
+    return [pid for pid, stat in stats.items() if stat.rsplit(")", 1)[1].split()[0] == "T"]
+
+
+def hard_formula(folder: Path) -> list[str]:
+    """Nobody here finds an answer within the time of a test."""
+    path = folder / "hard.cnf"
+    path.write_text(pigeonhole(14).text("hard"))
+    return [str(path)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_solve_finds_a_model(ranks: int, tmp_path: Path) -> None:
+    formula = planted(80, 330, seed=3)
+    path = tmp_path / "formula.cnf"
+    path.write_text(formula.text("easy"))
+    done = run("solve", "-n", str(ranks), "--solvers", "2", path)
+    assert (done.code, done.answer) == (SAT, "s SATISFIABLE"), done.err
+    assert all(set(done.model) & set(clause) for clause in formula.clauses)
+
+
+def test_solve_finds_that_there_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "formula.cnf"
+    path.write_text(pigeonhole(7).text("holes"))
+    done = run("solve", "-n", "2", "--solvers", "3", path)
+    assert (done.code, done.answer) == (UNSAT, "s UNSATISFIABLE"), done.err
+
+
+def test_solvers_are_suspended_continued_and_ended_with_their_worker(tmp_path: Path) -> None:
+    with serving(tmp_path / "service", "--solvers", str(SOLVERS), ranks=RANKS) as service:
+        hard = hard_formula(tmp_path)
+        first = service.submit("first", files=hard)
+        poll_until(lambda: len(solvers(service)) == RANKS * SOLVERS, "two workers of two solvers")
+
+        second = service.submit("second", application="SLEEP", max_demand=1)
+        poll_until(lambda: len(stopped(solvers(service))) == SOLVERS, "one worker stands still")
+        service.interrupt("second")
+        assert service.reply(second)["result"]["resultcode"] == UNKNOWN
+        poll_until(lambda: not stopped(solvers(service)), "it goes on")
+        assert len(solvers(service)) == RANKS * SOLVERS
+
+        os.kill(solvers(service)[0], signal.SIGKILL)
+        poll_until(lambda: len(solvers(service)) == RANKS * SOLVERS, "the solver is replaced")
+        service.interrupt("first")
+        assert service.reply(first)["result"]["resultcode"] == UNKNOWN
+        poll_until(lambda: not solvers(service), "no solver is left")
+
+        assert service.ask("third", literals=[1, 2, 0, -1, 0])["result"]["solution"] == [-1, 2]
+        assert not service.events("crashed")
+        assert service.stop() == 0
+        assert "Traceback" not in service.output

@@ -1,0 +1,86 @@
+"""Large descriptions between hosts: six ranks that play three hosts of two ranks each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running import Running, needs_mpiexec, poll_until, serving, shared_files_of
+
+pytestmark = needs_mpiexec
+
+RANKS = 6
+HOSTS = 3
+SIZE_BYTES = 6 << 20
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    places = [str(ROOT / part) for part in ("", "apps", "tests/ranks/programs")]
+    env = {
+        "MALLOB_PY_RANKS_PER_HOST": str(RANKS // HOSTS),
+        "MALLOB_PY_APPS": "BULK=rank_apps:Bulk",
+        "PYTHONPATH": os.pathsep.join([*places, os.environ.get("PYTHONPATH", "")]),
+    }
+    with serving(tmp_path_factory.mktemp("service"), ranks=RANKS, env=env) as running:
+        yield running
+        assert running.stop() == 0
+        assert shared_files_of(list(running.pids)) == []
+
+
+def descriptions_of(service: Running, job: int) -> list[str]:
+    return [name for name in shared_files_of(list(service.pids)) if name.endswith(f".{job}")]
+
+
+def test_all_workers_see_the_same_payload_and_the_root_answers(service: Running, tmp_path: Path) -> None:
+    configuration = {"size_bytes": SIZE_BYTES, "folder": str(tmp_path), "workers": RANKS}
+    reply = service.ask("bulk", application="BULK", configuration=configuration)
+    (checksum,) = reply["result"]["solution"]
+    found = {path.name: int(path.read_text()) for path in tmp_path.iterdir()}
+    assert found == {str(index): checksum for index in range(RANKS)}
+    job = reply["internal_id"]
+    for rank in range(RANKS):
+        service.await_event("started", job=job, rank=rank)
+    poll_until(lambda: not descriptions_of(service, job), "no description is left")
+
+
+def test_each_host_holds_one_copy_until_the_job_ends(service: Running, tmp_path: Path) -> None:
+    configuration = {"size_bytes": SIZE_BYTES, "folder": str(tmp_path), "workers": RANKS + 1}
+    path = service.submit("endless", application="BULK", configuration=configuration)
+    poll_until(lambda: len(list(tmp_path.glob("[0-9]*"))) == RANKS, "all workers have their payload")
+    job = service.await_event("accepted", name="endless")["job"]
+    hosts = sorted(int(name.split(".")[2]) for name in descriptions_of(service, job))
+    assert hosts == [0, 2, 4]
+    service.interrupt("endless")
+    assert service.reply(path)["result"]["outcome"] == "interrupted"
+    poll_until(lambda: not descriptions_of(service, job), "no description is left")
+
+
+def test_a_job_that_ends_during_its_transfer_leaves_nothing(service: Running, tmp_path: Path) -> None:
+    configuration = {"size_bytes": SIZE_BYTES, "folder": str(tmp_path), "workers": RANKS}
+    replies = [
+        service.ask(
+            f"brief-{limit_ms}",
+            application="BULK",
+            configuration=configuration,
+            wallclock_limit=f"{limit_ms}ms",
+        )
+        for limit_ms in (1, 5, 10, 15, 20, 30)
+    ]
+    jobs = [reply["internal_id"] for reply in replies]
+    poll_until(lambda: not any(descriptions_of(service, job) for job in jobs), "no description is left")
+    assert service.ask("after", application="NOOP")["result"]["resultcode"] == 10
+
+
+def test_a_large_formula_is_solved_on_several_hosts(service: Running, tmp_path: Path) -> None:
+    n_vars = 400_000
+    chain = "".join(f"-{variable} {variable + 1} 0\n" for variable in range(1, n_vars))
+    formula = tmp_path / "chain.cnf"
+    formula.write_text(f"p cnf {n_vars} {n_vars}\n1 0\n{chain}")
+    reply = service.ask("chain", files=[str(formula)])
+    assert reply["result"]["solution"] == list(range(1, n_vars + 1))
+    job = reply["internal_id"]
+    poll_until(lambda: not descriptions_of(service, job), "no description is left")

@@ -1,0 +1,210 @@
+"""Descriptions between hosts, without MPI: transfers that send each other messages through queues."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mallob_py.protocol.messages import Blob
+from mallob_py.runtime import transfer
+from mallob_py.runtime.transfer import CHUNK_BYTES, WINDOW, BlobWanted, ChunkTaken, Transfer
+
+PER_HOST = 2
+
+
+class Network:
+    """Some hosts of two ranks each. Messages wait per pair of ranks until they are delivered."""
+
+    def __init__(self, ranks: int, folder: Path) -> None:
+        self.folder = folder
+        self.here: list[tuple[int, str]] = []
+        self.sent: list[tuple[int, int, Any]] = []
+        self.most_on_the_way = 0
+        self._wires: dict[tuple[int, int], deque[Any]] = {}
+        self.ranks = [self._transfer(rank) for rank in range(ranks)]
+
+    def _transfer(self, rank: int) -> Transfer:
+        def send(dest: int, message: Any) -> None:
+            self.sent.append((rank, dest, message))
+            self._wires.setdefault((rank, dest), deque()).append(message)
+            chunks = sum(isinstance(one, bytes) for wire in self._wires.values() for one in wire)
+            self.most_on_the_way = max(self.most_on_the_way, chunks)
+
+        def keeper_of(rank: int) -> int:
+            return rank - rank % PER_HOST
+
+        return Transfer(rank, "1-test", keeper_of, send, send, lambda key: self.here.append((rank, key)))
+
+    def deliver_one(self, rng: random.Random, may: Callable[[int, int], bool] = lambda *_: True) -> bool:
+        """One message on a random wire of those that `may`; False if there is none."""
+        loaded = [pair for pair, wire in self._wires.items() if wire and may(*pair)]
+        if not loaded:
+            return False
+        source, dest = rng.choice(loaded)
+        message = self._wires[source, dest].popleft()
+        if isinstance(message, bytes):
+            self.ranks[dest].receive_chunk(source, message)
+        else:
+            self.ranks[dest].receive(source, message)
+        return True
+
+    def deliver_all(self, seed: int = 0) -> None:
+        rng = random.Random(seed)
+        while self.deliver_one(rng):
+            pass
+
+    def put(self, rank: int, key: str, data: bytes) -> Blob:
+        self.ranks[rank].path_of(key).write_bytes(data)
+        return Blob(key, len(data))
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir() if not path.name.endswith("lock"))
+
+
+@pytest.fixture
+def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
+    monkeypatch.setattr(transfer, "shared_folder", lambda: tmp_path)
+    network = Network(8, tmp_path)
+    yield network
+    for each in network.ranks:
+        each.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 9 * CHUNK_BYTES + 77])
+def test_a_description_arrives_as_it_is(size: int, network: Network) -> None:
+    data = random.Random(size).randbytes(size)
+    blob = network.put(0, "1", data)
+    network.ranks[5].fetch(blob, (1,))
+    network.deliver_all()
+    assert network.here == [(5, "1")]
+    assert network.ranks[5].path_of("1").read_bytes() == data
+    assert network.most_on_the_way <= WINDOW
+
+
+def test_a_description_that_is_here_already_is_not_sent_again(network: Network) -> None:
+    blob = network.put(0, "1", b"data")
+    network.ranks[1].fetch(blob, (0, 0))
+    assert network.here == [(1, "1")]
+    assert network.sent == []
+
+
+def test_all_ranks_of_a_host_are_told_of_one_copy(network: Network) -> None:
+    blob = network.put(0, "1", b"data")
+    for rank in (4, 5):
+        network.ranks[rank].fetch(blob, (0, 0))
+    network.deliver_all()
+    assert sorted(network.here) == [(4, "1"), (5, "1")]
+    assert sum(isinstance(message, bytes) for _, _, message in network.sent) == 1
+
+
+def test_a_host_that_does_not_have_it_is_followed_by_the_next(network: Network) -> None:
+    blob = network.put(0, "1", b"data")
+    network.ranks[6].fetch(blob, (3, 1))
+    network.deliver_all()
+    assert [dest for _, dest, message in network.sent if isinstance(message, BlobWanted)] == [2, 0]
+    assert network.here == [(6, "1")]
+
+
+def test_a_host_that_is_about_to_have_it_passes_it_on(network: Network) -> None:
+    blob = network.put(0, "1", bytes(3 * CHUNK_BYTES))
+    network.ranks[2].fetch(blob, (0, 0))
+    network.ranks[4].fetch(blob, (2, 0))
+    network.deliver_all()
+    assert sorted(network.here) == [(2, "1"), (4, "1")]
+    assert {source for source, dest, message in network.sent if isinstance(message, bytes) and dest == 4} == {
+        2
+    }
+
+
+def test_two_hosts_that_ask_each_other_both_turn_to_the_client(network: Network) -> None:
+    blob = network.put(0, "1", b"data")
+    network.ranks[2].fetch(blob, (4, 0))
+    network.ranks[4].fetch(blob, (2, 0))
+    network.deliver_all()
+    assert sorted(network.here) == [(2, "1"), (4, "1")]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_whoever_asks_whom_in_whatever_order_everybody_is_served(seed: int, network: Network) -> None:
+    rng = random.Random(seed)
+    blob = network.put(0, "1", rng.randbytes(2 * CHUNK_BYTES + 5))
+    for rank in rng.sample(range(8), 8):
+        network.ranks[rank].fetch(blob, (rng.randrange(8), 1))
+        for _ in range(rng.randrange(4)):
+            network.deliver_one(rng)
+    network.deliver_all(seed)
+    assert sorted(network.here) == [(rank, "1") for rank in range(8)]
+    assert len(network.files()) == 4
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_job_that_ends_at_any_moment_leaves_no_file(seed: int, network: Network) -> None:
+    rng = random.Random(seed)
+    blob = network.put(0, "1", bytes(5 * CHUNK_BYTES))
+    askers = rng.sample(range(2, 8), 6)
+    for rank in askers:
+        network.ranks[rank].fetch(blob, (rng.randrange(8), 1))
+    for _ in range(rng.randrange(60)):
+        network.deliver_one(rng)
+    for rank in rng.sample(range(8), 8):  # everybody hears of it, at different times
+        network.ranks[rank].forget("1")
+        for _ in range(rng.randrange(10)):
+            network.deliver_one(rng)
+    network.deliver_all(seed)
+    assert network.files() == []
+
+
+def test_a_request_that_comes_after_the_end_of_its_job_brings_nothing_here(network: Network) -> None:
+    blob = network.put(0, "1", b"data")
+    network.ranks[4].forget("1")
+    network.ranks[5].fetch(blob, (0, 0))
+    network.deliver_all()
+    assert network.files() == ["mallob-py.1-test.0.1"]
+    assert network.here == []
+
+
+def test_an_acknowledgement_after_the_end_is_ignored(network: Network) -> None:
+    network.ranks[0].receive(2, ChunkTaken("1"))
+    assert network.sent == []
+
+
+def test_full_shared_memory_costs_the_job_a_host_and_nobody_the_service(
+    network: Network, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def pwrite(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    blob = network.put(0, "1", bytes(6 * CHUNK_BYTES))
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    network.ranks[4].fetch(blob, (0, 0))
+    network.ranks[5].fetch(blob, (0, 0))
+    network.deliver_all()
+    assert network.here == []
+    assert network.files() == ["mallob-py.1-test.0.1"]
+    assert capsys.readouterr().err.count("cannot store the description of job 1") == 1
+
+
+def test_files_of_a_dead_service_are_swept_and_those_of_a_living_one_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "shared_folder", lambda: tmp_path)
+    for name in ("mallob-py.7-dead.0.lock", "mallob-py.7-dead.0.1", "mallob-py.7-dead.0.2~"):
+        (tmp_path / name).touch()
+    living = Network(2, tmp_path)
+    living.put(0, "1", b"data")
+    second = Transfer(0, "2-test", lambda _: 0, lambda *_: None, lambda *_: None, lambda _: None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "mallob-py.1-test.0.1",
+        "mallob-py.1-test.0.lock",
+        "mallob-py.2-test.0.lock",
+    ]
+    for each in (second, *living.ranks):
+        each.close()

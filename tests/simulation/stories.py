@@ -1,0 +1,183 @@
+"""What the script tests share: a small cluster, things that users and processes do, and luck.
+
+A story sets up a cluster, holds some messages back, lets others overtake them, releases them
+and checks the cluster at rest. Which rank runs what follows from the seed; a story that needs
+its ranks to fall in a certain way raises `Unlucky` where they do not, and is then told again
+with the next seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.local_workers import Worker
+from mallob_py.protocol.messages import AnyMessage, Message
+from mallob_py.protocol.rank_tree import place_of
+from mallob_py.simulation.check import check_invariants
+from mallob_py.simulation.cluster import Cluster, Hold
+
+_SEEDS = 300
+
+
+class Unlucky(Exception):
+    """This seed does not put the ranks where the story needs them."""
+
+
+def needs(condition: bool) -> None:
+    """Go on only if the ranks have fallen as the story needs them."""
+    if not condition:
+        raise Unlucky
+
+
+def told_with_luck(story: Callable[[int], None]) -> Callable[[], None]:
+    """A test that plays `story(seed)` with the first seed that is not unlucky."""
+
+    def test() -> None:
+        for seed in range(_SEEDS):
+            try:
+                return story(seed)
+            except Unlucky:
+                continue
+        return pytest.fail("no seed fits the story")
+
+    test.__name__, test.__doc__ = story.__name__, story.__doc__
+    return test
+
+
+def cluster_of(size: int, seed: int = 0, **settings: Any) -> Cluster:
+    return Cluster(size, seed, Config(**settings))
+
+
+def lively(size: int, seed: int, bystanders: int = 3, **settings: Any) -> Cluster:
+    """A cluster that has lived already: numbers have been used, and up to so many PEs are busy."""
+    cluster = cluster_of(size, seed, **settings)
+    choose = random.Random(f"story {seed}")
+    for job in range(101, 101 + choose.randint(1, 4)):
+        cluster.submit(job, choose.randrange(size), max_demand=choose.randint(1, size))
+    rest(cluster)
+    for job in list(cluster.submitted):
+        cluster.interrupt(job)
+    rest(cluster)
+    for job in range(51, 51 + choose.randint(0, bystanders)):
+        cluster.submit(job, choose.randrange(size), max_demand=1)
+    rest(cluster)
+    return cluster
+
+
+def rest(cluster: Cluster) -> None:
+    """Everything comes to rest, and all invariants hold."""
+    play(cluster)
+    cluster.settle()
+    check_invariants(cluster)
+
+
+def play(cluster: Cluster, for_s: float = 0.05) -> None:
+    """Enough time for all that is not held back."""
+    cluster.run(until_s=cluster.now + for_s)
+
+
+def hold_kind(
+    cluster: Cluster, kind: type[Message], dest: int | None = None, source: int | None = None, **fields: Any
+) -> Hold:
+    """Keep back messages of one kind, to or from one rank, with these fields (or their request's)."""
+
+    def test(from_rank: int, to_rank: int, message: AnyMessage) -> bool:
+        about = getattr(message, "request", message)
+        return (
+            isinstance(message, kind)
+            and dest in (None, to_rank)
+            and source in (None, from_rank)
+            and all(getattr(about, name) == value for name, value in fields.items())
+        )
+
+    return cluster.hold(test)
+
+
+def watch(cluster: Cluster, kind: type[Message]) -> list[tuple[int, int, Any]]:
+    """All messages of one kind that are posted from now on: (source, dest, message)."""
+    seen: list[tuple[int, int, Any]] = []
+
+    def test(source: int, dest: int, message: AnyMessage) -> bool:
+        if isinstance(message, kind):
+            seen.append((source, dest, message))
+        return False
+
+    cluster.hold(test)
+    return seen
+
+
+def only(hold: Hold, kind: type[Message]) -> bool:
+    """Something of that kind is held, and nothing else has to wait behind it."""
+    return bool(hold.messages) and all(isinstance(message, kind) for _, _, message in hold.messages)
+
+
+def kinds_held(hold: Hold, kind: type[Message]) -> list[Any]:
+    return [message for _, _, message in hold.messages if isinstance(message, kind)]
+
+
+def places(cluster: Cluster, job: int) -> dict[int, int]:
+    """The rank of each of the job's active workers, by index."""
+    return {
+        pe.workers.active.index: pe.rank
+        for pe in cluster.pes
+        if pe.workers.active is not None and pe.workers.active.job == job
+    }
+
+
+def active(cluster: Cluster, rank: int) -> Worker:
+    worker = cluster.pes[rank].workers.active
+    assert worker is not None, f"rank {rank} is idle"
+    return worker
+
+
+def is_idle(cluster: Cluster, rank: int) -> bool:
+    return cluster.pes[rank].workers.active is None
+
+
+def volume(cluster: Cluster, job: int, rank: int = 0) -> int | None:
+    """The job's volume in the eyes of `rank`."""
+    return cluster.pes[rank].balancer.volume(job)
+
+
+def tree_parent(cluster: Cluster, rank: int) -> int | None:
+    """From whom `rank` hears of epochs and grants."""
+    return place_of(rank, cluster.size).parent
+
+
+def tree_children(cluster: Cluster, rank: int) -> list[int]:
+    """Who hears of epochs and grants from `rank`."""
+    place = place_of(rank, cluster.size)
+    return [child for child in (place.left, place.right) if child is not None]
+
+
+def demand(cluster: Cluster, job: int, workers: int) -> None:
+    """The application at the root wants so many workers."""
+    rank = places(cluster, job)[0]
+    number = active(cluster, rank).number
+    cluster.call(rank, lambda pe: pe.worker_demands(number, workers, cluster.now))
+
+
+def answer(cluster: Cluster, rank: int, number: int, body: bytes = b"result") -> None:
+    cluster.call(rank, lambda pe: pe.worker_found_result(number, body, cluster.now))
+
+
+def crash(cluster: Cluster, rank: int, number: int) -> None:
+    """The process dies without a word."""
+    del cluster.processes[rank, number]
+    cluster.call(rank, lambda pe: pe.worker_crashed(number, "killed by signal 9", cluster.now))
+
+
+def suspended(cluster: Cluster, job: int) -> list[tuple[int, int]]:
+    """(rank, worker number) of the job's stopped processes."""
+    return sorted(
+        key for key, process in cluster.processes.items() if process.job == job and process.is_suspended
+    )
+
+
+def processes_of(cluster: Cluster, job: int) -> set[tuple[int, int]]:
+    return {key for key, process in cluster.processes.items() if process.job == job}

@@ -1,0 +1,91 @@
+"""After the last news a cluster comes to rest, fairly, within so many message delays.
+
+All messages take one unit of time and nothing else takes any, so time counts hops on the
+longest chain of messages. A chain is some collectives (events up, epoch down; supplies up,
+grants down) for each layer of the deepest job tree: O(log m) of O(log m) hops at worst.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from mallob_py.protocol.config import Config, Reuse
+from mallob_py.simulation.check import check_invariants
+from mallob_py.simulation.cluster import Cluster, Delays
+
+_HOP_S = 0.001
+#: measured over all sizes and kinds of reuse below: at most 12.3
+_HOPS_PER_BIT = 25
+_QUIET_HOPS = 10
+_HOPS_MAX = 2000
+
+
+def _cluster(size: int, seed: int, reuse: Reuse) -> Cluster:
+    return Cluster(
+        size,
+        seed,
+        Config(
+            reuse=reuse,
+            balancing_delay_s=0.0,
+            matching_delay_s=0.0,
+            reuse_patience_s=4 * _HOP_S,
+            growth_delay_s=0.0,
+        ),
+        Delays(message_s=(_HOP_S, _HOP_S), process_start_s=(0.0, 0.0), fetch_s=(0.0, 0.0)),
+    )
+
+
+def _hops_to_rest(cluster: Cluster) -> int:
+    """Until the last message has arrived; then all must be fair."""
+    hops = last = 0
+    while hops - last < _QUIET_HOPS:
+        sent = cluster.messages_sent
+        cluster.run(until_s=cluster.now + _HOP_S)
+        hops += 1
+        if cluster.messages_sent != sent or not cluster.is_quiescent():
+            last = hops
+        assert hops < _HOPS_MAX, f"no rest (seed {cluster.seed}, m {cluster.size})"
+    check_invariants(cluster)
+    return last
+
+
+def hops_of_a_life(size: int, seed: int, reuse: Reuse) -> int:
+    """The most hops that any of some sudden changes took."""
+    choose = random.Random(f"liveness {size} {seed}")
+    cluster = _cluster(size, seed, reuse)
+    hops = 0
+    live: list[int] = []
+    for step in range(6):
+        for number in range(choose.choice((1, 2, 5, 2 * size))):
+            job = 1000 * step + number
+            live.append(job)
+            cluster.submit(
+                job,
+                choose.randrange(size),
+                priority=choose.choice((0.5, 1.0, 3.0)),
+                max_demand=choose.choice((0, 0, 1, 3)),
+            )
+        for _ in range(choose.choice((0, 0, 1, len(live) // 2, len(live) - 1))):
+            cluster.interrupt(live.pop(choose.randrange(len(live))))
+        hops = max(hops, _hops_to_rest(cluster))
+    return hops
+
+
+@pytest.mark.parametrize("reuse", Reuse)
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 16, 33, 64])
+def test_a_cluster_is_fair_again_a_few_rounds_after_the_last_news(size: int, reuse: Reuse) -> None:
+    hops = max(hops_of_a_life(size, seed, reuse) for seed in range(3))
+    assert hops <= _HOPS_PER_BIT * math.log2(size + 1)
+
+
+def test_one_job_on_an_idle_cluster_has_all_pes_after_a_round_per_layer_at_most() -> None:
+    hops = {}
+    for size in (8, 64, 256):
+        cluster = _cluster(size, 0, Reuse.FULL)
+        _hops_to_rest(cluster)
+        cluster.submit(1)
+        hops[size] = _hops_to_rest(cluster)
+    assert hops[256] <= 2 * hops[8] + 16, hops

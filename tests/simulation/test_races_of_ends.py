@@ -1,0 +1,331 @@
+"""Races at the end of jobs and at the edges: few PEs, many jobs, budgets, late descriptions."""
+
+from __future__ import annotations
+
+import pytest
+from stories import (
+    active,
+    answer,
+    cluster_of,
+    demand,
+    hold_kind,
+    is_idle,
+    lively,
+    needs,
+    only,
+    places,
+    play,
+    processes_of,
+    rest,
+    told_with_luck,
+    tree_children,
+    tree_parent,
+    volume,
+    watch,
+)
+
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.effects import Outcome
+from mallob_py.protocol.messages import (
+    Accepted,
+    Adopt,
+    Described,
+    Epoch,
+    Offer,
+    Rejected,
+    RequestFailed,
+    ResultFound,
+)
+from mallob_py.simulation.cluster import Cluster, Delays
+
+# --- 9: termination ---------------------------------------------------------------------------------
+
+
+def test_race_9_workers_without_an_answer_or_a_description_end_with_their_job() -> None:
+    """The end comes with an epoch to every PE, whatever it knows: no flood along the tree."""
+    cluster = cluster_of(16)
+    late = cluster.hold(lambda _source, _dest, message: isinstance(message, Accepted | Described))
+    cluster.submit(2)
+    play(cluster)
+    assert late.messages
+    cluster.interrupt(2)
+    late.release()
+    rest(cluster)
+    assert not cluster.processes
+    assert cluster.ended[2].outcome is Outcome.INTERRUPTED
+
+
+@told_with_luck
+def test_race_9_a_root_adopted_after_its_job_has_ended_is_sent_away(seed: int) -> None:
+    cluster = lively(8, seed, 0)
+    client = seed % 8
+    cluster.submit(1, client, max_demand=1)
+    rest(cluster)
+    # The client's own PE is busy: the root of job 2 is run elsewhere.
+    late = hold_kind(cluster, Adopt, index=0)
+    cluster.submit(2, client)
+    play(cluster)
+    needs(only(late, Adopt))
+    rank = late.messages[0][1]
+    cluster.interrupt(2)
+    play(cluster)
+    needs(only(late, Adopt))
+    rejections = watch(cluster, Rejected)
+    late.release()
+    rest(cluster)
+    assert [dest for _, dest, _ in rejections] == [rank]
+    assert is_idle(cluster, rank)
+
+
+@told_with_luck
+def test_race_9_an_adoption_after_the_end_of_the_job_is_declined(seed: int) -> None:
+    cluster = lively(8, seed, 0)
+    late = hold_kind(cluster, Adopt, index=1)
+    cluster.submit(1, seed % 8)
+    play(cluster)
+    needs(only(late, Adopt))
+    rank = late.messages[0][1]
+    cluster.interrupt(1)
+    play(cluster)
+    needs(only(late, Adopt))
+    failures, offers = watch(cluster, RequestFailed), watch(cluster, Offer)
+    late.release()
+    rest(cluster)
+    assert [source for source, _, message in failures if message.index == 1] == [rank]
+    assert not offers
+    assert all(is_idle(cluster, place) for place in range(8))
+
+
+def test_race_9_a_second_interrupt_is_harmless() -> None:
+    cluster = cluster_of(4)
+    cluster.submit(1)
+    rest(cluster)
+    cluster.interrupt(1)
+    cluster.interrupt(1)
+    rest(cluster)
+    cluster.interrupt(1)
+    rest(cluster)
+    assert cluster.ended[1].outcome is Outcome.INTERRUPTED
+
+
+# --- 11: descriptions --------------------------------------------------------------------------------
+
+
+def test_race_11_a_description_that_arrives_after_its_worker_was_pruned_starts_nothing() -> None:
+    cluster = Cluster(4, 0, Config(), Delays(fetch_s=(0.04, 0.04)))
+    cluster.submit(2)
+    while 3 not in places(cluster, 2):
+        play(cluster, 0.005)
+    demand(cluster, 2, 1)
+    play(cluster, 0.01)
+    rest(cluster)
+    assert processes_of(cluster, 2) == {(places(cluster, 2)[0], 0)}
+
+
+def test_race_11_a_description_that_arrives_twice_starts_one_process() -> None:
+    """The worker has left and come back while the first fetch was under way."""
+    cluster = Cluster(2, 0, Config(), Delays(fetch_s=(0.04, 0.04)))
+    cluster.submit(2)
+    while 1 not in places(cluster, 2):
+        play(cluster, 0.005)
+    rank = places(cluster, 2)[1]
+    demand(cluster, 2, 1)
+    play(cluster, 0.01)
+    assert is_idle(cluster, rank)
+    demand(cluster, 2, 2)
+    while is_idle(cluster, rank) or not active(cluster, rank).has_process:
+        play(cluster, 0.001)
+    key = (rank, active(cluster, rank).number)
+    process = cluster.processes[key]
+    rest(cluster)
+    assert cluster.processes[key] is process
+    assert len(processes_of(cluster, 2)) == 2
+
+
+def test_race_11_a_job_whose_description_never_arrives_can_be_interrupted() -> None:
+    cluster = Cluster(4, 0, Config(), Delays(fetch_s=(1e6, 1e6)))
+    cluster.submit(2)
+    play(cluster, 1.0)
+    assert not cluster.processes
+    cluster.interrupt(2)
+    play(cluster, 1.0)
+    assert cluster.ended[2].outcome is Outcome.INTERRUPTED
+    assert all(is_idle(cluster, rank) for rank in range(4))
+
+
+# --- 12: one reply ------------------------------------------------------------------------------------
+
+
+@told_with_luck
+def test_race_12_the_first_of_two_results_wins(seed: int) -> None:
+    cluster = lively(16, seed)
+    cluster.submit(1, seed % 16, max_demand=7)
+    rest(cluster)
+    slow, quick = places(cluster, 1)[5], places(cluster, 1)[6]
+    needs(seed % 16 not in (slow, quick))
+    late = hold_kind(cluster, ResultFound, source=slow)
+    answer(cluster, slow, active(cluster, slow).number, b"first found, last heard")
+    answer(cluster, quick, active(cluster, quick).number, b"first heard")
+    play(cluster)
+    assert cluster.ended[1].body == b"first heard"
+    late.release()
+    rest(cluster)
+    assert cluster.ended[1].body == b"first heard"
+
+
+@told_with_luck
+def test_race_12_a_result_after_the_interruption_changes_nothing(seed: int) -> None:
+    cluster = lively(16, seed)
+    cluster.submit(1, seed % 16, max_demand=3)
+    rest(cluster)
+    rank = places(cluster, 1)[2]
+    needs(rank != seed % 16)
+    late = hold_kind(cluster, ResultFound)
+    answer(cluster, rank, active(cluster, rank).number)
+    cluster.interrupt(1)
+    late.release()
+    rest(cluster)
+    assert cluster.ended[1].outcome is Outcome.INTERRUPTED
+
+
+# --- 13: all PEs are busy, clients included ----------------------------------------------------------------
+
+
+def test_race_13_a_new_job_gets_a_pe_although_all_are_busy() -> None:
+    cluster = cluster_of(8)
+    cluster.submit(1)
+    rest(cluster)
+    assert not any(is_idle(cluster, rank) for rank in range(8))
+    for job in range(2, 6):
+        cluster.submit(job, (3 * job) % 8)
+    rest(cluster)
+    assert [len(places(cluster, job)) >= 1 for job in range(1, 6)] == [True] * 5
+
+
+def test_race_13_every_pe_can_be_a_client_at_once() -> None:
+    cluster = cluster_of(8)
+    for job in range(8):
+        cluster.submit(job, job)
+    rest(cluster)
+    assert [len(places(cluster, job)) for job in range(8)] == [1] * 8
+    for job in range(7):
+        cluster.interrupt(job)
+    rest(cluster)
+    assert len(places(cluster, 7)) == 8
+
+
+@told_with_luck
+def test_race_13_a_root_waits_for_its_pe_while_the_worker_that_has_to_leave_has_not_heard_of_it(
+    seed: int,
+) -> None:
+    cluster = lively(8, seed, 0)
+    cluster.submit(1, seed % 8)
+    rest(cluster)
+    rank = places(cluster, 1)[7]
+    needs(tree_parent(cluster, rank) is not None and not tree_children(cluster, rank))
+    late = hold_kind(cluster, Epoch, dest=rank)
+    cluster.submit(2, (rank + 1) % 8, max_demand=1)
+    play(cluster)
+    assert not places(cluster, 2)
+    late.release()
+    rest(cluster)
+    assert places(cluster, 2) == {0: rank}
+
+
+# --- 14: edges ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_race_14_more_jobs_than_pes_all_get_their_turn(size: int) -> None:
+    cluster = cluster_of(size)
+    for job in range(3 * size):
+        cluster.submit(job, job % size)
+    rest(cluster)
+    turns = 0
+    while len(cluster.ended) < 3 * size:
+        (job, rank) = next(
+            (pe.workers.active.job, pe.rank) for pe in cluster.pes if pe.workers.active is not None
+        )
+        answer(cluster, rank, active(cluster, rank).number)
+        rest(cluster)
+        turns += 1
+        assert job in cluster.ended
+    assert turns == 3 * size
+
+
+def test_race_14_one_pe_runs_one_job_after_the_other() -> None:
+    cluster = cluster_of(1)
+    cluster.submit(1)
+    cluster.submit(2)
+    rest(cluster)
+    assert places(cluster, 1) == {0: 0}
+    answer(cluster, 0, active(cluster, 0).number)
+    rest(cluster)
+    assert places(cluster, 2) == {0: 0}
+
+
+def test_race_14_a_demand_that_changes_all_the_time_ends_in_a_tree_of_the_last_demand() -> None:
+    cluster = cluster_of(32)
+    cluster.submit(1)
+    rest(cluster)
+    for step in range(300):
+        demand(cluster, 1, 1 + (17 * step) % 31)
+        play(cluster, 0.0002)
+    demand(cluster, 1, 13)
+    rest(cluster)
+    assert len(places(cluster, 1)) == 13
+
+
+def test_race_14_jobs_of_equal_priority_share_to_the_last_pe() -> None:
+    cluster = cluster_of(16)
+    for job in range(5):
+        cluster.submit(job, job)
+    rest(cluster)
+    assert sorted(len(places(cluster, job)) for job in range(5)) == [3, 3, 3, 3, 4]
+
+
+def test_race_14_a_job_that_ends_before_its_first_balancing_leaves_nothing() -> None:
+    cluster = cluster_of(8)
+    late = hold_kind(cluster, Epoch)
+    cluster.submit(1, 3)
+    cluster.interrupt(1)
+    play(cluster)
+    assert cluster.ended[1].stats.balanced_s is None
+    late.release()
+    rest(cluster)
+    assert volume(cluster, 1) is None
+
+
+# --- 15: budgets ------------------------------------------------------------------------------------------
+
+
+def test_race_15_the_wallclock_limit_counts_from_the_start_of_the_root_not_from_submission() -> None:
+    cluster = cluster_of(1)
+    cluster.submit(1, wallclock_limit_s=5.0)
+    cluster.submit(2, wallclock_limit_s=5.0)
+    play(cluster, 4.0)
+    assert not cluster.ended
+    play(cluster, 4.0)
+    assert cluster.ended[1].outcome is Outcome.WALLCLOCK_LIMIT
+    play(cluster, 4.0)
+    assert cluster.ended[2].outcome is Outcome.WALLCLOCK_LIMIT
+    stats = cluster.ended[2].stats
+    assert stats.wallclock_s == pytest.approx(5.0)
+    assert stats.response_s > 9.9
+    rest(cluster)
+
+
+def test_race_15_the_cpu_limit_is_spent_faster_by_more_workers() -> None:
+    cluster = cluster_of(4)
+    cluster.submit(1, cpu_limit_s=40.0)
+    play(cluster, 5.0)
+    demand(cluster, 1, 2)
+    play(cluster, 9.0)
+    assert not cluster.ended, "about 20 + 18 seconds are used"
+    play(cluster, 2.0)
+    ended = cluster.ended[1]
+    assert ended.outcome is Outcome.CPU_LIMIT
+    assert ended.stats.cpu_s == pytest.approx(40.0)
+    assert ended.stats.wallclock_s == pytest.approx(15.0, abs=0.1)
+    assert ended.stats.max_volume == 4
+    rest(cluster)
