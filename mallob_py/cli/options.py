@@ -92,7 +92,7 @@ class _World(_Config):
         None,
         metavar="SIZE",
         group=_LIMITS,
-        help="memory of one worker process, such as 2g (default: no limit)",
+        help="memory of one solver process, such as 2g (default: no limit)",
     )
     time_limit_s: float | None = option(
         "--time-limit",

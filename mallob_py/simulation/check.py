@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from mallob_py.protocol.local_workers import Worker, WorkerState
+from mallob_py.protocol.worker import Worker, WorkerState
 
 if TYPE_CHECKING:
     from mallob_py.simulation.cluster import Cluster, Process

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.local_workers import Worker
 from mallob_py.protocol.messages import AnyMessage, Message
 from mallob_py.protocol.rank_tree import place_of
+from mallob_py.protocol.worker import Worker
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster, Hold
 

@@ -1,0 +1,63 @@
+"""One worker of one job on one PE: its states and what belongs to it (P 3.2, 3.3).
+
+States of a worker:
+
+    (none), SUSPENDED --adopt--> COMMITTED --description known--> ACTIVE
+    COMMITTED, ACTIVE --volume drops, rejected--> SUSPENDED (with a process) or forgotten
+    any --job ends, cache full--> terminated
+
+A worker is in the tree from its adoption on: it asks for children, accepts them and even
+starts before its parent has answered, so a tree grows by all its layers at once. If its
+parent rejects it, it sends those children away too.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from mallob_py.protocol.job_tree import Seats
+from mallob_py.protocol.messages import Blob, TreeMessage
+
+
+class WorkerState(Enum):
+    COMMITTED = "committed"
+    ACTIVE = "active"
+    SUSPENDED = "suspended"
+
+
+class Worker:
+    """One worker of one job on this PE. `number` names its process, `context` its present stay."""
+
+    def __init__(self, number: int, job: int) -> None:
+        self.number = number
+        self.job = job
+        self.index = -1
+        self.context = -1
+        self.path: tuple[int, ...] = ()
+        self.state = WorkerState.COMMITTED
+        self.seats: Seats
+        self.blob: Blob | None = None
+        self.accepted_epoch: int | None = None
+        self.parent_context = -1
+        #: StartWorker has been emitted
+        self.has_process = False
+        #: the process has reported that it runs
+        self.is_running = False
+        self.asked_s = 0.0
+        self.volume = 1
+        self.created = True
+        self.restarts = 0
+        self.inbox: list[TreeMessage] = []
+
+    @property
+    def client(self) -> int:
+        return self.path[0]
+
+    @property
+    def is_dead(self) -> bool:
+        """Its process died too often: it keeps its place in the tree without one."""
+        return self.state is WorkerState.ACTIVE and not self.has_process
+
+    @property
+    def parent(self) -> int:
+        return self.path[-1]
