@@ -7,7 +7,9 @@ volumes that everybody agrees on, and ends the job at its first result, at a lim
 interrupt or at a failure, whichever comes first.
 
 A new job's root is asked for in the epoch that gives the job a volume. Only while there
-plainly are more PEs than needed is it asked for at once, which saves a round of balancing.
+plainly are more PEs than needed is it asked for at once; then the job's first event waits a
+moment for what it has to say: that the job has outlived its first milliseconds and wants more
+workers, or nothing at all, since the job is over and nobody else ever heard of it.
 """
 
 from __future__ import annotations
@@ -93,15 +95,24 @@ class ClientJob:
         self.volume = 0
         self.max_volume = 0
         self.cpu_s = 0.0
-        #: when to ask for all the workers that the job may have
-        self.grow_at_s = math.inf
+        #: when to publish the job, or that it may have more workers than its root
+        self.announce_at_s = math.inf
         self._counted_until_s = now
+
+    @property
+    def is_published(self) -> bool:
+        """Whether others have been told of the job."""
+        return self.version > 0
 
     def count(self, now: float, threads: int) -> None:
         """Add the budget used up to `now` with the volume held until then."""
         if self.started_s is not None:
-            self.cpu_s += (now - self._counted_until_s) * self.volume * threads
+            self.cpu_s += (now - self._counted_until_s) * self._workers() * threads
         self._counted_until_s = now
+
+    def _workers(self) -> int:
+        """Workers to charge for: the volume, or the root alone before the first one is known."""
+        return self.volume if self.balanced_s is not None else 1
 
     def used_up(self, now: float, threads: int) -> Outcome | None:
         """The limit that is reached, if any (budgets must be counted up to `now`)."""
@@ -122,8 +133,8 @@ class ClientJob:
             return deadline
         if self.parameters.wallclock_limit_s:
             deadline = self.started_s + self.parameters.wallclock_limit_s
-        if self.parameters.cpu_limit_s and self.volume:
-            left_s = (self.parameters.cpu_limit_s - self.cpu_s) / (self.volume * threads)
+        if self.parameters.cpu_limit_s and (workers := self._workers()):
+            left_s = (self.parameters.cpu_limit_s - self.cpu_s) / (workers * threads)
             deadline = min(deadline, self._counted_until_s + max(0.0, left_s))
         return deadline
 
@@ -175,9 +186,11 @@ class Client:
         self._out.log("submitted", job=job, priority=parameters.priority, demand=self._demand_max(record))
         plenty = self._out.size - sum(self._balancer.volumes().values()) - len(self._unseen)
         self._unseen.add(job)
-        self._publish(record)
         if plenty > 0:
+            self._announce_at(record, now + self._config.unannounced_max_s)
             record.seats.fit(1, self._balancer.epoch, now)
+        else:
+            self._publish(record)
 
     def interrupt(self, job: int, now: float) -> bool:
         """End a job early; False if it is not live here."""
@@ -207,9 +220,13 @@ class Client:
 
     def _demand(self, record: ClientJob, demand: int) -> None:
         demand = max(1, min(demand, self._demand_max(record)))
-        if demand != record.demand:
+        if demand != record.demand or not record.is_published:
             record.demand = demand
             self._publish(record)
+
+    def _announce_at(self, record: ClientJob, when_s: float) -> None:
+        record.announce_at_s = when_s
+        self._deadline = None
 
     def on_epoch(self, now: float, changed: dict[int, int]) -> None:
         self._now = now
@@ -280,14 +297,13 @@ class Client:
         if record is not None and record.started_s is None:
             record.count(now, self._config.threads)
             record.started_s = now
-            if record.demand == 1:
-                record.grow_at_s = now + self._config.growth_delay_s
             self._deadline = None
+            if record.demand == 1:
+                self._announce_at(record, now + self._config.growth_delay_s)
 
     def receive_demand(self, message: DemandChanged) -> None:
         if (record := self.jobs.get(message.job)) is not None:
-            record.grow_at_s = math.inf
-            self._deadline = None
+            self._announce_at(record, math.inf)
             self._demand(record, message.demand)
 
     def receive_result(self, message: ResultFound, now: float) -> None:
@@ -311,9 +327,9 @@ class Client:
         self._deadline = None
         for record in list(self.jobs.values()):
             record.count(now, self._config.threads)
-            if now >= record.grow_at_s:
-                record.grow_at_s = math.inf
-                self._demand(record, self._demand_max(record))
+            if now >= record.announce_at_s:
+                record.announce_at_s = math.inf
+                self._demand(record, self._demand_max(record) if record.started_s is not None else 1)
             if (outcome := record.used_up(now, self._config.threads)) is not None:
                 self._end(record, outcome)
 
@@ -321,14 +337,20 @@ class Client:
         if self._deadline is None:
             threads = self._config.threads
             self._deadline = min(
-                (min(record.deadline(threads), record.grow_at_s) for record in self.jobs.values()),
+                (min(record.deadline(threads), record.announce_at_s) for record in self.jobs.values()),
                 default=math.inf,
             )
         return self._deadline
 
-    def next_growth(self) -> float:
-        """When a job will next ask for more than its root."""
-        return min((record.grow_at_s for record in self.jobs.values()), default=math.inf)
+    def _has_left_no_trace(self, record: ClientJob, outcome: Outcome) -> bool:
+        """Nobody has heard of it, its one worker ended itself, and its description was in messages only."""
+        blob = record.seats.blob
+        is_in_messages = blob is not None and blob.inline is not None
+        return outcome is Outcome.RESULT and not record.is_published and is_in_messages
+
+    def next_announcement(self) -> float:
+        """When a job will next be published, or ask for more than its root."""
+        return min((record.announce_at_s for record in self.jobs.values()), default=math.inf)
 
     def _end(
         self, record: ClientJob, outcome: Outcome, body: bytes | None = None, reason: str | None = None
@@ -338,9 +360,10 @@ class Client:
         self._unseen.discard(record.job)
         self._deadline = None
         record.seats.close()
-        self._balancer.author(
-            JobEvent(record.job, _FINAL_VERSION, 0, record.parameters.priority, record.standing)
-        )
+        if not self._has_left_no_trace(record, outcome):
+            self._balancer.author(
+                JobEvent(record.job, _FINAL_VERSION, 0, record.parameters.priority, record.standing)
+            )
         stats = record.stats(self._now)
         self._out.log(
             "ended",

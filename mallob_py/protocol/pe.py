@@ -295,6 +295,6 @@ class PE:
             self.balancer.next_deadline(),
             self.matcher.next_deadline(),
             self.workers.next_deadline(),
-            self.client.next_growth(),
+            self.client.next_announcement(),
         )
         return min(waits) == math.inf and not self._parked and self.matcher.is_at_rest()

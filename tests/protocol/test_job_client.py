@@ -12,6 +12,7 @@ from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import JobEnded, Log, Outcome, StartWorker
 from mallob_py.protocol.messages import Blob, DemandChanged, WorkerFailed
 from mallob_py.protocol.pe import PE
+from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
 
 _BLOB = Blob("key", 1, b"x")
@@ -145,12 +146,13 @@ def test_statistics_tell_when_the_job_was_balanced_scheduled_and_started() -> No
     alone = Alone()
     alone.now = 5.0
     alone.submit(1)
-    alone.now = 7.0
+    alone.wait_until(7.0)
     alone.start()
     alone.pe.worker_found_result(alone.started[-1].worker, b"yes", 9.0)
     alone.collect()
     stats = alone.ended[1].stats
-    assert (stats.balanced_s, stats.scheduled_s, stats.started_s) == (0.0, 0.0, 2.0)
+    assert stats.balanced_s == pytest.approx(Config().unannounced_max_s)
+    assert (stats.scheduled_s, stats.started_s) == (0.0, 2.0)
     assert (stats.response_s, stats.wallclock_s, stats.cpu_s, stats.max_volume) == (4.0, 2.0, 2.0, 1)
     assert alone.ended[1].body == b"yes"
 
@@ -172,6 +174,7 @@ def test_a_demand_is_kept_between_one_and_what_the_user_allows(
 def test_the_log_tells_the_steps_of_a_job_in_order() -> None:
     pe = PE(0, 1, Config())
     pe.submit(1, JobParameters(), _BLOB, 0.0)
+    pe.tick(0.5)
     pe.worker_started(0, 1.0)
     pe.worker_found_result(0, b"yes", 2.0)
     events = [
@@ -183,6 +186,29 @@ def test_the_log_tells_the_steps_of_a_job_in_order() -> None:
     )
     assert events[0] == "submitted"
     assert set(steps) <= set(events)
+
+
+def test_a_job_that_is_over_in_its_first_moment_is_never_announced() -> None:
+    cluster = Cluster(8)
+    cluster.submit(1)
+    cluster.run(until_s=0.0)
+    (rank, worker), *others = cluster.processes
+    assert not others
+    cluster.call(rank, lambda pe: pe.worker_started(worker, 0.0002))
+    cluster.call(rank, lambda pe: pe.worker_found_result(worker, b"yes", 0.0003))
+    assert cluster.ended[1].outcome is Outcome.RESULT
+    cluster.settle()
+    assert {pe.balancer.epoch for pe in cluster.pes} == {0}
+    check_invariants(cluster)
+
+
+def test_a_job_that_found_no_idle_pe_on_the_spot_is_announced_all_the_same() -> None:
+    cluster = Cluster(2)
+    cluster.submit(1, max_demand=1)
+    cluster.submit(2, max_demand=1)
+    cluster.settle()
+    assert dict(cluster.pes[1].balancer.volumes()) == {1: 1, 2: 1}
+    check_invariants(cluster)
 
 
 def test_nothing_of_an_ended_job_is_kept() -> None:
