@@ -134,7 +134,8 @@ class WorkerContext(ABC):
 
     #: internal id of the job
     job: int
-    #: this worker's index i in its job tree; may change while suspended (see `poll`)
+    #: this worker's index i in its job tree. It may change while suspended (see `poll`), so ask anew
+    #: for whoever is the root (index 0) each time
     index: int
     #: the job's present number of workers
     volume: int

@@ -38,12 +38,15 @@ worker's part in one epoch:
   the next one on.
 - Messages may get lost (processes die, queues overflow): a reminder is answered by giving
   again; a lost RESULT is made good by the next epoch.
-- A root process that was started anew counts epochs from 1. Workers that have seen later ones
-  are absent and tell, and the root's next epoch is beyond theirs.
+- The root may become another process: one that was started anew counts epochs from 1, one that
+  had another place goes on from what it has seen. Workers that have seen later ones are absent
+  and tell, and the root's next epoch is beyond what it was told. So a few epochs may be needed
+  until all take part again.
 
 Guarantees
 - A result combines each contribution at most once, and contains that of every worker which
-  stayed, with all its ancestors, and polled from start to finish.
+  stayed, with all its ancestors, and polled from start to finish (and had not seen a later epoch
+  of another root process).
 - An epoch ends unless a worker neither leaves nor polls; `start` gives up an unfinished one.
 - Contributions are combined in worker processes; ranks only pass them on.
 """
@@ -153,7 +156,10 @@ class TreeReduction:
         return self._part.epoch if self._part is not None else None
 
     def start(self) -> int:
-        """Start an epoch and return its number; one that is unfinished is given up. Root only."""
+        """Start an epoch and return its number; one that is unfinished is given up.
+
+        For the root only. Which worker that is may change in `context.poll`, and only there.
+        """
         if self._context.index != 0:
             raise ValueError(f"worker {self._context.index} cannot start a reduction: only the root can")
         self._index = 0

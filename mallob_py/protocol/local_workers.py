@@ -169,6 +169,7 @@ class LocalWorkers:
         self._next_context += 1
         worker.state = WorkerState.COMMITTED
         worker.accepted_epoch = None
+        worker.parent_context = -1
         worker.asked_s = request.asked_s
         worker.volume = max(self._volume_of(request.job) or 0, index + 1)
         worker.seats = Seats(
@@ -325,6 +326,8 @@ class LocalWorkers:
         """Make the PE free; keep the worker if there is anything to keep."""
         assert self.active is worker
         self.active = None
+        for source, message in worker.inbox:
+            self._give_back(source, message)
         worker.inbox.clear()
         self._out.log("idle")
         if self._volume_of(worker.job) is None:
@@ -438,7 +441,7 @@ class LocalWorkers:
             return
         worker.is_running = True
         self._out.log("started", job=worker.job, index=worker.index, latency_s=now - worker.asked_s)
-        for message in worker.inbox:
+        for _, message in worker.inbox:
             self._deliver(worker, message)
         worker.inbox.clear()
         if worker.index == 0:
@@ -521,13 +524,19 @@ class LocalWorkers:
     def receive_message(self, source: int, message: TreeMessage) -> None:
         worker = self._active_in(message.target)
         if worker is None or worker.job != message.job or worker.is_dead:
-            if not message.returned:
-                self._out.send(source, message.back())
+            self._give_back(source, message)
             return
         if worker.is_running and worker.state is WorkerState.ACTIVE:
             self._deliver(worker, message)
         elif len(worker.inbox) < _INBOX_MAX:
-            worker.inbox.append(message)
+            worker.inbox.append((source, message))
+        else:
+            self._give_back(source, message)
+
+    def _give_back(self, source: int, message: TreeMessage) -> None:
+        """Undeliverable: its sender shall know. A returned message is not returned once more."""
+        if not message.returned:
+            self._out.send(source, message.back())
 
     def _deliver(self, worker: Worker, message: TreeMessage) -> None:
         self._out.act(DeliverMessage(worker.number, message.source_index, message.data, message.returned))

@@ -47,7 +47,8 @@ class Worker:
         self.volume = 1
         self.created = True
         self.restarts = 0
-        self.inbox: list[TreeMessage] = []
+        #: messages that came before the process runs, with the ranks they came from
+        self.inbox: list[tuple[int, TreeMessage]] = []
 
     @property
     def client(self) -> int:

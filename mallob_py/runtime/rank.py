@@ -316,6 +316,7 @@ class Rank:
             case TerminateWorker(worker):
                 self.pool.terminate((self._places.pop(worker).job, worker))
             case DeliverMessage(worker, source_index, data, returned):
+                self._update_workers()
                 key = (self._places[worker].job, worker)
                 self.pool.deliver(key, AppMessage(source_index, data, returned))
             case FetchBlob(_, blob, sources):

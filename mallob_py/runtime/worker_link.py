@@ -72,9 +72,13 @@ class WorkerLink:
     def send(self, message: wire.ToWorker) -> list[TreeMessage]:
         """Send or queue a message; returns queued ones that had to give way."""
         outgoing = _Outgoing(wire.frame(message), message)
-        if outgoing.is_update:
-            self._queue = deque(other for other in self._queue if not other.is_update)
-        self._queue.append(outgoing)
+        # A newer update takes the place of one that has not left: messages queued behind that
+        # one were meant for the new place already.
+        position = next((at for at, other in enumerate(self._queue) if other.is_update), None)
+        if outgoing.is_update and position is not None:
+            self._queue[position] = outgoing
+        else:
+            self._queue.append(outgoing)
         if outgoing.tree_message is not None:
             self._queued_tree_bytes += len(outgoing.data)
         self.flush()

@@ -109,6 +109,7 @@ class Tree:
         self.processes = 0
         self.results: list[tuple[int, list[str], dict[int, Stay]]] = []
         self.expected: dict[int, Stay] = {}
+        self.latest = 0
         self.join(0)
 
     # --- what happens to the tree -----------------------------------------------------------
@@ -243,7 +244,11 @@ class Tree:
             for at, stay in self.stays.items()
             if any(self._is_below(at, child) for child in seen - {0}) or at == 0
         }
-        return root.process.reduction.start()
+        epoch = root.process.reduction.start()
+        if epoch <= self.latest:
+            self.expected = {0: root}  # a new root that has yet to learn how far the others are
+        self.latest = max(self.latest, epoch)
+        return epoch
 
     def step(self) -> None:
         action = self.random.random()
@@ -254,12 +259,17 @@ class Tree:
         elif action < 0.90:
             self.now += self.random.random()
         elif action < 0.93:
-            self.start()
+            if self.stays[0].process.context.index == 0:
+                self.start()
         elif action < 0.97:
             free = [at for stay in self.stays for at in (2 * stay + 1, 2 * stay + 2) if at not in self.stays]
             self.join(self.random.choice([at for at in free if at < 15] or free))
-        elif len(self.stays) > 1:
+        elif action < 0.998 and len(self.stays) > 1:
             self.leave(self.random.choice([index for index in self.stays if index > 0]))
+        elif action > 0.998:
+            # The job is suspended as a whole; when it goes on, another process may be the root.
+            self.leave(0)
+            self.join(0)
 
     def settle(self) -> None:
         """Deliver everything, with time for reminders, until nothing happens any more."""
@@ -315,9 +325,10 @@ def test_once_the_tree_is_quiet_again_everybody_gets_the_result_of_all(seed: int
         if tree.random.random() < 0.01:
             tree.crash(tree.random.choice(list(tree.stays)))
     tree.settle()
-    # A root that was started anew may have to learn how far the others have counted.
-    tree.start()
-    tree.settle()
+    # A root that was started anew has to learn how far the others have counted, layer by layer.
+    for _ in range(4):
+        tree.start()
+        tree.settle()
     epoch = tree.start()
     tree.settle()
     everybody = {stay.process.number for stay in tree.stays.values()}

@@ -30,8 +30,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         assert "Traceback" not in running.output
 
 
-def test_all_workers_reduce_the_set_of_their_indices(service: Running) -> None:
-    reply = service.ask("reduce", application="ALLREDUCE", configuration={"sizes": [RANKS] * 20})
+def test_all_workers_reduce_the_set_of_their_indices(service: Running, tmp_path: Path) -> None:
+    configuration = {"sizes": [RANKS] * 20, "folder": str(tmp_path)}
+    reply = service.ask("reduce", application="ALLREDUCE", configuration=configuration)
     assert reply["result"]["resultcode"] == 10, reply
     assert reply["result"]["solution"] == [0, 1, 2, 3, 4]
 
@@ -61,6 +62,7 @@ def test_reductions_go_on_while_the_tree_shrinks_and_grows(service: Running, tmp
 
 
 def test_reductions_survive_jobs_that_come_and_go_all_the_time(service: Running, tmp_path: Path) -> None:
+    """More jobs than ranks: the job is suspended as a whole at times, and its root comes to other ranks."""
     configuration = {"sizes": [RANKS, 1, RANKS], "folder": str(tmp_path)}
     fluttering = service.submit("flutter", application="ALLREDUCE", configuration=configuration)
     poll_until((tmp_path / "0").exists, "full tree")

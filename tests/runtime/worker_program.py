@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import select
 import sys
+import time
 
 from mallob_py.payload import encode_description
 from mallob_py.runtime import worker_wire as wire
@@ -23,7 +24,7 @@ def main() -> None:
         pool.start((number, 0), 0, 1, (), description)
     started = 0
     while started < 3 or not pool.idle_pids():
-        select.select([pool], [], [])
+        select.select([pool], [], [], min(1.0, max(0.0, pool.next_deadline() - time.monotonic())))
         started += sum(isinstance(event, WorkerStarted) for event in pool.poll())
     pool.suspend((1, 0))
     pids = [server.pid, *(pool.pid_of((number, 0)) for number in range(3)), *pool.idle_pids()]

@@ -286,3 +286,15 @@ def test_a_result_of_a_suspended_worker_counts(seed: int) -> None:
     ended: JobEnded = cluster.ended[1]
     assert (ended.outcome, ended.body) == (Outcome.RESULT, b"found while stopping")
     assert not processes_of(cluster, 1)
+
+
+def test_messages_that_wait_for_the_process_are_delivered_once_and_none_comes_back() -> None:
+    cluster = Cluster(2, delays=Delays(message_s=(1e-5, 2e-5), process_start_s=(0.01, 0.01)))
+    cluster.submit(1, max_demand=2)
+    cluster.run(until_s=0.015)
+    (root,) = cluster.running(1)
+    cluster.call(root[0], lambda pe: pe.worker_sends_to_children(root[1], b"early", cluster.now))
+    rest(cluster)
+    child = next(process for key, process in cluster.processes.items() if key != root)
+    assert [(message.data, message.returned) for message in child.heard] == [(b"early", False)]
+    assert cluster.processes[root].heard == []
