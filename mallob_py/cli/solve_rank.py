@@ -20,7 +20,7 @@ from mallob_py.protocol.messages import Blob
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank
+from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank, blob_of
 from mallob_py.service.event_log import EventLog
 
 _APPLICATION = "SAT"
@@ -121,10 +121,8 @@ class SolveDesk:
 
     def worker_event(self, event: events.WorkerEvent, now: float) -> None:
         match event:
-            case events.ReadDone(job, wire.Inline(data)):
-                self._submit(Blob(str(job), len(data), data), now)
-            case events.ReadDone(job, wire.Mapped(_, size_bytes)):
-                self._submit(Blob(str(job), size_bytes), now)
+            case events.ReadDone(job, description):
+                self._submit(blob_of(job, description), now)
             case events.ReadFailed(_, message, _):
                 self._failed = True
                 print(f"mallob-py solve: {message}", file=sys.stderr, flush=True)

@@ -351,6 +351,13 @@ class Rank:
         return self._transport.close()
 
 
+def blob_of(job: int, description: wire.Description) -> Blob:
+    """What a helper process has read, as the protocol passes it on."""
+    if isinstance(description, wire.Inline):
+        return Blob(str(job), len(description.data), description.data)
+    return Blob(str(job), description.size_bytes)
+
+
 def service_clock(start_s: float) -> Callable[[], float]:
     """Seconds since the service's start (`start_s` since 1970): monotonic here, shared by all hosts."""
     offset_s = time.time() - time.monotonic() - start_s

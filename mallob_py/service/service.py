@@ -21,7 +21,7 @@ from mallob_py.protocol.effects import Outcome as Ending
 from mallob_py.protocol.messages import Blob
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.rank import INLINE_BYTES_MAX, Rank
+from mallob_py.runtime.rank import INLINE_BYTES_MAX, Rank, blob_of
 from mallob_py.service.bookkeeping import JobBook
 from mallob_py.service.directory import Incoming, JobDirectory
 from mallob_py.service.job_file import InputUse, Interruption, JobFile, JobFileError
@@ -135,7 +135,8 @@ class Service:
         live = self._jobs[job]
         file = live.file
         if self._applications[file.application] is InputUse.NONE and not file.configuration:
-            self._submit(job, Blob(str(job), 0, bytes(encode_description(file.application, {}, {}))), now)
+            description = wire.Inline(bytes(encode_description(file.application, {}, {})))
+            self._submit(job, blob_of(job, description), now)
             return
         live.state = JobState.READING
         live.reading_s = now
@@ -155,10 +156,8 @@ class Service:
     def worker_event(self, event: events.WorkerEvent, now: float) -> None:
         """A helper process has read an input, or could not."""
         match event:
-            case events.ReadDone(job, wire.Inline(data)):
-                self._submit(job, Blob(str(job), len(data), data), now)
-            case events.ReadDone(job, wire.Mapped(_, size_bytes)):
-                self._submit(job, Blob(str(job), size_bytes), now)
+            case events.ReadDone(job, description):
+                self._submit(job, blob_of(job, description), now)
             case events.ReadFailed(job, message, field):
                 live = self._jobs[job]
                 statistics = JobStatistics(parsing_s=now - live.reading_s, total_s=now - live.accepted_s)
