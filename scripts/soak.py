@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mallob_py.runtime.transfer import shared_folder
 from mallob_sat.generate import Formula, parity, pigeonhole, planted
 
 REPLY_DEADLINE_S = 90.0
@@ -44,8 +45,11 @@ BURST_JOBS = 200
 IN_FLIGHT_MAX = 120
 #: first rounds are not compared: pools and caches fill
 WARM_UP_ROUNDS = 3
-RSS_GROWTH_MAX_BYTES = 24 << 20
+#: a client remembers 100 000 ended jobs for dependencies: some 30 MB that may come
+RSS_GROWTH_MAX_BYTES = 48 << 20
 FDS_GROWTH_MAX = 24
+WORKERS_AT_REST_MAX = 3
+SPARE_FORK_SERVER_S = 3.0
 MARK = "MALLOB_PY_SOAK_MARK"
 USER = "soak"
 #: what failures that come of our kills say
@@ -127,13 +131,24 @@ class Service:
     def __init__(self, folder: Path, ranks: int, clients: int, options: Sequence[str]) -> None:
         self.folder = folder
         self.mark = uuid.uuid4().hex
+        #: what we have killed, in order
+        self.kills: list[str] = []
+        #: by rank's process: not before then is its fork server killed again
+        self.spared_until_s: dict[int, float] = {}
         self.api_dir, self.log_dir = folder / "api", folder / "logs"
         self.output_path = folder / "output"
         (folder / "tmp").mkdir()
         command = [sys.executable, "-m", "mallob_py.cli.main", "serve", "-n", str(ranks)]
         command += ["--clients", str(clients), "--api-dir", str(self.api_dir)]
         command += ["--log-dir", str(self.log_dir), *options]
-        environment = {MARK: self.mark, "TMPDIR": str(folder / "tmp"), "MALLOB_PY_RANKS_PER_HOST": "2"}
+        programs = Path(__file__).parents[1] / "tests/ranks/programs"
+        environment = {
+            MARK: self.mark,
+            "TMPDIR": str(folder / "tmp"),
+            "MALLOB_PY_RANKS_PER_HOST": "2",
+            "MALLOB_PY_APPS": "FAIL=rank_apps:Fail",
+            "PYTHONPATH": os.pathsep.join([str(programs), os.environ.get("PYTHONPATH", "")]),
+        }
         with open(self.output_path, "w") as output:
             self.process = subprocess.Popen(
                 command,
@@ -176,14 +191,15 @@ class Service:
         if code != 0:
             raise Wrong(f"the service ended with code {code}")
         wait_until(lambda: not marked_processes(self.mark), "no process is left", STOP_DEADLINE_S)
-        left = [path.name for path in Path("/dev/shm").glob("mallob-py.*") if self._is_ours(path)]
-        if left:
+        if left := self.descriptions():
             raise Wrong(f"left in shared memory: {left}")
         if "Traceback" in self.output:
             raise Wrong("a traceback in the output")
 
-    def _is_ours(self, path: Path) -> bool:
-        return int(path.name.split(".")[1].split("-")[0]) in self.pids
+    def descriptions(self) -> list[str]:
+        """Our files in shared memory. Their names start with the process that founded the session."""
+        names = [path.name for path in shared_folder().glob("mallob-py.*")]
+        return [name for name in names if int(name.split(".")[1].split("-")[0]) in self.pids]
 
     def kill(self) -> None:
         while pids := marked_processes(self.mark):
@@ -199,11 +215,12 @@ class Service:
         print(f"--- output\n{self.output[-8000:]}")
         lines: list[dict[str, Any]] = []
         for path in self.log_dir.glob("*.jsonl"):
-            for line in path.read_text().splitlines():
+            for text in path.read_text().splitlines():
                 with contextlib.suppress(json.JSONDecodeError):
-                    lines.append(json.loads(line))
+                    lines.append(json.loads(text))
         lines.sort(key=lambda line: float(line["t"]))
         jobs = {line["job"] for line in lines if f"{line.get('user')}.{line.get('name')}" == identity}
+        print("--- last kills", *self.kills[-60:], sep="\n")
         print(f"--- events of {identity} {jobs}")
         for line in lines:
             if line.get("job") in jobs or (identity and identity.split(".", 1)[1] in str(line.get("file"))):
@@ -267,7 +284,7 @@ class Mix:
     KINDS: tuple[tuple[str, int], ...] = (
         ("noop", 6), ("wallclock", 4), ("cpu", 3), ("file", 6), ("inline", 4), ("bad", 2), ("missing", 1),
         ("interrupted", 4), ("held", 2), ("unknown", 1), ("dependent", 3), ("ahead", 1), ("arriving", 1),
-        ("twice", 1),
+        ("twice", 1), ("failing", 2),
     )  # fmt: skip
 
     def __init__(self, service: Service, clients: int, ranks: int, rng: random.Random) -> None:
@@ -290,6 +307,7 @@ class Mix:
         rng, client = self._rng, self._rng.randrange(self._clients)
         self._number += 1
         name = f"{kind}-{self._number}"
+        fields: dict[str, Any]
         sleep = {"application": "SLEEP", "wallclock-limit": f"{rng.choice((1, 30, 150, 400))}ms"}
         endless = {"application": "SLEEP", "wallclock-limit": "60s"}
         limit = ("wallclock-limit",)
@@ -307,6 +325,11 @@ class Mix:
                 text = rng.choice(("{", "", "[]", '{"user": 1}', '{"user": "soak"}', "nonsense", '{"a":1,}'))
                 self._service.drop(client, f"{name}.json", text)
                 self._await(client, kind, None, f"{name}.json.error.json", ("refused",))
+            case "failing":
+                how = rng.choice(("raise", "segfault", "exit", "kill"))
+                configuration = {"how": how, "where": rng.choice(("read", "run"))}
+                failing = {"application": "FAIL", "configuration": configuration}
+                self._job(client, kind, name, failing, ("failed",))
             case "missing":
                 self._job(client, kind, name, {"files": ["/does/not/exist.cnf"]}, ("failed",))
             case "interrupted":
@@ -315,8 +338,8 @@ class Mix:
                     self.submit_one(rng.choice(("noop", "wallclock", "file")))
                 self._interrupt(client, name)
             case "held":
-                held = {"application": "NOOP", **rng.choice(({"arrival": 1e6}, {"dependencies": ["a.b"]}))}
-                self._job(client, kind, name, held, ("interrupted",))
+                never: dict[str, Any] = rng.choice(({"arrival": 1e6}, {"dependencies": ["a.b"]}))
+                self._job(client, kind, name, {"application": "NOOP", **never}, ("interrupted",))
                 self._interrupt(client, name)
             case "unknown":
                 self._interrupt(client, name)
@@ -457,10 +480,19 @@ def kill_somebody(service: Service, rng: random.Random, kills: Counter[str]) -> 
     family = Family.of(service.mark)
     part = "fork server" if rng.random() < 0.1 else "worker"
     victims = family.fork_servers if part == "fork server" else family.workers
-    if victims:
-        kills[part] += 1
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(rng.choice(victims), signal.SIGKILL)
+    if not victims:
+        return
+    victim = rng.choice(victims)
+    parent, now_s = parent_of(victim), time.monotonic()
+    if part == "fork server":
+        # A rank gives up on fork servers that end before they have done anything, several in a row.
+        if now_s < service.spared_until_s.get(parent, 0.0):
+            return
+        service.spared_until_s[parent] = now_s + SPARE_FORK_SERVER_S
+    kills[part] += 1
+    service.kills.append(f"{time.time():.3f}: {part} {victim}, child of {parent}")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(victim, signal.SIGKILL)
 
 
 def play_round(service: Service, mix: Mix, rng: random.Random, kills: Counter[str]) -> None:
@@ -491,9 +523,11 @@ def at_rest(service: Service, ranks: int) -> Sample:
     def is_at_rest() -> bool:
         service.check_alive()
         family = Family.of(service.mark)
-        return len(family.ranks) == len(family.fork_servers) == ranks and len(family.workers) <= 4 * ranks
+        servers, workers = len(family.fork_servers), len(family.workers)
+        rest = [name for name in service.descriptions() if not name.endswith(".lock")]
+        return len(family.ranks) == servers == ranks and workers <= WORKERS_AT_REST_MAX * ranks and not rest
 
-    wait_until(is_at_rest, "workers of ended jobs are gone", STOP_DEADLINE_S)
+    wait_until(is_at_rest, "workers and descriptions of ended jobs are gone", STOP_DEADLINE_S)
     return Sample.of(service.mark)
 
 
@@ -528,7 +562,8 @@ def soak(options: argparse.Namespace, folder: Path) -> None:
                 samples.append(at_rest(service, options.ranks))
             if rounds % 5 == 0 and samples:
                 print(f"round {rounds}, {sum(mix.done.values())} replies: {samples[-1]}", flush=True)
-        check_growth(samples)
+        if samples:
+            check_growth(samples)
         service.stop()
     except Wrong as wrong:
         service.tell(wrong.identity)

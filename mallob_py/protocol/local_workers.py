@@ -256,9 +256,21 @@ class LocalWorkers:
 
     def blob_ready(self, job: int) -> None:
         """The description is on this host now."""
-        worker = self.active
-        if worker is not None and worker.job == job and worker.state is WorkerState.COMMITTED:
+        if (worker := self._waiting_for_blob(job)) is not None:
             self._start(worker)
+
+    def blob_failed(self, job: int, reason: str) -> None:
+        """There will be no process here. A root cannot do without, any other worker is only lost."""
+        if (worker := self._waiting_for_blob(job)) is not None:
+            self._out.log("crashed", job=job, index=worker.index, reason=reason)
+            if worker.index == 0:
+                self._out.send(worker.client, WorkerFailed(job, 0, reason))
+
+    def _waiting_for_blob(self, job: int) -> Worker | None:
+        worker = self.active
+        if worker is None or worker.job != job or worker.state is not WorkerState.COMMITTED:
+            return None
+        return worker
 
     def _start(self, worker: Worker) -> None:
         assert worker.blob is not None

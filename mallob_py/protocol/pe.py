@@ -142,6 +142,11 @@ class PE:
         self.workers.blob_ready(job)
         self._settle(now)
 
+    def blob_failed(self, job: int, reason: str, now: float) -> None:
+        """The description asked for by `FetchBlob` cannot be brought to this host."""
+        self.workers.blob_failed(job, reason)
+        self._settle(now)
+
     def worker_started(self, worker: int, now: float) -> None:
         self.workers.started(worker, now)
         self._settle(now)

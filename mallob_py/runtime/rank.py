@@ -46,6 +46,7 @@ from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.channel import Channel
 from mallob_py.runtime.transfer import (
+    BlobFailed,
     BlobHere,
     BlobMissing,
     BlobNeeded,
@@ -69,9 +70,11 @@ class Stop(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=50):
     """All ranks end now."""
 
 
-AnyWireMessage: TypeAlias = AnyMessage | BlobNeeded | BlobHere | BlobWanted | BlobMissing | ChunkTaken | Stop
+AnyWireMessage: TypeAlias = (
+    AnyMessage | BlobNeeded | BlobHere | BlobWanted | BlobMissing | BlobFailed | ChunkTaken | Stop
+)
 _decode = msgspec.msgpack.Decoder(AnyWireMessage).decode
-_TRANSFER = (BlobNeeded, BlobHere, BlobWanted, BlobMissing, ChunkTaken)
+_TRANSFER = (BlobNeeded, BlobHere, BlobWanted, BlobMissing, BlobFailed, ChunkTaken)
 
 
 class Desk(Protocol):
@@ -152,7 +155,8 @@ class Rank:
             transport.host_of,
             lambda dest, message: self._send(dest, message),
             transport.send_bulk,
-            self._on_blob_here,
+            lambda key: self.pe.blob_ready(int(key), self.now()),
+            lambda key, reason: self.pe.blob_failed(int(key), reason, self.now()),
         )
         self._transport = transport
         self._desk: Desk | None = None
@@ -215,10 +219,12 @@ class Rank:
         for arrival in self._transport.receive():
             if arrival.channel is Channel.BULK:
                 self.transfer.receive_chunk(arrival.source, arrival.data)
+                self._execute_effects()
                 continue
             message = _decode(arrival.data)
             if isinstance(message, _TRANSFER):
                 self.transfer.receive(arrival.source, message)
+                self._execute_effects()
             elif isinstance(message, Stop):
                 self._stopping = True
             else:
@@ -256,15 +262,11 @@ class Rank:
     def _send(self, dest: int, message: AnyWireMessage) -> None:
         self._transport.send(dest, encode(message))
 
-    def _on_blob_here(self, key: str) -> None:
-        self.pe.blob_ready(int(key), self.now())
-        self._execute_effects()
-
     # --- worker processes -------------------------------------------------------------------
 
     def _hear_workers(self) -> None:
-        now = self.now()
         for event in self.pool.poll():
+            now = self.now()
             match event:
                 case events.WorkerStarted(key):
                     self.pe.worker_started(key[1], now)

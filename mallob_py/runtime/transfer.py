@@ -17,10 +17,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import sys
 import tempfile
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -60,13 +59,20 @@ class BlobMissing(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=43
     key: str
 
 
+class BlobFailed(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=45):
+    """From the keeper: the description cannot be had on this host."""
+
+    key: str
+    reason: str
+
+
 class ChunkTaken(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=44):
     """Acknowledgement of one chunk."""
 
     key: str
 
 
-TransferMessage: TypeAlias = BlobNeeded | BlobHere | BlobWanted | BlobMissing | ChunkTaken
+TransferMessage: TypeAlias = BlobNeeded | BlobHere | BlobWanted | BlobMissing | BlobFailed | ChunkTaken
 
 
 class _ChunkHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -126,7 +132,8 @@ class _Outgoing:
 class Transfer:
     """One rank's part. `send(rank, message)` and `send_bulk(rank, data)` never block.
 
-    `on_here(key)` is called when a description that this rank asked for is on its host.
+    `on_here(key)` is called when a description that this rank asked for is on its host,
+    `on_failed(key, reason)` when there is no room for it.
     """
 
     def __init__(
@@ -137,6 +144,7 @@ class Transfer:
         send: Callable[[int, TransferMessage], None],
         send_bulk: Callable[[int, bytes], None],
         on_here: Callable[[str], None],
+        on_failed: Callable[[str, str], None],
     ) -> None:
         self._rank = rank
         self._keeper_of = keeper_of
@@ -144,6 +152,7 @@ class Transfer:
         self._send = send
         self._send_bulk = send_bulk
         self._on_here = on_here
+        self._on_failed = on_failed
         self._folder = shared_folder()
         self._prefix = f"{_PREFIX}{session}.{self._keeper}."
         self._incoming: dict[str, _Incoming] = {}
@@ -159,7 +168,10 @@ class Transfer:
         return self._folder / f"{self._prefix}{key}"
 
     def fetch(self, blob: Blob, sources: tuple[int, ...]) -> None:
-        """Bring a description to this host; `on_here` follows, or nothing if the job ends before."""
+        """Bring a description to this host.
+
+        `on_here` or `on_failed` follows, or nothing if the job ends before.
+        """
         if self.path_of(blob.key).exists():
             self._on_here(blob.key)
         elif self._keeper == self._rank:
@@ -208,6 +220,8 @@ class Transfer:
                 self._need(source, blob, sources)
             case BlobHere(key):
                 self._on_here(key)
+            case BlobFailed(key, reason):
+                self._on_failed(key, reason)
             case BlobWanted(key):
                 self._want(source, key)
             case BlobMissing(key):
@@ -231,7 +245,7 @@ class Transfer:
         try:
             incoming = _Incoming(blob, sources, self._folder / f"{self._prefix}{blob.key}~")
         except OSError as error:
-            self._give_up(blob.key, error)
+            self._give_up(blob.key, error, [rank])
             return
         self._incoming[blob.key] = incoming
         incoming.waiting.add(rank)
@@ -281,7 +295,7 @@ class Transfer:
         try:
             os.pwrite(incoming.file, view[start:], header.offset)
         except OSError as error:
-            self._give_up(header.key, error)
+            self._give_up(header.key, error, incoming.waiting)
             return
         incoming.received += len(view) - start
         if incoming.received < incoming.size:
@@ -294,18 +308,19 @@ class Transfer:
         for taker in incoming.wanted_by:
             self._want(taker, header.key)
 
-    def _give_up(self, key: str, error: OSError) -> None:
-        """Shared memory is full: workers of this job get no description on this host; others go on."""
-        print(
-            f"mallob-py: cannot store the description of job {key} in {self._folder}: {error.strerror}; "
-            "its workers on this host stay idle",
-            file=sys.stderr,
-            flush=True,
-        )
-        incoming = self._incoming.get(key)
-        for taker in incoming.wanted_by if incoming is not None else ():
-            self._send(taker, BlobMissing(key))
-        self.forget(key)
+    def _give_up(self, key: str, error: OSError, asking: Iterable[int]) -> None:
+        """Shared memory is full: those who ask here cannot work for this job; others go on."""
+        reason = f"cannot store the job's description in {self._folder}: {error.strerror}"
+        incoming = self._incoming.pop(key, None)
+        if incoming is not None:
+            for taker in incoming.wanted_by:
+                self._send(taker, BlobMissing(key))
+            incoming.discard()
+        for rank in asking:
+            if rank == self._rank:
+                self._on_failed(key, reason)
+            else:
+                self._send(rank, BlobFailed(key, reason))
 
     def _tell(self, rank: int, key: str) -> None:
         if rank == self._rank:

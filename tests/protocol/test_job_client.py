@@ -9,7 +9,7 @@ import pytest
 
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import JobEnded, Log, Outcome, StartWorker
+from mallob_py.protocol.effects import FetchBlob, JobEnded, Log, Outcome, StartWorker
 from mallob_py.protocol.messages import Blob, DemandChanged, WorkerFailed
 from mallob_py.protocol.pe import PE
 from mallob_py.simulation.check import check_invariants
@@ -132,6 +132,15 @@ def test_a_failure_of_the_application_is_the_job_s_reason() -> None:
     alone.pe.receive(0, WorkerFailed(1, 0, "ValueError: no"), 1.0)
     alone.collect()
     assert (alone.ended[1].outcome, alone.ended[1].reason) == (Outcome.FAILED, "ValueError: no")
+
+
+def test_a_job_whose_root_gets_no_description_ends_with_the_reason() -> None:
+    pe = PE(0, 1, Config())
+    pe.submit(1, JobParameters(), Blob("1", 10_000), 0.0)
+    assert any(isinstance(effect, FetchBlob) for effect in pe.take_effects())
+    pe.blob_failed(1, "no space left", 0.1)
+    (ended,) = [effect for effect in pe.take_effects() if isinstance(effect, JobEnded)]
+    assert (ended.outcome, ended.reason) == (Outcome.FAILED, "no space left")
 
 
 def test_an_unknown_job_cannot_be_interrupted() -> None:

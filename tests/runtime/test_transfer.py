@@ -25,6 +25,7 @@ class Network:
     def __init__(self, ranks: int, folder: Path) -> None:
         self.folder = folder
         self.here: list[tuple[int, str]] = []
+        self.failed: list[tuple[int, str, str]] = []
         self.sent: list[tuple[int, int, Any]] = []
         self.most_on_the_way = 0
         self._wires: dict[tuple[int, int], deque[Any]] = {}
@@ -40,7 +41,13 @@ class Network:
         def keeper_of(rank: int) -> int:
             return rank - rank % PER_HOST
 
-        return Transfer(rank, "1-test", keeper_of, send, send, lambda key: self.here.append((rank, key)))
+        def on_here(key: str) -> None:
+            self.here.append((rank, key))
+
+        def on_failed(key: str, reason: str) -> None:
+            self.failed.append((rank, key, reason))
+
+        return Transfer(rank, "1-test", keeper_of, send, send, on_here, on_failed)
 
     def deliver_one(self, rng: random.Random, may: Callable[[int, int], bool] = lambda *_: True) -> bool:
         """One message on a random wire of those that `may`; False if there is none."""
@@ -177,7 +184,7 @@ def test_an_acknowledgement_after_the_end_is_ignored(network: Network) -> None:
 
 
 def test_full_shared_memory_costs_the_job_a_host_and_nobody_the_service(
-    network: Network, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pwrite(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -189,7 +196,24 @@ def test_full_shared_memory_costs_the_job_a_host_and_nobody_the_service(
     network.deliver_all()
     assert network.here == []
     assert network.files() == ["mallob-py.1-test.0.1"]
-    assert capsys.readouterr().err.count("cannot store the description of job 1") == 1
+    assert {(rank, key) for rank, key, _ in network.failed} == {(4, "1"), (5, "1")}
+    assert all("No space left" in reason for _, _, reason in network.failed)
+
+
+def test_a_host_that_had_no_room_is_asked_again_by_the_next_fetch(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pwrite(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    blob = network.put(0, "1", bytes(6 * CHUNK_BYTES))
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", pwrite)
+        network.ranks[4].fetch(blob, (0, 0))
+        network.deliver_all()
+    network.ranks[5].fetch(blob, (0, 0))
+    network.deliver_all()
+    assert network.here == [(5, "1")]
 
 
 def test_files_of_a_dead_service_are_swept_and_those_of_a_living_one_are_not(
@@ -200,7 +224,9 @@ def test_files_of_a_dead_service_are_swept_and_those_of_a_living_one_are_not(
         (tmp_path / name).touch()
     living = Network(2, tmp_path)
     living.put(0, "1", b"data")
-    second = Transfer(0, "2-test", lambda _: 0, lambda *_: None, lambda *_: None, lambda _: None)
+    second = Transfer(
+        0, "2-test", lambda _: 0, lambda *_: None, lambda *_: None, lambda _: None, lambda *_: None
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "mallob-py.1-test.0.1",
         "mallob-py.1-test.0.lock",
