@@ -36,7 +36,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     #: restarts of one worker whose process died
     restarts_max: int = 2
     #: a job asks for more than its root when that has run for so long: trivial jobs disturb nobody
-    growth_delay_s: float = 0.0005
+    growth_delay_s: float = 0.0003
     #: how long a job that found an idle PE at once may stay unknown to the others
     unannounced_max_s: float = 0.002
     #: cores of one worker, for CPU budgets

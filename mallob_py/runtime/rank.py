@@ -13,6 +13,7 @@ whoever wants to stop tells all others, so nobody is left waiting.
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import os
 import select
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
 #: descriptions up to this size travel inside messages
 INLINE_BYTES_MAX = 4096
 _PARK_MAX_S = 0.5
+#: a tree that grows changes a worker's place several times within milliseconds
+_UPDATE_DELAY_S = 0.005
 _LOG_FLUSH_S = 0.5
 
 
@@ -163,6 +166,7 @@ class Rank:
         self._places: dict[int, _Place] = {}
         #: workers whose process has not been told of its present place yet
         self._outdated: set[int] = set()
+        self._update_at_s = math.inf
         self._stopping = False
         self._next_log_flush = -math.inf
         self._fds = [transport.fileno(), pool.fileno(), stop_bell.fileno()]
@@ -197,6 +201,7 @@ class Rank:
 
     def run(self) -> None:
         """Play our part until somebody stops the system."""
+        gc.freeze()  # what there is now stays: collections need not look at it
         self._execute_effects()
         readable: set[int] = set()
         while not self._stopping:
@@ -207,7 +212,8 @@ class Rank:
                 self.stop()
             self._serve_desk(readable)
             self._tick()
-            self._update_workers()
+            if self.now() >= self._update_at_s:
+                self._update_workers()
             self._transport.flush()
             if not self._stopping:
                 readable = self._park()
@@ -247,7 +253,7 @@ class Rank:
 
     def _park(self) -> set[int]:
         """Wait for news, at most until the next deadline."""
-        deadline = min(self.pe.next_deadline(), self._stop_at_s)
+        deadline = min(self.pe.next_deadline(), self._stop_at_s, self._update_at_s)
         fds = self._fds
         if self._desk is not None:
             deadline = min(deadline, self._desk.next_deadline())
@@ -309,6 +315,7 @@ class Rank:
                 place = self._places[worker]
                 place.volume, place.children = volume, children
                 self._outdated.add(worker)
+                self._update_at_s = min(self._update_at_s, self.now() + _UPDATE_DELAY_S)
             case SuspendWorker(worker):
                 self.pool.suspend((self._places[worker].job, worker))
             case ResumeWorker(worker, index, volume):
@@ -330,7 +337,8 @@ class Rank:
                 self._desk.job_ended(effect, self.now())
 
     def _update_workers(self) -> None:
-        """Tell worker processes their places, once a turn: each message may wake one."""
+        """Tell worker processes their places: at leisure, since that wakes them, but before any message."""
+        self._update_at_s = math.inf
         for worker in self._outdated:
             if (place := self._places.get(worker)) is not None:
                 self.pool.update((place.job, worker), place.index, place.volume, place.children)
