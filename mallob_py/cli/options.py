@@ -164,26 +164,13 @@ class SolveOptions(_World):
         group=_OUTPUT,
         help="write the answer (s and v lines) to FILE instead of standard output",
     )
-    proof: str | None = option(
-        "--proof",
-        values.path,
-        None,
-        metavar="FILE",
-        group=_OUTPUT,
-        help="write a proof of unsatisfiability (DRAT) to FILE",
-    )
     quiet: bool = switch_option("--quiet", group=_OUTPUT, help="leave out the comment lines")
 
     def validate(self) -> None:
         super().validate()
-        if self.proof is not None and len(self.files) > 1:
-            raise OptionError(f"--proof is for one formula, but {len(self.files)} are given")
-        written = [file for file in (self.output, self.proof) if file is not None]
-        if len(written) == 2 and _same_file(*written):
-            raise OptionError("--output and --proof name the same file")
-        for target in written:
-            if any(_same_file(target, file) for file in self.files):
-                raise OptionError(f"{target} is an input and would be overwritten")
+        output = self.output
+        if output is not None and any(_same_file(output, file) for file in self.files):
+            raise OptionError(f"{output} is an input and would be overwritten")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)

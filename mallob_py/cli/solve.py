@@ -10,8 +10,6 @@ from mallob_py.cli.options import SolveOptions
 
 
 def run(options: SolveOptions) -> int:
-    if options.proof is not None:
-        raise CommandError("--proof is not supported yet by this version")
     for file in options.files:
         if file in ("-", "/dev/stdin"):
             raise CommandError("a formula cannot come from standard input; give a file or a named pipe")

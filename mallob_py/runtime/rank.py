@@ -289,8 +289,9 @@ class Rank:
                     self.pe.worker_sends_to_parent(key[1], data, now)
                 case events.WorkerToChildren(key, data):
                     self.pe.worker_sends_to_children(key[1], data, now)
-                case events.MessageDropped():
-                    pass
+                case events.MessageDropped(key):
+                    # It waited behind 64 MB that the worker does not read; who sent it is not known here.
+                    self.log.write(now, "dropped message", {"job": key[0]})
                 case _ if self._desk is not None:
                     self._desk.worker_event(event, now)
             self._execute_effects()
