@@ -1,11 +1,14 @@
-"""What `solve` and `serve` have in common: from options to the settings of all ranks."""
+"""What the ranks of `solve` and `serve` have in common, made from the options."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mallob_py.protocol.config import Config, Reuse
 from mallob_py.runtime.boot import WorldSettings
+from mallob_py.service.event_log import EventLog
 
 if TYPE_CHECKING:
     from mallob_py.cli.options import ServeOptions, SolveOptions
@@ -14,17 +17,25 @@ if TYPE_CHECKING:
 def settings_of(
     options: ServeOptions | SolveOptions,
     *,
-    mode: str,
     clients: int = 1,
     preload: tuple[str, ...] = (),
     time_limit_s: float | None = None,
 ) -> WorldSettings:
     return WorldSettings(
         config=Config(reuse=Reuse(options.reuse), job_cache=options.job_cache, threads=options.solvers),
-        mode=mode,
         clients=clients,
         warm=options.warm,
         memory_limit_bytes=options.memory_limit_bytes,
         time_limit_s=time_limit_s,
         preload=preload,
     )
+
+
+def event_log_of(options: ServeOptions | SolveOptions) -> Callable[[int], EventLog]:
+    """From a rank to its event log; the clock of all ranks starts with the system."""
+
+    def open_log(rank: int) -> EventLog:
+        path = None if options.log_dir is None else Path(options.log_dir) / f"{rank}.jsonl"
+        return EventLog(path, rank, 0.0)
+
+    return open_log

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from mallob_py.cli.options import ServeOptions
-from mallob_py.cli.rank_settings import settings_of
+from mallob_py.cli.rank_settings import event_log_of, settings_of
 from mallob_py.runtime import boot
 from mallob_py.runtime.rank import Desk, Rank
 from mallob_py.service.directory import JobDirectory, orphaned_folders
 from mallob_py.service.errors import ServiceError
-from mallob_py.service.event_log import EventLog
 from mallob_py.service.job_file import InputUse
 from mallob_py.service.service import Service
 from mallob_py.service.watching import Watching
@@ -21,8 +20,8 @@ from mallob_py.service.watching import Watching
 
 def be_rank(options: ServeOptions) -> NoReturn:
     boot.run_rank(
-        settings_of(options, clients=options.clients, mode="real", time_limit_s=options.time_limit_s),
-        lambda rank: EventLog(boot.log_path(options.log_dir, rank), rank, 0.0),
+        settings_of(options, clients=options.clients, time_limit_s=options.time_limit_s),
+        event_log_of(options),
         functools.partial(_open, options),
     )
 

@@ -13,7 +13,7 @@ import sys
 from typing import NoReturn, TextIO
 
 from mallob_py.cli.options import SolveOptions
-from mallob_py.cli.rank_settings import settings_of
+from mallob_py.cli.rank_settings import event_log_of, settings_of
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.messages import Blob
@@ -21,7 +21,6 @@ from mallob_py.runtime import boot
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank, blob_of
-from mallob_py.service.event_log import EventLog
 
 _APPLICATION = "SAT"
 _ANSWERS = {10: "SATISFIABLE", 20: "UNSATISFIABLE"}
@@ -39,8 +38,8 @@ def be_rank(options: SolveOptions) -> NoReturn:
         return desks[0]
 
     boot.run_rank(
-        settings_of(options, mode="real", preload=(_APPLICATION,)),
-        lambda rank: EventLog(boot.log_path(options.log_dir, rank), rank, 0.0),
+        settings_of(options, preload=(_APPLICATION,)),
+        event_log_of(options),
         open_desk,
         lambda: desks[0].exit_code if desks else 0,
     )

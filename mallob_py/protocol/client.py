@@ -32,7 +32,6 @@ from mallob_py.protocol.messages import (
     Denied,
     JobEvent,
     Offer,
-    Rejected,
     Remember,
     Request,
     RequestFailed,
@@ -259,7 +258,7 @@ class Client:
         self._now = now
         record = self.jobs.get(offer.job)
         if record is None:
-            self._out.send(source, Rejected(offer.job, offer.index, offer.context))
+            self._out.send(source, offer.rejection())
             return
         if not record.seats.receive_offer(source, offer, self._volume(record), self._balancer.epoch):
             return

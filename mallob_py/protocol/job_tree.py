@@ -204,7 +204,7 @@ class Seats:
         seat = self._seats[offer.index]
         deserved = offer.epoch > epoch or offer.index < volume
         if seat.state is SeatState.TAKEN or not deserved:
-            self._out.send(source, Rejected(offer.job, offer.index, offer.context))
+            self._out.send(source, offer.rejection())
             return False
         self._matcher.withdraw(self._job, seat.index)
         seat.state = SeatState.TAKEN

@@ -160,8 +160,7 @@ class LocalWorkers:
         worker = self.suspended.pop(request.job, None)
         created = worker is None
         if worker is None:
-            worker = Worker(self._next_number, request.job)
-            self._next_number += 1
+            worker = Worker(self._new_number(), request.job)
         worker.created = created
         worker.index = index = request.index
         worker.path = request.path
@@ -201,6 +200,10 @@ class LocalWorkers:
         worker.seats.fit(worker.volume, self._epoch(), now)
         self._proceed(worker)
         self.update_token()
+
+    def _new_number(self) -> int:
+        self._next_number += 1
+        return self._next_number - 1
 
     def receive_accepted(self, source: int, message: Accepted, now: float) -> None:
         worker = self._active_in(message.context)
@@ -377,16 +380,18 @@ class LocalWorkers:
     # --- being a parent -----------------------------------------------------------------
 
     def receive_offer(self, source: int, offer: Offer) -> None:
-        worker = self.active
-        if worker is None:
-            if self._matcher.token_granted:
-                self._early.append((source, offer))
-            else:
-                self._out.send(source, Rejected(offer.job, offer.index, offer.context))
-        elif worker.job != offer.job or worker.seats.seat(offer.index) is None:
-            self._out.send(source, Rejected(offer.job, offer.index, offer.context))
-        elif worker.seats.receive_offer(source, offer, worker.volume, self._epoch()):
-            self._update_process(worker)
+        worker = self._parent_of(offer.job, offer.index)
+        if worker is not None:
+            if worker.seats.receive_offer(source, offer, worker.volume, self._epoch()):
+                self._update_process(worker)
+        elif self._may_yet_adopt():
+            self._early.append((source, offer))
+        else:
+            self._out.send(source, offer.rejection())
+
+    def _may_yet_adopt(self) -> bool:
+        """Whether an Adopt may be on its way that makes us the parent of whoever asks."""
+        return self.active is None and self._matcher.token_granted
 
     def _reject_early(self, job: int | None = None) -> None:
         """We will not be the parent of those who took us for it (all of them, or of one job)."""
@@ -395,7 +400,7 @@ class LocalWorkers:
             if job is not None and message.job != job:
                 kept.append((source, message))
             elif isinstance(message, Offer):
-                self._out.send(source, Rejected(message.job, message.index, message.context))
+                self._out.send(source, message.rejection())
         self._early = kept
 
     @property
@@ -403,7 +408,7 @@ class LocalWorkers:
         """Answers that wait for our adoption (for checks)."""
         return len(self._early)
 
-    def parent_of(self, job: int, index: int) -> Worker | None:
+    def _parent_of(self, job: int, index: int) -> Worker | None:
         """The active worker here that is the parent of that child, if any."""
         worker = self.active
         if worker is None or worker.job != job or worker.seats.seat(index) is None:
@@ -411,17 +416,17 @@ class LocalWorkers:
         return worker
 
     def receive_denied(self, source: int, message: Denied) -> None:
-        if (worker := self.parent_of(message.job, message.index)) is not None:
+        if (worker := self._parent_of(message.job, message.index)) is not None:
             worker.seats.receive_denied(source, message.index, worker.volume, self._epoch())
 
     def receive_failed(self, source: int, message: RequestFailed, now: float) -> None:
-        if self.active is None and self._matcher.token_granted:
+        if self._may_yet_adopt():
             self._early.append((source, message))
-        elif (worker := self.parent_of(message.job, message.index)) is not None:
+        elif (worker := self._parent_of(message.job, message.index)) is not None:
             worker.seats.receive_failed(message.index, worker.volume, self._epoch(), now)
 
     def receive_left(self, source: int, message: ChildLeft, now: float) -> None:
-        worker = self.parent_of(message.job, message.index)
+        worker = self._parent_of(message.job, message.index)
         if worker is not None and worker.seats.receive_left(
             source, message.index, message.context, worker.volume, self._epoch(), now
         ):
@@ -491,8 +496,7 @@ class LocalWorkers:
         worker.restarts += 1
         worker.is_running = False
         if worker.restarts <= self._config.restarts_max:
-            worker.number = self._next_number
-            self._next_number += 1
+            worker.number = self._new_number()
             self._start(worker)
             return
         worker.has_process = False
@@ -507,31 +511,26 @@ class LocalWorkers:
     def sends_to_parent(self, number: int, data: bytes) -> None:
         worker = self.active
         if worker is not None and worker.number == number and worker.index > 0:
-            message = TreeMessage(
-                job=worker.job,
-                target=worker.parent_context,
-                target_index=(worker.index - 1) // 2,
-                source=worker.context,
-                source_index=worker.index,
-                returned=False,
-                data=data,
-            )
-            self._out.send(worker.parent, message)
+            index = (worker.index - 1) // 2
+            self._send_along_tree(worker, worker.parent, worker.parent_context, index, data)
 
     def sends_to_children(self, number: int, data: bytes) -> None:
         worker = self.active
         if worker is not None and worker.number == number:
             for seat in worker.seats.taken():
-                message = TreeMessage(
-                    job=worker.job,
-                    target=seat.context,
-                    target_index=seat.index,
-                    source=worker.context,
-                    source_index=worker.index,
-                    returned=False,
-                    data=data,
-                )
-                self._out.send(seat.rank, message)
+                self._send_along_tree(worker, seat.rank, seat.context, seat.index, data)
+
+    def _send_along_tree(self, worker: Worker, rank: int, context: int, index: int, data: bytes) -> None:
+        message = TreeMessage(
+            job=worker.job,
+            target=context,
+            target_index=index,
+            source=worker.context,
+            source_index=worker.index,
+            returned=False,
+            data=data,
+        )
+        self._out.send(rank, message)
 
     def receive_message(self, source: int, message: TreeMessage) -> None:
         worker = self._active_in(message.target)

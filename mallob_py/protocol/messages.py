@@ -154,6 +154,10 @@ class Offer(Message, frozen=True, tag=12):
     asked_s: float
     created: bool
 
+    def rejection(self) -> Rejected:
+        """The answer no."""
+        return Rejected(self.job, self.index, self.context)
+
 
 class Accepted(Message, frozen=True, tag=13):
     """To the child: you are in the tree. `past` are past workers of its subtree."""

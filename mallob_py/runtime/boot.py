@@ -2,7 +2,7 @@
 
 The fork server starts before MPI does, and the signal handlers before both, so that no
 moment exists in which a signal kills a rank that has children. Should anything fail on
-one rank, all ranks end: by one clear message where the user can mend it (`desk_error`), with
+one rank, all ranks end: by one clear message where the user can mend it (`DeskError`), with
 a traceback and MPI's abort where we have to.
 """
 
@@ -14,7 +14,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
 import msgspec
@@ -22,7 +21,7 @@ import msgspec
 from mallob_py import __version__
 from mallob_py.protocol.config import Config
 from mallob_py.runtime.fork_server_link import ForkServer, WorkerLimits
-from mallob_py.runtime.rank import Desk, Journal, Rank, StopBell, service_clock
+from mallob_py.runtime.rank import Desk, EventSink, Rank, StopBell, service_clock
 from mallob_py.runtime.workers import PoolOptions, WorkerPool
 from mallob_py.runtime.world import (
     LaunchError,
@@ -35,10 +34,9 @@ from mallob_py.runtime.world import (
 
 
 class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What all ranks must be told alike. `mode` goes into the log."""
+    """What all ranks must be told alike."""
 
     config: Config
-    mode: str
     clients: int = 1
     warm: int = 1
     memory_limit_bytes: int | None = None
@@ -57,7 +55,7 @@ def client_rank(client: int, size: int) -> int:
 
 def run_rank(
     settings: WorldSettings,
-    make_log: Callable[[int], Journal],
+    make_log: Callable[[int], EventSink],
     make_desk: Callable[[Rank], Desk | None],
     exit_code: Callable[[], int] = lambda: 0,
 ) -> NoReturn:
@@ -87,7 +85,7 @@ def run_rank(
         )
         if transport.rank == 0 and (warning := binding_warning()) is not None:
             print(f"mallob-py: warning: {warning}", file=sys.stderr)
-        desk, problem = _open_desk(rank, make_desk)
+        problem = _open_desk(rank, make_desk)
         problems = [text for text in world.allgather(problem) if text is not None]
         code = 2
         if problems:
@@ -101,12 +99,10 @@ def run_rank(
                     "ranks": transport.size,
                     "clients": settings.clients,
                     "version": __version__,
-                    "mode": settings.mode,
+                    "mode": "real",
                     "unix_s": start_s,
                 },
             )
-            if desk is not None:
-                rank.set_desk(desk)
             rank.run()
             log.write(rank.now(), "stop", {})
             code = exit_code()
@@ -119,12 +115,11 @@ def run_rank(
     leave(transport.rank, code, closed)
 
 
-def _open_desk(rank: Rank, make_desk: Callable[[Rank], Desk | None]) -> tuple[Desk | None, str | None]:
+def _open_desk(rank: Rank, make_desk: Callable[[Rank], Desk | None]) -> str | None:
+    """Give the rank its desk, if it has one; returns what prevents that."""
     try:
-        return make_desk(rank), None
+        if (desk := make_desk(rank)) is not None:
+            rank.set_desk(desk)
     except DeskError as error:
-        return None, str(error)
-
-
-def log_path(log_dir: str | None, rank: int) -> Path | None:
-    return None if log_dir is None else Path(log_dir) / f"{rank}.jsonl"
+        return str(error)
+    return None

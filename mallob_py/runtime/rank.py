@@ -96,8 +96,8 @@ class Desk(Protocol):
     def close(self) -> None: ...
 
 
-class Journal(Protocol):
-    """The event log."""
+class EventSink(Protocol):
+    """Where events are logged."""
 
     def write(self, now: float, event: str, fields: Mapping[str, object]) -> None: ...
 
@@ -140,7 +140,7 @@ class Rank:
         transport: Transport,
         pool: WorkerPool,
         config: Config,
-        log: Journal,
+        log: EventSink,
         session: str,
         clock: Callable[[], float],
         stop_bell: StopBell,
@@ -156,7 +156,7 @@ class Rank:
             self.rank,
             session,
             transport.host_of,
-            lambda dest, message: self._send(dest, message),
+            self._send,
             transport.send_bulk,
             lambda key: self.pe.blob_ready(int(key), self.now()),
             lambda key, reason: self.pe.blob_failed(int(key), reason, self.now()),
@@ -306,7 +306,7 @@ class Rank:
     def _execute(self, effect: AnyEffect) -> None:
         match effect:
             case Send(dest, message):
-                self._transport.send(dest, encode(message))
+                self._send(dest, message)
             case Log(event, fields):
                 self.log.write(self.now(), event, fields)
             case StartWorker(worker, job, index, volume, blob):
