@@ -67,7 +67,6 @@ class SolveDesk:
         self._job = 0
         self._is_busy = False
         self._submitted_s = 0.0
-        self._last_volume = 0
         self._next_progress_s = math.inf
         self._failed = False
         self._code = 0

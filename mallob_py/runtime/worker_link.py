@@ -72,17 +72,20 @@ class WorkerLink:
     def send(self, message: wire.ToWorker) -> list[TreeMessage]:
         """Send or queue a message; returns queued ones that had to give way."""
         outgoing = _Outgoing(wire.frame(message), message)
-        # A newer update takes the place of one that has not left: messages queued behind that
-        # one were meant for the new place already.
-        position = next((at for at, other in enumerate(self._queue) if other.is_update), None)
-        if outgoing.is_update and position is not None:
-            self._queue[position] = outgoing
-        else:
+        position = self._queued_update() if outgoing.is_update else None
+        if position is None:
             self._queue.append(outgoing)
+        else:
+            # A newer update takes the place of one that has not left: messages queued behind
+            # that one were meant for the new place already.
+            self._queue[position] = outgoing
         if outgoing.tree_message is not None:
             self._queued_tree_bytes += len(outgoing.data)
         self.flush()
         return self._shed()
+
+    def _queued_update(self) -> int | None:
+        return next((at for at, other in enumerate(self._queue) if other.is_update), None)
 
     def _shed(self) -> list[TreeMessage]:
         if self._queued_tree_bytes <= self._queue_limit_bytes:
