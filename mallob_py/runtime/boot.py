@@ -21,7 +21,7 @@ import msgspec
 from mallob_py import __version__
 from mallob_py.protocol.config import Config
 from mallob_py.runtime.fork_server_link import ForkServer, WorkerLimits
-from mallob_py.runtime.rank import Desk, EventSink, Rank, StopBell, service_clock
+from mallob_py.runtime.rank import Desk, EventSink, PeerFailure, Rank, StopBell, service_clock
 from mallob_py.runtime.workers import PoolOptions, WorkerPool
 from mallob_py.runtime.world import (
     LaunchError,
@@ -107,8 +107,11 @@ def run_rank(
             log.write(rank.now(), "stop", {})
             code = exit_code()
         closed = rank.close()
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        if isinstance(error, PeerFailure):
+            print(f"mallob-py: {error}; all ranks end, start again to go on", file=sys.stderr)
+        else:
+            traceback.print_exc()
         sys.stderr.flush()
         pool.close()
         abort_world(1)

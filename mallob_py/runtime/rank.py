@@ -120,6 +120,10 @@ class StopBell:
         return self._read_fd
 
 
+class PeerFailure(Exception):
+    """Another rank is gone. This version cannot go on without it."""
+
+
 class _Place:
     """What a worker's process was last told of its place in the tree."""
 
@@ -200,12 +204,14 @@ class Rank:
     # --- the loop -----------------------------------------------------------------------
 
     def run(self) -> None:
-        """Play our part until somebody stops the system."""
+        """Play our part until somebody stops the system. Raises PeerFailure."""
         gc.freeze()  # what there is now stays: collections need not look at it
         self._execute_effects()
         readable: set[int] = set()
         while not self._stopping:
             self._receive(self._transport.fileno() in readable)
+            if lost := self._transport.take_lost():
+                raise PeerFailure(f"rank {lost[0]} has failed")
             if self.pool.fileno() in readable or self.pool.next_deadline() <= time.monotonic():
                 self._hear_workers()
             if self._stop_bell.fileno() in readable or self.now() >= self._stop_at_s:

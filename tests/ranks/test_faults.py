@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -196,3 +198,13 @@ def test_a_signal_stops_the_service_cleanly_and_its_jobs_run_again(
         assert second.reply(path)["result"]["outcome"] == "interrupted"
         assert second.reply(held)["result"]["outcome"] == "interrupted"
         assert second.stop(number) == 0
+
+
+def test_a_failed_rank_ends_the_service_with_one_line_that_names_it(tmp_path: Path) -> None:
+    program = Path(__file__).parent / "programs" / "loses_a_peer.py"
+    done = subprocess.run(
+        [sys.executable, program, tmp_path / "api"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode != 0
+    assert "rank 3 has failed" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,20 @@
+"""A service of one rank whose transport says that another rank has failed. Argument: the api-dir."""
+
+from __future__ import annotations
+
+import sys
+
+from mallob_py.runtime.world import start_mpi
+
+start_mpi()
+from mallob_py.cli.main import main  # noqa: E402
+from mallob_py.runtime.transport import Transport  # noqa: E402
+
+
+def take_lost(_: Transport) -> list[int]:
+    return [3]
+
+
+Transport.take_lost = take_lost  # type: ignore[method-assign]
+sys.argv = ["mallob-py", "serve", "-n", "1", "--api-dir", sys.argv[1]]
+sys.exit(main())
