@@ -53,10 +53,7 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
     if client == 0:
         for folder in orphaned_folders(api_dir, options.clients):
             complain(f"{folder} holds unanswered jobs of a client that is not running; raise --clients")
-    service = Service(rank, directory, _applications(rank), api_dir if client == 0 else None)
-    if client == 0:
-        print(f"mallob-py: {rank.size} ranks, accepting jobs in {directory.path / 'in'}", flush=True)
-    return service
+    return Service(rank, directory, _applications(rank), api_dir if client == 0 else None)
 
 
 def _applications(rank: Rank) -> dict[str, InputUse]:

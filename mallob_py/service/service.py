@@ -59,7 +59,7 @@ class Service:
         applications: dict[str, InputUse],
         status_dir: Path | None,
     ) -> None:
-        """`status_dir`: where to write the status file, on the one client that does so."""
+        """`status_dir`: where to write the status file, on the one client that speaks for the service."""
         self._rank = rank
         self._directory = directory
         self._applications = applications
@@ -67,6 +67,7 @@ class Service:
         self._book = JobBook(directory.finished)
         self._jobs: dict[int, _LiveJob] = {}
         self._more_ready = True
+        self._is_new = True
         self._next_status_s = -math.inf if status_dir is not None else math.inf
 
     # --- the event loop's side ------------------------------------------------------------
@@ -83,6 +84,9 @@ class Service:
         return min(directory_s, self._next_status_s, math.inf if arrival is None else arrival)
 
     def turn(self, now: float) -> None:
+        if self._is_new:
+            self._is_new = False
+            self._announce()
         taken = self._directory.take(_TAKE_AT_ONCE)
         for incoming in taken:
             self._take_in(incoming, now)
@@ -98,6 +102,12 @@ class Service:
         self._directory.close()
         if self._status_dir is not None:
             remove_status(self._status_dir)
+
+    def _announce(self) -> None:
+        """Only now, when the desks of all ranks are open, can somebody rely on us."""
+        if self._status_dir is not None:
+            where = self._directory.path / "in"
+            print(f"mallob-py: {self._rank.size} ranks, accepting jobs in {where}", flush=True)
 
     # --- from file to PE --------------------------------------------------------------------
 
