@@ -16,13 +16,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from mallob_py.protocol.messages import Epoch, Events, JobEvent
 from mallob_py.protocol.outbox import Outbox
 from mallob_py.protocol.rank_tree import place_of
 from mallob_py.protocol.volumes import fair_volumes
 
-#: from all live jobs to the volume of each job that has one
-VolumeRule = Callable[[int, Mapping[int, JobEvent]], Mapping[int, int]]
+
+class Image(msgspec.Struct, frozen=True):
+    """All live jobs and the volumes above 0, as of one epoch. Never changed: a new epoch makes a new one."""
+
+    jobs: Mapping[int, JobEvent]
+    volumes: Mapping[int, int]
+    #: sum of all volumes
+    total_volume: int
+
+    def volume(self, job: int) -> int | None:
+        """The job's volume; None for a job that is not live."""
+        volume = self.volumes.get(job)
+        if volume is None and job in self.jobs:
+            return 0
+        return volume
+
+
+#: from one image and the next epoch to the next image
+ImageRule = Callable[[Image, Epoch], Image]
 
 
 def standing(priority: float, arrival_s: float, ageing_s: float) -> float:
@@ -34,60 +53,77 @@ def standing(priority: float, arrival_s: float, ageing_s: float) -> float:
     return math.log2(priority) - arrival_s / ageing_s
 
 
-def local_volumes(size: int) -> VolumeRule:
-    """The rule by which each PE computes all volumes itself."""
+def local_rule(size: int) -> ImageRule:
+    """The rule by which each of `size` PEs keeps its image and computes all volumes itself."""
 
-    def rule(_epoch: int, jobs: Mapping[int, JobEvent]) -> Mapping[int, int]:
-        if len(jobs) == 1:
-            (event,) = jobs.values()
-            return {event.job: min(event.demand, size)}
-        events = list(jobs.values())
-        volumes = fair_volumes(
-            [event.priority for event in events],
-            [event.demand for event in events],
-            size,
-            job_ids=[event.job for event in events],
-            standing=[event.standing for event in events] if len(events) > size else None,
-        )
-        return {event.job: volume for event, volume in zip(events, volumes.tolist(), strict=True) if volume}
+    def rule(image: Image, epoch: Epoch) -> Image:
+        jobs = dict(image.jobs)
+        for event in epoch.events:
+            known = jobs.get(event.job)
+            if event.demand == 0:
+                jobs.pop(event.job, None)
+            elif known is None or known.version < event.version:
+                jobs[event.job] = event
+        volumes = volumes_of(jobs, size)
+        return Image(jobs, volumes, sum(volumes.values()))
 
     return rule
+
+
+def volumes_of(jobs: Mapping[int, JobEvent], size: int) -> dict[int, int]:
+    """The fair volumes above 0 of `jobs` on `size` PEs."""
+    if len(jobs) == 1:
+        (event,) = jobs.values()
+        return {event.job: min(event.demand, size)}
+    events = list(jobs.values())
+    volumes = fair_volumes(
+        [event.priority for event in events],
+        [event.demand for event in events],
+        size,
+        job_ids=[event.job for event in events],
+        standing=[event.standing for event in events] if len(events) > size else None,
+    )
+    return {event.job: volume for event, volume in zip(events, volumes.tolist(), strict=True) if volume}
 
 
 class Balancer:
     """One PE's part of the all-reduction, and its image of all jobs.
 
-    `on_epoch(now, ended, changed)` is called after each applied epoch, with the jobs that
-    ended and those whose volume is another than before.
+    `on_epoch(now, ended)` is called after each applied epoch, with the jobs that have ended.
     """
 
     def __init__(
         self,
         out: Outbox,
         delay_s: float,
-        rule: VolumeRule,
-        on_epoch: Callable[[float, list[int], dict[int, int]], None],
+        rule: ImageRule,
+        on_epoch: Callable[[float, list[int]], None],
     ) -> None:
         self._out = out
-        self._place = place_of(out.rank, out.size)
+        place = place_of(out.rank, out.size)
+        self._parent = place.parent
+        self._children = place.children
         self._delay_s = delay_s
         self._rule = rule
         self._on_epoch = on_epoch
         self._pending: dict[int, JobEvent] = {}
         self._may_send_from = -math.inf
         self.epoch = 0
-        self.jobs: dict[int, JobEvent] = {}
-        self._volumes: Mapping[int, int] = {}
+        self.image = Image({}, {}, 0)
 
     def volume(self, job: int) -> int | None:
-        """The job's volume in the present epoch; None for a job that is not in the image."""
-        if job not in self.jobs:
-            return None
-        return self._volumes.get(job, 0)
+        """The job's volume in the present epoch; None for a job that is not live."""
+        return self.image.volume(job)
 
-    def volumes(self) -> Mapping[int, int]:
-        """All volumes above 0 in the present epoch."""
-        return self._volumes
+    @property
+    def jobs(self) -> Mapping[int, JobEvent]:
+        """All live jobs in the present epoch."""
+        return self.image.jobs
+
+    @property
+    def total_volume(self) -> int:
+        """The sum of all volumes in the present epoch."""
+        return self.image.total_volume
 
     def author(self, event: JobEvent) -> None:
         """Publish news of a job whose client is here."""
@@ -105,23 +141,11 @@ class Balancer:
     def receive_epoch(self, message: Epoch, now: float) -> None:
         """Pass a result on and apply it."""
         assert message.epoch == self.epoch + 1, f"epoch {message.epoch} after {self.epoch}"
-        for child in (self._place.left, self._place.right):
-            if child is not None:
-                self._out.send(child, message)
+        for child in self._children:
+            self._out.send(child, message)
         self.epoch = message.epoch
-        ended = []
-        for event in message.events:
-            known = self.jobs.get(event.job)
-            if event.demand == 0:
-                self.jobs.pop(event.job, None)
-                ended.append(event.job)
-            elif known is None or known.version < event.version:
-                self.jobs[event.job] = event
-        before = self._volumes
-        self._volumes = after = self._rule(self.epoch, self.jobs)
-        changed = {job: volume for job, volume in after.items() if before.get(job, 0) != volume}
-        changed.update((job, 0) for job in before if job not in after and job in self.jobs)
-        self._on_epoch(now, ended, changed)
+        self.image = self._rule(self.image, message)
+        self._on_epoch(now, [event.job for event in message.events if event.demand == 0])
 
     def flush(self, now: float) -> None:
         """Send what is pending, unless the last send is too recent."""
@@ -130,8 +154,8 @@ class Balancer:
         events = tuple(self._pending.values())
         self._pending.clear()
         self._may_send_from = now + self._delay_s
-        if self._place.parent is not None:
-            self._out.send(self._place.parent, Events(events))
+        if self._parent is not None:
+            self._out.send(self._parent, Events(events))
         else:
             self.receive_epoch(Epoch(self.epoch + 1, events), now)
 

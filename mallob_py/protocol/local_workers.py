@@ -296,12 +296,12 @@ class LocalWorkers:
             if volume is not None and worker.index >= volume:
                 self._leave(worker, volume)
             elif volume is not None:
-                changed = volume != worker.volume
-                worker.volume = volume
-                worker.seats.fit(volume, self._epoch(), now)
-                if changed:
+                if volume != worker.seats.settled_volume:
+                    worker.seats.fit(volume, self._epoch(), now)
+                if volume != worker.volume:
+                    worker.volume = volume
                     self._update_process(worker)
-        if self._config.reuse is Reuse.FULL:
+        if self.suspended and self._config.reuse is Reuse.FULL:
             self._renew_holds(now)
         self.update_token()
 

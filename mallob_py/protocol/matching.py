@@ -103,6 +103,8 @@ class PrefixSumMatcher:
         self._halves: dict[int, _Half] = {}
         self._next_number = 0
         self._may_send_from = -math.inf
+        #: something may have changed that the parent (or, at the root, the matching) does not know
+        self._has_news = True
 
     # --- what the PE wants --------------------------------------------------------------
 
@@ -115,6 +117,7 @@ class PrefixSumMatcher:
             self._own_requests -= known.count
         self._asks[key] = request
         self._own_requests += request.count
+        self._has_news = True
 
     def is_asking(self, job: int, subtree: int) -> bool:
         """Whether that request is still unmatched here."""
@@ -124,6 +127,7 @@ class PrefixSumMatcher:
         """Take an unmatched request back; no effect on one that is matched already."""
         if (request := self._asks.pop((job, subtree), None)) is not None:
             self._own_requests -= request.count
+            self._has_news = True
 
     def carry(self, request: Request) -> None:
         """Let a single request that found no taker take part again from here."""
@@ -136,10 +140,14 @@ class PrefixSumMatcher:
             )
         )
         self._own_requests += 1
+        self._has_news = True
 
     def offer_token(self, idle: bool) -> None:
         """Say whether this PE is free for any request."""
-        self._token_offered = idle and not self.token_granted
+        offered = idle and not self.token_granted
+        if offered != self._token_offered:
+            self._token_offered = offered
+            self._has_news = True
 
     def token_used(self) -> None:
         """Our granted token has come to something, or back."""
@@ -153,6 +161,7 @@ class PrefixSumMatcher:
         for request in self._carried:
             if self._is_outdated(request):
                 self._own_requests -= 1
+                self._has_news = True
                 self._on_outdated(request)
             else:
                 kept.append(request)
@@ -165,26 +174,30 @@ class PrefixSumMatcher:
         assert source in (self._place.left, self._place.right), f"supply from rank {source}"
         ledger.requests += message.requests
         ledger.tokens += message.tokens
+        self._has_news = True
 
     def flush(self, now: float) -> None:
         """Send changes to the parent, unless the last send is too recent; at the root: match."""
+        if not self._has_news:
+            return
         if self._place.parent is None:
+            self._has_news = False
             self._match()
             return
         requests, tokens = self.supply()
         change = Supply(requests - self._advertised.requests, tokens - self._advertised.tokens)
-        if not (change.requests or change.tokens) or now < self._may_send_from:
-            return
-        self._may_send_from = now + self._delay_s
-        self._advertised.requests = requests
-        self._advertised.tokens = tokens
-        self._out.send(self._place.parent, change)
+        if not (change.requests or change.tokens):
+            self._has_news = False
+        elif now >= self._may_send_from:
+            self._has_news = False
+            self._may_send_from = now + self._delay_s
+            self._advertised.requests = requests
+            self._advertised.tokens = tokens
+            self._out.send(self._place.parent, change)
 
     def next_deadline(self) -> float:
-        if self._place.parent is None:
-            return math.inf
-        unsent = self.supply() != (self._advertised.requests, self._advertised.tokens)
-        return self._may_send_from if unsent else math.inf
+        """When news will be sent that had to wait (as of the last `flush`)."""
+        return self._may_send_from if self._has_news else math.inf
 
     def _match(self) -> None:
         requests = max(0, self._left.requests) + self._own_requests + max(0, self._right.requests)
@@ -198,6 +211,7 @@ class PrefixSumMatcher:
     def receive_grant(self, message: Grant) -> None:
         self._advertised.requests -= message.requests
         self._advertised.tokens -= message.tokens
+        self._has_news = True
         self._split(message)
 
     def _split(self, grant: Grant) -> None:

@@ -17,8 +17,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
-from mallob_py.protocol.balancing import Balancer, VolumeRule, local_volumes
+from mallob_py.protocol.balancing import Balancer, ImageRule, local_rule
 from mallob_py.protocol.client import Client, JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import AnyEffect, JobOver
@@ -43,6 +45,7 @@ from mallob_py.protocol.messages import (
     Rejected,
     Release,
     Remember,
+    Request,
     RequestFailed,
     ResultFound,
     RootStarted,
@@ -67,14 +70,14 @@ class ProtocolViolation(Exception):
 class PE:
     """The scheduler on one rank. See the module's docstring for what its caller owes."""
 
-    def __init__(self, rank: int, size: int, config: Config, rule: VolumeRule | None = None) -> None:
+    def __init__(self, rank: int, size: int, config: Config, rule: ImageRule | None = None) -> None:
         self.rank = rank
         self.size = size
         self._out = Outbox(rank, size)
         self.balancer = Balancer(
             self._out,
             config.balancing_delay_s,
-            rule or local_volumes(size),
+            rule or local_rule(size),
             self._on_epoch,
         )
         self.matcher = PrefixSumMatcher(
@@ -190,11 +193,11 @@ class PE:
             if not to_self:
                 return
 
-    def _on_epoch(self, now: float, ended: list[int], changed: dict[int, int]) -> None:
+    def _on_epoch(self, now: float, ended: list[int]) -> None:
         for job in ended:
             self._out.act(JobOver(job))
         self.workers.on_epoch(now, ended)
-        self.client.on_epoch(now, changed)
+        self.client.on_epoch(now)
         self.matcher.drop_outdated()
         while self._parked and self._parked[0][0] <= self.balancer.epoch:
             _, _, source, message = heapq.heappop(self._parked)
@@ -205,84 +208,62 @@ class PE:
         heapq.heappush(self._parked, (epoch, self._parked_count, source, message))
 
     def _handle(self, source: int, message: AnyMessage, now: float) -> None:
-        self._story.append((now, source, type(message) if isinstance(message, _BULKY) else message))
+        self._story.append((now, source, type(message) if type(message) in _BULKY else message))
         try:
-            self._route(source, message, now)
+            handle = _HANDLERS.get(type(message))
+            assert handle is not None, f"no PE understands {type(message).__name__}"
+            handle(self, source, message, now)
         except AssertionError as error:
             raise ProtocolViolation(f"rank {self.rank}: {error}\n{self.story(message)}") from error
 
-    def _route(self, source: int, message: AnyMessage, now: float) -> None:
-        match message:
-            case Events():
-                self.balancer.receive_events(message)
-            case Epoch():
-                self.balancer.receive_epoch(message, now)
-            case Supply():
-                self.matcher.receive_supply(source, message)
-            case Grant():
-                self.matcher.receive_grant(message)
-            case MeetRequest():
-                self.matcher.receive_meet_request(message)
-            case MeetToken():
-                self.matcher.receive_meet_token(source, message)
-            case VoidRequest() | VoidToken():
-                self.matcher.receive_void(message)
-            case TokenReturned():
-                self.workers.receive_token_back()
-            case Adopt() | Query() if message.request.epoch > self.balancer.epoch:
-                self._park(message.request.epoch, source, message)
-            case Adopt():
-                self.workers.receive_adopt(message.request, now)
-            case Query():
-                self.workers.receive_query(message.request, now)
-            case Accepted():
-                self.workers.receive_accepted(source, message, now)
-            case Rejected():
-                self.workers.receive_rejected(message)
-            case Described():
-                self.workers.receive_described(message.context, message.blob)
-            case Release():
-                self.workers.receive_release(message.job)
-            case TreeMessage():
-                self.workers.receive_message(source, message)
-            case _:
-                self._route_to_parent(source, message, now)
+    def _wait_for_epoch_of(self, request: Request, source: int, message: AnyMessage) -> bool:
+        """Whether the message has been parked, since its sender is in an epoch still to come here."""
+        if request.epoch <= self.balancer.epoch:
+            return False
+        self._park(request.epoch, source, message)
+        return True
 
-    def _route_to_parent(self, source: int, message: AnyMessage, now: float) -> None:
-        """News for a parent in a job tree; the parent of index 0 is the client."""
-        match message:
-            case RequestFailed() if message.epoch > self.balancer.epoch:
-                self._park(message.epoch, source, message)
-            case Offer(index=0):
-                self.client.receive_offer(source, message, now)
-            case Offer():
-                self.workers.receive_offer(source, message)
-            case Denied(index=0):
-                self.client.receive_denied(source, message, now)
-            case Denied():
-                self.workers.receive_denied(source, message)
-            case RequestFailed(index=0):
-                self.client.receive_failed(message, now)
-            case RequestFailed():
-                self.workers.receive_failed(source, message, now)
-            case ChildLeft(index=0):
-                self.client.receive_left(source, message, now)
-            case ChildLeft():
-                self.workers.receive_left(source, message, now)
-            case Remember(index=-1):
-                self.client.receive_remember(message)
-            case Remember():
-                self.workers.receive_remember(message)
-            case RootStarted():
-                self.client.receive_started(message, now)
-            case DemandChanged():
-                self.client.receive_demand(message)
-            case ResultFound():
-                self.client.receive_result(message, now)
-            case WorkerFailed():
-                self.client.receive_failure(message, now)
-            case _:
-                raise AssertionError(f"no PE understands {type(message).__name__}")
+    def _on_adopt(self, source: int, message: Adopt, now: float) -> None:
+        if not self._wait_for_epoch_of(message.request, source, message):
+            self.workers.receive_adopt(message.request, now)
+
+    def _on_query(self, source: int, message: Query, now: float) -> None:
+        if not self._wait_for_epoch_of(message.request, source, message):
+            self.workers.receive_query(message.request, now)
+
+    # News for a parent in a job tree; the parent of index 0 is the client.
+
+    def _on_offer(self, source: int, message: Offer, now: float) -> None:
+        if message.index == 0:
+            self.client.receive_offer(source, message, now)
+        else:
+            self.workers.receive_offer(source, message)
+
+    def _on_denied(self, source: int, message: Denied, now: float) -> None:
+        if message.index == 0:
+            self.client.receive_denied(source, message, now)
+        else:
+            self.workers.receive_denied(source, message)
+
+    def _on_request_failed(self, source: int, message: RequestFailed, now: float) -> None:
+        if message.epoch > self.balancer.epoch:
+            self._park(message.epoch, source, message)
+        elif message.index == 0:
+            self.client.receive_failed(message, now)
+        else:
+            self.workers.receive_failed(source, message, now)
+
+    def _on_left(self, source: int, message: ChildLeft, now: float) -> None:
+        if message.index == 0:
+            self.client.receive_left(source, message, now)
+        else:
+            self.workers.receive_left(source, message, now)
+
+    def _on_remember(self, source: int, message: Remember, now: float) -> None:
+        if message.index == -1:
+            self.client.receive_remember(message)
+        else:
+            self.workers.receive_remember(message)
 
     def story(self, about: AnyMessage | None = None) -> str:
         """The last messages here, those of the same job where `about` has one, oldest first."""
@@ -303,3 +284,33 @@ class PE:
             self.client.next_announcement(),
         )
         return min(waits) == math.inf and not self._parked and self.matcher.is_at_rest()
+
+
+#: who takes which message: (PE, source, message, now)
+_HANDLERS: dict[type, Callable[[PE, int, Any, float], None]] = {
+    Events: lambda pe, _, message, now: pe.balancer.receive_events(message),
+    Epoch: lambda pe, _, message, now: pe.balancer.receive_epoch(message, now),
+    Supply: lambda pe, source, message, now: pe.matcher.receive_supply(source, message),
+    Grant: lambda pe, _, message, now: pe.matcher.receive_grant(message),
+    MeetRequest: lambda pe, _, message, now: pe.matcher.receive_meet_request(message),
+    MeetToken: lambda pe, source, message, now: pe.matcher.receive_meet_token(source, message),
+    VoidRequest: lambda pe, _, message, now: pe.matcher.receive_void(message),
+    VoidToken: lambda pe, _, message, now: pe.matcher.receive_void(message),
+    TokenReturned: lambda pe, _, message, now: pe.workers.receive_token_back(),
+    Adopt: PE._on_adopt,
+    Query: PE._on_query,
+    Offer: PE._on_offer,
+    Denied: PE._on_denied,
+    RequestFailed: PE._on_request_failed,
+    ChildLeft: PE._on_left,
+    Remember: PE._on_remember,
+    Accepted: lambda pe, source, message, now: pe.workers.receive_accepted(source, message, now),
+    Rejected: lambda pe, _, message, now: pe.workers.receive_rejected(message),
+    Described: lambda pe, _, message, now: pe.workers.receive_described(message.context, message.blob),
+    Release: lambda pe, _, message, now: pe.workers.receive_release(message.job),
+    TreeMessage: lambda pe, source, message, now: pe.workers.receive_message(source, message),
+    RootStarted: lambda pe, _, message, now: pe.client.receive_started(message, now),
+    DemandChanged: lambda pe, _, message, now: pe.client.receive_demand(message),
+    ResultFound: lambda pe, _, message, now: pe.client.receive_result(message, now),
+    WorkerFailed: lambda pe, _, message, now: pe.client.receive_failure(message, now),
+}

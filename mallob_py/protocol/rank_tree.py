@@ -17,6 +17,10 @@ class TreePlace(NamedTuple):
     left: int | None
     right: int | None
 
+    @property
+    def children(self) -> tuple[int, ...]:
+        return tuple(child for child in (self.left, self.right) if child is not None)
+
 
 def _middle(low: int, high: int) -> int | None:
     return (low + high) // 2 if low < high else None

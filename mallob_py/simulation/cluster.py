@@ -1,26 +1,24 @@
-"""A cluster of PEs in virtual time: events from a heap, random delays, no threads.
+"""A cluster of PEs in virtual time: events from a heap, delays from a model, no threads.
 
 Messages between two PEs keep their order, as MPI's do; between different pairs they may
-overtake each other at will. Worker processes are stand-ins that start after a random delay
-and never compute. What users do (`submit`, `interrupt`, results, crashes) comes from outside
-by `at`. Whatever happens follows from the seed, so any run can be replayed.
+overtake each other at will. A PE whose messages have a cost handles one after another.
+Worker processes are stand-ins that start after a delay and never compute. What users do
+(`submit`, `interrupt`, results, crashes) comes from outside by `at`. Whatever happens follows
+from the seed, so any run can be replayed.
 
 At a quiescent moment, with nothing in flight and no protocol timer running,
-`check.check_invariants` must hold; `run` calls it then.
+`check.check_invariants` must hold; `run` can call it then.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
-import random
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any
 
-import msgspec
-
-from mallob_py.protocol.balancing import VolumeRule, local_volumes
+from mallob_py.protocol.balancing import Image, ImageRule, local_rule
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
@@ -37,19 +35,18 @@ from mallob_py.protocol.effects import (
     TerminateWorker,
     UpdateWorker,
 )
-from mallob_py.protocol.messages import AnyMessage, Blob, JobEvent
+from mallob_py.protocol.messages import AnyMessage, Blob, Epoch
 from mallob_py.protocol.pe import PE
+from mallob_py.simulation.delays import Delays, RandomDelays
 
 Action = Callable[[], None]
 MessageTest = Callable[[int, int, AnyMessage], bool]
+Observer = Callable[[float, int, str, dict[str, Any]], None]
 
-
-class Delays(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranges of uniformly random delays in seconds."""
-
-    message_s: tuple[float, float] = (20e-6, 500e-6)
-    process_start_s: tuple[float, float] = (0.5e-3, 3e-3)
-    fetch_s: tuple[float, float] = (50e-6, 2e-3)
+#: in place of the source of a message: other things that happen at a PE
+_TICK, _WAKE, _ACTION = -1, -2, -3
+#: times of last deliveries are thrown away, where past, when there are so many
+_PAIRS_MIN = 100_000
 
 
 class Process:
@@ -89,54 +86,54 @@ class Hold:
 
 
 class Cluster:
-    """`size` PEs, their network, their processes and a virtual clock."""
+    """`size` PEs, their network, their processes and a virtual clock.
+
+    `observe(now, rank, event, fields)` hears what the PEs log.
+    """
 
     def __init__(
-        self, size: int, seed: int = 0, config: Config | None = None, delays: Delays | None = None
+        self,
+        size: int,
+        seed: int = 0,
+        config: Config | None = None,
+        delays: Delays | None = None,
+        observe: Observer | None = None,
     ) -> None:
         self.size = size
         self.seed = seed
         self.config = config or Config()
-        self.random = random.Random(seed)
         self.now = 0.0
-        self._delays = delays or Delays()
-        rule = self._shared_rule(local_volumes(size))
+        self.delays = delays or RandomDelays(seed)
+        rule = _shared(local_rule(size))
         self.pes = [PE(rank, size, self.config, rule) for rank in range(size)]
         self.processes: dict[tuple[int, int], Process] = {}
         self.ended: dict[int, JobEnded] = {}
         self.submitted: dict[int, int] = {}
         self.logs: deque[tuple[float, int, str, dict[str, Any]]] = deque(maxlen=200_000)
+        self.observe = observe or (lambda *event: self.logs.append(event))
         self.messages_sent = 0
-        self._heap: list[tuple[float, int, Action]] = []
+        self._heap: list[tuple[float, int, int, int, Any]] = []
         self._order = 0
         self._in_flight = 0
-        self._ticks: dict[int, float] = {}
-        self._last_delivery: dict[tuple[int, int], float] = {}
+        self._next_tick_s = [math.inf] * size
+        self._last_delivery: dict[int, float] = {}
+        self._pairs_max = _PAIRS_MIN
         self._holds: list[Hold] = []
-        self._dirty = set(range(size))
+        self._message_s = self.delays.message_s
+        self._handling_s = [self.delays.handling_s * self.delays.slowness(rank) for rank in range(size)]
+        self._sending_s = [self.delays.sending_s * self.delays.slowness(rank) for rank in range(size)]
+        self._has_costs = any(self._handling_s) or any(self._sending_s)
+        self._busy_until_s = [0.0] * size
+        #: messages that wait for a busy PE
+        self._inboxes: dict[int, deque[tuple[int, AnyMessage]]] = {}
         for rank in range(size):
             self._after(rank)
-
-    @staticmethod
-    def _shared_rule(rule: VolumeRule) -> VolumeRule:
-        """All PEs get the volumes of an epoch from one evaluation; two images of it must agree."""
-        results: dict[int, tuple[dict[int, JobEvent], Any]] = {}
-
-        def shared(epoch: int, jobs: Any) -> Any:
-            known = results.get(epoch)
-            if known is None:
-                results.pop(epoch - 64, None)
-                known = results[epoch] = (dict(jobs), rule(epoch, jobs))
-            assert known[0] == jobs, f"two PEs have different images of epoch {epoch}"
-            return known[1]
-
-        return shared
 
     # --- scripts ------------------------------------------------------------------------
 
     def at(self, when_s: float, action: Action) -> None:
         """Do something at that time; the cluster may be quiescent before."""
-        self._push(when_s, action)
+        self._push(when_s, 0, _ACTION, action)
 
     def submit(self, job: int, rank: int = 0, **parameters: Any) -> None:
         self.submitted[job] = rank
@@ -171,65 +168,78 @@ class Cluster:
 
     # --- network and processes ----------------------------------------------------------
 
-    def _push(self, when_s: float, action: Action) -> None:
+    def _push(self, when_s: float, rank: int, source: int, item: Any) -> None:
         self._order += 1
-        heapq.heappush(self._heap, (max(when_s, self.now), self._order, action))
+        heappush(self._heap, (max(when_s, self.now), self._order, rank, source, item))
 
-    def _later(self, range_s: tuple[float, float], action: Action) -> None:
+    def _later(self, delay_s: float, action: Action) -> None:
         """Something is in flight until `action` happens."""
-        self._in_flight += 1
-        self._push(self.now + self.random.uniform(*range_s), lambda: self._arrive(action))
 
-    def _arrive(self, action: Action) -> None:
-        self._in_flight -= 1
-        action()
+        def arrive() -> None:
+            self._in_flight -= 1
+            action()
+
+        self._in_flight += 1
+        self._push(self.now + delay_s, 0, _ACTION, arrive)
 
     def post(self, source: int, dest: int, message: AnyMessage) -> None:
+        """Send a message that leaves its PE now."""
+        self._post(source, dest, message, self.now)
+
+    def _post(self, source: int, dest: int, message: AnyMessage, departure_s: float) -> None:
         for hold in self._holds:
             if hold.takes(source, dest, message):
                 hold.messages.append((source, dest, message))
                 return
         self.messages_sent += 1
         self._in_flight += 1
-        when_s = self.now + self.random.uniform(*self._delays.message_s)
-        when_s = max(when_s, self._last_delivery.get((source, dest), 0.0))
-        self._last_delivery[source, dest] = when_s
-        self._push(when_s, lambda: self._arrive(lambda: self._deliver(source, dest, message)))
+        when_s = departure_s + self._message_s(source, dest)
+        pair = source * self.size + dest
+        last_s = self._last_delivery.get(pair, 0.0)
+        if last_s > when_s:
+            when_s = last_s
+        self._last_delivery[pair] = when_s
+        if len(self._last_delivery) > self._pairs_max:
+            self._forget_past_deliveries()
+        self._order += 1
+        heappush(self._heap, (when_s, self._order, dest, source, message))
 
-    def _deliver(self, source: int, dest: int, message: AnyMessage) -> None:
-        self.pes[dest].receive(source, message, self.now)
-        self._after(dest)
+    def _forget_past_deliveries(self) -> None:
+        self._last_delivery = {pair: s for pair, s in self._last_delivery.items() if s > self.now}
+        self._pairs_max = max(_PAIRS_MIN, 2 * len(self._last_delivery))
 
     def _after(self, rank: int) -> None:
         """Execute the effects of a PE and note when it wants its next tick."""
         pe = self.pes[rank]
-        for effect in pe.take_effects():
-            self._execute(rank, effect)
-        deadline = pe.next_deadline()
-        if deadline < math.inf and deadline < self._ticks.get(rank, math.inf):
-            self._ticks[rank] = deadline
-            self._push(deadline, lambda: self._tick(rank, deadline))
-
-    def _tick(self, rank: int, deadline: float) -> None:
-        if self._ticks.get(rank) == deadline:
-            del self._ticks[rank]
-            self.pes[rank].tick(self.now)
-            self._after(rank)
+        if pe.effects:
+            departure_s = self._busy_until_s[rank] if self._has_costs else self.now
+            for effect in pe.take_effects():
+                if type(effect) is Send:
+                    departure_s += self._sending_s[rank]
+                    self._post(rank, effect.dest, effect.message, departure_s)
+                else:
+                    self._execute(rank, effect)
+            if self._has_costs:
+                self._busy_until_s[rank] = departure_s
+        deadline_s = pe.next_deadline()
+        if deadline_s < self._next_tick_s[rank]:
+            self._next_tick_s[rank] = deadline_s = max(deadline_s, self.now)
+            self._order += 1
+            heappush(self._heap, (deadline_s, self._order, rank, _TICK, None))
 
     def _execute(self, rank: int, effect: AnyEffect) -> None:
         match effect:
-            case Send(dest, message):
-                self.post(rank, dest, message)
             case Log(event, fields):
-                self.logs.append((self.now, rank, event, fields))
+                self.observe(self.now, rank, event, fields)
             case FetchBlob(job):
                 self._later(
-                    self._delays.fetch_s, lambda: self.call(rank, lambda pe: pe.blob_ready(job, self.now))
+                    self.delays.fetch_s(rank),
+                    lambda: self.call(rank, lambda pe: pe.blob_ready(job, self.now)),
                 )
             case StartWorker(worker):
                 assert (rank, worker) not in self.processes, f"worker {worker} started twice on rank {rank}"
                 process = self.processes[rank, worker] = Process(effect)
-                self._later(self._delays.process_start_s, lambda: self._started(rank, worker, process))
+                self._later(self.delays.process_start_s(rank), lambda: self._started(rank, worker, process))
             case SuspendWorker(worker):
                 self.processes[rank, worker].is_suspended = True
             case ResumeWorker(worker, index, volume):
@@ -237,7 +247,8 @@ class Cluster:
                 process.is_suspended, process.index, process.volume = False, index, volume
                 if process.is_started:
                     self._later(
-                        (0.0, 0.0), lambda: self.call(rank, lambda pe: pe.worker_started(worker, self.now))
+                        self.delays.process_resume_s(rank),
+                        lambda: self.call(rank, lambda pe: pe.worker_started(worker, self.now)),
                     )
             case TerminateWorker(worker):
                 self.processes.pop((rank, worker), None)
@@ -251,6 +262,8 @@ class Cluster:
             case JobEnded(job):
                 assert job not in self.ended, f"job {job} ended twice"
                 self.ended[job] = effect
+            case Send():
+                raise AssertionError("messages are posted, not executed")
 
     def _started(self, rank: int, worker: int, process: Process) -> None:
         if self.processes.get((rank, worker)) is process:
@@ -272,20 +285,22 @@ class Cluster:
         self,
         until_s: float = math.inf,
         on_quiescent: Callable[[Cluster], None] | None = None,
-        events_max: int = 300_000,
+        events_max: float = 300_000,
     ) -> int:
         """Play events up to `until_s`; returns how many. `on_quiescent` is called at quiescent moments."""
         count = 0
         quiet = False
-        while self._heap and self._heap[0][0] <= until_s:
-            when_s, _, action = heapq.heappop(self._heap)
-            if on_quiescent is not None and not quiet and when_s > self.now and self.is_quiescent():
-                quiet = True
-                on_quiescent(self)
-            self.now = when_s
-            before = self.messages_sent, self._in_flight
-            action()
-            quiet = quiet and before == (self.messages_sent, self._in_flight)
+        heap = self._heap
+        while heap and heap[0][0] <= until_s:
+            if on_quiescent is not None:
+                if not quiet and heap[0][0] > self.now and self.is_quiescent():
+                    quiet = True
+                    on_quiescent(self)
+                before = self.messages_sent, self._in_flight
+                self._step()
+                quiet = quiet and before == (self.messages_sent, self._in_flight)
+            else:
+                self._step()
             count += 1
             assert count < events_max, f"no end after {events_max} events (seed {self.seed})"
         if until_s < math.inf:
@@ -300,6 +315,66 @@ class Cluster:
         while not self.is_quiescent():
             due = bool(self._heap) and self._heap[0][0] <= limit_s
             assert due, f"no rest within {within_s} s (seed {self.seed})"
-            when_s, _, action = heapq.heappop(self._heap)
-            self.now = when_s
-            action()
+            self._step()
+
+    def _step(self) -> None:
+        """The next event: a message, a tick, or something else."""
+        when_s, _, rank, source, item = heappop(self._heap)
+        self.now = when_s
+        if source >= 0:
+            if self._has_costs and not self._takes_now(rank, source, item):
+                return
+            self._in_flight -= 1
+            self.pes[rank].receive(source, item, when_s)
+            self._after(rank)
+        elif source == _TICK:
+            if self._next_tick_s[rank] == when_s:
+                self._next_tick_s[rank] = math.inf
+                self.pes[rank].tick(when_s)
+                self._after(rank)
+        elif source == _WAKE:
+            self._wake(rank)
+        else:
+            item()
+
+    def _takes_now(self, rank: int, source: int, message: AnyMessage) -> bool:
+        """Make the PE busy with a message that has arrived, or let the message wait for it."""
+        inbox = self._inboxes.get(rank)
+        if inbox is None and self._busy_until_s[rank] <= self.now:
+            self._busy_until_s[rank] = self.now + self._handling_s[rank]
+            return True
+        if inbox is None:
+            inbox = self._inboxes[rank] = deque()
+            self._push(self._busy_until_s[rank], rank, _WAKE, None)
+        inbox.append((source, message))
+        return False
+
+    def _wake(self, rank: int) -> None:
+        """A busy PE is ready for the next message that waits for it."""
+        inbox = self._inboxes[rank]
+        source, message = inbox.popleft()
+        self._busy_until_s[rank] = self.now + self._handling_s[rank]
+        self._in_flight -= 1
+        self.pes[rank].receive(source, message, self.now)
+        self._after(rank)
+        if inbox:
+            self._push(self._busy_until_s[rank], rank, _WAKE, None)
+        else:
+            del self._inboxes[rank]
+
+
+def _shared(rule: ImageRule) -> ImageRule:
+    """All PEs get the image of an epoch from one evaluation; before it they must have had the same."""
+    results: dict[int, tuple[Image, Epoch, Image]] = {}
+
+    def shared(image: Image, epoch: Epoch) -> Image:
+        known = results.get(epoch.epoch)
+        if known is None:
+            results.pop(epoch.epoch - 64, None)
+            known = results[epoch.epoch] = (image, epoch, rule(image, epoch))
+        before, message, after = known
+        assert image is before or image == before, f"two PEs have different images before epoch {epoch.epoch}"
+        assert message is epoch, f"two PEs have heard of different epochs {epoch.epoch}"
+        return after
+
+    return shared

@@ -8,7 +8,8 @@ from functools import partial
 from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.pe import PE
 from mallob_py.simulation.check import check_invariants
-from mallob_py.simulation.cluster import Action, Cluster, Delays
+from mallob_py.simulation.cluster import Action, Cluster
+from mallob_py.simulation.delays import DelayRanges, RandomDelays
 
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 32, 64)
 _LARGE_SIZES = (128, 256)
@@ -34,7 +35,12 @@ class Scenario:
                 matching_delay_s=choose.choice((0.0, 0.0003, 0.005)),
                 reuse_patience_s=choose.choice((0.0005, 0.005, 0.05)),
             ),
-            Delays(message_s=(1e-5, longest_s), process_start_s=(0.0, longest_s), fetch_s=(0.0, longest_s)),
+            RandomDelays(
+                seed,
+                DelayRanges(
+                    message_s=(1e-5, longest_s), process_start_s=(0.0, longest_s), fetch_s=(0.0, longest_s)
+                ),
+            ),
         )
         self._span_s = choose.choice((0.01, 0.1, 1.0))
         self._clients = [choose.randrange(size) for _ in range(choose.choice((1, 1, 2, 4)))]

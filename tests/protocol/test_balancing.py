@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from mallob_py.protocol.balancing import Balancer, local_volumes, standing
+from mallob_py.protocol.balancing import Balancer, local_rule, standing, volumes_of
 from mallob_py.protocol.effects import Send
 from mallob_py.protocol.messages import Epoch, Events, JobEvent
 from mallob_py.protocol.outbox import Outbox
@@ -22,17 +22,17 @@ class Balancers:
 
     def __init__(self, size: int, delay_s: float = 0.0) -> None:
         self.outs = [Outbox(rank, size) for rank in range(size)]
-        self.heard: list[list[tuple[int, list[int], dict[int, int]]]] = [[] for _ in range(size)]
+        self.heard: list[list[tuple[int, list[int]]]] = [[] for _ in range(size)]
         self.sent: list[Events | Epoch] = []
         self.all = [
-            Balancer(out, delay_s, local_volumes(size), self._listener(rank))
+            Balancer(out, delay_s, local_rule(size), self._listener(rank))
             for rank, out in enumerate(self.outs)
         ]
         self._queue: deque[tuple[int, Events | Epoch]] = deque()
 
     def _listener(self, rank: int):  # type: ignore[no-untyped-def]
-        def on_epoch(_now: float, ended: list[int], changed: dict[int, int]) -> None:
-            self.heard[rank].append((self.all[rank].epoch, ended, changed))
+        def on_epoch(_now: float, ended: list[int]) -> None:
+            self.heard[rank].append((self.all[rank].epoch, ended))
 
         return on_epoch
 
@@ -64,8 +64,8 @@ def test_everybody_hears_of_every_job_in_the_same_epochs(size: int) -> None:
     assert all(balancer.jobs == net.all[0].jobs for balancer in net.all)
     assert set(net.all[0].jobs) == set(range(size))
     assert all(heard == net.heard[0] for heard in net.heard)
-    assert [epoch for epoch, _, _ in net.heard[0]] == list(range(1, net.all[0].epoch + 1))
-    assert sum(net.all[0].volumes().values()) == size
+    assert [epoch for epoch, _ in net.heard[0]] == list(range(1, net.all[0].epoch + 1))
+    assert sum(net.all[0].image.volumes.values()) == size == net.all[0].total_volume
 
 
 def test_one_pe_balances_alone_and_at_once() -> None:
@@ -112,16 +112,17 @@ def test_the_end_of_a_job_that_nobody_knows_reaches_everybody() -> None:
     assert net.all[0].volume(1) is None
 
 
-def test_changes_are_told_of_those_jobs_only_whose_volume_is_another() -> None:
+def test_volumes_follow_the_news_and_ended_jobs_are_told_of() -> None:
     net = Balancers(4)
     net.all[0].author(_event(1, demand=1))
     net.run()
     net.all[0].author(_event(2, demand=4))
     net.run()
-    assert net.heard[3][-1][2] == {2: 3}
+    assert net.all[3].image.volumes == {1: 1, 2: 3}
     net.all[0].author(_event(1, version=2, demand=0))
     net.run()
-    assert net.heard[3][-1] == (3, [1], {2: 4})
+    assert net.heard[3][-1] == (3, [1])
+    assert net.all[3].image.volumes == {2: 4}
 
 
 def test_an_epoch_out_of_order_is_a_violation() -> None:
@@ -138,25 +139,22 @@ def test_twice_the_priority_outweighs_the_ageing_time() -> None:
 
 
 def test_with_more_jobs_than_pes_those_of_best_standing_run() -> None:
-    rule = local_volumes(2)
     jobs = {job: _event(job, rank=float(rank)) for job, rank in ((1, -3), (2, -1), (3, -2), (4, -9))}
-    assert rule(1, jobs) == {2: 1, 3: 1}
+    assert volumes_of(jobs, 2) == {2: 1, 3: 1}
 
 
 def test_a_waiting_job_is_overtaken_for_a_bounded_time_only() -> None:
     """Ten times the ageing time makes up for a thousandfold priority."""
-    rule = local_volumes(1)
     old = _event(0, priority=1.0, rank=standing(1.0, 0.0, 60.0))
     for arrival_s, runs_first in ((1.0, False), (590.0, False), (599.0, True), (1e6, True)):
         young = _event(1, priority=1000.0, rank=standing(1000.0, arrival_s, 60.0))
-        assert (rule(1, {0: old, 1: young}) == {0: 1}) is runs_first
+        assert (volumes_of({0: old, 1: young}, 1) == {0: 1}) is runs_first
 
 
 def test_a_job_alone_gets_what_it_wants_up_to_all_pes() -> None:
-    rule = local_volumes(8)
-    assert rule(1, {1: _event(1, demand=5)}) == {1: 5}
-    assert rule(1, {1: _event(1, demand=50)}) == {1: 8}
+    assert volumes_of({1: _event(1, demand=5)}, 8) == {1: 5}
+    assert volumes_of({1: _event(1, demand=50)}, 8) == {1: 8}
 
 
 def test_no_job_no_volumes() -> None:
-    assert local_volumes(8)(1, {}) == {}
+    assert volumes_of({}, 8) == {}

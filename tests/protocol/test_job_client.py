@@ -216,7 +216,7 @@ def test_a_job_that_found_no_idle_pe_on_the_spot_is_announced_all_the_same() -> 
     cluster.submit(1, max_demand=1)
     cluster.submit(2, max_demand=1)
     cluster.settle()
-    assert dict(cluster.pes[1].balancer.volumes()) == {1: 1, 2: 1}
+    assert cluster.pes[1].balancer.image.volumes == {1: 1, 2: 1}
     check_invariants(cluster)
 
 

@@ -32,7 +32,8 @@ from mallob_py.protocol.messages import (
     Remember,
     TreeMessage,
 )
-from mallob_py.simulation.cluster import Cluster, Delays
+from mallob_py.simulation.cluster import Cluster
+from mallob_py.simulation.delays import DelayRanges, RandomDelays
 
 
 def _shrunk_by_one(seed: int, **settings: Any) -> tuple[Cluster, int, int, int]:
@@ -116,7 +117,7 @@ def test_race_8_memory_sent_to_a_worker_that_leaves_meanwhile_is_lost_without_ha
 
 def _after_shrinking_in_steps() -> tuple[Cluster, dict[int, int]]:
     """A tree of 32 that has shrunk and grown again, and where its workers were before."""
-    cluster = cluster_of(32, reuse_patience_s=1.0)
+    cluster = cluster_of(32, seed=1, reuse_patience_s=1.0)
     cluster.submit(1)
     rest(cluster)
     before = places(cluster, 1)
@@ -227,7 +228,7 @@ def test_race_10_a_message_to_the_former_worker_does_not_reach_its_successor(see
 
 
 def test_a_crash_before_the_process_has_read_its_messages_loses_none_of_them() -> None:
-    cluster = Cluster(4, 1, Config(), Delays(process_start_s=(0.02, 0.02)))
+    cluster = Cluster(4, 1, Config(), RandomDelays(1, DelayRanges(process_start_s=(0.02, 0.02))))
     cluster.submit(1, max_demand=2)
     while 1 not in places(cluster, 1) or not active(cluster, places(cluster, 1)[1]).has_process:
         play(cluster, 0.001)
@@ -289,7 +290,9 @@ def test_a_result_of_a_suspended_worker_counts(seed: int) -> None:
 
 
 def test_messages_that_wait_for_the_process_are_delivered_once_and_none_comes_back() -> None:
-    cluster = Cluster(2, delays=Delays(message_s=(1e-5, 2e-5), process_start_s=(0.01, 0.01)))
+    cluster = Cluster(
+        2, delays=RandomDelays(0, DelayRanges(message_s=(1e-5, 2e-5), process_start_s=(0.01, 0.01)))
+    )
     cluster.submit(1, max_demand=2)
     cluster.run(until_s=0.015)
     (root,) = cluster.running(1)
