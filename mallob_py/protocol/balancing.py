@@ -32,13 +32,6 @@ class Image(msgspec.Struct, frozen=True):
     #: sum of all volumes
     total_volume: int
 
-    def volume(self, job: int) -> int | None:
-        """The job's volume; None for a job that is not live."""
-        volume = self.volumes.get(job)
-        if volume is None and job in self.jobs:
-            return 0
-        return volume
-
 
 #: from one image and the next epoch to the next image
 ImageRule = Callable[[Image, Epoch], Image]
@@ -113,7 +106,9 @@ class Balancer:
 
     def volume(self, job: int) -> int | None:
         """The job's volume in the present epoch; None for a job that is not live."""
-        return self.image.volume(job)
+        image = self.image
+        volume = image.volumes.get(job)
+        return 0 if volume is None and job in image.jobs else volume
 
     @property
     def jobs(self) -> Mapping[int, JobEvent]:

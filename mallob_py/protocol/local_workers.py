@@ -86,6 +86,11 @@ class LocalWorkers:
             self._holds = {job: until for job, until in self._holds.items() if until > now}
             self.update_token()
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether this PE keeps itself free for a suspended worker."""
+        return bool(self._holds)
+
     def next_deadline(self) -> float:
         return min(self._holds.values(), default=math.inf)
 

@@ -131,12 +131,12 @@ class PE:
 
     def next_deadline(self) -> float:
         """When `tick` is wanted next; `math.inf` if only a message can bring news."""
-        return min(
-            self.balancer.next_deadline(),
-            self.matcher.next_deadline(),
-            self.workers.next_deadline(),
-            self.client.next_deadline(),
-        )
+        deadline_s = min(self.balancer.next_deadline(), self.matcher.next_deadline())
+        if self.workers.is_holding:
+            deadline_s = min(deadline_s, self.workers.next_deadline())
+        if self.client.jobs:
+            deadline_s = min(deadline_s, self.client.next_deadline())
+        return deadline_s
 
     # --- inputs from this PE's worker processes -----------------------------------------------
 
@@ -197,7 +197,8 @@ class PE:
         for job in ended:
             self._out.act(JobOver(job))
         self.workers.on_epoch(now, ended)
-        self.client.on_epoch(now)
+        if self.client.jobs:
+            self.client.on_epoch(now)
         self.matcher.drop_outdated()
         while self._parked and self._parked[0][0] <= self.balancer.epoch:
             _, _, source, message = heapq.heappop(self._parked)

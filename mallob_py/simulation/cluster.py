@@ -45,8 +45,8 @@ Observer = Callable[[float, int, str, dict[str, Any]], None]
 
 #: in place of the source of a message: other things that happen at a PE
 _TICK, _WAKE, _ACTION = -1, -2, -3
-#: times of last deliveries are thrown away, where past, when there are so many
-_PAIRS_MIN = 100_000
+#: after so many events, times of last deliveries that are past are thrown away
+_EVENTS_PER_CLEANING = 1 << 17
 
 
 class Process:
@@ -114,10 +114,11 @@ class Cluster:
         self.messages_sent = 0
         self._heap: list[tuple[float, int, int, int, Any]] = []
         self._order = 0
-        self._in_flight = 0
+        self._messages_received = 0
+        #: fetches and starts of processes under way
+        self._under_way = 0
         self._next_tick_s = [math.inf] * size
         self._last_delivery: dict[int, float] = {}
-        self._pairs_max = _PAIRS_MIN
         self._holds: list[Hold] = []
         self._message_s = self.delays.message_s
         self._handling_s = [self.delays.handling_s * self.delays.slowness(rank) for rank in range(size)]
@@ -176,10 +177,10 @@ class Cluster:
         """Something is in flight until `action` happens."""
 
         def arrive() -> None:
-            self._in_flight -= 1
+            self._under_way -= 1
             action()
 
-        self._in_flight += 1
+        self._under_way += 1
         self._push(self.now + delay_s, 0, _ACTION, arrive)
 
     def post(self, source: int, dest: int, message: AnyMessage) -> None:
@@ -192,21 +193,18 @@ class Cluster:
                 hold.messages.append((source, dest, message))
                 return
         self.messages_sent += 1
-        self._in_flight += 1
         when_s = departure_s + self._message_s(source, dest)
         pair = source * self.size + dest
-        last_s = self._last_delivery.get(pair, 0.0)
-        if last_s > when_s:
-            when_s = last_s
-        self._last_delivery[pair] = when_s
-        if len(self._last_delivery) > self._pairs_max:
-            self._forget_past_deliveries()
+        last_delivery = self._last_delivery
+        if last_delivery.get(pair, 0.0) > when_s:
+            when_s = last_delivery[pair]
+        last_delivery[pair] = when_s
         self._order += 1
         heappush(self._heap, (when_s, self._order, dest, source, message))
 
     def _forget_past_deliveries(self) -> None:
-        self._last_delivery = {pair: s for pair, s in self._last_delivery.items() if s > self.now}
-        self._pairs_max = max(_PAIRS_MIN, 2 * len(self._last_delivery))
+        for pair in [pair for pair, when_s in self._last_delivery.items() if when_s <= self.now]:
+            del self._last_delivery[pair]
 
     def _after(self, rank: int) -> None:
         """Execute the effects of a PE and note when it wants its next tick."""
@@ -276,7 +274,8 @@ class Cluster:
     def is_quiescent(self) -> bool:
         """Nothing is in flight or held back, and no protocol timer runs."""
         return (
-            self._in_flight == 0
+            self.messages_sent == self._messages_received
+            and self._under_way == 0
             and not any(hold.messages for hold in self._holds)
             and all(pe.is_quiescent() for pe in self.pes)
         )
@@ -292,17 +291,19 @@ class Cluster:
         quiet = False
         heap = self._heap
         while heap and heap[0][0] <= until_s:
-            if on_quiescent is not None:
+            if on_quiescent is None:
+                self._step()
+            else:
                 if not quiet and heap[0][0] > self.now and self.is_quiescent():
                     quiet = True
                     on_quiescent(self)
-                before = self.messages_sent, self._in_flight
+                before = self.messages_sent, self._messages_received, self._under_way
                 self._step()
-                quiet = quiet and before == (self.messages_sent, self._in_flight)
-            else:
-                self._step()
+                quiet = quiet and before == (self.messages_sent, self._messages_received, self._under_way)
             count += 1
             assert count < events_max, f"no end after {events_max} events (seed {self.seed})"
+            if count % _EVENTS_PER_CLEANING == 0:
+                self._forget_past_deliveries()
         if until_s < math.inf:
             self.now = max(self.now, until_s)
         if on_quiescent is not None and self.is_quiescent():
@@ -319,23 +320,31 @@ class Cluster:
 
     def _step(self) -> None:
         """The next event: a message, a tick, or something else."""
-        when_s, _, rank, source, item = heappop(self._heap)
-        self.now = when_s
+        self.now, _, rank, source, item = heappop(self._heap)
         if source >= 0:
             if self._has_costs and not self._takes_now(rank, source, item):
                 return
-            self._in_flight -= 1
-            self.pes[rank].receive(source, item, when_s)
+            self._messages_received += 1
+            self.pes[rank].receive(source, item, self.now)
             self._after(rank)
         elif source == _TICK:
-            if self._next_tick_s[rank] == when_s:
-                self._next_tick_s[rank] = math.inf
-                self.pes[rank].tick(when_s)
-                self._after(rank)
+            self._tick(rank)
         elif source == _WAKE:
             self._wake(rank)
         else:
             item()
+
+    def _tick(self, rank: int) -> None:
+        if self._next_tick_s[rank] != self.now:
+            return  # there was a sooner one
+        if self._has_costs and self._busy_until_s[rank] > self.now:
+            self._next_tick_s[rank] = self._busy_until_s[rank]
+            self._push(self._next_tick_s[rank], rank, _TICK, None)
+            return
+        self._next_tick_s[rank] = math.inf
+        self._busy_until_s[rank] = self.now + self._handling_s[rank]
+        self.pes[rank].tick(self.now)
+        self._after(rank)
 
     def _takes_now(self, rank: int, source: int, message: AnyMessage) -> bool:
         """Make the PE busy with a message that has arrived, or let the message wait for it."""
@@ -354,7 +363,7 @@ class Cluster:
         inbox = self._inboxes[rank]
         source, message = inbox.popleft()
         self._busy_until_s[rank] = self.now + self._handling_s[rank]
-        self._in_flight -= 1
+        self._messages_received += 1
         self.pes[rank].receive(source, message, self.now)
         self._after(rank)
         if inbox:
