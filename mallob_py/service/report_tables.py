@@ -196,10 +196,11 @@ def latency_rows(events: Iterable[Event]) -> tuple[LatencyRow, ...]:
             latency_s = _number(event, "latency_s")
             if latency_s is not None:
                 by_kind[event.event].append(1000 * latency_s)
-    return tuple(_latency_row(kind, sorted(latencies_ms)) for kind, latencies_ms in by_kind.items())
+    return tuple(latency_row(kind, sorted(latencies_ms)) for kind, latencies_ms in by_kind.items())
 
 
-def _latency_row(kind: str, ordered_ms: list[float]) -> LatencyRow:
+def latency_row(kind: str, ordered_ms: list[float]) -> LatencyRow:
+    """Statistics of ordered latencies."""
     if not ordered_ms:
         return LatencyRow(kind, 0)
     return LatencyRow(

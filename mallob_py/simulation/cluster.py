@@ -39,7 +39,7 @@ from mallob_py.protocol.messages import AnyMessage, Blob, Epoch
 from mallob_py.protocol.pe import PE
 from mallob_py.simulation.delays import Delays, RandomDelays
 
-Action = Callable[[], None]
+Action = Callable[[], object]
 MessageTest = Callable[[int, int, AnyMessage], bool]
 Observer = Callable[[float, int, str, dict[str, Any]], None]
 
@@ -111,6 +111,7 @@ class Cluster:
         self.submitted: dict[int, int] = {}
         self.logs: deque[tuple[float, int, str, dict[str, Any]]] = deque(maxlen=200_000)
         self.observe = observe or (lambda *event: self.logs.append(event))
+        self.on_ended: Callable[[JobEnded], None] = lambda ended: None
         self.messages_sent = 0
         self._heap: list[tuple[float, int, int, int, Any]] = []
         self._order = 0
@@ -210,15 +211,14 @@ class Cluster:
         """Execute the effects of a PE and note when it wants its next tick."""
         pe = self.pes[rank]
         if pe.effects:
-            departure_s = self._busy_until_s[rank] if self._has_costs else self.now
+            departure_s = max(self.now, self._busy_until_s[rank])
             for effect in pe.take_effects():
                 if type(effect) is Send:
                     departure_s += self._sending_s[rank]
                     self._post(rank, effect.dest, effect.message, departure_s)
                 else:
                     self._execute(rank, effect)
-            if self._has_costs:
-                self._busy_until_s[rank] = departure_s
+            self._busy_until_s[rank] = departure_s
         deadline_s = pe.next_deadline()
         if deadline_s < self._next_tick_s[rank]:
             self._next_tick_s[rank] = deadline_s = max(deadline_s, self.now)
@@ -260,6 +260,7 @@ class Cluster:
             case JobEnded(job):
                 assert job not in self.ended, f"job {job} ended twice"
                 self.ended[job] = effect
+                self.on_ended(effect)
             case Send():
                 raise AssertionError("messages are posted, not executed")
 
@@ -320,7 +321,9 @@ class Cluster:
 
     def _step(self) -> None:
         """The next event: a message, a tick, or something else."""
-        self.now, _, rank, source, item = heappop(self._heap)
+        when_s, _, rank, source, item = heappop(self._heap)
+        assert when_s >= self.now, "time goes back"
+        self.now = when_s
         if source >= 0:
             if self._has_costs and not self._takes_now(rank, source, item):
                 return

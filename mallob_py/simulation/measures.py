@@ -1,0 +1,154 @@
+"""What a simulated run is measured by (P 5), gathered while it runs.
+
+`Measures.observe` takes the same events that go into the log. Memory: a few numbers per PE,
+per finished job and per adoption.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, defaultdict
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from mallob_py.service.report_tables import LatencyRow, latency_row
+
+#: P Table 2 counts the workers that were created on at most so many distinct PEs
+DISTINCT_PES = (1, 2, 5, 10, 25)
+_UTILISATION_BIN_S = 0.1
+
+
+class EndedJob(msgspec.Struct, frozen=True):
+    """What remains of a job."""
+
+    job: int
+    ended_s: float
+    outcome: str
+    response_s: float
+    wallclock_s: float
+    cpu_s: float
+    max_volume: int
+    created: int
+
+
+class Measures:
+    """All measures of one run; pass `observe` to the cluster."""
+
+    def __init__(self, pes: int) -> None:
+        self.pes = pes
+        self.ended: list[EndedJob] = []
+        #: (time, jobs in the system from then on)
+        self.active_jobs: list[tuple[float, int]] = []
+        self.context_switches = [0] * pes
+        self.latencies_ms: dict[str, array[float]] = defaultdict(lambda: array("d"))
+        self._active = 0
+        self._busy_since: list[float | None] = [None] * pes
+        self._last_job = [-1] * pes
+        self._busy_s = [0.0] * pes
+        self._busy_changes: list[tuple[float, int]] = []
+        self._created: dict[int, dict[int, set[int]]] = {}
+        #: how many workers were created on so many distinct PEs
+        self._spread: Counter[int] = Counter()
+
+    def observe(self, now: float, rank: int, event: str, fields: dict[str, Any]) -> None:
+        """Take one event of the PE `rank`."""
+        if event == "busy":
+            self._busy_since[rank] = now
+            self._busy_changes.append((now, 1))
+        elif event == "idle":
+            self._busy_changes.append((now, -1))
+            since = self._busy_since[rank]
+            assert since is not None, f"PE {rank} turns idle twice"
+            self._busy_s[rank] += now - since
+            self._busy_since[rank] = None
+        elif event == "adopted":
+            self._adopted(rank, fields)
+        elif event in ("scheduled", "balanced"):
+            self.latencies_ms[event].append(1000.0 * fields["latency_s"])
+        elif event == "submitted":
+            self._active += 1
+            self.active_jobs.append((now, self._active))
+        elif event == "ended":
+            self._end(now, fields)
+
+    def _adopted(self, rank: int, fields: dict[str, Any]) -> None:
+        job, index = fields["job"], fields["index"]
+        if index > 0:
+            self.latencies_ms["adopted"].append(1000.0 * fields["latency_s"])
+        if self._last_job[rank] != job:
+            self._last_job[rank] = job
+            self.context_switches[rank] += 1
+        if fields["created"]:
+            self._created.setdefault(job, {}).setdefault(index, set()).add(rank)
+
+    def _end(self, now: float, fields: dict[str, Any]) -> None:
+        self._active -= 1
+        self.active_jobs.append((now, self._active))
+        created = self._created.pop(fields["job"], {})
+        self._spread.update(len(ranks) for ranks in created.values())
+        self.ended.append(
+            EndedJob(
+                job=fields["job"],
+                ended_s=now,
+                outcome=fields["outcome"],
+                response_s=fields["response_s"],
+                wallclock_s=fields["wallclock_s"],
+                cpu_s=fields["cpu_s"],
+                max_volume=fields["max_volume"],
+                created=sum(len(ranks) for ranks in created.values()),
+            )
+        )
+
+    def close(self, now: float) -> None:
+        """End the run: PEs that are busy were so until now."""
+        for rank, since in enumerate(self._busy_since):
+            if since is not None:
+                self._busy_s[rank] += now - since
+                self._busy_since[rank] = now
+
+    # --- results ------------------------------------------------------------------------
+
+    def latency(self, kind: str) -> LatencyRow:
+        """Statistics of `scheduled` (a job's root), `balanced` or `adopted` (a worker)."""
+        return latency_row(kind, sorted(self.latencies_ms[kind]))
+
+    def busy_shares(self, seconds: float) -> list[float]:
+        """For each PE, the share of the run in which it was busy."""
+        return [busy_s / seconds for busy_s in self._busy_s]
+
+    def utilisation(self, window_s: float, from_s: float, to_s: float) -> tuple[list[float], list[float]]:
+        """Times and shares of busy PEs, as moving averages over `window_s`."""
+        bins = np.arange(from_s, to_s, _UTILISATION_BIN_S)
+        integral = np.array(self._busy_integral(bins))
+        width = max(1, round(window_s / _UTILISATION_BIN_S))
+        shares = (integral[width:] - integral[:-width]) / (width * _UTILISATION_BIN_S * self.pes)
+        return bins[width:].tolist(), shares.tolist()
+
+    def _busy_integral(self, instants: np.ndarray[Any, Any]) -> list[float]:
+        """PE seconds of work done up to each instant."""
+        times = np.array([0.0, *(when_s for when_s, _ in self._busy_changes)])
+        busy = np.cumsum([0, *(change for _, change in self._busy_changes)])
+        done = np.concatenate(([0.0], np.cumsum(busy[:-1] * np.diff(times))))
+        place = np.searchsorted(times, instants, side="right") - 1
+        integral: list[float] = (done[place] + busy[place] * (instants - times[place])).tolist()
+        return integral
+
+    def creation_ratios(self) -> list[float]:
+        """Created workers over the largest volume (WCR), for each ended job that had a volume."""
+        return sorted(job.created / job.max_volume for job in self.ended if job.max_volume)
+
+    def creation_ratio_total(self) -> float:
+        volumes = sum(job.max_volume for job in self.ended)
+        return sum(job.created for job in self.ended) / volumes if volumes else 0.0
+
+    def shares_created_on_at_most(self) -> list[float]:
+        """Which share of all workers was created on at most 1, 2, 5, 10, 25 distinct PEs."""
+        total = sum(self._spread.values())
+        if not total:
+            return [0.0] * len(DISTINCT_PES)
+        return [
+            sum(count for pes, count in self._spread.items() if pes <= limit) / total
+            for limit in DISTINCT_PES
+        ]

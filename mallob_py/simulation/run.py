@@ -1,0 +1,153 @@
+"""One simulated run: a cluster, a stream of jobs, a clock, measures and an event log.
+
+The PEs are the protocol's own; only the network, the clock and the work are made up.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from mallob_py.protocol.effects import JobEnded
+from mallob_py.simulation.cluster import Cluster
+from mallob_py.simulation.measures import Measures
+from mallob_py.simulation.network import NetworkModel
+from mallob_py.simulation.setting import Setting
+from mallob_py.simulation.workload import JobSpec
+
+#: what happened so far: simulated seconds, messages
+Progress = Callable[[float, int], None]
+
+_STEPS_PER_RUN = 1000
+_LOG_BUFFER_EVENTS = 4096
+LOG_NAME = "simulated.jsonl"
+
+
+class SimulationLog:
+    """The events of all PEs as JSON lines in one file, in the form of a real run's log."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._encode = msgspec.json.Encoder(enc_hook=str).encode
+        self._lines: list[bytes] = []
+
+    def write(self, now: float, rank: int, event: str, fields: dict[str, Any]) -> None:
+        line = {"t": round(now, 6), "rank": rank, "event": event} | fields
+        self._lines.append(self._encode(line))
+        if len(self._lines) >= _LOG_BUFFER_EVENTS:
+            self.flush()
+
+    def flush(self) -> None:
+        self._file.write(b"".join(line + b"\n" for line in self._lines))
+        self._lines.clear()
+
+
+class Simulation:
+    """A run of `setting`; jobs come from `submit_all` or one by one from `submit`.
+
+    `on_job_ended(job)` is called when a job has ended: closed loops submit the next one then.
+    """
+
+    def __init__(self, setting: Setting, log: SimulationLog | None = None) -> None:
+        self.setting = setting
+        self.measures = Measures(setting.pes)
+        self._log = log
+        self.cluster = Cluster(
+            setting.pes, setting.seed, setting.protocol, NetworkModel(setting), self._observe
+        )
+        self.cluster.on_ended = self._ended
+        self.on_job_ended: Callable[[int], None] = lambda job: None
+        self._specs: dict[int, JobSpec] = {}
+        self._jobs = 0
+        #: real time that `play` took
+        self.played_s = 0.0
+        self._write_log(0.0, 0, "start", {"ranks": setting.pes, "mode": "simulated", "seed": setting.seed})
+
+    def submit_all(self, specs: Iterable[JobSpec]) -> None:
+        """Let all these jobs arrive at their times."""
+        for spec in specs:
+            self.cluster.at(spec.arrival_s, partial(self.submit, spec))
+
+    def submit(self, spec: JobSpec) -> int:
+        """Let a job arrive now; returns its id."""
+        self._jobs += 1
+        job = self._jobs
+        self._specs[job] = spec
+        name = {"user": f"client{spec.client}", "name": spec.name, "application": "SIMULATED"}
+        self._write_log(
+            self.cluster.now, spec.client, "accepted", {"job": job, "priority": spec.priority} | name
+        )
+        self.cluster.submit(
+            job,
+            spec.client,
+            priority=spec.priority,
+            max_demand=spec.max_demand,
+            wallclock_limit_s=spec.wallclock_limit_s,
+            cpu_limit_s=spec.cpu_limit_s,
+        )
+        return job
+
+    def play(self, progress: Progress = lambda seconds, messages: None) -> None:
+        """Run to the end of the setting's time."""
+        began_s = time.perf_counter()
+        gc.collect()
+        gc.freeze()
+        was_enabled = gc.isenabled()
+        gc.disable()  # nothing here makes cycles, and looking for them would take a third of the time
+        try:
+            for step in range(1, _STEPS_PER_RUN + 1):
+                self.cluster.run(self.setting.seconds * step / _STEPS_PER_RUN, events_max=math.inf)
+                progress(self.cluster.now, self.cluster.messages_sent)
+        finally:
+            if was_enabled:
+                gc.enable()
+            gc.unfreeze()
+        self.measures.close(self.cluster.now)
+        self._write_log(self.cluster.now, 0, "stop", {})
+        if self._log is not None:
+            self._log.flush()
+        self.played_s = time.perf_counter() - began_s
+
+    def _observe(self, now: float, rank: int, event: str, fields: dict[str, Any]) -> None:
+        self.measures.observe(now, rank, event, fields)
+        self._write_log(now, rank, event, fields)
+        if event == "started" and fields["index"] == 0:
+            self._root_started(now, fields["job"])
+
+    def _write_log(self, now: float, rank: int, event: str, fields: dict[str, Any]) -> None:
+        if self._log is not None:
+            self._log.write(now, rank, event, fields)
+
+    def _root_started(self, now: float, job: int) -> None:
+        """From its first start on a job takes its time; later starts of its root change nothing."""
+        spec = self._specs.pop(job, None)
+        if spec is not None and spec.solved_s:
+            self.cluster.at(now + spec.solved_s, partial(self._solve, job))
+
+    def _solve(self, job: int) -> None:
+        """Some running worker finds the result, if the job still lives; later, if none runs now."""
+        if job in self.cluster.ended:
+            return
+        running = self.cluster.running(job)
+        if not running:
+            self.cluster.at(self.cluster.now + 0.01, partial(self._solve, job))
+            return
+        rank, worker = running[0]
+        self.cluster.call(rank, lambda pe: pe.worker_found_result(worker, b"", self.cluster.now))
+
+    def _ended(self, ended: JobEnded) -> None:
+        self._specs.pop(ended.job, None)
+        self.on_job_ended(ended.job)
+
+
+def open_log(folder: Path) -> SimulationLog:
+    """A log in `folder`, which is made if need be. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return SimulationLog((folder / LOG_NAME).open("wb"))

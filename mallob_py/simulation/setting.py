@@ -1,0 +1,114 @@
+"""Everything that a simulated run depends on, as one TOML file; all of it has defaults.
+
+The costs of messages were measured with `scripts/bench/bench_hops.py`: see there. Distances
+between hosts cannot be measured on one machine: they are an assumption, a fast cluster
+network plus the wake-up of the receiver.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from mallob_py.protocol.config import Config
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
+Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+Positive = Annotated[float, msgspec.Meta(gt=0.0)]
+
+
+class SettingError(Exception):
+    """A setting that cannot be used: which file and field, and why."""
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What messages cost. A message takes its latency plus an exponentially distributed jitter.
+
+    `handling_us` is what a PE's event loop spends on receiving one message, `sending_us` on
+    sending one.
+    """
+
+    same_host_us: NotNegative = 20.0
+    other_host_us: NotNegative = 25.0
+    jitter_us: NotNegative = 5.0
+    handling_us: NotNegative = 25.0
+    sending_us: NotNegative = 8.0
+
+
+class Processes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long worker processes need; each time is drawn from 0.5 to 1.5 of its value."""
+
+    start_ms: NotNegative = 2.0
+    resume_ms: NotNegative = 0.1
+    fetch_ms: NotNegative = 1.0
+
+
+class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Slow PEs, and messages that take long (so that later ones of other senders overtake them)."""
+
+    slow_pes: Share = 0.0
+    slow_factor: Annotated[float, msgspec.Meta(ge=1.0)] = 10.0
+    delayed_messages: Share = 0.0
+    delay_ms: NotNegative = 10.0
+
+
+class Jobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The stream of jobs: drawn as in P 5.3, or read from a CSV file.
+
+    Each of `clients` users comes after times with mean `interarrival_s` (`arrivals`: poisson,
+    uniform or normal) with a burst of jobs. A share `solved` of the jobs is solved before its
+    wallclock limit, after the limit times the square of a uniform number.
+    """
+
+    stream: str | None = None
+    clients: Count = 4
+    arrivals: str = "poisson"
+    interarrival_s: Positive = 5.0
+    burst_mean: float = 1.0
+    burst_deviation: NotNegative = 2.0
+    burst_max: Count = 8
+    priority_min: Positive = 0.01
+    priority_max: Positive = 1.0
+    wallclock_mean_s: Positive = 300.0
+    wallclock_deviation_s: NotNegative = 100.0
+    wallclock_min_s: Positive = 1.0
+    wallclock_max_s: Positive = 600.0
+    #: largest demand drawn; 0: the number of PEs
+    demand_max: Annotated[int, msgspec.Meta(ge=0)] = 0
+    cpu_limit_s: NotNegative = 0.0
+    solved: Share = 0.74
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One simulated run."""
+
+    pes: Count = 1536
+    pes_per_host: Count = 12
+    seconds: Positive = 3600.0
+    seed: int = 0
+    network: Network = Network()
+    processes: Processes = Processes()
+    faults: Faults = Faults()
+    jobs: Jobs = Jobs()
+    protocol: Config = Config()
+
+
+def read_setting(path: Path) -> Setting:
+    """The setting in a TOML file; raises SettingError that names the file and the field."""
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=Setting)
+    except OSError as error:
+        raise SettingError(f"{path} cannot be read: {error.strerror}") from None
+    except msgspec.ValidationError as error:
+        raise SettingError(f"{path}: {_in_words(str(error))}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise SettingError(f"{path} is not TOML: {error}") from None
+
+
+def _in_words(problem: str) -> str:
+    """msgspec's `Expected ... - at `$.jobs.pes`` with the field first."""
+    text, _, place = problem.partition(" - at `$.")
+    return f"{place.rstrip('`')}: {text}" if place else text
