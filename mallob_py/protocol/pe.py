@@ -1,7 +1,7 @@
 """One PE: messages and ticks in, effects out. Here the parts meet.
 
     balancing.py      everybody's image of all jobs and their volumes, epoch by epoch
-    matching.py       finds idle PEs for requests
+    matcher.py        finds idle PEs for requests, in one of several ways
     local_workers.py  the workers of this PE: adoption, suspension, being parent and child
     client.py         the jobs taken in here, from submission to reply
     job_tree.py       the rules of the seats in a job tree
@@ -23,19 +23,22 @@ from mallob_py.protocol.client import Client, JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import AnyEffect, JobOver
 from mallob_py.protocol.local_workers import LocalWorkers
-from mallob_py.protocol.matching import PrefixSumMatcher
+from mallob_py.protocol.matchers import matcher_of
 from mallob_py.protocol.messages import (
     Accepted,
     Adopt,
     AnyMessage,
     Blob,
     ChildLeft,
+    Climb,
     DemandChanged,
     Denied,
+    Descend,
     Described,
     Epoch,
     Events,
     Grant,
+    IdleChange,
     MeetRequest,
     MeetToken,
     Offer,
@@ -51,6 +54,10 @@ from mallob_py.protocol.messages import (
     TreeMessage,
     VoidRequest,
     VoidToken,
+    Waits,
+    Walk,
+    WalkEnded,
+    Withdrawn,
     WorkerFailed,
 )
 from mallob_py.protocol.outbox import Outbox
@@ -77,9 +84,9 @@ class PE:
             rule or local_volumes(size),
             self._on_epoch,
         )
-        self.matcher = PrefixSumMatcher(
+        self.matcher = matcher_of(
             self._out,
-            config.matching_delay_s,
+            config,
             is_outdated=lambda request: self.workers.is_outdated(request),
             on_outdated=lambda request: self.workers.fail(request),
         )
@@ -217,16 +224,10 @@ class PE:
                 self.balancer.receive_events(message)
             case Epoch():
                 self.balancer.receive_epoch(message, now)
-            case Supply():
-                self.matcher.receive_supply(source, message)
-            case Grant():
-                self.matcher.receive_grant(message)
-            case MeetRequest():
-                self.matcher.receive_meet_request(message)
-            case MeetToken():
-                self.matcher.receive_meet_token(source, message)
-            case VoidRequest() | VoidToken():
-                self.matcher.receive_void(message)
+            case Supply() | Grant() | MeetRequest() | MeetToken() | VoidRequest() | VoidToken():
+                self.matcher.receive(source, message)
+            case IdleChange() | Climb() | Descend() | Waits() | Withdrawn() | Walk() | WalkEnded():
+                self.matcher.receive(source, message)
             case TokenReturned():
                 self.workers.receive_token_back()
             case Adopt() | Query() if message.request.epoch > self.balancer.epoch:
