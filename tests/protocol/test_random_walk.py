@@ -7,10 +7,10 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matcher_net import MatcherNet
+from matcher_net import MatcherNet, single_request
 
 from mallob_py.protocol.config import Config, Matching
-from mallob_py.protocol.messages import Climb, Walk, WalkEnded
+from mallob_py.protocol.messages import Climb, MeetToken, Walk, WalkEnded
 
 _ENDLESS = -1
 
@@ -99,17 +99,33 @@ def test_of_two_walks_for_the_same_worker_only_the_wanted_one_goes_on() -> None:
 
 
 def test_a_pe_that_was_granted_a_match_behind_is_no_end_of_a_walk() -> None:
-    """Its token is under way: the walk passes by, and both requests find their PE."""
-    for seed in range(50):
-        net = _walks(3, 2, seed, Matching.PREFIX_SUM)
-        for job in (1, 2, 3, 4):
-            net.ask(job, job % 3)
-        net.idle(1)
-        net.run()
-        assert list(net.adopted) == [1]
-        net.idle(2)
-        net.run()
-        assert sorted(net.adopted) == [1, 2]
+    """Its token is under way: walks pass by."""
+    net = _walks(3, 1, behind=Matching.PREFIX_SUM)
+    net.ask(1, 0)
+    net.run()
+    net.late = MeetToken
+    net.idle(1)
+    net.run()
+    assert net.matchers[1].token_granted
+    for job in range(2, 20):
+        net.ask(job, 0)
+    net.run()
+    assert not net.adopted
+    net.late = None
+    net.run()
+    assert {rank: request.job for rank, request in net.adopted.items()} == {1: 1}
+
+
+@pytest.mark.parametrize("behind", Matching)
+def test_a_pe_at_which_a_walk_has_ended_is_not_idle_for_the_matcher_behind(behind: Matching) -> None:
+    net = _walks(2, 5, behind=behind)
+    net.idle(0, 1)
+    leaf = net.matchers[0]
+    leaf.receive(1, Walk(3, single_request(1, 1)))
+    assert leaf.token_granted
+    assert leaf.supply() == (0, 0)
+    leaf.offer_token(True)
+    assert leaf.supply() == (0, 0), "not before its adoption"
 
 
 def test_walks_of_one_pe_visit_all_others_about_equally_often() -> None:

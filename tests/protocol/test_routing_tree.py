@@ -97,6 +97,28 @@ def test_a_request_that_follows_a_stale_count_corrects_it_and_climbs_on() -> Non
     assert net.at_rest()
 
 
+def test_a_request_that_climbs_takes_the_correction_with_it_however_long_the_delay() -> None:
+    net = _tree(3, delay_s=10.0)
+    net.idle(0)
+    net.run(now=0.0)
+    net.matchers[0].offer_token(False)
+    net.ask(1, 2)
+    net.run(now=1.0)
+    assert net.root.supply() == (1, 0)
+    assert [message.change for message in net.seen if isinstance(message, IdleChange)] == [1]
+
+
+def test_a_request_asked_where_pes_have_become_busy_tells_the_root_of_them() -> None:
+    net = _tree(3, delay_s=10.0)
+    net.idle(0)
+    net.run(now=0.0)
+    net.matchers[0].offer_token(False)
+    net.ask(1, 0)
+    net.run(now=1.0)
+    assert [message.change for message in net.seen if isinstance(message, Climb)] == [-1]
+    assert net.root.supply() == (1, 0)
+
+
 def test_nothing_moves_while_nobody_is_idle_and_who_waits_longest_is_served_first() -> None:
     net = _tree(8)
     for job in (1, 2, 3):
