@@ -24,11 +24,11 @@ from mallob_py.protocol.config import Config, Matching
 from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.service.text_table import format_table
 
-SIZES = (2**6, 2**8, 2**10, 2**12, 2**14, 2**16)
+#: the last one takes most of the time
+SIZES = (2**6, 2**8, 2**10, 2**12, 2**16)
 #: a fast network, and a PE in Python at its best
 COSTS = Costs(network_s=5e-6, handling_s=3e-6)
 _TRIALS_MAX = 10
-_TRIALS_MIN = 3
 _FEW_ASKERS = 16
 
 
@@ -39,7 +39,7 @@ class Case(Enum):
     SIXTEEN = "16 requests, 16 idle PEs"
     HALF_SCATTERED = "m/2 requests, anywhere"
     HALF_APART = "m/2 requests, idle PEs in the other half"
-    ALL_EVERYWHERE = "m requests, one at each PE"
+    ALL_FROM_HALF = "m requests, from the PEs of one half"
     ALL_FROM_FEW = "m requests, from 16 PEs"
 
 
@@ -93,8 +93,8 @@ def placement(case: Case, size: int, choose: random.Random) -> tuple[list[int], 
             return ranks[:half], ranks[half:]
         case Case.HALF_APART:
             return list(range(half)), list(range(half, 2 * half))
-        case Case.ALL_EVERYWHERE:
-            return list(range(size)), list(range(size))
+        case Case.ALL_FROM_HALF:
+            return [number // 2 for number in range(size)], list(range(size))
         case Case.ALL_FROM_FEW:
             clients = choose.sample(range(size), min(_FEW_ASKERS, size))
             return [clients[number % len(clients)] for number in range(size)], list(range(size))
@@ -104,7 +104,8 @@ def _trials(case: Case, size: int) -> int:
     """Chance decides much where requests are few; large systems take long."""
     if case not in (Case.ONE, Case.SIXTEEN):
         return 1
-    return max(_TRIALS_MIN, min(_TRIALS_MAX, 2**14 // size))
+    count = 1 if case is Case.ONE else 16
+    return max(1, min(_TRIALS_MAX, 2**17 // (count * size)))
 
 
 def usages(contender: Contender, case: Case, size: int, costs: Costs, delay_s: float) -> list[Usage]:
