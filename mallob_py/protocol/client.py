@@ -24,7 +24,7 @@ from mallob_py.protocol.balancing import Balancer, standing
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import JobEnded, JobStats, Outcome
 from mallob_py.protocol.job_tree import Seats
-from mallob_py.protocol.matching import PrefixSumMatcher
+from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import (
     Blob,
     ChildLeft,
@@ -60,7 +60,7 @@ class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
 class _RootPort:
     """The matcher as the root's seat sees it: this PE itself may be the taker."""
 
-    def __init__(self, matcher: PrefixSumMatcher, workers: LocalWorkers, now: Callable[[], float]) -> None:
+    def __init__(self, matcher: Matcher, workers: LocalWorkers, now: Callable[[], float]) -> None:
         self._matcher = matcher
         self._workers = workers
         self._now = now
@@ -160,7 +160,7 @@ class Client:
         out: Outbox,
         config: Config,
         balancer: Balancer,
-        matcher: PrefixSumMatcher,
+        matcher: Matcher,
         workers: LocalWorkers,
     ) -> None:
         self._out = out

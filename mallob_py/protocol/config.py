@@ -17,14 +17,28 @@ class Reuse(Enum):
     FULL = "full"
 
 
+class Matching(Enum):
+    """How requests and idle PEs find each other."""
+
+    #: `matching.py`, P 3.2
+    PREFIX_SUM = "prefix-sum"
+    #: `routing_tree.py`, P 4.1
+    ROUTING_TREE = "routing-tree"
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """Delays trade latency for messages; see `balancing.py` and `matching.py`."""
+    """Delays trade latency for messages; see `balancing.py` and the matchers."""
 
     reuse: Reuse = Reuse.FULL
     #: least time between two sends of events by one PE
     balancing_delay_s: float = 0.001
     #: least time between two sends of matching contributions by one PE
     matching_delay_s: float = 0.0003
+    matcher: Matching = Matching.PREFIX_SUM
+    #: a request first visits so many random PEs, one by one (`random_walk.py`); -1: without limit
+    random_hops: int = 0
+    #: prefix sums only: one request for a whole subtree of workers, not one for each worker
+    bulk_requests: bool = True
     #: how long an idle PE keeps itself free for a suspended worker whose job grows again
     reuse_patience_s: float = 0.005
     #: suspended workers kept per PE (C in P 3.3)
@@ -43,3 +57,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 1
     #: a job that waits for a PE gains as much as twice the priority in this time
     ageing_s: float = 60.0
+
+    @property
+    def asks_in_bulk(self) -> bool:
+        """Whether one request may stand for many workers: only prefix sums can number them."""
+        return self.bulk_requests and self.matcher is Matching.PREFIX_SUM and self.random_hops == 0

@@ -167,9 +167,10 @@ class Seats:
         self._out.send(past.rank, Query(self._request(seat, 1, epoch)))
 
     def _ask(self, seat: Seat, volume: int, epoch: int) -> None:
-        """Ask for the whole subtree at once, unless past workers below could be reused."""
+        """Ask for the whole subtree at once if so configured, unless past workers below could be reused."""
         seat.state = SeatState.ASKED
-        count = 1 if self.past.knows_below(seat.index) else subtree_size(seat.index, volume)
+        alone = not self._config.asks_in_bulk or self.past.knows_below(seat.index)
+        count = 1 if alone else subtree_size(seat.index, volume)
         self._matcher.ask(self._request(seat, count, epoch))
 
     def _request(self, seat: Seat, count: int, epoch: int) -> Request:

@@ -22,7 +22,7 @@ from mallob_py.protocol.effects import (
     UpdateWorker,
 )
 from mallob_py.protocol.job_tree import Seats
-from mallob_py.protocol.matching import PrefixSumMatcher
+from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import (
     Accepted,
     Blob,
@@ -53,7 +53,7 @@ class LocalWorkers:
         self,
         out: Outbox,
         config: Config,
-        matcher: PrefixSumMatcher,
+        matcher: Matcher,
         volume_of: Callable[[int], int | None],
         epoch: Callable[[], int],
     ) -> None:

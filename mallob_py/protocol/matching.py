@@ -28,6 +28,7 @@ import msgspec
 
 from mallob_py.protocol.messages import (
     Adopt,
+    AnyMatcherMessage,
     Grant,
     MeetRequest,
     MeetToken,
@@ -166,6 +167,21 @@ class PrefixSumMatcher:
             else:
                 kept.append(request)
         self._carried = kept
+
+    def receive(self, source: int, message: AnyMatcherMessage) -> None:
+        match message:
+            case Supply():
+                self.receive_supply(source, message)
+            case Grant():
+                self.receive_grant(message)
+            case MeetRequest():
+                self.receive_meet_request(message)
+            case MeetToken():
+                self.receive_meet_token(source, message)
+            case VoidRequest() | VoidToken():
+                self.receive_void(message)
+            case _:
+                raise AssertionError(f"no prefix sum sends {type(message).__name__}")
 
     # --- the prefix sum -----------------------------------------------------------------
 

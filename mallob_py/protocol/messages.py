@@ -291,16 +291,82 @@ class WorkerFailed(Message, frozen=True, tag=26):
     reason: str
 
 
-AnyMessage: TypeAlias = (
-    Events
-    | Epoch
-    | Request
-    | Supply
+# --- matching by a tree of idle counts (routing_tree.py) -------------------------------------
+
+
+class IdleChange(Message, frozen=True, tag=40):
+    """Change in the number of idle PEs in the sender's subtree."""
+
+    change: int
+
+
+class Climb(Message, frozen=True, tag=41):
+    """A request that found nobody in the sender's subtree, whose idle count changes by `change`.
+
+    `number` is its asker's number for it.
+    """
+
+    number: int
+    change: int
+    request: Request
+
+
+class Descend(Message, frozen=True, tag=42):
+    """A request for an idle PE of the receiver's subtree: its idle count has one less."""
+
+    number: int
+    request: Request
+
+
+class Waits(Message, frozen=True, tag=43):
+    """To the asker: your request of that number waits at the tree's root."""
+
+    number: int
+
+
+class Withdrawn(Message, frozen=True, tag=44):
+    """To the tree's root: my request of that number, which waits with you, is not wanted any more."""
+
+    number: int
+
+
+# --- matching by random walks (random_walk.py) -----------------------------------------------
+
+
+class Walk(Message, frozen=True, tag=45):
+    """A request on a random walk, which goes home after so many more hops."""
+
+    hops_left: int
+    request: Request
+
+
+class WalkEnded(Message, frozen=True, tag=46):
+    """To the asker: the walk of your request found nobody."""
+
+    request: Request
+
+
+AnyMatcherMessage: TypeAlias = (
+    Supply
     | Grant
     | MeetRequest
     | MeetToken
     | VoidRequest
     | VoidToken
+    | IdleChange
+    | Climb
+    | Descend
+    | Waits
+    | Withdrawn
+    | Walk
+    | WalkEnded
+)
+
+AnyMessage: TypeAlias = (
+    Events
+    | Epoch
+    | Request
+    | AnyMatcherMessage
     | Adopt
     | TokenReturned
     | Offer

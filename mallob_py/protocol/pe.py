@@ -1,7 +1,7 @@
 """One PE: messages and ticks in, effects out. Here the parts meet.
 
     balancing.py      everybody's image of all jobs and their volumes, epoch by epoch
-    matching.py       finds idle PEs for requests
+    matcher.py        finds idle PEs for requests, in one of several ways
     local_workers.py  the workers of this PE: adoption, suspension, being parent and child
     client.py         the jobs taken in here, from submission to reply
     job_tree.py       the rules of the seats in a job tree
@@ -18,17 +18,18 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from mallob_py.protocol.balancing import Balancer, ImageRule, local_rule
 from mallob_py.protocol.client import Client, JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import AnyEffect, JobOver
 from mallob_py.protocol.local_workers import LocalWorkers
-from mallob_py.protocol.matching import PrefixSumMatcher
+from mallob_py.protocol.matchers import matcher_of
 from mallob_py.protocol.messages import (
     Accepted,
     Adopt,
+    AnyMatcherMessage,
     AnyMessage,
     Blob,
     ChildLeft,
@@ -37,9 +38,6 @@ from mallob_py.protocol.messages import (
     Described,
     Epoch,
     Events,
-    Grant,
-    MeetRequest,
-    MeetToken,
     Offer,
     Query,
     Rejected,
@@ -49,11 +47,8 @@ from mallob_py.protocol.messages import (
     RequestFailed,
     ResultFound,
     RootStarted,
-    Supply,
     TokenReturned,
     TreeMessage,
-    VoidRequest,
-    VoidToken,
     WorkerFailed,
 )
 from mallob_py.protocol.outbox import Outbox
@@ -80,9 +75,9 @@ class PE:
             rule or local_rule(size),
             self._on_epoch,
         )
-        self.matcher = PrefixSumMatcher(
+        self.matcher = matcher_of(
             self._out,
-            config.matching_delay_s,
+            config,
             is_outdated=lambda request: self.workers.is_outdated(request),
             on_outdated=lambda request: self.workers.fail(request),
         )
@@ -291,12 +286,6 @@ class PE:
 _HANDLERS: dict[type, Callable[[PE, int, Any, float], None]] = {
     Events: lambda pe, _, message, now: pe.balancer.receive_events(message),
     Epoch: lambda pe, _, message, now: pe.balancer.receive_epoch(message, now),
-    Supply: lambda pe, source, message, now: pe.matcher.receive_supply(source, message),
-    Grant: lambda pe, _, message, now: pe.matcher.receive_grant(message),
-    MeetRequest: lambda pe, _, message, now: pe.matcher.receive_meet_request(message),
-    MeetToken: lambda pe, source, message, now: pe.matcher.receive_meet_token(source, message),
-    VoidRequest: lambda pe, _, message, now: pe.matcher.receive_void(message),
-    VoidToken: lambda pe, _, message, now: pe.matcher.receive_void(message),
     TokenReturned: lambda pe, _, message, now: pe.workers.receive_token_back(),
     Adopt: PE._on_adopt,
     Query: PE._on_query,
@@ -315,3 +304,7 @@ _HANDLERS: dict[type, Callable[[PE, int, Any, float], None]] = {
     ResultFound: lambda pe, _, message, now: pe.client.receive_result(message, now),
     WorkerFailed: lambda pe, _, message, now: pe.client.receive_failure(message, now),
 }
+_HANDLERS.update(
+    (kind, lambda pe, source, message, now: pe.matcher.receive(source, message))
+    for kind in get_args(AnyMatcherMessage)
+)

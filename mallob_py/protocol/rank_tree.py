@@ -37,6 +37,11 @@ def place_of(rank: int, size: int) -> TreePlace:
     return TreePlace(parent, _middle(low, rank), _middle(rank + 1, high))
 
 
+def root_of(size: int) -> int:
+    """The rank that has no parent."""
+    return size // 2
+
+
 def subtree_size(index: int, volume: int) -> int:
     """How many of the workers 0..volume-1 are in the subtree of the job tree below `index`."""
     size, first, width = 0, index, 1

@@ -34,6 +34,19 @@ class Delays(Protocol):
         ...
 
 
+class InfinitelyFast:
+    """What delays have in common that are about wild orders of events, not about speed."""
+
+    handling_s = 0.0
+    sending_s = 0.0
+
+    def process_resume_s(self, rank: int) -> float:
+        return 0.0
+
+    def slowness(self, rank: int) -> float:
+        return 1.0
+
+
 class DelayRanges(msgspec.Struct, frozen=True, kw_only=True):
     """Ranges of uniformly random delays in seconds."""
 
@@ -42,11 +55,8 @@ class DelayRanges(msgspec.Struct, frozen=True, kw_only=True):
     fetch_s: tuple[float, float] = (50e-6, 2e-3)
 
 
-class RandomDelays:
-    """Uniform delays from one seeded stream: wild orders of events, PEs without a cost."""
-
-    handling_s = 0.0
-    sending_s = 0.0
+class RandomDelays(InfinitelyFast):
+    """Uniform delays from one seeded stream."""
 
     def __init__(self, seed: int, ranges: DelayRanges | None = None) -> None:
         self._random = random.Random(seed)
@@ -58,11 +68,5 @@ class RandomDelays:
     def process_start_s(self, rank: int) -> float:
         return self._random.uniform(*self._ranges.process_start_s)
 
-    def process_resume_s(self, rank: int) -> float:
-        return 0.0
-
     def fetch_s(self, rank: int) -> float:
         return self._random.uniform(*self._ranges.fetch_s)
-
-    def slowness(self, rank: int) -> float:
-        return 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from functools import partial
 
-from mallob_py.protocol.config import Config, Reuse
+from mallob_py.protocol.config import Config, Matching, Reuse
 from mallob_py.protocol.pe import PE
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Action, Cluster
@@ -15,6 +15,17 @@ _SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 32, 64)
 _LARGE_SIZES = (128, 256)
 #: every so many seeds one large cluster
 _LARGE_EVERY = 50
+#: matcher, random hops, bulk requests; drawn apart from the rest of a seed's choices
+_MATCHERS = (
+    (Matching.PREFIX_SUM, 0, True),
+    (Matching.PREFIX_SUM, 0, True),
+    (Matching.PREFIX_SUM, 0, False),
+    (Matching.PREFIX_SUM, 3, True),
+    (Matching.ROUTING_TREE, 0, True),
+    (Matching.ROUTING_TREE, 0, True),
+    (Matching.ROUTING_TREE, 5, True),
+    (Matching.ROUTING_TREE, -1, True),
+)
 
 
 class Scenario:
@@ -22,6 +33,7 @@ class Scenario:
 
     def __init__(self, seed: int) -> None:
         self._random = choose = random.Random(f"scenario {seed}")
+        matcher, random_hops, bulk_requests = random.Random(f"matcher {seed}").choice(_MATCHERS)
         sizes = _LARGE_SIZES if seed % _LARGE_EVERY == _LARGE_EVERY - 1 else _SIZES
         size = choose.choice(sizes)
         longest_s = choose.choice((0.1e-3, 1e-3, 20e-3))
@@ -34,6 +46,9 @@ class Scenario:
                 balancing_delay_s=choose.choice((0.0, 0.001, 0.01)),
                 matching_delay_s=choose.choice((0.0, 0.0003, 0.005)),
                 reuse_patience_s=choose.choice((0.0005, 0.005, 0.05)),
+                matcher=matcher,
+                random_hops=random_hops,
+                bulk_requests=bulk_requests,
             ),
             RandomDelays(
                 seed,

@@ -33,7 +33,7 @@ from stories import (
     watch,
 )
 
-from mallob_py.protocol.config import Reuse
+from mallob_py.protocol.config import Matching, Reuse
 from mallob_py.protocol.local_workers import LocalWorkers
 from mallob_py.protocol.messages import (
     Accepted,
@@ -83,23 +83,40 @@ def test_race_1_a_query_from_a_newer_epoch_waits_until_its_receiver_has_that_epo
     assert active(cluster, rank).number == kept, "the suspended worker goes on"
 
 
-def test_race_1_an_adoption_never_comes_from_a_newer_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def _parked_in_lives(monkeypatch: pytest.MonkeyPatch, *matchers: tuple[Matching, int]) -> set[type[Message]]:
+    """What had to wait for its epoch in some random lives with these matchers and random hops."""
+    parked: set[type[Message]] = set()
+    park = PE._park
+
+    def spy(pe: PE, epoch: int, source: int, message: Any) -> None:
+        parked.add(type(message))
+        park(pe, epoch, source, message)
+
+    monkeypatch.setattr(PE, "_park", spy)
+    for seed in range(1000, 1080):
+        scenario = Scenario(seed)
+        if (scenario.cluster.config.matcher, scenario.cluster.config.random_hops) in matchers:
+            scenario.run()
+    assert parked, "the seeds are too tame"
+    return parked
+
+
+def test_race_1_an_adoption_by_prefix_sums_never_comes_from_a_newer_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The tree's root numbers epochs and matches; both come down on the same channels, in order.
 
     So whoever holds a grant of a token knows all epochs in which its request can have been made.
     """
-    parked: list[type[Message]] = []
-    park = PE._park
+    assert Adopt not in _parked_in_lives(monkeypatch, (Matching.PREFIX_SUM, 0))
 
-    def spy(pe: PE, epoch: int, source: int, message: Any) -> None:
-        parked.append(type(message))
-        park(pe, epoch, source, message)
 
-    monkeypatch.setattr(PE, "_park", spy)
-    for seed in range(1000, 1040):
-        Scenario(seed).run()
-    assert parked, "the seeds are too tame"
-    assert Adopt not in parked
+def test_race_1_an_adoption_at_the_end_of_a_random_walk_waits_for_its_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A walk may be quicker than the epoch in which its request was made."""
+    walks = (Matching.PREFIX_SUM, 3), (Matching.ROUTING_TREE, 5), (Matching.ROUTING_TREE, -1)
+    assert Adopt in _parked_in_lives(monkeypatch, *walks)
 
 
 @told_with_luck

@@ -6,6 +6,8 @@ import traceback
 
 import pytest
 
+from mallob_py.protocol.config import Matching
+from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.simulation.scenario import Scenario
 
 _BATCH = 20
@@ -30,6 +32,14 @@ def test_all_invariants_hold_at_every_rest_of_a_random_life(first: int) -> None:
 
 def test_some_random_lives_are_large() -> None:
     assert {Scenario(seed).cluster.size for seed in _LARGE} == {128, 256}
+
+
+def test_the_first_random_lives_know_all_matchers_before_and_behind_random_walks() -> None:
+    configs = [Scenario(seed).cluster.config for seed in range(_BATCH)]
+    assert {config.matcher for config in configs if config.random_hops == 0} == set(Matching)
+    assert {config.matcher for config in configs if config.random_hops > 0} == set(Matching)
+    assert any(config.random_hops == NO_LIMIT for config in configs)
+    assert {config.asks_in_bulk for config in configs} == {False, True}
 
 
 @pytest.mark.parametrize("seed", [3, 30, 94, 116, 149])

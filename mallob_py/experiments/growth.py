@@ -1,0 +1,159 @@
+"""Growth of one job from 1 to m workers (P 3.2, Fig. 3 right): whole PEs, in virtual time.
+
+With bulk requests, the root asks for all its transitive children at once and they learn their
+places in the tree from the meeting places, so growth takes two collectives and the depth of
+the tree. Layer by layer, each new worker asks for its two children when it is there: as many
+rounds of matching as the job tree has layers.
+
+Time runs from the moment when the job's client learns of the volume m, to the moment when the
+last worker has been accepted by its parent. All PEs but the root's are idle.
+
+python -m mallob_py.experiments.growth
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from mallob_py.experiments.matching import COSTS
+from mallob_py.experiments.network import HOPS, Costs
+from mallob_py.protocol.config import Config, Matching
+from mallob_py.protocol.messages import AnyMessage
+from mallob_py.service.text_table import format_table
+from mallob_py.simulation.check import check_invariants
+from mallob_py.simulation.cluster import Cluster
+from mallob_py.simulation.delays import InfinitelyFast
+
+SIZES = (2**4, 2**6, 2**8, 2**10, 2**12)
+_JOB = 1
+#: longer than any growth here, in hops or seconds
+_LIMIT_S = 1e6
+
+
+class GrowthRow(msgspec.Struct, frozen=True, kw_only=True):
+    """How one job has grown to `size` workers."""
+
+    way: str
+    size: int
+    hops: float
+    latency_us: float
+    #: all messages from the submission to the rest, those of balancing and job tree included
+    messages_per_worker: float
+    #: messages that the busiest PE has sent and received in that time
+    hottest_messages: int
+
+
+class Way(msgspec.Struct, frozen=True):
+    """How the workers are found."""
+
+    name: str
+    matcher: Matching
+    bulk_requests: bool
+    random_hops: int = 0
+
+    def config(self, delay_s: float) -> Config:
+        return Config(
+            matcher=self.matcher,
+            bulk_requests=self.bulk_requests,
+            random_hops=self.random_hops,
+            matching_delay_s=delay_s,
+            balancing_delay_s=0.0,
+            growth_delay_s=0.0,
+        )
+
+
+WAYS = (
+    Way("prefix sum, bulk", Matching.PREFIX_SUM, bulk_requests=True),
+    Way("prefix sum, by layers", Matching.PREFIX_SUM, bulk_requests=False),
+    Way("routing tree, by layers", Matching.ROUTING_TREE, bulk_requests=False),
+    Way("random walk, h=100, by layers", Matching.ROUTING_TREE, bulk_requests=False, random_hops=100),
+)
+
+
+class _Delays(InfinitelyFast):
+    """Messages cost what they do in `network.py`, and nothing else takes time."""
+
+    def __init__(self, costs: Costs) -> None:
+        self._network_s = costs.network_s
+        self.handling_s = self.sending_s = costs.handling_s
+
+    def message_s(self, source: int, dest: int) -> float:
+        return self._network_s
+
+    def process_start_s(self, rank: int) -> float:
+        return 0.0
+
+    def fetch_s(self, rank: int) -> float:
+        return 0.0
+
+
+class CountingCluster(Cluster):
+    """A cluster that counts the messages that each PE has sent and received."""
+
+    def __init__(self, size: int, config: Config, costs: Costs) -> None:
+        self.handled = [0] * size
+        super().__init__(size, 0, config, _Delays(costs))
+
+    def _post(self, source: int, dest: int, message: AnyMessage, departure_s: float) -> None:
+        self.handled[source] += 1
+        self.handled[dest] += 1
+        super()._post(source, dest, message, departure_s)
+
+
+def grow(way: Way, size: int, costs: Costs, delay_s: float) -> tuple[float, CountingCluster]:
+    """Time of one growth, and the cluster after it, at rest and checked."""
+    cluster = CountingCluster(size, way.config(delay_s), costs)
+    cluster.settle(_LIMIT_S)
+    cluster.logs.clear()
+    cluster.handled = [0] * size
+    cluster.submit(_JOB, size - 1)
+    cluster.settle(_LIMIT_S)
+    check_invariants(cluster)
+    start_s = min(
+        when_s for when_s, _, event, fields in cluster.logs if event == "volume" and fields["volume"] == size
+    )
+    end_s = max(when_s for when_s, _, event, _ in cluster.logs if event == "adopted")
+    return end_s - start_s, cluster
+
+
+def measure(way: Way, size: int, delay_s: float) -> GrowthRow:
+    """Once in hops, without any delays, and once in time."""
+    hops, _ = grow(way, size, HOPS, 0.0)
+    latency_s, cluster = grow(way, size, COSTS, delay_s)
+    return GrowthRow(
+        way=way.name,
+        size=size,
+        hops=hops,
+        latency_us=1e6 * latency_s,
+        messages_per_worker=sum(cluster.handled) / 2 / size,
+        hottest_messages=max(cluster.handled),
+    )
+
+
+def measure_all(
+    sizes: Sequence[int] = SIZES,
+    ways: Sequence[Way] = WAYS,
+    delay_s: float = Config().matching_delay_s,
+) -> Iterator[GrowthRow]:
+    for size in sizes:
+        for way in ways:
+            yield measure(way, size, delay_s)
+
+
+_HEADER = ("m", "requests", "hops", "latency [us]", "messages/worker", "hottest PE: messages")
+
+
+def run(sizes: Sequence[int] = SIZES, delay_s: float = Config().matching_delay_s) -> None:
+    """Print a table."""
+    rows = [
+        (row.size, row.way, round(row.hops), row.latency_us, row.messages_per_worker, row.hottest_messages)
+        for row in measure_all(sizes, delay_s=delay_s)
+    ]
+    print(f"One job grows from 1 to m workers (matching delay {1e6 * delay_s:.0f} us)\n")
+    print(f"{format_table(_HEADER, rows)}\n", flush=True)
+
+
+if __name__ == "__main__":
+    run()

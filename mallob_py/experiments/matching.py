@@ -1,0 +1,193 @@
+"""Matching at scale (P 3.2, 4.1): messages, hops, latency and the hottest PE of each matcher.
+
+All PEs are busy; at one moment some turn idle and as many requests are made, as after a new
+balancing result. What to look for:
+- prefix sums: O(log m) hops, however many requests; no PE with more than its share of messages
+- routing tree: fewer messages where partners are near, but all traffic between distant parts
+  of the system goes through the root of the tree, one message after the other
+- random walk: quick while many are idle, m hops on average for one PE among m; and the last
+  one of many requests is always late
+
+python -m mallob_py.experiments.matching
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from enum import Enum
+
+import msgspec
+
+from mallob_py.experiments.network import HOPS, Costs, MatcherNetwork, Usage
+from mallob_py.protocol.config import Config, Matching
+from mallob_py.protocol.random_walk import NO_LIMIT
+from mallob_py.service.text_table import format_table
+
+#: the last one takes most of the time
+SIZES = (2**6, 2**8, 2**10, 2**12, 2**16)
+#: a fast network, and a PE in Python at its best
+COSTS = Costs(network_s=5e-6, handling_s=3e-6)
+_TRIALS_MAX = 10
+_FEW_ASKERS = 16
+
+
+class Case(Enum):
+    """Who asks and who turns idle."""
+
+    ONE = "1 request, 1 idle PE"
+    SIXTEEN = "16 requests, 16 idle PEs"
+    HALF_SCATTERED = "m/2 requests, anywhere"
+    HALF_APART = "m/2 requests, idle PEs in the other half"
+    ALL_FROM_HALF = "m requests, from the PEs of one half"
+    ALL_FROM_FEW = "m requests, from 16 PEs"
+
+
+class Contender(msgspec.Struct, frozen=True):
+    """A matcher with its settings."""
+
+    name: str
+    matcher: Matching
+    random_hops: int = 0
+
+    def config(self, delay_s: float) -> Config:
+        return Config(matcher=self.matcher, random_hops=self.random_hops, matching_delay_s=delay_s)
+
+
+CONTENDERS = (
+    Contender("prefix sum", Matching.PREFIX_SUM),
+    Contender("routing tree", Matching.ROUTING_TREE),
+    Contender("random walk, h=100", Matching.ROUTING_TREE, 100),
+    Contender("random walk, h=inf", Matching.ROUTING_TREE, NO_LIMIT),
+)
+
+
+class MatchingRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One matcher in one case; means and maxima are over all requests of all trials."""
+
+    case: Case
+    contender: str
+    size: int
+    requests: int
+    #: all messages of the matcher, for one request
+    messages_per_request: float
+    hops_mean: float
+    hops_max: float
+    latency_mean_us: float
+    latency_max_us: float
+    #: messages and bytes that the busiest PE has sent and received in one trial, on average
+    hottest_messages: float
+    hottest_bytes: float
+
+
+def placement(case: Case, size: int, choose: random.Random) -> tuple[list[int], list[int]]:
+    """The ranks that ask (one for each request) and those that turn idle."""
+    half = size // 2
+    match case:
+        case Case.ONE | Case.SIXTEEN:
+            count = min(1 if case is Case.ONE else 16, half)
+            ranks = choose.sample(range(size), 2 * count)
+            return ranks[:count], ranks[count:]
+        case Case.HALF_SCATTERED:
+            ranks = choose.sample(range(size), 2 * half)
+            return ranks[:half], ranks[half:]
+        case Case.HALF_APART:
+            return list(range(half)), list(range(half, 2 * half))
+        case Case.ALL_FROM_HALF:
+            return [number // 2 for number in range(size)], list(range(size))
+        case Case.ALL_FROM_FEW:
+            clients = choose.sample(range(size), min(_FEW_ASKERS, size))
+            return [clients[number % len(clients)] for number in range(size)], list(range(size))
+
+
+def _trials(case: Case, size: int) -> int:
+    """Chance decides much where requests are few; large systems take long."""
+    if case not in (Case.ONE, Case.SIXTEEN):
+        return 1
+    count = 1 if case is Case.ONE else 16
+    return max(1, min(_TRIALS_MAX, 2**17 // (count * size)))
+
+
+def usages(contender: Contender, case: Case, size: int, costs: Costs, delay_s: float) -> list[Usage]:
+    """What each trial has cost."""
+    choose = random.Random(f"{case.value} {size}")
+    network = MatcherNetwork(size, contender.config(delay_s), costs)
+    return [network.match(*placement(case, size, choose)) for _ in range(_trials(case, size))]
+
+
+def measure(contender: Contender, case: Case, size: int, delay_s: float) -> MatchingRow:
+    """Once in hops, without any delays, and once in time, under `COSTS` and with the matcher's delay."""
+    in_hops = [usage.latencies_s for usage in usages(contender, case, size, HOPS, 0.0)]
+    hops = [latency for trial in in_hops for latency in trial]
+    in_time = usages(contender, case, size, COSTS, delay_s)
+    latencies_us = [1e6 * latency for usage in in_time for latency in usage.latencies_s]
+    return MatchingRow(
+        case=case,
+        contender=contender.name,
+        size=size,
+        requests=len(latencies_us) // len(in_time),
+        messages_per_request=sum(usage.messages for usage in in_time) / len(latencies_us),
+        hops_mean=sum(hops) / len(hops),
+        hops_max=max(hops),
+        latency_mean_us=sum(latencies_us) / len(latencies_us),
+        latency_max_us=max(latencies_us),
+        hottest_messages=sum(usage.hottest_messages for usage in in_time) / len(in_time),
+        hottest_bytes=sum(usage.hottest_bytes for usage in in_time) / len(in_time),
+    )
+
+
+def measure_all(
+    sizes: Sequence[int] = SIZES,
+    cases: Sequence[Case] = tuple(Case),
+    contenders: Sequence[Contender] = CONTENDERS,
+    delay_s: float = Config().matching_delay_s,
+) -> Iterator[MatchingRow]:
+    for case in cases:
+        for size in sizes:
+            for contender in contenders:
+                yield measure(contender, case, size, delay_s)
+
+
+_HEADER = (
+    "m",
+    "matcher",
+    "messages/request",
+    "hops mean",
+    "hops max",
+    "mean [us]",
+    "max [us]",
+    "hottest PE: messages",
+    "bytes",
+)
+
+
+def table(rows: Sequence[MatchingRow]) -> str:
+    """Rows of one case."""
+    return format_table(
+        _HEADER,
+        [
+            (
+                row.size,
+                row.contender,
+                row.messages_per_request,
+                row.hops_mean,
+                round(row.hops_max),
+                row.latency_mean_us,
+                row.latency_max_us,
+                round(row.hottest_messages),
+                round(row.hottest_bytes),
+            )
+            for row in rows
+        ],
+    )
+
+
+def run(sizes: Sequence[int] = SIZES, delay_s: float = Config().matching_delay_s) -> None:
+    """Print one table for each case."""
+    for case in Case:
+        rows = list(measure_all(sizes, (case,), delay_s=delay_s))
+        print(f"{case.value} (matching delay {1e6 * delay_s:.0f} us)\n\n{table(rows)}\n", flush=True)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,179 @@
+"""Matching by random walks (P 3.2, the basic approach), in front of any other matcher.
+
+A request hops from PE to PE, each time to a random one, until it hits an idle PE. If a share
+eps of the PEs is idle, that takes 1/eps hops on average: quick while many are idle, slow in a
+busy system, and there is always somebody who waits much longer than the average.
+
+After a limited number of hops the request goes home: to its parent, who hands it to the
+matcher behind, if it still wants it. Where walks are without limit, the request comes home as
+well, from time to time, and is sent on another walk; so a request that nobody wants any more
+does not walk for ever, even if no epoch ever outdates it. An outdated request goes back to its
+parent from wherever it is.
+
+Each hop of each request costs a message as long as no PE is idle. That is the nature of it.
+
+Requests are single (`count` 1). The random numbers are the PE's own, from its rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from mallob_py.protocol.matcher import Matcher
+from mallob_py.protocol.messages import Adopt, AnyMatcherMessage, Request, Walk, WalkEnded
+from mallob_py.protocol.outbox import Outbox
+
+#: hops without limit, as a number of hops
+NO_LIMIT = -1
+#: walks without limit come home after as many hops as there are PEs, but not after fewer than these
+_HOPS_AWAY_MIN = 32
+_MASK = 2**64 - 1
+
+
+class _Ranks:
+    """Pseudo-random ranks other than the own one (splitmix64: small, and good enough for hops)."""
+
+    __slots__ = ("_rank", "_size", "_state")
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank = rank
+        self._size = size
+        self._state = rank
+
+    def draw(self) -> int:
+        self._state = (self._state + 0x9E3779B97F4A7C15) & _MASK
+        mixed = self._state
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+        other = (mixed ^ (mixed >> 31)) % (self._size - 1)
+        return other if other < self._rank else other + 1
+
+
+class RandomWalk:
+    """One PE's part: the walks it has started, and whether a walk may end here."""
+
+    def __init__(
+        self,
+        out: Outbox,
+        hops: int,
+        behind: Matcher,
+        is_outdated: Callable[[Request], bool],
+        on_outdated: Callable[[Request], None],
+    ) -> None:
+        assert out.size > 1, "one PE alone has nowhere to walk to"
+        assert hops > 0 or hops == NO_LIMIT
+        self._out = out
+        self._is_endless = hops == NO_LIMIT
+        self._hops = max(_HOPS_AWAY_MIN, out.size) if self._is_endless else hops
+        self._behind = behind
+        self._is_outdated = is_outdated
+        self._on_outdated = on_outdated
+        self._ranks = _Ranks(out.rank, out.size)
+        self._is_idle = False
+        #: a walk has ended here: an Adopt to ourselves is queued or parked
+        self._is_taken = False
+        #: asked in this turn of the PE, not sent yet
+        self._asks: dict[tuple[int, int], Request] = {}
+        #: our requests that are on a walk
+        self._away: dict[tuple[int, int], Request] = {}
+
+    @property
+    def token_granted(self) -> bool:
+        return self._is_taken or self._behind.token_granted
+
+    # --- what the PE wants --------------------------------------------------------------
+
+    def ask(self, request: Request) -> None:
+        assert request.count == 1, "random walks know single requests only"
+        key = request.job, request.index
+        if self._behind.is_asking(*key):
+            self._behind.ask(request)
+            return
+        self.withdraw(*key)
+        self._asks[key] = request
+
+    def is_asking(self, job: int, subtree: int) -> bool:
+        return (job, subtree) in self._asks or self._behind.is_asking(job, subtree)
+
+    def withdraw(self, job: int, subtree: int) -> None:
+        self._asks.pop((job, subtree), None)
+        self._away.pop((job, subtree), None)
+        self._behind.withdraw(job, subtree)
+
+    def carry(self, request: Request) -> None:
+        self._behind.carry(request)
+
+    def offer_token(self, idle: bool) -> None:
+        self._is_idle = idle and not self.token_granted
+        self._behind.offer_token(self._is_idle)
+
+    def token_used(self) -> None:
+        self._is_taken = False
+        self._behind.token_used()
+
+    def drop_outdated(self) -> None:
+        """A walk hears of the new epoch at its next hop."""
+        self._behind.drop_outdated()
+
+    # --- messages -----------------------------------------------------------------------
+
+    def receive(self, source: int, message: AnyMatcherMessage) -> None:
+        match message:
+            case Walk():
+                self._visit(message)
+            case WalkEnded():
+                self._come_home(message.request)
+            case _:
+                self._behind.receive(source, message)
+
+    def _visit(self, walk: Walk) -> None:
+        request = walk.request
+        if self._is_idle and not self.token_granted:
+            self._is_idle = False
+            self._is_taken = True
+            self._behind.offer_token(False)
+            self._out.send(self._out.rank, Adopt(request))
+        elif self._is_outdated(request):
+            self._on_outdated(request)
+        elif walk.hops_left == 0:
+            self._out.send(request.parent, WalkEnded(request))
+        else:
+            self._out.send(self._ranks.draw(), Walk(walk.hops_left - 1, request))
+
+    def _come_home(self, request: Request) -> None:
+        """Dropped without a word if it was withdrawn, or asked anew, while it was away."""
+        key = request.job, request.index
+        known = self._away.get(key)
+        if known is None or (known.epoch, known.asked_s) != (request.epoch, request.asked_s):
+            return
+        del self._away[key]
+        if self._is_outdated(request):
+            self._on_outdated(request)
+        elif self._is_endless:
+            self._asks[key] = request
+        else:
+            self._behind.ask(msgspec.structs.replace(request, hops=request.hops + 1))
+
+    def flush(self, now: float) -> None:
+        for key, request in self._asks.items():
+            self._away[key] = request
+            self._out.send(self._ranks.draw(), Walk(self._hops - 1, request))
+        self._asks.clear()
+        self._behind.flush(now)
+
+    def next_deadline(self) -> float:
+        return self._behind.next_deadline()
+
+    # --- for checks ---------------------------------------------------------------------
+
+    def is_root(self) -> bool:
+        return self._behind.is_root()
+
+    def supply(self) -> tuple[int, int]:
+        return self._behind.supply()
+
+    def is_at_rest(self) -> bool:
+        """None of our requests is away, and no adoption is under way."""
+        return not (self._asks or self._away or self._is_taken) and self._behind.is_at_rest()

@@ -1,0 +1,210 @@
+"""Matching by a tree of idle counts (P 4.1): what the system of the paper runs.
+
+The PEs form a tree R, here the in-order tree over the ranks. Each PE knows how many PEs are
+idle in each of its subtrees. A request that is not needed where it stands goes down into a
+subtree with idle PEs, else up. One that finds nobody waits at the root of R.
+
+Counts are reserved on the way: who sends a request down takes one from the subtree's count,
+and the receiver knows that. Only what differs from that is told to the parent of R: at once
+together with a request that climbs, else by a message of its own after a short delay.
+
+Invariant, as for prefix sums: advertised = what the parent's count of this subtree is, up to
+messages in flight. So a request that found nobody below has corrected the count that lured it
+there by the time it is back, and does not go there again for the same reason. A count may be
+negative for a moment, when a request and a correction cross.
+
+A request is known by its asker's rank and a number. The root tells the asker of a request
+that it waits; an asker that does not want it any more tells the root. Without that, requests
+of workers that were turned away would wait there until the next epoch. Nothing moves while
+nobody is idle.
+
+Requests are single (`count` 1). All traffic that finds no partner nearby goes through the root
+of R, which is this matcher's bottleneck (P 4.1 says so, too).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from mallob_py.protocol.messages import (
+    Adopt,
+    AnyMatcherMessage,
+    Climb,
+    Descend,
+    IdleChange,
+    Request,
+    Waits,
+    Withdrawn,
+)
+from mallob_py.protocol.outbox import Outbox
+from mallob_py.protocol.rank_tree import place_of, root_of
+
+
+class RoutingTreeMatcher:
+    """One PE's part of R: its own idle token, the counts of its two subtrees; at the root a queue.
+
+    `is_outdated(request)` tells whether a request that waits here has to go back to its parent,
+    `on_outdated(request)` sends it there.
+    """
+
+    def __init__(
+        self,
+        out: Outbox,
+        delay_s: float,
+        is_outdated: Callable[[Request], bool],
+        on_outdated: Callable[[Request], None],
+    ) -> None:
+        self._out = out
+        self._place = place_of(out.rank, out.size)
+        self._root = root_of(out.size)
+        self._delay_s = delay_s
+        self._is_outdated = is_outdated
+        self._on_outdated = on_outdated
+        self._is_idle = False
+        #: this PE is taken: an Adopt to itself is queued or parked
+        self.token_granted = False
+        self._left = 0
+        self._right = 0
+        self._advertised = 0
+        self._may_send_from = -math.inf
+        #: asked in this turn of the PE, not sent yet
+        self._asks: dict[tuple[int, int], Request] = {}
+        #: numbers of our requests that are on their way, and the other way round
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._wanted: dict[int, tuple[int, int]] = {}
+        #: those of them that wait at the root
+        self._at_root: set[int] = set()
+        self._next_number = 0
+        #: at the root: requests that found nobody, by asker and number, oldest first
+        self._waiting: dict[tuple[int, int], Request] = {}
+
+    # --- what the PE wants --------------------------------------------------------------
+
+    def ask(self, request: Request) -> None:
+        assert request.count == 1, "the routing tree knows single requests only"
+        self.withdraw(request.job, request.index)
+        self._asks[request.job, request.index] = request
+
+    def is_asking(self, job: int, subtree: int) -> bool:
+        return (job, subtree) in self._asks
+
+    def withdraw(self, job: int, subtree: int) -> None:
+        self._asks.pop((job, subtree), None)
+        number = self._numbers.pop((job, subtree), None)
+        if number is None:
+            return
+        del self._wanted[number]
+        if number in self._at_root:
+            self._at_root.remove(number)
+            self._out.send(self._root, Withdrawn(number))
+
+    def carry(self, request: Request) -> None:
+        """Back to its parent, who asks anew: under its old number it has been answered here."""
+        self._on_outdated(request)
+
+    def offer_token(self, idle: bool) -> None:
+        self._is_idle = idle and not self.token_granted
+
+    def token_used(self) -> None:
+        self.token_granted = False
+
+    def drop_outdated(self) -> None:
+        outdated = [key for key, request in self._waiting.items() if self._is_outdated(request)]
+        for key in outdated:
+            self._on_outdated(self._waiting.pop(key))
+
+    # --- messages -----------------------------------------------------------------------
+
+    def receive(self, source: int, message: AnyMatcherMessage) -> None:
+        match message:
+            case IdleChange():
+                self._count(source, message.change)
+            case Climb():
+                self._count(source, message.change)
+                self._route(message.number, message.request)
+            case Descend():
+                self._advertised -= 1
+                self._route(message.number, message.request)
+            case Waits():
+                if message.number in self._wanted:
+                    self._at_root.add(message.number)
+                else:
+                    self._out.send(source, Withdrawn(message.number))
+            case Withdrawn():
+                self._waiting.pop((source, message.number), None)
+            case _:
+                raise AssertionError(f"no routing tree sends {type(message).__name__}")
+
+    def _count(self, source: int, change: int) -> None:
+        assert source in (self._place.left, self._place.right), f"idle count from rank {source}"
+        if source == self._place.left:
+            self._left += change
+        else:
+            self._right += change
+
+    def _route(self, number: int, request: Request) -> None:
+        """To this PE, else to the child with the more idle PEs, else up, else wait."""
+        if self._is_idle:
+            self._is_idle = False
+            self.token_granted = True
+            self._out.send(self._out.rank, Adopt(request))
+        elif self._left > 0 and self._left >= self._right:
+            self._left -= 1
+            assert self._place.left is not None
+            self._out.send(self._place.left, Descend(number, request))
+        elif self._right > 0:
+            self._right -= 1
+            assert self._place.right is not None
+            self._out.send(self._place.right, Descend(number, request))
+        elif self._place.parent is not None:
+            self._out.send(self._place.parent, Climb(number, self._news(), request))
+        elif self._is_outdated(request):
+            self._on_outdated(request)
+        else:
+            self._waiting[request.parent, number] = request
+            self._out.send(request.parent, Waits(number))
+
+    def _news(self) -> int:
+        """What the parent has to add to its count of this subtree, taken as told."""
+        idle = self._idle_count()
+        change, self._advertised = idle - self._advertised, idle
+        return change
+
+    def _idle_count(self) -> int:
+        return self._left + self._is_idle + self._right
+
+    def flush(self, now: float) -> None:
+        """Send own requests off; then tell the parent of changes, or at the root serve those who wait."""
+        while self._asks:
+            key = next(iter(self._asks))
+            request = self._asks.pop(key)
+            number = self._next_number
+            self._next_number += 1
+            self._numbers[key] = number
+            self._wanted[number] = key
+            self._route(number, request)
+        if self._place.parent is None:
+            while self._waiting and (self._is_idle or self._left > 0 or self._right > 0):
+                key = next(iter(self._waiting))
+                self._route(key[1], self._waiting.pop(key))
+        elif self._idle_count() != self._advertised and now >= self._may_send_from:
+            self._may_send_from = now + self._delay_s
+            self._out.send(self._place.parent, IdleChange(self._news()))
+
+    def next_deadline(self) -> float:
+        if self._place.parent is None or self._idle_count() == self._advertised:
+            return math.inf
+        return self._may_send_from
+
+    # --- for checks ---------------------------------------------------------------------
+
+    def is_root(self) -> bool:
+        return self._place.parent is None
+
+    def supply(self) -> tuple[int, int]:
+        return len(self._waiting), self._idle_count()
+
+    def is_at_rest(self) -> bool:
+        """Nobody waits here or for us, and no adoption is under way."""
+        return not (self._asks or self._numbers or self._waiting or self.token_granted)

@@ -1,0 +1,115 @@
+"""Matchers of any kind without anything else, their messages moved one at a time, in a random order."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.effects import Send
+from mallob_py.protocol.matchers import matcher_of
+from mallob_py.protocol.messages import Adopt, AnyMessage, Request, TokenReturned
+from mallob_py.protocol.outbox import Outbox
+
+
+def single_request(job: int, rank: int, asked_s: float = 0.0) -> Request:
+    """Rank `rank` wants worker 1 of that job."""
+    return Request(
+        job=job,
+        subtree=1,
+        position=0,
+        count=1,
+        base=0,
+        epoch=1,
+        path=(rank,),
+        hops=0,
+        asked_s=asked_s,
+        blob=None,
+    )
+
+
+class MatcherNet:
+    """`size` matchers and their network: order is kept between two ranks, else random.
+
+    Jobs in `outdated` are not wanted in the present epoch; who is told so is in `sent_back`.
+    """
+
+    def __init__(self, size: int, config: Config, seed: int = 0) -> None:
+        self.outs = [Outbox(rank, size) for rank in range(size)]
+        self.outdated: set[int] = set()
+        self.sent_back: list[Request] = []
+        self.adopted: dict[int, Request] = {}
+        self.seen: list[AnyMessage] = []
+        self.late: type[AnyMessage] | None = None
+        self._random = random.Random(seed)
+        self._channels: dict[tuple[int, int], deque[AnyMessage]] = {}
+        self.matchers = [
+            matcher_of(
+                out,
+                config,
+                is_outdated=lambda request: request.job in self.outdated,
+                on_outdated=self.sent_back.append,
+            )
+            for out in self.outs
+        ]
+        self.root = next(matcher for matcher in self.matchers if matcher.is_root())
+
+    def idle(self, *ranks: int) -> None:
+        for rank in ranks:
+            self.matchers[rank].offer_token(True)
+
+    def ask(self, job: int, rank: int, asked_s: float = 0.0) -> None:
+        self.matchers[rank].ask(single_request(job, rank, asked_s))
+
+    def new_epoch(self) -> None:
+        for matcher in self.matchers:
+            matcher.drop_outdated()
+
+    def run(self, now: float = 0.0, moves_max: int = 100_000) -> int:
+        """Until nothing moves any more but for the kind that is late; how many messages moved."""
+        for moved in range(moves_max):
+            self._flush(now)
+            ready = [
+                pair
+                for pair, queue in self._channels.items()
+                if queue and not (self.late and isinstance(queue[0], self.late))
+            ]
+            if not ready:
+                return moved
+            pair = self._random.choice(ready)
+            self._take(*pair, self._channels[pair].popleft())
+        return moves_max
+
+    def count(self, kind: type[AnyMessage]) -> int:
+        return sum(isinstance(message, kind) for message in self.seen)
+
+    def at_rest(self) -> bool:
+        return all(matcher.is_at_rest() for matcher in self.matchers)
+
+    def _flush(self, now: float) -> None:
+        for rank, (matcher, out) in enumerate(zip(self.matchers, self.outs, strict=True)):
+            matcher.flush(now)
+            while out.to_self:
+                self._take(rank, rank, out.to_self.popleft())
+                matcher.flush(now)
+            for effect in out.effects:
+                assert isinstance(effect, Send)
+                self._channels.setdefault((rank, effect.dest), deque()).append(effect.message)
+            out.effects.clear()
+
+    def _take(self, source: int, dest: int, message: AnyMessage) -> None:
+        self.seen.append(message)
+        matcher = self.matchers[dest]
+        match message:
+            case Adopt(request):
+                assert dest not in self.adopted, "a busy PE was matched"
+                assert matcher.token_granted
+                matcher.token_used()
+                matcher.offer_token(False)
+                self.adopted[dest] = request
+                self.matchers[request.parent].withdraw(request.job, request.index)
+            case TokenReturned():
+                matcher.token_used()
+                matcher.offer_token(True)
+            case _:
+                matcher.receive(source, message)  # type: ignore[arg-type]
