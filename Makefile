@@ -10,6 +10,7 @@ PYTHON  ?= python3
 VENV    ?= .venv
 RANKS   ?= 4
 FUZZ_SECONDS ?= 60
+FUZZ_JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 
 BIN     := $(VENV)/bin
 STAMPS  := $(VENV)/.stamps
@@ -39,8 +40,8 @@ format: $(STAMPS)/dev ## bring the sources into shape
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-fuzz: $(STAMPS)/run ## simulate clusters from random seeds (FUZZ_SECONDS=60)
-	$(BIN)/python -m mallob_py.simulation.fuzz --seconds $(FUZZ_SECONDS)
+fuzz: $(STAMPS)/run ## simulate random clusters, shrink failures (FUZZ_SECONDS=60 FUZZ_JOBS=cores)
+	$(BIN)/python -m mallob_py.simulation.fuzz --seconds $(FUZZ_SECONDS) --jobs $(FUZZ_JOBS)
 
 bench: $(STAMPS)/run ## run the benchmarks one after another
 	@for script in scripts/bench/bench_*.py; do \

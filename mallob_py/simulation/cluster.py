@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import heapq
 import math
-import random
 from collections import deque
 from collections.abc import Callable
 from typing import Any
-
-import msgspec
 
 from mallob_py.protocol.balancing import VolumeRule, local_volumes
 from mallob_py.protocol.client import JobParameters
@@ -39,17 +36,10 @@ from mallob_py.protocol.effects import (
 )
 from mallob_py.protocol.messages import AnyMessage, Blob, JobEvent
 from mallob_py.protocol.pe import PE
+from mallob_py.simulation.delays import Delays, RandomDelays
 
 Action = Callable[[], None]
 MessageTest = Callable[[int, int, AnyMessage], bool]
-
-
-class Delays(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranges of uniformly random delays in seconds."""
-
-    message_s: tuple[float, float] = (20e-6, 500e-6)
-    process_start_s: tuple[float, float] = (0.5e-3, 3e-3)
-    fetch_s: tuple[float, float] = (50e-6, 2e-3)
 
 
 class Process:
@@ -97,9 +87,8 @@ class Cluster:
         self.size = size
         self.seed = seed
         self.config = config or Config()
-        self.random = random.Random(seed)
         self.now = 0.0
-        self._delays = delays or Delays()
+        self._delays: Delays = delays or RandomDelays(seed)
         rule = self._shared_rule(local_volumes(size))
         self.pes = [PE(rank, size, self.config, rule) for rank in range(size)]
         self.processes: dict[tuple[int, int], Process] = {}
@@ -175,10 +164,10 @@ class Cluster:
         self._order += 1
         heapq.heappush(self._heap, (max(when_s, self.now), self._order, action))
 
-    def _later(self, range_s: tuple[float, float], action: Action) -> None:
+    def _later(self, delay_s: float, action: Action) -> None:
         """Something is in flight until `action` happens."""
         self._in_flight += 1
-        self._push(self.now + self.random.uniform(*range_s), lambda: self._arrive(action))
+        self._push(self.now + delay_s, lambda: self._arrive(action))
 
     def _arrive(self, action: Action) -> None:
         self._in_flight -= 1
@@ -191,7 +180,7 @@ class Cluster:
                 return
         self.messages_sent += 1
         self._in_flight += 1
-        when_s = self.now + self.random.uniform(*self._delays.message_s)
+        when_s = self.now + self._delays.message_s(source, dest)
         when_s = max(when_s, self._last_delivery.get((source, dest), 0.0))
         self._last_delivery[source, dest] = when_s
         self._push(when_s, lambda: self._arrive(lambda: self._deliver(source, dest, message)))
@@ -224,21 +213,20 @@ class Cluster:
                 self.logs.append((self.now, rank, event, fields))
             case FetchBlob(job):
                 self._later(
-                    self._delays.fetch_s, lambda: self.call(rank, lambda pe: pe.blob_ready(job, self.now))
+                    self._delays.fetch_s(rank),
+                    lambda: self.call(rank, lambda pe: pe.blob_ready(job, self.now)),
                 )
             case StartWorker(worker):
                 assert (rank, worker) not in self.processes, f"worker {worker} started twice on rank {rank}"
                 process = self.processes[rank, worker] = Process(effect)
-                self._later(self._delays.process_start_s, lambda: self._started(rank, worker, process))
+                self._later(self._delays.process_start_s(rank), lambda: self._started(rank, worker, process))
             case SuspendWorker(worker):
                 self.processes[rank, worker].is_suspended = True
             case ResumeWorker(worker, index, volume):
                 process = self.processes[rank, worker]
                 process.is_suspended, process.index, process.volume = False, index, volume
                 if process.is_started:
-                    self._later(
-                        (0.0, 0.0), lambda: self.call(rank, lambda pe: pe.worker_started(worker, self.now))
-                    )
+                    self._later(0.0, lambda: self.call(rank, lambda pe: pe.worker_started(worker, self.now)))
             case TerminateWorker(worker):
                 self.processes.pop((rank, worker), None)
             case UpdateWorker(worker, volume, children):

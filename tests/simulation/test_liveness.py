@@ -14,7 +14,8 @@ import pytest
 
 from mallob_py.protocol.config import Config, Reuse
 from mallob_py.simulation.check import check_invariants
-from mallob_py.simulation.cluster import Cluster, Delays
+from mallob_py.simulation.cluster import Cluster
+from mallob_py.simulation.delays import RandomDelays
 
 _HOP_S = 0.001
 #: measured over all sizes and kinds of reuse below: at most 12.3
@@ -34,7 +35,7 @@ def _cluster(size: int, seed: int, reuse: Reuse) -> Cluster:
             reuse_patience_s=4 * _HOP_S,
             growth_delay_s=0.0,
         ),
-        Delays(message_s=(_HOP_S, _HOP_S), process_start_s=(0.0, 0.0), fetch_s=(0.0, 0.0)),
+        RandomDelays(seed, message_s=(_HOP_S, _HOP_S), process_start_s=(0.0, 0.0), fetch_s=(0.0, 0.0)),
     )
 
 

@@ -53,6 +53,7 @@ from mallob_py.protocol.messages import (
     VoidToken,
 )
 from mallob_py.protocol.pe import PE
+from mallob_py.simulation.plan import draw_plan
 from mallob_py.simulation.scenario import Scenario
 
 # --- 1: newer and older epochs --------------------------------------------------------------------
@@ -97,7 +98,7 @@ def test_race_1_an_adoption_never_comes_from_a_newer_epoch(monkeypatch: pytest.M
 
     monkeypatch.setattr(PE, "_park", spy)
     for seed in range(1000, 1040):
-        Scenario(seed).run()
+        Scenario(draw_plan(seed)).run()
     assert parked, "the seeds are too tame"
     assert Adopt not in parked
 
@@ -318,7 +319,7 @@ def test_race_5_whoever_is_asked_to_adopt_is_never_busy(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(LocalWorkers, "receive_adopt", spy)
     for seed in range(2000, 2040):
-        Scenario(seed).run()
+        Scenario(draw_plan(seed)).run()
     assert len(adoptions) > 100
     assert all(adoptions)
 
