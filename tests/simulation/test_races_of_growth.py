@@ -516,3 +516,54 @@ def test_a_child_whose_parent_to_be_declines_is_sent_away(seed: int) -> None:
     late_epochs.release()
     rest(cluster)
     assert set(places(cluster, 1)) == {0}
+
+
+@told_with_luck
+def test_race_6_a_failure_of_a_newer_epoch_waits_until_its_receiver_has_that_epoch(seed: int) -> None:
+    """Else the parent would ask in its old epoch again and again, and be told no each time."""
+    cluster = lively(16, seed)
+    late_child = hold_kind(cluster, Adopt, index=3)
+    cluster.submit(1, seed % 16, max_demand=4)
+    play(cluster)
+    needs(only(late_child, Adopt) and 1 in places(cluster, 1))
+    ((_, child, _),) = late_child.messages
+    parent = places(cluster, 1)[1]
+    needs(tree_parent(cluster, parent) not in (None, child) and not tree_children(cluster, parent))
+    late_epochs = hold_kind(cluster, Epoch, dest=parent)
+    demand(cluster, 1, 2)
+    play(cluster)
+    needs(only(late_child, Adopt) and only(late_epochs, Epoch))
+    failures, asked = watch(cluster, RequestFailed), watch(cluster, Supply)
+    late_child.release()
+    play(cluster)
+    assert [dest for _, dest, _ in failures] == [parent]
+    assert parent not in [source for source, _, _ in asked]
+    late_epochs.release()
+    rest(cluster)
+    assert set(places(cluster, 1)) == {0, 1}
+
+
+@told_with_luck
+def test_race_2_a_parent_keeps_a_child_that_came_later_than_an_epoch_without_room_for_it(seed: int) -> None:
+    """The parent accepts ahead of two epochs: one without room for the child, one with room again."""
+    cluster = lively(16, seed, reuse=Reuse.NONE)
+    late_child = hold_kind(cluster, Adopt, index=3)
+    cluster.submit(1, seed % 16, max_demand=4)
+    play(cluster)
+    needs(only(late_child, Adopt) and 1 in places(cluster, 1))
+    ((_, child, _),) = late_child.messages
+    parent = places(cluster, 1)[1]
+    needs(tree_parent(cluster, parent) not in (None, child) and not tree_children(cluster, parent))
+    late_epochs = hold_kind(cluster, Epoch, dest=parent)
+    for workers in (2, 4):
+        demand(cluster, 1, workers)
+        play(cluster)
+    needs(only(late_child, Adopt))
+    late_child.release()
+    play(cluster)
+    needs(not is_idle(cluster, child) and active(cluster, child).accepted_epoch is not None)
+    number = active(cluster, child).number
+    late_epochs.release()
+    rest(cluster)
+    assert places(cluster, 1)[3] == child
+    assert active(cluster, child).number == number
