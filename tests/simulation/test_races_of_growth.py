@@ -41,6 +41,7 @@ from mallob_py.protocol.messages import (
     ChildLeft,
     Denied,
     Epoch,
+    Events,
     Grant,
     Message,
     Offer,
@@ -449,6 +450,30 @@ def test_a_request_without_a_taker_does_not_look_for_one_for_ever_when_its_worke
     needs(only(late_void, VoidToken))
     late_void.release()
     rest(cluster)
+
+
+@told_with_luck
+def test_a_request_without_a_taker_goes_back_to_its_parent_in_the_next_epoch(seed: int) -> None:
+    """It is carried on only as long as its parent certainly is there; all PEs are busy meanwhile."""
+    cluster, rank, late_grant = _pe_takes_its_own_job_while_its_token_is_granted(seed)
+    late_news = hold_kind(cluster, Events, source=rank)
+    idle = [place for place in range(8) if is_idle(cluster, place)]
+    needs(len(idle) == 1 and not tree_children(cluster, idle[0]))
+    more_late_news = hold_kind(cluster, Events, source=idle[0])
+    cluster.submit(3, idle[0], max_demand=1)
+    needs(places(cluster, 3) == {0: idle[0]})
+    late_grant.release()
+    play(cluster)
+    carriers = [pe.rank for pe in cluster.pes if not pe.matcher.is_at_rest()]
+    needs(len(carriers) == 1 and not volume(cluster, 2) and not volume(cluster, 3))
+    (missing,) = set(range(7)) - set(places(cluster, 1))
+    needs(places(cluster, 1)[(missing - 1) // 2] != carriers[0])
+    failures = watch(cluster, RequestFailed)
+    late_news.release()
+    more_late_news.release()
+    rest(cluster)
+    assert (carriers[0], missing) in [(source, message.index) for source, _, message in failures]
+    assert (volume(cluster, 1), volume(cluster, 2), volume(cluster, 3)) == (6, 1, 1)
 
 
 @told_with_luck
