@@ -29,7 +29,9 @@ _COPIED = ("mallob_py", "tests/protocol", "tests/simulation", "pyproject.toml")
 #: what notices most comes first; tests of the simulator itself say nothing about the protocol
 _TESTS = ("tests/protocol", "tests/simulation/test_seeds.py", "tests/simulation")
 _IGNORED = ("--ignore=tests/simulation/test_shrinking.py", "--ignore=tests/simulation/test_plans.py")
-_TIMEOUT_S = 120.0
+#: a test that waits for ever is a notice; the whole run only ends so on a very busy machine
+_TEST_TIMEOUT_S = 60
+_TIMEOUT_S = 600.0
 _FUZZ_FIRST = 1000
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:\[.*)?(?: - .*)?$", re.MULTILINE)
 
@@ -77,7 +79,18 @@ def noticed_by(folder: Path, fuzz_s: float) -> str | None:
     place = run(folder, "-c", "import mallob_py; print(mallob_py.__file__)")
     assert place is not None
     assert Path(place.stdout.strip()).is_relative_to(folder), f"not the copy: {place.stdout}{place.stderr}"
-    tests = run(folder, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *_IGNORED, *_TESTS)
+    tests = run(
+        folder,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--timeout={_TEST_TIMEOUT_S}",
+        *_IGNORED,
+        *_TESTS,
+    )
     if tests is None:
         return "tests do not end"
     if tests.returncode not in (0, 1):
