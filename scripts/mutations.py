@@ -296,14 +296,8 @@ MUTATIONS = (
     Mutation(
         "a carried request of a past epoch goes back to its parent",
         _WORKERS,
-        "return request.epoch < self._epoch() or self.is_obsolete(request)",
-        "return False",
-    ),
-    Mutation(
-        "a carried request is judged by the volume",
-        _WORKERS,
-        "return request.epoch < self._epoch() or self.is_obsolete(request)",
         "return request.epoch < self._epoch()",
+        "return False",
     ),
     # --- reuse --------------------------------------------------------------------------------
     Mutation(
