@@ -10,13 +10,14 @@ PYTHON  ?= python3
 VENV    ?= .venv
 RANKS   ?= 4
 FUZZ_SECONDS ?= 60
+FUZZ_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 BIN     := $(VENV)/bin
 STAMPS  := $(VENV)/.stamps
 SOURCES := mallob_py apps tests scripts
 EXAMPLES := $(sort $(wildcard apps/mallob_sat/examples/*.cnf*))
 
-.PHONY: help demo test test-quick check format fuzz bench clean
+.PHONY: help demo test test-quick check format fuzz mutate bench clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -39,8 +40,11 @@ format: $(STAMPS)/dev ## bring the sources into shape
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-fuzz: $(STAMPS)/run ## simulate clusters from random seeds (FUZZ_SECONDS=60)
-	$(BIN)/python -m mallob_py.simulation.fuzz --seconds $(FUZZ_SECONDS)
+fuzz: $(STAMPS)/run ## simulate random clusters, shrink failures (FUZZ_SECONDS=60 FUZZ_JOBS=cores)
+	$(BIN)/python -m mallob_py.simulation.fuzz --seconds $(FUZZ_SECONDS) --jobs $(FUZZ_JOBS)
+
+mutate: $(STAMPS)/test ## break each rule of the protocol; the tests must notice (many minutes)
+	$(BIN)/python scripts/mutate.py --jobs $(FUZZ_JOBS)
 
 bench: $(STAMPS)/run ## run the benchmarks one after another
 	@for script in scripts/bench/bench_*.py; do \

@@ -118,7 +118,7 @@ class LocalWorkers:
         It could be carried on while its worker is deserved, but its parent may be gone by now,
         and then it would look for a PE for ever.
         """
-        return request.epoch < self._epoch() or self.is_obsolete(request)
+        return request.epoch < self._epoch()
 
     def fail(self, request: Request) -> None:
         """Tell the parent that a request is void."""

@@ -1,18 +1,29 @@
-"""How long things take in a simulated cluster."""
+"""How long things take in a simulated cluster: from one random stream, or each from its own hash.
+
+`RandomDelays` draw one number after the other: simple, and fit for scripts. With
+`HashedDelays` the n-th message between two ranks takes a time that follows from the seed,
+the two ranks and n alone. So a plan from which something is left out keeps the delays of
+everything else, which is what makes shrinking a failure possible (`shrink.py`).
+"""
 
 from __future__ import annotations
 
+import math
 import random
-from typing import Protocol
+from collections.abc import Collection
+from enum import Enum
+from typing import NamedTuple, Protocol
 
 import msgspec
 
+_MASK = 2**64 - 1
+
 
 class Delays(Protocol):
-    """Seconds that messages, process starts and fetches of descriptions take, drawn one by one.
+    """How long each message, process start and fetch of a description takes, in seconds.
 
     `handling_s` is the time that a PE's event loop is busy with one message (or tick), and
-    `sending_s` what each message that it sends adds to it: 0 for PEs that are infinitely fast.
+    `sending_s` what each message that it sends adds to it.
     """
 
     @property
@@ -48,25 +59,110 @@ class InfinitelyFast:
 
 
 class DelayRanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranges of uniformly random delays in seconds."""
+    """The shortest and the longest of each kind, in seconds.
+
+    With `skew` 1 all delays between are equally likely; with a larger one most are short.
+    """
 
     message_s: tuple[float, float] = (20e-6, 500e-6)
     process_start_s: tuple[float, float] = (0.5e-3, 3e-3)
     fetch_s: tuple[float, float] = (50e-6, 2e-3)
+    skew: float = 1.0
 
 
 class RandomDelays(InfinitelyFast):
-    """Uniform delays from one seeded stream."""
+    """Uniformly random delays from one stream."""
 
-    def __init__(self, seed: int, ranges: DelayRanges | None = None) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        message_s: tuple[float, float] = DelayRanges().message_s,
+        process_start_s: tuple[float, float] = DelayRanges().process_start_s,
+        fetch_s: tuple[float, float] = DelayRanges().fetch_s,
+    ) -> None:
         self._random = random.Random(seed)
-        self._ranges = ranges or DelayRanges()
+        self._message_s = message_s
+        self._process_start_s = process_start_s
+        self._fetch_s = fetch_s
 
     def message_s(self, source: int, dest: int) -> float:
-        return self._random.uniform(*self._ranges.message_s)
+        return self._random.uniform(*self._message_s)
 
     def process_start_s(self, rank: int) -> float:
-        return self._random.uniform(*self._ranges.process_start_s)
+        return self._random.uniform(*self._process_start_s)
 
     def fetch_s(self, rank: int) -> float:
-        return self._random.uniform(*self._ranges.fetch_s)
+        return self._random.uniform(*self._fetch_s)
+
+
+class What(Enum):
+    """What takes time."""
+
+    MESSAGE = "message"
+    START = "start"
+    FETCH = "fetch"
+
+
+class Delayed(NamedTuple):
+    """Number `number` of its kind between these ranks (a start or a fetch is at one rank)."""
+
+    what: What
+    source: int
+    dest: int
+    number: int
+
+
+class HashedDelays(InfinitelyFast):
+    """Each delay follows from the seed and from what is delayed.
+
+    Where `special` is given, all others take the shortest time. `counts` tells what there was.
+    """
+
+    def __init__(self, seed: int, ranges: DelayRanges, special: Collection[Delayed] | None = None) -> None:
+        self._seed = seed
+        self._special = None if special is None else frozenset(special)
+        self._skew = ranges.skew
+        self._ranges = {
+            What.MESSAGE: (1, ranges.message_s),
+            What.START: (2, ranges.process_start_s),
+            What.FETCH: (3, ranges.fetch_s),
+        }
+        self.counts: dict[tuple[What, int, int], int] = {}
+
+    def message_s(self, source: int, dest: int) -> float:
+        return self._next(What.MESSAGE, source, dest)
+
+    def process_start_s(self, rank: int) -> float:
+        return self._next(What.START, rank, rank)
+
+    def fetch_s(self, rank: int) -> float:
+        return self._next(What.FETCH, rank, rank)
+
+    def _next(self, what: What, source: int, dest: int) -> float:
+        number = self.counts.get((what, source, dest), 0)
+        self.counts[what, source, dest] = number + 1
+        return self.delay_s(what, source, dest, number)
+
+    def delay_s(self, what: What, source: int, dest: int, number: int) -> float:
+        """How long this one takes, whether or not it has been yet."""
+        code, (shortest_s, longest_s) = self._ranges[what]
+        if self._special is not None and (what, source, dest, number) not in self._special:
+            return shortest_s
+        share = mixed(self._seed, code, source, dest, number) / 2**64
+        return shortest_s + (longest_s - shortest_s) * math.pow(share, self._skew)
+
+    def all_so_far(self) -> list[Delayed]:
+        """Everything that has been delayed."""
+        return [Delayed(*key, number) for key, count in self.counts.items() for number in range(count)]
+
+
+def mixed(*numbers: int) -> int:
+    """64 bits that look random and follow from these numbers in this order (splitmix64)."""
+    state = 0
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state

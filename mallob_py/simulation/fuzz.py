@@ -1,27 +1,181 @@
-"""Play random scenarios until told to stop; print every failing seed and how to replay it.
+"""Play random plans until told to stop; shrink every kind of failure and print it.
 
 python -m mallob_py.simulation.fuzz --seconds 60        as many seeds as fit
-python -m mallob_py.simulation.fuzz --seed 4711         this one, with its traceback
+python -m mallob_py.simulation.fuzz --seed 4711         this seed: passes, or is shrunk and told
+python -m mallob_py.simulation.fuzz --replay FILE       a shrunk plan, told with its traceback
+
+Each seed is played twice: whole, and cut off at a random deed, after which the cluster must
+come to rest in time (`scenario.py`).
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
+import queue
+import signal
+import sys
 import time
-import traceback
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
-from mallob_py.simulation.scenario import Scenario
+import msgspec
+
+from mallob_py.simulation.delays import mixed
+from mallob_py.simulation.failure import Failure, failure_of
+from mallob_py.simulation.plan import Plan, draw_plan, from_json, to_json
+from mallob_py.simulation.schedule import schedule_of
+from mallob_py.simulation.shrink import shrink
+
+_BATCH = 4
+_FAILURES_MAX = 10
+_PROGRESS_EVERY_S = 5.0
+_COMMAND = "python -m mallob_py.simulation.fuzz"
 
 
-def play(seed: int) -> str | None:
-    """Run one seed; the failure's text, or None."""
-    try:
-        Scenario(seed).run()
-    except Exception:
-        return traceback.format_exc(limit=-6)
+class Found(msgspec.Struct, frozen=True):
+    """A seed that fails, and the plan of it that does."""
+
+    plan: Plan
+    failure: Failure
+
+
+def plans_of(seed: int) -> Iterator[Plan]:
+    """The whole plan of a seed, and the same without any news after some deed."""
+    plan = draw_plan(seed)
+    yield plan
+    yield plan.cut_off(1 + mixed(seed) % len(plan.deeds))
+
+
+def play(seed: int) -> Found | None:
+    """The first failure of a seed, if it has any."""
+    for plan in plans_of(seed):
+        if (failure := failure_of(plan)) is not None:
+            return Found(plan, failure)
     return None
+
+
+def tell(found: Found, folder: Path, seconds_max: float) -> str:
+    """Shrink a failure, write the small plan to a file and describe it."""
+    shrunk = shrink(found.plan, found.failure, seconds_max)
+    path = folder / f"failure_{found.plan.seed}.json"
+    path.write_bytes(to_json(shrunk.plan))
+    return "\n".join(
+        [
+            f"== seed {found.plan.seed} fails: {shrunk.failure.kind}",
+            shrunk.failure.text.rstrip(),
+            f"-- the smallest of {shrunk.tried} plans: {len(found.plan.deeds)} deeds on {found.plan.size} PEs"
+            f" became {len(shrunk.plan.deeds)} on {shrunk.plan.size}",
+            schedule_of(shrunk.plan),
+            f"replay: {_COMMAND} --replay {path}",
+            f"from the seed: {_COMMAND} --seed {found.plan.seed}",
+        ]
+    )
+
+
+class _Fuzz:
+    """Seeds on all cores; failures of a new kind are shrunk on one of them meanwhile."""
+
+    def __init__(self, pool: Any, options: argparse.Namespace) -> None:
+        self._pool = pool
+        self._options = options
+        self._results: queue.Queue[list[Found | None] | str | BaseException] = queue.Queue()
+        self._under_way = 0
+        self._kinds: set[str] = set()
+        self._began_s = self._told_s = time.monotonic()
+        self.next_seed: int = options.first
+        self.played = 0
+        self.failed = 0
+
+    def run(self) -> None:
+        """Until the time is over or there are many failures; what is under way is waited for."""
+        deadline_s = self._began_s + self._options.seconds
+        while True:
+            goes_on = time.monotonic() < deadline_s and self.failed < _FAILURES_MAX
+            while goes_on and self._under_way < 2 * self._options.jobs:
+                self._start(_play_all, range(self.next_seed, self.next_seed + _BATCH))
+                self.next_seed += _BATCH
+            if not self._under_way:
+                return
+            with suppress(queue.Empty):
+                self._take(self._results.get(timeout=1.0))
+            self._tell_progress()
+
+    def _start(self, work: Any, *arguments: Any) -> None:
+        self._under_way += 1
+        self._pool.apply_async(work, arguments, callback=self._results.put, error_callback=self._results.put)
+
+    def _take(self, result: list[Found | None] | str | BaseException) -> None:
+        self._under_way -= 1
+        if isinstance(result, BaseException):
+            raise result
+        if isinstance(result, str):
+            print(f"\n{result}\n", flush=True)
+            return
+        self.played += len(result)
+        for found in result:
+            if found is None:
+                continue
+            self.failed += 1
+            if found.failure.kind in self._kinds:
+                print(f"seed {found.plan.seed} fails in the same way: {found.failure.kind}", flush=True)
+            else:
+                self._kinds.add(found.failure.kind)
+                print(f"seed {found.plan.seed} fails, shrinking: {found.failure.kind}", flush=True)
+                self._start(tell, found, self._options.folder, self._options.shrink_seconds)
+
+    def _tell_progress(self) -> None:
+        now = time.monotonic()
+        if now - self._told_s >= _PROGRESS_EVERY_S:
+            self._told_s = now
+            print(self.summary(), flush=True)
+
+    def summary(self) -> str:
+        rate = self.played / max(1e-9, time.monotonic() - self._began_s)
+        return f"{self.played} seeds from {self._options.first} on, {rate:.0f}/s, {self.failed} failed"
+
+
+def _play_all(seeds: range) -> list[Found | None]:
+    return [play(seed) for seed in seeds]
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def fuzz(options: argparse.Namespace) -> int:
+    """Random seeds, in parallel; 1 if any of them fails."""
+    with multiprocessing.Pool(options.jobs, _leave_interrupts_to_the_parent) as pool:
+        fuzzing = _Fuzz(pool, options)
+        try:
+            fuzzing.run()
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+    print(fuzzing.summary())
+    return 1 if fuzzing.failed else 0
+
+
+def replay_seed(seed: int, folder: Path, shrink_seconds: float) -> int:
+    """Play one seed and tell its failure, shrunk."""
+    found = play(seed)
+    if found is None:
+        print(f"seed {seed}: all invariants hold")
+        return 0
+    print(tell(found, folder, shrink_seconds))
+    return 1
+
+
+def replay_file(path: Path) -> int:
+    """Play a plan from a file and tell what happens in it."""
+    plan = from_json(path.read_bytes())
+    print(schedule_of(plan))
+    failure = failure_of(plan)
+    if failure is not None:
+        print(failure.text)
+    return 0 if failure is None else 1
 
 
 def main() -> int:
@@ -29,27 +183,18 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="stop after this time")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--first", type=int, default=0, help="seed to begin with")
-    parser.add_argument("--seed", type=int, help="replay this one seed")
+    parser.add_argument("--seed", type=int, help="play this one seed")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="play the plan in this file")
+    parser.add_argument("--folder", type=Path, default=Path(), help="where shrunk plans are written")
+    parser.add_argument("--shrink-seconds", type=float, default=60.0, help="for each kind of failure")
     options = parser.parse_args()
+    if options.replay is not None:
+        return replay_file(options.replay)
     if options.seed is not None:
-        Scenario(options.seed).run()
-        print(f"seed {options.seed}: all invariants hold")
-        return 0
-    deadline = time.monotonic() + options.seconds
-    seed, played, failures = options.first, 0, 0
-    batch = 8 * (os.cpu_count() or 1)
-    with ProcessPoolExecutor() as pool:
-        while time.monotonic() < deadline and failures < 10:
-            seeds = range(seed, seed + batch)
-            for tried, failure in zip(seeds, pool.map(play, seeds), strict=True):
-                played += 1
-                if failure is not None:
-                    failures += 1
-                    print(f"{failure}\nreplay: python -m mallob_py.simulation.fuzz --seed {tried}\n")
-            seed += batch
-    print(f"{played} seeds from {options.first} on, {failures} failed")
-    return 1 if failures else 0
+        return replay_seed(options.seed, options.folder, options.shrink_seconds)
+    return fuzz(options)
 
 
 if __name__ == "__main__":

@@ -1,137 +1,142 @@
-"""A random life of a cluster, all of it from one seed: sizes, settings, users and mishaps."""
+"""Playing a plan: all its deeds, the invariants at each rest, and rest in time after the last news.
+
+Fairness is promised for a cluster that hears no further news: within so many rounds of
+messages it must be at rest, and at rest it must be as `check.py` says. News are the deeds of
+the plan and the ends of jobs that reach their limits.
+"""
 
 from __future__ import annotations
 
-import random
+import math
 from functools import partial
 
-from mallob_py.protocol.config import Config, Matching, Reuse
 from mallob_py.protocol.pe import PE
 from mallob_py.simulation.check import check_invariants
-from mallob_py.simulation.cluster import Action, Cluster
-from mallob_py.simulation.delays import DelayRanges, RandomDelays
-
-_SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 32, 64)
-_LARGE_SIZES = (128, 256)
-#: every so many seeds one large cluster
-_LARGE_EVERY = 50
-#: matcher, random hops, bulk requests; drawn apart from the rest of a seed's choices
-_MATCHERS = (
-    (Matching.PREFIX_SUM, 0, True),
-    (Matching.PREFIX_SUM, 0, True),
-    (Matching.PREFIX_SUM, 0, False),
-    (Matching.PREFIX_SUM, 3, True),
-    (Matching.ROUTING_TREE, 0, True),
-    (Matching.ROUTING_TREE, 0, True),
-    (Matching.ROUTING_TREE, 5, True),
-    (Matching.ROUTING_TREE, -1, True),
+from mallob_py.simulation.cluster import Cluster
+from mallob_py.simulation.delays import HashedDelays
+from mallob_py.simulation.plan import (
+    Answer,
+    AnyDeed,
+    Chat,
+    Crash,
+    Demand,
+    Fail,
+    Interrupt,
+    Plan,
+    Submit,
+    WorkerKey,
 )
+
+#: measured over some thousand seeds, each also cut off at a random deed: at most 5.3
+ROUNDS_PER_BIT = 15
+
+
+def rest_bound_s(plan: Plan) -> float:
+    """How long after the last news a cluster may need to come to rest."""
+    config, delays = plan.config, plan.delays
+    round_s = delays.message_s[1] + config.balancing_delay_s + config.matching_delay_s
+    once_s = (
+        delays.process_start_s[1]
+        + delays.fetch_s[1]
+        + config.reuse_patience_s
+        + config.growth_delay_s
+        + config.unannounced_max_s
+    )
+    return ROUNDS_PER_BIT * (round_s * math.log2(plan.size + 1) + once_s)
 
 
 class Scenario:
-    """One random run: jobs arrive, change their demand, answer, crash, are interrupted or time out."""
+    """One life of a cluster."""
 
-    def __init__(self, seed: int) -> None:
-        self._random = choose = random.Random(f"scenario {seed}")
-        matcher, random_hops, bulk_requests = random.Random(f"matcher {seed}").choice(_MATCHERS)
-        sizes = _LARGE_SIZES if seed % _LARGE_EVERY == _LARGE_EVERY - 1 else _SIZES
-        size = choose.choice(sizes)
-        longest_s = choose.choice((0.1e-3, 1e-3, 20e-3))
-        self.cluster = Cluster(
-            size,
-            seed,
-            Config(
-                reuse=choose.choice(list(Reuse)),
-                job_cache=choose.choice((0, 1, 4)),
-                balancing_delay_s=choose.choice((0.0, 0.001, 0.01)),
-                matching_delay_s=choose.choice((0.0, 0.0003, 0.005)),
-                reuse_patience_s=choose.choice((0.0005, 0.005, 0.05)),
-                matcher=matcher,
-                random_hops=random_hops,
-                bulk_requests=bulk_requests,
-            ),
-            RandomDelays(
-                seed,
-                DelayRanges(
-                    message_s=(1e-5, longest_s), process_start_s=(0.0, longest_s), fetch_s=(0.0, longest_s)
-                ),
-            ),
-        )
-        self._span_s = choose.choice((0.01, 0.1, 1.0))
-        self._clients = [choose.randrange(size) for _ in range(choose.choice((1, 1, 2, 4)))]
-        for job in range(1, choose.choice((1, 3, 10, 40)) + 1):
-            self.cluster.at(choose.uniform(0, self._span_s), partial(self._submit, job))
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.delays = HashedDelays(plan.seed, plan.delays, plan.special)
+        self.cluster = Cluster(plan.size, plan.seed, plan.config, self.delays)
+        #: the longest that the cluster has taken to rest, as a part of what it may
+        self.slowest = 0.0
+        for deed in plan.deeds:
+            self.cluster.at(deed.at_s, partial(self._do, deed))
 
     def run(self) -> None:
         """Play everything that was planned, checking at each rest; then end all jobs and check again."""
-        cluster = self.cluster
-        cluster.run(until_s=3 * self._span_s, on_quiescent=check_invariants)
-        cluster.settle(within_s=60.0)
-        check_invariants(cluster)
+        cluster, plan = self.cluster, self.plan
+        cluster.run(until_s=plan.last_deed_s, on_quiescent=check_invariants)
+        self._rest()
+        cluster.run(until_s=3 * plan.span_s, on_quiescent=check_invariants)
+        self._rest()
         for pe in cluster.pes:
             for job in list(pe.client.jobs):
                 cluster.interrupt(job)
-        cluster.settle(within_s=60.0)
-        check_invariants(cluster)
+        self._rest()
         assert not cluster.processes, "processes outlive all jobs"
 
-    def _submit(self, job: int) -> None:
-        choose = self._random
-        self.cluster.submit(
-            job,
-            choose.choice(self._clients),
-            priority=choose.choice((0.01, 0.5, 1.0, 1.0, 3.0)),
-            max_demand=choose.choice((0, 0, 1, 2, 5)),
-            wallclock_limit_s=choose.choice((0.0, 0.0, self._span_s / 3)),
-            cpu_limit_s=choose.choice((0.0, 0.0, self._span_s)),
-        )
-        for _ in range(choose.choice((0, 1, 3))):
-            deed = choose.choice((self._demand, self._crash, self._chat, self._chat))
-            self._soon(partial(deed, job))
-        self._soon(partial(choose.choice((self._answer, self._answer, self._fail, self._interrupt)), job))
+    def _rest(self) -> None:
+        """No deeds from now on: the cluster must come to rest in time, and be fair then."""
+        cluster, bound_s = self.cluster, rest_bound_s(self.plan)
+        news_s = cluster.now
+        live = len(cluster.submitted) - len(cluster.ended)
+        cluster.settle(within_s=bound_s * (1 + live))
+        for at_s, _, event, _ in reversed(cluster.logs):
+            if at_s < news_s:
+                break
+            if event == "ended":
+                news_s = at_s
+                break
+        took_s = cluster.now - news_s
+        self.slowest = max(self.slowest, took_s / bound_s)
+        assert took_s <= bound_s, f"no rest within {bound_s:.3f} s (seed {self.plan.seed})"
+        check_invariants(cluster)
 
-    def _soon(self, deed: Action) -> None:
-        self.cluster.at(self.cluster.now + self._random.uniform(0, self._span_s), deed)
+    # --- deeds ----------------------------------------------------------------------------
 
-    def _any_worker(self, job: int) -> tuple[int, int] | None:
-        running = self.cluster.running(job)
-        return self._random.choice(running) if running else None
-
-    def _answer(self, job: int) -> None:
-        if (key := self._any_worker(job)) is not None:
-            now = self.cluster.now
-            self.cluster.call(key[0], lambda pe: pe.worker_found_result(key[1], b"result", now))
-
-    def _fail(self, job: int) -> None:
-        if (key := self._any_worker(job)) is not None:
-            now = self.cluster.now
-            self.cluster.call(key[0], lambda pe: pe.worker_failed(key[1], "an error", now))
-
-    def _interrupt(self, job: int) -> None:
-        self.cluster.interrupt(job)
-
-    def _crash(self, job: int) -> None:
-        """A process dies, running or stopped."""
-        keys = sorted(key for key, process in self.cluster.processes.items() if process.job == job)
-        if keys:
-            rank, worker = self._random.choice(keys)
-            now = self.cluster.now
-            del self.cluster.processes[rank, worker]
-            self.cluster.call(rank, lambda pe: pe.worker_crashed(worker, "killed by signal 9", now))
-
-    def _demand(self, job: int) -> None:
-        if running := self.cluster.running(job):
-            rank, worker = running[0]
-            demand, now = self._random.randint(1, self.cluster.size), self.cluster.now
-            self.cluster.call(rank, lambda pe: pe.worker_demands(worker, demand, now))
-
-    def _chat(self, job: int) -> None:
-        if (key := self._any_worker(job)) is None:
+    def _do(self, deed: AnyDeed) -> None:
+        """Do what is planned if its job is there and has a worker for it."""
+        cluster, now = self.cluster, self.cluster.now
+        if isinstance(deed, Submit):
+            cluster.submit(
+                deed.job,
+                deed.rank,
+                priority=deed.priority,
+                max_demand=deed.max_demand,
+                wallclock_limit_s=deed.wallclock_limit_s,
+                cpu_limit_s=deed.cpu_limit_s,
+            )
             return
-        rank, worker = key
+        if deed.job not in cluster.submitted:
+            return
+        if isinstance(deed, Interrupt):
+            cluster.interrupt(deed.job)
+        elif (worker := self._worker_for(deed)) is not None:
+            rank, number = worker
+            if isinstance(deed, Crash):
+                del cluster.processes[worker]
+            cluster.call(rank, lambda pe: _tell(pe, deed, number, now))
 
-        def say(pe: PE) -> None:
-            pe.worker_sends_to_children(worker, b"down", self.cluster.now)
-            pe.worker_sends_to_parent(worker, b"up", self.cluster.now)
+    def _worker_for(self, deed: AnyDeed) -> WorkerKey | None:
+        cluster = self.cluster
+        match deed:
+            case Demand():
+                return next(iter(cluster.running(deed.job)), None)
+            case Crash():
+                keys = (key for key, process in cluster.processes.items() if process.job == deed.job)
+                return self.plan.pick(deed, keys)
+            case _:
+                return self.plan.pick(deed, cluster.running(deed.job))
 
-        self.cluster.call(rank, say)
+
+def _tell(pe: PE, deed: AnyDeed, worker: int, now: float) -> None:
+    """What the PE hears of a deed of this worker's process."""
+    match deed:
+        case Demand():
+            pe.worker_demands(worker, deed.workers, now)
+        case Crash():
+            pe.worker_crashed(worker, "killed by signal 9", now)
+        case Chat():
+            pe.worker_sends_to_children(worker, b"down", now)
+            pe.worker_sends_to_parent(worker, b"up", now)
+        case Answer():
+            pe.worker_found_result(worker, b"result", now)
+        case Fail():
+            pe.worker_failed(worker, "an error", now)
+        case _:
+            raise AssertionError(f"{type(deed).__name__} is no deed of a worker")

@@ -15,7 +15,7 @@ import pytest
 from mallob_py.protocol.config import Config, Matching, Reuse
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
-from mallob_py.simulation.delays import DelayRanges, RandomDelays
+from mallob_py.simulation.delays import RandomDelays
 
 _HOP_S = 0.001
 #: measured over all sizes and kinds of reuse below: at most 12.3
@@ -39,10 +39,7 @@ def _cluster(
             reuse_patience_s=4 * _HOP_S,
             growth_delay_s=0.0,
         ),
-        RandomDelays(
-            seed,
-            DelayRanges(message_s=(_HOP_S, _HOP_S), process_start_s=(0.0, 0.0), fetch_s=(0.0, 0.0)),
-        ),
+        RandomDelays(seed, message_s=(_HOP_S, _HOP_S), process_start_s=(0.0, 0.0), fetch_s=(0.0, 0.0)),
     )
 
 

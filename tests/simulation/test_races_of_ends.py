@@ -37,7 +37,7 @@ from mallob_py.protocol.messages import (
     ResultFound,
 )
 from mallob_py.simulation.cluster import Cluster
-from mallob_py.simulation.delays import DelayRanges, RandomDelays
+from mallob_py.simulation.delays import RandomDelays
 
 # --- 9: termination ---------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ def test_race_9_a_second_interrupt_is_harmless() -> None:
 
 
 def test_race_11_a_description_that_arrives_after_its_worker_was_pruned_starts_nothing() -> None:
-    cluster = Cluster(4, 0, Config(), RandomDelays(0, DelayRanges(fetch_s=(0.04, 0.04))))
+    cluster = Cluster(4, 0, Config(), RandomDelays(0, fetch_s=(0.04, 0.04)))
     cluster.submit(2)
     while 3 not in places(cluster, 2):
         play(cluster, 0.005)
@@ -125,7 +125,7 @@ def test_race_11_a_description_that_arrives_after_its_worker_was_pruned_starts_n
 
 def test_race_11_a_description_that_arrives_twice_starts_one_process() -> None:
     """The worker has left and come back while the first fetch was under way."""
-    cluster = Cluster(2, 0, Config(), RandomDelays(0, DelayRanges(fetch_s=(0.04, 0.04))))
+    cluster = Cluster(2, 0, Config(), RandomDelays(0, fetch_s=(0.04, 0.04)))
     cluster.submit(2)
     while 1 not in places(cluster, 2):
         play(cluster, 0.005)
@@ -144,7 +144,7 @@ def test_race_11_a_description_that_arrives_twice_starts_one_process() -> None:
 
 
 def test_race_11_a_job_whose_description_never_arrives_can_be_interrupted() -> None:
-    cluster = Cluster(4, 0, Config(), RandomDelays(0, DelayRanges(fetch_s=(1e6, 1e6))))
+    cluster = Cluster(4, 0, Config(), RandomDelays(0, fetch_s=(1e6, 1e6)))
     cluster.submit(2)
     play(cluster, 1.0)
     assert not cluster.processes

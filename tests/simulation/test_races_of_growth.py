@@ -41,6 +41,7 @@ from mallob_py.protocol.messages import (
     ChildLeft,
     Denied,
     Epoch,
+    Events,
     Grant,
     Message,
     Offer,
@@ -53,6 +54,7 @@ from mallob_py.protocol.messages import (
     VoidToken,
 )
 from mallob_py.protocol.pe import PE
+from mallob_py.simulation.plan import draw_plan
 from mallob_py.simulation.scenario import Scenario
 
 # --- 1: newer and older epochs --------------------------------------------------------------------
@@ -94,9 +96,9 @@ def _parked_in_lives(monkeypatch: pytest.MonkeyPatch, *matchers: tuple[Matching,
 
     monkeypatch.setattr(PE, "_park", spy)
     for seed in range(1000, 1080):
-        scenario = Scenario(seed)
-        if (scenario.cluster.config.matcher, scenario.cluster.config.random_hops) in matchers:
-            scenario.run()
+        plan = draw_plan(seed)
+        if (plan.config.matcher, plan.config.random_hops) in matchers:
+            Scenario(plan).run()
     assert parked, "the seeds are too tame"
     return parked
 
@@ -335,7 +337,7 @@ def test_race_5_whoever_is_asked_to_adopt_is_never_busy(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(LocalWorkers, "receive_adopt", spy)
     for seed in range(2000, 2040):
-        Scenario(seed).run()
+        Scenario(draw_plan(seed)).run()
     assert len(adoptions) > 100
     assert all(adoptions)
 
@@ -468,6 +470,30 @@ def test_a_request_without_a_taker_does_not_look_for_one_for_ever_when_its_worke
 
 
 @told_with_luck
+def test_a_request_without_a_taker_goes_back_to_its_parent_in_the_next_epoch(seed: int) -> None:
+    """It is carried on only as long as its parent certainly is there; all PEs are busy meanwhile."""
+    cluster, rank, late_grant = _pe_takes_its_own_job_while_its_token_is_granted(seed)
+    late_news = hold_kind(cluster, Events, source=rank)
+    idle = [place for place in range(8) if is_idle(cluster, place)]
+    needs(len(idle) == 1 and not tree_children(cluster, idle[0]))
+    more_late_news = hold_kind(cluster, Events, source=idle[0])
+    cluster.submit(3, idle[0], max_demand=1)
+    needs(places(cluster, 3) == {0: idle[0]})
+    late_grant.release()
+    play(cluster)
+    carriers = [pe.rank for pe in cluster.pes if not pe.matcher.is_at_rest()]
+    needs(len(carriers) == 1 and not volume(cluster, 2) and not volume(cluster, 3))
+    (missing,) = set(range(7)) - set(places(cluster, 1))
+    needs(places(cluster, 1)[(missing - 1) // 2] != carriers[0])
+    failures = watch(cluster, RequestFailed)
+    late_news.release()
+    more_late_news.release()
+    rest(cluster)
+    assert (carriers[0], missing) in [(source, message.index) for source, _, message in failures]
+    assert (volume(cluster, 1), volume(cluster, 2), volume(cluster, 3)) == (6, 1, 1)
+
+
+@told_with_luck
 def test_a_failure_that_overtakes_the_adoption_of_the_parent_to_be_is_not_lost(seed: int) -> None:
     cluster = lively(16, seed, reuse=Reuse.NONE)
     late_parent = hold_kind(cluster, Adopt, index=1)
@@ -532,3 +558,54 @@ def test_a_child_whose_parent_to_be_declines_is_sent_away(seed: int) -> None:
     late_epochs.release()
     rest(cluster)
     assert set(places(cluster, 1)) == {0}
+
+
+@told_with_luck
+def test_race_6_a_failure_of_a_newer_epoch_waits_until_its_receiver_has_that_epoch(seed: int) -> None:
+    """Else the parent would ask in its old epoch again and again, and be told no each time."""
+    cluster = lively(16, seed)
+    late_child = hold_kind(cluster, Adopt, index=3)
+    cluster.submit(1, seed % 16, max_demand=4)
+    play(cluster)
+    needs(only(late_child, Adopt) and 1 in places(cluster, 1))
+    ((_, child, _),) = late_child.messages
+    parent = places(cluster, 1)[1]
+    needs(tree_parent(cluster, parent) not in (None, child) and not tree_children(cluster, parent))
+    late_epochs = hold_kind(cluster, Epoch, dest=parent)
+    demand(cluster, 1, 2)
+    play(cluster)
+    needs(only(late_child, Adopt) and only(late_epochs, Epoch))
+    failures, asked = watch(cluster, RequestFailed), watch(cluster, Supply)
+    late_child.release()
+    play(cluster)
+    assert [dest for _, dest, _ in failures] == [parent]
+    assert parent not in [source for source, _, _ in asked]
+    late_epochs.release()
+    rest(cluster)
+    assert set(places(cluster, 1)) == {0, 1}
+
+
+@told_with_luck
+def test_race_2_a_parent_keeps_a_child_that_came_later_than_an_epoch_without_room_for_it(seed: int) -> None:
+    """The parent accepts ahead of two epochs: one without room for the child, one with room again."""
+    cluster = lively(16, seed, reuse=Reuse.NONE)
+    late_child = hold_kind(cluster, Adopt, index=3)
+    cluster.submit(1, seed % 16, max_demand=4)
+    play(cluster)
+    needs(only(late_child, Adopt) and 1 in places(cluster, 1))
+    ((_, child, _),) = late_child.messages
+    parent = places(cluster, 1)[1]
+    needs(tree_parent(cluster, parent) not in (None, child) and not tree_children(cluster, parent))
+    late_epochs = hold_kind(cluster, Epoch, dest=parent)
+    for workers in (2, 4):
+        demand(cluster, 1, workers)
+        play(cluster)
+    needs(only(late_child, Adopt))
+    late_child.release()
+    play(cluster)
+    needs(not is_idle(cluster, child) and active(cluster, child).accepted_epoch is not None)
+    number = active(cluster, child).number
+    late_epochs.release()
+    rest(cluster)
+    assert places(cluster, 1)[3] == child
+    assert active(cluster, child).number == number

@@ -1,0 +1,178 @@
+"""A life of a cluster as data: its size, its settings, and what its users and processes do when.
+
+`draw_plan` makes one from a seed. A plan can be written to JSON, cut off, thinned out and
+played again (`scenario.py`); playing it is deterministic. A deed that needs some worker picks
+it by a hash of its own number, so that it does the same when other deeds are left out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from mallob_py.protocol.config import Config, Matching, Reuse
+from mallob_py.simulation.delays import Delayed, DelayRanges, mixed
+
+_SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 32, 64)
+_LARGE_SIZES = (128, 256)
+#: every so many seeds one large cluster
+_LARGE_EVERY = 50
+_NUMBERS_PER_JOB = 10
+#: matcher, random hops, bulk requests
+_MATCHERS = (
+    (Matching.PREFIX_SUM, 0, True),
+    (Matching.PREFIX_SUM, 0, True),
+    (Matching.PREFIX_SUM, 0, False),
+    (Matching.PREFIX_SUM, 3, True),
+    (Matching.ROUTING_TREE, 0, True),
+    (Matching.ROUTING_TREE, 0, True),
+    (Matching.ROUTING_TREE, 5, True),
+    (Matching.ROUTING_TREE, -1, True),
+)
+
+#: rank and number of a worker
+WorkerKey: TypeAlias = tuple[int, int]
+
+
+class Deed(msgspec.Struct, frozen=True, kw_only=True, tag_field="deed"):
+    """Something that happens to a job at a time. `number` stays with the deed for life."""
+
+    number: int
+    at_s: float
+    job: int
+
+
+class Submit(Deed, frozen=True, kw_only=True, tag="submit"):
+    """A user brings the job to a rank. 0 means no limit."""
+
+    rank: int
+    priority: float = 1.0
+    max_demand: int = 0
+    wallclock_limit_s: float = 0.0
+    cpu_limit_s: float = 0.0
+
+
+class Demand(Deed, frozen=True, kw_only=True, tag="demand"):
+    """The application at the root wants so many workers."""
+
+    workers: int
+
+
+class Crash(Deed, frozen=True, kw_only=True, tag="crash"):
+    """A process of the job dies, running or stopped."""
+
+
+class Chat(Deed, frozen=True, kw_only=True, tag="chat"):
+    """A running worker sends bytes to its parent and to its children."""
+
+
+class Answer(Deed, frozen=True, kw_only=True, tag="answer"):
+    """A running worker finds a result."""
+
+
+class Fail(Deed, frozen=True, kw_only=True, tag="fail"):
+    """A running worker raises an error."""
+
+
+class Interrupt(Deed, frozen=True, kw_only=True, tag="interrupt"):
+    """The user does not want the job any more."""
+
+
+AnyDeed: TypeAlias = Submit | Demand | Crash | Chat | Answer | Fail | Interrupt
+
+
+_Kind: TypeAlias = Callable[..., AnyDeed]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a life follows from. With `special`, only these things are not as quick as can be."""
+
+    seed: int
+    size: int
+    config: Config
+    delays: DelayRanges
+    span_s: float
+    deeds: tuple[AnyDeed, ...]
+    special: tuple[Delayed, ...] | None = None
+
+    def pick(self, deed: Deed, workers: Iterable[WorkerKey]) -> WorkerKey | None:
+        """One of these: the choice for a deed changes only if the chosen one is not there."""
+        return min(workers, key=lambda worker: mixed(self.seed, deed.number, *worker), default=None)
+
+    def cut_off(self, count: int) -> Plan:
+        """The first so many deeds, and no further news."""
+        return msgspec.structs.replace(self, deeds=self.deeds[:count])
+
+    @property
+    def last_deed_s(self) -> float:
+        return self.deeds[-1].at_s if self.deeds else 0.0
+
+
+def to_json(plan: Plan) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
+
+
+def from_json(text: bytes) -> Plan:
+    return msgspec.json.decode(text, type=Plan)
+
+
+def draw_plan(seed: int) -> Plan:
+    """Jobs arrive, change their demand, answer, crash, are interrupted or reach their limits."""
+    choose = random.Random(f"plan {seed}")
+    sizes = _LARGE_SIZES if seed % _LARGE_EVERY == _LARGE_EVERY - 1 else _SIZES
+    size = choose.choice(sizes)
+    longest_s = choose.choice((0.1e-3, 1e-3, 20e-3))
+    span_s = choose.choice((0.01, 0.1, 1.0))
+    matcher, random_hops, bulk_requests = choose.choice(_MATCHERS)
+    config = Config(
+        reuse=choose.choice(list(Reuse)),
+        job_cache=choose.choice((0, 1, 4)),
+        balancing_delay_s=choose.choice((0.0, 0.001, 0.01)),
+        matching_delay_s=choose.choice((0.0, 0.0003, 0.005)),
+        reuse_patience_s=choose.choice((0.0005, 0.005, 0.05)),
+        matcher=matcher,
+        random_hops=random_hops,
+        bulk_requests=bulk_requests,
+    )
+    delays = DelayRanges(
+        message_s=(1e-5, longest_s),
+        process_start_s=(0.0, longest_s),
+        fetch_s=(0.0, longest_s),
+        skew=choose.choice((1.0, 1.0, 8.0)),
+    )
+    clients = [choose.randrange(size) for _ in range(choose.choice((1, 1, 2, 4)))]
+    deeds: list[AnyDeed] = []
+    for job in range(1, choose.choice((1, 3, 10, 40)) + 1):
+        deeds += _draw_deeds(choose, job, size, span_s, clients)
+    deeds.sort(key=lambda deed: deed.at_s)
+    return Plan(seed=seed, size=size, config=config, delays=delays, span_s=span_s, deeds=tuple(deeds))
+
+
+def _draw_deeds(
+    choose: random.Random, job: int, size: int, span_s: float, clients: Sequence[int]
+) -> list[AnyDeed]:
+    """What happens to one job: its submission, some mishaps, most often an end."""
+    submission = Submit(
+        number=_NUMBERS_PER_JOB * job,
+        at_s=choose.uniform(0, span_s),
+        job=job,
+        rank=choose.choice(clients),
+        priority=choose.choice((0.01, 0.5, 1.0, 1.0, 3.0)),
+        max_demand=choose.choice((0, 0, 1, 2, 5)),
+        wallclock_limit_s=choose.choice((0.0, 0.0, span_s / 3)),
+        cpu_limit_s=choose.choice((0.0, 0.0, span_s)),
+    )
+    mishaps: tuple[_Kind, ...] = (Demand, Crash, Chat, Chat)
+    ends: tuple[_Kind, ...] = (Answer, Answer, Fail, Interrupt)
+    kinds = [choose.choice(mishaps) for _ in range(choose.choice((0, 1, 3)))] + [choose.choice(ends)]
+    deeds: list[AnyDeed] = [submission]
+    for number, kind in enumerate(kinds, submission.number + 1):
+        at_s = submission.at_s + choose.uniform(0, span_s)
+        if kind is Demand:
+            deeds.append(Demand(number=number, at_s=at_s, job=job, workers=choose.randint(1, size)))
+        else:
+            deeds.append(kind(number=number, at_s=at_s, job=job))
+    return deeds

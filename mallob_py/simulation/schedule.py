@@ -1,0 +1,113 @@
+"""A plan that fails, as something to read: its settings, its deeds and its messages with their times.
+
+Shown are the messages that a shrunk plan does not deliver as quickly as can be, since these are
+the race, and the last messages before the failure.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.messages import AnyMessage
+from mallob_py.simulation.delays import Delayed, What
+from mallob_py.simulation.failure import Failure, failure_in
+from mallob_py.simulation.plan import AnyDeed, Plan
+from mallob_py.simulation.scenario import Scenario
+
+_DELIVERIES_SHOWN = 40
+_WIDTH_MAX = 150
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """One message on its way."""
+
+    at_s: float
+    arrives_s: float
+    source: int
+    dest: int
+    number: int
+    message: AnyMessage
+
+    @property
+    def key(self) -> Delayed:
+        return Delayed(What.MESSAGE, self.source, self.dest, self.number)
+
+    def __str__(self) -> str:
+        text = f"{self.at_s:.6f} -> {self.arrives_s:.6f}   {self.source} to {self.dest}: {self.message}"
+        return text if len(text) <= _WIDTH_MAX else text[: _WIDTH_MAX - 3] + "..."
+
+
+class _Tap:
+    """Writes down all messages of a scenario."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._counts: dict[tuple[int, int], int] = {}
+        self._last_s: dict[tuple[int, int], float] = {}
+        self.sent: list[Sent] = []
+        scenario.cluster.hold(self._see)
+
+    def _see(self, source: int, dest: int, message: AnyMessage) -> bool:
+        pair, now = (source, dest), self._scenario.cluster.now
+        number = self._counts.get(pair, 0)
+        self._counts[pair] = number + 1
+        delay_s = self._scenario.delays.delay_s(What.MESSAGE, source, dest, number)
+        arrives_s = self._last_s[pair] = max(now + delay_s, self._last_s.get(pair, 0.0))
+        self.sent.append(Sent(now, arrives_s, source, dest, number, message))
+        return False
+
+
+def schedule_of(plan: Plan) -> str:
+    """Play the plan and tell what happens in it up to its failure."""
+    scenario = Scenario(plan)
+    tap = _Tap(scenario)
+    failure = failure_in(scenario)
+    lines = [_settings(plan), "deeds:", *(f"  {_deed(deed)}" for deed in plan.deeds)]
+    if plan.special is not None:
+        special = set(plan.special)
+        lines.append(f"all takes the shortest time ({_shortest(plan)}) but:")
+        lines += [f"  {each}" for each in tap.sent if each.key in special]
+        lines += [f"  {_elsewhere(scenario, each)}" for each in special if each.what is not What.MESSAGE]
+    delivered = sorted(
+        (each for each in tap.sent if each.arrives_s <= scenario.cluster.now),
+        key=lambda each: each.arrives_s,
+    )
+    lines.append(f"the last of {len(delivered)} deliveries:")
+    lines += [f"  {each}" for each in delivered[-_DELIVERIES_SHOWN:]]
+    lines.append(_end(failure))
+    return "\n".join(lines)
+
+
+def _end(failure: Failure | None) -> str:
+    if failure is None:
+        return "all invariants hold"
+    return f"failure at {failure.at_s:.6f}: {failure.kind}"
+
+
+def _settings(plan: Plan) -> str:
+    default = Config()
+    names = [
+        name for name in Config.__struct_fields__ if getattr(plan.config, name) != getattr(default, name)
+    ]
+    changed = ", ".join(f"{name} {getattr(plan.config, name)}" for name in names)
+    return f"seed {plan.seed}, {plan.size} PEs, settings: {changed or 'all default'}"
+
+
+def _shortest(plan: Plan) -> str:
+    delays = plan.delays
+    return (
+        f"messages {delays.message_s[0]:g} s, starts {delays.process_start_s[0]:g} s, "
+        f"fetches {delays.fetch_s[0]:g} s"
+    )
+
+
+def _deed(deed: AnyDeed) -> str:
+    fields = msgspec.structs.asdict(deed)
+    about = ", ".join(f"{name} {fields[name]}" for name in fields if name not in ("number", "at_s", "job"))
+    return f"{deed.at_s:.6f}   job {deed.job}: {type(deed).__name__.lower()} {about}".rstrip()
+
+
+def _elsewhere(scenario: Scenario, each: Delayed) -> str:
+    delay_s = scenario.delays.delay_s(*each)
+    return f"{each.what.value} number {each.number} on rank {each.source} takes {delay_s:.6f} s"

@@ -1,0 +1,131 @@
+"""Plans are data: they survive a file, can be cut off and thinned out, and play the same again."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from mallob_py.simulation.delays import Delayed, DelayRanges, HashedDelays, RandomDelays, What
+from mallob_py.simulation.plan import Crash, Plan, Submit, draw_plan, from_json, to_json
+from mallob_py.simulation.scenario import Scenario, rest_bound_s
+
+
+def _life(plan: Plan) -> tuple[float, int, list[object]]:
+    scenario = Scenario(plan)
+    scenario.run()
+    return scenario.cluster.now, scenario.cluster.messages_sent, list(scenario.cluster.logs)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_plan_is_the_same_after_a_round_trip_through_json(seed: int) -> None:
+    plan = draw_plan(seed)
+    special = (Delayed(What.MESSAGE, 1, 2, 3), Delayed(What.FETCH, 1, 1, 0))
+    for each in (plan, msgspec.structs.replace(plan, special=special)):
+        assert from_json(to_json(each)) == each
+
+
+@pytest.mark.parametrize("seed", [0, 7, 12])
+def test_a_plan_from_a_file_plays_like_the_plan_it_was_written_from(seed: int) -> None:
+    plan = draw_plan(seed)
+    assert _life(from_json(to_json(plan))) == _life(plan)
+
+
+def test_seeds_draw_every_kind_of_deed_and_every_setting() -> None:
+    plans = [draw_plan(seed) for seed in range(200)]
+    kinds = {type(deed).__name__ for plan in plans for deed in plan.deeds}
+    assert kinds == {"Submit", "Demand", "Crash", "Chat", "Answer", "Fail", "Interrupt"}
+    assert {plan.config.job_cache for plan in plans} == {0, 1, 4}
+    assert len({plan.config.reuse for plan in plans}) == 3
+    assert len({plan.delays.skew for plan in plans}) == 2
+    assert len({plan.delays.message_s for plan in plans}) == 3
+
+
+def test_deeds_are_in_the_order_of_their_times_and_their_numbers_differ() -> None:
+    for seed in range(50):
+        deeds = draw_plan(seed).deeds
+        assert [deed.at_s for deed in deeds] == sorted(deed.at_s for deed in deeds)
+        assert len({deed.number for deed in deeds}) == len(deeds)
+
+
+def test_a_cut_off_plan_begins_like_the_whole_one() -> None:
+    """The same messages are sent until the first deed that is missing."""
+    plan = draw_plan(12)
+    cut = plan.cut_off(len(plan.deeds) // 2)
+    until_s = plan.deeds[len(cut.deeds)].at_s
+    whole, part = Scenario(plan), Scenario(cut)
+    whole.cluster.run(until_s=until_s - 1e-9)
+    part.cluster.run(until_s=until_s - 1e-9)
+    assert whole.cluster.messages_sent == part.cluster.messages_sent > 0
+    assert list(whole.cluster.logs) == list(part.cluster.logs)
+
+
+def test_a_life_can_be_cut_off_after_every_single_deed() -> None:
+    plan = draw_plan(12)
+    assert len(plan.deeds) > 10
+    for count in range(len(plan.deeds)):
+        Scenario(plan.cut_off(count)).run()
+
+
+def test_a_deed_without_its_job_does_nothing() -> None:
+    plan = draw_plan(12)
+    orphans = tuple(deed for deed in plan.deeds if not isinstance(deed, Submit))
+    scenario = Scenario(msgspec.structs.replace(plan, deeds=orphans))
+    scenario.run()
+    assert not scenario.cluster.submitted
+
+
+def test_a_deed_picks_the_same_worker_unless_that_one_is_missing() -> None:
+    plan = draw_plan(1)
+    workers = [(rank, rank % 3) for rank in range(40)]
+    picks = set()
+    for number in range(50):
+        deed = Crash(number=number, at_s=0.0, job=1)
+        pick = plan.pick(deed, workers)
+        assert pick is not None
+        picks.add(pick)
+        others = [worker for worker in workers if worker != pick]
+        assert plan.pick(deed, [*others[::2], pick]) == pick
+        assert plan.pick(deed, others) in others
+    assert len(picks) > 20
+    assert plan.pick(deed, []) is None
+
+
+def test_a_hashed_delay_follows_from_the_pair_of_ranks_and_the_number_alone() -> None:
+    ranges = DelayRanges(message_s=(0.1, 0.2))
+    crowded, lonely = HashedDelays(5, ranges), HashedDelays(5, ranges)
+    delays = []
+    for step in range(30):
+        crowded.message_s(3, step % 4)
+        crowded.fetch_s(2)
+        delays.append(crowded.message_s(1, 2))
+    assert delays == [lonely.message_s(1, 2) for _ in range(30)]
+    assert len(set(delays)) == 30
+    assert all(0.1 <= delay_s <= 0.2 for delay_s in delays)
+    assert delays != [HashedDelays(6, ranges).message_s(1, 2)] * 30
+
+
+def test_only_special_things_take_longer_than_the_shortest_time() -> None:
+    ranges = DelayRanges(message_s=(0.1, 0.2))
+    special = (Delayed(What.MESSAGE, 1, 2, 1),)
+    delays = HashedDelays(5, ranges, special)
+    usual = HashedDelays(5, ranges)
+    usual.message_s(1, 2)
+    assert [delays.message_s(1, 2) for _ in range(3)] == [0.1, usual.message_s(1, 2), 0.1]
+    assert delays.all_so_far() == [Delayed(What.MESSAGE, 1, 2, number) for number in range(3)]
+
+
+def test_random_delays_stay_in_their_ranges() -> None:
+    delays = RandomDelays(3, message_s=(1.0, 2.0), process_start_s=(3.0, 3.0), fetch_s=(4.0, 5.0))
+    assert all(1.0 <= delays.message_s(0, 1) <= 2.0 for _ in range(100))
+    assert delays.process_start_s(0) == 3.0
+    assert 4.0 <= delays.fetch_s(0) <= 5.0
+
+
+def test_a_cluster_that_does_not_rest_in_time_after_its_last_deed_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = draw_plan(12)
+    assert rest_bound_s(plan) > 0
+    monkeypatch.setattr("mallob_py.simulation.scenario.ROUNDS_PER_BIT", 0.01)
+    with pytest.raises(AssertionError, match="no rest within"):
+        Scenario(plan).run()
