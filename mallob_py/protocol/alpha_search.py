@@ -152,9 +152,7 @@ def answer(question: AlphaQuestion, events: Iterable[Event]) -> tuple[AlphaAnswe
             counts[section] += 1
             inside[section][at] = inside[section].get(at, 0) + 1
     return AlphaAnswer(
-        tuple(
-            Section(counts[i], used[i], pack(slopes[i]), _sampled(inside[i])) for i in range(sections)
-        )
+        tuple(Section(counts[i], used[i], pack(slopes[i]), _sampled(inside[i])) for i in range(sections))
     ), active
 
 

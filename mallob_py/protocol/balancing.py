@@ -57,8 +57,7 @@ def local_volumes(size: int) -> VolumeRule:
 class Balancer:
     """One PE's part of the all-reduction, and its image of all jobs.
 
-    `on_epoch(now, ended, changed)` is called after each applied epoch, with the jobs that
-    ended and those whose volume is another than before.
+    `on_epoch(now, ended)` is called after each applied epoch, with the jobs that have ended.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Balancer:
         out: Outbox,
         delay_s: float,
         rule: VolumeRule,
-        on_epoch: Callable[[float, list[int], dict[int, int]], None],
+        on_epoch: Callable[[float, list[int]], None],
     ) -> None:
         self._out = out
         self._place = place_of(out.rank, out.size)
@@ -88,6 +87,11 @@ class Balancer:
     def volumes(self) -> Mapping[int, int]:
         """All volumes above 0 in the present epoch."""
         return self._volumes
+
+    @property
+    def total_volume(self) -> int:
+        """The sum of all volumes in the present epoch."""
+        return sum(self._volumes.values())
 
     def author(self, event: JobEvent) -> None:
         """Publish news of a job whose client is here."""
@@ -117,11 +121,8 @@ class Balancer:
                 ended.append(event.job)
             elif known is None or known.version < event.version:
                 self.jobs[event.job] = event
-        before = self._volumes
-        self._volumes = after = self._rule(self.epoch, self.jobs)
-        changed = {job: volume for job, volume in after.items() if before.get(job, 0) != volume}
-        changed.update((job, 0) for job in before if job not in after and job in self.jobs)
-        self._on_epoch(now, ended, changed)
+        self._volumes = self._rule(self.epoch, self.jobs)
+        self._on_epoch(now, ended)
 
     def flush(self, now: float) -> None:
         """Send what is pending, unless the last send is too recent."""

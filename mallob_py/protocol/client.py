@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mallob_py.protocol.balancing import Balancer, standing
+from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.config import Config
+from mallob_py.protocol.distributed_balancing import AnyBalancer
 from mallob_py.protocol.effects import JobEnded, JobStats, Outcome
 from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.matching import PrefixSumMatcher
@@ -159,7 +160,7 @@ class Client:
         self,
         out: Outbox,
         config: Config,
-        balancer: Balancer,
+        balancer: AnyBalancer,
         matcher: PrefixSumMatcher,
         workers: LocalWorkers,
     ) -> None:
@@ -183,7 +184,7 @@ class Client:
         seats.blob = blob
         record = self.jobs[job] = ClientJob(job, parameters, seats, now, self._config.ageing_s)
         self._out.log("submitted", job=job, priority=parameters.priority, demand=self._demand_max(record))
-        plenty = self._out.size - sum(self._balancer.volumes().values()) - len(self._unseen)
+        plenty = self._out.size - self._balancer.total_volume - len(self._unseen)
         self._unseen.add(job)
         if plenty > 0:
             self._announce_at(record, now + self._config.unannounced_max_s)
@@ -227,16 +228,16 @@ class Client:
         record.announce_at_s = when_s
         self._deadline = None
 
-    def on_epoch(self, now: float, changed: dict[int, int]) -> None:
+    def on_epoch(self, now: float) -> None:
         self._now = now
-        news = {job for job in changed if job in self.jobs}
-        if self._unseen:
-            seen = {job for job in self._unseen if self._balancer.volume(job) is not None}
-            self._unseen -= seen
-            news |= seen
-        for job in sorted(news):
-            record = self.jobs[job]
-            volume = self._balancer.volume(job) or 0
+        for job, record in self.jobs.items():
+            volume = self._balancer.volume(job)
+            if volume is None:
+                continue
+            if job in self._unseen:
+                self._unseen.remove(job)
+            elif volume == record.volume:
+                continue
             record.count(now, self._config.threads)
             record.volume = volume
             record.max_volume = max(record.max_volume, volume)

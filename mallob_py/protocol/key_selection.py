@@ -146,9 +146,7 @@ class KeySelection:
 
     def _inside(self, candidates: Iterable[Key]) -> tuple[Key, ...]:
         low, high = self._low, self._high
-        usable = {
-            key for key in candidates if (low is None or low < key) and (high is None or key < high)
-        }
+        usable = {key for key in candidates if (low is None or low < key) and (high is None or key < high)}
         return tuple(sorted(usable)[:PIVOTS])
 
 

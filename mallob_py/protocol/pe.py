@@ -1,6 +1,7 @@
 """One PE: messages and ticks in, effects out. Here the parts meet.
 
     balancing.py      everybody's image of all jobs and their volumes, epoch by epoch
+                      (or distributed_balancing.py)
     matching.py       finds idle PEs for requests
     local_workers.py  the workers of this PE: adoption, suspension, being parent and child
     client.py         the jobs taken in here, from submission to reply
@@ -20,7 +21,8 @@ from collections import deque
 
 from mallob_py.protocol.balancing import Balancer, VolumeRule, local_volumes
 from mallob_py.protocol.client import Client, JobParameters
-from mallob_py.protocol.config import Config
+from mallob_py.protocol.config import Balancing, Config
+from mallob_py.protocol.distributed_balancing import AnyBalancer, DistributedBalancer
 from mallob_py.protocol.effects import AnyEffect, JobOver
 from mallob_py.protocol.local_workers import LocalWorkers
 from mallob_py.protocol.matching import PrefixSumMatcher
@@ -28,6 +30,7 @@ from mallob_py.protocol.messages import (
     Accepted,
     Adopt,
     AnyMessage,
+    Ask,
     Blob,
     ChildLeft,
     DemandChanged,
@@ -46,7 +49,9 @@ from mallob_py.protocol.messages import (
     RequestFailed,
     ResultFound,
     RootStarted,
+    Settled,
     Supply,
+    Tell,
     TokenReturned,
     TreeMessage,
     VoidRequest,
@@ -71,12 +76,12 @@ class PE:
         self.rank = rank
         self.size = size
         self._out = Outbox(rank, size)
-        self.balancer = Balancer(
-            self._out,
-            config.balancing_delay_s,
-            rule or local_volumes(size),
-            self._on_epoch,
-        )
+        self.balancer: AnyBalancer
+        if config.balancing is Balancing.DISTRIBUTED:
+            self.balancer = DistributedBalancer(self._out, config.balancing_delay_s, self._on_epoch)
+        else:
+            rule = rule or local_volumes(size)
+            self.balancer = Balancer(self._out, config.balancing_delay_s, rule, self._on_epoch)
         self.matcher = PrefixSumMatcher(
             self._out,
             config.matching_delay_s,
@@ -190,11 +195,11 @@ class PE:
             if not to_self:
                 return
 
-    def _on_epoch(self, now: float, ended: list[int], changed: dict[int, int]) -> None:
+    def _on_epoch(self, now: float, ended: list[int]) -> None:
         for job in ended:
             self._out.act(JobOver(job))
         self.workers.on_epoch(now, ended)
-        self.client.on_epoch(now, changed)
+        self.client.on_epoch(now)
         self.matcher.drop_outdated()
         while self._parked and self._parked[0][0] <= self.balancer.epoch:
             _, _, source, message = heapq.heappop(self._parked)
@@ -216,7 +221,11 @@ class PE:
             case Events():
                 self.balancer.receive_events(message)
             case Epoch():
+                assert isinstance(self.balancer, Balancer), "another kind of balancing"
                 self.balancer.receive_epoch(message, now)
+            case Ask() | Tell() | Settled():
+                assert isinstance(self.balancer, DistributedBalancer), "another kind of balancing"
+                self.balancer.receive(message, now)
             case Supply():
                 self.matcher.receive_supply(source, message)
             case Grant():

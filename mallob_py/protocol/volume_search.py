@@ -14,11 +14,20 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from mallob_py.protocol import alpha_search, key_selection
-from mallob_py.protocol.alpha_search import AlphaAnswer, AlphaQuestion, AlphaSearch, Event, pack, scaled, unpack
+from mallob_py.protocol.alpha_search import (
+    AlphaAnswer,
+    AlphaQuestion,
+    AlphaSearch,
+    Event,
+    pack,
+    scaled,
+    unpack,
+)
 from mallob_py.protocol.key_selection import (
     Key,
     KeyAnswer,
@@ -49,13 +58,17 @@ def deputy_of(job: int, size: int) -> int:
     return job_hash(job) % size
 
 
-class JobFacts(msgspec.Struct, frozen=True, gc=False):
-    """What volumes depend on, of one job."""
+class JobFacts(Protocol):
+    """What volumes depend on, of one job (a `JobEvent` says it)."""
 
-    job: int
-    priority: float
-    demand: int
-    standing: float
+    @property
+    def job(self) -> int: ...
+    @property
+    def priority(self) -> float: ...
+    @property
+    def demand(self) -> int: ...
+    @property
+    def standing(self) -> float: ...
 
 
 # --- the result -----------------------------------------------------------------------------------
@@ -140,7 +153,7 @@ class Volumes:
 # --- on every PE ----------------------------------------------------------------------------------
 
 
-class _Represented(msgspec.Struct, frozen=True, gc=False):
+class _Represented(NamedTuple):
     facts: JobFacts
     scaled_priority: int
     unit_key: Key
@@ -175,9 +188,7 @@ class Deputy:
                 floors, self._keys = self._uncapped(Share(numerator, denominator), cap)
                 return key_selection.answer(pivots, self._keys, floors)
             case PlacesQuestion(pivots):
-                self._keys = [
-                    (job.facts.standing, *job.unit_key[1:]) for job in self._jobs.values()
-                ]
+                self._keys = [(job.facts.standing, *job.unit_key[1:]) for job in self._jobs.values()]
                 return key_selection.answer(pivots, self._keys)
             case KeysQuestion(_, pivots, _):
                 self._keys = key_selection.within(question, self._keys)

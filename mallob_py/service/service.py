@@ -273,7 +273,7 @@ class Service:
                     elapsed_s=now - live.accepted_s,
                 )
             )
-        busy = sum(balancer.volumes().values())
+        busy = balancer.total_volume
         assert self._status_dir is not None
         try:
             write_status(self._status_dir, ServiceStatus(time.time(), self._rank.size, busy, tuple(jobs)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from functools import partial
 
-from mallob_py.protocol.config import Config, Reuse
+from mallob_py.protocol.config import Balancing, Config, Reuse
 from mallob_py.protocol.pe import PE
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Action, Cluster, Delays
@@ -28,6 +28,8 @@ class Scenario:
             size,
             seed,
             Config(
+                # From a generator of its own: all else in the life of a seed stays as it was.
+                balancing=random.Random(f"balancing {seed}").choice(list(Balancing)),
                 reuse=choose.choice(list(Reuse)),
                 job_cache=choose.choice((0, 1, 4)),
                 balancing_delay_s=choose.choice((0.0, 0.001, 0.01)),
