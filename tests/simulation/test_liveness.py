@@ -12,22 +12,25 @@ import random
 
 import pytest
 
-from mallob_py.protocol.config import Config, Reuse
+from mallob_py.protocol.config import Balancing, Config, Reuse
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster, Delays
 
 _HOP_S = 0.001
 #: measured over all sizes and kinds of reuse below: at most 12.3
 _HOPS_PER_BIT = 25
+#: the same where volumes are computed together: at most 23.3
+_HOPS_PER_BIT_TOGETHER = 50
 _QUIET_HOPS = 10
 _HOPS_MAX = 2000
 
 
-def _cluster(size: int, seed: int, reuse: Reuse) -> Cluster:
+def _cluster(size: int, seed: int, reuse: Reuse, balancing: Balancing = Balancing.LOCAL) -> Cluster:
     return Cluster(
         size,
         seed,
         Config(
+            balancing=balancing,
             reuse=reuse,
             balancing_delay_s=0.0,
             matching_delay_s=0.0,
@@ -52,10 +55,10 @@ def _hops_to_rest(cluster: Cluster) -> int:
     return last
 
 
-def hops_of_a_life(size: int, seed: int, reuse: Reuse) -> int:
+def hops_of_a_life(size: int, seed: int, reuse: Reuse, balancing: Balancing = Balancing.LOCAL) -> int:
     """The most hops that any of some sudden changes took."""
     choose = random.Random(f"liveness {size} {seed}")
-    cluster = _cluster(size, seed, reuse)
+    cluster = _cluster(size, seed, reuse, balancing)
     hops = 0
     live: list[int] = []
     for step in range(6):
@@ -79,6 +82,12 @@ def hops_of_a_life(size: int, seed: int, reuse: Reuse) -> int:
 def test_a_cluster_is_fair_again_a_few_rounds_after_the_last_news(size: int, reuse: Reuse) -> None:
     hops = max(hops_of_a_life(size, seed, reuse) for seed in range(3))
     assert hops <= _HOPS_PER_BIT * math.log2(size + 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 16, 33, 64])
+def test_so_is_one_whose_volumes_are_computed_together(size: int) -> None:
+    hops = max(hops_of_a_life(size, seed, Reuse.FULL, Balancing.DISTRIBUTED) for seed in range(3))
+    assert hops <= _HOPS_PER_BIT_TOGETHER * math.log2(size + 1)
 
 
 def test_one_job_on_an_idle_cluster_has_all_pes_after_a_round_per_layer_at_most() -> None:

@@ -6,6 +6,7 @@ import traceback
 
 import pytest
 
+from mallob_py.protocol.config import Balancing
 from mallob_py.simulation.scenario import Scenario
 
 _BATCH = 20
@@ -30,6 +31,10 @@ def test_all_invariants_hold_at_every_rest_of_a_random_life(first: int) -> None:
 
 def test_some_random_lives_are_large() -> None:
     assert {Scenario(seed).cluster.size for seed in _LARGE} == {128, 256}
+
+
+def test_random_lives_show_both_kinds_of_balancing() -> None:
+    assert {Scenario(seed).cluster.config.balancing for seed in range(20)} == set(Balancing)
 
 
 @pytest.mark.parametrize("seed", [3, 30, 94, 116, 149])

@@ -1,0 +1,1 @@
+"""Measurements that answer questions of design, on this machine, without MPI."""
