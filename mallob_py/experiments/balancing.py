@@ -6,7 +6,8 @@ the work of the local rule. The latency of an epoch is a model: hops on the long
 the given time of a hop, plus the measured work on that chain. Messages are so short that their
 length plays no part in it.
 
-    local        news up, epoch down                     2 depth hops, then all volumes on each PE
+    local        news up, epoch down                     2 depth hops, then all volumes on each PE:
+                                                         `fair_volumes` and the way to it from the image
     distributed  news up, rounds of question and answer  (2 + 2 rounds) depth hops, work on all PEs at once
                  with the outcome in the end
 """
@@ -21,21 +22,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
+import numpy as np
 
 from mallob_py.experiments.tree_of_deputies import Costs, TreeOfDeputies
 from mallob_py.protocol.balancing import local_volumes
 from mallob_py.protocol.messages import JobEvent
 from mallob_py.protocol.volume_search import Volumes
+from mallob_py.protocol.volumes import fair_volumes
 from mallob_py.service.text_table import format_table
 
 #: (PEs, jobs)
 SIZES = (
-    *((100, 10**e) for e in (1, 2, 3, 4, 5)),
-    *((1_000, 10**e) for e in (1, 2, 3, 4, 5)),
-    *((10_000, 10**e) for e in (2, 3, 4, 5)),
-    *((100_000, 10**e) for e in (3, 4, 5)),
-    (100_000, 99_000),
-    (100_000, 1_000_000),
+    *((100, jobs) for jobs in (10, 90, 1_000, 10_000, 100_000)),
+    *((1_000, jobs) for jobs in (10, 100, 900, 10_000, 100_000)),
+    *((10_000, jobs) for jobs in (100, 1_000, 9_000, 100_000)),
+    *((100_000, jobs) for jobs in (1_000, 10_000, 90_000, 1_000_000)),
 )
 NETWORK_S, HANDLING_S = 5e-6, 3e-6
 _EPOCHS = 3
@@ -59,6 +60,8 @@ class Row(msgspec.Struct, frozen=True):
     merging_s: float
     search_s: float
     local_s: float
+    #: of that `fair_volumes` alone, as if the image were vectors
+    vectors_s: float
     distributed_latency_s: float
     local_latency_s: float
 
@@ -104,6 +107,7 @@ def _row(pes: int, jobs: int, hop_s: float, choose: random.Random) -> Row:
         costs.merging_s,
         costs.search_s,
         local_s,
+        _vectors_s(tree, pes),
         span_hops * hop_s + deputy_s + costs.merging_s + costs.search_s,
         2 * tree.depth * hop_s + local_s,
     )
@@ -126,6 +130,21 @@ def _local(tree: TreeOfDeputies, pes: int) -> tuple[float, Mapping[int, int]]:
     return statistics.median(times), volumes
 
 
+def _vectors_s(tree: TreeOfDeputies, pes: int) -> float:
+    """CPU seconds of `fair_volumes` alone."""
+    events = list(tree.jobs.values())
+    priorities = np.array([event.priority for event in events])
+    demands = np.array([event.demand for event in events])
+    ids = np.array([event.job for event in events])
+    standings = np.array([event.standing for event in events])
+    times = []
+    for _ in range(3):
+        began = time.process_time()
+        fair_volumes(priorities, demands, pes, job_ids=ids, standing=standings)
+        times.append(time.process_time() - began)
+    return statistics.median(times)
+
+
 def _median(epochs: Sequence[Costs]) -> Costs:
     """The epoch of median rounds; of its equals the one of median merging."""
     return sorted(epochs, key=lambda costs: (costs.rounds, costs.merging_s))[len(epochs) // 2]
@@ -133,14 +152,28 @@ def _median(epochs: Sequence[Costs]) -> Costs:
 
 def crossover(rows: Iterable[Row], pes: int) -> int | None:
     """From so many jobs on the distributed way is faster; None if nowhere among the rows."""
-    points = sorted(
-        (row.jobs, row.local_latency_s / row.distributed_latency_s) for row in rows if row.pes == pes
+    ratios = ((row.jobs, row.local_latency_s / row.distributed_latency_s) for row in rows if row.pes == pes)
+    return _where_it_passes_1(sorted(ratios))
+
+
+def crossover_of_vectors(rows: Iterable[Row], pes: int) -> int | None:
+    """The same if a local image of vectors cost nothing to keep."""
+    ratios = (
+        (row.jobs, (row.local_latency_s - row.local_s + row.vectors_s) / row.distributed_latency_s)
+        for row in rows
+        if row.pes == pes
     )
+    return _where_it_passes_1(sorted(ratios))
+
+
+def _where_it_passes_1(points: list[tuple[int, float]]) -> int | None:
+    """For the last time, on logarithmic axes."""
+    found = None
     for (jobs, ratio), (more_jobs, more_ratio) in pairwise(points):
         if ratio < 1 <= more_ratio:
             share = math.log(1 / ratio) / math.log(more_ratio / ratio)
-            return round(jobs * math.pow(more_jobs / jobs, share))
-    return None
+            found = round(jobs * math.pow(more_jobs / jobs, share))
+    return found
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -159,6 +192,7 @@ def table(rows: Sequence[Row]) -> str:
             row.merging_s * 1e6,
             row.search_s * 1e6,
             row.local_s * 1e6,
+            row.vectors_s * 1e6,
             row.distributed_latency_s * 1e3,
             row.local_latency_s * 1e3,
         )
@@ -166,13 +200,15 @@ def table(rows: Sequence[Row]) -> str:
     ]
     header = (
         *("PEs", "jobs", "first rounds", "rounds", "hops", "messages", "longest B", "total MB"),
-        *("deputy us", "merging us", "search us", "local us", "distributed ms", "local ms"),
+        *("deputy us", "merging us", "search us", "local us", "vectors us", "distributed ms", "local ms"),
     )
     text = [format_table(header, lines), ""]
     for pes in sorted({row.pes for row in rows}):
-        jobs = crossover(rows, pes)
-        where = "at no measured number of jobs" if jobs is None else f"from about {jobs} jobs on"
-        text.append(f"{pes} PEs: distributed is faster {where}")
+        where, where_of_vectors = (
+            "at no measured number of jobs" if jobs is None else f"from about {jobs} jobs on"
+            for jobs in (crossover(rows, pes), crossover_of_vectors(rows, pes))
+        )
+        text.append(f"{pes} PEs: distributed is faster {where}; than on vectors {where_of_vectors}")
     return "\n".join(text)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mallob_py.experiments.balancing import Row, crossover, measure, table
+from mallob_py.experiments.balancing import crossover, measure, table
 
 
 def test_counts_follow_from_rounds_and_the_depth_of_the_tree() -> None:
