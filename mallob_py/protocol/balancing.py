@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from mallob_py.protocol.messages import Epoch, Events, JobEvent
+from mallob_py.protocol.messages import AnyBalancerMessage, Epoch, Events, JobEvent
 from mallob_py.protocol.outbox import Outbox
 from mallob_py.protocol.rank_tree import place_of
 from mallob_py.protocol.volumes import fair_volumes
@@ -79,6 +79,37 @@ def volumes_of(jobs: Mapping[int, JobEvent], size: int) -> dict[int, int]:
     return {event.job: volume for event, volume in zip(events, volumes.tolist(), strict=True) if volume}
 
 
+class PendingNews:
+    """News on their way up that wait here: a PE that has been quiet forwards at once, else it gathers."""
+
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+        self._events: dict[int, JobEvent] = {}
+        self._may_send_from = -math.inf
+
+    def take(self, *events: JobEvent) -> None:
+        """A newer version supersedes an older one."""
+        for event in events:
+            known = self._events.get(event.job)
+            if known is None or known.version < event.version:
+                self._events[event.job] = event
+
+    @property
+    def due_s(self) -> float:
+        """When there is something to send; `math.inf` if there is nothing."""
+        return self._may_send_from if self._events else math.inf
+
+    def is_due(self, now: float) -> bool:
+        return bool(self._events) and now >= self._may_send_from
+
+    def take_all(self, now: float) -> tuple[JobEvent, ...]:
+        """What is sent now."""
+        events = tuple(self._events.values())
+        self._events.clear()
+        self._may_send_from = now + self._delay_s
+        return events
+
+
 class Balancer:
     """One PE's part of the all-reduction, and its image of all jobs.
 
@@ -96,11 +127,9 @@ class Balancer:
         place = place_of(out.rank, out.size)
         self._parent = place.parent
         self._children = place.children
-        self._delay_s = delay_s
+        self._news = PendingNews(delay_s)
         self._rule = rule
         self._on_epoch = on_epoch
-        self._pending: dict[int, JobEvent] = {}
-        self._may_send_from = -math.inf
         self.epoch = 0
         self.image = Image({}, {}, 0)
 
@@ -122,18 +151,19 @@ class Balancer:
 
     def author(self, event: JobEvent) -> None:
         """Publish news of a job whose client is here."""
-        self._take(event)
+        self._news.take(event)
 
-    def receive_events(self, message: Events) -> None:
-        for event in message.events:
-            self._take(event)
+    def receive(self, message: AnyBalancerMessage, now: float) -> None:
+        """Take a message from another PE's balancer."""
+        match message:
+            case Epoch():
+                self._apply(message, now)
+            case Events():
+                self._news.take(*message.events)
+            case _:
+                raise AssertionError("another PE has another kind of balancing")
 
-    def _take(self, event: JobEvent) -> None:
-        known = self._pending.get(event.job)
-        if known is None or known.version < event.version:
-            self._pending[event.job] = event
-
-    def receive_epoch(self, message: Epoch, now: float) -> None:
+    def _apply(self, message: Epoch, now: float) -> None:
         """Pass a result on and apply it."""
         assert message.epoch == self.epoch + 1, f"epoch {message.epoch} after {self.epoch}"
         for child in self._children:
@@ -144,15 +174,13 @@ class Balancer:
 
     def flush(self, now: float) -> None:
         """Send what is pending, unless the last send is too recent."""
-        if not self._pending or now < self._may_send_from:
+        if not self._news.is_due(now):
             return
-        events = tuple(self._pending.values())
-        self._pending.clear()
-        self._may_send_from = now + self._delay_s
+        events = self._news.take_all(now)
         if self._parent is not None:
             self._out.send(self._parent, Events(events))
         else:
-            self.receive_epoch(Epoch(self.epoch + 1, events), now)
+            self._apply(Epoch(self.epoch + 1, events), now)
 
     def next_deadline(self) -> float:
-        return self._may_send_from if self._pending else math.inf
+        return self._news.due_s

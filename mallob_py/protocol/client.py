@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mallob_py.protocol.balancing import Balancer, standing
+from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.config import Config
+from mallob_py.protocol.distributed_balancing import AnyBalancer
 from mallob_py.protocol.effects import JobEnded, JobStats, Outcome
 from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.matcher import Matcher
@@ -159,7 +160,7 @@ class Client:
         self,
         out: Outbox,
         config: Config,
-        balancer: Balancer,
+        balancer: AnyBalancer,
         matcher: Matcher,
         workers: LocalWorkers,
     ) -> None:

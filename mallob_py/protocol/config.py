@@ -26,9 +26,19 @@ class Matching(Enum):
     ROUTING_TREE = "routing-tree"
 
 
+class Balancing(Enum):
+    """Who computes the volumes (P 3.1, 4.1); they are the same either way."""
+
+    #: every PE, all of them: one all-reduction per epoch, work that grows with the number of jobs
+    LOCAL = "local"
+    #: all PEs together: several reductions per epoch, of constant length
+    DISTRIBUTED = "distributed"
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Delays trade latency for messages; see `balancing.py` and the matchers."""
 
+    balancing: Balancing = Balancing.LOCAL
     reuse: Reuse = Reuse.FULL
     #: least time between two sends of events by one PE
     balancing_delay_s: float = 0.001

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from mallob_py.protocol.rank_tree import index_in_subtree
+from mallob_py.protocol.volume_search import AnyAnswer, AnyQuestion, Outcome
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -291,6 +292,31 @@ class WorkerFailed(Message, frozen=True, tag=26):
     reason: str
 
 
+# --- distributed balancing (distributed_balancing.py) -------------------------------------------
+
+
+class Ask(Message, frozen=True, tag=30):
+    """A question to all PEs for the volumes of `epoch`; the first one brings the news of that epoch."""
+
+    epoch: int
+    events: tuple[JobEvent, ...]
+    question: AnyQuestion
+
+
+class Tell(Message, frozen=True, tag=31):
+    """The answer of the sender's subtree."""
+
+    answer: AnyAnswer
+
+
+class Settled(Message, frozen=True, tag=32):
+    """The volumes of `epoch`; with its news, if no question has brought them."""
+
+    epoch: int
+    events: tuple[JobEvent, ...]
+    outcome: Outcome
+
+
 # --- matching by a tree of idle counts (routing_tree.py) -------------------------------------
 
 
@@ -346,6 +372,8 @@ class WalkEnded(Message, frozen=True, tag=46):
     request: Request
 
 
+AnyBalancerMessage: TypeAlias = Events | Epoch | Ask | Tell | Settled
+
 AnyMatcherMessage: TypeAlias = (
     Supply
     | Grant
@@ -363,8 +391,7 @@ AnyMatcherMessage: TypeAlias = (
 )
 
 AnyMessage: TypeAlias = (
-    Events
-    | Epoch
+    AnyBalancerMessage
     | Request
     | AnyMatcherMessage
     | Adopt
@@ -384,6 +411,9 @@ AnyMessage: TypeAlias = (
     | DemandChanged
     | ResultFound
     | WorkerFailed
+    | Ask
+    | Tell
+    | Settled
 )
 
 encode = msgspec.msgpack.Encoder().encode

@@ -1,6 +1,7 @@
 """One PE: messages and ticks in, effects out. Here the parts meet.
 
     balancing.py      everybody's image of all jobs and their volumes, epoch by epoch
+                      (or distributed_balancing.py)
     matcher.py        finds idle PEs for requests, in one of several ways
     local_workers.py  the workers of this PE: adoption, suspension, being parent and child
     client.py         the jobs taken in here, from submission to reply
@@ -22,13 +23,15 @@ from typing import Any, get_args
 
 from mallob_py.protocol.balancing import Balancer, ImageRule, local_rule
 from mallob_py.protocol.client import Client, JobParameters
-from mallob_py.protocol.config import Config
+from mallob_py.protocol.config import Balancing, Config
+from mallob_py.protocol.distributed_balancing import AnyBalancer, DistributedBalancer
 from mallob_py.protocol.effects import AnyEffect, JobOver
 from mallob_py.protocol.local_workers import LocalWorkers
 from mallob_py.protocol.matchers import matcher_of
 from mallob_py.protocol.messages import (
     Accepted,
     Adopt,
+    AnyBalancerMessage,
     AnyMatcherMessage,
     AnyMessage,
     Blob,
@@ -36,8 +39,6 @@ from mallob_py.protocol.messages import (
     DemandChanged,
     Denied,
     Described,
-    Epoch,
-    Events,
     Offer,
     Query,
     Rejected,
@@ -69,12 +70,12 @@ class PE:
         self.rank = rank
         self.size = size
         self._out = Outbox(rank, size)
-        self.balancer = Balancer(
-            self._out,
-            config.balancing_delay_s,
-            rule or local_rule(size),
-            self._on_epoch,
-        )
+        self.balancer: AnyBalancer
+        if config.balancing is Balancing.DISTRIBUTED:
+            self.balancer = DistributedBalancer(self._out, config.balancing_delay_s, self._on_epoch)
+        else:
+            rule = rule or local_rule(size)
+            self.balancer = Balancer(self._out, config.balancing_delay_s, rule, self._on_epoch)
         self.matcher = matcher_of(
             self._out,
             config,
@@ -284,8 +285,6 @@ class PE:
 
 #: who takes which message: (PE, source, message, now)
 _HANDLERS: dict[type, Callable[[PE, int, Any, float], None]] = {
-    Events: lambda pe, _, message, now: pe.balancer.receive_events(message),
-    Epoch: lambda pe, _, message, now: pe.balancer.receive_epoch(message, now),
     TokenReturned: lambda pe, _, message, now: pe.workers.receive_token_back(),
     Adopt: PE._on_adopt,
     Query: PE._on_query,
@@ -304,6 +303,10 @@ _HANDLERS: dict[type, Callable[[PE, int, Any, float], None]] = {
     ResultFound: lambda pe, _, message, now: pe.client.receive_result(message, now),
     WorkerFailed: lambda pe, _, message, now: pe.client.receive_failure(message, now),
 }
+_HANDLERS.update(
+    (kind, lambda pe, _, message, now: pe.balancer.receive(message, now))
+    for kind in get_args(AnyBalancerMessage)
+)
 _HANDLERS.update(
     (kind, lambda pe, source, message, now: pe.matcher.receive(source, message))
     for kind in get_args(AnyMatcherMessage)

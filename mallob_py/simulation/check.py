@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from mallob_py.protocol.balancing import volumes_of
+from mallob_py.protocol.distributed_balancing import DistributedBalancer
 from mallob_py.protocol.worker import Worker, WorkerState
 
 if TYPE_CHECKING:
@@ -41,7 +43,15 @@ def _check_volumes(cluster: Cluster, live: set[int]) -> dict[int, int]:
     assert set(first.jobs) == live, f"image {sorted(first.jobs)} but live {sorted(live)}"
     for pe in cluster.pes:
         assert pe.balancer.epoch == first.epoch, "two PEs rest in different epochs"
+        assert pe.balancer.jobs == first.jobs, "two PEs have different images"
+        if isinstance(first, DistributedBalancer):
+            assert isinstance(pe.balancer, DistributedBalancer)
+            assert pe.balancer.outcome == first.outcome, "two PEs know different volumes"
+            assert pe.balancer.is_at_rest(), "a computation of volumes has no end"
     volumes = {job: first.volume(job) or 0 for job in live}
+    fair = volumes_of(first.jobs, cluster.size)
+    assert volumes == {job: fair.get(job, 0) for job in live}, f"{volumes} are not the fair {fair}"
+    assert first.total_volume == sum(volumes.values())
     demands = {job: first.jobs[job].demand for job in live}
     if len(live) > cluster.size:
         assert sorted(volumes.values(), reverse=True)[: cluster.size] == [1] * cluster.size

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from mallob_py.protocol.config import Config, Matching, Reuse
+from mallob_py.protocol.config import Balancing, Config, Matching, Reuse
 from mallob_py.simulation.delays import Delayed, DelayRanges, mixed
 
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 32, 64)
@@ -128,6 +128,7 @@ def draw_plan(seed: int) -> Plan:
     span_s = choose.choice((0.01, 0.1, 1.0))
     matcher, random_hops, bulk_requests = choose.choice(_MATCHERS)
     config = Config(
+        balancing=choose.choice(list(Balancing)),
         reuse=choose.choice(list(Reuse)),
         job_cache=choose.choice((0, 1, 4)),
         balancing_delay_s=choose.choice((0.0, 0.001, 0.01)),

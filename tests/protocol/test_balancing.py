@@ -49,10 +49,7 @@ class Balancers:
                 return
             dest, message = self._queue.popleft()
             self.sent.append(message)
-            if isinstance(message, Events):
-                self.all[dest].receive_events(message)
-            else:
-                self.all[dest].receive_epoch(message, now)
+            self.all[dest].receive(message, now)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 16])
@@ -128,7 +125,7 @@ def test_volumes_follow_the_news_and_ended_jobs_are_told_of() -> None:
 def test_an_epoch_out_of_order_is_a_violation() -> None:
     net = Balancers(3)
     with pytest.raises(AssertionError, match="epoch 2 after 0"):
-        net.all[0].receive_epoch(Epoch(2, ()), 0.0)
+        net.all[0].receive(Epoch(2, ()), 0.0)
 
 
 def test_twice_the_priority_outweighs_the_ageing_time() -> None:

@@ -44,6 +44,8 @@ def _values(kind: Any) -> st.SearchStrategy[Any]:
             return st.one_of(*map(_values, kinds))
         case msgspec.inspect.VarTupleType(item_type=item):
             return st.lists(_values(item), max_size=4).map(tuple)
+        case msgspec.inspect.TupleType(item_types=items):
+            return st.tuples(*map(_values, items))
         case msgspec.inspect.StructType(cls=struct, fields=fields):
             return st.builds(struct, **{field.name: _values(field.type) for field in fields})
     raise AssertionError(f"a message has a field of type {kind}")

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
 
-from mallob_py.protocol.config import Config, Matching, Reuse
+from mallob_py.protocol.config import Balancing, Config, Matching, Reuse
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import RandomDelays
@@ -20,24 +21,22 @@ from mallob_py.simulation.delays import RandomDelays
 _HOP_S = 0.001
 #: measured over all sizes and kinds of reuse below: at most 12.3
 _HOPS_PER_BIT = 25
+#: the same where volumes are computed together: at most 23.3
+_HOPS_PER_BIT_TOGETHER = 50
 _QUIET_HOPS = 10
 _HOPS_MAX = 2000
 
 
-def _cluster(
-    size: int, seed: int, reuse: Reuse, matcher: Matching = Matching.PREFIX_SUM, random_hops: int = 0
-) -> Cluster:
+def _cluster(size: int, seed: int, **settings: Any) -> Cluster:
     return Cluster(
         size,
         seed,
         Config(
-            reuse=reuse,
-            matcher=matcher,
-            random_hops=random_hops,
             balancing_delay_s=0.0,
             matching_delay_s=0.0,
             reuse_patience_s=4 * _HOP_S,
             growth_delay_s=0.0,
+            **settings,
         ),
         RandomDelays(seed, message_s=(_HOP_S, _HOP_S), process_start_s=(0.0, 0.0), fetch_s=(0.0, 0.0)),
     )
@@ -57,10 +56,10 @@ def _hops_to_rest(cluster: Cluster) -> int:
     return last
 
 
-def hops_of_a_life(size: int, seed: int, reuse: Reuse, matcher: Matching = Matching.PREFIX_SUM) -> int:
+def hops_of_a_life(size: int, seed: int, **settings: Any) -> int:
     """The most hops that any of some sudden changes took."""
     choose = random.Random(f"liveness {size} {seed}")
-    cluster = _cluster(size, seed, reuse, matcher)
+    cluster = _cluster(size, seed, **settings)
     hops = 0
     live: list[int] = []
     for step in range(6):
@@ -82,29 +81,35 @@ def hops_of_a_life(size: int, seed: int, reuse: Reuse, matcher: Matching = Match
 @pytest.mark.parametrize("reuse", Reuse)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 16, 33, 64])
 def test_a_cluster_is_fair_again_a_few_rounds_after_the_last_news(size: int, reuse: Reuse) -> None:
-    hops = max(hops_of_a_life(size, seed, reuse) for seed in range(3))
+    hops = max(hops_of_a_life(size, seed, reuse=reuse) for seed in range(3))
     assert hops <= _HOPS_PER_BIT * math.log2(size + 1)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 16, 33, 64])
 def test_with_a_routing_tree_it_takes_as_few_rounds(size: int) -> None:
-    hops = max(hops_of_a_life(size, seed, Reuse.FULL, Matching.ROUTING_TREE) for seed in range(3))
+    hops = max(hops_of_a_life(size, seed, matcher=Matching.ROUTING_TREE) for seed in range(3))
     assert hops <= _HOPS_PER_BIT * math.log2(size + 1)
 
 
 @pytest.mark.parametrize("random_hops", [1, 10, -1])
 def test_whatever_the_walks_one_job_gets_all_pes_and_then_nothing_moves(random_hops: int) -> None:
-    cluster = _cluster(64, 0, Reuse.FULL, Matching.ROUTING_TREE, random_hops)
+    cluster = _cluster(64, 0, matcher=Matching.ROUTING_TREE, random_hops=random_hops)
     _hops_to_rest(cluster)
     cluster.submit(1)
     _hops_to_rest(cluster)
     assert len(cluster.running(1)) == 64
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 16, 33, 64])
+def test_so_is_one_whose_volumes_are_computed_together(size: int) -> None:
+    hops = max(hops_of_a_life(size, seed, balancing=Balancing.DISTRIBUTED) for seed in range(3))
+    assert hops <= _HOPS_PER_BIT_TOGETHER * math.log2(size + 1)
+
+
 def test_one_job_on_an_idle_cluster_has_all_pes_after_a_round_per_layer_at_most() -> None:
     hops = {}
     for size in (8, 64, 256):
-        cluster = _cluster(size, 0, Reuse.FULL)
+        cluster = _cluster(size, 0)
         _hops_to_rest(cluster)
         cluster.submit(1)
         hops[size] = _hops_to_rest(cluster)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mallob_py.protocol.config import Matching
+from mallob_py.protocol.config import Balancing, Matching
 from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.simulation.fuzz import play
 from mallob_py.simulation.plan import draw_plan
@@ -32,11 +32,12 @@ def test_some_random_lives_are_large() -> None:
     assert {draw_plan(seed).size for seed in _LARGE} == {128, 256}
 
 
-def test_the_first_random_lives_know_all_matchers_before_and_behind_random_walks() -> None:
+def test_the_first_random_lives_know_all_kinds_of_balancing_and_of_matching() -> None:
     configs = [draw_plan(seed).config for seed in range(2 * _BATCH)]
     assert {config.matcher for config in configs if config.random_hops == 0} == set(Matching)
     assert {config.matcher for config in configs if config.random_hops > 0} == set(Matching)
     assert any(config.random_hops == NO_LIMIT for config in configs)
+    assert {config.balancing for config in configs} == set(Balancing)
     assert {config.asks_in_bulk for config in configs} == {False, True}
 
 

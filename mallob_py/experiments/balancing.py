@@ -1,0 +1,217 @@
+"""From how many jobs on is it better to compute volumes together (P 3.1) than everywhere (P 4.1)?
+
+For each number of PEs and jobs, one job changes per epoch. Rounds, messages and bytes of the
+distributed computation are counted on a complete tree of ranks, its work is measured, and so is
+the work of the local rule. The latency of an epoch is a model: hops on the longest chain times
+the given time of a hop, plus the measured work on that chain. Messages are so short that their
+length plays no part in it.
+
+    local        news up, epoch down                     2 depth hops, then all volumes on each PE:
+                                                         `fair_volumes` and the way to it from the image
+    distributed  news up, rounds of question and answer  (2 + 2 rounds) depth hops, work on all PEs at once
+                 with the outcome in the end
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+
+from mallob_py.experiments.tree_of_deputies import Costs, TreeOfDeputies
+from mallob_py.protocol.balancing import volumes_of
+from mallob_py.protocol.messages import JobEvent
+from mallob_py.protocol.volume_search import Volumes
+from mallob_py.protocol.volumes import fair_volumes
+from mallob_py.service.text_table import format_table
+
+#: (PEs, jobs)
+SIZES = (
+    *((100, jobs) for jobs in (10, 90, 1_000, 10_000, 100_000)),
+    *((1_000, jobs) for jobs in (10, 100, 900, 10_000, 100_000)),
+    *((10_000, jobs) for jobs in (100, 1_000, 9_000, 100_000)),
+    *((100_000, jobs) for jobs in (1_000, 10_000, 90_000, 1_000_000)),
+)
+NETWORK_S, HANDLING_S = 5e-6, 3e-6
+_EPOCHS = 3
+#: as many epochs only while all ranks and jobs are so few
+_EPOCHS_UP_TO = 150_000
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One pair of sizes; medians over some epochs in each of which one job changes."""
+
+    pes: int
+    jobs: int
+    #: rounds of the first epoch, without a hint of where to look
+    first_rounds: int
+    rounds: int
+    span_hops: int
+    messages: int
+    longest_bytes: int
+    total_bytes: int
+    deputy_s: float
+    merging_s: float
+    search_s: float
+    local_s: float
+    #: of that `fair_volumes` alone, as if the image were vectors
+    vectors_s: float
+    distributed_latency_s: float
+    local_latency_s: float
+
+
+def measure(
+    sizes: Iterable[tuple[int, int]] = SIZES,
+    network_s: float = NETWORK_S,
+    handling_s: float = HANDLING_S,
+    seed: int = 0,
+) -> list[Row]:
+    """One row per pair of sizes."""
+    hop_s = network_s + handling_s
+    return [_row(pes, jobs, hop_s, random.Random(f"{seed} {pes} {jobs}")) for pes, jobs in sizes]
+
+
+def _row(pes: int, jobs: int, hop_s: float, choose: random.Random) -> Row:
+    tree = TreeOfDeputies(pes)
+    for job in range(jobs):
+        tree.change(_news(job, pes, jobs, choose))
+    tree.balance()
+    first_rounds = tree.costs.rounds
+    epochs = []
+    for _ in range(_EPOCHS if pes + jobs <= _EPOCHS_UP_TO else 1):
+        tree.change(_news(choose.randrange(jobs), pes, jobs, choose))
+        outcome = tree.balance()
+        epochs.append(tree.costs)
+    local_s, volumes = _local(tree, pes)
+    together = Volumes(outcome)
+    assert all(together.of(event) == volumes.get(job, 0) for job, event in tree.jobs.items())
+    costs = _median(epochs)
+    deputy_s = costs.deputies_s / pes
+    span_hops = tree.depth * (2 + 2 * costs.rounds)
+    return Row(
+        pes,
+        jobs,
+        first_rounds,
+        costs.rounds,
+        span_hops,
+        costs.messages,
+        costs.longest_bytes,
+        costs.sent_bytes,
+        deputy_s,
+        costs.merging_s,
+        costs.search_s,
+        local_s,
+        _vectors_s(tree, pes),
+        span_hops * hop_s + deputy_s + costs.merging_s + costs.search_s,
+        2 * tree.depth * hop_s + local_s,
+    )
+
+
+def _news(job: int, pes: int, jobs: int, choose: random.Random) -> JobEvent:
+    """Priorities of a user's taste, and demands of which most cannot be met."""
+    demand = choose.choice((pes, choose.randint(1, 1 + 4 * pes // jobs)))
+    return JobEvent(job, 1, demand, choose.uniform(0.01, 10.0), -choose.random())
+
+
+def _local(tree: TreeOfDeputies, pes: int) -> tuple[float, Mapping[int, int]]:
+    """CPU seconds of the local rule, and its volumes."""
+    times = []
+    for _ in range(3):
+        began = time.process_time()
+        volumes = volumes_of(tree.jobs, pes)
+        times.append(time.process_time() - began)
+    return statistics.median(times), volumes
+
+
+def _vectors_s(tree: TreeOfDeputies, pes: int) -> float:
+    """CPU seconds of `fair_volumes` alone."""
+    events = list(tree.jobs.values())
+    priorities = np.array([event.priority for event in events])
+    demands = np.array([event.demand for event in events])
+    ids = np.array([event.job for event in events])
+    standings = np.array([event.standing for event in events])
+    times = []
+    for _ in range(3):
+        began = time.process_time()
+        fair_volumes(priorities, demands, pes, job_ids=ids, standing=standings)
+        times.append(time.process_time() - began)
+    return statistics.median(times)
+
+
+def _median(epochs: Sequence[Costs]) -> Costs:
+    """The epoch of median rounds; of its equals the one of median merging."""
+    return sorted(epochs, key=lambda costs: (costs.rounds, costs.merging_s))[len(epochs) // 2]
+
+
+def crossover(rows: Iterable[Row], pes: int) -> int | None:
+    """From so many jobs on the distributed way is faster; None if nowhere among the rows."""
+    ratios = ((row.jobs, row.local_latency_s / row.distributed_latency_s) for row in rows if row.pes == pes)
+    return _where_it_passes_1(sorted(ratios))
+
+
+def crossover_of_vectors(rows: Iterable[Row], pes: int) -> int | None:
+    """The same if a local image of vectors cost nothing to keep."""
+    ratios = (
+        (row.jobs, (row.local_latency_s - row.local_s + row.vectors_s) / row.distributed_latency_s)
+        for row in rows
+        if row.pes == pes
+    )
+    return _where_it_passes_1(sorted(ratios))
+
+
+def _where_it_passes_1(points: list[tuple[int, float]]) -> int | None:
+    """For the last time, on logarithmic axes."""
+    found = None
+    for (jobs, ratio), (more_jobs, more_ratio) in pairwise(points):
+        if ratio < 1 <= more_ratio:
+            share = math.log(1 / ratio) / math.log(more_ratio / ratio)
+            found = round(jobs * math.pow(more_jobs / jobs, share))
+    return found
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows for people, and the crossovers."""
+    lines = [
+        (
+            row.pes,
+            row.jobs,
+            row.first_rounds,
+            row.rounds,
+            row.span_hops,
+            row.messages,
+            row.longest_bytes,
+            row.total_bytes / 1e6,
+            row.deputy_s * 1e6,
+            row.merging_s * 1e6,
+            row.search_s * 1e6,
+            row.local_s * 1e6,
+            row.vectors_s * 1e6,
+            row.distributed_latency_s * 1e3,
+            row.local_latency_s * 1e3,
+        )
+        for row in rows
+    ]
+    header = (
+        *("PEs", "jobs", "first rounds", "rounds", "hops", "messages", "longest B", "total MB"),
+        *("deputy us", "merging us", "search us", "local us", "vectors us", "distributed ms", "local ms"),
+    )
+    text = [format_table(header, lines), ""]
+    for pes in sorted({row.pes for row in rows}):
+        where, where_of_vectors = (
+            "at no measured number of jobs" if jobs is None else f"from about {jobs} jobs on"
+            for jobs in (crossover(rows, pes), crossover_of_vectors(rows, pes))
+        )
+        text.append(f"{pes} PEs: distributed is faster {where}; than on vectors {where_of_vectors}")
+    return "\n".join(text)
+
+
+def run(network_s: float = NETWORK_S, handling_s: float = HANDLING_S) -> int:
+    """Measure all sizes and print the table."""
+    print(table(measure(network_s=network_s, handling_s=handling_s)))
+    return 0

@@ -1,0 +1,325 @@
+"""The root alpha_0 of xi by multi-way section, from answers of constant length (P 3.1, distributed).
+
+The events of P 3.1 are spread over the PEs: (1/p_j, -1, p_j) and (d_j/p_j, d_j, -p_j). The root of
+the tree of ranks asks with a few *pivots*, candidate alphas inside a bracket known to hold
+alpha_0. The pivots cut the bracket into sections. The answer has, per section, the number of
+events inside, the sums of their r_e and p_e, and up to `SAMPLES` distinct events. Answers are
+added up on their way to the root, which thus knows xi exactly at every pivot, goes on in the
+section where xi changes its sign, and is done once all events of that section are in the answer.
+
+Exact: events and pivots are pairs that stand for the rational number numerator/p, compared as
+floats and, where these are equal, as fractions; sums of p_e are integers scaled by a power of two.
+
+Few rounds: samples are the distinct events of smallest hash, with their multiplicities, so a
+thousand identical jobs are two events; events equal to a pivot are in no section's inside, so
+different events that tie in alpha are gone once one of them is a pivot. Some pivots are samples,
+which cut down any distribution of events by a constant factor, as if drawn at random; the others
+are set by interpolation, which is faster where events lie evenly.
+
+All ranks must run the same build of Python: its hashes of pairs of numbers choose the samples.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+import msgspec
+
+#: pivots per question, of each search
+PIVOTS = 8
+#: sampled events or keys per section of an answer
+SAMPLES = 8
+#: sums of priorities are integers times 2 to the power of minus this: exact from 1e-100 on
+SCALE = 400
+
+#: (numerator, p) stands for the number numerator / p; an interpolated float x is (x, 1.0)
+Pivot = tuple[int | float, float]
+#: (numerator, p, how many such events): numerator 1 is where jobs stop being raised to 1
+Sample = tuple[int, float, int]
+
+
+class Section(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Events between two neighbouring pivots, without those equal to a pivot; the sums of r_e and
+    p_e are with those equal to the right one.
+    """
+
+    count: int = 0
+    used: int = 0
+    slope: bytes = b""
+    samples: tuple[Sample, ...] = ()
+
+
+class AlphaQuestion(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
+    """Cut the events between `low` and `high` (None: no end) at the pivots; demands end at `cap`."""
+
+    cap: int
+    low: Pivot
+    pivots: tuple[Pivot, ...]
+    high: Pivot | None
+
+
+class AlphaAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
+    """One section more than there were pivots."""
+
+    sections: tuple[Section, ...]
+
+
+# --- exact numbers ------------------------------------------------------------------------------
+
+
+def scaled(priority: float) -> int:
+    """`priority` times 2^SCALE, exactly."""
+    numerator, denominator = priority.as_integer_ratio()
+    shift = SCALE + 1 - denominator.bit_length()
+    assert shift >= 0, f"priority {priority} has bits below 2^-{SCALE}"
+    return numerator << shift
+
+
+def pack(value: int) -> bytes:
+    """An integer of any size, without its zero bytes at the end (their number comes first)."""
+    if value == 0:
+        return b""
+    zeros = ((value & -value).bit_length() - 1) // 8
+    value >>= 8 * zeros
+    return bytes((zeros,)) + value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+
+
+def unpack(data: bytes) -> int:
+    return int.from_bytes(data[1:], "little", signed=True) << (8 * data[0]) if data else 0
+
+
+def exact(pivot: Pivot) -> Fraction:
+    """The number that a pair stands for."""
+    return Fraction(pivot[0]) / Fraction(pivot[1])
+
+
+def _is_below(first: Pivot, second: Pivot) -> bool:
+    """Division rounds monotonically: only equal floats need fractions."""
+    x, y = first[0] / first[1], second[0] / second[1]
+    return x < y if x != y else first != second and exact(first) < exact(second)
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One event at a PE that answers for its job. `x` is alpha_e, rounded."""
+
+    x: float
+    at: Pivot
+    used: int
+    slope: int
+
+    @staticmethod
+    def both(priority: float, scaled_priority: int, demand: int) -> tuple[Event, ...]:
+        """The two events of a job; none if they cancel out."""
+        if demand == 1:
+            return ()
+        return (
+            Event(1 / priority, (1, priority), -1, scaled_priority),
+            Event(demand / priority, (demand, priority), demand, -scaled_priority),
+        )
+
+
+def answer(question: AlphaQuestion, events: Iterable[Event]) -> tuple[AlphaAnswer, list[Event]]:
+    """The answer for these events, and those inside the bracket: no later question needs the others."""
+    pivots = question.pivots
+    cuts = [numerator / p for numerator, p in pivots]
+    sections = len(cuts) + 1
+    counts, used, slopes = [0] * sections, [0] * sections, [0] * sections
+    inside: list[dict[Pivot, int]] = [{} for _ in range(sections)]
+    low_x = question.low[0] / question.low[1]
+    high_x = math.inf if question.high is None else question.high[0] / question.high[1]
+    active = []
+    for event in events:
+        x, at = event.x, event.at
+        if not low_x < x < high_x and not _lies_between(question.low, at, question.high):
+            continue
+        active.append(event)
+        section = bisect_left(cuts, x)
+        is_on_cut = False
+        while section < len(cuts) and cuts[section] == x:
+            if not _is_below(pivots[section], at):
+                is_on_cut = not _is_below(at, pivots[section])
+                break
+            section += 1
+        used[section] += event.used
+        slopes[section] += event.slope
+        if not is_on_cut:
+            counts[section] += 1
+            inside[section][at] = inside[section].get(at, 0) + 1
+    return AlphaAnswer(
+        tuple(Section(counts[i], used[i], pack(slopes[i]), _sampled(inside[i])) for i in range(sections))
+    ), active
+
+
+def _lies_between(low: Pivot, at: Pivot, high: Pivot | None) -> bool:
+    return _is_below(low, at) and (high is None or _is_below(at, high))
+
+
+def _sampled(events: dict[Pivot, int]) -> tuple[Sample, ...]:
+    chosen: Iterable[Pivot] = events
+    if len(events) > SAMPLES:
+        chosen = sorted(events, key=hash)[:SAMPLES]
+    return tuple((int(at[0]), at[1], events[at]) for at in chosen)
+
+
+def merged(first: AlphaAnswer, second: AlphaAnswer) -> AlphaAnswer:
+    """The answer for the events of both."""
+    return AlphaAnswer(tuple(map(_merged_sections, first.sections, second.sections)))
+
+
+def _merged_sections(first: Section, second: Section) -> Section:
+    if second == _NOTHING:
+        return first
+    if first == _NOTHING:
+        return second
+    # An event among the smallest hashes of the union is so in each part that has it: counts are right.
+    events: dict[Pivot, int] = {(numerator, p): count for numerator, p, count in first.samples}
+    for numerator, p, count in second.samples:
+        events[numerator, p] = events.get((numerator, p), 0) + count
+    return Section(
+        first.count + second.count,
+        first.used + second.used,
+        pack(unpack(first.slope) + unpack(second.slope)),
+        _sampled(events),
+    )
+
+
+_NOTHING = Section()
+
+
+# --- the search ----------------------------------------------------------------------------------
+
+
+class AlphaSearch:
+    """At the root of the tree: from answers to the next question, until `is_over`.
+
+    Needs fewer jobs than PEs. In the end either `root` is alpha_0, or `demands_fit`: the PEs
+    suffice for all demands and there is no root.
+    """
+
+    def __init__(self, pes: int, jobs: int, guesses: Iterable[float]) -> None:
+        assert 0 < jobs < pes
+        self._pes = pes
+        self._cap = pes - jobs + 1
+        self._low: Pivot = (0, 1.0)
+        self._high: Pivot | None = None
+        #: volumes in use right of `low`, as used + alpha slope
+        self._used = jobs
+        self._slope = 0
+        #: roughly the volumes in use at `high`
+        self._used_at_high = math.inf
+        self._pivots = self._inside((x, 1.0) for x in guesses)
+        self.root: Fraction | None = None
+        #: of the piece with the root, for the next epoch's guess
+        self.root_slope = 0.0
+        self.demands_fit = False
+        #: the sum of all demands, known after the first answer
+        self.demand = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.demands_fit or self.root is not None
+
+    def next_question(self) -> AlphaQuestion:
+        assert not self.is_over
+        return AlphaQuestion(self._cap, self._low, self._pivots, self._high)
+
+    def take(self, answer: AlphaAnswer) -> None:
+        """Go on in the section where xi changes its sign."""
+        assert len(answer.sections) == len(self._pivots) + 1
+        if self._high is None and self.demand == 0:
+            self.demand = self._used + sum(section.used for section in answer.sections)
+            if self.demand <= self._pes:
+                self.demands_fit = True
+                return
+        for end, section in zip((*self._pivots, self._high), answer.sections, strict=True):
+            if end is None or end == self._high:
+                break
+            used, slope = self._used + section.used, self._slope + unpack(section.slope)
+            if self._reaches(exact(end), used, slope):
+                self._high = end
+                self._used_at_high = used + end[0] / end[1] * (slope / (1 << SCALE))
+                break
+            self._low, self._used, self._slope = end, used, slope
+        if sum(count for _, _, count in section.samples) == section.count:
+            self._finish(section.samples)
+        else:
+            self._pivots = self._next_pivots(section)
+
+    def _reaches(self, alpha: Fraction, used: int, slope: int) -> bool:
+        return (self._pes - used) * alpha.denominator << SCALE <= alpha.numerator * slope
+
+    def _finish(self, events: Iterable[Sample]) -> None:
+        """All events left are known: P 3.1 on them."""
+        for alpha, numerator, p, count in sorted((exact((n, p)), n, p, count) for n, p, count in events):
+            if self._reaches(alpha, self._used, self._slope):
+                break
+            self._used += count * (-1 if numerator == 1 else numerator)
+            self._slope += count * scaled(p) * (1 if numerator == 1 else -1)
+        assert self._slope > 0, "xi falls on the piece with its root"
+        self.root = Fraction((self._pes - self._used) << SCALE, self._slope)
+        self.root_slope = self._slope / (1 << SCALE)
+
+    # --- pivots: nothing here decides about the result, only about the number of rounds ----------
+
+    def _next_pivots(self, section: Section) -> tuple[Pivot, ...]:
+        """Half of them are samples around the estimated root, half are interpolated."""
+        samples = sorted(section.samples, key=lambda sample: sample[0] / sample[1])
+        estimate = self._by_samples(samples, section.count)
+        floats: list[float] = []
+        if self._high is not None:
+            low, high = self._low[0] / self._low[1], self._high[0] / self._high[1]
+            smooth = self._by_slopes(low, high)
+            if low < smooth < high:
+                estimate = smooth
+            span = high - low
+            near = span * SAMPLES / (3 * section.count)
+            wide = math.sqrt(near * span / 8)
+            floats = [estimate - near, estimate + near, estimate - wide, estimate + wide]
+        place = bisect_left([n / p for n, p, _ in samples], estimate)
+        first = max(0, min(place - 2, len(samples) - 4))
+        around: list[Pivot] = [(n, p) for n, p, _ in samples[first : first + 4]]
+        if not floats:
+            around = [(n, p) for n, p, _ in samples]
+        return self._inside([*around, *((x, 1.0) for x in floats)])
+
+    def _by_samples(self, samples: Sequence[Sample], count: int) -> float:
+        """Where the root would be if the events were the samples, each many times."""
+        weight = count / sum(times for _, _, times in samples)
+        used, slope = float(self._used), self._slope / (1 << SCALE)
+        x = self._low[0] / self._low[1]
+        for numerator, p, times in samples:
+            x = numerator / p
+            if used + x * slope >= self._pes:
+                break
+            used += weight * times * (-1 if numerator == 1 else numerator)
+            slope += weight * times * (p if numerator == 1 else -p)
+        return x
+
+    def _by_slopes(self, low: float, high: float) -> float:
+        """Where the root would be if the slope changed evenly from one end to the other."""
+        at_low = self._slope / (1 << SCALE)
+        missing = self._pes - (self._used + low * at_low)
+        total = self._used_at_high - (self._used + low * at_low)
+        # used(low + t) = at_low t + bend t^2, with the bend that meets the value at high.
+        span = high - low
+        bend = (total - at_low * span) / (span * span)
+        root = at_low * at_low + 4 * bend * missing
+        if root < 0 or (divisor := at_low + math.sqrt(root)) <= 0:
+            return math.nan
+        return low + 2 * missing / divisor
+
+    def _inside(self, candidates: Iterable[Pivot]) -> tuple[Pivot, ...]:
+        """Those strictly inside the bracket, in order, without repetition."""
+        usable = [
+            pivot
+            for pivot in candidates
+            if 0 < pivot[0] < math.inf and _lies_between(self._low, pivot, self._high)
+        ]
+        by_value = {exact(pivot): pivot for pivot in usable}
+        return tuple(by_value[value] for value in sorted(by_value))[:PIVOTS]

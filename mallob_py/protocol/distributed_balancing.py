@@ -1,0 +1,210 @@
+"""Balancing where nobody computes all volumes: questions down, answers up (P 3.1, distributed).
+
+News of jobs climb the tree of ranks as in `balancing.py`. The tree's root opens an epoch for what
+has arrived: it broadcasts the news together with the first question of `VolumeSearch`. Every PE
+notes the news, answers for the jobs that are assigned to it (by a hash of their ids), adds up the
+answers of its subtree and sends the sum to its parent. After a few rounds the root broadcasts the
+outcome, a few numbers. Only now the epoch begins; any PE derives the volume of any job from the
+outcome when it is asked for it, with the same result as in `balancing.py`.
+
+Per epoch: O(rounds) broadcasts and reductions of constant length, and per PE O(news + jobs/PEs)
+work. One computation runs at a time; news that arrive meanwhile wait for the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from mallob_py.protocol.balancing import Balancer, PendingNews
+from mallob_py.protocol.messages import AnyBalancerMessage, Ask, Events, JobEvent, Settled, Tell
+from mallob_py.protocol.outbox import Outbox
+from mallob_py.protocol.rank_tree import place_of
+from mallob_py.protocol.volume_search import (
+    NO_JOBS,
+    AnyAnswer,
+    Deputy,
+    Hint,
+    Outcome,
+    Volumes,
+    VolumeSearch,
+    deputy_of,
+    merged,
+)
+
+
+class DistributedBalancer:
+    """One PE's part of the computations. The same to its users as `Balancer`."""
+
+    def __init__(self, out: Outbox, delay_s: float, on_epoch: Callable[[float, list[int]], None]) -> None:
+        self._out = out
+        place = place_of(out.rank, out.size)
+        self._parent = place.parent
+        self._children = place.children
+        self._on_epoch = on_epoch
+        self._pending = PendingNews(delay_s)
+        self.epoch = 0
+        self.jobs: dict[int, JobEvent] = {}
+        self._volumes = Volumes(NO_JOBS)
+        self._known_volumes: dict[int, int] = {}
+        #: news of the epoch under computation
+        self._news: list[JobEvent] = []
+        self._deputy = Deputy()
+        self._answer: AnyAnswer | None = None
+        self._answers_missing = 0
+        #: at the tree's root: the computation that runs
+        self._search: VolumeSearch | None = None
+        self._hint = Hint()
+
+    # --- the present epoch ------------------------------------------------------------------
+
+    def volume(self, job: int) -> int | None:
+        """The job's volume in the present epoch; None for a job that is not in the image."""
+        volume = self._known_volumes.get(job)
+        if volume is None and (event := self.jobs.get(job)) is not None:
+            volume = self._known_volumes[job] = self._volumes.of(event)
+        return volume
+
+    def volumes(self) -> Mapping[int, int]:
+        """All volumes above 0 in the present epoch: O(n), for reports and checks."""
+        return {job: volume for job in self.jobs if (volume := self.volume(job))}
+
+    @property
+    def total_volume(self) -> int:
+        """The sum of all volumes in the present epoch."""
+        return self.outcome.total_volume
+
+    @property
+    def outcome(self) -> Outcome:
+        """What all PEs have been told of the present epoch."""
+        return self._volumes.outcome
+
+    # --- news on their way up ---------------------------------------------------------------
+
+    def author(self, event: JobEvent) -> None:
+        """Publish news of a job whose client is here."""
+        self._pending.take(event)
+
+    def flush(self, now: float) -> None:
+        """Send what is pending, unless the last send is too recent; at the root: begin an epoch."""
+        if self._search is not None or not self._pending.is_due(now):
+            return
+        events = self._pending.take_all(now)
+        if self._parent is not None:
+            self._out.send(self._parent, Events(events))
+        else:
+            self._begin(events, now)
+
+    def next_deadline(self) -> float:
+        return math.inf if self._search is not None else self._pending.due_s
+
+    # --- questions, answers, outcome ------------------------------------------------------------
+
+    def receive(self, message: AnyBalancerMessage, now: float) -> None:
+        """Take a message from another PE's balancer."""
+        match message:
+            case Events():
+                self._pending.take(*message.events)
+            case Ask():
+                self._receive_ask(message, now)
+            case Tell():
+                self._receive_tell(message, now)
+            case Settled():
+                self._receive_settled(message, now)
+            case _:
+                raise AssertionError("another PE has another kind of balancing")
+
+    def _begin(self, events: tuple[JobEvent, ...], now: float) -> None:
+        """At the root: count the jobs there will be, and open their epoch."""
+        jobs = len(self.jobs)
+        for event in events:
+            known = self.jobs.get(event.job)
+            if known is not None and known.version >= event.version:
+                continue
+            new = event if event.demand else None
+            jobs += (new is not None) - (known is not None)
+            self._hint.replace(known, new)
+        self._search = VolumeSearch(self._out.size, jobs, self._hint)
+        self._go_on(events, now)
+
+    def _go_on(self, events: tuple[JobEvent, ...], now: float) -> None:
+        """At the root: the next step of the computation. Only the first one brings `events`."""
+        search = self._search
+        assert search is not None
+        if search.question is not None:
+            self._receive_ask(Ask(self.epoch + 1, events, search.question), now)
+        else:
+            assert search.outcome is not None
+            self._search = None
+            self._receive_settled(Settled(self.epoch + 1, events, search.outcome), now)
+
+    def _receive_ask(self, message: Ask, now: float) -> None:
+        assert message.epoch == self.epoch + 1, f"question for epoch {message.epoch} in {self.epoch}"
+        assert self._answer is None, "a question before the last one is answered"
+        for child in self._children:
+            self._out.send(child, message)
+        self._note(message.events)
+        self._answer = self._deputy.answer(message.question)
+        self._answers_missing = len(self._children)
+        self._report(now)
+
+    def _receive_tell(self, message: Tell, now: float) -> None:
+        assert self._answer is not None, "an answer to no question"
+        assert self._answers_missing > 0
+        self._answer = merged(self._answer, message.answer)
+        self._answers_missing -= 1
+        self._report(now)
+
+    def _report(self, now: float) -> None:
+        """Send the answer of the subtree once it is complete."""
+        if self._answers_missing:
+            return
+        answer, self._answer = self._answer, None
+        assert answer is not None
+        if self._parent is not None:
+            self._out.send(self._parent, Tell(answer))
+        else:
+            assert self._search is not None
+            self._search.take(answer)
+            self._go_on((), now)
+
+    def _note(self, events: tuple[JobEvent, ...]) -> None:
+        """News of the coming epoch: the deputy works with them at once, the image changes with the epoch."""
+        for event in events:
+            known = self.jobs.get(event.job)
+            self._news.append(event)
+            if deputy_of(event.job, self._out.size) != self._out.rank:
+                continue
+            if event.demand == 0:
+                self._deputy.drop(event.job)
+            elif known is None or known.version < event.version:
+                self._deputy.put(event)
+
+    def _receive_settled(self, message: Settled, now: float) -> None:
+        """The epoch begins."""
+        assert message.epoch == self.epoch + 1, f"epoch {message.epoch} after {self.epoch}"
+        for child in self._children:
+            self._out.send(child, message)
+        self._note(message.events)
+        self.epoch = message.epoch
+        ended = []
+        for event in self._news:
+            known = self.jobs.get(event.job)
+            if event.demand == 0:
+                self.jobs.pop(event.job, None)
+                ended.append(event.job)
+            elif known is None or known.version < event.version:
+                self.jobs[event.job] = event
+        self._news.clear()
+        self._known_volumes.clear()
+        self._volumes = Volumes(message.outcome)
+        assert message.outcome.jobs == len(self.jobs), "the image is not that of the tree's root"
+        self._on_epoch(now, ended)
+
+    def is_at_rest(self) -> bool:
+        """No computation runs as far as this PE can tell (for checks)."""
+        return self._search is None and self._answer is None and not self._news
+
+
+AnyBalancer: TypeAlias = Balancer | DistributedBalancer

@@ -1,0 +1,377 @@
+"""All volumes of one epoch from questions and answers of constant length (P 2.3, 3.1, distributed).
+
+`VolumeSearch` asks, at the root of the tree of ranks: first for alpha_0, then for the units that
+rounding down leaves over; or, if there are more jobs than PEs, for who has a PE at all. `Deputy`
+answers on each PE for the jobs that are assigned to it. The result, an `Outcome`, is a few numbers
+from which anybody computes the volume of any job, the same as `fair_volumes` gives, bit for bit.
+
+`Hint` is what one epoch's search leaves to the next. It only saves rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from mallob_py.protocol import alpha_search, key_selection
+from mallob_py.protocol.alpha_search import (
+    AlphaAnswer,
+    AlphaQuestion,
+    AlphaSearch,
+    Event,
+    pack,
+    scaled,
+    unpack,
+)
+from mallob_py.protocol.key_selection import (
+    Key,
+    KeyAnswer,
+    KeySelection,
+    KeysQuestion,
+    PlacesQuestion,
+    UnitsQuestion,
+)
+
+AnyQuestion = AlphaQuestion | UnitsQuestion | PlacesQuestion | KeysQuestion
+AnyAnswer = AlphaAnswer | KeyAnswer
+
+_WORD = (1 << 64) - 1
+#: a product of two rounded factors is off by less than this, relatively
+_DOUBT = 2.0**-50
+
+
+def job_hash(job: int) -> int:
+    """splitmix64, as in `volumes.py`: it settles ties and spreads the jobs over the PEs."""
+    x = (job + 0x9E3779B97F4A7C15) & _WORD
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _WORD
+    return x ^ (x >> 31)
+
+
+def deputy_of(job: int, size: int) -> int:
+    """The rank that answers for this job."""
+    return job_hash(job) % size
+
+
+class JobFacts(Protocol):
+    """What volumes depend on, of one job (a `JobEvent` says it)."""
+
+    @property
+    def job(self) -> int: ...
+    @property
+    def priority(self) -> float: ...
+    @property
+    def demand(self) -> int: ...
+    @property
+    def standing(self) -> float: ...
+
+
+# --- the result -----------------------------------------------------------------------------------
+
+
+class Outcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The volumes of one epoch. alpha_0 is numerator / denominator, packed; 1 / 0 where demands fit.
+
+    From `units_from` on (None: nobody) jobs that are not capped get one unit more. Below
+    `places_from` (None: nobody) jobs have no PE.
+    """
+
+    jobs: int
+    total_volume: int
+    cap: int
+    numerator: bytes
+    denominator: bytes
+    units_from: Key | None
+    places_from: Key | None
+
+
+NO_JOBS = Outcome(0, 0, 1, b"", pack(1), None, None)
+
+
+class Share:
+    """alpha_0 as PEs use it: volumes rounded down, one by one."""
+
+    def __init__(self, numerator: bytes, denominator: bytes) -> None:
+        self._numerator = unpack(numerator)
+        self._denominator = unpack(denominator)
+        if self._denominator == 0:
+            self._x = math.inf
+        else:
+            self._x = self._numerator / self._denominator
+
+    def floor(self, priority: float, cap: int) -> int:
+        """max(1, min(cap, floor(alpha_0 p))), exactly."""
+        if self._x == math.inf:
+            return cap
+        product = self._x * priority
+        doubt = product * _DOUBT
+        if product + doubt < 1:
+            return 1
+        if product - doubt > cap:
+            return cap
+        rounded = int(product)
+        if not rounded + doubt < product < rounded + 1 - doubt:
+            numerator, denominator = priority.as_integer_ratio()
+            rounded = self._numerator * numerator // (self._denominator * denominator)
+        return max(1, min(cap, rounded))
+
+
+def unit_key(priority: float, demand: int, job: int) -> Key:
+    """The order of P 3.1 among jobs that may have a unit left over."""
+    return (0.0, priority, demand, job_hash(job) ^ _WORD)
+
+
+def place_key(standing: float, priority: float, demand: int, job: int) -> Key:
+    """The order among jobs of which some must wait."""
+    return (standing, priority, demand, job_hash(job) ^ _WORD)
+
+
+class Volumes:
+    """An `Outcome` as a function of jobs."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self._share = Share(outcome.numerator, outcome.denominator)
+
+    def of(self, facts: JobFacts) -> int:
+        outcome = self.outcome
+        if outcome.places_from is not None:
+            key = place_key(facts.standing, facts.priority, facts.demand, facts.job)
+            return int(key >= outcome.places_from)
+        cap = min(facts.demand, outcome.cap)
+        volume = self._share.floor(facts.priority, cap)
+        if outcome.units_from is None or volume == cap:
+            return volume
+        return volume + int(unit_key(facts.priority, facts.demand, facts.job) >= outcome.units_from)
+
+
+# --- on every PE ----------------------------------------------------------------------------------
+
+
+class _Represented(NamedTuple):
+    facts: JobFacts
+    scaled_priority: int
+    unit_key: Key
+
+
+class Deputy:
+    """Answers for the jobs assigned to one PE. Work per round: O(of its jobs still in question)."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, _Represented] = {}
+        self._events: list[Event] = []
+        self._keys: list[Key] = []
+
+    def put(self, facts: JobFacts) -> None:
+        """A job is new or has changed."""
+        key = unit_key(facts.priority, facts.demand, facts.job)
+        self._jobs[facts.job] = _Represented(facts, scaled(facts.priority), key)
+
+    def drop(self, job: int) -> None:
+        """A job is over, if it was known here."""
+        self._jobs.pop(job, None)
+
+    def answer(self, question: AnyQuestion) -> AnyAnswer:
+        match question:
+            case AlphaQuestion(cap, low, _, high):
+                if low[0] == 0 and high is None:
+                    self._events = list(self._all_events(cap))
+                result, self._events = alpha_search.answer(question, self._events)
+                return result
+            case UnitsQuestion(cap, numerator, denominator, pivots):
+                self._events = []
+                floors, self._keys = self._uncapped(Share(numerator, denominator), cap)
+                return key_selection.answer(pivots, self._keys, floors)
+            case PlacesQuestion(pivots):
+                self._keys = [(job.facts.standing, *job.unit_key[1:]) for job in self._jobs.values()]
+                return key_selection.answer(pivots, self._keys)
+            case KeysQuestion(_, pivots, _):
+                self._keys = key_selection.within(question, self._keys)
+                return key_selection.answer(pivots, self._keys)
+
+    def _all_events(self, cap: int) -> Iterator[Event]:
+        for job in self._jobs.values():
+            yield from Event.both(job.facts.priority, job.scaled_priority, min(job.facts.demand, cap))
+
+    def _uncapped(self, share: Share, cap: int) -> tuple[int, list[Key]]:
+        """The sum of the volumes rounded down; the keys of those jobs that could have more."""
+        total, keys = 0, []
+        for job in self._jobs.values():
+            most = min(job.facts.demand, cap)
+            volume = share.floor(job.facts.priority, most)
+            total += volume
+            if volume < most:
+                keys.append(job.unit_key)
+        return total, keys
+
+
+def merged(first: AnyAnswer, second: AnyAnswer) -> AnyAnswer:
+    """The answer for the jobs of both."""
+    if isinstance(first, AlphaAnswer) and isinstance(second, AlphaAnswer):
+        return alpha_search.merged(first, second)
+    assert isinstance(first, KeyAnswer)
+    assert isinstance(second, KeyAnswer)
+    return key_selection.merged(first, second)
+
+
+# --- at the root of the tree ------------------------------------------------------------------------
+
+
+class Hint(msgspec.Struct):
+    """What is known of the last epoch: where xi had its root and how steep it was; which keys decided."""
+
+    alpha: float = 0.0
+    slope: float = 0.0
+    #: PEs beyond those that the jobs use at `alpha`: the news since then move it away from 0
+    missing: float = 0.0
+    units: list[Key] = []
+    units_from: Key | None = None
+    places: list[Key] = []
+    places_from: Key | None = None
+
+    def replace(self, old: JobFacts | None, new: JobFacts | None) -> None:
+        """Account for news of one job (None: not there), in O(1)."""
+        for facts, sign in ((old, -1), (new, 1)):
+            if facts is None:
+                continue
+            share = self.alpha * facts.priority
+            self.missing -= sign * max(1.0, min(float(facts.demand), share))
+            if 1 < share < facts.demand:
+                self.slope += sign * facts.priority
+
+    def alphas(self, pes: int, jobs: int) -> Iterator[float]:
+        """Guesses of alpha_0: a Newton step from the last one, and around it ever more widely."""
+        guess = self.alpha
+        if self.slope > 0 and 0 < (better := self.alpha + self.missing / self.slope) < math.inf:
+            guess = better
+        if guess <= 0:
+            guess = pes / jobs
+        for off in (2 / jobs, 0.25 * jobs**-0.5, 2 * jobs**-0.5):
+            yield guess * (1 + off)
+            yield guess / (1 + off)
+        yield guess * 16
+        yield guess / 16
+
+
+def _around(threshold: Key | None, known: list[Key]) -> list[Key]:
+    """The last threshold, and keys on both sides of it, ever farther off."""
+    if threshold is None:
+        return known[:: max(1, len(known) // alpha_search.PIVOTS)]
+    place = bisect_left(known, threshold)
+    places = [place + off for off in (0, -1, 1, -3, 3, -8, 8, 20)]
+    return [known[at] for at in places if 0 <= at < len(known)]
+
+
+class VolumeSearch:
+    """One computation: `question` until `outcome` is there. `hint` is read, and renewed at the end."""
+
+    def __init__(self, pes: int, jobs: int, hint: Hint) -> None:
+        self._pes = pes
+        self._jobs = jobs
+        self._hint = hint
+        self._alpha: AlphaSearch | None = None
+        self._keys: KeySelection | None = None
+        self._root = Fraction(0)
+        self.question: AnyQuestion | None = None
+        self.outcome: Outcome | None = None
+        self.rounds = 0
+        if jobs == 0:
+            self.outcome = NO_JOBS
+        elif jobs == pes:
+            self._settle(jobs, Fraction(0))
+        elif jobs > pes:
+            self._keys = KeySelection(pes, _around(hint.places_from, hint.places))
+            self.question = PlacesQuestion(self._keys.pivots)
+        else:
+            self._alpha = AlphaSearch(pes, jobs, hint.alphas(pes, jobs))
+            self.question = self._alpha.next_question()
+
+    def take(self, answer: AnyAnswer) -> None:
+        """The answer of all PEs to the present question."""
+        assert self.question is not None
+        self.rounds += 1
+        asked, self.question = self.question, None
+        if isinstance(answer, AlphaAnswer):
+            self._take_alpha(answer)
+        elif isinstance(asked, UnitsQuestion):
+            self._take_floors(answer)
+        else:
+            self._take_keys(answer)
+
+    def _take_alpha(self, answer: AlphaAnswer) -> None:
+        search = self._alpha
+        assert search is not None
+        search.take(answer)
+        if not search.is_over:
+            self.question = search.next_question()
+        elif search.root is None:
+            self.outcome = self._outcome(search.demand, pack(1), b"", None, None)
+        else:
+            self._root = search.root
+            self._hint.alpha = float(search.root)
+            self._hint.slope, self._hint.missing = search.root_slope, 0.0
+            self._keys = KeySelection(0, _around(self._hint.units_from, self._hint.units))
+            self.question = UnitsQuestion(
+                self._pes - self._jobs + 1,
+                pack(self._root.numerator),
+                pack(self._root.denominator),
+                self._keys.pivots,
+            )
+
+    def _take_floors(self, answer: KeyAnswer) -> None:
+        left_over = self._pes - answer.floors
+        assert 0 <= left_over < self._jobs, "rounding down loses less than one unit per job"
+        assert self._keys is not None
+        if left_over == 0:
+            self._settle(self._pes, self._root)
+            return
+        self._keys.wanted = left_over
+        self._take_keys(answer)
+
+    def _take_keys(self, answer: KeyAnswer) -> None:
+        keys, hint = self._keys, self._hint
+        assert keys is not None
+        keys.take(answer)
+        if not keys.is_over:
+            self.question = keys.next_question()
+        elif self._alpha is not None:
+            hint.units, hint.units_from = sorted(keys.seen), keys.threshold
+            self._settle(self._pes, self._root, units_from=keys.threshold)
+        else:
+            hint.places, hint.places_from = sorted(keys.seen), keys.threshold
+            self._settle(self._pes, self._root, places_from=keys.threshold)
+
+    def _settle(
+        self, total: int, alpha: Fraction, units_from: Key | None = None, places_from: Key | None = None
+    ) -> None:
+        self.outcome = self._outcome(
+            total, pack(alpha.numerator), pack(alpha.denominator), units_from, places_from
+        )
+
+    def _outcome(
+        self,
+        total: int,
+        numerator: bytes,
+        denominator: bytes,
+        units_from: Key | None,
+        places_from: Key | None,
+    ) -> Outcome:
+        cap = max(1, self._pes - self._jobs + 1)
+        return Outcome(self._jobs, total, cap, numerator, denominator, units_from, places_from)
+
+
+def solve(search: VolumeSearch, deputies: Iterable[Deputy]) -> Outcome:
+    """The whole computation in one place, without a tree: for tests and measurements."""
+    deputies = list(deputies)
+    while search.question is not None:
+        first, *others = [deputy.answer(search.question) for deputy in deputies]
+        for other in others:
+            first = merged(first, other)
+        search.take(first)
+    assert search.outcome is not None
+    return search.outcome
