@@ -35,6 +35,7 @@ _FILES = "files and logs"
 _JOB = "job"
 
 REUSE_STRATEGIES = ("none", "basic", "full")
+EXPERIMENTS = ("uniform", "priorities", "realistic", "matching", "growth", "balancing")
 
 
 def _launched_ranks() -> int | None:
@@ -43,6 +44,12 @@ def _launched_ranks() -> int | None:
 
     declared = declared_world_size(os.environ)
     return declared if declared > 1 else None
+
+
+def experiment_name(text: str) -> str:
+    if text not in EXPERIMENTS:
+        raise ValueError(f"{text!r} is none of {', '.join(EXPERIMENTS)}")
+    return text
 
 
 def reuse_strategy(text: str) -> str:
@@ -315,6 +322,95 @@ class ReportOptions(_Config):
     json: bool = switch_option("--json", group=_OUTPUT, help="print the tables as JSON")
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SimulateOptions(_Config):
+    """Options of `mallob-py simulate`. None: what the setting says."""
+
+    setting: str | None = positional(
+        "SETTING",
+        values.path,
+        group=_INPUT,
+        default=None,
+        help="TOML file with system, network, faults, jobs and protocol (default: P 5.3 on 1536 PEs)",
+    )
+    pes: int | None = option(
+        "--pes", values.positive_count, None, metavar="M", group=_INPUT, help="number of PEs"
+    )
+    seconds: float | None = option(
+        "--seconds", values.duration_limit_s, None, metavar="T", group=_INPUT, help="virtual time to play"
+    )
+    seed: int | None = option(
+        "--seed", values.count, None, metavar="S", group=_INPUT, help="seed of all random choices"
+    )
+    stream: str | None = option(
+        "--stream",
+        values.path,
+        None,
+        metavar="FILE",
+        group=_INPUT,
+        help="CSV file with the jobs: client, name, arrival_s, priority, wallclock_limit_s, max_demand",
+    )
+    log_dir: str | None = option(
+        "--log-dir",
+        values.path,
+        None,
+        metavar="DIR",
+        group=_FILES,
+        help="write all events to DIR/simulated.jsonl (see `mallob-py report`)",
+    )
+    json: bool = switch_option("--json", group=_OUTPUT, help="print the measures as JSON")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ExperimentOptions(_Config):
+    """Options of `mallob-py experiment`. None: the experiment's own."""
+
+    name: str = positional(
+        "EXPERIMENT",
+        experiment_name,
+        group=_INPUT,
+        help=", ".join(EXPERIMENTS),
+    )
+    setting: str | None = option(
+        "--setting",
+        values.path,
+        None,
+        metavar="FILE",
+        group=_INPUT,
+        help="TOML file as for `mallob-py simulate`: its network, processes and seed are used",
+    )
+    seconds: float | None = option(
+        "--seconds", values.duration_limit_s, None, metavar="T", group=_INPUT, help="virtual time of each run"
+    )
+    pes: int | None = option(
+        "--pes", values.positive_count, None, metavar="M", group=_INPUT, help="number of PEs"
+    )
+    stream: str | None = option(
+        "--stream",
+        values.path,
+        None,
+        metavar="FILE",
+        group=_INPUT,
+        help="for `realistic`: CSV file with the jobs, as for `mallob-py simulate`",
+    )
+    jobs: int | None = option(
+        "--jobs",
+        values.positive_count,
+        None,
+        metavar="K",
+        group=_WORLD,
+        help="runs at a time (default: one per core)",
+    )
+    output: str = option(
+        "--output",
+        values.path,
+        "experiments",
+        metavar="DIR",
+        group=_OUTPUT,
+        help="folder for tables and figures (default experiments)",
+    )
+
+
 #: Every command: its summary and its options. `mallob_py.cli.<command>` has its `run(options) -> int`.
 COMMANDS: dict[str, tuple[str, type[CommandOptions]]] = {
     "solve": ("Solve formulas with all ranks and print the answers.", SolveOptions),
@@ -322,6 +418,8 @@ COMMANDS: dict[str, tuple[str, type[CommandOptions]]] = {
     "submit": ("Hand a job to the service.", SubmitOptions),
     "interrupt": ("End a job of the service.", InterruptOptions),
     "status": ("Show the service's jobs and how busy its ranks are.", StatusOptions),
+    "simulate": ("Play many PEs on a stream of jobs in virtual time.", SimulateOptions),
+    "experiment": ("Repeat an experiment of the paper in virtual time.", ExperimentOptions),
     "report": ("Make tables from the logs of a run, real or simulated.", ReportOptions),
 }
 

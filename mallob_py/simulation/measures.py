@@ -46,6 +46,10 @@ class Measures:
         self._active = 0
         self._busy_since: list[float | None] = [None] * pes
         self._last_job = [-1] * pes
+        self._running_since: list[float | None] = [None] * pes
+        #: job -> seconds that its workers' processes have run, summed over its workers
+        self.worker_s: dict[int, float] = defaultdict(float)
+        self._running_job = [-1] * pes
         self._busy_s = [0.0] * pes
         self._busy_changes: list[tuple[float, int]] = []
         self._created: dict[int, dict[int, set[int]]] = {}
@@ -57,8 +61,12 @@ class Measures:
         if event == "busy":
             self._busy_since[rank] = now
             self._busy_changes.append((now, 1))
+        elif event == "started":
+            self._running_since[rank] = now
+            self._running_job[rank] = fields["job"]
         elif event == "idle":
             self._busy_changes.append((now, -1))
+            self._stop_running(now, rank)
             since = self._busy_since[rank]
             assert since is not None, f"PE {rank} turns idle twice"
             self._busy_s[rank] += now - since
@@ -72,6 +80,11 @@ class Measures:
             self.active_jobs.append((now, self._active))
         elif event == "ended":
             self._end(now, fields)
+
+    def _stop_running(self, now: float, rank: int) -> None:
+        if (since := self._running_since[rank]) is not None:
+            self.worker_s[self._running_job[rank]] += now - since
+            self._running_since[rank] = None
 
     def _adopted(self, rank: int, fields: dict[str, Any]) -> None:
         job, index = fields["job"], fields["index"]
@@ -107,6 +120,7 @@ class Measures:
             if since is not None:
                 self._busy_s[rank] += now - since
                 self._busy_since[rank] = now
+                self._stop_running(now, rank)
 
     # --- results ------------------------------------------------------------------------
 

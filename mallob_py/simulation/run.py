@@ -27,6 +27,7 @@ Progress = Callable[[float, int], None]
 
 _STEPS_PER_RUN = 1000
 _LOG_BUFFER_EVENTS = 4096
+_LOOK_AGAIN_S = 0.01
 LOG_NAME = "simulated.jsonl"
 
 
@@ -49,6 +50,18 @@ class SimulationLog:
         self._lines.clear()
 
 
+class _Work:
+    """What is left to do of a job that will be solved."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.speedup = spec.speedup
+        self.left_s = spec.work_s
+        self.since_s = 0.0
+        self.speed = 0.0
+        self.has_started = False
+        self.version = 0
+
+
 class Simulation:
     """A run of `setting`; jobs come from `submit_all` or one by one from `submit`.
 
@@ -64,7 +77,7 @@ class Simulation:
         )
         self.cluster.on_ended = self._ended
         self.on_job_ended: Callable[[int], None] = lambda job: None
-        self._specs: dict[int, JobSpec] = {}
+        self._work: dict[int, _Work] = {}
         self._jobs = 0
         #: real time that `play` took
         self.played_s = 0.0
@@ -79,11 +92,16 @@ class Simulation:
         """Let a job arrive now; returns its id."""
         self._jobs += 1
         job = self._jobs
-        self._specs[job] = spec
-        name = {"user": f"client{spec.client}", "name": spec.name, "application": "SIMULATED"}
-        self._write_log(
-            self.cluster.now, spec.client, "accepted", {"job": job, "priority": spec.priority} | name
-        )
+        if spec.work_s:
+            self._work[job] = _Work(spec)
+        accepted = {
+            "job": job,
+            "user": f"client{spec.client}",
+            "name": spec.name,
+            "application": "SIMULATED",
+            "priority": spec.priority,
+        }
+        self._write_log(self.cluster.now, spec.client, "accepted", accepted)
         self.cluster.submit(
             job,
             spec.client,
@@ -118,33 +136,46 @@ class Simulation:
     def _observe(self, now: float, rank: int, event: str, fields: dict[str, Any]) -> None:
         self.measures.observe(now, rank, event, fields)
         self._write_log(now, rank, event, fields)
-        if event == "started" and fields["index"] == 0:
-            self._root_started(now, fields["job"])
+        if event == "volume":
+            self._go_on(now, fields["job"], fields["volume"])
+        elif event == "started" and fields["index"] == 0 and fields["job"] in self._work:
+            self._work[fields["job"]].has_started = True
+            self._go_on(now, fields["job"], self.cluster.pes[rank].balancer.volume(fields["job"]) or 1)
 
     def _write_log(self, now: float, rank: int, event: str, fields: dict[str, Any]) -> None:
         if self._log is not None:
             self._log.write(now, rank, event, fields)
 
-    def _root_started(self, now: float, job: int) -> None:
-        """From its first start on a job takes its time; later starts of its root change nothing."""
-        spec = self._specs.pop(job, None)
-        if spec is not None and spec.solved_s:
-            self.cluster.at(now + spec.solved_s, partial(self._solve, job))
+    # --- the work -----------------------------------------------------------------------
 
-    def _solve(self, job: int) -> None:
-        """Some running worker finds the result, if the job still lives; later, if none runs now."""
-        if job in self.cluster.ended:
+    def _go_on(self, now: float, job: int, volume: int) -> None:
+        """A job that has started works with another volume from now on (0: it waits for a PE)."""
+        work = self._work.get(job)
+        if work is None or not work.has_started:
+            return
+        work.left_s -= (now - work.since_s) * work.speed
+        work.since_s = now
+        work.speed = volume**work.speedup if volume else 0.0
+        work.version += 1
+        if work.speed:
+            self.cluster.at(now + work.left_s / work.speed, partial(self._solve, job, work.version))
+
+    def _solve(self, job: int, version: int) -> None:
+        """Some running worker finds the result; a little later, if none runs just now."""
+        work = self._work.get(job)
+        if work is None or work.version != version:
             return
         running = self.cluster.running(job)
         if not running:
-            self.cluster.at(self.cluster.now + 0.01, partial(self._solve, job))
+            self.cluster.at(self.cluster.now + _LOOK_AGAIN_S, partial(self._solve, job, version))
             return
         rank, worker = running[0]
         self.cluster.call(rank, lambda pe: pe.worker_found_result(worker, b"", self.cluster.now))
 
     def _ended(self, ended: JobEnded) -> None:
-        self._specs.pop(ended.job, None)
-        self.on_job_ended(ended.job)
+        self._work.pop(ended.job, None)
+        # Not from within the PE that has just ended it.
+        self.cluster.at(self.cluster.now, partial(self.on_job_ended, ended.job))
 
 
 def open_log(folder: Path) -> SimulationLog:

@@ -16,7 +16,10 @@ _ARRIVALS = ("poisson", "uniform", "normal")
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One job to come. `solved_s`: when its root finds a result, after it has started; 0: never."""
+    """One job to come.
+
+    It is solved when it has done `work_s`, at a speed of volume ** `speedup`; never, if that is 0.
+    """
 
     arrival_s: float
     client: int
@@ -25,7 +28,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     wallclock_limit_s: float
     cpu_limit_s: float = 0.0
     max_demand: int
-    solved_s: float = 0.0
+    work_s: float = 0.0
+    speedup: float = 0.0
 
 
 def job_stream(jobs: Jobs, pes: int, seconds: float, seed: int) -> list[JobSpec]:
@@ -37,12 +41,12 @@ def job_stream(jobs: Jobs, pes: int, seconds: float, seed: int) -> list[JobSpec]
     specs = [spec for spec in specs if spec.arrival_s < seconds]
     specs.sort(key=lambda spec: spec.arrival_s)
     return [
-        msgspec.structs.replace(spec, cpu_limit_s=jobs.cpu_limit_s, solved_s=_solved_s(jobs, spec, choose))
+        msgspec.structs.replace(spec, cpu_limit_s=jobs.cpu_limit_s, work_s=_work_s(jobs, spec, choose))
         for spec in specs
     ]
 
 
-def _solved_s(jobs: Jobs, spec: JobSpec, choose: random.Random) -> float:
+def _work_s(jobs: Jobs, spec: JobSpec, choose: random.Random) -> float:
     return spec.wallclock_limit_s * choose.random() ** 2 if choose.random() < jobs.solved else 0.0
 
 

@@ -1,0 +1,80 @@
+"""`mallob-py simulate [SETTING]`: many PEs on a stream of jobs, in virtual time."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mallob_py.cli import CommandError
+from mallob_py.cli.options import SimulateOptions
+from mallob_py.simulation.run import Progress, Simulation, SimulationLog, open_log
+from mallob_py.simulation.setting import Setting, SettingError, read_setting
+from mallob_py.simulation.summary import describe, summarise
+from mallob_py.simulation.workload import job_stream
+
+_REDRAW_S = 0.5
+_BAR_WIDTH = 30
+
+
+def run(options: SimulateOptions) -> int:
+    try:
+        setting = setting_of(options)
+        simulation = Simulation(setting, _log(options.log_dir))
+        simulation.submit_all(job_stream(setting.jobs, setting.pes, setting.seconds, setting.seed))
+    except SettingError as error:
+        raise CommandError(str(error)) from None
+    simulation.play(progress_bar(setting.seconds) if sys.stderr.isatty() else _silent)
+    summary = summarise(simulation)
+    print(msgspec.json.encode(summary).decode() if options.json else describe(summary))
+    return 0
+
+
+def setting_of(options: SimulateOptions) -> Setting:
+    """The file's setting with what the command line replaces. Raises SettingError."""
+    setting = Setting() if options.setting is None else read_setting(Path(options.setting))
+    given: dict[str, Any] = {"pes": options.pes, "seconds": options.seconds, "seed": options.seed}
+    setting = msgspec.structs.replace(
+        setting, **{name: value for name, value in given.items() if value is not None}
+    )
+    if options.stream is not None:
+        jobs = msgspec.structs.replace(setting.jobs, stream=options.stream)
+        setting = msgspec.structs.replace(setting, jobs=jobs)
+    return setting
+
+
+def _log(folder: str | None) -> SimulationLog | None:
+    if folder is None:
+        return None
+    try:
+        return open_log(Path(folder))
+    except OSError as error:
+        raise CommandError(f"--log-dir {folder}: {error.strerror}") from None
+
+
+def _silent(_seconds: float, _messages: int) -> None:
+    pass
+
+
+def progress_bar(seconds: float) -> Progress:
+    """Redraws one line of the terminal: how far, how fast, how long still."""
+    began_s = time.monotonic()
+    drawn_s = 0.0
+
+    def draw(now_s: float, messages: int) -> None:
+        nonlocal drawn_s
+        spent_s = time.monotonic() - began_s
+        is_last = now_s >= seconds
+        if spent_s - drawn_s < _REDRAW_S and not is_last:
+            return
+        drawn_s = spent_s
+        share = now_s / seconds
+        bar = ("#" * round(_BAR_WIDTH * share)).ljust(_BAR_WIDTH)
+        left_s = spent_s * (1 - share) / share
+        line = f"[{bar}] {now_s:.0f} of {seconds:g} s, {messages / 1e6:.1f} M messages, {left_s:.0f} s left"
+        print(f"\r{line:<90}", end="\n" if is_last else "", file=sys.stderr, flush=True)
+
+    return draw
