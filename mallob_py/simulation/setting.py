@@ -31,11 +31,11 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     sending one.
     """
 
-    same_host_us: NotNegative = 20.0
-    other_host_us: NotNegative = 25.0
+    same_host_us: NotNegative = 15.0
+    other_host_us: NotNegative = 20.0
     jitter_us: NotNegative = 5.0
-    handling_us: NotNegative = 25.0
-    sending_us: NotNegative = 8.0
+    handling_us: NotNegative = 30.0
+    sending_us: NotNegative = 15.0
 
 
 class Processes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

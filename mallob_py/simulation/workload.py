@@ -55,8 +55,7 @@ def _drawn(jobs: Jobs, pes: int, seconds: float, choose: random.Random) -> list[
     for client in range(jobs.clients):
         number, now = 0, _interarrival_s(jobs, choose)
         while now < seconds:
-            burst = round(choose.gauss(jobs.burst_mean, jobs.burst_deviation))
-            for _ in range(min(max(burst, 1), jobs.burst_max)):
+            for _ in range(_burst(jobs, choose)):
                 number += 1
                 wallclock_s = choose.gauss(jobs.wallclock_mean_s, jobs.wallclock_deviation_s)
                 specs.append(
@@ -71,6 +70,13 @@ def _drawn(jobs: Jobs, pes: int, seconds: float, choose: random.Random) -> list[
                 )
             now += _interarrival_s(jobs, choose)
     return specs
+
+
+def _burst(jobs: Jobs, choose: random.Random) -> int:
+    """A rounded normal number that is drawn again until it is within bounds."""
+    while not 1 <= (burst := round(choose.gauss(jobs.burst_mean, jobs.burst_deviation))) <= jobs.burst_max:
+        pass
+    return burst
 
 
 def _interarrival_s(jobs: Jobs, choose: random.Random) -> float:

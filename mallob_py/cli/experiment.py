@@ -1,0 +1,46 @@
+"""`mallob-py experiment NAME`: an experiment of the paper, or a question to the protocol, in virtual time."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mallob_py.cli import CommandError
+from mallob_py.cli.options import ExperimentOptions
+from mallob_py.simulation.setting import Setting, SettingError, read_setting
+
+#: those that play whole systems; the others have sizes of their own
+_PLAYED = ("uniform", "priorities", "realistic")
+
+
+def run(options: ExperimentOptions) -> int:
+    module = importlib.import_module(f"mallob_py.experiments.{options.name}")
+    if options.name not in _PLAYED:
+        return _run_study(module, options)
+    try:
+        setting = Setting() if options.setting is None else read_setting(Path(options.setting))
+        if options.stream is not None:
+            jobs = msgspec.structs.replace(setting.jobs, stream=options.stream)
+            setting = msgspec.structs.replace(setting, jobs=jobs)
+        setting = msgspec.structs.replace(
+            setting, pes=options.pes or module.PES, seconds=options.seconds or module.SECONDS
+        )
+        module.run(setting, Path(options.output), options.jobs)
+    except SettingError as error:
+        raise CommandError(str(error)) from None
+    except OSError as error:
+        raise CommandError(f"--output {options.output}: {error.strerror}") from None
+    return 0
+
+
+def _run_study(module: Any, options: ExperimentOptions) -> int:
+    given = {
+        name for name in ("setting", "seconds", "pes", "stream", "jobs") if getattr(options, name) is not None
+    }
+    if given:
+        raise CommandError(f"{options.name} has sizes of its own and takes no --{min(given)}")
+    module.run()
+    return 0

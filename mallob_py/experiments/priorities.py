@@ -1,0 +1,169 @@
+"""Impact of priorities (P 5.2, Fig. 4): volumes in proportion to priorities.
+
+Nine streams of jobs, each with its priority and always one job in the system, 300 s per job at
+most. The volumes are what the protocol gives. How long a job takes cannot be simulated; it is
+a model, fitted to two numbers of the paper (27 and 58 of 80 jobs solved with 1.0 and 176.6
+workers): work with a logarithmic normal distribution, and a speed of volume ** 0.5.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mallob_py.experiments import paper
+from mallob_py.experiments.closed_loop import ClosedLoop
+from mallob_py.experiments.output import Output, Table
+from mallob_py.protocol.balancing import volumes_of
+from mallob_py.protocol.messages import JobEvent
+from mallob_py.simulation.run import Simulation
+from mallob_py.simulation.setting import Setting
+from mallob_py.simulation.workload import JobSpec
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PES = 384
+SECONDS = 7200.0
+_WALLCLOCK_S = 300.0
+_SPEEDUP = 0.5
+_WORK_DECADES_MEAN = 2.94
+_WORK_DECADES_DEVIATION = 1.1
+
+
+class PriorityRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream. `fair_volume` is its exact share, without rounding."""
+
+    priority: float
+    mean_volume: float
+    assigned_volume: int
+    fair_volume: float
+    mean_response_s: float
+    jobs: int
+
+
+def _stream(priority: float, client: int, seed: int) -> Iterator[JobSpec]:
+    choose = random.Random(f"priorities {seed} {priority}")
+    while True:
+        yield JobSpec(
+            arrival_s=0.0,
+            client=client,
+            name=f"priority-{priority}",
+            priority=priority,
+            wallclock_limit_s=_WALLCLOCK_S,
+            max_demand=0,
+            work_s=10.0 ** choose.gauss(_WORK_DECADES_MEAN, _WORK_DECADES_DEVIATION),
+            speedup=_SPEEDUP,
+        )
+
+
+def measure(setting: Setting) -> list[PriorityRow]:
+    """Play all streams together."""
+    simulation = Simulation(setting)
+    priorities = list(paper.PRIORITIES)
+    loop = ClosedLoop(
+        simulation,
+        [_stream(priority, number % setting.pes, setting.seed) for number, priority in enumerate(priorities)],
+    )
+    simulation.play()
+    events = {job: JobEvent(job, 1, setting.pes, priority, 0.0) for job, priority in enumerate(priorities)}
+    assigned = volumes_of(events, setting.pes)
+    shares = _shares(priorities, setting.pes)
+    rows = []
+    for stream, priority in enumerate(priorities):
+        ended = [job for job in simulation.measures.ended if loop.stream_of[job.job] == stream]
+        wallclock_s = sum(job.wallclock_s for job in ended)
+        worker_s = sum(simulation.measures.worker_s[job.job] for job in ended)
+        rows.append(
+            PriorityRow(
+                priority=priority,
+                mean_volume=worker_s / wallclock_s if wallclock_s else 0.0,
+                assigned_volume=assigned.get(stream, 0),
+                fair_volume=shares[stream],
+                mean_response_s=fmean(job.response_s for job in ended) if ended else 0.0,
+                jobs=len(ended),
+            )
+        )
+    return rows
+
+
+def _shares(priorities: list[float], pes: int) -> list[float]:
+    """max(1, alpha p) with a sum of `pes`, by bisection: for the eye, not for the protocol."""
+    low, high = 0.0, pes / min(priorities)
+    for _ in range(200):
+        alpha = (low + high) / 2
+        if sum(max(1.0, alpha * priority) for priority in priorities) > pes:
+            high = alpha
+        else:
+            low = alpha
+    return [max(1.0, low * priority) for priority in priorities]
+
+
+def run(setting: Setting, folder: Path, _processes: int | None) -> None:
+    """Measure, print, draw."""
+    rows = measure(setting)
+    table = Table(
+        f"Priorities on {setting.pes} PEs, {setting.seconds:g} s",
+        (
+            *("priority", "mean volume", "assigned", "exact share", "paper's mean volume"),
+            *("response [s] (model)", "paper's response [s]", "jobs"),
+        ),
+        tuple(
+            (
+                row.priority,
+                row.mean_volume,
+                row.assigned_volume,
+                row.fair_volume,
+                paper.PRIORITIES[row.priority][0],
+                row.mean_response_s,
+                paper.PRIORITIES[row.priority][1],
+                row.jobs,
+            )
+            for row in rows
+        ),
+    )
+    remarks = (
+        "mean volume: seconds for which the jobs' workers have run over the jobs' run times.\n"
+        "The response times follow from a model of the work, not from solving anything."
+    )
+    output = Output(folder, "priorities")
+    output.tables([table], remarks)
+    output.figure("fig4-priorities", lambda figure: _draw(figure, rows))
+
+
+def _draw(figure: Figure, rows: list[PriorityRow]) -> None:
+    volumes = figure.subplots()
+    responses = volumes.twinx()
+    priorities = [row.priority for row in rows]
+    volumes.loglog(priorities, [row.mean_volume for row in rows], "^", color="tab:blue", label="mean volume")
+    volumes.loglog(
+        priorities,
+        [paper.PRIORITIES[priority][0] for priority in priorities],
+        "+",
+        color="navy",
+        label="mean volume, paper",
+    )
+    responses.plot(
+        priorities,
+        [row.mean_response_s for row in rows],
+        "s",
+        color="tab:orange",
+        label="mean response (model of the work)",
+    )
+    responses.plot(
+        priorities,
+        [paper.PRIORITIES[priority][1] for priority in priorities],
+        "x",
+        color="sienna",
+        label="mean response, paper",
+    )
+    volumes.set_xlabel("priority")
+    volumes.set_ylabel("mean volume [workers]")
+    responses.set_ylabel("mean response time [s]")
+    responses.set_ylim(bottom=0)
+    figure.legend(loc="outside upper center", ncols=2)

@@ -1,0 +1,259 @@
+"""Realistic arrivals of jobs (P 5.3): utilisation, latencies, reuse of workers.
+
+Four clients bring bursts of jobs of all priorities, demands and limits; by default drawn with
+the paper's distributions, or read from a CSV file. Played in ten variants: three strategies of
+reuse, six ways of matching, three rates of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from mallob_py.experiments import paper
+from mallob_py.experiments.output import Output, Table, side_by_side
+from mallob_py.protocol.config import Config, Matching, Reuse
+from mallob_py.simulation.run import Simulation
+from mallob_py.simulation.setting import Setting
+from mallob_py.simulation.summary import Summary, summarise
+from mallob_py.simulation.workload import job_stream
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PES = 1536
+SECONDS = 3600.0
+#: windows of the moving averages in P Fig. 5, in seconds
+WINDOWS_S = (1.0, 15.0, 60.0)
+_OTHER_INTERARRIVALS_S = (2.5, 10.0)
+_PREFIX_SUM = "prefix sum"
+_QUANTILES = 400
+_SAMPLE_S = 2.0
+
+
+class Variant(msgspec.Struct, frozen=True):
+    """One run."""
+
+    name: str
+    setting: Setting
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a run; curves are (x values, y values)."""
+
+    name: str
+    summary: Summary
+    active_jobs: tuple[list[float], list[float]]
+    utilisation: dict[float, tuple[list[float], list[float]]]
+    #: latencies in ms at equally spaced quantiles: of roots, of further workers
+    root_ms: list[float]
+    worker_ms: list[float]
+
+
+def variants(setting: Setting) -> dict[str, Variant]:
+    """All runs by name."""
+
+    def with_protocol(name: str, **changes: object) -> Variant:
+        protocol: Config = msgspec.structs.replace(setting.protocol, **changes)
+        return Variant(name, msgspec.structs.replace(setting, protocol=protocol))
+
+    def with_interarrival(interarrival_s: float) -> Variant:
+        jobs = msgspec.structs.replace(setting.jobs, interarrival_s=interarrival_s)
+        return Variant(f"1/lambda = {interarrival_s:g} s", msgspec.structs.replace(setting, jobs=jobs))
+
+    runs = [with_protocol(_PREFIX_SUM)]
+    runs += [with_protocol(f"reuse {reuse.value}", reuse=reuse) for reuse in (Reuse.NONE, Reuse.BASIC)]
+    runs += [with_protocol("routing tree", matcher=Matching.ROUTING_TREE)]
+    runs += [
+        with_protocol(
+            f"random walk h={'inf' if hops < 0 else hops}", matcher=Matching.ROUTING_TREE, random_hops=hops
+        )
+        for hops in (10, 100, 1000, -1)
+    ]
+    if setting.jobs.stream is None:
+        runs += [with_interarrival(interarrival_s) for interarrival_s in _OTHER_INTERARRIVALS_S]
+    return {run.name: run for run in runs}
+
+
+def measure(variant: Variant) -> Result:
+    """Play one variant."""
+    setting = variant.setting
+    simulation = Simulation(setting)
+    simulation.submit_all(job_stream(setting.jobs, setting.pes, setting.seconds, setting.seed))
+    simulation.play()
+    measures = simulation.measures
+    return Result(
+        name=variant.name,
+        summary=summarise(simulation),
+        active_jobs=_sampled(measures.active_jobs, setting.seconds),
+        utilisation={
+            window_s: measures.utilisation(window_s, 0.0, setting.seconds) for window_s in WINDOWS_S
+        },
+        root_ms=_quantiles(measures.latencies_ms["scheduled"]),
+        worker_ms=_quantiles(measures.latencies_ms["adopted"]),
+    )
+
+
+def _sampled(steps: Sequence[tuple[float, int]], seconds: float) -> tuple[list[float], list[float]]:
+    instants = np.arange(0.0, seconds, _SAMPLE_S)
+    times = np.array([0.0, *(when_s for when_s, _ in steps)])
+    values = np.array([0, *(value for _, value in steps)])
+    place = np.searchsorted(times, instants, side="right") - 1
+    return instants.tolist(), values[place].astype(float).tolist()
+
+
+def _quantiles(values: Sequence[float]) -> list[float]:
+    if not len(values):
+        return []
+    quantiles: list[float] = np.quantile(np.array(values), np.linspace(0.0, 1.0, _QUANTILES + 1)).tolist()
+    return quantiles
+
+
+def run(setting: Setting, folder: Path, processes: int | None) -> None:
+    """Measure, print, draw."""
+    todo = variants(setting)
+    results = {
+        result.name: result
+        for result in side_by_side(measure, todo.values(), processes, lambda variant: variant.name)
+    }
+    output = Output(folder, "realistic")
+    output.tables(
+        [
+            _reuse_table(results, setting),
+            _matching_table(results),
+            _load_table(results),
+        ],
+        "root, worker: latency until a job's root and any further worker is placed, in ms.\n"
+        "busy: after the first minute. WCR: created workers over the largest volume. CS: context switches.",
+    )
+    output.figure("fig5-load", lambda figure: _draw_load(figure, results))
+    output.figure("fig6-latencies", lambda figure: _draw_latencies(figure, results))
+
+
+def _reuse_table(results: dict[str, Result], setting: Setting) -> Table:
+    rows = []
+    for reuse, name in (("none", "reuse none"), ("basic", "reuse basic"), ("full", _PREFIX_SUM)):
+        summary = results[name].summary
+        ours = (
+            summary.creation_ratio_median,
+            summary.creation_ratio_max,
+            summary.creation_ratio_total,
+            summary.context_switches_median,
+            summary.context_switches_mean,
+            summary.jobs_ended,
+            summary.response_mean_s,
+        )
+        spread = tuple(f"{share:.3f}" for share in summary.created_on_at_most.values())
+        rows.append((reuse, *ours, *spread, summary.latencies[0].median_ms))
+        rows.append((f"{reuse}, paper", *paper.REUSE[reuse], *("-",) * len(spread), _PAPER_ROOT_MS[reuse]))
+    return Table(
+        f"Reuse of workers (P Table 2), {setting.pes} PEs, {setting.seconds:g} s",
+        (
+            *("reuse", "WCR median", "max", "total", "CS median", "mean", "processed", "response [s]"),
+            *("<=1 PE", "<=2", "<=5", "<=10", "<=25", "root median"),
+        ),
+        tuple(rows),
+    )
+
+
+_PAPER_ROOT_MS = {
+    "none": paper.LATENCIES_WITHOUT_REUSE_MS[0],
+    "basic": paper.LATENCIES_WITHOUT_REUSE_MS[0],
+    "full": paper.LATENCIES_MS["routing tree"][0],
+}
+
+
+def _matching_table(results: dict[str, Result]) -> Table:
+    rows = []
+    for name in (_PREFIX_SUM, *paper.LATENCIES_MS):
+        summary = results[name].summary
+        root, _, worker = summary.latencies
+        paper_root, paper_worker = paper.LATENCIES_MS.get(name, (None, None))
+        rows.append(
+            (
+                *(name, root.median_ms, root.p99_ms, root.max_ms, paper_root),
+                *(worker.median_ms, worker.p99_ms, worker.max_ms, paper_worker),
+                *(summary.messages, f"{summary.utilisation:.4f}"),
+            )
+        )
+    return Table(
+        "Ways of matching (P Fig. 6), full reuse",
+        (
+            *("matching", "root median", "p99", "max", "paper's median"),
+            *("worker median", "p99", "max", "paper's median", "messages", "busy"),
+        ),
+        tuple(rows),
+    )
+
+
+def _load_table(results: dict[str, Result]) -> Table:
+    rows = []
+    for interarrival_s, result in _by_interarrival(results):
+        summary = result.summary
+        rows.append(
+            (
+                interarrival_s,
+                summary.jobs_submitted,
+                max(result.active_jobs[1]),
+                f"{summary.utilisation:.4f}",
+                f"{summary.busy_median:.4f}",
+                f"{paper.BUSY_MEDIAN[interarrival_s]:.4f}",
+                summary.latencies[1].median_ms,
+                summary.played_s,
+                round(summary.messages / summary.played_s),
+            )
+        )
+    return Table(
+        "Load (P Fig. 5)",
+        (
+            *("1/lambda [s]", "jobs", "most active", "busy", "median PE busy", "paper's"),
+            *("balancing median [ms]", "played in [s]", "messages/s"),
+        ),
+        tuple(rows),
+    )
+
+
+def _by_interarrival(results: dict[str, Result]) -> list[tuple[float, Result]]:
+    found = []
+    for interarrival_s in paper.BUSY_MEDIAN:
+        name = _PREFIX_SUM if interarrival_s == 5.0 else f"1/lambda = {interarrival_s:g} s"
+        if name in results:
+            found.append((interarrival_s, results[name]))
+    return found
+
+
+def _draw_load(figure: Figure, results: dict[str, Result]) -> None:
+    left, right = figure.subplots(1, 2)
+    for interarrival_s, result in _by_interarrival(results):
+        left.plot(*result.active_jobs, label=f"1/λ = {interarrival_s:g} s", linewidth=0.8)
+    left.set_xlabel("time [s]")
+    left.set_ylabel("active jobs")
+    left.set_ylim(bottom=0)
+    left.legend()
+    for window_s, curve in results[_PREFIX_SUM].utilisation.items():
+        right.plot(*curve, label=f"{window_s:g} s", linewidth=0.7)
+    right.set_xlabel("time [s]")
+    right.set_ylabel("share of busy PEs, moving average")
+    right.set_ylim(0.99, 1.0005)
+    right.legend()
+
+
+def _draw_latencies(figure: Figure, results: dict[str, Result]) -> None:
+    left, right = figure.subplots(1, 2, sharey=True)
+    names = [_PREFIX_SUM, *paper.LATENCIES_MS]
+    _draw_distributions(left, "until a job's root is placed [ms]", [(n, results[n].root_ms) for n in names])
+    _draw_distributions(right, "until a worker is placed [ms]", [(n, results[n].worker_ms) for n in names])
+    left.set_ylabel("share of requests")
+    left.legend()
+
+
+def _draw_distributions(axes: Axes, label: str, curves: Sequence[tuple[str, list[float]]]) -> None:
+    for name, quantiles in curves:
+        if quantiles:
+            axes.semilogx(quantiles, np.linspace(0.0, 1.0, len(quantiles)), label=name, linewidth=1.0)
+    axes.set_xlabel(label)

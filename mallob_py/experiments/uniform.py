@@ -1,0 +1,120 @@
+"""Uniform jobs (P 5.1, Table 1): how near to a perfect rigid schedule is the throughput?
+
+At any time n_par jobs of equal size are in the system; each has a CPU budget of 1920 / n_par
+core-minutes at 4 cores per PE, so with all 1536 PEs at work a job takes 18.75 s. theta is the
+largest number of processed jobs per second since the start, at any moment; theta_opt is what
+a schedule without any overhead reaches. eta is the time for which the workers of finished
+jobs have run over the jobs' budgets.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from pathlib import Path
+
+import msgspec
+
+from mallob_py.experiments import paper
+from mallob_py.experiments.closed_loop import ClosedLoop
+from mallob_py.experiments.output import Output, Table, side_by_side
+from mallob_py.simulation.run import Simulation
+from mallob_py.simulation.setting import Setting
+from mallob_py.simulation.summary import Summary, summarise
+from mallob_py.simulation.workload import JobSpec
+
+PES = 1536
+SECONDS = 320.0
+CORES_PER_PE = 4
+#: seconds that one job takes if the PEs are shared perfectly
+GENERATION_S = 18.75
+_CLIENTS = 4
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One row to be measured."""
+
+    setting: Setting
+    jobs_at_a_time: int
+
+
+class UniformRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of P Table 1."""
+
+    jobs_at_a_time: int
+    theta: float
+    theta_opt: float
+    eta: float
+    summary: Summary
+
+
+def measure(case: Case) -> UniformRow:
+    """Play one row."""
+    setting, jobs = case.setting, case.jobs_at_a_time
+    budget_s = GENERATION_S * CORES_PER_PE * setting.pes / jobs
+    simulation = Simulation(setting)
+    clients = [setting.pes - 1 - number % _CLIENTS for number in range(jobs)]
+    ClosedLoop(
+        simulation,
+        [
+            repeat(
+                JobSpec(
+                    arrival_s=0.0,
+                    client=max(0, client),
+                    name="uniform",
+                    priority=1.0,
+                    wallclock_limit_s=0.0,
+                    cpu_limit_s=budget_s,
+                    max_demand=0,
+                )
+            )
+            for client in clients
+        ],
+    )
+    simulation.play()
+    measures = simulation.measures
+    theta = max((count / job.ended_s for count, job in enumerate(measures.ended, 1)), default=0.0)
+    worker_s = sum(measures.worker_s[job.job] for job in measures.ended)
+    return UniformRow(
+        jobs_at_a_time=jobs,
+        theta=theta,
+        theta_opt=jobs / GENERATION_S,
+        eta=worker_s * CORES_PER_PE / (len(measures.ended) * budget_s) if measures.ended else 0.0,
+        summary=summarise(simulation),
+    )
+
+
+def cases(setting: Setting) -> list[Case]:
+    """The rows of the paper that fit; the number of PEs must be a multiple of the jobs at a time."""
+    protocol = msgspec.structs.replace(setting.protocol, threads=CORES_PER_PE)
+    setting = msgspec.structs.replace(setting, protocol=protocol)
+    return [Case(setting, jobs) for jobs in paper.UNIFORM if setting.pes % jobs == 0]
+
+
+def run(setting: Setting, folder: Path, processes: int | None) -> None:
+    """Measure, print and write all rows."""
+    rows = side_by_side(measure, cases(setting), processes, lambda case: f"{case.jobs_at_a_time} jobs")
+    table = Table(
+        f"Uniform jobs on {setting.pes} PEs, {setting.seconds:g} s",
+        (
+            *("n_par", "theta", "theta_opt", "theta/theta_opt", "paper", "eta", "paper's"),
+            *("root [ms]", "worker [ms]", "busy", "messages"),
+        ),
+        tuple(
+            (
+                row.jobs_at_a_time,
+                row.theta,
+                row.theta_opt,
+                f"{row.theta / row.theta_opt:.4f}",
+                f"{paper.UNIFORM[row.jobs_at_a_time][1]:.3f}",
+                f"{row.eta:.4f}",
+                f"{paper.UNIFORM[row.jobs_at_a_time][2]:.3f}",
+                row.summary.latencies[0].median_ms,
+                row.summary.latencies[2].median_ms,
+                f"{row.summary.utilisation:.4f}",
+                row.summary.messages,
+            )
+            for row in rows
+        ),
+    )
+    remarks = "root, worker: median latency until a job's first and any further worker is placed."
+    Output(folder, "uniform").tables([table], remarks)
