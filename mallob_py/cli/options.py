@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mallob_py.cli import values
@@ -35,6 +35,8 @@ _FILES = "files and logs"
 _JOB = "job"
 
 REUSE_STRATEGIES = ("none", "basic", "full")
+BALANCINGS = ("local", "distributed")
+MATCHINGS = ("prefix-sum", "routing-tree")
 EXPERIMENTS = ("uniform", "priorities", "realistic", "matching", "growth", "balancing")
 
 
@@ -46,16 +48,13 @@ def _launched_ranks() -> int | None:
     return declared if declared > 1 else None
 
 
-def experiment_name(text: str) -> str:
-    if text not in EXPERIMENTS:
-        raise ValueError(f"{text!r} is none of {', '.join(EXPERIMENTS)}")
-    return text
+def _one_of(*names: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in names:
+            raise ValueError(f"{text!r} is none of {', '.join(names)}")
+        return text
 
-
-def reuse_strategy(text: str) -> str:
-    if text not in REUSE_STRATEGIES:
-        raise ValueError(f"{text!r} is none of {', '.join(REUSE_STRATEGIES)}")
-    return text
+    return parse
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
@@ -111,11 +110,27 @@ class _World(_Config):
     )
     reuse: str = option(
         "--reuse",
-        reuse_strategy,
+        _one_of(*REUSE_STRATEGIES),
         "full",
         metavar="|".join(REUSE_STRATEGIES),
         group=_SCHEDULING,
         help="how hard to look for suspended workers when a job grows again (default full)",
+    )
+    balancing: str = option(
+        "--balancing",
+        _one_of(*BALANCINGS),
+        "local",
+        metavar="|".join(BALANCINGS),
+        group=_SCHEDULING,
+        help="who computes the volumes: each rank all of them, or all ranks together (default local)",
+    )
+    matching: str = option(
+        "--matching",
+        _one_of(*MATCHINGS),
+        "prefix-sum",
+        metavar="|".join(MATCHINGS),
+        group=_SCHEDULING,
+        help="how requests for workers find idle ranks (default prefix-sum)",
     )
     job_cache: int = option(
         "--job-cache",
@@ -367,7 +382,7 @@ class ExperimentOptions(_Config):
 
     name: str = positional(
         "EXPERIMENT",
-        experiment_name,
+        _one_of(*EXPERIMENTS),
         group=_INPUT,
         help=", ".join(EXPERIMENTS),
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mallob_py.protocol.config import Config, Reuse
+from mallob_py.protocol.config import Balancing, Config, Matching, Reuse
 from mallob_py.runtime.boot import WorldSettings
 from mallob_py.service.event_log import EventLog
 
@@ -22,7 +22,13 @@ def settings_of(
     time_limit_s: float | None = None,
 ) -> WorldSettings:
     return WorldSettings(
-        config=Config(reuse=Reuse(options.reuse), job_cache=options.job_cache, threads=options.solvers),
+        config=Config(
+            balancing=Balancing(options.balancing),
+            matcher=Matching(options.matching),
+            reuse=Reuse(options.reuse),
+            job_cache=options.job_cache,
+            threads=options.solvers,
+        ),
         clients=clients,
         warm=options.warm,
         memory_limit_bytes=options.memory_limit_bytes,

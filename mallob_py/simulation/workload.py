@@ -12,6 +12,7 @@ import msgspec
 from mallob_py.simulation.setting import Jobs, SettingError
 
 STREAM_COLUMNS = ("client", "name", "arrival_s", "priority", "wallclock_limit_s", "max_demand")
+_TRIES = 100
 _ARRIVALS = ("poisson", "uniform", "normal")
 
 
@@ -73,10 +74,13 @@ def _drawn(jobs: Jobs, pes: int, seconds: float, choose: random.Random) -> list[
 
 
 def _burst(jobs: Jobs, choose: random.Random) -> int:
-    """A rounded normal number that is drawn again until it is within bounds."""
-    while not 1 <= (burst := round(choose.gauss(jobs.burst_mean, jobs.burst_deviation))) <= jobs.burst_max:
-        pass
-    return burst
+    """A rounded normal number, drawn again (not for ever) until it is within bounds."""
+    burst = 0
+    for _ in range(_TRIES):
+        burst = round(choose.gauss(jobs.burst_mean, jobs.burst_deviation))
+        if 1 <= burst <= jobs.burst_max:
+            break
+    return min(max(burst, 1), jobs.burst_max)
 
 
 def _interarrival_s(jobs: Jobs, choose: random.Random) -> float:
