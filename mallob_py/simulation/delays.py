@@ -13,6 +13,7 @@ class Delays(Protocol):
 
     `handling_s` is the time that a PE's event loop is busy with one message (or tick), and
     `sending_s` what each message that it sends adds to it: 0 for PEs that are infinitely fast.
+    `local_s` is what a message takes between PEs of one rank.
     """
 
     @property
@@ -20,6 +21,9 @@ class Delays(Protocol):
 
     @property
     def sending_s(self) -> float: ...
+
+    @property
+    def local_s(self) -> float: ...
 
     def message_s(self, source: int, dest: int) -> float: ...
 
@@ -30,7 +34,7 @@ class Delays(Protocol):
     def fetch_s(self, rank: int) -> float: ...
 
     def slowness(self, rank: int) -> float:
-        """By what factor `rank` handles messages slower than others."""
+        """By what factor `rank`, the process, handles messages slower than others."""
         ...
 
 
@@ -47,6 +51,7 @@ class RandomDelays:
 
     handling_s = 0.0
     sending_s = 0.0
+    local_s = 0.0
 
     def __init__(self, seed: int, ranges: DelayRanges | None = None) -> None:
         self._random = random.Random(seed)

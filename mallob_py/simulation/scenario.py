@@ -17,6 +17,19 @@ _LARGE_SIZES = (128, 256)
 _LARGE_EVERY = 50
 
 
+def _capacities(seed: int, size: int) -> list[int] | None:
+    """In every other life PEs share ranks, of unequal capacity mostly.
+
+    From a stream of its own: the rest of a life does not depend on it.
+    """
+    choose = random.Random(f"capacities {seed}")
+    largest = choose.choice((0, 0, 2, 4, size))
+    capacities: list[int] = []
+    while largest and sum(capacities) < size:
+        capacities.append(min(choose.randint(1, largest), size - sum(capacities)))
+    return capacities or None
+
+
 class Scenario:
     """One random run: jobs arrive, change their demand, answer, crash, are interrupted or time out."""
 
@@ -41,6 +54,7 @@ class Scenario:
                     message_s=(1e-5, longest_s), process_start_s=(0.0, longest_s), fetch_s=(0.0, longest_s)
                 ),
             ),
+            capacities=_capacities(seed, size),
         )
         self._span_s = choose.choice((0.01, 0.1, 1.0))
         self._clients = [choose.randrange(size) for _ in range(choose.choice((1, 1, 2, 4)))]
