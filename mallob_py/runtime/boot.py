@@ -27,6 +27,7 @@ from mallob_py.runtime.rank import Desk, EventSink, PeerFailure, Rank, StopBell,
 from mallob_py.runtime.workers import PoolOptions, WorkerPool
 from mallob_py.runtime.world import (
     LaunchError,
+    OthersRefused,
     abort_world,
     binding_warning,
     leave,
@@ -72,7 +73,7 @@ def run_rank(
     server = ForkServer.start(settings.preload, WorkerLimits(memory_limit_bytes=settings.memory_limit_bytes))
     try:
         world = start_mpi()
-    except LaunchError:
+    except (LaunchError, OthersRefused):
         server.stop()
         raise
     # Only now: importing it initialises MPI.

@@ -160,7 +160,7 @@ def run(
     return Finished(process.returncode, out, err)
 
 
-def beside_each_other(command: Sequence[str], capacities: Sequence[int]) -> list[str]:
+def beside_each_other(command: Sequence[str], capacities: Sequence[int | str]) -> list[str]:
     """The same command as ranks of unequal capacity, as `mpiexec ... : ...` starts them."""
     ranks = [["-n", "1", *command, "--pes", str(capacity)] for capacity in capacities]
     return [mpiexec(), *ranks[0], *(word for rank in ranks[1:] for word in (":", *rank))]

@@ -5,11 +5,27 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Running, mpiexec, needs_mpiexec, poll_until, run, serving, shared_files_of
+from running import (
+    COMMAND,
+    TIMEOUT_S,
+    Running,
+    beside_each_other,
+    environment,
+    kill_marked,
+    marked_processes,
+    mpiexec,
+    needs_mpiexec,
+    poll_until,
+    run,
+    serving,
+    shared_files_of,
+)
 
 from mallob_sat.generate import pigeonhole, planted
 
@@ -191,6 +207,36 @@ def test_all_pes_of_a_rank_that_fetch_a_description_get_it(tmp_path: Path) -> No
         )
         service.stop()
         assert "Traceback" not in service.output
+
+
+# --- options of single ranks ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_a_wrong_option_of_one_rank_is_one_line_and_ends_all(wrong: int, tmp_path: Path) -> None:
+    pes = ["2", "2"]
+    pes[wrong] = "many"
+    mark = uuid.uuid4().hex
+    command = [*COMMAND, "serve", "--api-dir", str(tmp_path / "api")]
+    try:
+        done = subprocess.run(
+            beside_each_other(command, pes),
+            env=environment(mark),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+        poll_until(lambda: not marked_processes(mark), "no process is left")
+    finally:
+        kill_marked(mark)
+    assert done.returncode != 0
+    assert [line for line in done.stderr.splitlines() if "mallob-py" in line] == [
+        "mallob-py serve: --pes: 'many' is neither auto nor a number from 1 to 256 "
+        "(see mallob-py serve --help)"
+    ]
+    assert "Traceback" not in done.stderr
+    assert "accepting" not in done.stdout
 
 
 # --- solve ----------------------------------------------------------------------------------------
