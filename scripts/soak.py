@@ -48,6 +48,7 @@ WARM_UP_ROUNDS = 3
 #: a client remembers 100 000 ended jobs for dependencies: some 30 MB that may come
 RSS_GROWTH_MAX_BYTES = 48 << 20
 FDS_GROWTH_MAX = 24
+#: per PE
 WORKERS_AT_REST_MAX = 3
 SPARE_FORK_SERVER_S = 3.0
 MARK = "MALLOB_PY_SOAK_MARK"
@@ -517,7 +518,7 @@ def play_round(service: Service, mix: Mix, rng: random.Random, kills: Counter[st
     mix.check_nothing_else()
 
 
-def at_rest(service: Service, ranks: int) -> Sample:
+def at_rest(service: Service, ranks: int, pes: int) -> Sample:
     """Once no worker process of an ended job is left."""
 
     def is_at_rest() -> bool:
@@ -525,7 +526,8 @@ def at_rest(service: Service, ranks: int) -> Sample:
         family = Family.of(service.mark)
         servers, workers = len(family.fork_servers), len(family.workers)
         rest = [name for name in service.descriptions() if not name.endswith(".lock")]
-        return len(family.ranks) == servers == ranks and workers <= WORKERS_AT_REST_MAX * ranks and not rest
+        most = WORKERS_AT_REST_MAX * pes * ranks
+        return len(family.ranks) == servers == ranks and workers <= most and not rest
 
     wait_until(is_at_rest, "workers and descriptions of ended jobs are gone", STOP_DEADLINE_S)
     return Sample.of(service.mark)
@@ -548,7 +550,7 @@ def soak(options: argparse.Namespace, folder: Path) -> None:
     further = ["--reuse", rng.choice(("none", "basic", "full", "full"))]
     further += ["--job-cache", str(rng.choice((1, 4, 4))), "--threads", str(rng.choice((1, 1, 2)))]
     print(f"seed {options.seed}: {clients} clients, {' '.join(further)}; {folder}", flush=True)
-    service = Service(folder, options.ranks, clients, further)
+    service = Service(folder, options.ranks, clients, [*further, "--pes", str(options.pes)])
     try:
         mix = Mix(service, clients, options.ranks, rng)
         kills: Counter[str] = Counter()
@@ -559,7 +561,7 @@ def soak(options: argparse.Namespace, folder: Path) -> None:
             play_round(service, mix, rng, kills)
             rounds += 1
             if rounds >= WARM_UP_ROUNDS:
-                samples.append(at_rest(service, options.ranks))
+                samples.append(at_rest(service, options.ranks, options.pes))
             if rounds % 5 == 0 and samples:
                 print(f"round {rounds}, {sum(mix.done.values())} replies: {samples[-1]}", flush=True)
         if samples:
@@ -584,6 +586,7 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--ranks", type=int, default=6)
+    parser.add_argument("--pes", type=int, default=1, help="PEs per rank")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="soak-"))

@@ -15,6 +15,9 @@ from collections.abc import Sequence
 from mallob_py import __version__
 from mallob_py.cli import CommandError
 
+#: commands that several ranks run together
+_RANK_COMMANDS = ("solve", "serve")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -44,16 +47,22 @@ def _dispatch(given: list[str]) -> int:
     command = given[0]
     if command not in options.COMMANDS:
         return _fail(f"mallob-py: no command {command!r} (there are {', '.join(options.COMMANDS)})")
+    from mallob_py.runtime.world import LaunchError, OthersRefused, refuse_to_start
+
     try:
         parsed = options.parse(command, given[1:])
     except OptionError as error:
-        return _fail(f"mallob-py {command}: {error} (see mallob-py {command} --help)")
-    from mallob_py.runtime.world import LaunchError
+        _fail(f"mallob-py {command}: {error} (see mallob-py {command} --help)")
+        if command in _RANK_COMMANDS:
+            refuse_to_start()
+        return 2
     from mallob_py.service.errors import ServiceError
 
     module = importlib.import_module(f"mallob_py.cli.{command}")
     try:
         return int(module.run(parsed))
+    except OthersRefused:
+        return 2
     except (CommandError, LaunchError, ServiceError) as error:
         return _fail(f"mallob-py {command}: {error}")
 

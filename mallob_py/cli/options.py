@@ -84,13 +84,22 @@ class _World(_Config):
         group=_WORLD,
         help="solver processes per worker, for ranks that own several cores (default 1)",
     )
+    pes: int | None = option(
+        "--pes",
+        values.capacity,
+        1,
+        metavar="K|auto",
+        group=_WORLD,
+        help="workers that this rank runs at a time (default 1); auto: its cores over --threads. "
+        "Ranks may differ, and get shares by it",
+    )
     warm: int = option(
         "--warm",
         values.count,
         1,
         metavar="K",
         group=_WORLD,
-        help="worker processes that each rank keeps ready (default 1)",
+        help="worker processes kept ready per PE (default 1)",
     )
     memory_limit_bytes: int | None = option(
         "--memory-limit",
@@ -138,7 +147,7 @@ class _World(_Config):
         4,
         metavar="C",
         group=_SCHEDULING,
-        help="suspended workers that each rank keeps (default 4)",
+        help="suspended workers that each PE keeps (default 4)",
     )
     log_dir: str | None = option(
         "--log-dir",

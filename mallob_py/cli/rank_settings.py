@@ -29,6 +29,7 @@ def settings_of(
             job_cache=options.job_cache,
             threads=options.solvers,
         ),
+        pes=options.pes,
         clients=clients,
         warm=options.warm,
         memory_limit_bytes=options.memory_limit_bytes,
@@ -37,11 +38,11 @@ def settings_of(
     )
 
 
-def event_log_of(options: ServeOptions | SolveOptions) -> Callable[[int], EventLog]:
-    """From a rank to its event log; the clock of all ranks starts with the system."""
+def event_log_of(options: ServeOptions | SolveOptions) -> Callable[[int, int], EventLog]:
+    """From a rank and its first PE to its event log; the clock of all ranks starts with the system."""
 
-    def open_log(rank: int) -> EventLog:
+    def open_log(rank: int, first_pe: int) -> EventLog:
         path = None if options.log_dir is None else Path(options.log_dir) / f"{rank}.jsonl"
-        return EventLog(path, rank, 0.0)
+        return EventLog(path, first_pe, 0.0)
 
     return open_log

@@ -33,12 +33,13 @@ def run(options: ReportOptions) -> int:
 
 def describe(report: Report) -> str:
     """The whole report as text."""
+    pes = f" with {report.pes} PEs" if report.pes != report.ranks else ""
     sections = [
-        f"{report.ranks} ranks ({report.mode}), {format_cell(report.duration_s)} s, {len(report.jobs)} jobs, "
-        f"{report.refused} refused, {report.crashed} workers crashed",
+        f"{report.ranks} ranks{pes} ({report.mode}), {format_cell(report.duration_s)} s, "
+        f"{len(report.jobs)} jobs, {report.refused} refused, {report.crashed} workers crashed",
         f"Jobs\n{_jobs(report)}",
         f"Latencies [ms]\n{_latencies(report)}",
-        f"Utilisation (share of busy ranks)\n{_utilisation(report.utilisation)}",
+        f"Utilisation (share of busy PEs)\n{_utilisation(report.utilisation)}",
         f"Volumes over time\n{_volumes(report.volumes)}",
         f"Reuse of workers\n{_reuse(report.reuse)}",
     ]

@@ -27,11 +27,12 @@ def be_rank(options: ServeOptions) -> NoReturn:
 
 
 def _open(options: ServeOptions, rank: Rank) -> Desk | None:
-    clients = [boot.client_rank(client, rank.size) for client in range(min(options.clients, rank.size))]
+    ranks = rank.placement.ranks
+    clients = [boot.client_rank(client, rank.placement) for client in range(min(options.clients, ranks))]
     if rank.rank not in clients:
         return None
-    if options.clients > rank.size:
-        raise boot.DeskError(f"--clients {options.clients} needs as many ranks, but there are {rank.size}")
+    if options.clients > ranks:
+        raise boot.DeskError(f"--clients {options.clients} needs as many ranks, but there are {ranks}")
     client = clients.index(rank.rank)
     api_dir = Path(options.api_dir)
 

@@ -113,7 +113,7 @@ class SolveDesk:
         self._job += 1
         self._submitted_s = now
         file = self._files[0]
-        self._tell(f"mallob-py: {file} on {self._rank.size} rank{'s' * (self._rank.size > 1)}")
+        self._tell(f"mallob-py: {file} on {self._rank.placement.describe()}")
         path = str(self._rank.transfer.path_of(str(self._job)))
         self._rank.pool.read(self._job, wire.Read(_APPLICATION, (file,), None, {}, path, INLINE_BYTES_MAX))
 

@@ -1,4 +1,4 @@
-"""`mallob-py status`: the service's live jobs and how many of its ranks are busy.
+"""`mallob-py status`: the service's live jobs and how many of its PEs are busy.
 
 Exit code 0 while a service runs on the api-dir, 1 if none does.
 """
@@ -28,7 +28,7 @@ def run(options: StatusOptions) -> int:
 
 def describe(status: ServiceStatus) -> str:
     """The status as text."""
-    summary = f"{status.busy} of {status.ranks} ranks busy, {len(status.jobs)} jobs"
+    summary = f"{status.busy} of {status.pes} PEs busy, {len(status.jobs)} jobs"
     if not status.jobs:
         return summary
     rows = [

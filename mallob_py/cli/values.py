@@ -10,6 +10,8 @@ import math
 
 from mallob_py.service.quantities import parse_duration_s
 
+#: beyond it one event loop is too slow, and it is a slip of the keyboard anyway
+CAPACITY_MAX = 256
 _BYTES_PER_UNIT = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -54,6 +56,19 @@ def positive_count(text: str) -> int:
     number = _integer(text)
     if number < 1:
         raise ValueError(f"{text} is less than 1")
+    return number
+
+
+def capacity(text: str) -> int | None:
+    """How many PEs a rank hosts: from 1 to CAPACITY_MAX; "auto" is None."""
+    if text.strip().lower() == "auto":
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if not 1 <= number <= CAPACITY_MAX:
+        raise ValueError(f"{text!r} is neither auto nor a number from 1 to {CAPACITY_MAX}")
     return number
 
 

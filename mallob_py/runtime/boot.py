@@ -19,12 +19,15 @@ from typing import NoReturn
 import msgspec
 
 from mallob_py import __version__
+from mallob_py.placement import Placement
 from mallob_py.protocol.config import Config
+from mallob_py.runtime.cores import CapacityOffer, capacities_of
 from mallob_py.runtime.fork_server_link import ForkServer, WorkerLimits
 from mallob_py.runtime.rank import Desk, EventSink, PeerFailure, Rank, StopBell, service_clock
 from mallob_py.runtime.workers import PoolOptions, WorkerPool
 from mallob_py.runtime.world import (
     LaunchError,
+    OthersRefused,
     abort_world,
     binding_warning,
     leave,
@@ -34,9 +37,10 @@ from mallob_py.runtime.world import (
 
 
 class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What all ranks must be told alike."""
+    """What all ranks must be told alike, but for `pes`: how many this one hosts (None: see cores.py)."""
 
     config: Config
+    pes: int | None = 1
     clients: int = 1
     warm: int = 1
     memory_limit_bytes: int | None = None
@@ -48,26 +52,28 @@ class DeskError(Exception):
     """The desk cannot be opened; all ranks end with this message and exit code 2."""
 
 
-def client_rank(client: int, size: int) -> int:
-    """The rank of a client: the first sits at the root of the rank tree, next to everything."""
-    return (size // 2 + client) % size
+def client_rank(client: int, placement: Placement) -> int:
+    """The rank of a client: the first one has the root of the tree of PEs, next to everything."""
+    root = placement.rank_of[placement.size // 2]
+    return (root + client) % placement.ranks
 
 
 def run_rank(
     settings: WorldSettings,
-    make_log: Callable[[int], EventSink],
+    make_log: Callable[[int, int], EventSink],
     make_desk: Callable[[Rank], Desk | None],
     exit_code: Callable[[], int] = lambda: 0,
 ) -> NoReturn:
     """Be a rank until the system stops; does not return.
 
-    `make_desk(rank)` opens this rank's desk, or gives None; it may raise DeskError.
+    `make_log(rank, first PE)` opens this rank's event log. `make_desk(rank)` opens its desk, or
+    gives None; it may raise DeskError.
     """
     stop_bell = StopBell(stop_signals())
     server = ForkServer.start(settings.preload, WorkerLimits(memory_limit_bytes=settings.memory_limit_bytes))
     try:
         world = start_mpi()
-    except LaunchError:
+    except (LaunchError, OthersRefused):
         server.stop()
         raise
     # Only now: importing it initialises MPI.
@@ -75,14 +81,16 @@ def run_rank(
 
     transport = Transport(world)
     session, start_s = world.bcast((f"{os.getpid()}-{time.time_ns():x}", time.time()))
-    pool = WorkerPool(server, PoolOptions(warm=settings.warm, threads=settings.config.threads))
+    offer = CapacityOffer.here(settings.pes, settings.config.threads, transport.host_of(transport.rank))
+    placement = Placement(capacities_of(world.allgather(offer)))
+    pes = placement.pes_of(transport.rank)
+    pool = WorkerPool(server, PoolOptions(warm=settings.warm * len(pes), threads=settings.config.threads))
     closed = False
     try:
-        log = make_log(transport.rank)
+        log = make_log(transport.rank, pes[0])
         stop_at_s = settings.time_limit_s if settings.time_limit_s is not None else math.inf
-        rank = Rank(
-            transport, pool, settings.config, log, session, service_clock(start_s), stop_bell, stop_at_s
-        )
+        clock = service_clock(start_s)
+        rank = Rank(transport, placement, pool, settings.config, log, session, clock, stop_bell, stop_at_s)
         if transport.rank == 0 and (warning := binding_warning()) is not None:
             print(f"mallob-py: warning: {warning}", file=sys.stderr)
         problem = _open_desk(rank, make_desk)
@@ -96,7 +104,9 @@ def run_rank(
                 rank.now(),
                 "start",
                 {
-                    "ranks": transport.size,
+                    "ranks": placement.ranks,
+                    "pes": placement.size,
+                    "capacity": len(pes),
                     "clients": settings.clients,
                     "version": __version__,
                     "mode": "real",
@@ -104,7 +114,8 @@ def run_rank(
                 },
             )
             rank.run()
-            log.write(rank.now(), "stop", {})
+            for pe in pes:
+                log.write(rank.now(), "stop", {}, pe)
             code = exit_code()
         closed = rank.close()
     except BaseException as error:

@@ -1,10 +1,12 @@
-"""One PE on real hardware: the event loop that ties the protocol to MPI, processes and users.
+"""PEs on real hardware: the event loop that ties the protocol to MPI, processes and users.
 
     drain the inbox -> hear the workers -> serve the desk -> fire timers -> flush -> park
 
-The PE decides, this loop does: after every input it executes the effects. It parks in one
-`select` on everything that can bring news: the doorbell of the transport, the worker
-processes, the desk (on ranks that take jobs in) and signals. Only this thread touches MPI.
+A rank hosts one PE or several (`placement.py`). They decide, this loop does: after every input
+it executes the effects. It parks in one `select` on everything that can bring news: the
+doorbell of the transport, the worker processes, the desk (on ranks that take jobs in) and
+signals. Only this thread touches MPI. Messages between PEs of this rank do not: they wait in
+one queue, which keeps their order, and are handled before anything else is looked at.
 
 A *desk* is where jobs come in: the job-file service, or one `solve`. All ranks stop together:
 whoever wants to stop tells all others, so nobody is left waiting.
@@ -19,33 +21,25 @@ import os
 import select
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
-from mallob_py.app import TreeMessage as AppMessage
+from mallob_py.placement import Placement
+from mallob_py.protocol.balancing import local_rule
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import (
-    AnyEffect,
-    DeliverMessage,
-    FetchBlob,
-    JobEnded,
-    JobOver,
-    Log,
-    ResumeWorker,
-    Send,
-    StartWorker,
-    SuspendWorker,
-    TerminateWorker,
-    UpdateWorker,
-)
+from mallob_py.protocol.effects import AnyEffect, FetchBlob, JobEnded, JobOver, Log, Send
 from mallob_py.protocol.messages import AnyMessage, Blob, encode
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.shared_rule import shared_rule
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.channel import Channel
+from mallob_py.runtime.envelope import open_envelope, seal
+from mallob_py.runtime.hosted_workers import HostedWorkers
 from mallob_py.runtime.transfer import (
     BlobFailed,
     BlobHere,
@@ -64,8 +58,6 @@ if TYPE_CHECKING:
 #: descriptions up to this size travel inside messages
 INLINE_BYTES_MAX = 4096
 _PARK_MAX_S = 0.5
-#: a tree that grows changes a worker's place several times within milliseconds
-_UPDATE_DELAY_S = 0.005
 _LOG_FLUSH_S = 0.5
 
 
@@ -97,9 +89,9 @@ class Desk(Protocol):
 
 
 class EventSink(Protocol):
-    """Where events are logged."""
+    """Where events are logged: those of `pe`, or of the first PE of the rank."""
 
-    def write(self, now: float, event: str, fields: Mapping[str, object]) -> None: ...
+    def write(self, now: float, event: str, fields: Mapping[str, object], pe: int | None = None) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -124,24 +116,13 @@ class PeerFailure(Exception):
     """Another rank is gone. This version cannot go on without it."""
 
 
-class _Place:
-    """What a worker's process was last told of its place in the tree."""
-
-    __slots__ = ("children", "index", "job", "volume")
-
-    def __init__(self, job: int, index: int, volume: int) -> None:
-        self.job = job
-        self.index = index
-        self.volume = volume
-        self.children: tuple[int, ...] = ()
-
-
 class Rank:
     """One rank of the running system. `run` returns when all ranks stop."""
 
     def __init__(
         self,
         transport: Transport,
+        placement: Placement,
         pool: WorkerPool,
         config: Config,
         log: EventSink,
@@ -150,27 +131,36 @@ class Rank:
         stop_bell: StopBell,
         stop_at_s: float = math.inf,
     ) -> None:
+        assert placement.ranks == transport.size
         self.rank = transport.rank
-        self.size = transport.size
+        self.placement = placement
         self.pool = pool
         self.now = clock
         self.log = log
-        self.pe = PE(self.rank, self.size, config)
+        numbers = placement.pes_of(self.rank)
+        rule = shared_rule(local_rule(placement.size), len(numbers))
+        self._first = numbers[0]
+        self._pes = [PE(number, placement.size, config, rule) for number in numbers]
+        #: the PE that the desk talks to
+        self.pe = self._pes[0]
         self.transfer = Transfer(
             self.rank,
             session,
             transport.host_of,
-            self._send,
+            self._send_to_rank,
             transport.send_bulk,
-            lambda key: self.pe.blob_ready(int(key), self.now()),
-            lambda key, reason: self.pe.blob_failed(int(key), reason, self.now()),
+            self._blob_here,
+            self._blob_failed,
         )
+        self._workers = HostedWorkers(pool, len(numbers), self._description, clock)
         self._transport = transport
         self._desk: Desk | None = None
-        self._places: dict[int, _Place] = {}
-        #: workers whose process has not been told of its present place yet
-        self._outdated: set[int] = set()
-        self._update_at_s = math.inf
+        #: messages between PEs of this rank: (source, destination, message)
+        self._between: deque[tuple[int, int, AnyMessage]] = deque()
+        #: by job: the PEs here that wait for its description
+        self._fetching: dict[int, dict[int, PE]] = {}
+        #: PEs with effects that are still to be executed
+        self._unsettled: deque[PE] = deque()
         self._stopping = False
         self._next_log_flush = -math.inf
         self._fds = [transport.fileno(), pool.fileno(), stop_bell.fileno()]
@@ -183,30 +173,30 @@ class Rank:
         self._desk = desk
 
     def submit(self, job: int, parameters: JobParameters, blob: Blob) -> None:
-        """Hand a job to the PE here; the desk hears of its end by `job_ended`."""
+        """Hand a job to the first PE here; the desk hears of its end by `job_ended`."""
         self.pe.submit(job, parameters, blob, self.now())
-        self._execute_effects()
+        self._settle(self.pe)
 
     def interrupt(self, job: int) -> bool:
         """End a job; False if it is not live."""
         known = self.pe.interrupt(job, self.now())
-        self._execute_effects()
+        self._settle(self.pe)
         return known
 
     def stop(self) -> None:
         """End all ranks, this one included."""
         if not self._stopping:
             self._stopping = True
-            for dest in range(self.size):
+            for dest in range(self.placement.ranks):
                 if dest != self.rank:
-                    self._send(dest, Stop())
+                    self._send_to_rank(dest, Stop())
 
     # --- the loop -----------------------------------------------------------------------
 
     def run(self) -> None:
         """Play our part until somebody stops the system. Raises PeerFailure."""
         gc.freeze()  # what there is now stays: collections need not look at it
-        self._execute_effects()
+        self._settle(*self._pes)
         readable: set[int] = set()
         while not self._stopping:
             self._receive(self._transport.fileno() in readable)
@@ -218,8 +208,8 @@ class Rank:
                 self.stop()
             self._serve_desk(readable)
             self._tick()
-            if self.now() >= self._update_at_s:
-                self._update_workers()
+            if self.now() >= self._workers.update_at_s:
+                self._workers.tell_places()
             self._transport.flush()
             if not self._stopping:
                 readable = self._park()
@@ -231,17 +221,18 @@ class Rank:
         for arrival in self._transport.receive():
             if arrival.channel is Channel.BULK:
                 self.transfer.receive_chunk(arrival.source, arrival.data)
-                self._execute_effects()
+                self._settle()
                 continue
-            message = _decode(arrival.data)
+            source, dest, message = open_envelope(arrival.data, _decode)
             if isinstance(message, _TRANSFER):
                 self.transfer.receive(arrival.source, message)
-                self._execute_effects()
+                self._settle()
             elif isinstance(message, Stop):
                 self._stopping = True
             else:
-                self.pe.receive(arrival.source, message, self.now())
-                self._execute_effects()
+                pe = self._pes[dest - self._first]
+                pe.receive(source, message, self.now())
+                self._settle(pe)
 
     def _serve_desk(self, readable: set[int]) -> None:
         desk = self._desk
@@ -250,16 +241,19 @@ class Rank:
 
     def _tick(self) -> None:
         now = self.now()
-        if self.pe.next_deadline() <= now:
-            self.pe.tick(now)
-            self._execute_effects()
+        for pe in self._pes:
+            if pe.next_deadline() <= now:
+                pe.tick(now)
+                self._settle(pe)
         if now >= self._next_log_flush:
             self._next_log_flush = now + _LOG_FLUSH_S
             self.log.flush()
 
     def _park(self) -> set[int]:
         """Wait for news, at most until the next deadline."""
-        deadline = min(self.pe.next_deadline(), self._stop_at_s, self._update_at_s)
+        deadline = min(self._stop_at_s, self._workers.update_at_s)
+        for pe in self._pes:
+            deadline = min(deadline, pe.next_deadline())
         fds = self._fds
         if self._desk is not None:
             deadline = min(deadline, self._desk.next_deadline())
@@ -271,8 +265,18 @@ class Rank:
 
     # --- messages out ---------------------------------------------------------------------
 
-    def _send(self, dest: int, message: AnyWireMessage) -> None:
-        self._transport.send(dest, encode(message))
+    def _send(self, source: int, dest: int, message: AnyMessage) -> None:
+        """From a PE here to a PE anywhere."""
+        rank = self.placement.rank_of[dest]
+        if rank == self.rank:
+            self._between.append((source, dest, message))
+        else:
+            self._transport.send(rank, seal(source, dest, encode(message)))
+
+    def _send_to_rank(self, rank: int, message: AnyWireMessage) -> None:
+        """What concerns no PE but a rank as a whole."""
+        dest = self.placement.first_pe(rank)
+        self._transport.send(rank, seal(self._first, dest, encode(message)))
 
     # --- worker processes -------------------------------------------------------------------
 
@@ -280,76 +284,89 @@ class Rank:
         for event in self.pool.poll():
             now = self.now()
             match event:
-                case events.WorkerStarted(key):
-                    self.pe.worker_started(key[1], now)
-                case events.WorkerResult(key, body):
-                    self.pe.worker_found_result(key[1], body, now)
-                case events.WorkerFailed(key, text):
-                    self.pe.worker_failed(key[1], text, now)
-                case events.WorkerCrashed(key, reason):
-                    self._places.pop(key[1], None)
-                    self.pe.worker_crashed(key[1], reason, now)
-                case events.WorkerDemand(key, demand):
-                    self.pe.worker_demands(key[1], demand, now)
-                case events.WorkerToParent(key, data):
-                    self.pe.worker_sends_to_parent(key[1], data, now)
-                case events.WorkerToChildren(key, data):
-                    self.pe.worker_sends_to_children(key[1], data, now)
                 case events.MessageDropped(key):
                     # It waited behind 64 MB that the worker does not read; who sent it is not known here.
                     self.log.write(now, "dropped message", {"job": key[0]})
-                case _ if self._desk is not None:
-                    self._desk.worker_event(event, now)
-            self._execute_effects()
+                case events.ReadDone() | events.ReadFailed() | events.ApplicationKnown():
+                    if self._desk is not None:
+                        self._desk.worker_event(event, now)
+                case _:
+                    slot, worker = self._workers.owner(event.key)
+                    pe = self._pes[slot]
+                    self._hear_worker(pe, worker, event, now)
+                    self._settle(pe)
+
+    def _hear_worker(self, pe: PE, worker: int, event: events.JobWorkerEvent, now: float) -> None:
+        match event:
+            case events.WorkerStarted():
+                pe.worker_started(worker, now)
+            case events.WorkerResult(_, body):
+                pe.worker_found_result(worker, body, now)
+            case events.WorkerFailed(_, text):
+                pe.worker_failed(worker, text, now)
+            case events.WorkerCrashed(key, reason):
+                self._workers.forget(key)
+                pe.worker_crashed(worker, reason, now)
+            case events.WorkerDemand(_, demand):
+                pe.worker_demands(worker, demand, now)
+            case events.WorkerToParent(_, data):
+                pe.worker_sends_to_parent(worker, data, now)
+            case events.WorkerToChildren(_, data):
+                pe.worker_sends_to_children(worker, data, now)
 
     # --- effects ------------------------------------------------------------------------------
 
-    def _execute_effects(self) -> None:
-        while effects := self.pe.take_effects():
-            for effect in effects:
-                self._execute(effect)
+    def _settle(self, *pes: PE) -> None:
+        """Execute what these PEs want done, then what follows from it at all PEs of this rank."""
+        unsettled, between = self._unsettled, self._between
+        unsettled.extend(pes)
+        while unsettled or between:
+            if unsettled:
+                pe = unsettled.popleft()
+            else:
+                source, dest, message = between.popleft()
+                pe = self._pes[dest - self._first]
+                pe.receive(source, message, self.now())
+            self._execute_effects(pe)
 
-    def _execute(self, effect: AnyEffect) -> None:
+    def _execute_effects(self, pe: PE) -> None:
+        while effects := pe.take_effects():
+            for effect in effects:
+                self._execute(pe, effect)
+
+    def _execute(self, pe: PE, effect: AnyEffect) -> None:
         match effect:
             case Send(dest, message):
-                self._send(dest, message)
+                self._send(pe.rank, dest, message)
             case Log(event, fields):
-                self.log.write(self.now(), event, fields)
-            case StartWorker(worker, job, index, volume, blob):
-                self._places[worker] = _Place(job, index, volume)
-                self.pool.start((job, worker), index, volume, (), self._description(blob))
-            case UpdateWorker(worker, volume, children):
-                place = self._places[worker]
-                place.volume, place.children = volume, children
-                self._outdated.add(worker)
-                self._update_at_s = min(self._update_at_s, self.now() + _UPDATE_DELAY_S)
-            case SuspendWorker(worker):
-                self.pool.suspend((self._places[worker].job, worker))
-            case ResumeWorker(worker, index, volume):
-                place = self._places[worker]
-                place.index, place.volume, place.children = index, volume, ()
-                self.pool.resume((place.job, worker), index, volume, ())
-            case TerminateWorker(worker):
-                self.pool.terminate((self._places.pop(worker).job, worker))
-            case DeliverMessage(worker, source_index, data, returned):
-                self._update_workers()
-                key = (self._places[worker].job, worker)
-                self.pool.deliver(key, AppMessage(source_index, data, returned))
-            case FetchBlob(_, blob, sources):
-                self.transfer.fetch(blob, sources)
+                self.log.write(self.now(), event, fields, pe.rank)
+            case FetchBlob(job, blob, sources):
+                self._fetching.setdefault(job, {})[pe.rank] = pe
+                self.transfer.fetch(blob, tuple(self.placement.rank_of[source] for source in sources))
             case JobOver(job):
-                self.transfer.forget(str(job))
+                if waiting := self._fetching.get(job):
+                    waiting.pop(pe.rank, None)
+                    if not waiting:
+                        del self._fetching[job]
+                if pe is self.pe:
+                    self.transfer.forget(str(job))
             case JobEnded():
                 assert self._desk is not None
                 self._desk.job_ended(effect, self.now())
+            case _:
+                self._workers.execute(pe.rank - self._first, effect)
 
-    def _update_workers(self) -> None:
-        """Tell worker processes their places: at leisure, since that wakes them, but before any message."""
-        self._update_at_s = math.inf
-        for worker in self._outdated:
-            if (place := self._places.get(worker)) is not None:
-                self.pool.update((place.job, worker), place.index, place.volume, place.children)
-        self._outdated.clear()
+    # --- descriptions -------------------------------------------------------------------------
+
+    def _blob_here(self, key: str) -> None:
+        for pe in self._fetching.pop(int(key), {}).values():
+            pe.blob_ready(int(key), self.now())
+            self._unsettled.append(pe)
+
+    def _blob_failed(self, key: str, reason: str) -> None:
+        for pe in self._fetching.pop(int(key), {}).values():
+            pe.blob_failed(int(key), reason, self.now())
+            self._unsettled.append(pe)
 
     def _description(self, blob: Blob) -> wire.Description:
         if blob.inline is not None:

@@ -91,7 +91,8 @@ class ApplicationKnown(_Event, frozen=True):
     problem: str
 
 
-WorkerEvent = (
+#: what a PE hears of its workers
+JobWorkerEvent = (
     WorkerStarted
     | WorkerResult
     | WorkerFailed
@@ -99,8 +100,5 @@ WorkerEvent = (
     | WorkerDemand
     | WorkerToParent
     | WorkerToChildren
-    | MessageDropped
-    | ReadDone
-    | ReadFailed
-    | ApplicationKnown
 )
+WorkerEvent = JobWorkerEvent | MessageDropped | ReadDone | ReadFailed | ApplicationKnown

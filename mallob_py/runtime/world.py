@@ -41,6 +41,10 @@ class LaunchError(Exception):
     """The MPI world cannot be used or started; the message says what to do."""
 
 
+class OthersRefused(Exception):
+    """Another rank cannot start, and has said why."""
+
+
 def declared_world_size(env: Mapping[str, str]) -> int:
     """The number of processes that the launcher says it has started (1 without launcher)."""
     sizes = [1]
@@ -66,7 +70,27 @@ def prepare_mpi() -> None:
 
 
 def start_mpi() -> MPI.Intracomm:
-    """Initialise MPI and return its world. Raises LaunchError if the launcher does not fit."""
+    """Initialise MPI and return its world. Collective, together with `refuse_to_start`.
+
+    Raises LaunchError if the launcher does not fit, OthersRefused if a rank will not take part.
+    """
+    world = _join_world()
+    if any(world.allgather(False)):
+        raise OthersRefused
+    return world
+
+
+def refuse_to_start() -> None:
+    """To be called by a rank that ends instead of `start_mpi`: the others wait for it there.
+
+    Ranks may have options of their own (`mpiexec ... : ...`), so one of them can be wrong alone.
+    """
+    if declared_world_size(os.environ) > 1:
+        with contextlib.suppress(LaunchError):
+            _join_world().allgather(True)
+
+
+def _join_world() -> MPI.Intracomm:
     prepare_mpi()
     try:
         from mpi4py import MPI

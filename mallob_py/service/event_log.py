@@ -1,7 +1,8 @@
 """The event log: what each rank did and when, as JSON lines; and how to read it back.
 
 `<log-dir>/<rank>.jsonl`, one event a line: {"t": seconds since the service started, "rank",
-"event", ...fields}. The simulator writes the same, so whatever reads this reads both.
+"event", ...fields}. "rank" is the number of the PE that it happened at; where each rank hosts
+one PE, that is the rank. The simulator writes the same, so whatever reads this reads both.
 
 Writing stays off the hot path: `write` only appends to a list; encoding and the file are
 touched by `flush`, which the event loop calls now and then and which is due by itself after
@@ -38,10 +39,10 @@ class Event(msgspec.Struct, frozen=True):
 class EventLog:
     """One rank's log. Without a path it takes events and forgets them."""
 
-    def __init__(self, path: Path | None, rank: int, epoch_start: float) -> None:
+    def __init__(self, path: Path | None, first_pe: int, epoch_start: float) -> None:
         """`epoch_start` is when the service started, on the clock that `write` is given."""
         self._path = path
-        self._rank = rank
+        self._first_pe = first_pe
         self._epoch_start = epoch_start
         self._events: list[dict[str, Any]] = []
         self._unwritten = b""
@@ -50,11 +51,12 @@ class EventLog:
         self._encoder = msgspec.json.Encoder(enc_hook=str)
         self._file_descriptor = -1 if path is None else self._open(path)
 
-    def write(self, now: float, event: str, fields: Mapping[str, Any]) -> None:
-        """Take down an event that happened at `now`."""
+    def write(self, now: float, event: str, fields: Mapping[str, Any], pe: int | None = None) -> None:
+        """Take down an event that happened at `now`, at `pe` or at the rank as a whole: its first PE."""
         if self._file_descriptor < 0:
             return
-        line = {"t": round(now - self._epoch_start, 6), "rank": self._rank, "event": event}
+        author = self._first_pe if pe is None else pe
+        line = {"t": round(now - self._epoch_start, 6), "rank": author, "event": event}
         line.update(fields)
         self._events.append(line)
         if len(self._events) >= FLUSH_EVENTS:
@@ -78,7 +80,7 @@ class EventLog:
         # A disk that fills up takes the first part of a line; the rest is kept, so no line tears.
         self._unwritten = pending[written:]
         if self._dropped:
-            notice = {"t": last_t, "rank": self._rank, "event": "dropped", "events": self._dropped}
+            notice = {"t": last_t, "rank": self._first_pe, "event": "dropped", "events": self._dropped}
             self._events.append(notice)
             self._dropped = 0
 

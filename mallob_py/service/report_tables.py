@@ -4,9 +4,10 @@ Input is `event_log.read_events`, from real or simulated runs; output are struct
 `mallob-py report` prints or turns into JSON, and that benchmarks read. Empty logs, logs cut
 off anywhere and events of a newer version give tables with gaps, never an exception.
 
-Utilisation is the share of ranks that run an active worker (P 5): a rank is busy from its
-`busy` event to its next `idle`. Reuse is seen in adoptions that continue a suspended worker;
-the worker creation ratio of a job (P Table 2) is created workers over its largest volume.
+Utilisation is the share of PEs that run an active worker (P 5): a PE is busy from its `busy`
+event to its next `idle`. Logs of older versions do not tell of PEs: each rank was one. Reuse is
+seen in adoptions that continue a suspended worker; the worker creation ratio of a job (P Table 2)
+is created workers over its largest volume.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class LatencyRow(msgspec.Struct, frozen=True):
 
 
 class Utilisation(msgspec.Struct, frozen=True):
-    """Mean share of busy ranks, overall and in equal slices of time."""
+    """Mean share of busy PEs, overall and in equal slices of time."""
 
     mean: float | None
     bin_ends_s: tuple[float, ...] = ()
@@ -82,6 +83,7 @@ class Report(msgspec.Struct, frozen=True):
     """All tables of a run."""
 
     ranks: int
+    pes: int
     duration_s: float
     mode: str
     refused: int
@@ -98,20 +100,21 @@ def make_report(events: Sequence[Event]) -> Report:
     begin_s = events[0].t if events else 0.0
     end_s = events[-1].t if events else 0.0
     starts = [event for event in events if event.event == "start"]
-    ranks = max(
-        [_integer(event, "ranks") or 0 for event in starts] + [event.rank + 1 for event in events], default=0
-    )
+    ranks_told = [_integer(event, "ranks") or 0 for event in starts]
+    pes_told = [_integer(event, "pes") or _integer(event, "ranks") or 0 for event in starts]
+    pes = max(pes_told + [event.rank + 1 for event in events], default=0)
     steps = volume_steps(events)
     jobs = job_rows(events, steps, end_s)
     return Report(
-        ranks=ranks,
+        ranks=max(ranks_told) if any("pes" in event.fields for event in starts) else pes,
+        pes=pes,
         duration_s=end_s - begin_s,
         mode=str(starts[0].fields.get("mode", "real")) if starts else "unknown",
         refused=sum(event.event == "refused" for event in events),
         crashed=sum(event.event == "crashed" for event in events),
         jobs=jobs,
         latencies=latency_rows(events),
-        utilisation=utilisation(events, ranks, begin_s, end_s),
+        utilisation=utilisation(events, pes, begin_s, end_s),
         volumes=volume_samples(steps, begin_s, end_s),
         reuse=reuse(events, jobs),
     )
@@ -214,7 +217,7 @@ def latency_row(kind: str, ordered_ms: list[float]) -> LatencyRow:
 
 
 def busy_spans(events: Iterable[Event], end_s: float) -> list[tuple[float, float]]:
-    """When some rank was busy: (from, to), one span per rank and stretch."""
+    """When some PE was busy: (from, to), one span per PE and stretch."""
     since: dict[int, float] = {}
     spans: list[tuple[float, float]] = []
     for event in events:
@@ -226,10 +229,10 @@ def busy_spans(events: Iterable[Event], end_s: float) -> list[tuple[float, float
     return spans
 
 
-def utilisation(events: Sequence[Event], ranks: int, begin_s: float, end_s: float) -> Utilisation:
-    """Busy ranks over all ranks, from the first event to the last."""
+def utilisation(events: Sequence[Event], pes: int, begin_s: float, end_s: float) -> Utilisation:
+    """Busy PEs over all PEs, from the first event to the last."""
     width_s = (end_s - begin_s) / UTILISATION_BINS
-    if ranks < 1 or width_s <= 0:
+    if pes < 1 or width_s <= 0:
         return Utilisation(None)
     busy_s = [0.0] * UTILISATION_BINS
     for span_begin, span_end in busy_spans(events, end_s):
@@ -238,7 +241,7 @@ def utilisation(events: Sequence[Event], ranks: int, begin_s: float, end_s: floa
         for index in range(first, last + 1):
             bin_begin = begin_s + index * width_s
             busy_s[index] += max(0.0, min(span_end, bin_begin + width_s) - max(span_begin, bin_begin))
-    bins = tuple(seconds / (width_s * ranks) for seconds in busy_s)
+    bins = tuple(seconds / (width_s * pes) for seconds in busy_s)
     ends = tuple(begin_s + (index + 1) * width_s for index in range(UTILISATION_BINS))
     return Utilisation(fmean(bins), ends, bins)
 

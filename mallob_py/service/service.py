@@ -107,7 +107,7 @@ class Service:
         """Only now, when the desks of all ranks are open, can somebody rely on us."""
         if self._status_dir is not None:
             where = self._directory.path / "in"
-            print(f"mallob-py: {self._rank.size} ranks, accepting jobs in {where}", flush=True)
+            print(f"mallob-py: {self._rank.placement.describe()}, accepting jobs in {where}", flush=True)
 
     # --- from file to PE --------------------------------------------------------------------
 
@@ -276,6 +276,8 @@ class Service:
         busy = balancer.total_volume
         assert self._status_dir is not None
         try:
-            write_status(self._status_dir, ServiceStatus(time.time(), self._rank.size, busy, tuple(jobs)))
+            placement = self._rank.placement
+            status = ServiceStatus(time.time(), placement.ranks, placement.size, busy, tuple(jobs))
+            write_status(self._status_dir, status)
         except OSError as error:
             self._rank.log.write(now, "problem", {"message": f"cannot write the status: {error.strerror}"})

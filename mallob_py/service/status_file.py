@@ -31,10 +31,11 @@ class JobStatus(msgspec.Struct, frozen=True):
 
 
 class ServiceStatus(msgspec.Struct, frozen=True):
-    """The service at `time` (seconds since 1970)."""
+    """The service at `time` (seconds since 1970): `busy` of its `pes` run a worker."""
 
     time: float
     ranks: int
+    pes: int
     busy: int
     jobs: tuple[JobStatus, ...] = ()
 

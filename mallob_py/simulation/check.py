@@ -1,7 +1,12 @@
-"""The invariants of a quiescent cluster (design 3.7): fair, gapless, linked, nothing left over."""
+"""The invariants of a quiescent cluster: fair, gapless, linked, nothing left over.
+
+Fair means by capacity: C1 and C2 (P 2.3) hold for the sum of all ranks' capacities, which is
+the number of PEs, and no rank runs more workers than its capacity.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -19,6 +24,7 @@ def check_invariants(cluster: Cluster) -> None:
         live = _check_jobs(cluster)
         volumes = _check_volumes(cluster, live)
         _check_trees(cluster, volumes)
+        _check_capacities(cluster, volumes)
         _check_idle(cluster)
         _check_nothing_left(cluster, live)
     except AssertionError as error:
@@ -95,6 +101,18 @@ def _check_process(process: Process, index: int, volume: int, tree: Collection[i
     assert not process.is_suspended
     assert (process.index, process.volume) == (index, volume)
     assert set(process.children) == {child for child in (2 * index + 1, 2 * index + 2) if child in tree}
+
+
+def _check_capacities(cluster: Cluster, volumes: dict[int, int]) -> None:
+    """Processes run where there is capacity for them: so much per rank, and the volumes in all."""
+    running: Counter[int] = Counter()
+    for (pe, _), process in cluster.processes.items():
+        running[cluster.placement.rank_of[pe]] += process.is_started and not process.is_suspended
+    capacities = cluster.placement.capacities
+    for rank, count in running.items():
+        assert count <= capacities[rank], f"rank {rank} of capacity {capacities[rank]} runs {count} workers"
+    dead = sum(pe.workers.active is not None and pe.workers.active.is_dead for pe in cluster.pes)
+    assert running.total() + dead == sum(volumes.values()), f"{running} run, {dead} dead, for {volumes}"
 
 
 def _check_idle(cluster: Cluster) -> None:

@@ -1,7 +1,8 @@
 """A cluster of PEs in virtual time: events from a heap, delays from a model, no threads.
 
 Messages between two PEs keep their order, as MPI's do; between different pairs they may
-overtake each other at will. A PE whose messages have a cost handles one after another.
+overtake each other at will. A PE whose messages have a cost handles one after another; PEs of
+one rank share an event loop, so there only one of them is busy at a time.
 Worker processes are stand-ins that start after a delay and never compute. What users do
 (`submit`, `interrupt`, results, crashes) comes from outside by `at`. Whatever happens follows
 from the seed, so any run can be replayed.
@@ -14,11 +15,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
-from mallob_py.protocol.balancing import Image, ImageRule, local_rule
+from mallob_py.placement import Placement
+from mallob_py.protocol.balancing import local_rule
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
@@ -35,8 +37,9 @@ from mallob_py.protocol.effects import (
     TerminateWorker,
     UpdateWorker,
 )
-from mallob_py.protocol.messages import AnyMessage, Blob, Epoch
+from mallob_py.protocol.messages import AnyMessage, Blob
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.shared_rule import shared_rule
 from mallob_py.simulation.delays import Delays, RandomDelays
 
 Action = Callable[[], object]
@@ -88,7 +91,9 @@ class Hold:
 class Cluster:
     """`size` PEs, their network, their processes and a virtual clock.
 
-    `observe(now, rank, event, fields)` hears what the PEs log.
+    `observe(now, rank, event, fields)` hears what the PEs log. `capacities` says how many PEs
+    each rank hosts, else each PE is a rank of its own; everywhere else here, and in reports,
+    a rank is a PE's number.
     """
 
     def __init__(
@@ -98,13 +103,16 @@ class Cluster:
         config: Config | None = None,
         delays: Delays | None = None,
         observe: Observer | None = None,
+        capacities: Sequence[int] | None = None,
     ) -> None:
         self.size = size
+        self.placement = Placement(capacities or [1] * size)
+        assert self.placement.size == size, f"capacities {capacities} are not those of {size} PEs"
         self.seed = seed
         self.config = config or Config()
         self.now = 0.0
         self.delays = delays or RandomDelays(seed)
-        rule = _shared(local_rule(size))
+        rule = shared_rule(local_rule(size), size)
         self.pes = [PE(rank, size, self.config, rule) for rank in range(size)]
         self.processes: dict[tuple[int, int], Process] = {}
         self.ended: dict[int, JobEnded] = {}
@@ -121,13 +129,17 @@ class Cluster:
         self._next_tick_s = [math.inf] * size
         self._last_delivery: dict[int, float] = {}
         self._holds: list[Hold] = []
-        self._message_s = self.delays.message_s
-        self._handling_s = [self.delays.handling_s * self.delays.slowness(rank) for rank in range(size)]
-        self._sending_s = [self.delays.sending_s * self.delays.slowness(rank) for rank in range(size)]
+        self._message_s = self.delays.message_s if capacities is None else self._message_between_s
+        #: from a PE to its event loop
+        self._loop_of = self.placement.rank_of
+        slowness = [self.delays.slowness(loop) for loop in self._loop_of]
+        self._handling_s = [self.delays.handling_s * factor for factor in slowness]
+        self._sending_s = [self.delays.sending_s * factor for factor in slowness]
         self._has_costs = any(self._handling_s) or any(self._sending_s)
-        self._busy_until_s = [0.0] * size
-        #: messages that wait for a busy PE
-        self._inboxes: dict[int, deque[tuple[int, AnyMessage]]] = {}
+        #: of each event loop
+        self._busy_until_s = [0.0] * self.placement.ranks
+        #: messages that wait for a busy event loop: (PE, source, message)
+        self._inboxes: dict[int, deque[tuple[int, int, AnyMessage]]] = {}
         for rank in range(size):
             self._after(rank)
 
@@ -203,6 +215,11 @@ class Cluster:
         self._order += 1
         heappush(self._heap, (when_s, self._order, dest, source, message))
 
+    def _message_between_s(self, source: int, dest: int) -> float:
+        if self._loop_of[source] == self._loop_of[dest]:
+            return self.delays.local_s
+        return self.delays.message_s(source, dest)
+
     def _forget_past_deliveries(self) -> None:
         for pair in [pair for pair, when_s in self._last_delivery.items() if when_s <= self.now]:
             del self._last_delivery[pair]
@@ -211,14 +228,15 @@ class Cluster:
         """Execute the effects of a PE and note when it wants its next tick."""
         pe = self.pes[rank]
         if pe.effects:
-            departure_s = max(self.now, self._busy_until_s[rank])
+            loop = self._loop_of[rank]
+            departure_s = max(self.now, self._busy_until_s[loop])
             for effect in pe.take_effects():
                 if type(effect) is Send:
                     departure_s += self._sending_s[rank]
                     self._post(rank, effect.dest, effect.message, departure_s)
                 else:
                     self._execute(rank, effect)
-            self._busy_until_s[rank] = departure_s
+            self._busy_until_s[loop] = departure_s
         deadline_s = pe.next_deadline()
         if deadline_s < self._next_tick_s[rank]:
             self._next_tick_s[rank] = deadline_s = max(deadline_s, self.now)
@@ -340,53 +358,38 @@ class Cluster:
     def _tick(self, rank: int) -> None:
         if self._next_tick_s[rank] != self.now:
             return  # there was a sooner one
-        if self._has_costs and self._busy_until_s[rank] > self.now:
-            self._next_tick_s[rank] = self._busy_until_s[rank]
+        loop = self._loop_of[rank]
+        if self._has_costs and self._busy_until_s[loop] > self.now:
+            self._next_tick_s[rank] = self._busy_until_s[loop]
             self._push(self._next_tick_s[rank], rank, _TICK, None)
             return
         self._next_tick_s[rank] = math.inf
-        self._busy_until_s[rank] = self.now + self._handling_s[rank]
+        self._busy_until_s[loop] = self.now + self._handling_s[rank]
         self.pes[rank].tick(self.now)
         self._after(rank)
 
     def _takes_now(self, rank: int, source: int, message: AnyMessage) -> bool:
-        """Make the PE busy with a message that has arrived, or let the message wait for it."""
-        inbox = self._inboxes.get(rank)
-        if inbox is None and self._busy_until_s[rank] <= self.now:
-            self._busy_until_s[rank] = self.now + self._handling_s[rank]
+        """Make the event loop busy with a message that has arrived, or let the message wait for it."""
+        loop = self._loop_of[rank]
+        inbox = self._inboxes.get(loop)
+        if inbox is None and self._busy_until_s[loop] <= self.now:
+            self._busy_until_s[loop] = self.now + self._handling_s[rank]
             return True
         if inbox is None:
-            inbox = self._inboxes[rank] = deque()
-            self._push(self._busy_until_s[rank], rank, _WAKE, None)
-        inbox.append((source, message))
+            inbox = self._inboxes[loop] = deque()
+            self._push(self._busy_until_s[loop], loop, _WAKE, None)
+        inbox.append((rank, source, message))
         return False
 
-    def _wake(self, rank: int) -> None:
-        """A busy PE is ready for the next message that waits for it."""
-        inbox = self._inboxes[rank]
-        source, message = inbox.popleft()
-        self._busy_until_s[rank] = self.now + self._handling_s[rank]
+    def _wake(self, loop: int) -> None:
+        """A busy event loop is ready for the next message that waits for it."""
+        inbox = self._inboxes[loop]
+        rank, source, message = inbox.popleft()
+        self._busy_until_s[loop] = self.now + self._handling_s[rank]
         self._messages_received += 1
         self.pes[rank].receive(source, message, self.now)
         self._after(rank)
         if inbox:
-            self._push(self._busy_until_s[rank], rank, _WAKE, None)
+            self._push(self._busy_until_s[loop], loop, _WAKE, None)
         else:
-            del self._inboxes[rank]
-
-
-def _shared(rule: ImageRule) -> ImageRule:
-    """All PEs get the image of an epoch from one evaluation; before it they must have had the same."""
-    results: dict[int, tuple[Image, Epoch, Image]] = {}
-
-    def shared(image: Image, epoch: Epoch) -> Image:
-        known = results.get(epoch.epoch)
-        if known is None:
-            results.pop(epoch.epoch - 64, None)
-            known = results[epoch.epoch] = (image, epoch, rule(image, epoch))
-        before, message, after = known
-        assert image is before or image == before, f"two PEs have different images before epoch {epoch.epoch}"
-        assert message is epoch, f"two PEs have heard of different epochs {epoch.epoch}"
-        return after
-
-    return shared
+            del self._inboxes[loop]

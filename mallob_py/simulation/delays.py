@@ -23,7 +23,8 @@ class Delays(Protocol):
     """How long each message, process start and fetch of a description takes, in seconds.
 
     `handling_s` is the time that a PE's event loop is busy with one message (or tick), and
-    `sending_s` what each message that it sends adds to it.
+    `sending_s` what each message that it sends adds to it. `local_s` is what a message takes
+    between PEs of one rank.
     """
 
     @property
@@ -31,6 +32,9 @@ class Delays(Protocol):
 
     @property
     def sending_s(self) -> float: ...
+
+    @property
+    def local_s(self) -> float: ...
 
     def message_s(self, source: int, dest: int) -> float: ...
 
@@ -41,7 +45,7 @@ class Delays(Protocol):
     def fetch_s(self, rank: int) -> float: ...
 
     def slowness(self, rank: int) -> float:
-        """By what factor `rank` handles messages slower than others."""
+        """By what factor `rank`, the process, handles messages slower than others."""
         ...
 
 
@@ -50,6 +54,7 @@ class InfinitelyFast:
 
     handling_s = 0.0
     sending_s = 0.0
+    local_s = 0.0
 
     def process_resume_s(self, rank: int) -> float:
         return 0.0

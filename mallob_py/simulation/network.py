@@ -18,6 +18,7 @@ class NetworkModel:
         self._pes_per_host = setting.pes_per_host
         self._same_host_s = network.same_host_us * 1e-6
         self._other_host_s = network.other_host_us * 1e-6
+        self.local_s = network.same_rank_us * 1e-6
         self.handling_s = network.handling_us * 1e-6
         self.sending_s = network.sending_us * 1e-6
         self._random = np.random.default_rng((setting.seed, 1))

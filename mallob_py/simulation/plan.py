@@ -97,6 +97,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     span_s: float
     deeds: tuple[AnyDeed, ...]
     special: tuple[Delayed, ...] | None = None
+    #: PEs share ranks, so many at most; 0: each PE is a rank of its own
+    largest_capacity: int = 0
+
+    def capacities(self) -> list[int] | None:
+        """Of ranks that are unequal, as a rule."""
+        left, capacities = self.size if self.largest_capacity else 0, []
+        while left:
+            drawn = 1 + mixed(self.seed, left) % self.largest_capacity
+            capacities.append(min(drawn, left))
+            left -= capacities[-1]
+        return capacities or None
 
     def pick(self, deed: Deed, workers: Iterable[WorkerKey]) -> WorkerKey | None:
         """One of these: the choice for a deed changes only if the chosen one is not there."""
@@ -149,7 +160,15 @@ def draw_plan(seed: int) -> Plan:
     for job in range(1, choose.choice((1, 3, 10, 40)) + 1):
         deeds += _draw_deeds(choose, job, size, span_s, clients)
     deeds.sort(key=lambda deed: deed.at_s)
-    return Plan(seed=seed, size=size, config=config, delays=delays, span_s=span_s, deeds=tuple(deeds))
+    return Plan(
+        seed=seed,
+        size=size,
+        config=config,
+        delays=delays,
+        span_s=span_s,
+        deeds=tuple(deeds),
+        largest_capacity=choose.choice((0, 0, 2, 4, size)),
+    )
 
 
 def _draw_deeds(

@@ -73,7 +73,12 @@ class Simulation:
         self.measures = Measures(setting.pes)
         self._log = log
         self.cluster = Cluster(
-            setting.pes, setting.seed, setting.protocol, NetworkModel(setting), self._observe
+            setting.pes,
+            setting.seed,
+            setting.protocol,
+            NetworkModel(setting),
+            self._observe,
+            setting.rank_capacities(),
         )
         self.cluster.on_ended = self._ended
         self.on_job_ended: Callable[[int], None] = lambda job: None

@@ -51,7 +51,7 @@ class Scenario:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.delays = HashedDelays(plan.seed, plan.delays, plan.special)
-        self.cluster = Cluster(plan.size, plan.seed, plan.config, self.delays)
+        self.cluster = Cluster(plan.size, plan.seed, plan.config, self.delays, capacities=plan.capacities())
         #: the longest that the cluster has taken to rest, as a part of what it may
         self.slowest = 0.0
         for deed in plan.deeds:

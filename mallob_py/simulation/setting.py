@@ -7,6 +7,7 @@ network plus the wake-up of the receiver.
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     sending one.
     """
 
+    same_rank_us: NotNegative = 2.0
     same_host_us: NotNegative = 15.0
     other_host_us: NotNegative = 20.0
     jitter_us: NotNegative = 5.0
@@ -87,6 +89,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     pes: Count = 1536
     pes_per_host: Count = 12
+    #: PEs of the ranks, in turn: [1] for one each, [4, 2] for ranks of four and two PEs
+    capacities: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)] = (1,)
     seconds: Positive = 3600.0
     seed: int = 0
     network: Network = Network()
@@ -94,6 +98,19 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     faults: Faults = Faults()
     jobs: Jobs = Jobs()
     protocol: Config = Config()
+
+    def rank_capacities(self) -> list[int] | None:
+        """How many PEs each rank hosts (the last one: what is left); None: one each."""
+        if self.capacities == (1,):
+            return None
+        capacities: list[int] = []
+        left = self.pes
+        for capacity in cycle(self.capacities):
+            capacities.append(min(capacity, left))
+            left -= capacities[-1]
+            if not left:
+                break
+        return capacities
 
 
 def read_setting(path: Path) -> Setting:

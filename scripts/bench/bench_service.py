@@ -19,7 +19,7 @@ import msgspec
 from common import BenchmarkError, print_absent, print_table
 from latencies import measure_noop, measure_sat, measure_tree
 from measured import Measured
-from rates import measure_burst, measure_closed_loop, measure_idle, measure_solve
+from rates import measure_burst, measure_closed_loop, measure_idle, measure_memory, measure_solve
 
 Measure = Callable[[bool], list[Measured]]
 
@@ -30,6 +30,7 @@ MEASURES: dict[str, Measure] = {
     "burst": measure_burst,
     "loop": measure_closed_loop,
     "idle": measure_idle,
+    "memory": measure_memory,
     "solve": measure_solve,
 }
 

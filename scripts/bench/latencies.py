@@ -16,7 +16,7 @@ from mallob_py.service.event_log import Event
 _WARM_UP_JOBS = 20
 _PAUSE_S = 0.008
 _SETTLE_S = 1.0
-_TREE_RANKS = 16
+_TREE_PES = 16
 _TREE_HOLD_S = 0.4
 _TREE_PAUSE_S = 0.25
 #: a worker's stages, in order; those of the root only
@@ -35,6 +35,9 @@ def measure_noop(quick: bool) -> list[Measured]:
     return [
         _one_by_one(4, _noop, 20 if quick else 200, "no-op job to reply, 4 ranks", 6.0, "2.9"),
         _one_by_one(16, _noop, 20 if quick else 200, "no-op job to reply, 16 ranks", None, "4.2"),
+        _one_by_one(
+            4, _noop, 20 if quick else 200, "no-op job to reply, 4 ranks of 4 PEs", None, None, pes=4
+        ),
     ]
 
 
@@ -43,9 +46,16 @@ def measure_sat(quick: bool) -> list[Measured]:
 
 
 def measure_tree(quick: bool) -> list[Measured]:
-    """File dropped until the last of all ranks is active in the job."""
+    """File dropped until the last of all PEs is active in the job."""
+    return [
+        _tree(1, quick, "file to all active, 16 ranks", 12.0, "16.4 to 18.8"),
+        _tree(4, quick, "file to all active, 4 ranks of 4 PEs", None, ""),
+    ]
+
+
+def _tree(pes: int, quick: bool, what: str, target_ms: float | None, recorded: str) -> Measured:
     dropped: list[DroppedJob] = []
-    with running_service(_TREE_RANKS) as service:
+    with running_service(_TREE_PES // pes, ("--pes", str(pes))) as service:
         _warm_up(service)
         for number in range(5 if quick else 30):
             job = service.drop({"user": "bench", "name": f"tree-{number}", "application": "SLEEP"})
@@ -55,27 +65,32 @@ def measure_tree(quick: bool) -> list[Measured]:
             service.await_reply(job)
             time.sleep(_TREE_PAUSE_S)
     timeline = Timeline(service.events)
-    values = [timeline.all_active_s(job, _TREE_RANKS) for job in dropped]
+    values = [timeline.all_active_s(job, _TREE_PES) for job in dropped]
     complete = [value for value in values if value is not None]
     if len(complete) < len(values):
-        print(f"(in {len(values) - len(complete)} of {len(values)} jobs not all ranks got active)")
-    title = "Tree of 16, medians in ms since the file was dropped"
+        print(f"(in {len(values) - len(complete)} of {len(values)} jobs not all PEs got active)")
+    title = f"{what}: medians in ms since the file was dropped"
     rows = [(stage, value) for stage, value in timeline.stages_ms(dropped)]
     for share in (0.25, 0.5, 0.75, 1.0):
-        count = round(share * _TREE_RANKS)
+        count = round(share * _TREE_PES)
         some = [value for job in dropped if (value := timeline.all_active_s(job, count)) is not None]
         rows.append((f"{count} active", median(some) * 1e3 if some else None))
     print_table(title, ("stage", "ms"), rows)
     milliseconds = [value * 1e3 for value in complete]
-    what = "file to all active, 16 ranks"
-    return [Measured.of(what, "ms", milliseconds, target=12.0, recorded="16.4 to 18.8")]
+    return Measured.of(what, "ms", milliseconds, target=target_ms, recorded=recorded)
 
 
 def _one_by_one(
-    ranks: int, make: Any, count: int, what: str, target_ms: float | None, recorded: str
+    ranks: int,
+    make: Any,
+    count: int,
+    what: str,
+    target_ms: float | None,
+    recorded: str,
+    pes: int = 1,
 ) -> Measured:
     answered: list[Answered] = []
-    with running_service(ranks) as service:
+    with running_service(ranks, ("--pes", str(pes))) as service:
         _warm_up(service)
         for number in range(-_WARM_UP_JOBS, count):
             job = service.drop(make(f"job-{number}" if number >= 0 else f"warm-{-number}"))

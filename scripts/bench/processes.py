@@ -48,6 +48,11 @@ def rank_processes(launcher: int) -> list[RankProcesses]:
     return ranks
 
 
+def everyone_below(pid: int) -> tuple[int, ...]:
+    """A process and all that descend from it."""
+    return (pid, *_below(pid, _children()))
+
+
 def cpu_s(pids: tuple[int, ...]) -> float:
     """CPU time used so far by the living threads of these processes."""
     total_ns = 0

@@ -11,11 +11,12 @@ from statistics import fmean
 
 from common import BenchmarkError, DroppedJob, Service, running_service
 from measured import Better, Measured
-from processes import RankProcesses, cpu_s, memory, rank_processes
+from processes import RankProcesses, cpu_s, everyone_below, memory, rank_processes
 
 _BURST_JOBS = 500
 _LOOK_S = 0.0005
 _SETTLE_S = 4.0
+_PES = 16
 _TINY_FORMULA = "p cnf 2 2\n1 2 0\n-1 0\n"
 _SATISFIABLE_EXIT_CODE = 10
 
@@ -100,6 +101,23 @@ def measure_idle(quick: bool) -> list[Measured]:
             first, second = f"RSS per rank, {part}, {suffix}", f"PSS per rank, {part}, {suffix}"
             measured.append(Measured.of(first, "MB", resident, recorded=recorded_rss))
             measured.append(Measured.of(second, "MB", shared, recorded=recorded_pss))
+    return measured
+
+
+def measure_memory(quick: bool) -> list[Measured]:
+    """All processes of 16 PEs together, at rest."""
+    measured = []
+    for ranks in (16, 4) if quick else (16, 4, 1):
+        with running_service(ranks, ("--pes", str(_PES // ranks))) as service:
+            _warm_up(service)
+            time.sleep(_SETTLE_S)
+            everything = [memory(each.all) for each in rank_processes(service.process.pid)]
+            if ranks == 1:  # it runs in the process that was started
+                everything = [memory(everyone_below(service.process.pid))]
+        resident = sum(each.resident_bytes for each in everything) / 1e6
+        shared = sum(each.proportional_bytes for each in everything) / 1e6
+        measured.append(Measured.of(f"RSS of 16 PEs on {ranks} ranks", "MB", [resident]))
+        measured.append(Measured.of(f"PSS of 16 PEs on {ranks} ranks", "MB", [shared]))
     return measured
 
 

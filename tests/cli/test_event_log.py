@@ -22,6 +22,14 @@ def test_events_are_written_with_time_since_start_and_rank(tmp_path: Path) -> No
     assert event.fields == {"job": 4, "volume": 2}
 
 
+def test_events_of_the_pes_of_a_rank_carry_their_numbers(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "1.jsonl", 4, epoch_start=0.0)
+    log.write(1.0, "start", {})
+    log.write(2.0, "busy", {}, 5)
+    log.close()
+    assert [event.rank for event in read_events(tmp_path)] == [4, 5]
+
+
 def test_nothing_touches_the_file_before_a_flush_is_due(tmp_path: Path) -> None:
     path = tmp_path / "0.jsonl"
     log = EventLog(path, 0, 0.0)

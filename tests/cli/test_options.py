@@ -56,6 +56,20 @@ def test_threads_and_solvers_are_the_same_option() -> None:
     assert serve("--threads", "3").solvers == serve("--solvers", "3").solvers == 3
 
 
+def test_a_rank_hosts_one_pe_unless_told_otherwise() -> None:
+    assert serve().pes == 1
+    assert serve("--pes", "4").pes == solve("--pes", "4", "x.cnf").pes == 4
+    assert serve(environment={"MALLOB_PY_PES": "3"}).pes == 3
+    assert serve("--pes", "auto").pes is None
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "257", "two", "1.5", ""])
+def test_a_bad_number_of_pes_is_one_clear_line(text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        serve("--pes", text)
+    assert str(caught.value) == f"--pes: {text!r} is neither auto nor a number from 1 to 256"
+
+
 def test_environment_wins_over_the_file_and_the_command_line_over_both(tmp_path: Path) -> None:
     file = config_file(tmp_path, 'api-dir = "from-file"\nclients = 2\nwarm = 3\n')
     environment = {"MALLOB_PY_API_DIR": "from-environment", "MALLOB_PY_CLIENTS": "4"}

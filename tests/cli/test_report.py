@@ -66,6 +66,23 @@ def test_utilisation_counts_busy_ranks_over_all_ranks() -> None:
     assert utilisation.bins == pytest.approx([0, 0.5, 0.5, 0.5, 0.5, 1, 1, 1, 1, 0])
 
 
+def test_utilisation_counts_the_pes_of_ranks_that_host_several() -> None:
+    """Here the two authors are PEs of one rank; it also hosts a third one, which does nothing."""
+    told = {"ranks": 1, "pes": 3, "capacity": 3}
+    report = make_report(
+        [Event(one.t, one.rank, one.event, told if one.event == "start" else one.fields) for one in events()]
+    )
+    assert (report.ranks, report.pes) == (1, 3)
+    assert report.utilisation.mean == pytest.approx(12 / 30)
+    assert "1 ranks with 3 PEs" in describe(report)
+
+
+def test_in_logs_that_do_not_tell_of_pes_each_rank_is_one() -> None:
+    report = make_report(events())
+    assert (report.ranks, report.pes) == (2, 2)
+    assert "2 ranks (simulated)" in describe(report)
+
+
 def test_latencies_are_in_milliseconds_and_name_every_kind() -> None:
     rows = {row.kind: row for row in make_report(events()).latencies}
     assert rows["scheduled"].median_ms == pytest.approx(4.0)

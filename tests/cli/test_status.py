@@ -26,25 +26,25 @@ def run(api_dir: Path, *arguments: str) -> int:
 
 
 def test_live_jobs_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_status(tmp_path, ServiceStatus(time.time(), ranks=4, busy=3, jobs=(JOB,)))
+    write_status(tmp_path, ServiceStatus(time.time(), ranks=2, pes=4, busy=3, jobs=(JOB,)))
     assert run(tmp_path) == 0
     printed = capsys.readouterr().out
-    assert "3 of 4 ranks busy, 1 jobs" in printed
+    assert "3 of 4 PEs busy, 1 jobs" in printed
     assert "alice" in printed
 
 
 def test_an_idle_service_has_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_status(tmp_path, ServiceStatus(time.time(), ranks=4, busy=0))
+    write_status(tmp_path, ServiceStatus(time.time(), ranks=2, pes=4, busy=0))
     assert run(tmp_path) == 0
-    assert capsys.readouterr().out == "0 of 4 ranks busy, 0 jobs\n"
+    assert capsys.readouterr().out == "0 of 4 PEs busy, 0 jobs\n"
 
 
 def test_json_has_all_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_status(tmp_path, ServiceStatus(time.time(), ranks=4, busy=3, jobs=(JOB,)))
+    write_status(tmp_path, ServiceStatus(time.time(), ranks=2, pes=4, busy=3, jobs=(JOB,)))
     assert run(tmp_path, "--json") == 0
     status = json.loads(capsys.readouterr().out)
     assert status["jobs"][0]["demand"] == 4
-    assert set(status) == {"time", "ranks", "busy", "jobs"}
+    assert set(status) == {"time", "ranks", "pes", "busy", "jobs"}
 
 
 def test_without_a_service_the_exit_code_is_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,7 +55,7 @@ def test_without_a_service_the_exit_code_is_1(tmp_path: Path, capsys: pytest.Cap
 def test_a_service_that_was_killed_leaves_a_stale_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_status(tmp_path, ServiceStatus(time.time() - 100, ranks=4, busy=3))
+    write_status(tmp_path, ServiceStatus(time.time() - 100, ranks=2, pes=4, busy=3))
     assert run(tmp_path) == 1
     assert "last sign of life is 100 s old" in capsys.readouterr().err
 

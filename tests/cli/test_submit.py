@@ -155,7 +155,7 @@ def test_interrupt_finds_a_user_with_dots_among_the_live_jobs(
     api_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = JobStatus(1, "a.b", "c", "active")
-    write_status(api_dir, ServiceStatus(time.time(), ranks=1, busy=1, jobs=(job,)))
+    write_status(api_dir, ServiceStatus(time.time(), ranks=1, pes=1, busy=1, jobs=(job,)))
     with answering(api_dir, lambda job: {"result": {"resultcode": 0}}) as taken:
         assert main_module.main(["interrupt", "a.b.c", "--api-dir", str(api_dir)]) == 0
     assert taken == [{"user": "a.b", "name": "c", "interrupt": True}]

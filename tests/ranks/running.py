@@ -160,8 +160,17 @@ def run(
     return Finished(process.returncode, out, err)
 
 
+def beside_each_other(command: Sequence[str], capacities: Sequence[int | str]) -> list[str]:
+    """The same command as ranks of unequal capacity, as `mpiexec ... : ...` starts them."""
+    ranks = [["-n", "1", *command, "--pes", str(capacity)] for capacity in capacities]
+    return [mpiexec(), *ranks[0], *(word for rank in ranks[1:] for word in (":", *rank))]
+
+
 class Running:
-    """A service of its own, with everything that it writes below `folder`."""
+    """A service of its own, with everything that it writes below `folder`.
+
+    With `capacities` it runs under mpiexec, on as many ranks of so many PEs.
+    """
 
     def __init__(
         self,
@@ -170,6 +179,7 @@ class Running:
         ranks: int = 3,
         env: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
+        capacities: Sequence[int] = (),
     ) -> None:
         self.mark = uuid.uuid4().hex
         self.api_dir = folder / "api"
@@ -178,18 +188,19 @@ class Running:
         self.pids: set[int] = set()
         temporary = folder / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
+        command = [
+            *prefix, *COMMAND, "serve", "-n", str(len(capacities) or ranks),
+            "--api-dir", str(self.api_dir), "--log-dir", str(self.log_dir), *options,
+        ]  # fmt: skip
         with open(self._output_path, "w") as output:
             self.process = subprocess.Popen(
-                [
-                    *prefix, *COMMAND, "serve", "-n", str(ranks), "--api-dir", str(self.api_dir),
-                    "--log-dir", str(self.log_dir), *options,
-                ],
+                beside_each_other(command, capacities) if capacities else command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment(self.mark, {"TMPDIR": str(temporary)} | dict(env or {})),
                 start_new_session=True,
-            )  # fmt: skip
+            )
 
     @property
     def output(self) -> str:
@@ -281,9 +292,10 @@ def serving(
     ranks: int = 3,
     env: Mapping[str, str] | None = None,
     prefix: Sequence[str] = (),
+    capacities: Sequence[int] = (),
 ) -> Iterator[Running]:
     """A service that accepts jobs; nothing of it outlives the block."""
-    service = Running(folder, *options, ranks=ranks, env=env, prefix=prefix)
+    service = Running(folder, *options, ranks=ranks, env=env, prefix=prefix, capacities=capacities)
     try:
         service.await_ready()
         yield service

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -39,6 +40,22 @@ def _fail(how: str) -> None:
             os._exit(7)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Census(Application):
+    """Every worker leaves a file `<index>` with its process id in the configured folder, and stays."""
+
+    name = "CENSUS"
+    takes_input = False
+
+    def read(self, job: JobInput) -> Payload:
+        return {}
+
+    def run(self, context: WorkerContext) -> NoReturn:
+        folder = Path(str(context.configuration["folder"]))
+        (folder / f"~{context.index}").write_text(str(os.getpid()))
+        (folder / f"~{context.index}").rename(folder / str(context.index))
+        context.park()
 
 
 class Bulk(Application):

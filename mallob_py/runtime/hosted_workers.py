@@ -1,0 +1,110 @@
+"""The processes of the workers of all PEs of a rank: effects in, commands to the pool out.
+
+PEs number their workers each for itself. In the pool, which all PEs of a rank share, worker
+w of PE number s of its rank has the number w * capacity + s.
+
+A worker's process is told its place in the tree (index, volume, children) at leisure, since
+that wakes it up and a tree that grows changes it several times within milliseconds; but
+always before it gets a message of the tree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+from mallob_py.app import TreeMessage as AppMessage
+from mallob_py.protocol.effects import (
+    DeliverMessage,
+    ResumeWorker,
+    StartWorker,
+    SuspendWorker,
+    TerminateWorker,
+    UpdateWorker,
+)
+from mallob_py.protocol.messages import Blob
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.worker_events import Key
+from mallob_py.runtime.workers import WorkerPool
+
+_UPDATE_DELAY_S = 0.005
+
+WorkerEffect: TypeAlias = (
+    StartWorker | UpdateWorker | SuspendWorker | ResumeWorker | TerminateWorker | DeliverMessage
+)
+
+
+class _Place:
+    """What a worker's process was last told of its place in the tree."""
+
+    __slots__ = ("children", "index", "job", "volume")
+
+    def __init__(self, job: int, index: int, volume: int) -> None:
+        self.job = job
+        self.index = index
+        self.volume = volume
+        self.children: tuple[int, ...] = ()
+
+
+class HostedWorkers:
+    """The workers of `capacity` PEs. `describe(blob)` says where their processes find a description."""
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        capacity: int,
+        describe: Callable[[Blob], wire.Description],
+        clock: Callable[[], float],
+    ) -> None:
+        self._pool = pool
+        self._capacity = capacity
+        self._describe = describe
+        self._now = clock
+        self._places: dict[int, _Place] = {}
+        #: workers whose process has not been told of its present place yet
+        self._outdated: set[int] = set()
+        #: when `tell_places` is wanted
+        self.update_at_s = math.inf
+
+    def owner(self, key: Key) -> tuple[int, int]:
+        """Of a process: which PE of the rank it works for, and the worker's number there."""
+        worker, slot = divmod(key[1], self._capacity)
+        return slot, worker
+
+    def execute(self, slot: int, effect: WorkerEffect) -> None:
+        """Do to a process what PE number `slot` of the rank wants."""
+        number = effect.worker * self._capacity + slot
+        places, pool = self._places, self._pool
+        match effect:
+            case StartWorker(_, job, index, volume, blob):
+                places[number] = _Place(job, index, volume)
+                pool.start((job, number), index, volume, (), self._describe(blob))
+            case UpdateWorker(_, volume, children):
+                place = places[number]
+                place.volume, place.children = volume, children
+                self._outdated.add(number)
+                self.update_at_s = min(self.update_at_s, self._now() + _UPDATE_DELAY_S)
+            case SuspendWorker():
+                pool.suspend((places[number].job, number))
+            case ResumeWorker(_, index, volume):
+                place = places[number]
+                place.index, place.volume, place.children = index, volume, ()
+                pool.resume((place.job, number), index, volume, ())
+            case TerminateWorker():
+                pool.terminate((places.pop(number).job, number))
+            case DeliverMessage(_, source_index, data, returned):
+                self.tell_places()
+                pool.deliver((places[number].job, number), AppMessage(source_index, data, returned))
+
+    def tell_places(self) -> None:
+        """Tell processes their places where these have changed."""
+        self.update_at_s = math.inf
+        for number in self._outdated:
+            if (place := self._places.get(number)) is not None:
+                self._pool.update((place.job, number), place.index, place.volume, place.children)
+        self._outdated.clear()
+
+    def forget(self, key: Key) -> None:
+        """The process has crashed."""
+        self._places.pop(key[1], None)

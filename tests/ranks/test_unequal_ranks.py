@@ -1,0 +1,274 @@
+"""Ranks of unequal capacity under one service: each PE is a place for a worker, wherever it is hosted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running import (
+    COMMAND,
+    TIMEOUT_S,
+    Running,
+    beside_each_other,
+    environment,
+    kill_marked,
+    marked_processes,
+    mpiexec,
+    needs_mpiexec,
+    poll_until,
+    run,
+    serving,
+    shared_files_of,
+)
+
+from mallob_sat.generate import pigeonhole, planted
+
+pytestmark = needs_mpiexec
+
+CAPACITIES = (2, 1, 3)
+RANKS, PES = len(CAPACITIES), sum(CAPACITIES)
+#: PEs that are not the first ones of their ranks
+SECOND_PE_OF_FIRST_RANK, LAST_PE = 1, PES - 1
+SAT, UNSAT, UNKNOWN = 10, 20, 0
+ROOT = Path(__file__).parents[2]
+APPS = {
+    "MALLOB_PY_APPS": "CENSUS=rank_apps:Census,BULK=rank_apps:Bulk",
+    "PYTHONPATH": os.pathsep.join(
+        [
+            *(str(ROOT / part) for part in ("", "apps", "tests/ranks/programs")),
+            os.environ.get("PYTHONPATH", ""),
+        ]
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One service for all tests here; every test ends its own jobs."""
+    with serving(tmp_path_factory.mktemp("service"), env=APPS, capacities=CAPACITIES) as running:
+        yield running
+        assert running.process.poll() is None, running.output
+        assert running.ask("last", application="NOOP")["result"]["resultcode"] == SAT
+        running.stop()
+        poll_until(lambda: not running.processes(), "no process is left")
+        assert "Traceback" not in running.output
+
+
+def accepted(service: Running, name: str) -> int:
+    return int(service.await_event("accepted", name=name)["job"])
+
+
+def census(folder: Path, workers: int = PES) -> dict[int, int]:
+    """The process of each worker of a CENSUS job, once there are so many."""
+    poll_until(lambda: len(list(folder.glob("[0-9]*"))) == workers, f"{workers} workers")
+    return {int(path.name): int(path.read_text()) for path in folder.glob("[0-9]*")}
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+
+def end(service: Running, name: str, reply: Path) -> None:
+    service.interrupt(name)
+    assert service.reply(reply)["result"]["outcome"] == "interrupted"
+
+
+# --- shares -----------------------------------------------------------------------------------
+
+
+def test_the_service_tells_how_many_pes_its_ranks_host(service: Running) -> None:
+    assert f"{RANKS} ranks with {PES} PEs, accepting jobs" in service.output
+    starts = [service.await_event("start", rank=pe) for pe in (0, 2, 3)]
+    assert [start["capacity"] for start in starts] == list(CAPACITIES)
+    assert {(start["ranks"], start["pes"]) for start in starts} == {(RANKS, PES)}
+
+
+def test_two_jobs_share_all_pes_by_priority(service: Running) -> None:
+    low = service.submit("low", application="SLEEP", priority=1.0)
+    high = service.submit("high", application="SLEEP", priority=2.0)
+    service.await_event("volume", job=accepted(service, "low"), volume=2)
+    service.await_event("volume", job=accepted(service, "high"), volume=4)
+    end(service, "high", high)
+    service.await_event("volume", job=accepted(service, "low"), volume=PES)
+    end(service, "low", low)
+
+
+def test_a_job_grows_beyond_the_number_of_ranks_onto_every_pe(service: Running) -> None:
+    path = service.submit("wide", application="SLEEP")
+    job = accepted(service, "wide")
+    indices = {service.await_event("started", job=job, rank=pe)["index"] for pe in range(PES)}
+    assert indices == set(range(PES))
+    service.interrupt("wide")
+    assert service.reply(path)["stats"]["max_volume"] == PES
+
+
+def test_as_many_jobs_as_pes_run_at_a_time(service: Running) -> None:
+    names = [f"beside-{number}" for number in range(PES)]
+    paths = {name: service.submit(name, application="SLEEP", max_demand=1) for name in names}
+    started = [service.await_event("started", job=accepted(service, name)) for name in names]
+    assert {one["rank"] for one in started} == set(range(PES))
+    for name, path in paths.items():
+        end(service, name, path)
+
+
+def test_status_and_report_count_pes(service: Running) -> None:
+    path = service.submit("counted", application="SLEEP")
+
+    def is_busy() -> bool:
+        status = json.loads(run("status", "--json", "--api-dir", service.api_dir).out)
+        assert (status["ranks"], status["pes"]) == (RANKS, PES)
+        return bool(status["busy"] == PES)
+
+    poll_until(is_busy)
+    assert f"{PES} of {PES} PEs busy" in run("status", "--api-dir", service.api_dir).out
+    end(service, "counted", path)
+    report = json.loads(run("report", "--json", service.log_dir).out)
+    assert (report["ranks"], report["pes"]) == (RANKS, PES)
+    assert 0 < report["utilisation"]["mean"] <= 1
+
+
+# --- worker processes of several PEs of a rank ----------------------------------------------------
+
+
+@pytest.mark.parametrize("pe", [SECOND_PE_OF_FIRST_RANK, LAST_PE])
+def test_a_crash_concerns_only_the_pe_that_hosts_the_worker(
+    pe: int, service: Running, tmp_path: Path
+) -> None:
+    name = f"wounded-{pe}"
+    path = service.submit(name, application="CENSUS", configuration={"folder": str(tmp_path)})
+    job = accepted(service, name)
+    before = census(tmp_path)
+    victim = service.await_event("started", job=job, rank=pe)["index"]
+    os.kill(before[victim], signal.SIGKILL)
+    service.await_event("crashed", job=job, rank=pe, index=victim)
+    poll_until(lambda: census(tmp_path)[victim] != before[victim], "there is another process")
+    after = census(tmp_path)
+    assert {index for index in before if after[index] != before[index]} == {victim}
+    end(service, name, path)
+
+
+def test_workers_of_a_rank_are_suspended_and_resumed_each_for_itself(
+    service: Running, tmp_path: Path
+) -> None:
+    path = service.submit("patient", application="CENSUS", configuration={"folder": str(tmp_path)})
+    before = census(tmp_path)
+
+    def stopped() -> list[int]:
+        return [pid for pid in before.values() if is_stopped(pid)]
+
+    other = service.submit("other", application="SLEEP", priority=2.0)
+    poll_until(lambda: len(stopped()) == 4, "four of six workers stand still")
+    third = service.submit("third", application="SLEEP", priority=3.0)
+    poll_until(lambda: len(stopped()) == 5, "five of six workers stand still")
+    end(service, "other", other)
+    end(service, "third", third)
+    poll_until(lambda: not stopped(), "all go on")
+    assert census(tmp_path) == before
+    job = accepted(service, "patient")
+    assert [one["created"] for one in service.events("adopted") if one["job"] == job].count(True) == PES
+    end(service, "patient", path)
+    poll_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in before.values()), "all have ended")
+
+
+# --- descriptions ---------------------------------------------------------------------------------
+
+
+def test_all_pes_of_a_rank_that_fetch_a_description_get_it(tmp_path: Path) -> None:
+    """Two ranks that play two hosts: the second one fetches once for all its PEs."""
+    env = APPS | {"MALLOB_PY_RANKS_PER_HOST": "1"}
+    with serving(tmp_path / "service", env=env, capacities=(2, 3)) as service:
+        for number in range(5):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            configuration = {"size_bytes": 3 << 20, "folder": str(folder), "workers": 5}
+            reply = service.ask(f"bulk-{number}", application="BULK", configuration=configuration)
+            (checksum,) = reply["result"]["solution"]
+            found = {path.name: int(path.read_text()) for path in folder.iterdir()}
+            assert found == {str(index): checksum for index in range(5)}
+        for limit_ms in (1, 5, 10, 20):
+            folder = tmp_path / f"brief-{limit_ms}"
+            folder.mkdir()
+            configuration = {"size_bytes": 3 << 20, "folder": str(folder), "workers": 5}
+            service.ask(
+                f"brief-{limit_ms}",
+                application="BULK",
+                configuration=configuration,
+                wallclock_limit=f"{limit_ms}ms",
+            )
+        poll_until(
+            lambda: all(name.endswith(".lock") for name in shared_files_of(list(service.pids))),
+            "no description is left",
+        )
+        service.stop()
+        assert "Traceback" not in service.output
+
+
+# --- options of single ranks ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_a_wrong_option_of_one_rank_is_one_line_and_ends_all(wrong: int, tmp_path: Path) -> None:
+    pes = ["2", "2"]
+    pes[wrong] = "many"
+    mark = uuid.uuid4().hex
+    command = [*COMMAND, "serve", "--api-dir", str(tmp_path / "api")]
+    try:
+        done = subprocess.run(
+            beside_each_other(command, pes),
+            env=environment(mark),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+        poll_until(lambda: not marked_processes(mark), "no process is left")
+    finally:
+        kill_marked(mark)
+    assert done.returncode != 0
+    assert [line for line in done.stderr.splitlines() if "mallob-py" in line] == [
+        "mallob-py serve: --pes: 'many' is neither auto nor a number from 1 to 256 "
+        "(see mallob-py serve --help)"
+    ]
+    assert "Traceback" not in done.stderr
+    assert "accepting" not in done.stdout
+
+
+# --- solve ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ranks", "pes"), [(1, 2), (2, 3)])
+def test_solve_answers_right_with_several_pes_per_rank(ranks: int, pes: int, tmp_path: Path) -> None:
+    formula = planted(80, 330, seed=3)
+    satisfiable, holes = tmp_path / "satisfiable.cnf", tmp_path / "holes.cnf"
+    satisfiable.write_text(formula.text("easy"))
+    holes.write_text(pigeonhole(8).text("holes"))
+    options = ("solve", "-n", str(ranks), "--pes", str(pes))
+    done = run(*options, satisfiable)
+    assert (done.code, done.answer) == (SAT, "s SATISFIABLE"), done.err
+    assert all(set(done.model) & set(clause) for clause in formula.clauses)
+    done = run(*options, holes)
+    assert (done.code, done.answer) == (UNSAT, "s UNSATISFIABLE"), done.err
+    assert f"with {ranks * pes} PEs" in done.out
+
+
+def test_auto_takes_the_cores_that_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "formula.cnf"
+    path.write_text("p cnf 1 1\n1 0\n")
+    cores = len(os.sched_getaffinity(0))
+    done = run("solve", "-n", "1", "--pes", "auto", path)
+    assert done.answer == "s SATISFIABLE", done.err
+    assert ("1 rank" if cores == 1 else f"1 rank with {cores} PEs") in done.out
+
+
+def test_ranks_take_their_number_of_pes_from_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "formula.cnf"
+    path.write_text("p cnf 1 1\n1 0\n")
+    done = run("solve", path, prefix=[mpiexec(), "-n", "2"], env={"MALLOB_PY_PES": "2"})
+    assert done.answer == "s SATISFIABLE", done.err
+    assert "on 2 ranks with 4 PEs" in done.out

@@ -1,0 +1,34 @@
+"""PEs on their ranks: consecutive numbers, as many as each rank has capacity."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mallob_py.placement import Placement
+
+capacities = st.lists(st.integers(1, 9), min_size=1, max_size=20)
+
+
+@given(capacities)
+def test_each_pe_is_hosted_by_the_rank_that_counts_it(capacities: list[int]) -> None:
+    placement = Placement(capacities)
+    assert placement.size == sum(capacities)
+    for rank, capacity in enumerate(capacities):
+        pes = placement.pes_of(rank)
+        assert len(pes) == capacity
+        assert placement.first_pe(rank) == pes[0]
+        assert {placement.rank_of[pe] for pe in pes} == {rank}
+
+
+@given(capacities)
+def test_pes_are_numbered_through_in_order_of_ranks(capacities: list[int]) -> None:
+    placement = Placement(capacities)
+    numbers = [pe for rank in range(placement.ranks) for pe in placement.pes_of(rank)]
+    assert numbers == list(range(placement.size))
+
+
+def test_ranks_of_one_pe_each_are_called_ranks_only() -> None:
+    assert Placement([1]).describe() == "1 rank"
+    assert Placement([1, 1]).describe() == "2 ranks"
+    assert Placement([2, 1, 3]).describe() == "3 ranks with 6 PEs"
