@@ -27,7 +27,7 @@ from mutations import MUTATIONS, Mutation, apply
 _ROOT = Path(__file__).resolve().parent.parent
 _COPIED = ("mallob_py", "tests/protocol", "tests/simulation", "pyproject.toml")
 #: what notices most comes first; tests of the simulator itself say nothing about the protocol
-_TESTS = ("tests/protocol", "tests/simulation/test_seeds.py", "tests/simulation")
+_TESTS = ("tests/simulation", "tests/protocol")
 _IGNORED = ("--ignore=tests/simulation/test_shrinking.py", "--ignore=tests/simulation/test_plans.py")
 #: a test that waits for ever is a notice; the whole run only ends so on a very busy machine
 _TEST_TIMEOUT_S = 60

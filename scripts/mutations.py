@@ -26,20 +26,30 @@ _TREE = "mallob_py/protocol/job_tree.py"
 _WORKERS = "mallob_py/protocol/local_workers.py"
 _CLIENT = "mallob_py/protocol/client.py"
 _REUSE = "mallob_py/protocol/reuse.py"
+_ROUTING = "mallob_py/protocol/routing_tree.py"
+_WALK = "mallob_py/protocol/random_walk.py"
 
 MUTATIONS = (
     # --- epochs ---------------------------------------------------------------------------
     Mutation(
         "a query from a coming epoch waits for that epoch",
         _PE,
-        "case Adopt() | Query() if message.request.epoch > self.balancer.epoch:",
-        "case Adopt() if message.request.epoch > self.balancer.epoch:",
+        "        if not self._wait_for_epoch_of(message.request, source, message):\n"
+        "            self.workers.receive_query(",
+        "        if True:\n            self.workers.receive_query(",
+    ),
+    Mutation(
+        "an adoption from a coming epoch waits for that epoch",
+        _PE,
+        "        if not self._wait_for_epoch_of(message.request, source, message):\n"
+        "            self.workers.receive_adopt(",
+        "        if True:\n            self.workers.receive_adopt(",
     ),
     Mutation(
         "a failed request of a coming epoch waits for that epoch",
         _PE,
-        "case RequestFailed() if message.epoch > self.balancer.epoch:",
-        "case RequestFailed() if False:",
+        "        if message.epoch > self.balancer.epoch:\n            self._park(message.epoch, source, message)\n",
+        "        if False:\n            pass\n",
     ),
     Mutation(
         "parked messages are handled once their epoch has come",
@@ -75,8 +85,8 @@ MUTATIONS = (
     Mutation(
         "an ended job leaves the image",
         _BALANCING,
-        "                self.jobs.pop(event.job, None)\n",
-        "",
+        "                jobs.pop(event.job, None)\n",
+        "                pass\n",
     ),
     Mutation(
         "with more jobs than PEs, standing decides who gets one",
@@ -94,8 +104,26 @@ MUTATIONS = (
     Mutation(
         "a parent keeps a child that came later than the epoch without room for it",
         _TREE,
-        "if not wanted and seat.offer_epoch < epoch:",
-        "if not wanted:",
+        "                if seat.offer_epoch >= epoch:\n",
+        "                if False:\n",
+    ),
+    Mutation(
+        "a child that came later than the epoch without room for it is looked at again in the next one",
+        _TREE,
+        "                    is_settled = False\n                else:\n",
+        "                    pass\n                else:\n",
+    ),
+    Mutation(
+        "a seat that waits for somebody is looked at again in the next epoch",
+        _TREE,
+        "                is_settled = False\n                if seat.state is SeatState.EMPTY:\n",
+        "                if seat.state is SeatState.EMPTY:\n",
+    ),
+    Mutation(
+        "a seat that has been taken is looked at again in the next epoch",
+        _TREE,
+        "        self.settled_volume = -1\n        seat.state = SeatState.TAKEN\n",
+        "        seat.state = SeatState.TAKEN\n",
     ),
     Mutation(
         "a leaving parent sends away the children who do not know of it",
@@ -160,8 +188,8 @@ MUTATIONS = (
     Mutation(
         "the request for a taken seat is withdrawn",
         _TREE,
-        "        self._matcher.withdraw(self._job, seat.index)\n        seat.state = SeatState.TAKEN\n",
-        "        seat.state = SeatState.TAKEN\n",
+        "        self._matcher.withdraw(self._job, seat.index)\n        self.settled_volume = -1\n",
+        "        self.settled_volume = -1\n",
     ),
     Mutation(
         "an unwanted seat withdraws its request",
@@ -179,8 +207,8 @@ MUTATIONS = (
         "an unmatched request is renewed in each epoch",
         _TREE,
         "elif seat.state is SeatState.ASKED and self._matcher.is_asking(self._job, seat.index):\n"
-        "                self._ask(",
-        "elif False:\n                self._ask(",
+        "                    self._ask(",
+        "elif False:\n                    self._ask(",
     ),
     Mutation(
         "a failed request is asked anew",
@@ -260,8 +288,8 @@ MUTATIONS = (
     Mutation(
         "a PE whose token is granted does not offer it again",
         _MATCHING,
-        "self._token_offered = idle and not self.token_granted",
-        "self._token_offered = idle",
+        "        offered = idle and not self.token_granted\n",
+        "        offered = idle\n",
     ),
     Mutation(
         "a request number that nobody claims is declared void",
@@ -298,6 +326,122 @@ MUTATIONS = (
         _WORKERS,
         "return request.epoch < self._epoch()",
         "return False",
+    ),
+    # --- the routing tree ---------------------------------------------------------------------
+    Mutation(
+        "a request that goes down takes one from the count of that subtree",
+        _ROUTING,
+        "            self._left -= 1\n",
+        "            pass\n",
+    ),
+    Mutation(
+        "whoever gets a request from above has been counted as one idle PE less",
+        _ROUTING,
+        "                self._advertised -= 1\n",
+        "",
+    ),
+    Mutation(
+        "a request that climbs takes the news of idle PEs with it",
+        _ROUTING,
+        "Climb(number, self._news(), request)",
+        "Climb(number, 0, request)",
+    ),
+    Mutation(
+        "a request goes down to an idle PE before it climbs",
+        _ROUTING,
+        "        elif self._right > 0:\n",
+        "        elif self._right > 0 and self._place.parent is None:\n",
+    ),
+    Mutation(
+        "a PE that is promised to a request is not idle for another one",
+        _ROUTING,
+        "self._is_idle = idle and not self.token_granted",
+        "self._is_idle = idle",
+    ),
+    Mutation(
+        "a withdrawn request leaves the queue at the root",
+        _ROUTING,
+        "            self._out.send(self._root, Withdrawn(number))\n",
+        "            pass\n",
+    ),
+    Mutation(
+        "a request withdrawn on its way leaves the queue as soon as it waits",
+        _ROUTING,
+        "                    self._out.send(source, Withdrawn(message.number))\n",
+        "                    pass\n",
+    ),
+    Mutation(
+        "asking anew withdraws the former request",
+        _ROUTING,
+        "        self.withdraw(request.job, request.index)\n        self._asks",
+        "        self._asks",
+    ),
+    Mutation(
+        "a waiting request goes back to its parent in the next epoch",
+        _ROUTING,
+        "for key, request in self._waiting.items() if self._is_outdated(request)]",
+        "for key, request in self._waiting.items() if False]",
+    ),
+    Mutation(
+        "an outdated request does not begin to wait",
+        _ROUTING,
+        "        elif self._is_outdated(request):\n",
+        "        elif False:\n",
+    ),
+    Mutation(
+        "a correction that waits for the least delay is sent when it is over",
+        _ROUTING,
+        "        return self._may_send_from\n",
+        "        return math.inf\n",
+    ),
+    # --- random walks ---------------------------------------------------------------------------
+    Mutation(
+        "a walk does not end at a PE whose token is granted",
+        _WALK,
+        "        if self._is_idle and not self.token_granted:\n",
+        "        if self._is_idle:\n",
+    ),
+    Mutation(
+        "a PE at which a walk has ended is not idle for the matcher behind",
+        _WALK,
+        "            self._behind.offer_token(False)\n",
+        "",
+    ),
+    Mutation(
+        "a walk of an outdated request ends",
+        _WALK,
+        "        elif self._is_outdated(request):\n            self._on_outdated(request)\n        elif walk",
+        "        elif walk",
+    ),
+    Mutation(
+        "an outdated request that comes home goes back to its parent",
+        _WALK,
+        "        if self._is_outdated(request):\n            self._on_outdated(request)\n        elif self._is",
+        "        if self._is",
+    ),
+    Mutation(
+        "a withdrawn request that comes home is dropped",
+        _WALK,
+        "        self._away.pop((job, subtree), None)\n",
+        "",
+    ),
+    Mutation(
+        "a request that was asked anew while it was away is dropped when it comes home",
+        _WALK,
+        "if known is None or (known.epoch, known.asked_s) != (request.epoch, request.asked_s):",
+        "if known is None:",
+    ),
+    Mutation(
+        "a walk without limit is followed by another one",
+        _WALK,
+        "        elif self._is_endless:\n",
+        "        elif False:\n",
+    ),
+    Mutation(
+        "a request whose walk has ended is handed to the matcher behind",
+        _WALK,
+        "            self._behind.ask(msgspec.structs.replace(request, hops=request.hops + 1))\n",
+        "            self._on_outdated(request)\n",
     ),
     # --- reuse --------------------------------------------------------------------------------
     Mutation(

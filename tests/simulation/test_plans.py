@@ -5,9 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.simulation.delays import Delayed, DelayRanges, HashedDelays, RandomDelays, What
 from mallob_py.simulation.plan import Crash, Plan, Submit, draw_plan, from_json, to_json
 from mallob_py.simulation.scenario import Scenario, rest_bound_s
+
+
+def _plan_of_some_length() -> Plan:
+    """Whatever the seeds draw at present: more than a few deeds, and quick to play."""
+    plans = (draw_plan(seed) for seed in range(100))
+    return next(plan for plan in plans if 10 < len(plan.deeds) < 40 and plan.size > 4)
 
 
 def _life(plan: Plan) -> tuple[float, int, list[object]]:
@@ -49,7 +56,7 @@ def test_deeds_are_in_the_order_of_their_times_and_their_numbers_differ() -> Non
 
 def test_a_cut_off_plan_begins_like_the_whole_one() -> None:
     """The same messages are sent until the first deed that is missing."""
-    plan = draw_plan(12)
+    plan = _plan_of_some_length()
     cut = plan.cut_off(len(plan.deeds) // 2)
     until_s = plan.deeds[len(cut.deeds)].at_s
     whole, part = Scenario(plan), Scenario(cut)
@@ -60,14 +67,13 @@ def test_a_cut_off_plan_begins_like_the_whole_one() -> None:
 
 
 def test_a_life_can_be_cut_off_after_every_single_deed() -> None:
-    plan = draw_plan(12)
-    assert len(plan.deeds) > 10
+    plan = _plan_of_some_length()
     for count in range(len(plan.deeds)):
         Scenario(plan.cut_off(count)).run()
 
 
 def test_a_deed_without_its_job_does_nothing() -> None:
-    plan = draw_plan(12)
+    plan = _plan_of_some_length()
     orphans = tuple(deed for deed in plan.deeds if not isinstance(deed, Submit))
     scenario = Scenario(msgspec.structs.replace(plan, deeds=orphans))
     scenario.run()
@@ -121,11 +127,24 @@ def test_random_delays_stay_in_their_ranges() -> None:
     assert 4.0 <= delays.fetch_s(0) <= 5.0
 
 
+def test_only_walks_without_limit_may_take_a_time_that_grows_with_the_number_of_pes() -> None:
+    """Twice as many PEs are one more bit for all others."""
+
+    def bound_s(size: int, random_hops: int) -> float:
+        plan = _plan_of_some_length()
+        config = msgspec.structs.replace(plan.config, random_hops=random_hops)
+        return rest_bound_s(msgspec.structs.replace(plan, size=size, config=config))
+
+    assert bound_s(255, 5) - bound_s(127, 5) == pytest.approx(bound_s(127, 5) - bound_s(63, 5))
+    assert bound_s(255, NO_LIMIT) - bound_s(127, NO_LIMIT) > 1.5 * (
+        bound_s(127, NO_LIMIT) - bound_s(63, NO_LIMIT)
+    )
+
+
 def test_a_cluster_that_does_not_rest_in_time_after_its_last_deed_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = draw_plan(12)
-    assert rest_bound_s(plan) > 0
-    monkeypatch.setattr("mallob_py.simulation.scenario.ROUNDS_PER_BIT", 0.01)
+    plan = _plan_of_some_length().cut_off(1)
+    monkeypatch.setattr("mallob_py.simulation.scenario.ROUNDS_PER_BIT", 1e-6)
     with pytest.raises(AssertionError, match="no rest within"):
         Scenario(plan).run()

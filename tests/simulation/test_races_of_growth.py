@@ -609,3 +609,33 @@ def test_race_2_a_parent_keeps_a_child_that_came_later_than_an_epoch_without_roo
     rest(cluster)
     assert places(cluster, 1)[3] == child
     assert active(cluster, child).number == number
+
+
+@told_with_luck
+def test_race_2_a_parent_accepts_a_child_from_an_epoch_with_room_for_it_that_it_has_not_seen(
+    seed: int,
+) -> None:
+    """It need not ask for another one when that epoch comes."""
+    cluster = lively(16, seed)
+    late_child = hold_kind(cluster, Adopt, index=3)
+    cluster.submit(1, seed % 16, max_demand=4)
+    play(cluster)
+    needs(only(late_child, Adopt) and 1 in places(cluster, 1))
+    ((_, child, _),) = late_child.messages
+    parent = places(cluster, 1)[1]
+    needs(tree_parent(cluster, parent) not in (None, child) and not tree_children(cluster, parent))
+    demand(cluster, 1, 2)
+    play(cluster)
+    late_epochs = hold_kind(cluster, Epoch, dest=parent)
+    demand(cluster, 1, 4)
+    play(cluster)
+    needs(only(late_child, Adopt) and only(late_epochs, Epoch))
+    rejections = watch(cluster, Rejected)
+    late_child.release()
+    play(cluster)
+    assert volume(cluster, 1, parent) == 2
+    assert active(cluster, child).accepted_epoch == cluster.pes[parent].balancer.epoch
+    late_epochs.release()
+    rest(cluster)
+    assert places(cluster, 1)[3] == child
+    assert not rejections

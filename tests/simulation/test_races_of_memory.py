@@ -27,12 +27,15 @@ from stories import (
 from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.messages import (
+    Accepted,
+    Adopt,
     Denied,
     Query,
+    Release,
     Remember,
     TreeMessage,
 )
-from mallob_py.simulation.cluster import Cluster
+from mallob_py.simulation.cluster import Cluster, Hold
 from mallob_py.simulation.delays import RandomDelays
 
 
@@ -153,6 +156,42 @@ def test_race_8_without_reuse_of_what_others_remember_only_parents_find_their_pa
     demand(cluster, 1, 8)
     rest(cluster)
     assert processes_of(cluster, 1) == before
+
+
+def _regrown_with_somebody_else_in_seat_3(seed: int) -> tuple[Cluster, int, Hold, Hold]:
+    """Job 1 has shrunk to its root and grows again; worker 1 asks before it is told who was worker 3.
+
+    Its memory of that, and the adoption by somebody else, are held: (cluster, the rank of the
+    past worker 3, memory, adoption).
+    """
+    cluster = cluster_of(16, seed, reuse_patience_s=1000.0)
+    cluster.submit(1, seed % 16, max_demand=4)
+    rest(cluster)
+    past = places(cluster, 1)[3]
+    demand(cluster, 1, 1)
+    rest(cluster)
+    assert len(suspended(cluster, 1)) == 3
+    memory, adoption = hold_kind(cluster, Accepted, index=1), hold_kind(cluster, Adopt, index=3)
+    demand(cluster, 1, 4)
+    play(cluster)
+    needs(only(memory, Accepted) and only(adoption, Adopt))
+    assert is_idle(cluster, past)
+    return cluster, past, memory, adoption
+
+
+@told_with_luck
+def test_race_8_a_pe_that_waits_for_a_seat_which_somebody_else_has_taken_is_released(seed: int) -> None:
+    """It would wait, for no one, until its patience ends."""
+    cluster, past, memory, adoption = _regrown_with_somebody_else_in_seat_3(seed)
+    releases = watch(cluster, Release)
+    memory.release()
+    play(cluster)
+    assert not releases, "the seat is still free"
+    adoption.release()
+    rest(cluster)
+    assert [dest for _, dest, _ in releases] == [past]
+    assert is_idle(cluster, past)
+    assert set(places(cluster, 1)) == {0, 1, 2, 3}
 
 
 # --- 10: messages to those who have left -----------------------------------------------------------------
