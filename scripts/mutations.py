@@ -48,7 +48,8 @@ MUTATIONS = (
     Mutation(
         "a failed request of a coming epoch waits for that epoch",
         _PE,
-        "        if message.epoch > self.balancer.epoch:\n            self._park(message.epoch, source, message)\n",
+        "        if message.epoch > self.balancer.epoch:\n"
+        "            self._park(message.epoch, source, message)\n",
         "        if False:\n            pass\n",
     ),
     Mutation(
@@ -67,8 +68,8 @@ MUTATIONS = (
     Mutation(
         "the newer version of a job's event supersedes the older one on the way up",
         _BALANCING,
-        "if known is None or known.version < event.version:\n            self._pending",
-        "if known is None:\n            self._pending",
+        "if known is None or known.version < event.version:\n                self._events",
+        "if known is None:\n                self._events",
     ),
     Mutation(
         "the newer version of a job's event supersedes the one in the image",
@@ -79,7 +80,7 @@ MUTATIONS = (
     Mutation(
         "events that wait for the least delay are sent when it is over",
         _BALANCING,
-        "return self._may_send_from if self._pending else math.inf",
+        "return self._may_send_from if self._events else math.inf",
         "return math.inf",
     ),
     Mutation(
@@ -416,7 +417,9 @@ MUTATIONS = (
     Mutation(
         "an outdated request that comes home goes back to its parent",
         _WALK,
-        "        if self._is_outdated(request):\n            self._on_outdated(request)\n        elif self._is",
+        "        if self._is_outdated(request):\n"
+        "            self._on_outdated(request)\n"
+        "        elif self._is",
         "        if self._is",
     ),
     Mutation(

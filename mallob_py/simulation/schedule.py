@@ -6,6 +6,11 @@ the race, and the last messages before the failure.
 
 from __future__ import annotations
 
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from functools import partial
+
 import msgspec
 
 from mallob_py.protocol.config import Config
@@ -15,19 +20,21 @@ from mallob_py.simulation.failure import Failure, failure_in
 from mallob_py.simulation.plan import AnyDeed, Plan
 from mallob_py.simulation.scenario import Scenario
 
+Receive = Callable[[int, AnyMessage, float], None]
+
 _DELIVERIES_SHOWN = 40
 _WIDTH_MAX = 150
 
 
-class Sent(msgspec.Struct, frozen=True):
+class Sent(msgspec.Struct):
     """One message on its way."""
 
     at_s: float
-    arrives_s: float
     source: int
     dest: int
     number: int
     message: AnyMessage
+    arrives_s: float = math.inf
 
     @property
     def key(self) -> Delayed:
@@ -39,23 +46,33 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class _Tap:
-    """Writes down all messages of a scenario."""
+    """Writes down all messages of a scenario; those between two PEs arrive in the order they were sent in."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self._scenario = scenario
-        self._counts: dict[tuple[int, int], int] = {}
-        self._last_s: dict[tuple[int, int], float] = {}
+        self._cluster = scenario.cluster
+        self._counts: Counter[tuple[int, int]] = Counter()
+        self._on_their_way: defaultdict[tuple[int, int], deque[Sent]] = defaultdict(deque)
         self.sent: list[Sent] = []
-        scenario.cluster.hold(self._see)
+        self.delivered: list[Sent] = []
+        self._cluster.hold(self._note_sent)
+        for rank, pe in enumerate(self._cluster.pes):
+            pe.receive = partial(self._note_received, rank, pe.receive)  # type: ignore[method-assign]
 
-    def _see(self, source: int, dest: int, message: AnyMessage) -> bool:
-        pair, now = (source, dest), self._scenario.cluster.now
-        number = self._counts.get(pair, 0)
-        self._counts[pair] = number + 1
-        delay_s = self._scenario.delays.delay_s(What.MESSAGE, source, dest, number)
-        arrives_s = self._last_s[pair] = max(now + delay_s, self._last_s.get(pair, 0.0))
-        self.sent.append(Sent(now, arrives_s, source, dest, number, message))
+    def _note_sent(self, source: int, dest: int, message: AnyMessage) -> bool:
+        pair = (source, dest)
+        sent = Sent(self._cluster.now, source, dest, self._counts[pair], message)
+        self._counts[pair] += 1
+        self._on_their_way[pair].append(sent)
+        self.sent.append(sent)
         return False
+
+    def _note_received(
+        self, dest: int, receive: Receive, source: int, message: AnyMessage, now: float
+    ) -> None:
+        sent = self._on_their_way[source, dest].popleft()
+        sent.arrives_s = now
+        self.delivered.append(sent)
+        receive(source, message, now)
 
 
 def schedule_of(plan: Plan) -> str:
@@ -69,12 +86,8 @@ def schedule_of(plan: Plan) -> str:
         lines.append(f"all takes the shortest time ({_shortest(plan)}) but:")
         lines += [f"  {each}" for each in tap.sent if each.key in special]
         lines += [f"  {_elsewhere(scenario, each)}" for each in special if each.what is not What.MESSAGE]
-    delivered = sorted(
-        (each for each in tap.sent if each.arrives_s <= scenario.cluster.now),
-        key=lambda each: each.arrives_s,
-    )
-    lines.append(f"the last of {len(delivered)} deliveries:")
-    lines += [f"  {each}" for each in delivered[-_DELIVERIES_SHOWN:]]
+    lines.append(f"the last of {len(tap.delivered)} deliveries:")
+    lines += [f"  {each}" for each in tap.delivered[-_DELIVERIES_SHOWN:]]
     lines.append(_end(failure))
     return "\n".join(lines)
 
@@ -91,7 +104,10 @@ def _settings(plan: Plan) -> str:
         name for name in Config.__struct_fields__ if getattr(plan.config, name) != getattr(default, name)
     ]
     changed = ", ".join(f"{name} {getattr(plan.config, name)}" for name in names)
-    return f"seed {plan.seed}, {plan.size} PEs, settings: {changed or 'all default'}"
+    pes = f"{plan.size} PEs"
+    if capacities := plan.capacities():
+        pes += f" on ranks of {', '.join(map(str, capacities))}"
+    return f"seed {plan.seed}, {pes}, settings: {changed or 'all default'}"
 
 
 def _shortest(plan: Plan) -> str:

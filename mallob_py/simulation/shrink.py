@@ -130,6 +130,7 @@ class _Shrinker:
 
     def _use_defaults(self) -> None:
         """One setting at a time, those of the cluster and those of the jobs."""
+        self._try_with(largest_capacity=0)
         for config in _nearer_to(self._plan.config, Config()):
             self._try_with(config=msgspec.structs.replace(self._plan.config, **config))
         for place, deed in enumerate(self._plan.deeds):

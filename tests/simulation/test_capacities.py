@@ -9,7 +9,8 @@ from mallob_py.protocol.effects import StartWorker
 from mallob_py.protocol.messages import Blob, TokenReturned, VoidToken
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster, Process
-from mallob_py.simulation.delays import DelayRanges, RandomDelays
+from mallob_py.simulation.delays import RandomDelays
+from mallob_py.simulation.plan import draw_plan
 from mallob_py.simulation.scenario import Scenario
 
 CAPACITIES = (2, 1, 3)
@@ -35,7 +36,7 @@ class Busy(RandomDelays):
     local_s = 0.002
 
     def __init__(self) -> None:
-        super().__init__(0, DelayRanges(message_s=(0.001, 0.001)))
+        super().__init__(message_s=(0.001, 0.001))
 
 
 # --- fair by capacity -------------------------------------------------------------------------
@@ -143,7 +144,7 @@ def test_messages_within_a_rank_keep_their_order() -> None:
 
 
 def test_many_random_lives_have_ranks_of_unequal_capacity() -> None:
-    placements = [Scenario(seed).cluster.placement for seed in range(60)]
+    placements = [Scenario(draw_plan(seed)).cluster.placement for seed in range(60)]
     unequal_ones = [each for each in placements if len(set(each.capacities)) > 1]
     assert 15 <= len(unequal_ones) < 60
     assert any(each.ranks == each.size > 1 for each in placements)
