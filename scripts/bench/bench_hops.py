@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 from common import print_table, write_results
@@ -25,6 +26,11 @@ from mallob_py.protocol.pe import PE
 from mallob_py.runtime.envelope import open_envelope, seal
 from mallob_py.runtime.launch import launch_world
 from mallob_py.runtime.world import in_mpi_world, leave, start_mpi
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from mallob_py.runtime.transport import Transport
 
 _RANKS = 2
 _SAMPLES = 20
@@ -44,7 +50,7 @@ def main() -> int:
     if not in_mpi_world():
         return launch_world(_RANKS, [os.path.abspath(__file__)])
     comm = start_mpi()
-    from mallob_py.runtime.transport import Transport
+    from mallob_py.runtime.transport import Transport  # initialises MPI
 
     transport = Transport(comm)
     loop = _Loop(transport)
@@ -125,7 +131,7 @@ class _Loop:
         return Sample(elapsed_s / hops * 1e6, cpu_s / _HOPS_PER_SAMPLE * 1e6)
 
 
-def _spinning(comm: object) -> Iterator[Sample]:
+def _spinning(comm: Intracomm) -> Iterator[Sample]:
     """Blocking sends and receives of as many bytes."""
     data, peer = bytearray(16), 1 - comm.rank
     for _ in range(_SAMPLES):
