@@ -54,7 +54,7 @@ from mallob_py.protocol.messages import (
 )
 from mallob_py.protocol.outbox import Outbox
 
-_STORY_LENGTH = 400
+_STORY_LENGTH = 100
 #: messages with a user's data: told by their names only
 _BULKY = (ResultFound, TreeMessage)
 
