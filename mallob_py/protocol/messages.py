@@ -3,7 +3,7 @@
 Encoded as msgpack arrays that start with a small integer tag; one decoder validates and
 dispatches all of them. Fields named `job` are internal job ids, `index` is a worker's place
 in its job tree, `context` is one stay of a worker in its tree, `epoch` is the number of the
-sender's balancing result.
+sender's balancing result. Tags from 60 on belong to the runtime.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ _PARK_MAX_S = 0.5
 _LOG_FLUSH_S = 0.5
 
 
-class Stop(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=50):
+class Stop(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=70):
     """All ranks end now."""
 
 

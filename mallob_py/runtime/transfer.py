@@ -34,39 +34,39 @@ _OVER_MAX = 10_000
 _PREFIX = "mallob-py."
 
 
-class BlobNeeded(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=40):
+class BlobNeeded(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=60):
     """To the keeper of one's own host: bring this description here."""
 
     blob: Blob
     sources: tuple[int, ...]
 
 
-class BlobHere(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=41):
+class BlobHere(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=61):
     """From the keeper: the file is complete."""
 
     key: str
 
 
-class BlobWanted(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=42):
+class BlobWanted(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=62):
     """To the keeper of a host that should have it: send it to me."""
 
     key: str
 
 
-class BlobMissing(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=43):
+class BlobMissing(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=63):
     """Answer to `BlobWanted`: not here."""
 
     key: str
 
 
-class BlobFailed(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=45):
+class BlobFailed(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=65):
     """From the keeper: the description cannot be had on this host."""
 
     key: str
     reason: str
 
 
-class ChunkTaken(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=44):
+class ChunkTaken(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=64):
     """Acknowledgement of one chunk."""
 
     key: str
