@@ -15,7 +15,7 @@ from mallob_py.simulation.failure import failure_in, failure_of
 from mallob_py.simulation.plan import draw_plan, from_json
 from mallob_py.simulation.scenario import Scenario
 from mallob_py.simulation.schedule import schedule_of
-from mallob_py.simulation.shrink import minimal, shrink
+from mallob_py.simulation.shrink import Shrunk, minimal, shrink
 
 _SHRINK_SECONDS = 30.0
 _SEEDS = 200
@@ -24,16 +24,36 @@ _SIZE_MAX = 31
 _RACE = "which is over"
 
 
-@pytest.fixture(name="found")
-def fixture_found(monkeypatch: pytest.MonkeyPatch) -> list[fuzz.Found]:
-    """What fails first if PEs adopt whatever is asked for: the rule of race 2 is gone.
+def break_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PEs adopt whatever is asked for: the rule of race 2 is gone."""
+    monkeypatch.setattr(LocalWorkers, "is_obsolete", lambda _workers, _request: False)
+
+
+@pytest.fixture(name="all_found", scope="module")
+def fixture_all_found() -> list[fuzz.Found]:
+    """What fails first with the broken rule.
 
     Which seeds these are changes with whatever changes the plans or the order of messages.
     """
-    monkeypatch.setattr(LocalWorkers, "is_obsolete", lambda _workers, _request: False)
-    seeds = (seed for seed in range(_SEEDS) if draw_plan(seed).size <= _SIZE_MAX)
-    failures = (found for seed in seeds if (found := fuzz.play(seed)) is not None)
-    return list(islice((found for found in failures if _RACE in found.failure.kind), 3))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        break_the_rule(monkeypatch)
+        seeds = (seed for seed in range(_SEEDS) if draw_plan(seed).size <= _SIZE_MAX)
+        failures = (found for seed in seeds if (found := fuzz.play(seed)) is not None)
+        return list(islice((found for found in failures if _RACE in found.failure.kind), 3))
+
+
+@pytest.fixture(name="all_shrunk", scope="module")
+def fixture_all_shrunk(all_found: list[fuzz.Found]) -> list[Shrunk]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        break_the_rule(monkeypatch)
+        return [shrink(found.plan, found.failure, _SHRINK_SECONDS) for found in all_found]
+
+
+@pytest.fixture(name="found")
+def fixture_found(monkeypatch: pytest.MonkeyPatch, all_found: list[fuzz.Found]) -> list[fuzz.Found]:
+    """The same, for a test in which the rule is broken."""
+    break_the_rule(monkeypatch)
+    return all_found
 
 
 def test_a_minimal_list_keeps_what_the_failure_needs() -> None:
@@ -58,9 +78,9 @@ def test_a_list_that_is_needed_as_a_whole_stays() -> None:
 
 @pytest.mark.parametrize("which", range(3))
 def test_a_failing_life_shrinks_to_a_few_deeds_and_the_few_messages_that_race(
-    found: list[fuzz.Found], which: int
+    found: list[fuzz.Found], all_shrunk: list[Shrunk], which: int
 ) -> None:
-    shrunk = shrink(found[which].plan, found[which].failure, _SHRINK_SECONDS)
+    shrunk = all_shrunk[which]
     assert shrunk.failure.kind == found[which].failure.kind
     assert len(shrunk.plan.deeds) <= 4
     assert shrunk.plan.size <= found[which].plan.size
@@ -71,7 +91,7 @@ def test_a_failing_life_shrinks_to_a_few_deeds_and_the_few_messages_that_race(
 def test_a_shrunk_plan_from_its_file_fails_in_the_same_way_and_not_with_the_rule_in_force(
     monkeypatch: pytest.MonkeyPatch, found: list[fuzz.Found], tmp_path: Path
 ) -> None:
-    told = fuzz.tell(found[0], tmp_path, _SHRINK_SECONDS)
+    told = fuzz.tell(found[0], tmp_path, seconds_max=2.0)
     (path,) = tmp_path.iterdir()
     assert f"--replay {path}" in told
     assert "all takes the shortest time" in told
@@ -95,11 +115,10 @@ def test_a_schedule_tells_all_deeds_and_the_end(found: list[fuzz.Found]) -> None
 
 @pytest.mark.parametrize("which", range(3))
 def test_a_schedule_tells_when_messages_arrive_as_the_cluster_delivers_them(
-    found: list[fuzz.Found], which: int
+    found: list[fuzz.Found], all_shrunk: list[Shrunk], which: int
 ) -> None:
     """Also where only some of them are slow, and some have to wait for an earlier one."""
-    shrunk = shrink(found[which].plan, found[which].failure, _SHRINK_SECONDS)
-    for plan in (found[which].plan, shrunk.plan):
+    for plan in (found[which].plan, all_shrunk[which].plan):
         scenario = Scenario(plan)
         arrived: list[tuple[float, int, int, AnyMessage]] = []
         for rank, pe in enumerate(scenario.cluster.pes):
