@@ -41,14 +41,14 @@ def test_switches_in_the_environment(text: str, on: bool) -> None:
 
 @pytest.mark.parametrize("text", ["0", "0s", "-1", "nan", "inf", "1y", ""])
 def test_a_duration_that_must_be_one_is_above_zero(text: str) -> None:
-    with pytest.raises(ValueError, match="no duration|no time"):
+    with pytest.raises(ValueError, match=r"no duration|no time"):
         values.duration_s(text)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "1048577", "x"])
 def test_a_simulated_system_has_from_one_to_a_million_pes(text: str) -> None:
     assert values.simulated_pes("1048576") == 1 << 20
-    with pytest.raises(ValueError, match="less than 1|exceeds|whole number"):
+    with pytest.raises(ValueError, match=r"less than 1|exceeds|whole number"):
         values.simulated_pes(text)
 
 
