@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ def run(options: ExperimentOptions) -> int:
     module = importlib.import_module(f"mallob_py.experiments.{options.name}")
     if options.name not in _PLAYED:
         return _run_study(module, options)
+    if options.stream is not None and options.name != "realistic":
+        raise CommandError(f"--stream is for realistic alone, not for {options.name}")
     try:
         setting = Setting() if options.setting is None else read_setting(Path(options.setting))
         if options.stream is not None:
@@ -31,6 +34,8 @@ def run(options: ExperimentOptions) -> int:
         module.run(setting, Path(options.output), options.jobs)
     except SettingError as error:
         raise CommandError(str(error)) from None
+    except BrokenProcessPool:
+        raise CommandError("a run was killed from outside; was the memory too small? (see --jobs)") from None
     except OSError as error:
         raise CommandError(f"--output {options.output}: {error.strerror}") from None
     return 0

@@ -358,10 +358,15 @@ class SimulateOptions(_Config):
         help="TOML file with system, network, faults, jobs and protocol (default: P 5.3 on 1536 PEs)",
     )
     pes: int | None = option(
-        "--pes", values.positive_count, None, metavar="M", group=_INPUT, help="number of PEs"
+        "--pes", values.simulated_pes, None, metavar="M", group=_INPUT, help="number of PEs"
     )
     seconds: float | None = option(
-        "--seconds", values.duration_limit_s, None, metavar="T", group=_INPUT, help="virtual time to play"
+        "--seconds",
+        values.duration_s,
+        None,
+        metavar="T",
+        group=_INPUT,
+        help="virtual time to play, such as 600, 10m or 1h",
     )
     seed: int | None = option(
         "--seed", values.count, None, metavar="S", group=_INPUT, help="seed of all random choices"
@@ -401,13 +406,18 @@ class ExperimentOptions(_Config):
         None,
         metavar="FILE",
         group=_INPUT,
-        help="TOML file as for `mallob-py simulate`: its network, processes and seed are used",
+        help="TOML file as for `mallob-py simulate`; its pes and seconds are not used",
     )
     seconds: float | None = option(
-        "--seconds", values.duration_limit_s, None, metavar="T", group=_INPUT, help="virtual time of each run"
+        "--seconds",
+        values.duration_s,
+        None,
+        metavar="T",
+        group=_INPUT,
+        help="virtual time of each run, such as 600, 10m or 1h",
     )
     pes: int | None = option(
-        "--pes", values.positive_count, None, metavar="M", group=_INPUT, help="number of PEs"
+        "--pes", values.simulated_pes, None, metavar="M", group=_INPUT, help="number of PEs"
     )
     stream: str | None = option(
         "--stream",

@@ -11,7 +11,7 @@ import msgspec
 
 from mallob_py.cli import CommandError
 from mallob_py.cli.options import SimulateOptions
-from mallob_py.simulation.run import Progress, Simulation, SimulationLog, open_log
+from mallob_py.simulation.run import Progress, Simulation, open_log
 from mallob_py.simulation.setting import Setting, SettingError, read_setting
 from mallob_py.simulation.summary import describe, summarise
 from mallob_py.simulation.workload import job_stream
@@ -23,11 +23,15 @@ _BAR_WIDTH = 30
 def run(options: SimulateOptions) -> int:
     try:
         setting = setting_of(options)
-        simulation = Simulation(setting, _log(options.log_dir))
-        simulation.submit_all(job_stream(setting.jobs, setting.pes, setting.seconds, setting.seed))
+        jobs = job_stream(setting.jobs, setting.pes, setting.seconds, setting.seed)
     except SettingError as error:
         raise CommandError(str(error)) from None
-    simulation.play(progress_bar(setting.seconds) if sys.stderr.isatty() else _silent)
+    try:
+        simulation = Simulation(setting, None if options.log_dir is None else open_log(Path(options.log_dir)))
+        simulation.submit_all(jobs)
+        simulation.play(progress_bar(setting.seconds) if sys.stderr.isatty() else _silent)
+    except OSError as error:
+        raise CommandError(f"--log-dir {options.log_dir}: {error.strerror}") from None
     summary = summarise(simulation)
     print(msgspec.json.encode(summary).decode() if options.json else describe(summary))
     return 0
@@ -44,15 +48,6 @@ def setting_of(options: SimulateOptions) -> Setting:
         jobs = msgspec.structs.replace(setting.jobs, stream=options.stream)
         setting = msgspec.structs.replace(setting, jobs=jobs)
     return setting
-
-
-def _log(folder: str | None) -> SimulationLog | None:
-    if folder is None:
-        return None
-    try:
-        return open_log(Path(folder))
-    except OSError as error:
-        raise CommandError(f"--log-dir {folder}: {error.strerror}") from None
 
 
 def _silent(_seconds: float, _messages: int) -> None:

@@ -12,12 +12,22 @@ from mallob_py.service.quantities import parse_duration_s
 
 #: beyond it one event loop is too slow, and it is a slip of the keyboard anyway
 CAPACITY_MAX = 256
+#: beyond it no machine has the memory
+SIMULATED_PES_MAX = 1 << 20
 _BYTES_PER_UNIT = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def duration_limit_s(text: str) -> float | None:
     """A time limit in seconds: "300", "300s", "5m", "2h", "1d", "100ms"; "0" is no limit."""
     return parse_duration_s(text) or None
+
+
+def duration_s(text: str) -> float:
+    """A time in seconds above 0: "300", "300s", "5m", "2h", "1d", "100ms"."""
+    seconds = parse_duration_s(text)
+    if not seconds:
+        raise ValueError(f"{text!r} is no time at all")
+    return seconds
 
 
 def size_limit_bytes(text: str) -> int | None:
@@ -56,6 +66,14 @@ def positive_count(text: str) -> int:
     number = _integer(text)
     if number < 1:
         raise ValueError(f"{text} is less than 1")
+    return number
+
+
+def simulated_pes(text: str) -> int:
+    """How many PEs a simulated system has: from 1 to SIMULATED_PES_MAX."""
+    number = positive_count(text)
+    if number > SIMULATED_PES_MAX:
+        raise ValueError(f"{text} exceeds {SIMULATED_PES_MAX}")
     return number
 
 

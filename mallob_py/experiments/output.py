@@ -1,11 +1,18 @@
-"""What the experiments have in common: runs side by side, a table as text, JSON and Markdown, figures."""
+"""What the experiments have in common: runs side by side, a table as text, JSON and Markdown, figures.
+
+Experiments can take hours. So each run's result is kept as soon as there is one, as a line of
+JSON, whatever becomes of the other runs.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,12 +44,19 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Output:
-    """The folder that an experiment's results go to."""
+    """The folder that an experiment's results go to. All methods may raise OSError."""
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._name = name
+        self._runs = folder / f"{name}-runs.jsonl"
+        self._runs.write_bytes(b"")
+
+    def keep(self, run: str, result: msgspec.Struct) -> None:
+        """Add the result of one run to `<name>-runs.jsonl`."""
+        with self._runs.open("ab") as file:
+            file.write(msgspec.json.encode({"run": run, "result": result}) + b"\n")
 
     def tables(self, tables: Sequence[Table], remarks: str) -> None:
         """Print the tables; write them as Markdown and JSON."""
@@ -69,16 +83,40 @@ class Output:
             print(f"wrote {path}", file=sys.stderr)
 
 
+def _end_at_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def side_by_side(
-    play: Callable[[Job], Outcome], jobs: Iterable[Job], processes: int | None, name: Callable[[Job], str]
+    play: Callable[[Job], Outcome],
+    jobs: Iterable[Job],
+    processes: int | None,
+    name: Callable[[Job], str],
+    keep: Callable[[str, Outcome], None],
 ) -> list[Outcome]:
-    """`play` of all jobs, in order, by so many processes (default: one per core); says what is done."""
+    """`play` of all jobs by so many processes (default: one per core); the outcomes in order of the jobs.
+
+    As soon as one is done, `keep(name, outcome)` is called, and a line says so. After an error or
+    Ctrl-C no further one begins.
+    """
     todo = list(jobs)
-    outcomes = []
+    outcomes: dict[int, Outcome] = {}
+    processes = processes or os.cpu_count() or 1
     began_s = time.monotonic()
-    with ProcessPoolExecutor(processes) as pool:
-        for job, outcome in zip(todo, pool.map(play, todo), strict=True):
-            outcomes.append(outcome)
-            spent_s = time.monotonic() - began_s
-            print(f"{len(outcomes)} of {len(todo)} runs done ({name(job)}), {spent_s:.0f} s", file=sys.stderr)
-    return outcomes
+    # Ctrl-C reaches all processes; the others just end, and this one says what there is to say.
+    with ProcessPoolExecutor(processes, initializer=_end_at_interrupts) as pool:
+        running: dict[Future[Outcome], int] = {}
+        # Not all at once: the pool would go on with some of those that it has been given.
+        waiting = deque(enumerate(todo))
+        while waiting or running:
+            while waiting and len(running) < processes:
+                number, job = waiting.popleft()
+                running[pool.submit(play, job)] = number
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                number = running.pop(future)
+                outcomes[number] = future.result()
+                run = name(todo[number])
+                keep(run, outcomes[number])
+                spent_s = time.monotonic() - began_s
+                print(f"{len(outcomes)} of {len(todo)} runs done ({run}), {spent_s:.0f} s", file=sys.stderr)
+    return [outcomes[number] for number in range(len(todo))]

@@ -22,7 +22,7 @@ from mallob_py.experiments.output import Output, Table
 from mallob_py.protocol.balancing import volumes_of
 from mallob_py.protocol.messages import JobEvent
 from mallob_py.simulation.run import Simulation
-from mallob_py.simulation.setting import Setting
+from mallob_py.simulation.setting import Setting, SettingError
 from mallob_py.simulation.workload import JobSpec
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ _WORK_DECADES_DEVIATION = 1.1
 
 
 class PriorityRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream. `fair_volume` is its exact share, without rounding."""
+    """One stream. `fair_volume` is its exact share, without rounding. None: no job has ended."""
 
     priority: float
-    mean_volume: float
+    mean_volume: float | None
     assigned_volume: int
     fair_volume: float
-    mean_response_s: float
+    mean_response_s: float | None
     jobs: int
 
 
@@ -63,7 +63,9 @@ def _stream(priority: float, client: int, seed: int) -> Iterator[JobSpec]:
 
 
 def measure(setting: Setting) -> list[PriorityRow]:
-    """Play all streams together."""
+    """Play all streams together. Raises SettingError if there are fewer PEs than streams."""
+    if setting.pes < len(paper.PRIORITIES):
+        raise SettingError(f"pes: {setting.pes} are too few for {len(paper.PRIORITIES)} jobs at a time")
     simulation = Simulation(setting)
     priorities = list(paper.PRIORITIES)
     loop = ClosedLoop(
@@ -82,10 +84,10 @@ def measure(setting: Setting) -> list[PriorityRow]:
         rows.append(
             PriorityRow(
                 priority=priority,
-                mean_volume=worker_s / wallclock_s if wallclock_s else 0.0,
+                mean_volume=worker_s / wallclock_s if wallclock_s else None,
                 assigned_volume=assigned.get(stream, 0),
                 fair_volume=shares[stream],
-                mean_response_s=fmean(job.response_s for job in ended) if ended else 0.0,
+                mean_response_s=fmean(job.response_s for job in ended) if ended else None,
                 jobs=len(ended),
             )
         )
@@ -106,7 +108,10 @@ def _shares(priorities: list[float], pes: int) -> list[float]:
 
 def run(setting: Setting, folder: Path, _processes: int | None) -> None:
     """Measure, print, draw."""
+    output = Output(folder, "priorities")
     rows = measure(setting)
+    for row in rows:
+        output.keep(f"priority {row.priority:g}", row)
     table = Table(
         f"Priorities on {setting.pes} PEs, {setting.seconds:g} s",
         (
@@ -131,7 +136,6 @@ def run(setting: Setting, folder: Path, _processes: int | None) -> None:
         "mean volume: seconds for which the jobs' workers have run over the jobs' run times.\n"
         "The response times follow from a model of the work, not from solving anything."
     )
-    output = Output(folder, "priorities")
     output.tables([table], remarks)
     output.figure("fig4-priorities", lambda figure: _draw(figure, rows))
 
@@ -140,7 +144,13 @@ def _draw(figure: Figure, rows: list[PriorityRow]) -> None:
     volumes = figure.subplots()
     responses = volumes.twinx()
     priorities = [row.priority for row in rows]
-    volumes.loglog(priorities, [row.mean_volume for row in rows], "^", color="tab:blue", label="mean volume")
+    volumes.loglog(
+        [row.priority for row in rows if row.mean_volume is not None],
+        [row.mean_volume for row in rows if row.mean_volume is not None],
+        "^",
+        color="tab:blue",
+        label="mean volume",
+    )
     volumes.loglog(
         priorities,
         [paper.PRIORITIES[priority][0] for priority in priorities],
@@ -149,8 +159,8 @@ def _draw(figure: Figure, rows: list[PriorityRow]) -> None:
         label="mean volume, paper",
     )
     responses.plot(
-        priorities,
-        [row.mean_response_s for row in rows],
+        [row.priority for row in rows if row.mean_response_s is not None],
+        [row.mean_response_s for row in rows if row.mean_response_s is not None],
         "s",
         color="tab:orange",
         label="mean response (model of the work)",

@@ -19,7 +19,7 @@ from mallob_py.experiments.output import Output, Table, side_by_side
 from mallob_py.protocol.config import Config, Matching, Reuse
 from mallob_py.simulation.run import Simulation
 from mallob_py.simulation.setting import Setting
-from mallob_py.simulation.summary import Summary, summarise
+from mallob_py.simulation.summary import Summary, share_cell, summarise
 from mallob_py.simulation.workload import job_stream
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ PES = 1536
 SECONDS = 3600.0
 #: windows of the moving averages in P Fig. 5, in seconds
 WINDOWS_S = (1.0, 15.0, 60.0)
-_OTHER_INTERARRIVALS_S = (2.5, 10.0)
 _PREFIX_SUM = "prefix sum"
 _QUANTILES = 400
 _SAMPLE_S = 2.0
@@ -47,6 +46,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept of a run; curves are (x values, y values)."""
 
     name: str
+    #: mean time between arrivals of one client; None: a stream of its own
+    interarrival_s: float | None
     summary: Summary
     active_jobs: tuple[list[float], list[float]]
     utilisation: dict[float, tuple[list[float], list[float]]]
@@ -76,7 +77,8 @@ def variants(setting: Setting) -> dict[str, Variant]:
         for hops in (10, 100, 1000, -1)
     ]
     if setting.jobs.stream is None:
-        runs += [with_interarrival(interarrival_s) for interarrival_s in _OTHER_INTERARRIVALS_S]
+        others = [each for each in paper.BUSY_MEDIAN if each != setting.jobs.interarrival_s]
+        runs += [with_interarrival(interarrival_s) for interarrival_s in others]
     return {run.name: run for run in runs}
 
 
@@ -89,6 +91,7 @@ def measure(variant: Variant) -> Result:
     measures = simulation.measures
     return Result(
         name=variant.name,
+        interarrival_s=None if setting.jobs.stream else setting.jobs.interarrival_s,
         summary=summarise(simulation),
         active_jobs=_sampled(measures.active_jobs, setting.seconds),
         utilisation={
@@ -116,12 +119,15 @@ def _quantiles(values: Sequence[float]) -> list[float]:
 
 def run(setting: Setting, folder: Path, processes: int | None) -> None:
     """Measure, print, draw."""
-    todo = variants(setting)
-    results = {
-        result.name: result
-        for result in side_by_side(measure, todo.values(), processes, lambda variant: variant.name)
-    }
     output = Output(folder, "realistic")
+    done = side_by_side(
+        measure,
+        variants(setting).values(),
+        processes,
+        lambda variant: variant.name,
+        lambda name, result: output.keep(name, result.summary),
+    )
+    results = {result.name: result for result in done}
     output.tables(
         [
             _reuse_table(results, setting),
@@ -178,7 +184,7 @@ def _matching_table(results: dict[str, Result]) -> Table:
             (
                 *(name, root.median_ms, root.p99_ms, root.max_ms, paper_root),
                 *(worker.median_ms, worker.p99_ms, worker.max_ms, paper_worker),
-                *(summary.messages, f"{summary.utilisation:.4f}"),
+                *(summary.messages, share_cell(summary.utilisation)),
             )
         )
     return Table(
@@ -193,16 +199,16 @@ def _matching_table(results: dict[str, Result]) -> Table:
 
 def _load_table(results: dict[str, Result]) -> Table:
     rows = []
-    for interarrival_s, result in _by_interarrival(results):
+    for result in _by_load(results):
         summary = result.summary
         rows.append(
             (
-                interarrival_s,
+                _load_name(result),
                 summary.jobs_submitted,
-                max(result.active_jobs[1]),
-                f"{summary.utilisation:.4f}",
-                f"{summary.busy_median:.4f}",
-                f"{paper.BUSY_MEDIAN[interarrival_s]:.4f}",
+                round(max(result.active_jobs[1], default=0)),
+                share_cell(summary.utilisation),
+                share_cell(summary.busy_median),
+                share_cell(paper.BUSY_MEDIAN.get(result.interarrival_s or 0.0)),
                 summary.latencies[1].median_ms,
                 summary.played_s,
                 round(summary.messages / summary.played_s),
@@ -211,26 +217,28 @@ def _load_table(results: dict[str, Result]) -> Table:
     return Table(
         "Load (P Fig. 5)",
         (
-            *("1/lambda [s]", "jobs", "most active", "busy", "median PE busy", "paper's"),
+            *("arrivals", "jobs", "most active", "busy", "median PE busy", "paper's"),
             *("balancing median [ms]", "played in [s]", "messages/s"),
         ),
         tuple(rows),
     )
 
 
-def _by_interarrival(results: dict[str, Result]) -> list[tuple[float, Result]]:
-    found = []
-    for interarrival_s in paper.BUSY_MEDIAN:
-        name = _PREFIX_SUM if interarrival_s == 5.0 else f"1/lambda = {interarrival_s:g} s"
-        if name in results:
-            found.append((interarrival_s, results[name]))
-    return found
+def _by_load(results: dict[str, Result]) -> list[Result]:
+    """One run per rate of arrival, the fastest first."""
+    usual = results[_PREFIX_SUM].interarrival_s
+    others = [result for result in results.values() if result.interarrival_s != usual]
+    return sorted([results[_PREFIX_SUM], *others], key=lambda result: result.interarrival_s or 0.0)
+
+
+def _load_name(result: Result) -> str:
+    return "stream" if result.interarrival_s is None else f"1/lambda = {result.interarrival_s:g} s"
 
 
 def _draw_load(figure: Figure, results: dict[str, Result]) -> None:
     left, right = figure.subplots(1, 2)
-    for interarrival_s, result in _by_interarrival(results):
-        left.plot(*result.active_jobs, label=f"1/λ = {interarrival_s:g} s", linewidth=0.8)
+    for result in _by_load(results):
+        left.plot(*result.active_jobs, label=_load_name(result), linewidth=0.8)
     left.set_xlabel("time [s]")
     left.set_ylabel("active jobs")
     left.set_ylim(bottom=0)
@@ -249,11 +257,12 @@ def _draw_latencies(figure: Figure, results: dict[str, Result]) -> None:
     _draw_distributions(left, "until a job's root is placed [ms]", [(n, results[n].root_ms) for n in names])
     _draw_distributions(right, "until a worker is placed [ms]", [(n, results[n].worker_ms) for n in names])
     left.set_ylabel("share of requests")
-    left.legend()
+    if left.lines:
+        left.legend()
 
 
 def _draw_distributions(axes: Axes, label: str, curves: Sequence[tuple[str, list[float]]]) -> None:
     for name, quantiles in curves:
-        if quantiles:
+        if quantiles and quantiles[-1] > 0.0:
             axes.semilogx(quantiles, np.linspace(0.0, 1.0, len(quantiles)), label=name, linewidth=1.0)
     axes.set_xlabel(label)

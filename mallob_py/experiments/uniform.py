@@ -18,8 +18,8 @@ from mallob_py.experiments import paper
 from mallob_py.experiments.closed_loop import ClosedLoop
 from mallob_py.experiments.output import Output, Table, side_by_side
 from mallob_py.simulation.run import Simulation
-from mallob_py.simulation.setting import Setting
-from mallob_py.simulation.summary import Summary, summarise
+from mallob_py.simulation.setting import Setting, SettingError
+from mallob_py.simulation.summary import Summary, share_cell, summarise
 from mallob_py.simulation.workload import JobSpec
 
 PES = 1536
@@ -84,7 +84,14 @@ def measure(case: Case) -> UniformRow:
 
 
 def cases(setting: Setting) -> list[Case]:
-    """The rows of the paper that fit; the number of PEs must be a multiple of the jobs at a time."""
+    """The rows of the paper that fit; the number of PEs must be a multiple of the jobs at a time.
+
+    Raises SettingError if there is none.
+    """
+    if setting.pes % min(paper.UNIFORM):
+        raise SettingError(
+            f"pes: {setting.pes} is no multiple of {min(paper.UNIFORM)}, the fewest jobs at a time"
+        )
     protocol = msgspec.structs.replace(setting.protocol, threads=CORES_PER_PE)
     setting = msgspec.structs.replace(setting, protocol=protocol)
     return [Case(setting, jobs) for jobs in paper.UNIFORM if setting.pes % jobs == 0]
@@ -92,7 +99,9 @@ def cases(setting: Setting) -> list[Case]:
 
 def run(setting: Setting, folder: Path, processes: int | None) -> None:
     """Measure, print and write all rows."""
-    rows = side_by_side(measure, cases(setting), processes, lambda case: f"{case.jobs_at_a_time} jobs")
+    output = Output(folder, "uniform")
+    todo = cases(setting)
+    rows = side_by_side(measure, todo, processes, lambda case: f"{case.jobs_at_a_time} jobs", output.keep)
     table = Table(
         f"Uniform jobs on {setting.pes} PEs, {setting.seconds:g} s",
         (
@@ -110,11 +119,11 @@ def run(setting: Setting, folder: Path, processes: int | None) -> None:
                 f"{paper.UNIFORM[row.jobs_at_a_time][2]:.3f}",
                 row.summary.latencies[0].median_ms,
                 row.summary.latencies[2].median_ms,
-                f"{row.summary.utilisation:.4f}",
+                share_cell(row.summary.utilisation),
                 row.summary.messages,
             )
             for row in rows
         ),
     )
     remarks = "root, worker: median latency until a job's first and any further worker is placed."
-    Output(folder, "uniform").tables([table], remarks)
+    output.tables([table], remarks)

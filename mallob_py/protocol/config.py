@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Annotated
 
 import msgspec
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Reuse(Enum):
@@ -35,38 +39,41 @@ class Balancing(Enum):
     DISTRIBUTED = "distributed"
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """Delays trade latency for messages; see `balancing.py` and the matchers."""
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Delays trade latency for messages; see `balancing.py` and the matchers.
+
+    The bounds are checked where a setting is read from a file.
+    """
 
     balancing: Balancing = Balancing.LOCAL
     reuse: Reuse = Reuse.FULL
     #: least time between two sends of events by one PE
-    balancing_delay_s: float = 0.001
+    balancing_delay_s: _Seconds = 0.001
     #: least time between two sends of matching contributions by one PE
-    matching_delay_s: float = 0.0003
+    matching_delay_s: _Seconds = 0.0003
     matcher: Matching = Matching.PREFIX_SUM
     #: a request first visits so many random PEs, one by one (`random_walk.py`); -1: without limit
-    random_hops: int = 0
+    random_hops: Annotated[int, msgspec.Meta(ge=-1)] = 0
     #: prefix sums only: one request for a whole subtree of workers, not one for each worker
     bulk_requests: bool = True
     #: how long an idle PE keeps itself free for a suspended worker whose job grows again
-    reuse_patience_s: float = 0.005
+    reuse_patience_s: _Seconds = 0.005
     #: suspended workers kept per PE (C in P 3.3)
-    job_cache: int = 4
+    job_cache: _Count = 4
     #: past workers of the same index that are asked before a normal request
-    queries_max: int = 4
+    queries_max: _Count = 4
     #: how often a request may come to a PE that has become busy, before its parent is told
-    hops_max: int = 64
+    hops_max: Annotated[int, msgspec.Meta(ge=1)] = 64
     #: restarts of one worker whose process died
-    restarts_max: int = 2
+    restarts_max: _Count = 2
     #: a job asks for more than its root when that has run for so long: trivial jobs disturb nobody
-    growth_delay_s: float = 0.0003
+    growth_delay_s: _Seconds = 0.0003
     #: how long a job that found an idle PE at once may stay unknown to the others
-    unannounced_max_s: float = 0.002
+    unannounced_max_s: _Seconds = 0.002
     #: cores of one worker, for CPU budgets
-    threads: int = 1
+    threads: Annotated[int, msgspec.Meta(ge=1)] = 1
     #: a job that waits for a PE gains as much as twice the priority in this time
-    ageing_s: float = 60.0
+    ageing_s: Annotated[float, msgspec.Meta(gt=0.0, le=1e9)] = 60.0
 
     @property
     def asks_in_bulk(self) -> bool:

@@ -52,7 +52,8 @@ class Measures:
         self._running_job = [-1] * pes
         self._busy_s = [0.0] * pes
         self._busy_changes: list[tuple[float, int]] = []
-        self._created: dict[int, dict[int, set[int]]] = {}
+        #: job -> index -> how often a worker was created on which PE
+        self._created: dict[int, dict[int, Counter[int]]] = {}
         #: how many workers were created on so many distinct PEs
         self._spread: Counter[int] = Counter()
 
@@ -94,13 +95,13 @@ class Measures:
             self._last_job[rank] = job
             self.context_switches[rank] += 1
         if fields["created"]:
-            self._created.setdefault(job, {}).setdefault(index, set()).add(rank)
+            self._created.setdefault(job, {}).setdefault(index, Counter())[rank] += 1
 
     def _end(self, now: float, fields: dict[str, Any]) -> None:
         self._active -= 1
         self.active_jobs.append((now, self._active))
         created = self._created.pop(fields["job"], {})
-        self._spread.update(len(ranks) for ranks in created.values())
+        self._spread.update(len(by_pe) for by_pe in created.values())
         self.ended.append(
             EndedJob(
                 job=fields["job"],
@@ -110,7 +111,7 @@ class Measures:
                 wallclock_s=fields["wallclock_s"],
                 cpu_s=fields["cpu_s"],
                 max_volume=fields["max_volume"],
-                created=sum(len(ranks) for ranks in created.values()),
+                created=sum(by_pe.total() for by_pe in created.values()),
             )
         )
 

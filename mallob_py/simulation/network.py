@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from mallob_py.placement import Placement
 from mallob_py.simulation.setting import Setting
 
 _DRAWN_AT_ONCE = 1 << 16
 
 
 class NetworkModel:
-    """`Delays` by a setting. Random numbers are drawn in bulk and used one after another."""
+    """`Delays` by a setting. Random numbers are drawn in bulk and used one after another.
+
+    Slow is a rank as a whole, with all PEs that it hosts.
+    """
 
     def __init__(self, setting: Setting) -> None:
         network = setting.network
@@ -22,6 +26,7 @@ class NetworkModel:
         self.handling_s = network.handling_us * 1e-6
         self.sending_s = network.sending_us * 1e-6
         self._random = np.random.default_rng((setting.seed, 1))
+        self._loop_of = Placement(setting.rank_capacities() or [1] * setting.pes).rank_of
         slow = self._random.random(setting.pes) < setting.faults.slow_pes
         self._slowness: list[float] = np.where(slow, setting.faults.slow_factor, 1.0).tolist()
         self._jitters_s: list[float] = []
@@ -43,13 +48,13 @@ class NetworkModel:
         return drawn
 
     def process_start_s(self, rank: int) -> float:
-        return self._around(self._setting.processes.start_ms) * self._slowness[rank]
+        return self._around(self._setting.processes.start_ms) * self._slowness[self._loop_of[rank]]
 
     def process_resume_s(self, rank: int) -> float:
-        return self._around(self._setting.processes.resume_ms) * self._slowness[rank]
+        return self._around(self._setting.processes.resume_ms) * self._slowness[self._loop_of[rank]]
 
     def fetch_s(self, rank: int) -> float:
-        return self._around(self._setting.processes.fetch_ms) * self._slowness[rank]
+        return self._around(self._setting.processes.fetch_ms) * self._slowness[self._loop_of[rank]]
 
     def slowness(self, rank: int) -> float:
         return self._slowness[rank]

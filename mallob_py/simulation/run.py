@@ -46,8 +46,11 @@ class SimulationLog:
             self.flush()
 
     def flush(self) -> None:
-        self._file.write(b"".join(line + b"\n" for line in self._lines))
+        """Hand everything to the file. Raises OSError."""
+        left = memoryview(b"".join(line + b"\n" for line in self._lines))
         self._lines.clear()
+        while left:
+            left = left[self._file.write(left) :]
 
 
 class _Work:
@@ -86,7 +89,9 @@ class Simulation:
         self._jobs = 0
         #: real time that `play` took
         self.played_s = 0.0
-        self._write_log(0.0, 0, "start", {"ranks": setting.pes, "mode": "simulated", "seed": setting.seed})
+        ranks = self.cluster.placement.ranks
+        start = {"ranks": ranks, "pes": setting.pes, "mode": "simulated", "seed": setting.seed}
+        self._write_log(0.0, 0, "start", start)
 
     def submit_all(self, specs: Iterable[JobSpec]) -> None:
         """Let all these jobs arrive at their times."""
@@ -118,7 +123,7 @@ class Simulation:
         return job
 
     def play(self, progress: Progress = lambda seconds, messages: None) -> None:
-        """Run to the end of the setting's time."""
+        """Run to the end of the setting's time. Raises OSError if the log cannot be written."""
         began_s = time.perf_counter()
         gc.collect()
         gc.freeze()
@@ -126,7 +131,7 @@ class Simulation:
         gc.disable()  # nothing here makes cycles, and looking for them would take a third of the time
         try:
             for step in range(1, _STEPS_PER_RUN + 1):
-                self.cluster.run(self.setting.seconds * step / _STEPS_PER_RUN, events_max=math.inf)
+                self.cluster.run(self.setting.seconds * (step / _STEPS_PER_RUN), events_max=math.inf)
                 progress(self.cluster.now, self.cluster.messages_sent)
         finally:
             if was_enabled:
@@ -186,4 +191,4 @@ class Simulation:
 def open_log(folder: Path) -> SimulationLog:
     """A log in `folder`, which is made if need be. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    return SimulationLog((folder / LOG_NAME).open("wb"))
+    return SimulationLog((folder / LOG_NAME).open("wb", buffering=0))  # the log has a buffer of its own

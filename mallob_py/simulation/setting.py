@@ -15,10 +15,15 @@ import msgspec
 
 from mallob_py.protocol.config import Config
 
+ARRIVALS = ("poisson", "uniform", "normal")
+#: beyond it a number is a slip of the keyboard; and it keeps infinity out
+_LARGEST = 1e9
+
+Pes = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0.0, le=_LARGEST)]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
-Positive = Annotated[float, msgspec.Meta(gt=0.0)]
+Positive = Annotated[float, msgspec.Meta(gt=0.0, le=_LARGEST)]
 
 
 class SettingError(Exception):
@@ -52,7 +57,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Slow PEs, and messages that take long (so that later ones of other senders overtake them)."""
 
     slow_pes: Share = 0.0
-    slow_factor: Annotated[float, msgspec.Meta(ge=1.0)] = 10.0
+    slow_factor: Annotated[float, msgspec.Meta(ge=1.0, le=_LARGEST)] = 10.0
     delayed_messages: Share = 0.0
     delay_ms: NotNegative = 10.0
 
@@ -69,7 +74,7 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     clients: Count = 4
     arrivals: str = "poisson"
     interarrival_s: Positive = 5.0
-    burst_mean: float = 1.0
+    burst_mean: Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)] = 1.0
     burst_deviation: NotNegative = 2.0
     burst_max: Count = 8
     priority_min: Positive = 0.01
@@ -83,16 +88,26 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     cpu_limit_s: NotNegative = 0.0
     solved: Share = 0.74
 
+    def __post_init__(self) -> None:
+        if self.arrivals not in ARRIVALS:
+            raise ValueError(f"arrivals {self.arrivals!r} is none of {', '.join(ARRIVALS)}")
+        if self.priority_min > self.priority_max:
+            raise ValueError(f"priority_min {self.priority_min:g} exceeds priority_max {self.priority_max:g}")
+        if self.wallclock_min_s > self.wallclock_max_s:
+            raise ValueError(
+                f"wallclock_min_s {self.wallclock_min_s:g} exceeds wallclock_max_s {self.wallclock_max_s:g}"
+            )
+
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One simulated run."""
 
-    pes: Count = 1536
+    pes: Pes = 1536
     pes_per_host: Count = 12
     #: PEs of the ranks, in turn: [1] for one each, [4, 2] for ranks of four and two PEs
     capacities: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)] = (1,)
     seconds: Positive = 3600.0
-    seed: int = 0
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
     network: Network = Network()
     processes: Processes = Processes()
     faults: Faults = Faults()

@@ -81,8 +81,8 @@ def describe(summary: Summary) -> str:
         ("jobs submitted", summary.jobs_submitted),
         ("jobs ended", summary.jobs_ended),
         ("mean response [s]", summary.response_mean_s),
-        ("utilisation", _share(summary.utilisation)),
-        ("busy share of the median PE", _share(summary.busy_median)),
+        ("utilisation", share_cell(summary.utilisation)),
+        ("busy share of the median PE", share_cell(summary.busy_median)),
         ("worker creation ratio, median", summary.creation_ratio_median),
         ("worker creation ratio, max", summary.creation_ratio_max),
         ("worker creation ratio, total", summary.creation_ratio_total),
@@ -103,5 +103,6 @@ def describe(summary: Summary) -> str:
     )
 
 
-def _share(value: float | None) -> str | None:
+def share_cell(value: float | None) -> str | None:
+    """A share with digits enough to tell 0.9985 from 0.9977; None where the run was too short for one."""
     return None if value is None else f"{value:.4f}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import random
 from pathlib import Path
@@ -13,7 +14,6 @@ from mallob_py.simulation.setting import Jobs, SettingError
 
 STREAM_COLUMNS = ("client", "name", "arrival_s", "priority", "wallclock_limit_s", "max_demand")
 _TRIES = 100
-_ARRIVALS = ("poisson", "uniform", "normal")
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +35,6 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 def job_stream(jobs: Jobs, pes: int, seconds: float, seed: int) -> list[JobSpec]:
     """All jobs that arrive within `seconds`, in order of arrival. Raises SettingError."""
-    if jobs.arrivals not in _ARRIVALS:
-        raise SettingError(f"jobs.arrivals: {jobs.arrivals!r} is none of {', '.join(_ARRIVALS)}")
     choose = random.Random(f"jobs {seed}")
     specs = _drawn(jobs, pes, seconds, choose) if jobs.stream is None else read_stream(Path(jobs.stream), pes)
     specs = [spec for spec in specs if spec.arrival_s < seconds]
@@ -98,35 +96,57 @@ def read_stream(path: Path, pes: int) -> list[JobSpec]:
     Raises SettingError that names the line.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.reader(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path} cannot be read: {error}") from None
-    specs = []
-    for line, row in enumerate(rows, 1):
-        if not row or (line == 1 and row[0].strip() == STREAM_COLUMNS[0]):
-            continue
-        try:
-            specs.append(_parsed(row, pes))
-        except ValueError as error:
-            raise SettingError(f"{path}, line {line}: {error}") from None
-    return specs
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise SettingError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingError(f"{path} is not text in UTF-8") from None
+    reader = csv.reader(io.StringIO(text), strict=True)
+    try:
+        rows = enumerate(filter(any, reader))
+        return [_parsed(row, pes) for number, row in rows if number > 0 or not _is_header(row)]
+    except (csv.Error, ValueError) as error:
+        raise SettingError(f"{path}, line {reader.line_num}: {error}") from None
+
+
+def _is_header(row: list[str]) -> bool:
+    columns = tuple(cell.strip() for cell in row)
+    if columns[0] != STREAM_COLUMNS[0]:
+        return False
+    if columns != STREAM_COLUMNS:
+        raise ValueError(f"the columns must be {', '.join(STREAM_COLUMNS)}, in this order")
+    return True
 
 
 def _parsed(row: list[str], pes: int) -> JobSpec:
     if len(row) != len(STREAM_COLUMNS):
         raise ValueError(f"{len(row)} columns instead of {', '.join(STREAM_COLUMNS)}")
-    client, name, *numbers = row
-    arrival_s, priority, wallclock_s, demand = (float(number) for number in numbers)
-    if not (arrival_s >= 0 and priority > 0 and wallclock_s >= 0 and demand >= 0):
-        raise ValueError("arrival, limit and demand must not be negative, the priority must be above 0")
-    if not all(math.isfinite(value) for value in (arrival_s, priority, wallclock_s, demand)):
-        raise ValueError("numbers must be finite")
+    cells = dict(zip(STREAM_COLUMNS, row, strict=True))
+    priority = _number(cells, "priority")
+    if not priority:
+        raise ValueError("priority must be above 0")
     return JobSpec(
-        arrival_s=arrival_s,
-        client=int(client) % pes,
-        name=name,
+        arrival_s=_number(cells, "arrival_s"),
+        client=_whole_number(cells, "client") % pes,
+        name=cells["name"],
         priority=priority,
-        wallclock_limit_s=wallclock_s,
-        max_demand=int(demand),
+        wallclock_limit_s=_number(cells, "wallclock_limit_s"),
+        max_demand=_whole_number(cells, "max_demand"),
     )
+
+
+def _number(cells: dict[str, str], column: str) -> float:
+    try:
+        number = float(cells[column])
+    except ValueError:
+        raise ValueError(f"{column} {cells[column]!r} is not a number") from None
+    if not (number >= 0 and math.isfinite(number)):
+        raise ValueError(f"{column} {cells[column]!r} is not a finite number of at least 0")
+    return number
+
+
+def _whole_number(cells: dict[str, str], column: str) -> int:
+    number = _number(cells, column)
+    if not number.is_integer():
+        raise ValueError(f"{column} {cells[column]!r} is not a whole number")
+    return int(number)

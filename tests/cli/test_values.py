@@ -39,9 +39,23 @@ def test_switches_in_the_environment(text: str, on: bool) -> None:
     assert values.switch(text) is on
 
 
+@pytest.mark.parametrize("text", ["0", "0s", "-1", "nan", "inf", "1y", ""])
+def test_a_duration_that_must_be_one_is_above_zero(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no duration|no time"):
+        values.duration_s(text)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "1048577", "x"])
+def test_a_simulated_system_has_from_one_to_a_million_pes(text: str) -> None:
+    assert values.simulated_pes("1048576") == 1 << 20
+    with pytest.raises(ValueError, match=r"less than 1|exceeds|whole number"):
+        values.simulated_pes(text)
+
+
 @given(st.text())
 def test_no_text_makes_a_parser_fail_otherwise(text: str) -> None:
     parsers = [values.duration_limit_s, values.size_limit_bytes, values.count, values.positive_count]
+    parsers += [values.duration_s, values.simulated_pes]
     for parse in [*parsers, values.priority, values.switch, values.path, values.word]:
         with contextlib.suppress(ValueError):
             parse(text)
