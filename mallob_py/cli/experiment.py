@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -19,11 +18,13 @@ _PLAYED = ("uniform", "priorities", "realistic")
 
 def run(options: ExperimentOptions) -> int:
     module = importlib.import_module(f"mallob_py.experiments.{options.name}")
-    if options.name not in _PLAYED:
-        return _run_study(module, options)
     if options.stream is not None and options.name != "realistic":
         raise CommandError(f"--stream is for realistic alone, not for {options.name}")
     try:
+        if options.name not in _PLAYED:
+            _refuse_sizes(options)
+            module.run(Path(options.output))
+            return 0
         setting = Setting() if options.setting is None else read_setting(Path(options.setting))
         if options.stream is not None:
             jobs = msgspec.structs.replace(setting.jobs, stream=options.stream)
@@ -41,11 +42,9 @@ def run(options: ExperimentOptions) -> int:
     return 0
 
 
-def _run_study(module: Any, options: ExperimentOptions) -> int:
-    given = {
-        name for name in ("setting", "seconds", "pes", "stream", "jobs") if getattr(options, name) is not None
-    }
+def _refuse_sizes(options: ExperimentOptions) -> None:
+    given = [
+        name for name in ("jobs", "pes", "seconds", "setting", "stream") if getattr(options, name) is not None
+    ]
     if given:
-        raise CommandError(f"{options.name} has sizes of its own and takes no --{min(given)}")
-    module.run()
-    return 0
+        raise CommandError(f"{options.name} has sizes of its own and takes no --{given[0]}")

@@ -20,16 +20,22 @@ import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from mallob_py.experiments.network import CALIBRATED
+from mallob_py.experiments.output import Output, Table
 from mallob_py.experiments.tree_of_deputies import Costs, TreeOfDeputies
 from mallob_py.protocol.balancing import volumes_of
 from mallob_py.protocol.messages import JobEvent
 from mallob_py.protocol.volume_search import Volumes
 from mallob_py.protocol.volumes import fair_volumes
-from mallob_py.service.text_table import format_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: (PEs, jobs)
 SIZES = (
@@ -38,7 +44,8 @@ SIZES = (
     *((10_000, jobs) for jobs in (100, 1_000, 9_000, 100_000)),
     *((100_000, jobs) for jobs in (1_000, 10_000, 90_000, 1_000_000)),
 )
-NETWORK_S, HANDLING_S = 5e-6, 3e-6
+#: of the network model that all simulations share
+HOP_S = CALIBRATED.network_s + CALIBRATED.handling_s
 _EPOCHS = 3
 #: as many epochs only while all ranks and jobs are so few
 _EPOCHS_UP_TO = 150_000
@@ -68,12 +75,10 @@ class Row(msgspec.Struct, frozen=True):
 
 def measure(
     sizes: Iterable[tuple[int, int]] = SIZES,
-    network_s: float = NETWORK_S,
-    handling_s: float = HANDLING_S,
+    hop_s: float = HOP_S,
     seed: int = 0,
 ) -> list[Row]:
     """One row per pair of sizes."""
-    hop_s = network_s + handling_s
     return [_row(pes, jobs, hop_s, random.Random(f"{seed} {pes} {jobs}")) for pes, jobs in sizes]
 
 
@@ -175,9 +180,15 @@ def _where_it_passes_1(points: list[tuple[int, float]]) -> int | None:
     return found
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The rows for people, and the crossovers."""
-    lines = [
+_HEADER = (
+    *("PEs", "jobs", "first rounds", "rounds", "hops", "messages", "longest B", "total MB"),
+    *("deputy us", "merging us", "search us", "local us", "vectors us", "distributed ms", "local ms"),
+)
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The rows for people."""
+    lines = tuple(
         (
             row.pes,
             row.jobs,
@@ -196,12 +207,13 @@ def table(rows: Sequence[Row]) -> str:
             row.local_latency_s * 1e3,
         )
         for row in rows
-    ]
-    header = (
-        *("PEs", "jobs", "first rounds", "rounds", "hops", "messages", "longest B", "total MB"),
-        *("deputy us", "merging us", "search us", "local us", "vectors us", "distributed ms", "local ms"),
     )
-    text = [format_table(header, lines), ""]
+    return Table(f"One epoch; a hop takes {1e6 * HOP_S:.0f} us", _HEADER, lines)
+
+
+def crossovers(rows: Sequence[Row]) -> str:
+    """From where on the distributed way is faster, a line for each number of PEs."""
+    text = []
     for pes in sorted({row.pes for row in rows}):
         where, where_of_vectors = (
             "at no measured number of jobs" if jobs is None else f"from about {jobs} jobs on"
@@ -211,7 +223,23 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(text)
 
 
-def run(network_s: float = NETWORK_S, handling_s: float = HANDLING_S) -> int:
-    """Measure all sizes and print the table."""
-    print(table(measure(network_s=network_s, handling_s=handling_s)))
-    return 0
+def run(folder: Path) -> None:
+    """Measure all sizes; a table and a figure."""
+    output = Output(folder, "balancing")
+    rows = measure()
+    output.tables([table(rows)], crossovers(rows))
+    output.figure("balancing-crossover", lambda figure: _draw(figure, rows))
+
+
+def _draw(figure: Figure, rows: Sequence[Row]) -> None:
+    axes = figure.subplots()
+    for number, pes in enumerate(sorted({row.pes for row in rows})):
+        of_size = [row for row in rows if row.pes == pes]
+        jobs, color = [row.jobs for row in of_size], f"C{number}"
+        together = [row.distributed_latency_s * 1e3 for row in of_size]
+        alone = [row.local_latency_s * 1e3 for row in of_size]
+        axes.loglog(jobs, together, color=color, marker="o", label=f"distributed, m = {pes}")
+        axes.loglog(jobs, alone, color=color, marker=".", linestyle="--", label=f"local, m = {pes}")
+    axes.set_xlabel("jobs")
+    axes.set_ylabel("latency of an epoch [ms]")
+    axes.legend()

@@ -7,21 +7,19 @@ rounds of matching as the job tree has layers.
 
 Time runs from the moment when the job's client learns of the volume m, to the moment when the
 last worker has been accepted by its parent. All PEs but the root's are idle.
-
-python -m mallob_py.experiments.growth
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 
-from mallob_py.experiments.matching import COSTS
-from mallob_py.experiments.network import HOPS, Costs
+from mallob_py.experiments.network import CALIBRATED, HOPS, Costs
+from mallob_py.experiments.output import Output, Table
 from mallob_py.protocol.config import Config, Matching
 from mallob_py.protocol.messages import AnyMessage
-from mallob_py.service.text_table import format_table
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import InfinitelyFast
@@ -121,7 +119,7 @@ def grow(way: Way, size: int, costs: Costs, delay_s: float) -> tuple[float, Coun
 def measure(way: Way, size: int, delay_s: float) -> GrowthRow:
     """Once in hops, without any delays, and once in time."""
     hops, _ = grow(way, size, HOPS, 0.0)
-    latency_s, cluster = grow(way, size, COSTS, delay_s)
+    latency_s, cluster = grow(way, size, CALIBRATED, delay_s)
     return GrowthRow(
         way=way.name,
         size=size,
@@ -145,15 +143,14 @@ def measure_all(
 _HEADER = ("m", "requests", "hops", "latency [us]", "messages/worker", "hottest PE: messages")
 
 
-def run(sizes: Sequence[int] = SIZES, delay_s: float = Config().matching_delay_s) -> None:
-    """Print a table."""
-    rows = [
+def run(folder: Path, sizes: Sequence[int] = SIZES, delay_s: float = Config().matching_delay_s) -> None:
+    """Measure and print a table."""
+    output = Output(folder, "growth")
+    lines = tuple(
         (row.size, row.way, round(row.hops), row.latency_us, row.messages_per_worker, row.hottest_messages)
         for row in measure_all(sizes, delay_s=delay_s)
-    ]
-    print(f"One job grows from 1 to m workers (matching delay {1e6 * delay_s:.0f} us)\n")
-    print(f"{format_table(_HEADER, rows)}\n", flush=True)
-
-
-if __name__ == "__main__":
-    run()
+    )
+    output.tables(
+        [Table("One job grows from 1 to m workers", _HEADER, lines)],
+        f"The matching delay is {1e6 * delay_s:.0f} us; {CALIBRATED}.",
+    )

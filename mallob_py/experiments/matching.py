@@ -7,8 +7,6 @@ balancing result. What to look for:
   of the system goes through the root of the tree, one message after the other
 - random walk: quick while many are idle, m hops on average for one PE among m; and the last
   one of many requests is always late
-
-python -m mallob_py.experiments.matching
 """
 
 from __future__ import annotations
@@ -16,18 +14,21 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from mallob_py.experiments.network import HOPS, Costs, MatcherNetwork, Usage
+from mallob_py.experiments.network import CALIBRATED, HOPS, Costs, MatcherNetwork, Usage
+from mallob_py.experiments.output import Output, Table
 from mallob_py.protocol.config import Config, Matching
 from mallob_py.protocol.random_walk import NO_LIMIT
-from mallob_py.service.text_table import format_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: the last one takes most of the time
 SIZES = (2**6, 2**8, 2**10, 2**12, 2**16)
-#: a fast network, and a PE in Python at its best
-COSTS = Costs(network_s=5e-6, handling_s=3e-6)
 _TRIALS_MAX = 10
 _FEW_ASKERS = 16
 
@@ -116,10 +117,10 @@ def usages(contender: Contender, case: Case, size: int, costs: Costs, delay_s: f
 
 
 def measure(contender: Contender, case: Case, size: int, delay_s: float) -> MatchingRow:
-    """Once in hops, without any delays, and once in time, under `COSTS` and with the matcher's delay."""
+    """Once in hops, without any delays, and once in time, under `CALIBRATED` and with the matcher's delay."""
     in_hops = [usage.latencies_s for usage in usages(contender, case, size, HOPS, 0.0)]
     hops = [latency for trial in in_hops for latency in trial]
-    in_time = usages(contender, case, size, COSTS, delay_s)
+    in_time = usages(contender, case, size, CALIBRATED, delay_s)
     latencies_us = [1e6 * latency for usage in in_time for latency in usage.latencies_s]
     return MatchingRow(
         case=case,
@@ -161,33 +162,49 @@ _HEADER = (
 )
 
 
-def table(rows: Sequence[MatchingRow]) -> str:
+def table(title: str, rows: Sequence[MatchingRow]) -> Table:
     """Rows of one case."""
-    return format_table(
-        _HEADER,
-        [
-            (
-                row.size,
-                row.contender,
-                row.messages_per_request,
-                row.hops_mean,
-                round(row.hops_max),
-                row.latency_mean_us,
-                row.latency_max_us,
-                round(row.hottest_messages),
-                round(row.hottest_bytes),
-            )
-            for row in rows
-        ],
+    lines = tuple(
+        (
+            row.size,
+            row.contender,
+            row.messages_per_request,
+            row.hops_mean,
+            round(row.hops_max),
+            row.latency_mean_us,
+            row.latency_max_us,
+            round(row.hottest_messages),
+            round(row.hottest_bytes),
+        )
+        for row in rows
     )
+    return Table(title, _HEADER, lines)
 
 
-def run(sizes: Sequence[int] = SIZES, delay_s: float = Config().matching_delay_s) -> None:
-    """Print one table for each case."""
-    for case in Case:
-        rows = list(measure_all(sizes, (case,), delay_s=delay_s))
-        print(f"{case.value} (matching delay {1e6 * delay_s:.0f} us)\n\n{table(rows)}\n", flush=True)
+def run(folder: Path, sizes: Sequence[int] = SIZES, delay_s: float = Config().matching_delay_s) -> None:
+    """One table for each case, and a figure of the most demanding one."""
+    output = Output(folder, "matching")
+    rows = []
+    for row in measure_all(sizes, delay_s=delay_s):
+        output.keep(f"{row.case.value}, m = {row.size}, {row.contender}", row)
+        rows.append(row)
+    by_case = [(case, [row for row in rows if row.case is case]) for case in Case]
+    output.tables(
+        [table(case.value, of_case) for case, of_case in by_case],
+        f"The matching delay is {1e6 * delay_s:.0f} us; {CALIBRATED}.",
+    )
+    output.figure("matching-at-scale", lambda figure: _draw(figure, dict(by_case)[Case.HALF_APART]))
 
 
-if __name__ == "__main__":
-    run()
+def _draw(figure: Figure, rows: Sequence[MatchingRow]) -> None:
+    left, right = figure.subplots(1, 2)
+    for contender in dict.fromkeys(row.contender for row in rows):
+        of_contender = [row for row in rows if row.contender == contender]
+        sizes = [row.size for row in of_contender]
+        left.loglog(sizes, [row.latency_max_us / 1e3 for row in of_contender], marker="o", label=contender)
+        right.loglog(sizes, [row.hottest_messages for row in of_contender], marker="o", label=contender)
+    for axes in (left, right):
+        axes.set_xlabel(f"PEs m; {Case.HALF_APART.value}", fontsize="small")
+    left.set_ylabel("until the last request is matched [ms]")
+    right.set_ylabel("messages at the busiest PE")
+    left.legend()

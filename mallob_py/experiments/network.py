@@ -22,6 +22,7 @@ from mallob_py.protocol.effects import Send
 from mallob_py.protocol.matchers import matcher_of
 from mallob_py.protocol.messages import Adopt, AnyMessage, Request, TokenReturned, encode
 from mallob_py.protocol.outbox import Outbox
+from mallob_py.simulation.setting import Network
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +31,17 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     network_s: float
     handling_s: float
 
+    def __str__(self) -> str:
+        network_us, handling_us = 1e6 * self.network_s, 1e6 * self.handling_s
+        return f"a message takes {network_us:.0f} us and keeps its receiver busy for {handling_us:.0f} us"
 
+
+#: a hop of the network model that all simulations share (`simulation/setting.py`), between two hosts
+_MODEL = Network()
+CALIBRATED = Costs(
+    network_s=(_MODEL.other_host_us + _MODEL.jitter_us) * 1e-6,
+    handling_s=(_MODEL.handling_us + _MODEL.sending_us) * 1e-6,
+)
 HOPS = Costs(network_s=1.0, handling_s=0.0)
 
 

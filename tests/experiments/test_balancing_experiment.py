@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mallob_py.experiments.balancing import crossover, measure, table
+from mallob_py.experiments.balancing import crossover, crossovers, measure
 
 
 def test_counts_follow_from_rounds_and_the_depth_of_the_tree() -> None:
@@ -17,8 +17,8 @@ def test_counts_follow_from_rounds_and_the_depth_of_the_tree() -> None:
 
 
 def test_a_slower_network_costs_the_distributed_way_more() -> None:
-    (fast,) = measure([(31, 20)], network_s=0.0, handling_s=0.0)
-    (slow,) = measure([(31, 20)], network_s=1.0, handling_s=0.0)
+    (fast,) = measure([(31, 20)], hop_s=0.0)
+    (slow,) = measure([(31, 20)], hop_s=1.0)
     assert slow.rounds == fast.rounds
     assert slow.local_latency_s == pytest.approx(8.0, abs=0.5)
     assert slow.distributed_latency_s == pytest.approx(slow.span_hops, abs=0.5)
@@ -38,4 +38,4 @@ def test_the_crossover_lies_where_the_latencies_are_equal() -> None:
     ]
     assert crossover(rows, 9) == 1000
     assert crossover(rows[:2], 9) is None
-    assert "9 PEs: distributed is faster from about 1000 jobs on" in table(rows)
+    assert "9 PEs: distributed is faster from about 1000 jobs on" in crossovers(rows)

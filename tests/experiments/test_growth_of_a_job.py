@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_with_bulk_requests_no_pe_handles_more_messages_in_a_larger_system() -> 
     assert large <= small + 2 * math.log2(1024 / 64)
 
 
-def test_the_table_names_all_ways(capsys: pytest.CaptureFixture[str]) -> None:
-    run(sizes=(4,))
+def test_the_table_names_all_ways(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run(tmp_path, sizes=(4,))
     printed = capsys.readouterr().out
     assert all(way.name in printed for way in WAYS)
