@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mallob_py.cli import values
@@ -39,6 +39,7 @@ def test_switches_in_the_environment(text: str, on: bool) -> None:
     assert values.switch(text) is on
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_no_text_makes_a_parser_fail_otherwise(text: str) -> None:
     parsers = [values.duration_limit_s, values.size_limit_bytes, values.count, values.positive_count]
