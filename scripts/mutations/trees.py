@@ -70,7 +70,7 @@ TREES = (
         _WORKERS,
         "worker.seats.dismiss(since_epoch=0)",
         "worker.seats.close()",
-        "test_race_4_the_first_of_two_adopters_gets_the_seat_and_the_other_is_idle_again",
+        "test_race_4_the_second_adopter_of_a_seat_sends_the_children_away_that_it_has_taken_in",
     ),
     Mutation(
         "a child tells a parent that accepted it later than the epoch in which it leaves",
