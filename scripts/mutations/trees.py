@@ -133,21 +133,21 @@ TREES = (
         _TREE,
         "        self._matcher.withdraw(self._job, seat.index)\n        seat.state",
         "        seat.state",
-        "test_race_4_the_first_of_two_adopters_gets_the_seat_and_the_other_is_idle_again",
+        "test_a_seat_that_somebody_else_takes_needs_its_request_no_more",
     ),
     Mutation(
         "an unwanted seat withdraws its request",
         _TREE,
         "                self._matcher.withdraw(self._job, seat.index)\n                seat.clear()\n",
         "                seat.clear()\n",
-        "test_race_6_the_tokens_of_a_cancelled_bulk_request_take_part_again",
+        "test_a_seat_that_is_not_wanted_any_more_takes_its_request_back",
     ),
     Mutation(
         "a parent that leaves withdraws its requests",
         _TREE,
         "                self._matcher.withdraw(self._job, seat.index)\n            seat.clear()\n",
         "                pass\n            seat.clear()\n",
-        "test_race_6_a_job_that_ends_while_its_request_is_granted_gives_all_tokens_back",
+        "test_a_parent_that_leaves_takes_all_its_requests_back",
     ),
     Mutation(
         "an unmatched request is renewed when the volume changes",
@@ -155,7 +155,7 @@ TREES = (
         "elif seat.state is SeatState.ASKED and self._matcher.is_asking(self._job, seat.index):\n"
         "                self._ask(",
         "elif False:\n                self._ask(",
-        "test_race_13_a_new_job_gets_a_pe_although_all_are_busy",
+        "test_an_unmatched_request_is_renewed_when_the_volume_changes",
     ),
     Mutation(
         "a failed request is asked anew",
@@ -169,14 +169,14 @@ TREES = (
         _TREE,
         "        if seat.state is SeatState.QUERIED and seat.rank == source:\n",
         "        if False:\n",
-        "test_race_7_a_query_that_meets_a_busy_pe_is_denied",
+        "test_past_workers_are_queried_one_after_the_other_and_then_anybody_is_asked_for",
     ),
     Mutation(
         "a description that comes late is passed on to the children",
         _TREE,
         "            self._out.send(seat.rank, Described(self._job, seat.context, blob))",
         "            pass",
-        "test_race_11_a_description_that_arrives_after_its_worker_was_pruned_starts_nothing",
+        "test_a_description_that_comes_late_is_passed_on_to_the_children",
     ),
     # --- adoption -----------------------------------------------------------------------------
     Mutation(
@@ -205,7 +205,7 @@ TREES = (
         _WORKERS,
         "        self._matcher.token_used()\n        self._reject_early()\n",
         "        self._matcher.token_used()\n",
-        "test_race_6_the_tokens_of_a_cancelled_bulk_request_take_part_again",
+        "test_a_child_of_somebody_who_has_left_is_sent_away_when_the_token_under_way_there_comes_back",
     ),
     Mutation(
         "a token that comes back takes part again",
@@ -241,7 +241,7 @@ TREES = (
         _WORKERS,
         "            and (self._volume_of(request.job) or 0) > request.index\n",
         "",
-        "test_race_7_a_query_that_meets_a_busy_pe_is_denied",
+        "test_race_7_a_query_for_a_worker_that_is_not_wanted_any_more_is_denied",
     ),
     # --- reuse --------------------------------------------------------------------------------
     Mutation(
@@ -263,7 +263,7 @@ TREES = (
         _WORKERS,
         "            self._holds.pop(request.job, None)\n            self._out.send(request.parent, Denied",
         "            self._out.send(request.parent, Denied",
-        "test_race_7_a_query_that_meets_a_busy_pe_is_denied",
+        "test_race_7_a_pe_that_has_denied_a_query_does_not_wait_for_another_one",
     ),
     Mutation(
         "past workers are remembered under their own index",

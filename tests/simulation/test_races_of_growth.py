@@ -598,6 +598,38 @@ def test_a_child_whose_parent_to_be_declines_is_sent_away(seed: int) -> None:
 
 
 @told_with_luck
+def test_a_child_of_somebody_who_has_left_is_sent_away_when_the_token_under_way_there_comes_back(
+    seed: int,
+) -> None:
+    """As long as it is under way, it might make the child's parent of that PE again."""
+    cluster = lively(16, seed, reuse=Reuse.NONE)
+    late_child = _hold_first_adoption(cluster, 3)
+    cluster.submit(1, seed % 16, max_demand=4)
+    play(cluster)
+    needs(only(late_child, Adopt))
+    ((_, child, message),) = late_child.messages
+    parent = message.request.path[-1]
+    demand(cluster, 1, 1)
+    play(cluster)
+    late_token, late_grants = hold_kind(cluster, TokenReturned, dest=parent), hold_kind(cluster, Grant)
+    cluster.submit(2, (seed + 5) % 16)
+    play(cluster)
+    cluster.interrupt(2)
+    late_grants.release()
+    play(cluster)
+    demand(cluster, 1, 4)
+    play(cluster)
+    needs(only(late_token, TokenReturned) and only(late_child, Adopt))
+    late_child.release()
+    play(cluster)
+    assert cluster.pes[parent].workers.early_count == 1
+    rejections = watch(cluster, Rejected)
+    late_token.release()
+    rest(cluster)
+    assert [(source, dest) for source, dest, _ in rejections] == [(parent, child)]
+
+
+@told_with_luck
 def test_race_6_a_failure_of_a_newer_epoch_waits_until_its_receiver_has_that_epoch(seed: int) -> None:
     """Else the parent would ask in its old epoch again and again, and be told no each time."""
     cluster = lively(16, seed)
