@@ -161,15 +161,6 @@ FINDING = (
         "test_a_walk_without_limit_goes_on_while_nobody_is_idle_and_ends_when_its_request_is_outdated",
     ),
     Mutation(
-        "an outdated request that comes home goes back to its parent",
-        _WALK,
-        "        if self._is_outdated(request):\n"
-        "            self._on_outdated(request)\n"
-        "        elif self._is",
-        "        if self._is",
-        "test_a_walk_without_limit_goes_on_while_nobody_is_idle_and_ends_when_its_request_is_outdated",
-    ),
-    Mutation(
         "a withdrawn request that comes home is dropped",
         _WALK,
         "        self._away.pop((job, subtree), None)\n",
