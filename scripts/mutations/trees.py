@@ -162,7 +162,7 @@ TREES = (
         _TREE,
         "            seat.clear()\n            self.fit(volume, epoch, now)\n",
         "            seat.clear()\n",
-        "test_a_failure_that_overtakes_the_adoption_of_the_parent_to_be_is_not_lost",
+        "test_a_request_that_has_failed_is_asked_anew",
     ),
     Mutation(
         "a denied query is followed by another query or a request",
@@ -249,7 +249,7 @@ TREES = (
         _WORKERS,
         "return min(self._holds.values(), default=math.inf)",
         "return math.inf",
-        "test_race_7_a_query_that_meets_a_busy_pe_is_denied",
+        "test_race_8_a_pe_whose_suspended_worker_nobody_asks_for_waits_for_a_bounded_time",
     ),
     Mutation(
         "a PE whose suspended worker is not wanted is released",
@@ -270,7 +270,7 @@ TREES = (
         _WORKERS,
         "past += (PastWorker(worker.index, self._out.rank, epoch),)",
         "past += (PastWorker(worker.index + 1, self._out.rank, epoch),)",
-        "test_race_8_a_tree_that_shrinks_in_steps_and_grows_again_starts_no_new_process",
+        "test_race_8_a_tree_that_shrinks_in_steps_and_grows_again_has_its_workers_in_their_old_places",
     ),
     Mutation(
         "a leaving worker's memory goes to the nearest ancestor that stays",
@@ -343,14 +343,14 @@ TREES = (
         _CLIENT,
         "        else:\n            self._publish(record)\n",
         "",
-        "test_a_job_that_found_no_idle_pe_on_the_spot_is_announced_all_the_same",
+        "test_race_13_a_new_job_gets_a_pe_although_all_are_busy",
     ),
     Mutation(
         "a root asked for ahead of its first epoch counts as deserved",
         _CLIENT,
         "return 1 if volume is None else volume",
         "return volume or 0",
-        "test_race_9_a_root_adopted_after_its_job_has_ended_is_sent_away",
+        "test_a_job_that_is_over_in_its_first_moment_is_never_announced",
     ),
     Mutation(
         "a root adopted by its client on the spot asks for its children itself",
@@ -364,7 +364,7 @@ TREES = (
         _WORKERS,
         "        self._end(worker.job)\n        self.update_token()\n",
         "        self.update_token()\n",
-        "test_race_12_the_first_of_two_results_wins",
+        "test_a_job_that_is_over_in_its_first_moment_is_never_announced",
     ),
     Mutation(
         "messages between workers that cannot be delivered come back",

@@ -89,6 +89,15 @@ def test_a_seat_that_somebody_else_takes_needs_its_request_no_more() -> None:
     assert parent.asked.counts() == {2: 1}
 
 
+def test_a_request_that_has_failed_is_asked_anew() -> None:
+    parent = Parent()
+    parent.seats.fit(2, 1, 0.0)
+    parent.asked.requests.clear()
+    parent.seats.receive_failed(1, 2, 2, 0.0)
+    assert parent.asked.counts() == {1: 1}
+    assert parent.asked.requests[JOB, 1].epoch == 2
+
+
 def test_past_workers_are_queried_one_after_the_other_and_then_anybody_is_asked_for() -> None:
     parent = Parent()
     parent.seats.past.add([PastWorker(1, 8, 1), PastWorker(1, 9, 2)])

@@ -236,6 +236,20 @@ def test_race_8_a_pe_that_waits_for_a_seat_which_somebody_else_has_taken_is_rele
     assert set(places(cluster, 1)) == {0, 1, 2, 3}
 
 
+@told_with_luck
+def test_race_8_a_pe_whose_suspended_worker_nobody_asks_for_waits_for_a_bounded_time(seed: int) -> None:
+    cluster, rank, _, _ = _shrunk_by_one(seed)
+    late = hold_kind(cluster, Query, dest=rank)
+    demand(cluster, 1, 4)
+    cluster.run(until_s=cluster.now + 0.5 * cluster.config.reuse_patience_s)
+    needs(cluster.pes[rank].workers.is_holding)
+    play(cluster)
+    needs(only(late, Query))
+    assert not cluster.pes[rank].workers.is_holding
+    late.release()
+    rest(cluster)
+
+
 # --- 10: messages to those who have left -----------------------------------------------------------------
 
 
