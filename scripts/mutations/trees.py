@@ -234,7 +234,7 @@ TREES = (
         _WORKERS,
         "            and not self._matcher.token_granted\n            and (self._volume_of",
         "            and (self._volume_of",
-        "test_race_5_whoever_is_asked_to_adopt_is_never_busy",
+        "test_race_7_a_pe_that_has_denied_a_query_does_not_wait_for_another_one",
     ),
     Mutation(
         "a query beyond the volume is denied",
@@ -277,7 +277,7 @@ TREES = (
         _WORKERS,
         "                self._report_past(worker, volume, past)\n",
         "                pass\n",
-        "test_race_8_a_tree_that_shrinks_in_steps_and_grows_again_starts_no_new_process",
+        "test_race_8_a_tree_that_shrinks_in_steps_and_grows_again_has_its_workers_in_their_old_places",
     ),
     Mutation(
         "a rank is remembered once",
