@@ -10,6 +10,7 @@ PYTHON  ?= python3
 VENV    ?= .venv
 RANKS   ?= 4
 FUZZ_SECONDS ?= 60
+FUZZ_FIRST ?= 0
 FUZZ_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 BIN     := $(VENV)/bin
@@ -40,10 +41,10 @@ format: $(STAMPS)/dev ## bring the sources into shape
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-fuzz: $(STAMPS)/run ## simulate random clusters, shrink failures (FUZZ_SECONDS=60 FUZZ_JOBS=cores)
-	$(BIN)/python -m mallob_py.simulation.fuzz --seconds $(FUZZ_SECONDS) --jobs $(FUZZ_JOBS)
+fuzz: $(STAMPS)/run ## simulate random clusters, shrink failures (FUZZ_SECONDS=60 FUZZ_FIRST=seed FUZZ_JOBS=cores)
+	$(BIN)/python -m mallob_py.simulation.fuzz --seconds $(FUZZ_SECONDS) --first $(FUZZ_FIRST) --jobs $(FUZZ_JOBS)
 
-mutate: $(STAMPS)/test ## break each rule of the protocol; the tests must notice (many minutes)
+mutate: $(STAMPS)/test ## break each rule of the protocol; the tests must notice (some minutes; FUZZ_JOBS=cores)
 	$(BIN)/python scripts/mutate.py --jobs $(FUZZ_JOBS)
 
 bench: $(STAMPS)/run ## run the benchmarks one after another

@@ -1,8 +1,10 @@
 """Do the tests notice when a rule of the protocol is broken? Break each, one at a time, and see.
 
-Each mutation (`mutations.py`) is applied to a copy of the sources. There the protocol's tests
-and the simulations run until the first failure; if none fails, random seeds get a try. A
-mutation that survives shows a missing test or a rule that nobody needs; then the exit code is 1.
+Each mutation (`mutations/`) is applied to a copy of the sources; the sources themselves stay as
+they are. On the copy its own test runs first, the one that the list names; if that one passes, all
+tests of the protocol and the simulations, up to the first failure; if these pass too, random
+seeds. A mutation that survives shows a missing test or a rule that nobody needs; then the exit
+code is 1.
 
 python scripts/mutate.py                 all
 python scripts/mutate.py --only token    those whose rule matches
@@ -11,37 +13,62 @@ python scripts/mutate.py --only token    those whose rule matches
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from mutations import MUTATIONS, Mutation, apply
 
 _ROOT = Path(__file__).resolve().parent.parent
 _COPIED = ("mallob_py", "tests/protocol", "tests/simulation", "pyproject.toml")
-#: what notices most comes first; tests of the simulator itself say nothing about the protocol
-_TESTS = ("tests/simulation", "tests/protocol")
-_IGNORED = ("--ignore=tests/simulation/test_shrinking.py", "--ignore=tests/simulation/test_plans.py")
+_FOLDERS = ("tests/protocol", "tests/simulation")
+#: they say nothing about the protocol
+_TESTS_OF_THE_SIMULATOR = ("test_shrinking.py", "test_plans.py")
+#: they take long, so what notices quickly comes before them
+_LAST = ("test_seeds.py", "test_liveness.py", "test_volumes.py", "test_volume_search.py")
+#: without these plugins a run of one test takes a third of the time
+_PYTEST = (
+    "-m",
+    "pytest",
+    "-x",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:pytest_mpi",
+    "-p",
+    "no:hypothesispytest",
+)
 #: a test that waits for ever is a notice; the whole run only ends so on a very busy machine
 _TEST_TIMEOUT_S = 60
-_TIMEOUT_S = 600.0
+_TIMEOUT_S = 1200.0
 _FUZZ_FIRST = 1000
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:\[.*)?(?: - .*)?$", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?:\[.*?\])?(?: - (.*))?$", re.MULTILINE)
+
+
+class Stopped(Exception):
+    """The user has had enough."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one mutation."""
+    """What became of one mutation. `is_expected`: the test that the list names has noticed it."""
 
     mutation: Mutation
     noticed_by: str | None
+    is_expected: bool
     took_s: float
 
     def __str__(self) -> str:
@@ -49,71 +76,161 @@ class Verdict:
         return f"{word:8} {self.took_s:5.1f} s  {self.mutation.rule}  [{self.noticed_by or 'NOBODY'}]"
 
 
-def copy_sources(folder: Path) -> None:
-    for name in _COPIED:
-        source, dest = _ROOT / name, folder / name
-        if source.is_dir():
-            shutil.copytree(source, dest, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, dest)
+class Runner:
+    """Runs Python on copies of the sources, and ends all of it when it is told to stop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+        self._is_stopped = False
+
+    def run(self, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str] | None:
+        """What came of it; None if it does not end in time."""
+        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        with self._lock:
+            if self._is_stopped:
+                raise Stopped
+            # A group of its own: a fuzz has children, and Ctrl-C is for us to pass on.
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+            self._running.add(process)
+        try:
+            output, _ = process.communicate(timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            self._end(process)
+        if self._is_stopped:
+            raise Stopped
+        return subprocess.CompletedProcess(process.args, process.returncode, output)
+
+    def stop(self) -> None:
+        with self._lock:
+            self._is_stopped = True
+            for process in self._running:
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def _end(self, process: subprocess.Popen[str]) -> None:
+        with self._lock:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+            self._running.discard(process)
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str] | None:
-    """Run Python on the copy; None if it does not end in time."""
-    try:
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return None
+class Judge:
+    """Copies the sources once; each mutation gets a copy of that copy, compiled files included."""
 
+    def __init__(self, work: Path, runner: Runner, fuzz_s: float) -> None:
+        self._work = work
+        self._runner = runner
+        self._fuzz_s = fuzz_s
+        self._unchanged = work / "unchanged"
+        for name in _COPIED:
+            source, dest = _ROOT / name, self._unchanged / name
+            if source.is_dir():
+                shutil.copytree(source, dest, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy2(source, dest)
+        self._place_of = test_places(self._unchanged)
 
-def noticed_by(folder: Path, fuzz_s: float) -> str | None:
-    """The first test that fails on the copy, or the fuzz, or nothing."""
-    place = run(folder, "-c", "import mallob_py; print(mallob_py.__file__)")
-    assert place is not None
-    assert Path(place.stdout.strip()).is_relative_to(folder), f"not the copy: {place.stdout}{place.stderr}"
-    tests = run(
-        folder,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        f"--timeout={_TEST_TIMEOUT_S}",
-        *_IGNORED,
-        *_TESTS,
-    )
-    if tests is None:
-        return "tests do not end"
-    if tests.returncode not in (0, 1):
-        raise RuntimeError(f"pytest cannot run on the copy\n{tests.stdout}{tests.stderr}")
-    if tests.returncode == 1:
-        failed = _FAILED.search(tests.stdout)
-        return failed[1] if failed else "a test"
-    seeds = ("--first", str(_FUZZ_FIRST), "--seconds", str(fuzz_s), "--shrink-seconds", "0", "--jobs", "1")
-    fuzz = run(folder, "-m", "mallob_py.simulation.fuzz", *seeds)
-    if fuzz is None:
-        return "fuzz does not end"
-    return "fuzz only" if fuzz.returncode else None
+    def check_unchanged(self, mutations: list[Mutation]) -> None:
+        """A test that fails anyway would notice everything."""
+        place = self._runner.run(self._unchanged, "-c", "import mallob_py; print(mallob_py.__file__)")
+        assert place is not None
+        assert Path(place.stdout.strip()).is_relative_to(self._unchanged), f"not the copy: {place.stdout}"
+        named = sorted({self._place_of[mutation.test] for mutation in mutations})
+        if (failure := self._failure(self._unchanged, *named)) is not None:
+            raise SystemExit(f"the tests fail without any mutation: {failure}")
 
-
-def judge(mutation: Mutation, fuzz_s: float) -> Verdict:
-    began_s = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="mallob-py-mutation.") as name:
-        folder = Path(name).resolve()
-        copy_sources(folder)
+    def judge(self, number: int, mutation: Mutation) -> Verdict:
+        began_s = time.monotonic()
+        folder = self._work / f"mutation_{number}"
+        shutil.copytree(self._unchanged, folder)
         path = folder / mutation.file
         path.write_text(apply(mutation, path.read_text()))
-        notice = noticed_by(folder, fuzz_s)
-    return Verdict(mutation, notice, time.monotonic() - began_s)
+        for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
+            compiled.unlink()
+        noticed_by = self._failure(folder, self._place_of[mutation.test])
+        is_expected = noticed_by is not None
+        noticed_by = noticed_by or self._failure(folder, *_all_tests(folder)) or self._fuzz(folder)
+        shutil.rmtree(folder)
+        return Verdict(mutation, noticed_by, is_expected, time.monotonic() - began_s)
+
+    def _failure(self, folder: Path, *tests: str) -> str | None:
+        """The first of these tests that fails."""
+        done = self._runner.run(folder, *_PYTEST, f"--timeout={_TEST_TIMEOUT_S}", *tests)
+        if done is None:
+            return "tests do not end"
+        if done.returncode == 0:
+            return None
+        failed = _FAILED.search(done.stdout)
+        if done.returncode not in (1, 2) or failed is None:
+            raise RuntimeError(f"pytest cannot run on the copy\n{done.stdout}")
+        return failed[1] + (", out of time" if (failed[2] or "").startswith("Failed: Timeout") else "")
+
+    def _fuzz(self, folder: Path) -> str | None:
+        seeds = ("--first", str(_FUZZ_FIRST), "--seconds", str(self._fuzz_s), "--shrink-seconds", "0")
+        done = self._runner.run(folder, "-m", "mallob_py.simulation.fuzz", *seeds, "--jobs", "1")
+        if done is None:
+            return "fuzz does not end"
+        return "fuzz only" if done.returncode else None
+
+
+def test_places(root: Path) -> dict[str, str]:
+    """Of each test function, where it is: the name that pytest takes."""
+    places = {}
+    for path in (path for folder in _FOLDERS for path in (root / folder).glob("test_*.py")):
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE):
+            places[name] = f"{path.relative_to(root)}::{name}"
+    return places
+
+
+def _all_tests(root: Path) -> list[str]:
+    """All files with tests of the protocol, quick ones first."""
+    paths = [path for folder in _FOLDERS for path in sorted((root / folder).glob("test_*.py"))]
+    paths = [path for path in paths if path.name not in _TESTS_OF_THE_SIMULATOR]
+    return [str(path.relative_to(root)) for path in sorted(paths, key=lambda path: path.name in _LAST)]
+
+
+def describe(mutation: Mutation) -> str:
+    """The change, as a reader of the protocol sees it."""
+    old, new = mutation.old.splitlines(), mutation.new.splitlines()
+    lines = list(difflib.unified_diff(old, new, mutation.file, mutation.file, n=1, lineterm=""))
+    return "\n".join(f"    {line}" for line in lines if not line.startswith("@@"))
+
+
+def tell(verdicts: list[Verdict], took_s: float) -> int:
+    """The end of the table; the number of survivors."""
+    for verdict in verdicts:
+        if verdict.noticed_by is not None and not verdict.is_expected:
+            print(f"\n{verdict.mutation.rule}\n  is not noticed by {verdict.mutation.test}, as the list says")
+    survivors = [verdict.mutation for verdict in verdicts if verdict.noticed_by is None]
+    for mutation in survivors:
+        print(f"\nNo test needs the rule: {mutation.rule}.\n{describe(mutation)}")
+    if survivors:
+        print(
+            "\nWrite a test that fails with the change, or make the change for good and take it off the list."
+        )
+    print(f"\n{len(verdicts)} mutations, {len(survivors)} survived, {took_s:.0f} s")
+    return len(survivors)
+
+
+def interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def listen_to_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, handler)
 
 
 def main() -> int:
@@ -124,17 +241,33 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutations at a time")
     parser.add_argument("--fuzz-seconds", type=float, default=15.0, help="for what no test has noticed")
     options = parser.parse_args()
-    began_s = time.monotonic()
     mutations = [mutation for mutation in MUTATIONS if re.search(options.only, mutation.rule)]
-    verdicts = []
-    with ThreadPoolExecutor(options.jobs) as pool:
-        waiting = [pool.submit(judge, mutation, options.fuzz_seconds) for mutation in mutations]
-        for done in as_completed(waiting):
-            verdicts.append(done.result())
-            print(verdicts[-1], flush=True)
-    survivors = sum(verdict.noticed_by is None for verdict in verdicts)
-    print(f"{len(verdicts)} mutations, {survivors} survived, {time.monotonic() - began_s:.0f} s")
-    return 1 if survivors else 0
+    if not mutations:
+        parser.error(f"no rule matches {options.only!r}")
+    listen_to_signals(interrupt)
+    began_s = time.monotonic()
+    runner, verdicts = Runner(), []
+    with (
+        tempfile.TemporaryDirectory(prefix="mallob-py-mutations.") as work,
+        ThreadPoolExecutor(options.jobs) as pool,
+    ):
+        try:
+            judge = Judge(Path(work).resolve(), runner, options.fuzz_seconds)
+            judge.check_unchanged(mutations)
+            waiting = [pool.submit(judge.judge, *numbered) for numbered in enumerate(mutations)]
+            for done in as_completed(waiting):
+                verdicts.append(done.result())
+                print(verdicts[-1], flush=True)
+        except KeyboardInterrupt:
+            listen_to_signals(signal.SIG_IGN)
+            print(
+                f"interrupted; {len(mutations) - len(verdicts)} of {len(mutations)} mutations are not judged"
+            )
+            return 130
+        finally:
+            runner.stop()
+            pool.shutdown(cancel_futures=True)
+    return 1 if tell(verdicts, time.monotonic() - began_s) else 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mallob_py.placement import Placement
@@ -10,6 +10,7 @@ from mallob_py.placement import Placement
 capacities = st.lists(st.integers(1, 9), min_size=1, max_size=20)
 
 
+@settings(deadline=None)
 @given(capacities)
 def test_each_pe_is_hosted_by_the_rank_that_counts_it(capacities: list[int]) -> None:
     placement = Placement(capacities)
@@ -21,6 +22,7 @@ def test_each_pe_is_hosted_by_the_rank_that_counts_it(capacities: list[int]) -> 
         assert {placement.rank_of[pe] for pe in pes} == {rank}
 
 
+@settings(deadline=None)
 @given(capacities)
 def test_pes_are_numbered_through_in_order_of_ranks(capacities: list[int]) -> None:
     placement = Placement(capacities)

@@ -104,8 +104,6 @@ class Seats:
         self._path = path
         self._context = context
         self._seats = {index: Seat(index) for index in indices}
-        #: the volume that all seats were found to agree with, nothing being wanted; -1: not known
-        self.settled_volume = -1
         self.past = PastWorkers()
         self.blob: Blob | None = None
 
@@ -114,7 +112,6 @@ class Seats:
         seat = self._seats[index]
         seat.state = SeatState.ASKED
         seat.asked_s = asked_s
-        self.settled_volume = -1
 
     def children(self) -> tuple[int, ...]:
         """Indices of the children present."""
@@ -129,30 +126,26 @@ class Seats:
     # --- growth and shrinkage -----------------------------------------------------------
 
     def fit(self, volume: int, epoch: int, now: float) -> None:
-        """Follow the job's volume as of `epoch`: empty seats beyond it, fill those below it."""
-        is_settled = True
+        """Follow the job's volume as of `epoch`: empty seats beyond it, fill those below it.
+
+        Needed when the volume has changed, not in each epoch: a child that came later than an epoch
+        without room for it deserved its seat when it came, so the volume changes once more by then.
+        """
         for seat in self._seats.values():
             wanted = seat.index < volume
             if seat.state is SeatState.TAKEN:
-                if wanted:
-                    continue
-                if seat.offer_epoch >= epoch:
-                    is_settled = False
-                else:
+                if not wanted and seat.offer_epoch < epoch:
                     if self._config.reuse is not Reuse.NONE:
                         self.past.add([PastWorker(seat.index, seat.rank, epoch)])
                     seat.clear()
             elif not wanted:
                 self._matcher.withdraw(self._job, seat.index)
                 seat.clear()
-            else:
-                is_settled = False
-                if seat.state is SeatState.EMPTY:
-                    seat.asked_s = now
-                    self._seek(seat, volume, epoch)
-                elif seat.state is SeatState.ASKED and self._matcher.is_asking(self._job, seat.index):
-                    self._ask(seat, volume, epoch)
-        self.settled_volume = volume if is_settled else -1
+            elif seat.state is SeatState.EMPTY:
+                seat.asked_s = now
+                self._seek(seat, volume, epoch)
+            elif seat.state is SeatState.ASKED and self._matcher.is_asking(self._job, seat.index):
+                self._ask(seat, volume, epoch)
 
     def _seek(self, seat: Seat, volume: int, epoch: int) -> None:
         """Query the most recent past worker of this index, or else ask for any idle PE."""
@@ -208,7 +201,6 @@ class Seats:
             if seat.state is SeatState.ASKED:
                 self._matcher.withdraw(self._job, seat.index)
             seat.clear()
-        self.settled_volume = -1
 
     # --- answers ------------------------------------------------------------------------
 
@@ -220,7 +212,6 @@ class Seats:
             self._out.send(source, offer.rejection())
             return False
         self._matcher.withdraw(self._job, seat.index)
-        self.settled_volume = -1
         seat.state = SeatState.TAKEN
         seat.rank = source
         seat.context = offer.context

@@ -300,12 +300,10 @@ class LocalWorkers:
             volume = self._volume_of(worker.job)
             if volume is not None and worker.index >= volume:
                 self._leave(worker, volume)
-            elif volume is not None:
-                if volume != worker.seats.settled_volume:
-                    worker.seats.fit(volume, self._epoch(), now)
-                if volume != worker.volume:
-                    worker.volume = volume
-                    self._update_process(worker)
+            elif volume is not None and volume != worker.volume:
+                worker.volume = volume
+                worker.seats.fit(volume, self._epoch(), now)
+                self._update_process(worker)
         if self.suspended and self._config.reuse is Reuse.FULL:
             self._renew_holds(now)
         self.update_token()

@@ -8,7 +8,7 @@ After a limited number of hops the request goes home: to its parent, who hands i
 matcher behind, if it still wants it. Where walks are without limit, the request comes home as
 well, from time to time, and is sent on another walk; so a request that nobody wants any more
 does not walk for ever, even if no epoch ever outdates it. An outdated request goes back to its
-parent from wherever it is.
+parent from wherever it is; at home it is wanted still, so it may as well go on.
 
 Each hop of each request costs a message as long as no PE is idle. That is the nature of it.
 
@@ -149,9 +149,7 @@ class RandomWalk:
         if known is None or (known.epoch, known.asked_s) != (request.epoch, request.asked_s):
             return
         del self._away[key]
-        if self._is_outdated(request):
-            self._on_outdated(request)
-        elif self._is_endless:
+        if self._is_endless:
             self._asks[key] = request
         else:
             self._behind.ask(msgspec.structs.replace(request, hops=request.hops + 1))

@@ -33,7 +33,7 @@ from mallob_py.simulation.shrink import shrink
 _BATCH = 4
 _FAILURES_MAX = 10
 _PROGRESS_EVERY_S = 5.0
-_COMMAND = "python -m mallob_py.simulation.fuzz"
+_COMMAND = f"{sys.executable} -m mallob_py.simulation.fuzz"
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -63,12 +63,13 @@ def tell(found: Found, folder: Path, seconds_max: float) -> str:
     shrunk = shrink(found.plan, found.failure, seconds_max)
     path = folder / f"failure_{found.plan.seed}.json"
     path.write_bytes(to_json(shrunk.plan))
+    unfinished = "" if shrunk.is_minimal else " (more --shrink-seconds may make it smaller)"
     return "\n".join(
         [
             f"== seed {found.plan.seed} fails: {shrunk.failure.kind}",
             shrunk.failure.text.rstrip(),
             f"-- the smallest of {shrunk.tried} plans: {len(found.plan.deeds)} deeds on {found.plan.size} PEs"
-            f" became {len(shrunk.plan.deeds)} on {shrunk.plan.size}",
+            f" became {len(shrunk.plan.deeds)} on {shrunk.plan.size}{unfinished}",
             schedule_of(shrunk.plan),
             f"replay: {_COMMAND} --replay {path}",
             f"from the seed: {_COMMAND} --seed {found.plan.seed}",
@@ -84,7 +85,9 @@ class _Fuzz:
         self._options = options
         self._results: queue.Queue[list[Found | None] | str | BaseException] = queue.Queue()
         self._under_way = 0
-        self._kinds: set[str] = set()
+        self._shrinking = 0
+        #: seeds by the kind of their failure
+        self._kinds: dict[str, list[int]] = {}
         self._began_s = self._told_s = time.monotonic()
         self.next_seed: int = options.first
         self.played = 0
@@ -113,6 +116,7 @@ class _Fuzz:
         if isinstance(result, BaseException):
             raise result
         if isinstance(result, str):
+            self._shrinking -= 1
             print(f"\n{result}\n", flush=True)
             return
         self.played += len(result)
@@ -120,22 +124,36 @@ class _Fuzz:
             if found is None:
                 continue
             self.failed += 1
-            if found.failure.kind in self._kinds:
+            seeds = self._kinds.setdefault(found.failure.kind, [])
+            seeds.append(found.plan.seed)
+            if len(seeds) > 1:
                 print(f"seed {found.plan.seed} fails in the same way: {found.failure.kind}", flush=True)
             else:
-                self._kinds.add(found.failure.kind)
                 print(f"seed {found.plan.seed} fails, shrinking: {found.failure.kind}", flush=True)
+                self._shrinking += 1
                 self._start(tell, found, self._options.folder, self._options.shrink_seconds)
 
     def _tell_progress(self) -> None:
         now = time.monotonic()
         if now - self._told_s >= _PROGRESS_EVERY_S:
             self._told_s = now
-            print(self.summary(), flush=True)
+            shrinking = f", shrinking {self._shrinking}" if self._shrinking else ""
+            print(self._counts() + shrinking, flush=True)
+
+    def _counts(self) -> str:
+        rate = self.played / max(1e-9, time.monotonic() - self._began_s)
+        return f"{self.played} seeds from {self._options.first} on, {rate:.1f}/s, {self.failed} failed"
 
     def summary(self) -> str:
-        rate = self.played / max(1e-9, time.monotonic() - self._began_s)
-        return f"{self.played} seeds from {self._options.first} on, {rate:.0f}/s, {self.failed} failed"
+        """What has failed, and what to do next."""
+        lines = [self._counts()]
+        for kind, seeds in self._kinds.items():
+            lines.append(f"  {kind}\n    seeds {', '.join(map(str, seeds))}: {_COMMAND} --seed {seeds[0]}")
+        if not self._kinds:
+            lines.append(
+                f"no failure; go on with the seeds that follow: --first {self._options.first + self.played}"
+            )
+        return "\n".join(lines)
 
 
 def _play_all(seeds: range) -> list[Found | None]:

@@ -119,8 +119,9 @@ def _shortest(plan: Plan) -> str:
 
 
 def _deed(deed: AnyDeed) -> str:
-    fields = msgspec.structs.asdict(deed)
-    about = ", ".join(f"{name} {fields[name]}" for name in fields if name not in ("number", "at_s", "job"))
+    fields = (field for field in msgspec.structs.fields(deed) if field.name not in ("number", "at_s", "job"))
+    values = ((field.name, getattr(deed, field.name), field.default) for field in fields)
+    about = ", ".join(f"{name} {value}" for name, value, default in values if value != default)
     return f"{deed.at_s:.6f}   job {deed.job}: {type(deed).__name__.lower()} {about}".rstrip()
 
 

@@ -26,11 +26,12 @@ _SIZES_TRIED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 24, 32, 48, 64, 128)
 
 
 class Shrunk(msgspec.Struct, frozen=True):
-    """The smallest plan found, how it fails, and how many plans were tried for it."""
+    """The smallest plan found, how it fails, how many plans were tried, and whether time was left for all."""
 
     plan: Plan
     failure: Failure
     tried: int
+    is_minimal: bool
 
 
 def shrink(plan: Plan, failure: Failure, seconds_max: float = 60.0) -> Shrunk:
@@ -77,7 +78,7 @@ class _Shrinker:
             self._use_fewer_pes()
             self._use_defaults()
             self._hasten()
-        return Shrunk(self._plan, self._failure, self._tried)
+        return Shrunk(self._plan, self._failure, self._tried, self._has_time())
 
     def _has_time(self) -> bool:
         return time.monotonic() < self._deadline

@@ -100,6 +100,15 @@ def test_an_older_version_does_not_supersede_a_newer_one_on_the_way() -> None:
     assert 1 not in net.all[0].jobs
 
 
+def test_an_older_version_that_comes_late_changes_nothing() -> None:
+    net = Balancers(3)
+    net.all[0].author(_event(1, version=2, demand=1))
+    net.run()
+    net.all[0].author(_event(1, version=1, demand=3))
+    net.run()
+    assert [balancer.image.volumes for balancer in net.all] == [{1: 1}] * 3
+
+
 def test_the_end_of_a_job_that_nobody_knows_reaches_everybody() -> None:
     """A PE may already run a worker of it."""
     net = Balancers(3)

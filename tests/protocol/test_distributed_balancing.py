@@ -8,6 +8,7 @@ from collections import deque
 
 import pytest
 
+from mallob_py.protocol.alpha_search import AlphaQuestion
 from mallob_py.protocol.balancing import volumes_of
 from mallob_py.protocol.distributed_balancing import DistributedBalancer
 from mallob_py.protocol.effects import Send
@@ -126,13 +127,15 @@ def test_the_image_stays_that_of_the_epoch_until_the_next_one_is_settled() -> No
     net.all[0].author(_event(1, demand=3))
     net.run()
     net.all[0].author(_event(1, version=2, demand=2))
+    net.all[0].author(_event(2))
     while net.all[0].epoch == 1:
+        assert {balancer.volume(2) for balancer in net.all if balancer.epoch == 1} == {None}
         assert [balancer.volume(1) for balancer in net.all if balancer.epoch == 1].count(3) >= 1
         assert {balancer.volume(1) for balancer in net.all if balancer.epoch == 1} == {3}
         assert net.step()
     net.run()
     net.assert_fair()
-    assert net.all[2].volume(1) == 2
+    assert net.all[2].volumes() == {1: 2, 2: 1}
 
 
 def test_as_many_jobs_as_pes_need_no_question() -> None:
@@ -151,6 +154,33 @@ def test_the_end_of_a_job_that_nobody_knows_reaches_everybody() -> None:
     net.run()
     assert [heard[-1][1] for heard in net.heard] == [[1]] * 3
     assert net.all[0].volume(1) is None
+
+
+def test_an_older_version_that_comes_late_changes_nothing_for_the_deputies() -> None:
+    net = Net(7)
+    net.all[0].author(_event(2, demand=7))
+    net.all[0].author(_event(1, version=2, demand=1))
+    net.run()
+    net.all[0].author(_event(1, version=1, demand=7))
+    net.run()
+    net.assert_fair()
+    assert net.all[0].volumes() == {1: 1, 2: 6}
+
+
+def test_the_first_question_is_asked_where_the_news_move_alpha_0() -> None:
+    """Two equal jobs on 15 PEs become three: alpha_0 falls from 3.75 to 2.5, which is foreseen exactly."""
+    net = Net(15)
+    for job in (1, 2):
+        net.all[job].author(_event(job, demand=15, priority=2.0))
+        net.run()
+    assert net.all[0].outcome.total_volume == 15
+    net.sent.clear()
+    net.all[3].author(_event(3, demand=15, priority=2.0))
+    net.run()
+    question = next(message.question for message in net.sent if isinstance(message, Ask))
+    assert isinstance(question, AlphaQuestion)
+    guesses = [numerator / p for numerator, p in question.pivots]
+    assert math.sqrt(guesses[0] * guesses[-1]) == pytest.approx(2.5)
 
 
 def test_only_the_first_question_of_an_epoch_brings_news() -> None:

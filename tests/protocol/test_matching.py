@@ -6,7 +6,7 @@ import random
 from collections import deque
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mallob_py.protocol.effects import Send
@@ -142,6 +142,7 @@ def test_as_many_pairs_are_matched_as_there_can_be(size: int, requests: int, idl
     assert net.at_rest()
 
 
+@settings(deadline=None)
 @given(
     size=st.integers(1, 20),
     counts=st.lists(st.integers(1, 9), max_size=8),

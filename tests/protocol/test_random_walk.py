@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matcher_net import MatcherNet, single_request
 
@@ -20,6 +20,7 @@ def _walks(size: int, hops: int, seed: int = 0, behind: Matching = Matching.ROUT
 
 
 @pytest.mark.parametrize("behind", Matching)
+@settings(deadline=None)
 @given(
     size=st.integers(1, 20),
     asks=st.integers(0, 30),

@@ -5,18 +5,19 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matcher_net import MatcherNet
 
 from mallob_py.protocol.config import Config, Matching
-from mallob_py.protocol.messages import Climb, Descend, IdleChange, Waits, Withdrawn
+from mallob_py.protocol.messages import Adopt, Climb, Descend, IdleChange, Waits, Withdrawn
 
 
 def _tree(size: int, seed: int = 0, delay_s: float = 0.0) -> MatcherNet:
     return MatcherNet(size, Config(matcher=Matching.ROUTING_TREE, matching_delay_s=delay_s), seed)
 
 
+@settings(deadline=None)
 @given(
     size=st.integers(1, 20),
     asks=st.integers(0, 30),
@@ -40,6 +41,7 @@ def test_as_many_requests_find_an_idle_pe_as_there_can_be(
     assert net.root.supply() == (asks - pairs, len(idle) - pairs)
 
 
+@settings(deadline=None)
 @given(size=st.integers(2, 20), seed=st.integers(0, 1000))
 def test_counts_are_right_again_after_pes_have_found_work_elsewhere_in_midst_of_requests(
     size: int, seed: int
@@ -79,6 +81,31 @@ def test_a_request_turns_at_the_first_subtree_with_an_idle_pe() -> None:
     net.run()
     assert list(net.adopted) == [6]
     assert (net.count(Climb), net.count(Descend), net.count(IdleChange)) == (1, 1, 1)
+
+
+def test_two_requests_from_one_place_go_down_to_two_idle_pes() -> None:
+    """The first takes one from the count of its subtree, so the second does not follow it."""
+    net = _tree(7)
+    net.idle(0, 6)
+    net.run()
+    net.seen.clear()
+    net.ask(1, 3)
+    net.ask(2, 3)
+    net.run()
+    assert set(net.adopted) == {0, 6}
+    assert (net.count(Climb), net.count(Descend)) == (0, 4)
+
+
+def test_a_pe_that_is_promised_to_a_request_is_not_idle_for_another_one() -> None:
+    """It may be told that it is free while the adoption waits for its epoch."""
+    net = _tree(1)
+    (matcher,), (out,) = net.matchers, net.outs
+    for job in (1, 2):
+        matcher.offer_token(True)
+        net.ask(job, 0)
+        matcher.flush(0.0)
+    assert [message.request.job for message in out.to_self if isinstance(message, Adopt)] == [1]
+    assert matcher.supply() == (1, 0)
 
 
 def test_a_request_that_follows_a_stale_count_corrects_it_and_climbs_on() -> None:
@@ -187,6 +214,15 @@ def test_a_waiting_request_goes_back_to_its_parent_when_it_is_outdated() -> None
     net.new_epoch()
     assert [(request.job, request.parent) for request in net.sent_back] == [(1, 7)]
     assert net.root.supply() == (1, 0)
+
+
+def test_a_request_that_is_outdated_when_it_comes_to_the_root_does_not_begin_to_wait() -> None:
+    net = _tree(8)
+    net.outdated.add(1)
+    net.ask(1, 7)
+    net.run()
+    assert [(request.job, request.parent) for request in net.sent_back] == [(1, 7)]
+    assert net.root.supply() == (0, 0)
 
 
 def test_changes_of_idle_counts_within_the_delay_are_gathered_into_one_message() -> None:

@@ -58,3 +58,10 @@ def test_pes_that_disagree_are_found_out() -> None:
     rule(EMPTY, epoch(1, 2))
     with pytest.raises(AssertionError, match="different epochs 1"):
         rule(EMPTY, epoch(1, 3))
+
+
+def test_pes_with_different_images_are_found_out() -> None:
+    rule = shared_rule(local_rule(4), 2)
+    rule(EMPTY, epoch(1, 2))
+    with pytest.raises(AssertionError, match="different images before epoch 1"):
+        rule(Image({}, {}, 3), epoch(1, 2))

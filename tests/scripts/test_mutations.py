@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 _ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(_ROOT / "scripts"))
 
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, _ROOT / "scripts" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-mutations = _load("mutations")
+import mutate  # noqa: E402
+import mutations  # noqa: E402
 
 
 @pytest.mark.parametrize("mutation", mutations.MUTATIONS, ids=lambda mutation: mutation.rule)
 def test_each_mutation_applies_exactly_once_and_changes_something(mutation: mutations.Mutation) -> None:
     text = (_ROOT / mutation.file).read_text()
     assert mutations.apply(mutation, text) != text
+
+
+def test_each_mutation_names_a_test_that_is_there() -> None:
+    places = mutate.test_places(_ROOT)
+    assert {mutation.test for mutation in mutations.MUTATIONS} <= set(places)
 
 
 def test_no_rule_is_listed_twice() -> None:
@@ -37,7 +32,7 @@ def test_no_rule_is_listed_twice() -> None:
 
 
 def test_a_mutation_whose_text_is_gone_or_not_unique_is_refused() -> None:
-    mutation = mutations.Mutation("a rule", "a file", "x = 1\n", "x = 2\n")
+    mutation = mutations.Mutation("a rule", "a file", "x = 1\n", "x = 2\n", "a test")
     assert mutations.apply(mutation, "x = 1\ny = 1\n") == "x = 2\ny = 1\n"
     for text in ("y = 1\n", "x = 1\nx = 1\n"):
         with pytest.raises(ValueError, match="a rule"):

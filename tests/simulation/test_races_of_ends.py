@@ -62,13 +62,13 @@ def test_race_9_a_root_adopted_after_its_job_has_ended_is_sent_away(seed: int) -
     client = seed % 8
     cluster.submit(1, client, max_demand=1)
     rest(cluster)
-    # The client's own PE is busy: the root of job 2 is run elsewhere.
+    # The client's own PE is busy: the root of job 3 is run elsewhere. Its short description comes with it.
     late = hold_kind(cluster, Adopt, index=0)
-    cluster.submit(2, client)
+    cluster.submit(3, client)
     play(cluster)
     needs(only(late, Adopt))
     rank = late.messages[0][1]
-    cluster.interrupt(2)
+    cluster.interrupt(3)
     play(cluster)
     needs(only(late, Adopt))
     rejections = watch(cluster, Rejected)
@@ -76,6 +76,7 @@ def test_race_9_a_root_adopted_after_its_job_has_ended_is_sent_away(seed: int) -
     rest(cluster)
     assert [dest for _, dest, _ in rejections] == [rank]
     assert is_idle(cluster, rank)
+    assert not processes_of(cluster, 3)
 
 
 @told_with_luck

@@ -54,6 +54,7 @@ from mallob_py.protocol.messages import (
     VoidToken,
 )
 from mallob_py.protocol.pe import PE
+from mallob_py.simulation.cluster import Cluster, Hold
 from mallob_py.simulation.plan import draw_plan
 from mallob_py.simulation.scenario import Scenario
 
@@ -271,18 +272,23 @@ def test_race_3_a_rejection_of_a_former_stay_does_not_end_this_stay(seed: int) -
 # --- 4: two adopters for one seat -------------------------------------------------------------------
 
 
-@told_with_luck
-def test_race_4_the_first_of_two_adopters_gets_the_seat_and_the_other_is_idle_again(seed: int) -> None:
-    cluster = lively(16, seed)
+def _hold_first_adoption(cluster: Cluster, index: int) -> Hold:
+    """Somebody else may get the seat meanwhile."""
     kept: list[int] = []
 
-    def first_adoption(_source: int, dest: int, message: Message) -> bool:
-        if isinstance(message, Adopt) and message.request.index == 3 and not kept:
+    def test(_source: int, dest: int, message: Message) -> bool:
+        if isinstance(message, Adopt) and message.request.index == index and not kept:
             kept.append(dest)
             return True
         return False
 
-    late = cluster.hold(first_adoption)
+    return cluster.hold(test)
+
+
+@told_with_luck
+def test_race_4_the_first_of_two_adopters_gets_the_seat_and_the_other_is_idle_again(seed: int) -> None:
+    cluster = lively(16, seed)
+    late = _hold_first_adoption(cluster, 3)
     cluster.submit(1, seed % 16, max_demand=4)
     play(cluster)
     demand(cluster, 1, 3)
@@ -290,13 +296,44 @@ def test_race_4_the_first_of_two_adopters_gets_the_seat_and_the_other_is_idle_ag
     demand(cluster, 1, 4)
     play(cluster)
     needs(only(late, Adopt))
+    ((_, loser, _),) = late.messages
     winner = places(cluster, 1)[3]
     rejections = watch(cluster, Rejected)
     late.release()
     rest(cluster)
     assert places(cluster, 1)[3] == winner
-    assert [dest for _, dest, _ in rejections] == kept
-    assert is_idle(cluster, kept[0])
+    assert [dest for _, dest, _ in rejections] == [loser]
+    assert is_idle(cluster, loser)
+
+
+@told_with_luck
+def test_race_4_the_second_adopter_of_a_seat_sends_the_children_away_that_it_has_taken_in(seed: int) -> None:
+    cluster = lively(16, seed, reuse=Reuse.NONE)
+    late_parent, late_child = _hold_first_adoption(cluster, 1), _hold_first_adoption(cluster, 3)
+    cluster.submit(1, seed % 16, max_demand=4)
+    play(cluster)
+    demand(cluster, 1, 1)
+    play(cluster)
+    demand(cluster, 1, 4)
+    play(cluster)
+    needs(only(late_parent, Adopt) and only(late_child, Adopt))
+    ((_, loser, _),), ((_, child, message),) = late_parent.messages, late_child.messages
+    needs(message.request.path[-1] == loser)
+    winners = places(cluster, 1)
+    needs(set(winners) == {0, 1, 2, 3})
+    late_rejection = hold_kind(cluster, Rejected, dest=loser)
+    late_parent.release()
+    play(cluster)
+    late_child.release()
+    play(cluster)
+    assert active(cluster, child).accepted_epoch is not None
+    rejections = watch(cluster, Rejected)
+    late_rejection.release()
+    rest(cluster)
+    assert [(source, dest) for source, dest, _ in rejections if source == loser] == [(loser, child)]
+    assert is_idle(cluster, loser)
+    assert is_idle(cluster, child)
+    assert places(cluster, 1) == winners
 
 
 # --- 5: matched as idle, but busy -------------------------------------------------------------------
@@ -558,6 +595,38 @@ def test_a_child_whose_parent_to_be_declines_is_sent_away(seed: int) -> None:
     late_epochs.release()
     rest(cluster)
     assert set(places(cluster, 1)) == {0}
+
+
+@told_with_luck
+def test_a_child_of_somebody_who_has_left_is_sent_away_when_the_token_under_way_there_comes_back(
+    seed: int,
+) -> None:
+    """As long as it is under way, it might make the child's parent of that PE again."""
+    cluster = lively(16, seed, reuse=Reuse.NONE)
+    late_child = _hold_first_adoption(cluster, 3)
+    cluster.submit(1, seed % 16, max_demand=4)
+    play(cluster)
+    needs(only(late_child, Adopt))
+    ((_, child, message),) = late_child.messages
+    parent = message.request.path[-1]
+    demand(cluster, 1, 1)
+    play(cluster)
+    late_token, late_grants = hold_kind(cluster, TokenReturned, dest=parent), hold_kind(cluster, Grant)
+    cluster.submit(2, (seed + 5) % 16)
+    play(cluster)
+    cluster.interrupt(2)
+    late_grants.release()
+    play(cluster)
+    demand(cluster, 1, 4)
+    play(cluster)
+    needs(only(late_token, TokenReturned) and only(late_child, Adopt))
+    late_child.release()
+    play(cluster)
+    assert cluster.pes[parent].workers.early_count == 1
+    rejections = watch(cluster, Rejected)
+    late_token.release()
+    rest(cluster)
+    assert [(source, dest) for source, dest, _ in rejections] == [(parent, child)]
 
 
 @told_with_luck

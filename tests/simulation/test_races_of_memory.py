@@ -30,9 +30,12 @@ from mallob_py.protocol.messages import (
     Accepted,
     Adopt,
     Denied,
+    Grant,
+    Offer,
     Query,
     Release,
     Remember,
+    TokenReturned,
     TreeMessage,
 )
 from mallob_py.simulation.cluster import Cluster, Hold
@@ -94,6 +97,45 @@ def test_race_7_a_query_that_meets_a_busy_pe_is_denied(seed: int) -> None:
     assert [source for source, _, _ in denials] == [rank]
     assert places(cluster, 1)[3] != rank
     assert (rank, number) in suspended(cluster, 1)
+
+
+@told_with_luck
+def test_race_7_a_query_for_a_worker_that_is_not_wanted_any_more_is_denied(seed: int) -> None:
+    cluster, rank, number, _ = _shrunk_by_one(seed)
+    late = hold_kind(cluster, Query, dest=rank)
+    demand(cluster, 1, 4)
+    play(cluster)
+    needs(only(late, Query))
+    demand(cluster, 1, 3)
+    play(cluster)
+    needs(only(late, Query))
+    denials, offers = watch(cluster, Denied), watch(cluster, Offer)
+    late.release()
+    rest(cluster)
+    assert [source for source, _, _ in denials] == [rank]
+    assert not offers
+    assert suspended(cluster, 1) == [(rank, number)]
+
+
+@told_with_luck
+def test_race_7_a_pe_that_has_denied_a_query_does_not_wait_for_another_one(seed: int) -> None:
+    """It denies since its token is under way, to a request that is void; then it is free for all."""
+    cluster, rank, _, _ = _shrunk_by_one(seed, reuse_patience_s=1000.0)
+    late_token, late_grants = hold_kind(cluster, TokenReturned, dest=rank), hold_kind(cluster, Grant)
+    cluster.submit(2, (seed + 5) % 16)
+    play(cluster)
+    cluster.interrupt(2)
+    late_grants.release()
+    play(cluster)
+    denials = watch(cluster, Denied)
+    demand(cluster, 1, 4)
+    play(cluster)
+    needs(only(late_token, TokenReturned))
+    assert [source for source, _, _ in denials] == [rank]
+    late_token.release()
+    play(cluster)
+    assert not cluster.pes[rank].workers.is_holding
+    rest(cluster)
 
 
 # --- 8: memory on the move ----------------------------------------------------------------------------
@@ -192,6 +234,20 @@ def test_race_8_a_pe_that_waits_for_a_seat_which_somebody_else_has_taken_is_rele
     assert [dest for _, dest, _ in releases] == [past]
     assert is_idle(cluster, past)
     assert set(places(cluster, 1)) == {0, 1, 2, 3}
+
+
+@told_with_luck
+def test_race_8_a_pe_whose_suspended_worker_nobody_asks_for_waits_for_a_bounded_time(seed: int) -> None:
+    cluster, rank, _, _ = _shrunk_by_one(seed)
+    late = hold_kind(cluster, Query, dest=rank)
+    demand(cluster, 1, 4)
+    cluster.run(until_s=cluster.now + 0.5 * cluster.config.reuse_patience_s)
+    needs(cluster.pes[rank].workers.is_holding)
+    play(cluster)
+    needs(only(late, Query))
+    assert not cluster.pes[rank].workers.is_holding
+    late.release()
+    rest(cluster)
 
 
 # --- 10: messages to those who have left -----------------------------------------------------------------

@@ -1,0 +1,191 @@
+"""Rules by which requests and idle PEs find each other: prefix sums, the routing tree, random walks."""
+
+from __future__ import annotations
+
+from mutations.mutation import Mutation
+
+_MATCHING = "mallob_py/protocol/matching.py"
+_WORKERS = "mallob_py/protocol/local_workers.py"
+_ROUTING = "mallob_py/protocol/routing_tree.py"
+_WALK = "mallob_py/protocol/random_walk.py"
+
+FINDING = (
+    # --- matching -----------------------------------------------------------------------------
+    Mutation(
+        "a PE whose token is granted does not offer it again",
+        _MATCHING,
+        "        offered = idle and not self.token_granted\n",
+        "        offered = idle\n",
+        "test_a_granted_token_is_not_offered_twice",
+    ),
+    Mutation(
+        "a request number that nobody claims is declared void",
+        _MATCHING,
+        "            self._out.send(number % self._out.size, VoidRequest(number))\n",
+        "            pass\n",
+        "test_a_request_withdrawn_while_its_grant_is_under_way_is_declared_void_and_the_tokens_come_back",
+    ),
+    Mutation(
+        "a token number that nobody claims is declared void",
+        _MATCHING,
+        "            self._out.send(number % self._out.size, VoidToken(number))\n",
+        "            pass\n",
+        "test_a_pe_that_has_found_work_declares_its_token_void_and_the_request_goes_on_to_the_next",
+    ),
+    Mutation(
+        "a token without a request is returned",
+        _MATCHING,
+        "            self._out.send(token_rank, TokenReturned())\n",
+        "            pass\n",
+        "test_a_request_withdrawn_while_its_grant_is_under_way_is_declared_void_and_the_tokens_come_back",
+    ),
+    Mutation(
+        "the numbers below a request without a token are declared void",
+        _MATCHING,
+        "                self._void_from(request, position)\n",
+        "                pass\n",
+        "test_race_14_a_demand_that_changes_all_the_time_ends_in_a_tree_of_the_last_demand",
+    ),
+    Mutation(
+        "a request without a token takes part again or goes back to its parent",
+        _MATCHING,
+        "            self.carry(request)\n            for position",
+        "            for position",
+        "test_a_pe_that_has_found_work_declares_its_token_void_and_the_request_goes_on_to_the_next",
+    ),
+    Mutation(
+        "a carried request of a past epoch goes back to its parent",
+        _WORKERS,
+        "return request.epoch < self._epoch()",
+        "return False",
+        "test_a_request_without_a_taker_goes_back_to_its_parent_in_the_next_epoch",
+    ),
+    # --- the routing tree ---------------------------------------------------------------------
+    Mutation(
+        "a request that goes down takes one from the count of that subtree",
+        _ROUTING,
+        "            self._left -= 1\n",
+        "            pass\n",
+        "test_two_requests_from_one_place_go_down_to_two_idle_pes",
+    ),
+    Mutation(
+        "whoever gets a request from above has been counted as one idle PE less",
+        _ROUTING,
+        "                self._advertised -= 1\n",
+        "",
+        "test_a_request_turns_at_the_first_subtree_with_an_idle_pe",
+    ),
+    Mutation(
+        "a request that climbs takes the news of idle PEs with it",
+        _ROUTING,
+        "Climb(number, self._news(), request)",
+        "Climb(number, 0, request)",
+        "test_a_request_asked_where_pes_have_become_busy_tells_the_root_of_them",
+    ),
+    Mutation(
+        "a request goes down to an idle PE before it climbs",
+        _ROUTING,
+        "        elif self._right > 0:\n",
+        "        elif self._right > 0 and self._place.parent is None:\n",
+        "test_a_request_turns_at_the_first_subtree_with_an_idle_pe",
+    ),
+    Mutation(
+        "a PE that is promised to a request is not idle for another one",
+        _ROUTING,
+        "self._is_idle = idle and not self.token_granted",
+        "self._is_idle = idle",
+        "test_a_pe_that_is_promised_to_a_request_is_not_idle_for_another_one",
+    ),
+    Mutation(
+        "a withdrawn request leaves the queue at the root",
+        _ROUTING,
+        "            self._out.send(self._root, Withdrawn(number))\n",
+        "            pass\n",
+        "test_a_waiting_request_that_is_withdrawn_leaves_the_root",
+    ),
+    Mutation(
+        "a request withdrawn on its way leaves the queue as soon as it waits",
+        _ROUTING,
+        "                    self._out.send(source, Withdrawn(message.number))\n",
+        "                    pass\n",
+        "test_a_request_withdrawn_on_its_way_up_is_dropped_as_soon_as_it_waits",
+    ),
+    Mutation(
+        "asking anew withdraws the former request",
+        _ROUTING,
+        "        self.withdraw(request.job, request.index)\n        self._asks",
+        "        self._asks",
+        "test_a_late_withdrawal_does_not_hit_the_request_that_came_after",
+    ),
+    Mutation(
+        "a waiting request goes back to its parent in the next epoch",
+        _ROUTING,
+        "for key, request in self._waiting.items() if self._is_outdated(request)]",
+        "for key, request in self._waiting.items() if False]",
+        "test_a_waiting_request_goes_back_to_its_parent_when_it_is_outdated",
+    ),
+    Mutation(
+        "an outdated request does not begin to wait",
+        _ROUTING,
+        "        elif self._is_outdated(request):\n",
+        "        elif False:\n",
+        "test_a_request_that_is_outdated_when_it_comes_to_the_root_does_not_begin_to_wait",
+    ),
+    Mutation(
+        "a correction that waits for the least delay is sent when it is over",
+        _ROUTING,
+        "        return self._may_send_from\n",
+        "        return math.inf\n",
+        "test_changes_of_idle_counts_within_the_delay_are_gathered_into_one_message",
+    ),
+    # --- random walks ---------------------------------------------------------------------------
+    Mutation(
+        "a walk does not end at a PE whose token is granted",
+        _WALK,
+        "        if self._is_idle and not self.token_granted:\n",
+        "        if self._is_idle:\n",
+        "test_a_pe_that_was_granted_a_match_behind_is_no_end_of_a_walk",
+    ),
+    Mutation(
+        "a PE at which a walk has ended is not idle for the matcher behind",
+        _WALK,
+        "            self._behind.offer_token(False)\n",
+        "",
+        "test_a_pe_at_which_a_walk_has_ended_is_not_idle_for_the_matcher_behind",
+    ),
+    Mutation(
+        "a walk of an outdated request ends",
+        _WALK,
+        "        elif self._is_outdated(request):\n            self._on_outdated(request)\n        elif walk",
+        "        elif walk",
+        "test_a_walk_without_limit_goes_on_while_nobody_is_idle_and_ends_when_its_request_is_outdated",
+    ),
+    Mutation(
+        "a withdrawn request that comes home is dropped",
+        _WALK,
+        "        self._away.pop((job, subtree), None)\n",
+        "",
+        "test_a_withdrawn_request_ends_its_walk_at_home",
+    ),
+    Mutation(
+        "a request that was asked anew while it was away is dropped when it comes home",
+        _WALK,
+        "if known is None or (known.epoch, known.asked_s) != (request.epoch, request.asked_s):",
+        "if known is None:",
+        "test_of_two_walks_for_the_same_worker_only_the_wanted_one_goes_on",
+    ),
+    Mutation(
+        "a walk without limit is followed by another one",
+        _WALK,
+        "        elif self._is_endless:\n",
+        "        elif False:\n",
+        "test_a_walk_without_limit_goes_on_while_nobody_is_idle_and_ends_when_its_request_is_outdated",
+    ),
+    Mutation(
+        "a request whose walk has ended is handed to the matcher behind",
+        _WALK,
+        "            self._behind.ask(msgspec.structs.replace(request, hops=request.hops + 1))\n",
+        "            self._on_outdated(request)\n",
+        "test_a_walk_of_h_hops_visits_h_pes_and_goes_home",
+    ),
+)

@@ -1,0 +1,128 @@
+"""The seats of one parent, without any cluster: what it asks for, whom it queries, what it takes back."""
+
+from __future__ import annotations
+
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.effects import Send
+from mallob_py.protocol.job_tree import Seats
+from mallob_py.protocol.messages import AnyMessage, Blob, Described, Offer, PastWorker, Query, Request
+from mallob_py.protocol.outbox import Outbox
+
+JOB, RANK, CONTEXT = 1, 3, 7
+
+
+class Asked:
+    """A matcher that finds nobody."""
+
+    def __init__(self) -> None:
+        self.requests: dict[tuple[int, int], Request] = {}
+
+    def ask(self, request: Request) -> None:
+        self.requests[request.job, request.subtree] = request
+
+    def is_asking(self, job: int, subtree: int) -> bool:
+        return (job, subtree) in self.requests
+
+    def withdraw(self, job: int, subtree: int) -> None:
+        self.requests.pop((job, subtree), None)
+
+    def counts(self) -> dict[int, int]:
+        """How many workers are asked for, by the uppermost."""
+        return {request.subtree: request.count for request in self.requests.values()}
+
+
+class Parent:
+    """The seats of a root."""
+
+    def __init__(self) -> None:
+        self.out = Outbox(RANK, 16)
+        self.asked = Asked()
+        self.seats = Seats(self.out, Config(), self.asked, JOB, (RANK,), CONTEXT, (1, 2))
+
+    def sent(self) -> list[tuple[int, AnyMessage]]:
+        """Messages since the last call, with their destinations."""
+        effects, self.out.effects = self.out.effects, []
+        return [(effect.dest, effect.message) for effect in effects if isinstance(effect, Send)]
+
+    def queried(self) -> list[int]:
+        return [dest for dest, message in self.sent() if isinstance(message, Query)]
+
+
+def offer(index: int, epoch: int) -> Offer:
+    return Offer(JOB, index, 0, epoch, 0.0, True)
+
+
+def test_a_parent_asks_for_all_below_it_with_one_request_per_seat() -> None:
+    parent = Parent()
+    parent.seats.fit(7, 1, 0.0)
+    assert parent.asked.counts() == {1: 3, 2: 3}
+
+
+def test_an_unmatched_request_is_renewed_when_the_volume_changes() -> None:
+    parent = Parent()
+    parent.seats.fit(2, 1, 0.0)
+    assert parent.asked.counts() == {1: 1}
+    parent.seats.fit(5, 2, 0.0)
+    assert parent.asked.counts() == {1: 3, 2: 1}
+    assert {request.epoch for request in parent.asked.requests.values()} == {2}
+
+
+def test_a_seat_that_is_not_wanted_any_more_takes_its_request_back() -> None:
+    parent = Parent()
+    parent.seats.fit(3, 1, 0.0)
+    parent.seats.fit(2, 2, 0.0)
+    assert parent.asked.counts() == {1: 1}
+
+
+def test_a_parent_that_leaves_takes_all_its_requests_back() -> None:
+    parent = Parent()
+    parent.seats.fit(3, 1, 0.0)
+    parent.seats.close()
+    assert not parent.asked.requests
+
+
+def test_a_seat_that_somebody_else_takes_needs_its_request_no_more() -> None:
+    """Another request for it was fulfilled."""
+    parent = Parent()
+    parent.seats.fit(3, 1, 0.0)
+    assert parent.seats.receive_offer(9, offer(1, 1), 3, 1)
+    assert parent.asked.counts() == {2: 1}
+
+
+def test_a_request_that_has_failed_is_asked_anew() -> None:
+    parent = Parent()
+    parent.seats.fit(2, 1, 0.0)
+    parent.asked.requests.clear()
+    parent.seats.receive_failed(1, 2, 2, 0.0)
+    assert parent.asked.counts() == {1: 1}
+    assert parent.asked.requests[JOB, 1].epoch == 2
+
+
+def test_past_workers_are_queried_one_after_the_other_and_then_anybody_is_asked_for() -> None:
+    parent = Parent()
+    parent.seats.past.add([PastWorker(1, 8, 1), PastWorker(1, 9, 2)])
+    parent.seats.fit(2, 3, 0.0)
+    assert parent.queried() == [9]
+    parent.seats.receive_denied(9, 1, 2, 3)
+    assert parent.queried() == [8]
+    assert not parent.asked.requests
+    parent.seats.receive_denied(8, 1, 2, 3)
+    assert parent.asked.counts() == {1: 1}
+
+
+def test_a_denial_of_somebody_who_is_not_asked_any_more_changes_nothing() -> None:
+    parent = Parent()
+    parent.seats.past.add([PastWorker(1, 8, 1), PastWorker(1, 9, 2)])
+    parent.seats.fit(2, 3, 0.0)
+    parent.seats.receive_denied(5, 1, 2, 3)
+    assert parent.queried() == [9]
+
+
+def test_a_description_that_comes_late_is_passed_on_to_the_children() -> None:
+    parent = Parent()
+    parent.seats.fit(3, 1, 0.0)
+    parent.seats.receive_offer(9, offer(1, 1), 3, 1)
+    parent.sent()
+    blob = Blob("job1", 10)
+    parent.seats.describe(blob)
+    assert parent.sent() == [(9, Described(JOB, 0, blob))]
