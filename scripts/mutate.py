@@ -143,7 +143,9 @@ class Judge:
         self._place_of = test_places(self._unchanged)
 
     def check_unchanged(self, mutations: list[Mutation]) -> None:
-        """A test that fails anyway would notice everything."""
+        """A test that fails anyway would notice everything; and the list must fit the sources."""
+        for mutation in mutations:
+            apply(mutation, (self._unchanged / mutation.file).read_text())
         place = self._runner.run(self._unchanged, "-c", "import mallob_py; print(mallob_py.__file__)")
         assert place is not None
         assert Path(place.stdout.strip()).is_relative_to(self._unchanged), f"not the copy: {place.stdout}"

@@ -177,8 +177,8 @@ FINDING = (
     Mutation(
         "a walk without limit is followed by another one",
         _WALK,
-        "        elif self._is_endless:\n",
-        "        elif False:\n",
+        "        if self._is_endless:\n",
+        "        if False:\n",
         "test_a_walk_without_limit_goes_on_while_nobody_is_idle_and_ends_when_its_request_is_outdated",
     ),
     Mutation(
