@@ -1,0 +1,82 @@
+"""What an LRAT proof must satisfy, said again: slowly, after the definition, for the tests only.
+
+Shares nothing with the checker but the form of a step, (id, literals, hints), hints None for a deletion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+
+RawStep = tuple[int, list[int], list[int] | None]
+
+
+def accepts(formula: Sequence[Sequence[int]], steps: Iterable[RawStep]) -> bool:
+    """Whether all steps up to the first empty clause are right, and there is one."""
+    active = {number: set(clause) for number, clause in enumerate(formula, 1)}
+    largest = len(formula)
+    for id_, literals, hints in steps:
+        if hints is None:
+            for deleted in literals:
+                if deleted not in active:
+                    return False
+                del active[deleted]
+            continue
+        if id_ <= largest or not _follows(active, literals, hints):
+            return False
+        if not literals:
+            return True
+        active[id_] = set(literals)
+        largest = id_
+    return False
+
+
+def _follows(active: dict[int, set[int]], literals: list[int], hints: list[int]) -> bool:
+    """RUP, else RAT upon the first literal."""
+    first_group = next((at for at, hint in enumerate(hints) if hint < 0), len(hints))
+    true = {-literal for literal in literals}
+    outcome = _unit_steps(active, true, hints[:first_group])
+    if outcome != "open":
+        return outcome == "contradiction"
+    if not literals:
+        return False
+    pivot = literals[0]
+    groups: dict[int, list[int]] = {}
+    for hint in hints[first_group:]:
+        if hint < 0:
+            current = groups.setdefault(-hint, [])
+        else:
+            current.append(hint)
+    for id_, clause in active.items():
+        others = clause - {-pivot}
+        if -pivot not in clause or others & true:
+            continue
+        if id_ not in groups:
+            return False
+        if _unit_steps(active, true | {-x for x in others}, groups[id_]) != "contradiction":
+            return False
+    return True
+
+
+def _unit_steps(active: dict[int, set[int]], true: set[int], hints: list[int]) -> str:
+    """'contradiction', 'open' (all hints were followed) or 'wrong'; extends `true`."""
+    for hint in hints:
+        if hint not in active:
+            return "wrong"
+        rest = {x for x in active[hint] if -x not in true}
+        if len(rest) > 1:
+            return "wrong"
+        if not rest:
+            return "contradiction"
+        true |= rest
+    return "open"
+
+
+def is_satisfiable(formula: Sequence[Sequence[int]]) -> bool:
+    """By trying everything."""
+    variables = sorted({abs(literal) for clause in formula for literal in clause})
+    for values in product((False, True), repeat=len(variables)):
+        true = {v if value else -v for v, value in zip(variables, values, strict=True)}
+        if all(true & set(clause) for clause in formula):
+            return True
+    return False
