@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lrat_reference import is_satisfiable
+from proof_reference import is_satisfiable
 
 from mallob_py.app import JobInput, Payload
 from mallob_sat.app import SatApplication, solve_with_proof
 from mallob_sat.formula import Formula
 from mallob_sat.portfolio import Strategy
 from mallob_sat.proofs.request import ProofRequest
+
+#: where proofs reach the disk at once, hundreds of them
+_MEMORY = "/dev/shm"
 
 
 def dimacs(clauses: Sequence[Sequence[int]]) -> str:
@@ -37,7 +41,7 @@ def prove(clauses: Sequence[Sequence[int]], proof: Path, strategy: Strategy, for
 
 
 def cadical_proof(clauses: Sequence[Sequence[int]], engine: str = "cadical195", form: str = "lrat") -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=_MEMORY if os.path.isdir(_MEMORY) else None) as folder:
         proof = Path(folder) / "proof"
         assert prove(clauses, proof, Strategy(engine), form) == 20
         return proof.read_bytes()

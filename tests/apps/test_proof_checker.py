@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import lrat_reference
+import proof_reference
 import pytest
-from lrat_reference import RawStep
+from proof_reference import RawStep
 from proving import cadical_proof, dimacs, unsatisfiable_formula
 
 from mallob_sat.generate import pigeonhole
@@ -251,11 +251,11 @@ def test_damaged_proofs_are_verified_only_if_the_reference_agrees(engine: str) -
     refused: Counter[str] = Counter()
     for formula in formulas:
         steps = parsed(cadical_proof(formula, engine))
-        assert lrat_reference.accepts(formula, steps)
+        assert proof_reference.accepts(formula, steps)
         for name, damage in DAMAGES.items():
             for _ in range(25):
                 damaged = damage(rng, steps)
-                expected = lrat_reference.accepts(formula, damaged)
+                expected = proof_reference.accepts(formula, damaged)
                 assert is_verified(formula, text(damaged)) == expected, text(damaged)
                 assert is_verified(formula, binary(damaged)) == expected, text(damaged)
                 refused[name] += not expected
@@ -269,7 +269,7 @@ def minimal(formula: list[list[int]]) -> list[list[int]]:
     kept = list(formula)
     for clause in formula:
         rest = [other for other in kept if other is not clause]
-        if not lrat_reference.is_satisfiable(rest):
+        if not proof_reference.is_satisfiable(rest):
             kept = rest
     return kept
 
@@ -295,8 +295,8 @@ def test_a_proof_never_verifies_a_satisfiable_formula() -> None:
             else:
                 rng.shuffle(other)
             verified = is_verified(other, text(steps))
-            assert verified == lrat_reference.accepts(other, steps)
-            if lrat_reference.is_satisfiable(other):
+            assert verified == proof_reference.accepts(other, steps)
+            if proof_reference.is_satisfiable(other):
                 satisfiable += 1
                 assert not verified
     assert satisfiable > 100

@@ -5,12 +5,13 @@ gets the next one, and so does each that it derives, which it may do as soon as 
 clause (one with a single literal) or one with a literal twice. So the numbers would drift from
 those in the file. What happens here instead:
 
-1. Literals that stand twice are left out. In place of a unit clause or of a tautology a tautology
-   is given, which takes the number and does nothing. Now nothing can be derived, and n clauses have
-   the numbers 1 to n.
-2. The unit clauses follow. What CaDiCaL derives meanwhile is in its proof so far; the numbers that
-   are missing there are those of the unit clauses. For each the proof gets a line `ID LITERAL 0 K 0`:
-   it follows from the file's clause K.
+1. Clauses with one literal or one literal twice are held back, and so are tautologies. In their
+   place a tautology is given, which takes the number and does nothing. Now nothing can be derived,
+   and n clauses have the numbers 1 to n.
+2. What was held back follows, without what stood twice, unit clauses last. What CaDiCaL derives
+   meanwhile is in its proof so far; the numbers that are missing there are those of the late clauses.
+   For each the proof gets a line `ID CLAUSE 0 K 0`: it follows from the file's clause K. (A checker
+   need not understand that two equal literals are one; this line needs no such insight.)
 3. All that CaDiCaL derives from here on goes into the proof as it is.
 
 DRAT names no clauses, so there everything is given as it stands. A proof passes a `Scribe` on its
@@ -30,6 +31,9 @@ from numpy.typing import NDArray
 from mallob_sat.formula import Formula
 from mallob_sat.proofs.scribe import Scribe
 from mallob_sat.solvers import Solver
+
+#: a clause of the file by its number there, each literal once
+NumberedClause = tuple[int, list[int]]
 
 
 class ProofFormat(Enum):
@@ -86,16 +90,17 @@ class ProofOfSolver:
 
     def _add_numbered(self, formula: Formula) -> None:
         self._solver.declare_variables(formula.n_vars)
-        units = self._add_long_clauses(formula)
+        late = self._add_in_order(formula)
         if any(_is_addition(line) for line in self._lines()):
             raise RuntimeError("CaDiCaL derived a clause before it had a unit clause: no proof is possible")
-        for _, literal in units:
-            self._solver.add_clause([literal])
-        self._send(number_units(self._lines(), units, formula.n_clauses + 1))
+        for _, clause in late:
+            self._solver.add_clause(clause)
+        self._send(number_late_clauses(self._lines(), late, formula.n_clauses + 1))
 
-    def _add_long_clauses(self, formula: Formula) -> list[tuple[int, int]]:
-        """All clauses but the unit clauses; these with their numbers (number, literal)."""
-        units: list[tuple[int, int]] = []
+    def _add_in_order(self, formula: Formula) -> list[NumberedClause]:
+        """All clauses but those that are held back; these as they shall follow."""
+        repeating: list[NumberedClause] = []
+        units: list[NumberedClause] = []
         starts, ends = formula.bounds()
         special = _special(formula, starts, ends)
         view = np.ascontiguousarray(formula.literals).data
@@ -105,15 +110,13 @@ class ProofOfSolver:
             if not is_special:
                 add(view[start:end])
                 continue
-            clause = dict.fromkeys(view[start:end].tolist())
-            first = next(iter(clause))
+            clause = list(dict.fromkeys(view[start:end].tolist()))
+            add([clause[0], -clause[0]])
             if len(clause) == 1:
-                units.append((number, first))
-            if len(clause) == 1 or any(-literal in clause for literal in clause):
-                add([first, -first])
-            else:
-                add(list(clause))
-        return units
+                units.append((number, clause))
+            elif len({abs(literal) for literal in clause}) == len(clause):
+                repeating.append((number, clause))
+        return repeating + units
 
     def _lines(self) -> Iterator[str]:
         """What CaDiCaL has written so far; it writes whole lines."""
@@ -125,32 +128,32 @@ class ProofOfSolver:
         self._scribe.write(lines)
 
 
-def number_units(lines: Iterable[str], units: list[tuple[int, int]], next_id: int) -> Iterator[str]:
-    """CaDiCaL's additions with those for the unit clauses (number, literal) between them.
+def number_late_clauses(lines: Iterable[str], late: list[NumberedClause], next_id: int) -> Iterator[str]:
+    """CaDiCaL's additions with those for the late clauses between them.
 
     Ends with the empty clause. Deletions are left out: they concern the tautologies, which in
     the file are other clauses, and little else. Raises RuntimeError if the numbers do not fit.
     """
     used = 0
 
-    def units_before(id_: int) -> Iterator[str]:
+    def late_before(id_: int) -> Iterator[str]:
         nonlocal next_id, used
         for taken in range(next_id, id_):
-            if used == len(units):
+            if used == len(late):
                 raise RuntimeError("the numbers in CaDiCaL's proof are not understood: no proof is possible")
-            number, literal = units[used]
-            yield f"{taken} {literal} 0 {number} 0\n"
+            number, clause = late[used]
+            yield f"{taken} {' '.join(map(str, clause))} 0 {number} 0\n"
             used += 1
         next_id = id_
 
     for line in filter(_is_addition, lines):
         words = line.split()
-        yield from units_before(int(words[0]))
+        yield from late_before(int(words[0]))
         yield line
         next_id += 1
         if words[1] == "0":
             return
-    yield from units_before(next_id + len(units) - used)
+    yield from late_before(next_id + len(late) - used)
 
 
 def _is_addition(line: str) -> bool:
