@@ -81,6 +81,7 @@ def test_a_right_proof_is_verified(formula: list[list[int]], proof: str) -> None
         ("5 -9 1 0 0\n6 9 0 0\n", "line 2: the hints lead to no contradiction"),
         ("5 -9 1 0 0\n6 -9 2 0 0\n7 9 -1 0 -5 0\n", "none are for clause 6 with -9"),
         ("5 -9 1 0 0\n6 9 0 -5 4 0\n", "hint 4 has more than one literal left"),
+        ("5 -9 1 0 0\n6 9 0 -5 5 0\n", "the hints for clause 5 lead to no contradiction"),
         ("5 -9 1 0 0\n6 9 0 -5 0\n", "the hints for clause 5 lead to no contradiction"),
         ("5 1 0 1 2", "line 1: does not end with 0"),
         ("5 1 0", "line 1: no list of hints"),
@@ -98,10 +99,11 @@ def test_a_wrong_step_is_named_with_its_reason(proof: str, complaint: str) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_a_clause_that_only_some_models_satisfy_is_no_rat() -> None:
-    """Clause 1 resolved upon 1 gives (2 3), which nothing shows."""
-    assert not is_verified([[-1, 2], [1, 3]], "3 1 0 0\n")
-    assert not is_verified([[-1, 2], [1, 3]], "3 1 0 -1 0\n")
+@pytest.mark.parametrize("hints", ["", "-1", "-1 1", "-1 2", "-9"])
+def test_a_clause_that_only_some_models_satisfy_is_no_rat(hints: str) -> None:
+    """Clause 1 resolved upon 1 gives (2), which nothing shows; clause 1 itself least of all."""
+    with pytest.raises(Refuted, match=r"line 1: .*(no contradiction|one literal left|names no clause)"):
+        check([[-1, 2], [1, 3, 4]], f"3 1 0 {hints} 0\n")
 
 
 # --- binary ---------------------------------------------------------------------------------
