@@ -12,6 +12,7 @@ each variable 1..n_vars once, in order.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -76,9 +77,20 @@ class Solver:
         self._engine = ENGINES[engine]
         self._family = self._engine.family
         self._handle = self._function("new")()
+        self._proof: tuple[Any, Any] | None = None
         self._n_vars = 0
         self._has_model = False
         self._assumptions: list[int] = []
+
+    @staticmethod
+    def has_budget(engine: str) -> bool:
+        """Whether `solve_for` can stop it."""
+        return ENGINES[engine].family not in (Family.KISSAT, Family.LINGELING)
+
+    @staticmethod
+    def has_binary_proof(engine: str) -> bool:
+        """Whether its proofs are binary; else they are text."""
+        return ENGINES[engine].family is Family.CADICAL
 
     def _function(self, name: str) -> Callable[..., Any]:
         function: Callable[..., Any] = getattr(pysolvers, f"{self._engine.prefix}_{name}")
@@ -89,6 +101,22 @@ class Solver:
         if self._family is not Family.CADICAL:
             raise ValueError(f"{self._engine.prefix} has no options to set")
         self._function("set")(self._handle, name, value)
+
+    def write_proof(self, fd: int) -> None:
+        """Write all that is learned to this file (DRAT); to be done before the formula is added."""
+        file = os.fdopen(os.dup(fd), "wb", buffering=0)
+        self._proof = self._function("tracepr")(self._handle, file), file
+
+    def flush_proof(self) -> None:
+        """Let the proof's file hold all that has been learned so far."""
+        if self._proof is not None:
+            pysolvers.flushpr(self._proof[0])
+
+    def add_clauses(self, clauses: Sequence[Sequence[int]]) -> None:
+        """Add clauses to those of the formula, also between two calls of `solve_for`."""
+        add, handle = self._function("add_cl"), self._handle
+        for clause in clauses:
+            add(handle, clause)
 
     def add_formula(self, formula: Formula) -> None:
         """Add all clauses. The formula's assumptions are left to `solve`."""

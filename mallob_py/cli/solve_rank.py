@@ -60,6 +60,7 @@ class SolveDesk:
     def __init__(self, rank: Rank, options: SolveOptions, output: TextIO) -> None:
         self._rank = rank
         self._files = list(options.files)
+        self._configuration = options.configuration or {}
         self._single = len(options.files) == 1
         self._quiet = options.quiet
         self._output = output
@@ -115,7 +116,7 @@ class SolveDesk:
         file = self._files[0]
         self._tell(f"mallob-py: {file} on {self._rank.placement.describe()}")
         path = str(self._rank.transfer.path_of(str(self._job)))
-        self._rank.pool.read(self._job, wire.Read(_APPLICATION, (file,), None, {}, path, INLINE_BYTES_MAX))
+        self._rank.pool.read(self._job, wire.Read(_APPLICATION, (file,), None, self._configuration, path, INLINE_BYTES_MAX))
 
     def worker_event(self, event: events.WorkerEvent, now: float) -> None:
         match event:
@@ -151,7 +152,8 @@ class SolveDesk:
         elif ended.body is not None:
             body = wire.decode_result(ended.body)
             code, solution = body.code, body.solution
-            solver = wire.decode_fields(body.fields).get("solver", "?")
+            fields = wire.decode_fields(body.fields)
+            solver = fields.get("solver", "?")
             seconds = now - self._submitted_s
             self._tell(f"answered in {seconds:.2f} s by {solver}, at most {ended.stats.max_volume} workers")
         self._answer(code, solution)
