@@ -82,8 +82,8 @@ class Clauses:
     def lists(self) -> list[list[int]]:
         """One list of literals for each clause."""
         literals = self.literals.tolist()
-        ends = np.cumsum(self.lengths, dtype=np.int64).tolist()
-        return [literals[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+        starts, lengths = self._starts().tolist(), self.lengths.tolist()
+        return [literals[start : start + length] for start, length in zip(starts, lengths, strict=True)]
 
     def encode(self) -> bytes:
         parts = (self.lengths, self.glues, self.literals.astype("<i4"))
@@ -127,6 +127,11 @@ class KnownClauses:
         self._capacity = capacity
         self._young: set[int] = set()
         self._old: set[int] = set()
+
+    @property
+    def size(self) -> int:
+        """How many are remembered."""
+        return len(self._young) + len(self._old)
 
     def take_new(self, clauses: Clauses) -> Clauses:
         """Those that are not known yet; from now on they are."""

@@ -73,7 +73,7 @@ class Strategy:
 
 
 #: what the solvers can do: proofs to read from, and stops that cost little (slices cost maplecm up to 60 %)
-_TRADES = {
+TRADES = {
     "cadical195": Trade.BOTH_WAYS,
     "cadical153": Trade.BOTH_WAYS,
     "cadical300": Trade.BOTH_WAYS,
@@ -81,7 +81,6 @@ _TRADES = {
     "glucose4": Trade.BOTH_WAYS,
     "glucose42": Trade.BOTH_WAYS,
     "maplecm": Trade.GIVES,
-    "maplesat": Trade.GIVES,
 }
 
 
@@ -111,7 +110,7 @@ class Portfolio:
         """The strategy of the worker with this index (0 is the root)."""
         strategy = self._search_strategy(index)
         if self.shares:
-            return replace(strategy, trade=_TRADES.get(strategy.solver, Trade.NOTHING))
+            return replace(strategy, trade=TRADES.get(strategy.solver, Trade.NOTHING))
         return strategy
 
     def _search_strategy(self, index: int) -> Strategy:

@@ -43,7 +43,7 @@ _BEST = b"!"
 
 def literals_max(workers: int) -> int:
     """How many literals the clauses of so many workers may have together."""
-    return round(LITERALS_PER_WORKER * workers ** math.log2(_GROWTH))
+    return int(LITERALS_PER_WORKER * math.pow(_GROWTH, math.log2(workers)))
 
 
 class Sharing:

@@ -42,10 +42,10 @@ class FakeContext(WorkerContext):
         raise AssertionError("not expected")
 
     def send_to_parent(self, data: bytes) -> None:
-        raise AssertionError("not expected")
+        pass
 
     def send_to_children(self, data: bytes) -> None:
-        raise AssertionError("not expected")
+        pass
 
     def finish(self, result: Result) -> NoReturn:
         raise AssertionError("not expected")
