@@ -109,9 +109,12 @@ class Portfolio:
     def strategy(self, index: int) -> Strategy:
         """The strategy of the worker with this index (0 is the root)."""
         strategy = self._search_strategy(index)
-        if self.shares:
-            return replace(strategy, trade=TRADES.get(strategy.solver, Trade.NOTHING))
-        return strategy
+        if not self.shares:
+            return strategy
+        trade = TRADES.get(strategy.solver, Trade.NOTHING)
+        if trade is Trade.BOTH_WAYS and (index == 0 or ("stabilizeonly", 1) in strategy.options):
+            trade = Trade.GIVES  # stops ruin long stable phases, and the first solver is often alone
+        return replace(strategy, trade=trade)
 
     def _search_strategy(self, index: int) -> Strategy:
         if self.solvers:
