@@ -160,6 +160,10 @@ class WorkerContext(ABC):
         """
 
     @abstractmethod
+    def fileno(self) -> int:
+        """Readable when there may be news: for `select` beside descriptors of one's own. Poll first."""
+
+    @abstractmethod
     def park(self) -> NoReturn:
         """Stay in the job tree without computing until the job ends.
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 from mallob_py.app import InputError
@@ -39,9 +40,18 @@ SOLVER_NAMES = (
     "minisat-gh",
 )
 _CADICALS = frozenset(name for name in SOLVER_NAMES if name.startswith("cadical"))
-_KNOWN_KEYS = ("solvers", "seed", "content-mode", "proof", "proof-format")
+_KNOWN_KEYS = ("solvers", "seed", "sharing", "content-mode", "proof", "proof-format")
 _CONTENT_MODES = ("text", "raw")
 _FIELD = "configuration"
+
+
+class Trade(Enum):
+    """Whether a solver passes on what it learns, and takes what others learn."""
+
+    NOTHING = 0
+    #: it is never stopped, hence cannot take anything
+    GIVES = 1
+    BOTH_WAYS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,7 @@ class Strategy:
     options: tuple[tuple[str, int], ...] = ()
     phase_seed: int | None = None
     renaming_seed: int | None = None
+    trade: Trade = Trade.NOTHING
 
     @property
     def title(self) -> str:
@@ -64,12 +75,25 @@ class Strategy:
         return self.solver + (f"({','.join(details)})" if details else "")
 
 
+#: what the solvers can do: proofs to read from, and stops that cost little (slices cost maplecm up to 60 %)
+TRADES = {
+    "cadical195": Trade.BOTH_WAYS,
+    "cadical153": Trade.BOTH_WAYS,
+    "cadical300": Trade.BOTH_WAYS,
+    "glucose3": Trade.BOTH_WAYS,
+    "glucose4": Trade.BOTH_WAYS,
+    "glucose42": Trade.BOTH_WAYS,
+    "maplecm": Trade.GIVES,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Portfolio:
     """The strategies of one job: named solvers in turn, or the default table if none are named."""
 
     solvers: tuple[str, ...] = ()
     seed: int = 0
+    shares: bool = True
     #: where a proof is wanted: solvers that write one
     provers: tuple[str, ...] = ()
 
@@ -82,17 +106,29 @@ class Portfolio:
         mode = configuration.get("content-mode", "text")
         if mode not in _CONTENT_MODES:
             raise InputError(f"content-mode is {mode!r}; known are {', '.join(_CONTENT_MODES)}", _FIELD)
-        return cls(_solvers(configuration), _seed(configuration))
+        shares = configuration.get("sharing", True)
+        if type(shares) is not bool:
+            raise InputError(f"sharing is {shares!r:.40}; it must be true or false", _FIELD)
+        return cls(_solvers(configuration), _seed(configuration), shares)
 
     def restricted_to(self, provers: tuple[str, ...]) -> Portfolio:
         """The same for a job whose answer needs a proof. Raises InputError if it names other solvers."""
         for name in self.solvers:
             if name not in provers:
                 raise InputError(f"{name} cannot write such a proof; {', '.join(provers)} can", _FIELD)
-        return replace(self, provers=provers)
+        return replace(self, provers=provers, shares=False)
 
     def strategy(self, index: int) -> Strategy:
         """The strategy of the worker with this index (0 is the root)."""
+        strategy = self._search_strategy(index)
+        if not self.shares:
+            return strategy
+        trade = TRADES.get(strategy.solver, Trade.NOTHING)
+        if trade is Trade.BOTH_WAYS and (index == 0 or ("stabilizeonly", 1) in strategy.options):
+            trade = Trade.GIVES  # stops ruin long stable phases, and the first solver is often alone
+        return replace(strategy, trade=trade)
+
+    def _search_strategy(self, index: int) -> Strategy:
         if self.solvers:
             round_, place = divmod(index, len(self.solvers))
             base = Strategy(self.solvers[place])

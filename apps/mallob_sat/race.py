@@ -1,9 +1,10 @@
-"""Several solver processes in one worker: the first answer wins, the others are killed.
+"""The solver processes of one worker: the first answer wins, the others are killed.
 
-For a PE that owns several cores (P 5: one worker, several solver threads). Processes instead
+One or several, as the PE owns cores (P 5: one worker, several solver threads). Processes instead
 of threads, since the solvers' calls hold the interpreter's lock and a crash should cost one
-solver only. The worker process itself computes nothing: it waits for its children's pipes, and
-looks for news of its job now and then. The payload is shared with all of them.
+solver only. The worker process itself does not search: it waits for its children's pipes and for
+news of its job, and has a `turn` for whatever else there is to do (see `sharing`). The payload
+is shared with all of them.
 
 Worker i with T solvers tries numbers i*T to i*T+T-1. A solver that dies (a crash, lack of
 memory; the job's memory limit holds for each process) is replaced, at most twice, by one with a
@@ -26,22 +27,39 @@ import selectors
 import signal
 import struct
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import NoReturn
+from typing import Generic, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
-from mallob_py.app import InputError, Result, WorkerContext
+from mallob_py.app import InputError, Result, TreeMessage, WorkerContext
 
-#: decides with a given number (of a strategy)
-Attempt = Callable[[int], Result]
+
+class Attempt(Protocol):
+    """One way to decide, prepared in the worker process and run in a child."""
+
+    #: descriptors that the child needs
+    fds: tuple[int, ...]
+
+    def run(self) -> Result:
+        """In the child: decide."""
+        ...
+
+    def close(self) -> None:
+        """In the worker process: the child is gone."""
+        ...
+
+
+A = TypeVar("A", bound=Attempt)
+#: what a worker does when there are messages, and now and then without: (messages, live attempts)
+Turn = Callable[[list[TreeMessage], Collection[A]], None]
 
 _MAX_RESTARTS = 2
-#: how often the worker looks for news; answers do not wait for it
-_NEWS_INTERVAL_S = 0.25
+#: how often the worker looks around without any news
+_TURN_INTERVAL_S = 0.25
 _READ_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 #: kind, result code, bytes of text, bytes of solution
@@ -51,16 +69,20 @@ _ERROR = b"E"
 _REFUSAL = b"R"
 
 
-def race(context: WorkerContext, attempt: Attempt) -> Result:
-    """Run `context.threads` attempts at once. Raises RuntimeError if one raises or all die."""
-    with _Race(context, attempt) as running:
+def race(context: WorkerContext, prepare: Callable[[int], A], turn: Turn[A]) -> Result:
+    """Run `context.threads` attempts at once, `prepare(number)` each.
+
+    Raises RuntimeError if one raises or all die.
+    """
+    with _Race(context, prepare, turn) as running:
         return running.first_answer()
 
 
 @dataclass(slots=True)
-class _Child:
+class _Child(Generic[A]):
     """A solver process; `place` is which of the worker's solvers it is or replaces."""
 
+    attempt: A
     pid: int
     fd: int
     place: int
@@ -68,16 +90,18 @@ class _Child:
     received: bytearray = field(default_factory=bytearray)
 
 
-class _Race:
-    def __init__(self, context: WorkerContext, attempt: Attempt) -> None:
+class _Race(Generic[A]):
+    def __init__(self, context: WorkerContext, prepare: Callable[[int], A], turn: Turn[A]) -> None:
         self._context = context
-        self._attempt = attempt
+        self._prepare = prepare
+        self._turn = turn
         self._selector = selectors.DefaultSelector()
-        self._children: dict[int, _Child] = {}  # by pid
+        self._selector.register(context.fileno(), selectors.EVENT_READ)
+        self._children: dict[int, _Child[A]] = {}  # by pid
         self._restarts = [0] * context.threads
         self._deaths: list[str] = []
 
-    def __enter__(self) -> _Race:
+    def __enter__(self) -> _Race[A]:
         return self
 
     def __exit__(
@@ -94,30 +118,32 @@ class _Race:
         for place in range(self._context.threads):
             self._start(place, first + place)
         while self._children:
-            self._context.poll()
-            for key, _ in self._selector.select(_NEWS_INTERVAL_S):
-                if (result := self._hear(key.data)) is not None:
+            self._turn(self._context.poll(), [child.attempt for child in self._children.values()])
+            for key, _ in self._selector.select(_TURN_INTERVAL_S):
+                if key.data is not None and (result := self._hear(key.data)) is not None:
                     return result
         raise RuntimeError(f"all solver processes died: {'; '.join(self._deaths)}")
 
     def _start(self, place: int, number: int) -> None:
+        attempt = self._prepare(number)
         ours, theirs = os.pipe()
         worker_pid = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:  # too many processes: go on with those there are
             self._deaths.append(f"number {number}: fork: {error.strerror}")
+            attempt.close()
             os.close(ours)
             os.close(theirs)
             return
         if pid == 0:
-            _solve_and_exit(theirs, worker_pid, self._attempt, number)
+            _solve_and_exit(theirs, worker_pid, attempt)
         os.close(theirs)
-        child = _Child(pid, ours, place, number)
+        child = _Child(attempt, pid, ours, place, number)
         self._children[pid] = child
         self._selector.register(ours, selectors.EVENT_READ, child)
 
-    def _hear(self, child: _Child) -> Result | None:
+    def _hear(self, child: _Child[A]) -> Result | None:
         """Take in what a child writes; its answer, if that was the end of it."""
         data = os.read(child.fd, _READ_BYTES)
         if data:
@@ -130,32 +156,32 @@ class _Race:
             raise message
         return message
 
-    def _replace(self, child: _Child) -> None:
+    def _replace(self, child: _Child[A]) -> None:
         self._deaths.append(f"number {child.number}: {self._bury(child)}")
         if self._restarts[child.place] < _MAX_RESTARTS:
             self._restarts[child.place] += 1
             stride = max(1, self._context.volume) * self._context.threads
             self._start(child.place, child.number + stride)
 
-    def _bury(self, child: _Child) -> str:
+    def _bury(self, child: _Child[A]) -> str:
         """Wait for a child that is ending; what it ended of."""
         # Without effect on one that is; a damaged one may have closed its pipe and gone on.
         os.kill(child.pid, signal.SIGKILL)
         _, status = os.waitpid(child.pid, 0)
         self._selector.unregister(child.fd)
         os.close(child.fd)
+        child.attempt.close()
         del self._children[child.pid]
         return _reason(status)
 
 
-def _solve_and_exit(fd: int, worker_pid: int, attempt: Attempt, number: int) -> NoReturn:
+def _solve_and_exit(fd: int, worker_pid: int, attempt: Attempt) -> NoReturn:
     """In the child, which must never return into the code of the worker."""
     try:
         _die_with(worker_pid)
         # The socket to the rank is the worker's: its end must show when the worker ends.
-        os.closerange(3, fd)
-        os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
-        _write(fd, _message_of(attempt, number))
+        _close_all_but(fd, *attempt.fds)
+        _write(fd, _message_of(attempt))
         os.close(fd)
     except BaseException:
         with suppress(BaseException):
@@ -165,9 +191,17 @@ def _solve_and_exit(fd: int, worker_pid: int, attempt: Attempt, number: int) -> 
         os._exit(0)
 
 
-def _message_of(attempt: Attempt, number: int) -> bytes:
+def _close_all_but(*fds: int) -> None:
+    first = 3
+    for fd in sorted(fds):
+        os.closerange(first, fd)
+        first = fd + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+
+
+def _message_of(attempt: Attempt) -> bytes:
     try:
-        result = attempt(number)
+        result = attempt.run()
     except InputError as error:
         text = error.message.encode(errors="replace")
         return _HEADER.pack(_REFUSAL, 0, len(text), 0) + text

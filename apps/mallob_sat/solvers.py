@@ -81,6 +81,17 @@ class Solver:
         self._has_model = False
         self._assumptions: list[int] = []
         self._proof: RawIOBase | None = None
+        self._tracer: Any = None
+
+    @staticmethod
+    def has_budget(engine: str) -> bool:
+        """Whether `solve_for` can stop it."""
+        return ENGINES[engine].family not in (Family.KISSAT, Family.LINGELING)
+
+    @staticmethod
+    def has_binary_proof(engine: str) -> bool:
+        """Whether its proofs are binary; else they are text."""
+        return ENGINES[engine].family is Family.CADICAL
 
     def _function(self, name: str) -> Callable[..., Any]:
         function: Callable[..., Any] = getattr(pysolvers, f"{self._engine.prefix}_{name}")
@@ -93,14 +104,18 @@ class Solver:
         self._function("set")(self._handle, name, value)
 
     def trace_proof(self, file: RawIOBase) -> None:
-        """Have CaDiCaL write its proof to `file`, open for reading and writing, line by line.
+        """Have the solver write its proof to `file`, open for reading and writing.
 
-        To be done after setting options and before clauses are added. It is not told of failing writes.
+        To be done after setting options and before clauses are added. CaDiCaL writes line by line and is
+        not told of failing writes.
         """
-        if self._family is not Family.CADICAL:
-            raise ValueError(f"{self._engine.prefix} writes no proofs here")
-        self._function("tracepr")(self._handle, file)
+        self._tracer = self._function("tracepr")(self._handle, file)
         self._proof = file
+
+    def flush_proof(self) -> None:
+        """Let the proof's file hold all that has been learned so far."""
+        if self._proof is not None:
+            pysolvers.flushpr(self._tracer)
 
     def close(self) -> None:
         """Free the solver, which must not be used any more; its proof is complete then."""
@@ -111,6 +126,7 @@ class Solver:
         self._n_vars = max(self._n_vars, n_vars)
 
     def add_clause(self, literals: Sequence[int] | memoryview) -> None:
+        """Add a clause, also between two calls of `solve_for`."""
         self._function("add_cl")(self._handle, literals)
 
     def add_formula(self, formula: Formula) -> None:

@@ -13,6 +13,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mallob_py.cli import values
 from mallob_py.cli.option_sources import (
@@ -187,6 +188,14 @@ class SolveOptions(_World):
         group=_INPUT,
         default=dataclasses.MISSING,
         help="formula in DIMACS CNF; plain, .gz, .bz2, .xz or .lzma",
+    )
+    configuration: Mapping[str, Any] | None = option(
+        "--configuration",
+        values.json_object,
+        None,
+        metavar="JSON",
+        group=_INPUT,
+        help='for the solvers, as in a job file: {"solvers": ["cadical195"], "seed": 1, "sharing": false}',
     )
     output: str | None = option(
         "--output",

@@ -67,9 +67,9 @@ class SolveDesk:
         self._single = len(options.files) == 1
         self._quiet = options.quiet
         self._proof = None if options.proof is None else os.path.abspath(options.proof)
-        self._configuration = (
-            {} if self._proof is None else {"proof": self._proof, "proof-format": options.proof_format}
-        )
+        self._configuration = dict(options.configuration or {})
+        if self._proof is not None:
+            self._configuration |= {"proof": self._proof, "proof-format": options.proof_format}
         self._output = output
         self._limit_s = math.inf if options.time_limit_s is None else options.time_limit_s
         self._job = 0
@@ -161,7 +161,8 @@ class SolveDesk:
         elif ended.body is not None:
             body = wire.decode_result(ended.body)
             code, solution = body.code, body.solution
-            solver = wire.decode_fields(body.fields).get("solver", "?")
+            fields = wire.decode_fields(body.fields)
+            solver = fields.get("solver", "?")
             seconds = now - self._submitted_s
             self._tell(f"answered in {seconds:.2f} s by {solver}, at most {ended.stats.max_volume} workers")
         self._answer(code, solution)

@@ -6,7 +6,9 @@ only. Durations and sizes carry units ("5m", "2g"); "0" means "no limit" and giv
 
 from __future__ import annotations
 
+import json
 import math
+from typing import Any
 
 from mallob_py.service.quantities import parse_duration_s
 
@@ -123,3 +125,14 @@ def switch(text: str) -> bool:
     if lowered in ("0", "false", "no", "off"):
         return False
     raise ValueError(f"{text!r} is neither true nor false")
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """An object such as {"seed": 1}."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise ValueError(f'{text!r} is not a JSON object such as {{"seed": 1}}')
+    return found

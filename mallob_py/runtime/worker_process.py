@@ -85,6 +85,9 @@ class RankLink:
                 return None
         return wire.decode_to_worker(body)
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     def wait(self, timeout_s: float | None) -> None:
         """Until something arrives or the time is over."""
         self._poll.poll(None if timeout_s is None else timeout_s * 1000)
@@ -127,6 +130,9 @@ class _Context(WorkerContext):
                 case wire.Quit():
                     raise RankGone
         return messages
+
+    def fileno(self) -> int:
+        return self._link.fileno()
 
     def park(self) -> NoReturn:
         while True:

@@ -11,9 +11,10 @@ from pathlib import Path
 from proof_reference import is_satisfiable
 
 from mallob_py.app import JobInput, Payload
-from mallob_sat.app import SatApplication, solve_with_proof
+from mallob_sat.app import SatApplication
 from mallob_sat.formula import Formula
 from mallob_sat.portfolio import Strategy
+from mallob_sat.proof_search import solve_with_proof
 from mallob_sat.proofs.request import ProofRequest
 
 #: where proofs reach the disk at once, hundreds of them

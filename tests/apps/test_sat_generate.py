@@ -10,9 +10,10 @@ import pytest
 import mallob_sat
 from mallob_py.app import JobInput
 from mallob_sat import generate
-from mallob_sat.app import read_formula, solve
+from mallob_sat.app import read_formula
 from mallob_sat.dimacs import parse_dimacs
 from mallob_sat.portfolio import Strategy
+from mallob_sat.search import solve
 
 EXAMPLES = Path(mallob_sat.__file__).parent / "examples"
 CADICAL = Strategy("cadical195")

@@ -57,6 +57,22 @@ class Racing(FakeContext):
         return []
 
 
+class Try:
+    """An attempt that runs `decide(number)`."""
+
+    fds = ()
+
+    def __init__(self, decide: Callable[[int], Result], number: int) -> None:
+        self.run = lambda: decide(number)
+
+    def close(self) -> None:
+        pass
+
+
+def raced(context: Racing, decide: Callable[[int], Result]) -> Result:
+    return race(context, lambda number: Try(decide, number), lambda messages, attempts: None)
+
+
 def solve(literals: list[int], context: Racing, **configuration: object) -> Result:
     application = SatApplication()
     context.payload = application.read(JobInput(literals=literals))
@@ -113,17 +129,17 @@ def test_a_configuration_names_the_solvers_of_a_race() -> None:
 
 
 def test_an_answer_comes_as_it_was_given() -> None:
-    result = race(Racing(2), lambda number: WINNER)
+    result = raced(Racing(2), lambda number: WINNER)
     assert (result.code, np.asarray(result.solution).tolist(), result.fields) == (10, [1, -2], WINNER.fields)
 
 
 def test_a_model_larger_than_a_pipe_arrives_whole() -> None:
     large = np.arange(1, 1_000_001, dtype=np.int32)
-    assert np.array_equal(np.asarray(race(Racing(2), lambda number: Result(10, large)).solution), large)
+    assert np.array_equal(np.asarray(raced(Racing(2), lambda number: Result(10, large)).solution), large)
 
 
 def test_the_first_answer_is_taken_and_nobody_waits_for_the_others() -> None:
-    result = race(Racing(3), lambda number: Result(10, [number + 1]) if number == 1 else hang())
+    result = raced(Racing(3), lambda number: Result(10, [number + 1]) if number == 1 else hang())
     assert np.asarray(result.solution).tolist() == [2]
 
 
@@ -140,7 +156,7 @@ def test_workers_try_numbers_of_their_own(index: int, numbers: set[int], tmp_pat
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        race(Racing(3, index, stop_when_all_are_there), attempt)
+        raced(Racing(3, index, stop_when_all_are_there), attempt)
 
 
 # --- solvers that fail --------------------------------------------------------------------------
@@ -163,9 +179,9 @@ def test_killed_solvers_do_not_lose_the_answer(victims: int) -> None:
 def test_a_killed_solver_is_replaced_by_one_that_searches_differently() -> None:
     # two workers of two solvers: numbers 0 to 3 are taken
     context = Racing(2, index=1)
-    result = race(context, lambda number: die() if number == 2 else hang() if number == 3 else WINNER)
+    result = raced(context, lambda number: die() if number == 2 else hang() if number == 3 else WINNER)
     assert result.fields == WINNER.fields
-    result = race(context, lambda number: die() if number < 4 else Result(10, [number]))
+    result = raced(context, lambda number: die() if number < 4 else Result(10, [number]))
     assert np.asarray(result.solution).tolist() in ([6], [7])
 
 
@@ -178,13 +194,13 @@ def test_a_solver_that_died_three_times_is_given_up_and_the_others_go_on(tmp_pat
             time.sleep(0.005)
         return WINNER
 
-    assert race(Racing(2), attempt).fields == WINNER.fields
+    assert raced(Racing(2), attempt).fields == WINNER.fields
     assert {int(path.name) for path in tmp_path.iterdir()} == {0, 1, 2, 4}
 
 
 def test_if_all_solvers_die_the_error_says_of_what() -> None:
     with pytest.raises(RuntimeError, match="all solver processes died") as caught:
-        race(Racing(2), lambda number: die() if number % 2 else os._exit(7))
+        raced(Racing(2), lambda number: die() if number % 2 else os._exit(7))
     assert str(caught.value).count("killed by SIGKILL") == 3
     assert str(caught.value).count("exit status 7") == 3
 
@@ -195,7 +211,7 @@ def test_a_solver_that_lacks_memory_is_replaced() -> None:
             raise MemoryError
         return WINNER
 
-    assert race(Racing(2), attempt).fields == WINNER.fields
+    assert raced(Racing(2), attempt).fields == WINNER.fields
 
 
 def test_a_wrong_model_is_an_error_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,14 +223,13 @@ def test_a_wrong_model_is_an_error_and_no_answer(monkeypatch: pytest.MonkeyPatch
 def test_solvers_die_with_their_worker(tmp_path: Path) -> None:
     program = f"""if True:
         import os, pathlib, signal
-        from test_sat_race import Racing, hang
-        from mallob_sat.race import race
+        from test_sat_race import Racing, hang, raced
         def attempt(number):
             half = pathlib.Path({str(tmp_path)!r}, "half")
             (half.with_name(f"~{{number}}")).write_text(str(os.getpid()))
             half.with_name(f"~{{number}}").rename(half.with_name(str(number)))
             return hang()
-        race(Racing(2), attempt)
+        raced(Racing(2), attempt)
     """
     search_path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
     worker = subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": search_path})

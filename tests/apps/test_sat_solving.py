@@ -12,10 +12,10 @@ from fake_context import FakeContext
 
 from mallob_py.app import InputError, JobInput, Result
 from mallob_sat import SatApplication, generate
-from mallob_sat.app import check_model, solve
 from mallob_sat.dimacs import parse_dimacs
 from mallob_sat.formula import ASSUMPTIONS_MARK, formula_from_list
 from mallob_sat.portfolio import Portfolio, Strategy
+from mallob_sat.search import check_model, solve
 from mallob_sat.solvers import ENGINES, Answer, Family, Solver
 
 

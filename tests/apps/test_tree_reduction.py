@@ -44,6 +44,9 @@ class Context(WorkerContext):
     def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:
         raise AssertionError("not expected")
 
+    def fileno(self) -> int:
+        raise AssertionError("not expected")
+
     def park(self) -> NoReturn:
         raise AssertionError("not expected")
 

@@ -1,0 +1,70 @@
+"""Deciding a formula with a proof: an answer UNSAT leaves its worker only with its proof in the file.
+
+Nothing is shared between solvers here, and no variable is renamed: a proof speaks of the
+formula's own clauses.
+"""
+
+from __future__ import annotations
+
+from mallob_py.app import SATISFIABLE, UNSATISFIABLE, InputError, Payload, Result, ResultFileError
+from mallob_sat.formula import Formula
+from mallob_sat.portfolio import Strategy
+from mallob_sat.proofs.request import ProofRequest
+from mallob_sat.proofs.scribe import Scribe, writing_to
+from mallob_sat.proofs.writing import ProofFormat, ProofOfSolver, options_for, write_empty_clause_proof
+from mallob_sat.search import check_model, random_phases, set_up, solve_trivial
+from mallob_sat.solvers import Answer
+
+
+class ProofSearch:
+    """An attempt to decide a formula without assumptions, with a proof; for `race`."""
+
+    fds: tuple[int, ...] = ()
+
+    def __init__(self, formula: Formula, strategy: Strategy, proof: ProofRequest, payload: Payload) -> None:
+        self._formula = formula
+        self._strategy = strategy
+        self._proof = proof
+        self._payload = payload
+
+    def run(self) -> Result:
+        """Raises InputError if the file cannot be written."""
+        return solve_with_proof(self._formula, self._strategy, self._proof, self._payload)
+
+    def close(self) -> None:
+        pass
+
+
+def solve_with_proof(formula: Formula, strategy: Strategy, proof: ProofRequest, payload: Payload) -> Result:
+    """Decide a formula without assumptions; UNSAT only with a complete proof in its file.
+
+    Raises InputError if the file cannot be written.
+    """
+    if not formula.has_empty_clause and (trivial := solve_trivial(formula)) is not None:
+        return trivial
+    try:
+        with writing_to(proof.begin(payload)) as scribe:
+            return _solve_and_prove(formula, strategy, proof.format, scribe)
+    except ResultFileError as error:
+        raise InputError(f"proof {error}", "configuration") from None
+
+
+def _solve_and_prove(formula: Formula, strategy: Strategy, format_: ProofFormat, scribe: Scribe) -> Result:
+    if formula.has_empty_clause:
+        write_empty_clause_proof(formula, format_, scribe)
+        scribe.deliver()
+        return Result(UNSATISFIABLE, [])
+    assert strategy.renaming_seed is None, "a proof speaks of the formula's variables"
+    solver = set_up(strategy, options_for(format_))
+    writer = ProofOfSolver(solver, format_, scribe)
+    writer.add(formula)
+    if strategy.phase_seed is not None:
+        solver.set_phases(random_phases(formula.n_vars, strategy.phase_seed))
+    fields = {"solver": strategy.title}
+    if solver.solve() is Answer.UNSATISFIABLE:
+        writer.close()
+        scribe.deliver()
+        return Result(UNSATISFIABLE, [], fields)
+    model = solver.model()
+    check_model(formula, model, strategy)
+    return Result(SATISFIABLE, model, fields)

@@ -1,0 +1,85 @@
+"""Renamings of a formula's variables: to search in another order, or to leave out unused ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from mallob_sat.clauses import Clauses
+from mallob_sat.formula import Formula, Literals
+from mallob_sat.portfolio import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """A renaming of variables: `original[w]` is the variable that the solver knows as w (w >= 1)."""
+
+    original: Literals | None
+
+    @classmethod
+    def for_strategy(cls, formula: Formula, strategy: Strategy) -> Renaming:
+        """Random if the strategy says so; dense if most variables never occur; else none.
+
+        Solvers take memory for every variable up to the largest, used or not.
+        """
+        sparse = formula.n_vars > 1000 + 2 * (formula.literals.size + formula.assumptions.size)
+        if not sparse and strategy.renaming_seed is None:
+            return cls(None)
+        if sparse:
+            used = np.unique(np.abs(np.concatenate((formula.literals, formula.assumptions))))
+            used = used[used > 0]
+        else:
+            used = np.arange(1, formula.n_vars + 1, dtype=np.int32)
+        if strategy.renaming_seed is not None:
+            np.random.default_rng(strategy.renaming_seed).shuffle(used)
+        return cls(np.concatenate((np.zeros(1, dtype=np.int32), used.astype(np.int32))))
+
+    def n_vars(self, formula: Formula) -> int:
+        """How many variables the solver knows."""
+        return formula.n_vars if self.original is None else self.original.size - 1
+
+    def apply(self, formula: Formula) -> Formula:
+        if self.original is None:
+            return formula
+        rename = self._names()
+        literals, assumptions = rename(formula.literals), rename(formula.assumptions)
+        return Formula(literals, self.n_vars(formula), formula.n_clauses, assumptions)
+
+    def apply_to_clauses(self, clauses: Clauses) -> Clauses:
+        """Clauses over variables that the formula has."""
+        if self.original is None:
+            return clauses
+        return Clauses(clauses.lengths, clauses.glues, self._names()(clauses.literals))
+
+    def undo_clauses(self, clauses: Clauses) -> Clauses:
+        return clauses if self.original is None else clauses.renamed(self.original)
+
+    def _names(self) -> Callable[[Literals], Literals]:
+        """What renames literals."""
+        assert self.original is not None
+        n_vars = self.original.size - 1
+        order = np.argsort(self.original[1:])
+        known = self.original[1:][order]
+        names = (order + 1).astype(np.int32)
+
+        def rename(literals: Literals) -> Literals:
+            renamed = names[np.minimum(np.searchsorted(known, np.abs(literals)), n_vars - 1)]
+            return (renamed * np.sign(literals)).astype(np.int32)
+
+        return rename
+
+    def undo_literals(self, literals: list[int]) -> list[int]:
+        if self.original is None:
+            return literals
+        return [int(self.original[abs(x)]) * (1 if x > 0 else -1) for x in literals]
+
+    def undo_model(self, model: Literals, n_vars: int) -> Literals:
+        """The model over all variables of the formula; those that never occur are false."""
+        if self.original is None:
+            return model
+        full = -np.arange(1, n_vars + 1, dtype=np.int32)
+        variables = self.original[1:]
+        full[variables - 1] = variables * np.sign(model)
+        return full

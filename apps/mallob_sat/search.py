@@ -1,0 +1,265 @@
+"""One solver at work on a formula: alone, or in a process of its own with clauses going in and out.
+
+Out: the solver writes its proof into memory that the worker process reads (`proof_stream`), while
+the search goes on. In: the solver stops now and then, as often as its strategy says, and takes
+what has come through a socket. The solvers' calls cannot be interrupted, so those that stop use
+conflict budgets; these are fitted to a time, which grows, since a search loses its thread at each
+stop.
+
+A model is checked before it leaves, so that a wrong one is an error of the job and no answer.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections import deque
+
+import numpy as np
+
+from mallob_py.app import SATISFIABLE, UNSATISFIABLE, Result
+from mallob_sat.clauses import Clauses, KnownClauses
+from mallob_sat.formula import Formula, Literals
+from mallob_sat.portfolio import Strategy, Trade
+from mallob_sat.proof_stream import ProofStream
+from mallob_sat.renaming import Renaming
+from mallob_sat.solvers import Answer, Solver
+
+#: longer clauses are not worth their way
+CLAUSE_LENGTH_MAX = 12
+#: formulas up to this size are first tried for a moment by the worker process itself
+_SMALL_LITERALS = 200_000
+_FIRST_CONFLICTS = 1000
+_SLICE_MIN_S = 0.4
+_SLICE_MAX_S = 4.0
+#: a slice takes this part of the time searched so far
+_SLICE_SHARE = 0.1
+_CONFLICTS_MIN = 200
+_CONFLICTS_MAX = 5_000_000
+_SIZE = struct.Struct("<I")
+#: clauses that the solver's process has not read yet; more are dropped
+_UNREAD_BYTES_MAX = 1 << 20
+
+
+def solve(formula: Formula, strategy: Strategy) -> Result:
+    """Decide a formula. Raises RuntimeError if the solver's model is wrong."""
+    trivial = solve_trivial(formula)
+    if trivial is not None:
+        return trivial
+    prepared = _Prepared(formula, strategy)
+    return prepared.result(prepared.solver.solve(prepared.assumptions))
+
+
+def solve_quickly(formula: Formula, strategy: Strategy) -> Result | None:
+    """The answer, if it takes next to no time to find."""
+    trivial = solve_trivial(formula)
+    if (
+        trivial is not None
+        or formula.literals.size > _SMALL_LITERALS
+        or not Solver.has_budget(strategy.solver)
+    ):
+        return trivial
+    prepared = _Prepared(formula, strategy)
+    answer = prepared.solver.solve_for(_FIRST_CONFLICTS, prepared.assumptions)
+    return None if answer is Answer.UNDECIDED else prepared.result(answer)
+
+
+def solve_trivial(formula: Formula) -> Result | None:
+    """Answers that need no solver: an empty clause, no clause, assumptions x and -x."""
+    if formula.has_empty_clause:
+        return Result(UNSATISFIABLE, [])
+    assumed = set(formula.assumptions.tolist())
+    clashing = [literal for literal in assumed if -literal in assumed]
+    if clashing:
+        variable = min(abs(literal) for literal in clashing)
+        return Result(UNSATISFIABLE, [-variable, variable])
+    if formula.n_clauses:
+        return None
+    model = -np.arange(1, formula.n_vars + 1, dtype=np.int32)
+    model[np.abs(formula.assumptions) - 1] = formula.assumptions
+    return Result(SATISFIABLE, model)
+
+
+class _Prepared:
+    """A solver that knows the formula as its strategy wants it."""
+
+    def __init__(self, formula: Formula, strategy: Strategy, proof_fd: int | None = None) -> None:
+        self._formula = formula
+        self._strategy = strategy
+        self._renaming = Renaming.for_strategy(formula, strategy)
+        renamed = self._renaming.apply(formula)
+        self.assumptions: list[int] = renamed.assumptions.tolist()
+        self.solver = set_up(strategy)
+        if proof_fd is not None:
+            self.solver.trace_proof(os.fdopen(os.dup(proof_fd), "w+b", buffering=0))
+        self.solver.add_formula(renamed)
+        if strategy.phase_seed is not None:
+            self.solver.set_phases(random_phases(renamed.n_vars, strategy.phase_seed))
+
+    def result(self, answer: Answer) -> Result:
+        fields = {"solver": self._strategy.title}
+        if answer is Answer.UNSATISFIABLE:
+            return Result(UNSATISFIABLE, self._renaming.undo_literals(self.solver.core()), fields)
+        model = self._renaming.undo_model(self.solver.model(), self._formula.n_vars)
+        check_model(self._formula, model, self._strategy)
+        return Result(SATISFIABLE, model, fields)
+
+
+def set_up(strategy: Strategy, further_options: tuple[tuple[str, int], ...] = ()) -> Solver:
+    """A solver with its options, as yet without any clause."""
+    solver = Solver(strategy.solver)
+    for name, value in strategy.options + further_options:
+        solver.set_option(name, value)
+    return solver
+
+
+def random_phases(n_vars: int, seed: int) -> list[int]:
+    """A literal for each variable."""
+    signs = np.random.default_rng(seed).choice(np.array([-1, 1], dtype=np.int64), n_vars)
+    phases: list[int] = (np.arange(1, n_vars + 1) * signs).tolist()
+    return phases
+
+
+def check_model(formula: Formula, model: Literals, strategy: Strategy) -> None:
+    """Raise RuntimeError unless the model satisfies every clause and assumption."""
+    falsified = formula.first_falsified(model)
+    if falsified is not None:
+        raise RuntimeError(f"{strategy.title} gave a wrong model: clause {falsified + 1} is false")
+    assumptions = formula.assumptions
+    if not np.array_equal(model[np.abs(assumptions) - 1], assumptions):
+        raise RuntimeError(f"{strategy.title} gave a wrong model: an assumption is false")
+
+
+class Search:
+    """An attempt to decide a formula, for `race`: `run` in a child, all else in the worker process."""
+
+    def __init__(self, formula: Formula, strategy: Strategy) -> None:
+        self._formula = formula
+        self._strategy = strategy
+        self._renaming = Renaming.for_strategy(formula, strategy)
+        self._proof: ProofStream | None = None
+        self._inlet: _Inlet | None = None
+        self._known = KnownClauses()
+        self.fds: tuple[int, ...] = ()
+        if strategy.trade is not Trade.NOTHING:
+            n_vars = self._renaming.n_vars(formula)
+            self._proof = ProofStream(CLAUSE_LENGTH_MAX, n_vars, Solver.has_binary_proof(strategy.solver))
+            self.fds += (self._proof.fd,)
+        if strategy.trade is Trade.BOTH_WAYS:
+            self._inlet = _Inlet()
+            self.fds += (self._inlet.child_end.fileno(),)
+
+    # --- in the worker process ----------------------------------------------------------------
+
+    def learned(self) -> Clauses:
+        """What the solver has learned since the last call and did not get from us, best first."""
+        if self._proof is None:
+            return Clauses.none()
+        return self._known.take_new(self._renaming.undo_clauses(self._proof.take()))
+
+    def skip_learned(self) -> None:
+        """Nobody is there to share with."""
+        if self._proof is not None:
+            self._proof.skip()
+
+    def give(self, clauses: Clauses) -> int:
+        """Hand clauses to the solver; how many of them it does not know."""
+        if self._inlet is None:
+            return 0
+        new = self._known.take_new(clauses)
+        self._inlet.send(self._renaming.apply_to_clauses(new))
+        return len(new)
+
+    def close(self) -> None:
+        if self._proof is not None:
+            self._proof.close()
+        if self._inlet is not None:
+            self._inlet.close()
+
+    # --- in the child ---------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        proof_fd = self._proof.fd if self._proof is not None else None
+        prepared = _Prepared(self._formula, self._strategy, proof_fd)
+        if self._inlet is None:
+            return prepared.result(prepared.solver.solve(prepared.assumptions))
+        return prepared.result(_search_in_slices(prepared, self._inlet))
+
+
+def _search_in_slices(prepared: _Prepared, inlet: _Inlet) -> Answer:
+    solver, conflicts = prepared.solver, _FIRST_CONFLICTS
+    searched_s = 0.0
+    while True:
+        began_s = time.process_time()
+        answer = solver.solve_for(conflicts, prepared.assumptions)
+        if answer is not Answer.UNDECIDED:
+            return answer
+        took_s = max(time.process_time() - began_s, 1e-6)
+        searched_s += took_s
+        wanted_s = min(max(_SLICE_MIN_S, _SLICE_SHARE * searched_s), _SLICE_MAX_S)
+        factor = min(max(wanted_s / took_s, 0.3), 3.0)
+        conflicts = int(min(max(conflicts * factor, _CONFLICTS_MIN), _CONFLICTS_MAX))
+        solver.flush_proof()
+        for clauses in inlet.received():
+            for clause in clauses.lists():
+                solver.add_clause(clause)
+
+
+class _Inlet:
+    """Clauses on their way into a solver's process. Neither end ever blocks."""
+
+    def __init__(self) -> None:
+        self._worker_end, self.child_end = socket.socketpair()
+        self._worker_end.setblocking(False)
+        self.child_end.setblocking(False)
+        self._unsent: deque[memoryview] = deque()
+        self._unsent_bytes = 0
+        self._received = bytearray()
+
+    def send(self, clauses: Clauses) -> None:
+        self._flush()
+        if not len(clauses) or self._unsent_bytes > _UNREAD_BYTES_MAX:
+            return
+        body = clauses.encode()
+        self._unsent.append(memoryview(_SIZE.pack(len(body)) + body))
+        self._unsent_bytes += len(self._unsent[-1])
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._unsent:
+            try:
+                sent = self._worker_end.send(self._unsent[0])
+            except (BlockingIOError, BrokenPipeError, ConnectionResetError):
+                return
+            self._unsent_bytes -= sent
+            if sent == len(self._unsent[0]):
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = self._unsent[0][sent:]
+
+    def received(self) -> list[Clauses]:
+        """In the child: what has come whole."""
+        while True:
+            try:
+                data = self.child_end.recv(1 << 18)
+            except BlockingIOError:
+                break
+            if not data:
+                break
+            self._received += data
+        found, begin = [], 0
+        while len(self._received) - begin >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(self._received, begin)
+            end = begin + _SIZE.size + size
+            if end > len(self._received):
+                break
+            found.append(Clauses.decode(bytes(self._received[begin + _SIZE.size : end])))
+            begin = end
+        del self._received[:begin]
+        return found
+
+    def close(self) -> None:
+        self._worker_end.close()
+        self.child_end.close()

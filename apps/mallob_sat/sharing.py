@@ -1,0 +1,127 @@
+"""Clause sharing along the job tree (P 2.2): the best learned clauses of all workers to all workers.
+
+Every `PERIOD_S` the root starts an all-reduction over the tree as it is (`TreeReduction`, which
+copes with workers that come, go or stand still meanwhile). Each worker gives the best clauses that
+its solvers have learned since they last gave any. On their way up these are united, without
+duplicates, and cut down to a size that grows slower than the number of workers, so that a worker
+in a large tree is not flooded. What comes down is handed to the solvers.
+
+A worker that has just come, or has missed epochs while it was suspended, asks its parent for the
+best clauses so far. Each worker keeps these: a bounded set, the best of all it has heard.
+
+What is shared follows from the formula alone (see `solvers.py` for why), so losing, repeating or
+mixing up messages can cost time but never an answer.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import time
+from collections.abc import Callable, Collection
+
+from mallob_py.app import TreeMessage, TreeReduction, WorkerContext
+from mallob_sat.clauses import Clauses, KnownClauses, union
+from mallob_sat.search import Search
+
+PERIOD_S = 0.5
+#: what one worker may give per epoch, in literals
+LITERALS_PER_WORKER = 1500
+#: twice the workers, so many times the clauses
+_GROWTH = 1.75
+_UNSHARED_LITERALS_MAX = 4 * LITERALS_PER_WORKER
+_BEST_LITERALS_MAX = 20_000
+_ASK_AGAIN_S = 2.0
+
+_WORKERS = struct.Struct("<I")
+#: magic, kind, index of who asks
+_HEADER = struct.Struct("<3scI")
+_MAGIC = b"\xf5SC"
+_ASK = b"?"
+_BEST = b"!"
+
+
+def literals_max(workers: int) -> int:
+    """How many literals the clauses of so many workers may have together."""
+    return int(LITERALS_PER_WORKER * math.pow(_GROWTH, math.log2(workers)))
+
+
+class Sharing:
+    """One worker's part. `turn` is all there is to call."""
+
+    def __init__(self, context: WorkerContext, clock: Callable[[], float] = time.monotonic) -> None:
+        self._context = context
+        self._clock = clock
+        self._reduction = TreeReduction(context, self._contribution, _combined, clock=clock)
+        #: learned here and not given yet
+        self._unshared = Clauses.none()
+        #: given by us or heard of: not to be given again
+        self._known = KnownClauses()
+        self._best = Clauses.none()
+        self._next_s = clock() + PERIOD_S
+        self._last_epoch: int | None = None
+        #: when to ask for the best clauses so far, if they are missing
+        self._ask_s: float | None = clock() if context.index > 0 else None
+        self.taken = 0
+        self.given = 0
+
+    def turn(self, messages: list[TreeMessage], searches: Collection[Search]) -> None:
+        """Take in messages, hand clauses out, and collect and start what is due."""
+        now = self._clock()
+        finished, others = self._reduction.advance(messages)
+        for message in others:
+            self._take(message, searches)
+        for epoch, data in finished:
+            if self._last_epoch is not None and epoch > self._last_epoch + 1:
+                self._ask_s = now
+            self._last_epoch = epoch
+            self._hear(Clauses.decode(memoryview(data)[_WORKERS.size :]), searches)
+        if self._ask_s is not None and now >= self._ask_s and self._context.index > 0:
+            self._ask_s = now + _ASK_AGAIN_S
+            self._context.send_to_parent(_HEADER.pack(_MAGIC, _ASK, self._context.index))
+        if now >= self._next_s:
+            self._next_s = now + PERIOD_S
+            self._collect(searches)
+            is_root = self._context.index == 0
+            if is_root and self._has_partners() and self._reduction.unfinished is None:
+                self._reduction.start()
+
+    def _has_partners(self) -> bool:
+        return self._context.volume * self._context.threads > 1
+
+    def _collect(self, searches: Collection[Search]) -> None:
+        if not self._has_partners():
+            for search in searches:
+                search.skip_learned()
+            return
+        learned = union([self._unshared, *(search.learned() for search in searches)])
+        self._unshared, _ = learned.best(_UNSHARED_LITERALS_MAX)
+
+    def _contribution(self, _epoch: int) -> bytes:
+        ours, self._unshared = self._unshared.best(LITERALS_PER_WORKER * self._context.threads)
+        ours = self._known.take_new(ours)
+        self.given += len(ours)
+        return _WORKERS.pack(1) + ours.encode()
+
+    def _hear(self, clauses: Clauses, searches: Collection[Search]) -> None:
+        self._known.take_new(clauses)
+        self._best, _ = union([self._best, clauses]).best(_BEST_LITERALS_MAX)
+        self.taken += sum(search.give(clauses) for search in searches)
+
+    def _take(self, message: TreeMessage, searches: Collection[Search]) -> None:
+        """A question, or the answer to one."""
+        if message.data[: len(_MAGIC)] != _MAGIC or message.returned:
+            return
+        _, kind, index = _HEADER.unpack_from(message.data)
+        if kind == _ASK:
+            self._context.send_to_children(_HEADER.pack(_MAGIC, _BEST, index) + self._best.encode())
+        elif index == self._context.index and self._ask_s is not None:
+            self._ask_s = None
+            self._hear(Clauses.decode(memoryview(message.data)[_HEADER.size :]), searches)
+
+
+def _combined(parts: list[bytes]) -> bytes:
+    workers = sum(_WORKERS.unpack_from(part)[0] for part in parts)
+    together = union([Clauses.decode(memoryview(part)[_WORKERS.size :]) for part in parts])
+    best, _ = together.best(literals_max(workers))
+    return _WORKERS.pack(workers) + best.encode()
