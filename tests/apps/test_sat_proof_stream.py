@@ -135,12 +135,9 @@ def test_all_that_a_solver_gives_away_follows_from_the_formula_alone(engine: str
             given += len(found)
             for clause in choose.sample(found, min(len(found), 40)):
                 assert implied(clause, formula), f"{engine}: {clause} does not follow"
-            foreign = [
-                clause
-                for clause in ([x, choose.randint(1, n_vars)] for x in range(1, 9))
-                if implied(clause, formula)
-            ]
-            solver.add_clauses(foreign)
+            for clause in ([name, choose.randint(1, n_vars)] for name in range(1, 9)):
+                if implied(clause, formula):
+                    solver.add_clause(clause)
             if answer is not Answer.UNDECIDED:
                 break
         stream.close()
