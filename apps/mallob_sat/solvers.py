@@ -13,6 +13,7 @@ each variable 1..n_vars once, in order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from io import RawIOBase
@@ -119,7 +120,18 @@ class Solver:
 
     def close(self) -> None:
         """Free the solver, which must not be used any more; its proof is complete then."""
-        self._function("del")(self._handle, self._proof)
+        if self._handle is None:
+            return
+        handle, self._handle = self._handle, None
+        if self._family in (Family.CADICAL, Family.LINGELING) or self._engine.prefix == "ergo":
+            self._function("del")(handle, self._proof)
+        else:
+            self._function("del")(handle)
+
+    def __del__(self) -> None:
+        # PySAT does not free what nobody refers to any more.
+        with suppress(Exception):
+            self.close()
 
     def declare_variables(self, n_vars: int) -> None:
         """Have models of at least so many variables."""
