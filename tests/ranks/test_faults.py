@@ -55,12 +55,13 @@ def cpu_ticks(pid: int) -> int:
 
 
 def busy_solvers(service: Running) -> list[int]:
-    """Worker processes that compute: children of the fork servers, which look like these."""
+    """Processes that compute: children of workers, who are children of the fork servers and look alike."""
 
-    def is_worker(pid: int) -> bool:
-        return all("fork_server" in command_line(one) for one in (pid, parent_of(pid)))
+    def is_solver(pid: int) -> bool:
+        line = (pid, parent_of(pid), parent_of(parent_of(pid)))
+        return all("fork_server" in command_line(one) for one in line)
 
-    return [pid for pid in service.processes() if is_worker(pid) and cpu_ticks(pid) >= CLOCK_TICKS_MIN]
+    return [pid for pid in service.processes() if is_solver(pid) and cpu_ticks(pid) >= CLOCK_TICKS_MIN]
 
 
 def hard_job(folder: Path, holes: int = 12) -> dict[str, Any]:
@@ -76,6 +77,12 @@ def hard_job(folder: Path, holes: int = 12) -> dict[str, Any]:
 def test_a_job_whose_solver_is_killed_still_gets_its_right_answer(service: Running, tmp_path: Path) -> None:
     path = service.submit("wounded", **hard_job(tmp_path, holes=9))
     os.kill(poll_until(lambda: busy_solvers(service))[0], signal.SIGKILL)
+    assert service.reply(path)["result"]["resultcode"] == 20
+
+
+def test_a_job_whose_worker_is_killed_still_gets_its_right_answer(service: Running, tmp_path: Path) -> None:
+    path = service.submit("wounded", **hard_job(tmp_path, holes=9))
+    os.kill(parent_of(poll_until(lambda: busy_solvers(service))[0]), signal.SIGKILL)
     reply = service.reply(path)
     assert reply["result"]["resultcode"] == 20
     service.await_event("crashed", job=reply["internal_id"])
