@@ -80,14 +80,12 @@ def test_a_job_whose_solver_is_killed_still_gets_its_right_answer(service: Runni
     assert service.reply(path)["result"]["resultcode"] == 20
 
 
-def test_a_worker_that_is_killed_is_started_again(service: Running, tmp_path: Path) -> None:
+def test_the_death_of_a_worker_is_noticed_and_its_job_goes_on(service: Running, tmp_path: Path) -> None:
     path = service.submit("wounded", **hard_job(tmp_path))
     os.kill(parent_of(poll_until(lambda: busy_solvers(service))[0]), signal.SIGKILL)
-    crashed = service.await_event("crashed")
-    starts = len(service.events("started"))
-    poll_until(lambda: len(service.events("started")) > starts or len(busy_solvers(service)) > 1)
+    poll_until(lambda: busy_solvers(service))
     service.interrupt("wounded")
-    assert service.reply(path)["internal_id"] == crashed["job"]
+    service.await_event("crashed", job=service.reply(path)["internal_id"])
 
 
 def test_an_exception_of_an_application_comes_with_its_traceback(service: Running) -> None:
