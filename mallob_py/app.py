@@ -36,6 +36,8 @@ Workers of a job may talk along their job tree: `send_to_parent`, `send_to_child
 `poll`, and on top of these `TreeReduction`, by which every worker gives bytes and every worker
 gets their combination (its module says how, and what holds while the tree changes).
 
+A result too large for `Result` goes to a file: `prepare_result_file` in `read`, `UnfinishedFile` in `run`.
+
 This module is all that applications import from mallob_py.
 """
 
@@ -46,6 +48,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from mallob_py.result_file import ResultFileError, UnfinishedFile, prepare_result_file
 from mallob_py.tree_reduction import Advance, Finished, TreeReduction
 
 if TYPE_CHECKING:
@@ -69,9 +72,12 @@ __all__ = [
     "JobInput",
     "Payload",
     "Result",
+    "ResultFileError",
     "TreeMessage",
     "TreeReduction",
+    "UnfinishedFile",
     "WorkerContext",
+    "prepare_result_file",
 ]
 
 SATISFIABLE = 10
@@ -197,5 +203,5 @@ class Application(ABC):
         """Work as worker `context.index`; the first result of any worker ends the job.
 
         Returning None says that this worker has nothing left to do (it stays parked). Any
-        exception ends the job with its traceback in the reply.
+        exception ends the job with its traceback in the reply, an InputError with its message.
         """

@@ -6,7 +6,8 @@ model is checked against the formula before it leaves its process, so that a wro
 error of the job and never an answer.
 
 Guarantees: a model assigns variables 1..n_vars in order, once each; with UNSAT the solution
-holds assumptions that cannot hold together (none if the formula alone is unsatisfiable).
+holds assumptions that cannot hold together (none if the formula alone is unsatisfiable). If the
+configuration asks for a proof, UNSAT is answered once it lies complete in its file.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ from mallob_py.app import (
     JobInput,
     Payload,
     Result,
+    ResultFileError,
     WorkerContext,
 )
 from mallob_sat.dimacs import parse_dimacs
 from mallob_sat.files import COMPRESSED_SUFFIXES, read_decompressed, read_plain
 from mallob_sat.formula import Formula, Literals, formula_from_list, formula_from_raw
 from mallob_sat.portfolio import Portfolio, Strategy
+from mallob_sat.proofs.request import ProofRequest
+from mallob_sat.proofs.scribe import Scribe, writing_to
+from mallob_sat.proofs.writing import ProofFormat, ProofOfSolver, options_for, write_empty_clause_proof
 from mallob_sat.race import race
 from mallob_sat.solvers import Answer, Solver
 
@@ -41,19 +46,35 @@ class SatApplication(Application):
     name: ClassVar[str] = "SAT"
 
     def check(self, configuration: Mapping[str, Any]) -> None:
-        Portfolio.from_configuration(configuration)
+        _portfolio(configuration)
 
     def read(self, job: JobInput) -> Payload:
-        return read_formula(job).to_payload()
+        formula = read_formula(job)
+        proof = ProofRequest.from_configuration(job.configuration)
+        return {**formula.to_payload(), **(proof.prepare(formula) if proof else {})}
 
     def run(self, context: WorkerContext) -> Result:
         formula = Formula.from_payload(context.payload)
-        portfolio = Portfolio.from_configuration(context.configuration)
-        if context.threads == 1:
-            return solve(formula, portfolio.strategy(context.index))
+        portfolio = _portfolio(context.configuration)
+        proof = ProofRequest.from_configuration(context.configuration)
+
+        def attempt(number: int) -> Result:
+            strategy = portfolio.strategy(number)
+            if proof is None:
+                return solve(formula, strategy)
+            return solve_with_proof(formula, strategy, proof, context.payload)
+
+        if context.threads == 1 or (proof is not None and formula.has_empty_clause):
+            return attempt(context.index)
         if (trivial := _solve_trivial(formula)) is not None:
             return trivial
-        return race(context, lambda number: solve(formula, portfolio.strategy(number)))
+        return race(context, attempt)
+
+
+def _portfolio(configuration: Mapping[str, Any]) -> Portfolio:
+    portfolio = Portfolio.from_configuration(configuration)
+    proof = ProofRequest.from_configuration(configuration)
+    return portfolio.restricted_to(proof.engines) if proof else portfolio
 
 
 def read_formula(job: JobInput) -> Formula:
@@ -79,9 +100,7 @@ def solve(formula: Formula, strategy: Strategy) -> Result:
         return trivial
     renaming = _Renaming.for_strategy(formula, strategy)
     renamed = renaming.apply(formula)
-    solver = Solver(strategy.solver)
-    for name, value in strategy.options:
-        solver.set_option(name, value)
+    solver = _set_up(strategy)
     solver.add_formula(renamed)
     if strategy.phase_seed is not None:
         solver.set_phases(_random_phases(renamed.n_vars, strategy.phase_seed))
@@ -92,6 +111,48 @@ def solve(formula: Formula, strategy: Strategy) -> Result:
     model = renaming.undo_model(solver.model(), formula.n_vars)
     check_model(formula, model, strategy)
     return Result(SATISFIABLE, model, fields)
+
+
+def solve_with_proof(formula: Formula, strategy: Strategy, proof: ProofRequest, payload: Payload) -> Result:
+    """The same for a formula without assumptions; UNSAT only with a complete proof in its file.
+
+    Raises InputError if the file cannot be written.
+    """
+    if not formula.has_empty_clause and (trivial := _solve_trivial(formula)) is not None:
+        return trivial
+    try:
+        with writing_to(proof.begin(payload)) as scribe:
+            return _solve_and_prove(formula, strategy, proof.format, scribe)
+    except ResultFileError as error:
+        raise InputError(f"proof {error}", "configuration") from None
+
+
+def _solve_and_prove(formula: Formula, strategy: Strategy, format_: ProofFormat, scribe: Scribe) -> Result:
+    if formula.has_empty_clause:
+        write_empty_clause_proof(formula, format_, scribe)
+        scribe.deliver()
+        return Result(UNSATISFIABLE, [])
+    assert strategy.renaming_seed is None, "a proof speaks of the formula's variables"
+    solver = _set_up(strategy, options_for(format_))
+    writer = ProofOfSolver(solver, format_, scribe)
+    writer.add(formula)
+    if strategy.phase_seed is not None:
+        solver.set_phases(_random_phases(formula.n_vars, strategy.phase_seed))
+    fields = {"solver": strategy.title}
+    if solver.solve() is Answer.UNSATISFIABLE:
+        writer.close()
+        scribe.deliver()
+        return Result(UNSATISFIABLE, [], fields)
+    model = solver.model()
+    check_model(formula, model, strategy)
+    return Result(SATISFIABLE, model, fields)
+
+
+def _set_up(strategy: Strategy, further_options: tuple[tuple[str, int], ...] = ()) -> Solver:
+    solver = Solver(strategy.solver)
+    for name, value in strategy.options + further_options:
+        solver.set_option(name, value)
+    return solver
 
 
 def check_model(formula: Formula, model: Literals, strategy: Strategy) -> None:
@@ -106,8 +167,7 @@ def check_model(formula: Formula, model: Literals, strategy: Strategy) -> None:
 
 def _solve_trivial(formula: Formula) -> Result | None:
     """Answers that need no solver: an empty clause, no clause, assumptions x and -x."""
-    literals = formula.literals
-    if literals.size and (literals[0] == 0 or bool(((literals[1:] == 0) & (literals[:-1] == 0)).any())):
+    if formula.has_empty_clause:
         return Result(UNSATISFIABLE, [])
     assumed = set(formula.assumptions.tolist())
     clashing = [literal for literal in assumed if -literal in assumed]

@@ -54,6 +54,11 @@ class Formula:
         starts[1:] = ends[:-1] + 1
         return starts, ends
 
+    @property
+    def has_empty_clause(self) -> bool:
+        zeros = self.literals == 0
+        return bool(zeros.size) and (bool(zeros[0]) or bool((zeros[1:] & zeros[:-1]).any()))
+
     def first_falsified(self, model: Literals) -> int | None:
         """Index of a clause that `model` (variable v's literal at v - 1) leaves false, if any."""
         if self.n_clauses == 0:

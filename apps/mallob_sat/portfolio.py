@@ -5,6 +5,9 @@ table must be a good portfolio: the strongest all-round strategies first, each n
 for what those before it miss (P 5: diversified solvers). Beyond the table it repeats, made
 different by random initial phases and a random renaming of the variables.
 
+Where a proof is wanted, only solvers that write one are taken, and variables keep their names,
+since the proof speaks of them.
+
 Guarantees: `strategy` is a pure function of index and configuration, and no two indices of
 the default portfolio get the same strategy.
 """
@@ -12,7 +15,7 @@ the default portfolio get the same strategy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mallob_py.app import InputError
@@ -36,7 +39,7 @@ SOLVER_NAMES = (
     "minisat-gh",
 )
 _CADICALS = frozenset(name for name in SOLVER_NAMES if name.startswith("cadical"))
-_KNOWN_KEYS = ("solvers", "seed", "content-mode")
+_KNOWN_KEYS = ("solvers", "seed", "content-mode", "proof", "proof-format")
 _CONTENT_MODES = ("text", "raw")
 _FIELD = "configuration"
 
@@ -67,6 +70,8 @@ class Portfolio:
 
     solvers: tuple[str, ...] = ()
     seed: int = 0
+    #: where a proof is wanted: solvers that write one
+    provers: tuple[str, ...] = ()
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Portfolio:
@@ -79,6 +84,13 @@ class Portfolio:
             raise InputError(f"content-mode is {mode!r}; known are {', '.join(_CONTENT_MODES)}", _FIELD)
         return cls(_solvers(configuration), _seed(configuration))
 
+    def restricted_to(self, provers: tuple[str, ...]) -> Portfolio:
+        """The same for a job whose answer needs a proof. Raises InputError if it names other solvers."""
+        for name in self.solvers:
+            if name not in provers:
+                raise InputError(f"{name} cannot write such a proof; {', '.join(provers)} can", _FIELD)
+        return replace(self, provers=provers)
+
     def strategy(self, index: int) -> Strategy:
         """The strategy of the worker with this index (0 is the root)."""
         if self.solvers:
@@ -88,10 +100,11 @@ class Portfolio:
             earlier = self.solvers[:place].count(base.solver)
             repeat = round_ * self.solvers.count(base.solver) + earlier
         else:
-            base, repeat = _default(index)
+            base, repeat = _default(index, self.provers)
         if repeat == 0 and self.seed == 0:
             return base
-        return _varied(base, self.seed * 1_000_003 + index)
+        varied = _varied(base, self.seed * 1_000_003 + index)
+        return replace(varied, renaming_seed=None) if self.provers else varied
 
 
 #: Order: the first alone must be strong; the second pays most on formulas with many models; kissat
@@ -127,12 +140,15 @@ _CYCLE = (
 )
 
 
-def _default(index: int) -> tuple[Strategy, int]:
+def _default(index: int, provers: tuple[str, ...]) -> tuple[Strategy, int]:
     """A strategy and how many rounds of the cycle precede it (0 within the table)."""
-    if index < len(_TABLE):
-        return _TABLE[index], 0
-    round_, place = divmod(index - len(_TABLE), len(_CYCLE))
-    return _CYCLE[place], round_ + 1
+    table, cycle = (
+        tuple(row for row in rows if not provers or row.solver in provers) for rows in (_TABLE, _CYCLE)
+    )
+    if index < len(table):
+        return table[index], 0
+    round_, place = divmod(index - len(table), len(cycle))
+    return cycle[place], round_ + 1
 
 
 def _varied(base: Strategy, seed: int) -> Strategy:

@@ -34,7 +34,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from mallob_py.app import Result, WorkerContext
+from mallob_py.app import InputError, Result, WorkerContext
 
 #: decides with a given number (of a strategy)
 Attempt = Callable[[int], Result]
@@ -48,6 +48,7 @@ _PR_SET_PDEATHSIG = 1
 _HEADER = struct.Struct("<ciQQ")
 _ANSWER = b"A"
 _ERROR = b"E"
+_REFUSAL = b"R"
 
 
 def race(context: WorkerContext, attempt: Attempt) -> Result:
@@ -125,8 +126,8 @@ class _Race:
         if (message := _decode(child.received)) is None:
             self._replace(child)
             return None
-        if isinstance(message, str):
-            raise RuntimeError(f"in a solver process:\n{message}")
+        if isinstance(message, Exception):
+            raise message
         return message
 
     def _replace(self, child: _Child) -> None:
@@ -167,6 +168,9 @@ def _solve_and_exit(fd: int, worker_pid: int, attempt: Attempt, number: int) -> 
 def _message_of(attempt: Attempt, number: int) -> bytes:
     try:
         result = attempt(number)
+    except InputError as error:
+        text = error.message.encode(errors="replace")
+        return _HEADER.pack(_REFUSAL, 0, len(text), 0) + text
     except MemoryError:  # a death like that by the kernel's hand: others may do with less
         raise
     except Exception:
@@ -178,8 +182,8 @@ def _message_of(attempt: Attempt, number: int) -> bytes:
     return _HEADER.pack(_ANSWER, result.code, len(text), len(numbers)) + text + numbers
 
 
-def _decode(received: bytearray) -> Result | str | None:
-    """A result, the text of an error, or None if the message is not complete."""
+def _decode(received: bytearray) -> Result | Exception | None:
+    """A result, an error, or None if the message is not complete."""
     if len(received) < _HEADER.size:
         return None
     kind, code, text_bytes, solution_bytes = _HEADER.unpack_from(received)
@@ -187,7 +191,9 @@ def _decode(received: bytearray) -> Result | str | None:
         return None
     text = received[_HEADER.size : _HEADER.size + text_bytes].decode()
     if kind == _ERROR:
-        return text
+        return RuntimeError(f"in a solver process:\n{text}")
+    if kind == _REFUSAL:
+        return InputError(text)
     solution = np.frombuffer(received, dtype=np.int32, offset=_HEADER.size + text_bytes)
     return Result(code, solution, json.loads(text))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from io import RawIOBase
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,7 @@ class Solver:
         self._n_vars = 0
         self._has_model = False
         self._assumptions: list[int] = []
+        self._proof: RawIOBase | None = None
 
     def _function(self, name: str) -> Callable[..., Any]:
         function: Callable[..., Any] = getattr(pysolvers, f"{self._engine.prefix}_{name}")
@@ -90,9 +92,30 @@ class Solver:
             raise ValueError(f"{self._engine.prefix} has no options to set")
         self._function("set")(self._handle, name, value)
 
+    def trace_proof(self, file: RawIOBase) -> None:
+        """Have CaDiCaL write its proof to `file`, open for reading and writing, line by line.
+
+        To be done after setting options and before clauses are added. It is not told of failing writes.
+        """
+        if self._family is not Family.CADICAL:
+            raise ValueError(f"{self._engine.prefix} writes no proofs here")
+        self._function("tracepr")(self._handle, file)
+        self._proof = file
+
+    def close(self) -> None:
+        """Free the solver, which must not be used any more; its proof is complete then."""
+        self._function("del")(self._handle, self._proof)
+
+    def declare_variables(self, n_vars: int) -> None:
+        """Have models of at least so many variables."""
+        self._n_vars = max(self._n_vars, n_vars)
+
+    def add_clause(self, literals: Sequence[int] | memoryview) -> None:
+        self._function("add_cl")(self._handle, literals)
+
     def add_formula(self, formula: Formula) -> None:
         """Add all clauses. The formula's assumptions are left to `solve`."""
-        self._n_vars = max(self._n_vars, formula.n_vars)
+        self.declare_variables(formula.n_vars)
         starts, ends = formula.bounds()
         view = np.ascontiguousarray(formula.literals).data
         add, handle = self._function("add_cl"), self._handle

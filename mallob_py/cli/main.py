@@ -58,7 +58,7 @@ def _dispatch(given: list[str]) -> int:
         return 2
     from mallob_py.service.errors import ServiceError
 
-    module = importlib.import_module(f"mallob_py.cli.{command}")
+    module = importlib.import_module(f"mallob_py.cli.{command.replace('-', '_')}")
     try:
         return int(module.run(parsed))
     except OthersRefused:
@@ -69,7 +69,7 @@ def _dispatch(given: list[str]) -> int:
 
 def _overview(commands: dict[str, tuple[str, type]]) -> str:
     lines = ["usage: mallob-py COMMAND [options]", ""]
-    lines += [f"  {name:<11}{summary}" for name, (summary, _) in commands.items()]
+    lines += [f"  {name:<13}{summary}" for name, (summary, _) in commands.items()]
     lines += ["", "mallob-py COMMAND --help lists a command's options; mallob-py --version the version."]
     return "\n".join(lines)
 

@@ -37,6 +37,7 @@ _JOB = "job"
 REUSE_STRATEGIES = ("none", "basic", "full")
 BALANCINGS = ("local", "distributed")
 MATCHINGS = ("prefix-sum", "routing-tree")
+PROOF_FORMATS = ("lrat", "drat")
 EXPERIMENTS = ("uniform", "priorities", "realistic", "matching", "growth", "balancing")
 
 
@@ -196,12 +197,35 @@ class SolveOptions(_World):
         help="write the answer (s and v lines) to FILE instead of standard output",
     )
     quiet: bool = switch_option("--quiet", group=_OUTPUT, help="leave out the comment lines")
+    proof: str | None = option(
+        "--proof",
+        values.path,
+        None,
+        metavar="FILE",
+        group=_OUTPUT,
+        help="write a proof of the answer UNSATISFIABLE to FILE, for one formula (see `mallob-py "
+        "check-proof`). Only CaDiCaL is used then. Several hosts must share FILE's folder",
+    )
+    proof_format: str = option(
+        "--proof-format",
+        _one_of(*PROOF_FORMATS),
+        "lrat",
+        metavar="|".join(PROOF_FORMATS),
+        group=_OUTPUT,
+        help="form of the proof, both as text: with hints, or without (default lrat)",
+    )
 
     def validate(self) -> None:
         super().validate()
-        output = self.output
-        if output is not None and any(_same_file(output, file) for file in self.files):
-            raise OptionError(f"{output} is an input and would be overwritten")
+        for target in (self.output, self.proof):
+            if target is not None and any(_same_file(target, file) for file in self.files):
+                raise OptionError(f"{target} is an input and would be overwritten")
+        if self.proof is None:
+            return
+        if len(self.files) > 1:
+            raise OptionError(f"--proof is for one formula, but {len(self.files)} are given")
+        if self.output is not None and os.path.realpath(self.output) == os.path.realpath(self.proof):
+            raise OptionError(f"{self.proof} cannot hold both the answer and the proof")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
@@ -347,6 +371,18 @@ class ReportOptions(_Config):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class CheckProofOptions(_Config):
+    """Options of `mallob-py check-proof`."""
+
+    formula: str = positional(
+        "FORMULA", values.path, group=_INPUT, help="formula in DIMACS CNF; plain, .gz, .bz2, .xz or .lzma"
+    )
+    proof: str = positional(
+        "PROOF", values.path, group=_INPUT, help="proof in LRAT, text or binary; plain or compressed"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SimulateOptions(_Config):
     """Options of `mallob-py simulate`. None: what the setting says."""
 
@@ -452,6 +488,7 @@ COMMANDS: dict[str, tuple[str, type[CommandOptions]]] = {
     "submit": ("Hand a job to the service.", SubmitOptions),
     "interrupt": ("End a job of the service.", InterruptOptions),
     "status": ("Show the service's jobs and how busy its ranks are.", StatusOptions),
+    "check-proof": ("Check a proof that a formula is unsatisfiable.", CheckProofOptions),
     "simulate": ("Play many PEs on a stream of jobs in virtual time.", SimulateOptions),
     "experiment": ("Repeat an experiment of the paper in virtual time.", ExperimentOptions),
     "report": ("Make tables from the logs of a run, real or simulated.", ReportOptions),

@@ -3,15 +3,19 @@
 All ranks work on one formula at a time. Standard output gets, for each, the answer (`s`) and
 a model (`v` lines); comments (`c`) tell what happens meanwhile. Exit code: 10 or 20 for the
 one formula given, 0 for unknown or several formulas, 2 if an input could not be read.
+
+A proof is written by the worker that finds the answer; unless that is UNSATISFIABLE, none is left.
 """
 
 from __future__ import annotations
 
 import array
 import math
+import os
 import sys
 from typing import NoReturn, TextIO
 
+from mallob_py import result_file
 from mallob_py.cli.options import SolveOptions
 from mallob_py.cli.rank_settings import event_log_of, settings_of
 from mallob_py.protocol.client import JobParameters
@@ -62,6 +66,10 @@ class SolveDesk:
         self._files = list(options.files)
         self._single = len(options.files) == 1
         self._quiet = options.quiet
+        self._proof = None if options.proof is None else os.path.abspath(options.proof)
+        self._configuration = (
+            {} if self._proof is None else {"proof": self._proof, "proof-format": options.proof_format}
+        )
         self._output = output
         self._limit_s = math.inf if options.time_limit_s is None else options.time_limit_s
         self._job = 0
@@ -99,6 +107,7 @@ class SolveDesk:
             self._tell(f"{now - self._submitted_s:.1f} s, {self._workers()}")
 
     def close(self) -> None:
+        self._tidy_up_proof()
         if self._output is not sys.stdout:
             self._output.close()
 
@@ -115,7 +124,8 @@ class SolveDesk:
         file = self._files[0]
         self._tell(f"mallob-py: {file} on {self._rank.placement.describe()}")
         path = str(self._rank.transfer.path_of(str(self._job)))
-        self._rank.pool.read(self._job, wire.Read(_APPLICATION, (file,), None, {}, path, INLINE_BYTES_MAX))
+        task = wire.Read(_APPLICATION, (file,), None, self._configuration, path, INLINE_BYTES_MAX)
+        self._rank.pool.read(self._job, task)
 
     def worker_event(self, event: events.WorkerEvent, now: float) -> None:
         match event:
@@ -162,6 +172,18 @@ class SolveDesk:
         self._is_busy = False
         self._next_progress_s = math.inf
 
+    def _tidy_up_proof(self) -> None:
+        """Before the answer, so that a proof is there exactly with the answer that it is for."""
+        if self._proof is None:
+            return
+        if self._code == 20:
+            result_file.discard_unfinished(self._proof)
+            return
+        try:
+            result_file.discard(self._proof)
+        except OSError as error:
+            print(f"mallob-py solve: {self._proof}: cannot be removed: {error.strerror}", file=sys.stderr)
+
     # --- output ---------------------------------------------------------------------------
 
     def _workers(self) -> str:
@@ -174,6 +196,7 @@ class SolveDesk:
 
     def _answer(self, code: int, solution: bytes) -> None:
         self._code = code
+        self._tidy_up_proof()
         print(f"s {_ANSWERS.get(code, 'UNKNOWN')}", file=self._output)
         if code == 10:
             self._output.writelines(_value_lines(solution))

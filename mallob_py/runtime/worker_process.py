@@ -194,6 +194,8 @@ class _Worker:
             pass
         except RankGone:
             raise
+        except InputError as error:  # foreseen, so its text says it all
+            self._fail(wire.Failed(error.message))
         except BaseException as error:  # SystemExit and KeyboardInterrupt are the user's code too
             self._fail(wire.Failed(_describe(error)))
         if not _left_clean():

@@ -14,6 +14,7 @@ import time
 from enum import Enum
 from pathlib import Path
 
+from mallob_py import result_file
 from mallob_py.payload import encode_description
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.effects import JobEnded
@@ -248,6 +249,9 @@ class Service:
         self._forget(job)
 
     def _forget(self, job: int) -> None:
+        proof = self._jobs[job].file.configuration.get("proof")
+        if isinstance(proof, str):
+            result_file.discard_unfinished(proof)
         del self._jobs[job]
         for interruption in self._book.ended(job):
             self._directory.dismiss(interruption)

@@ -183,6 +183,19 @@ def test_an_input_is_never_overwritten(tmp_path: Path) -> None:
         solve(str(formula), "--output", f"{tmp_path}/./a.cnf")
 
 
+def test_a_proof_is_for_one_formula_and_for_a_file_of_its_own(tmp_path: Path) -> None:
+    formula = tmp_path / "f.cnf"
+    formula.touch()
+    for arguments, complaint in (
+        (["--proof", "p", "a.cnf", "b.cnf"], "for one formula"),
+        (["--proof", str(formula), str(formula)], "would be overwritten"),
+        (["--proof", "./p", "--output", "p", "a.cnf"], "both the answer and the proof"),
+        (["--proof-format", "frat", "a.cnf"], "frat"),
+    ):
+        with pytest.raises(OptionError, match=complaint):
+            solve(*arguments)
+
+
 def test_the_output_may_be_a_device() -> None:
     assert solve("a.cnf", "--output", "/dev/null").output == "/dev/null"
 

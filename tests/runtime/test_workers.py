@@ -185,6 +185,11 @@ def test_whatever_an_application_raises_is_reported_as_its_traceback(
     assert "worker_process.py" not in failed.text.partition("worker_apps.py")[0]
 
 
+def test_an_error_that_the_application_foresaw_is_reported_as_its_text_alone(rank: Rank) -> None:
+    rank.run("RAISE", what="foreseen")
+    assert rank.hear(events.WorkerFailed)[0].text == "the disk is full"
+
+
 def test_a_worker_beyond_its_memory_limit_fails_and_takes_nobody_along(make: Make) -> None:
     rank = make(limits=WorkerLimits(memory_limit_bytes=1 << 30, niceness=1))
     rank.run("RAISE", what="memory")

@@ -80,6 +80,8 @@ class Raise(_NoInput):
                 return [1, 2]  # type: ignore[return-value]
             case "wide result":
                 return Result(10, [2**31])
+            case "foreseen":
+                raise InputError("the disk is full")
             case _:
                 raise ValueError("no such luck")
 

@@ -1,0 +1,1 @@
+"""Proofs of unsatisfiability: writing them while solving, and checking them independently."""

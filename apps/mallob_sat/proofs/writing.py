@@ -1,0 +1,173 @@
+"""Solving with CaDiCaL while it writes a proof, in which clause k of the file has the number k.
+
+In LRAT hints name clauses by numbers, and CaDiCaL counts on its own: each clause that it is given
+gets the next one, and so does each that it derives, which it may do as soon as it has met a unit
+clause (one with a single literal) or one with a literal twice. So the numbers would drift from
+those in the file. What happens here instead:
+
+1. Clauses with one literal or one literal twice are held back, and so are tautologies. In their
+   place a tautology is given, which takes the number and does nothing. Now nothing can be derived,
+   and n clauses have the numbers 1 to n.
+2. What was held back follows, without what stood twice, unit clauses last. What CaDiCaL derives
+   meanwhile is in its proof so far; the numbers that are missing there are those of the late clauses.
+   For each the proof gets a line `ID CLAUSE 0 K 0`: it follows from the file's clause K. (A checker
+   need not understand that two equal literals are one; this line needs no such insight.)
+3. All that CaDiCaL derives from here on goes into the proof as it is.
+
+DRAT names no clauses, so there everything is given as it stands. A proof passes a `Scribe` on its
+way to the disk. Guarantees: a formula is refuted with a complete proof, or an exception is raised.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mallob_sat.formula import Formula
+from mallob_sat.proofs.scribe import Scribe
+from mallob_sat.solvers import Solver
+
+#: a clause of the file by its number there, each literal once
+NumberedClause = tuple[int, list[int]]
+
+
+class ProofFormat(Enum):
+    """Both as text."""
+
+    LRAT = "lrat"
+    DRAT = "drat"
+
+
+#: engines that can write a proof; the other CaDiCaL (1.5.3) knows no hints, kissat's proofs are not
+#: to be had through PySAT, and those of the minisat family were not tried
+PROVERS = {
+    ProofFormat.LRAT: ("cadical195", "cadical300"),
+    ProofFormat.DRAT: ("cadical195", "cadical153", "cadical300"),
+}
+
+
+def options_for(format_: ProofFormat) -> tuple[tuple[str, int], ...]:
+    """What CaDiCaL must be told before it gets clauses."""
+    return (("binary", 0), ("lrat", 1)) if format_ is ProofFormat.LRAT else (("binary", 0),)
+
+
+def write_empty_clause_proof(formula: Formula, format_: ProofFormat, scribe: Scribe) -> None:
+    """The proof for a formula with an empty clause."""
+    starts, ends = formula.bounds()
+    empty = int(np.flatnonzero(starts == ends)[0]) + 1
+    scribe.write([f"{formula.n_clauses + 1} 0 {empty} 0\n" if format_ is ProofFormat.LRAT else "0\n"])
+
+
+class ProofOfSolver:
+    """The proof that a solver writes. Use: set options, `add`, solve, `close`."""
+
+    def __init__(self, solver: Solver, format_: ProofFormat, scribe: Scribe) -> None:
+        self._solver = solver
+        self._format = format_
+        self._scribe = scribe
+        #: where CaDiCaL writes; what it writes before the search must be looked at
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed in `close`)
+        solver.trace_proof(self._file)
+
+    def add(self, formula: Formula) -> None:
+        """Give all clauses to the solver. Raises RuntimeError if it does not number them as expected."""
+        if self._format is ProofFormat.DRAT:
+            self._solver.add_formula(formula)
+            self._send(self._lines())
+        else:
+            self._add_numbered(formula)
+        os.dup2(self._scribe.fileno(), self._file.fileno())
+
+    def close(self) -> None:
+        """Have the solver write what it still holds; the solver is gone then."""
+        self._solver.close()
+        self._file.close()
+
+    def _add_numbered(self, formula: Formula) -> None:
+        self._solver.declare_variables(formula.n_vars)
+        late = self._add_in_order(formula)
+        if any(_is_addition(line) for line in self._lines()):
+            raise RuntimeError("CaDiCaL derived a clause before it had a unit clause: no proof is possible")
+        for _, clause in late:
+            self._solver.add_clause(clause)
+        self._send(number_late_clauses(self._lines(), late, formula.n_clauses + 1))
+
+    def _add_in_order(self, formula: Formula) -> list[NumberedClause]:
+        """All clauses but those that are held back; these as they shall follow."""
+        repeating: list[NumberedClause] = []
+        units: list[NumberedClause] = []
+        starts, ends = formula.bounds()
+        special = _special(formula, starts, ends)
+        view = np.ascontiguousarray(formula.literals).data
+        add = self._solver.add_clause
+        bounds = zip(starts.tolist(), ends.tolist(), special.tolist(), strict=True)
+        for number, (start, end, is_special) in enumerate(bounds, 1):
+            if not is_special:
+                add(view[start:end])
+                continue
+            clause = list(dict.fromkeys(view[start:end].tolist()))
+            add([clause[0], -clause[0]])
+            if len(clause) == 1:
+                units.append((number, clause))
+            elif len({abs(literal) for literal in clause}) == len(clause):
+                repeating.append((number, clause))
+        return repeating + units
+
+    def _lines(self) -> Iterator[str]:
+        """What CaDiCaL has written so far; it writes whole lines."""
+        # Opened anew, since a copy of the descriptor would share CaDiCaL's position.
+        with open(f"/proc/self/fd/{self._file.fileno()}", encoding="ascii") as file:
+            yield from file
+
+    def _send(self, lines: Iterable[str]) -> None:
+        self._scribe.write(lines)
+
+
+def number_late_clauses(lines: Iterable[str], late: list[NumberedClause], next_id: int) -> Iterator[str]:
+    """CaDiCaL's additions with those for the late clauses between them.
+
+    Ends with the empty clause. Deletions are left out: they concern the tautologies, which in
+    the file are other clauses, and little else. Raises RuntimeError if the numbers do not fit.
+    """
+    used = 0
+
+    def late_before(id_: int) -> Iterator[str]:
+        nonlocal next_id, used
+        for taken in range(next_id, id_):
+            if used == len(late):
+                raise RuntimeError("the numbers in CaDiCaL's proof are not understood: no proof is possible")
+            number, clause = late[used]
+            yield f"{taken} {' '.join(map(str, clause))} 0 {number} 0\n"
+            used += 1
+        next_id = id_
+
+    for line in filter(_is_addition, lines):
+        words = line.split()
+        yield from late_before(int(words[0]))
+        yield line
+        next_id += 1
+        if words[1] == "0":
+            return
+    yield from late_before(next_id + len(late) - used)
+
+
+def _is_addition(line: str) -> bool:
+    return line.split(None, 2)[1] != "d"
+
+
+def _special(formula: Formula, starts: NDArray[np.intp], ends: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Which clauses have fewer than two literals, or a variable twice."""
+    special: NDArray[np.bool_] = ends - starts < 2
+    literals = formula.literals
+    owner = np.repeat(np.arange(starts.size), ends - starts + 1)
+    # Sorted by clause and then variable; closing zeros are in nobody's way.
+    order = np.lexsort((np.abs(literals), owner))
+    variables, owners = np.abs(literals)[order], owner[order]
+    twice = (variables[1:] == variables[:-1]) & (owners[1:] == owners[:-1])
+    special[owners[1:][twice]] = True
+    return special

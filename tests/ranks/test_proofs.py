@@ -1,0 +1,167 @@
+"""Proofs as a user meets them: written by real ranks, checked by a command of their own."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import uuid
+from pathlib import Path
+
+import pytest
+from running import (
+    COMMAND,
+    ROOT,
+    TIMEOUT_S,
+    Finished,
+    environment,
+    kill_marked,
+    marked_processes,
+    needs_mpiexec,
+    poll_until,
+    run,
+    serving,
+)
+
+from mallob_sat.generate import pigeonhole, planted
+
+pytestmark = needs_mpiexec
+
+SAT, UNSAT, UNKNOWN, ERROR = 10, 20, 0, 2
+EXAMPLES = ROOT / "apps" / "mallob_sat" / "examples"
+
+
+def formula(folder: Path, text: str) -> Path:
+    path = folder / "formula.cnf"
+    path.write_text(text)
+    return path
+
+
+def assert_verified(formula_path: Path, proof: Path) -> None:
+    checked = run("check-proof", formula_path, proof)
+    assert checked.code == 0, checked.out + checked.err
+    assert checked.out.startswith("VERIFIED")
+
+
+def names(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_unsatisfiable_comes_with_a_proof_that_is_verified(ranks: int, tmp_path: Path) -> None:
+    example, proof = EXAMPLES / "tiny_unsat.cnf.gz", tmp_path / "proof.lrat"
+    done = run("solve", "-n", str(ranks), "--proof", proof, example)
+    assert (done.code, done.answer) == (UNSAT, "s UNSATISFIABLE"), done.err
+    assert names(tmp_path) == {"proof.lrat"}
+    assert_verified(example, proof)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["commutativity_unsat.cnf.xz", "factoring_unsat.cnf.gz"])
+def test_the_examples_have_proofs(name: str, tmp_path: Path) -> None:
+    proof = tmp_path / "proof.lrat"
+    done = run("solve", "-n", "2", "--proof", proof, EXAMPLES / name)
+    assert done.code == UNSAT, done.err
+    assert_verified(EXAMPLES / name, proof)
+
+
+def test_several_solver_processes_and_a_relative_path(tmp_path: Path) -> None:
+    path = formula(tmp_path, pigeonhole(6).text("holes"))
+    done = run("solve", "-n", "2", "--threads", "2", "--proof", "proof", path, cwd=tmp_path)
+    assert done.code == UNSAT, done.err
+    assert names(tmp_path) == {"formula.cnf", "proof"}
+    assert_verified(path, tmp_path / "proof")
+
+
+@pytest.mark.parametrize("text", ["p cnf 2 2\n1 2 0\n0\n", "p cnf 1 2\n1 0\n-1 0\n"], ids=["empty", "units"])
+def test_what_is_plainly_unsatisfiable_has_a_proof_too(text: str, tmp_path: Path) -> None:
+    path = formula(tmp_path, text)
+    assert run("solve", "-n", "2", "--proof", tmp_path / "proof", path).code == UNSAT
+    assert_verified(path, tmp_path / "proof")
+
+
+def test_drat_is_written_if_asked_for(tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+    arguments = ("-n", "1", "--proof", proof, "--proof-format", "drat")
+    assert run("solve", *arguments, formula(tmp_path, pigeonhole(5).text("holes"))).code == UNSAT
+    assert proof.read_text().splitlines()[-1] == "0"
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "code"),
+    [(planted(60, 240, seed=1).text("easy"), "1h", SAT), (pigeonhole(14).text("hard"), "1s", UNKNOWN)],
+    ids=["satisfiable", "time limit"],
+)
+def test_without_that_answer_no_proof_is_left(text: str, limit: str, code: int, tmp_path: Path) -> None:
+    (tmp_path / "proof").write_text("of an earlier run")
+    path = formula(tmp_path, text)
+    done = run("solve", "-n", "2", "--time-limit", limit, "--proof", tmp_path / "proof", path)
+    assert done.code == code, done.err
+    assert names(tmp_path) == {"formula.cnf"}
+
+
+def test_a_signal_leaves_no_unfinished_proof(tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    path = formula(tmp_path, pigeonhole(14).text("hard"))
+    process = subprocess.Popen(
+        [*COMMAND, "solve", "-n", "2", "--proof", str(tmp_path / "proof"), str(path)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(mark),
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "worker" in line:
+                break
+        assert len(names(tmp_path)) == 2
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=TIMEOUT_S)
+        poll_until(lambda: not marked_processes(mark), "no process is left", 10)
+    finally:
+        kill_marked(mark)
+        process.wait()
+    assert names(tmp_path) == {"formula.cnf"}
+
+
+def assert_one_error(done: Finished, complaint: str) -> None:
+    assert done.code == ERROR
+    assert len(done.err.splitlines()) == 1, done.err
+    assert complaint in done.err
+    assert "s UNSATISFIABLE" not in done.out
+
+
+def test_a_proof_that_cannot_be_written_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    path = formula(tmp_path, "p cnf 1 2\n1 0\n-1 0\n")
+    done = run("solve", "-n", "2", "--proof", tmp_path / "none" / "proof", path)
+    assert_one_error(done, "No such file or directory")
+    assert_one_error(run("solve", "-n", "2", "--proof", "/dev/null", path), "no regular file")
+    assert os.path.exists("/dev/null")
+
+
+def test_the_service_writes_proofs_and_tidies_up(tmp_path: Path) -> None:
+    path = tmp_path / "formula.cnf.gz"
+    path.write_bytes(gzip.compress(pigeonhole(6).text("holes").encode()))
+    folder = tmp_path / "proofs"
+    folder.mkdir()
+    with serving(tmp_path / "service", ranks=2) as service:
+        wish = {"proof": str(folder / "proof")}
+        reply = service.ask("proved", files=[str(path)], configuration=wish)
+        assert reply["result"]["resultcode"] == UNSAT, json.dumps(reply)
+        assert names(folder) == {"proof"}
+        assert_verified(path, folder / "proof")
+
+        path.write_bytes(gzip.compress(pigeonhole(14).text("hard").encode()))
+        limited = {"wallclock-limit": "1s", "configuration": wish}
+        reply = service.ask("limited", files=[str(path)], **limited)
+        assert reply["result"]["resultcode"] == UNKNOWN, json.dumps(reply)
+        assert names(folder) == set()
+
+        nowhere = {"proof": str(folder / "none" / "proof")}
+        reply = service.ask("nowhere", files=[str(path)], configuration=nowhere)
+        assert "No such file" in reply["error"]["message"]
+        assert service.stop() == 0
