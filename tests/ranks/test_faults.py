@@ -81,11 +81,13 @@ def test_a_job_whose_solver_is_killed_still_gets_its_right_answer(service: Runni
 
 
 def test_the_death_of_a_worker_is_noticed_and_its_job_goes_on(service: Running, tmp_path: Path) -> None:
-    path = service.submit("wounded", **hard_job(tmp_path))
-    os.kill(parent_of(poll_until(lambda: busy_solvers(service))[0]), signal.SIGKILL)
-    poll_until(lambda: busy_solvers(service))
-    service.interrupt("wounded")
-    service.await_event("crashed", job=service.reply(path)["internal_id"])
+    path = service.submit("bereft", **hard_job(tmp_path))
+    solvers = poll_until(lambda: busy_solvers(service))
+    os.kill(parent_of(solvers[0]), signal.SIGKILL)
+    poll_until(lambda: set(busy_solvers(service)) - set(solvers))
+    service.await_event("crashed")
+    service.interrupt("bereft")
+    assert service.reply(path)["result"]["outcome"] == "interrupted"
 
 
 def test_an_exception_of_an_application_comes_with_its_traceback(service: Running) -> None:
