@@ -12,7 +12,8 @@
 // decisions to the search, so no learned clause depends on them.
 //
 // A clause over a variable that was eliminated, substituted or found pure cannot come in: to the
-// search this variable is not there. It is counted and dropped.
+// search this variable is not there. It is counted and dropped. Proofs are not written: a foreign
+// clause has no derivation here.
 
 #include "exchange.hpp"
 
@@ -177,8 +178,9 @@ void Internal::import_clause (const int *first, const int *last, int glue) {
         learn_empty_clause ();
     } else {
       glue = std::min (std::max (glue, 1), (int) clause.size () - 1);
-      Clause *c = new_learned_redundant_clause (glue);
+      Clause *c = new_clause (true, glue);
       c->used = 1 + (glue <= opts.reducetier2glue); // as for a clause learned here
+      watch_clause (c); // any two literals: none is assigned
     }
   }
   clause.clear ();
