@@ -208,9 +208,9 @@ class NativeSolver:
         return Clauses(literals[: n_literals.value].copy(), lbds[:n_clauses].copy())
 
     def give(self, literals: Literals, lbds: NDArray[np.int32] | None = None) -> int:
-        """Hand clauses closed by 0 to the search, which takes them at its next restart or before.
+        """Hand clauses closed by 0 to the search, which takes them within a hundred conflicts.
 
-        They must follow from the formula. Those whose LBD is given as 3 or less are kept for good;
+        (Or at the end of the inprocessing it is in.) They must follow from the formula. Those whose LBD is given as 3 or less are kept for good;
         without LBDs a clause's length stands in. Returns how many clauses found room.
         """
         literals = _as_literals(literals)
@@ -259,6 +259,8 @@ class NativeSolver:
     def _require_idle(self) -> None:
         if self.is_running:
             raise ValueError("a search is running")
+        if self._thread is not None:
+            self.wait(0)  # raises if the last search broke off: its engine is good for nothing
 
     def _require_answer(self, answer: Answer) -> None:
         if self._thread is None or self._thread.is_alive() or self.wait(0) is not answer:

@@ -1,15 +1,18 @@
 // What the edits in CMakeLists.txt call inside CaDiCaL, and the buffers between the threads.
 //
 // Why this is sound. Let F be the formula. CaDiCaL 1.9.5 keeps two promises:
-//   (1) every clause it holds follows from F: it adds clauses only by resolution-like steps
-//       (conflict analysis, probing, vivification, hyper ternary resolution, elimination's
-//       resolvents, equivalent literals) and else only removes clauses (blocked, covered, globally
-//       blocked, eliminated); this release has no variable addition;
-//   (2) a model of its irredundant clauses can be extended to a model of F.
-// A clause that follows from F keeps both if it comes in as a redundant one: (1) at once; (2) since
-// it may replace irredundant clauses only by subsuming or strengthening them, which loses models
-// but adds none. Hence clauses learned later follow from F, too, and may go out. Assumptions are
-// decisions to the search, so no learned clause depends on them.
+//   (1) Every clause it holds follows from F. It adds clauses by conflict analysis, probing,
+//       vivification, hyper ternary resolution, resolvents of eliminated variables, and equivalent
+//       literals; blocked, covered and globally blocked clauses (block.cpp, cover.cpp,
+//       condition.cpp) are only removed. There is no addition of variables in this release. The
+//       witness: each clause and unit added has an LRAT chain (proof.cpp, add_derived_clause), and
+//       its LRAT checker takes nothing but unit propagation (lratchecker.cpp, check): no RAT.
+//   (2) A model of its irredundant clauses extends to a model of F (extend.cpp).
+// A clause that follows from F and comes in as a redundant one keeps both: (1) at once; (2) since
+// redundant clauses may replace irredundant ones by subsuming or strengthening them or by showing
+// literals equivalent, which loses models and adds none. Hence clauses learned later follow from F,
+// too, and may go out. No option changes this. Assumptions are decisions to the search, so no
+// learned clause depends on them.
 //
 // A clause over a variable that was eliminated, substituted or found pure cannot come in: to the
 // search this variable is not there. It is counted and dropped. Proofs are not written: a foreign
