@@ -208,9 +208,10 @@ class NativeSolver:
         return Clauses(literals[: n_literals.value].copy(), lbds[:n_clauses].copy())
 
     def give(self, literals: Literals, lbds: NDArray[np.int32] | None = None) -> int:
-        """Hand clauses closed by 0 to the search, which takes them within a hundred conflicts.
+        """Hand clauses closed by 0 to the search.
 
-        (Or at the end of the inprocessing it is in.) They must follow from the formula. Those whose LBD is given as 3 or less are kept for good;
+        It takes them within a hundred conflicts, or when the inprocessing that it is in has ended.
+        They must follow from the formula. Those whose LBD is given as 3 or less are kept for good;
         without LBDs a clause's length stands in. Returns how many clauses found room.
         """
         literals = _as_literals(literals)
