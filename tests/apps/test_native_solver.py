@@ -41,6 +41,8 @@ EAGER = {
     "stabilizeint": 20,
     "rephaseint": 5,
 }
+#: so that a foreign clause can come in however long the search has been under way
+KEEPS_VARIABLES = {"elim": 0, "decompose": 0}
 CHOICES = ({}, EAGER, {"chronoalways": 1, **EAGER}, {"elim": 0}, {"stabilizeonly": 1}, {"phase": 0, **EAGER})
 
 Clause = Sequence[int]
@@ -95,7 +97,7 @@ def follows(clause: Clause, formula_solver: Solver) -> bool:
 @pytest.fixture
 def hard() -> Iterator[NativeSolver]:
     """A solver that searches for minutes."""
-    solver = NativeSolver(max_length=30)
+    solver = native(KEEPS_VARIABLES, max_length=30)
     solver.add_formula(formula_of(generate.pigeonhole(12).clauses))
     solver.start()
     yield solver
@@ -198,7 +200,7 @@ def test_a_running_search_uses_what_it_is_given(hard: NativeSolver) -> None:
 
 @needs_library
 def test_foreign_clauses_come_in_under_assumptions() -> None:
-    solver = NativeSolver()
+    solver = native(KEEPS_VARIABLES)
     solver.add_formula(formula_of(generate.pigeonhole(12).clauses))
     solver.start([1, -2])
     assert solver.wait(0.05) is Answer.UNDECIDED
