@@ -252,9 +252,10 @@ def test_closing_ends_the_search(hard: NativeSolver) -> None:
 @needs_library
 def test_the_shortest_clauses_are_kept_when_nobody_fetches_them() -> None:
     solver = NativeSolver(max_length=30, capacity=200)
-    solver.add_formula(formula_of(generate.pigeonhole(9).clauses))
+    solver.add_formula(formula_of(generate.pigeonhole(12).clauses))
     solver.start()
-    solver.wait(2)
+    while not solver.counts().displaced:
+        assert solver.wait(0.01) is Answer.UNDECIDED
     solver.interrupt()
     solver.wait()
     kept, counts = solver.learned(), solver.counts()
