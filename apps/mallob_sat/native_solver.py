@@ -1,0 +1,287 @@
+"""CaDiCaL in a thread of its own that offers what it learns and takes clauses while it searches.
+
+PySAT's CaDiCaL holds the interpreter's lock for the whole search, so clauses can only go in and
+out between slices of it, and slices cost more than sharing gains on some formulas. Here the search
+runs without the lock and is never cut. It needs the package in `native/` of the sources (CaDiCaL
+1.9.5 with a few edits), which needs a C++ compiler to install; nothing else depends on it.
+
+    solver = NativeSolver()
+    solver.add_formula(formula)
+    solver.start(assumptions)
+    while (answer := solver.wait(0.5)) is Answer.UNDECIDED:
+        send(solver.learned())
+        solver.give(received())
+
+Every clause from `learned` follows from the formula alone: not from the assumptions, which are
+decisions to the search, and whatever options are set, since CaDiCaL 1.9.5 adds no clause by a step
+that only preserves satisfiability (`native/src/exchange.cpp` has the argument). It holds on one
+condition: what is given to `give` must follow from the formula, too.
+
+Both buffers are bounded: of the learned clauses the shortest are kept, of the foreign ones those
+that came first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mallob_sat.formula import Formula, Literals
+from mallob_sat.solvers import Answer
+
+#: what engine_interface of the library must return
+_INTERFACE = 1
+_HOW_TO_INSTALL = "install it from a copy of the sources, with a C++ compiler: pip install ./native"
+_ANSWERS = {10: Answer.SATISFIABLE, 20: Answer.UNSATISFIABLE, 0: Answer.UNDECIDED}
+
+_Ints = np.ctypeslib.ndpointer(dtype=np.int32, flags="C_CONTIGUOUS")
+_Counts = np.ctypeslib.ndpointer(dtype=np.int64, flags="C_CONTIGUOUS")
+_Engine = ctypes.c_void_p
+_Size = ctypes.c_size_t
+_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
+    "engine_interface": (ctypes.c_int, []),
+    "engine_new": (_Engine, [ctypes.c_int, _Size]),
+    "engine_delete": (None, [_Engine]),
+    "engine_set": (ctypes.c_int, [_Engine, ctypes.c_char_p, ctypes.c_int]),
+    "engine_add": (ctypes.c_int, [_Engine, _Ints, _Size]),
+    "engine_phases": (None, [_Engine, _Ints, _Size]),
+    "engine_ready": (None, [_Engine]),
+    "engine_solve": (ctypes.c_int, [_Engine, _Ints, _Size]),
+    "engine_interrupt": (None, [_Engine]),
+    "engine_learned": (_Size, [_Engine, _Ints, ctypes.POINTER(_Size), _Ints]),
+    "engine_give": (ctypes.c_long, [_Engine, _Ints, _Size, _Ints]),
+    "engine_model": (None, [_Engine, _Ints, ctypes.c_int]),
+    "engine_failed": (None, [_Engine, _Ints, _Size]),
+    "engine_counts": (None, [_Engine, _Counts]),
+}
+
+
+class NativeSolverMissing(ImportError):
+    """The library is not installed, or another version of it is."""
+
+
+class Clauses(NamedTuple):
+    """Clauses closed by 0, one after the other, and the LBD of each."""
+
+    literals: Literals
+    lbds: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeCounts:
+    """What became of the clauses since the solver was made."""
+
+    #: learned clauses of at most `max_length` literals
+    offered: int
+    #: of these, lost because shorter ones filled the buffer
+    displaced: int
+    #: foreign clauses that the search uses
+    taken: int
+    #: foreign clauses that were true for good already
+    satisfied: int
+    #: foreign clauses over variables that the search has eliminated
+    removed: int
+    #: foreign clauses for which the buffer had no room
+    refused: int
+
+
+@cache
+def load_library() -> ctypes.CDLL:
+    """The shared library with its functions' types. Raises NativeSolverMissing."""
+    try:
+        import mallob_native
+    except ImportError:
+        raise NativeSolverMissing(f"the native solver is not installed; {_HOW_TO_INSTALL}") from None
+    try:
+        library = ctypes.CDLL(str(mallob_native.library_path()))
+        found = library.engine_interface()
+    except (OSError, AttributeError) as error:
+        reason = f"the native solver cannot be loaded ({error}); {_HOW_TO_INSTALL}"
+        raise NativeSolverMissing(reason) from None
+    if found != _INTERFACE:
+        raise NativeSolverMissing(
+            f"the native solver has interface {found}, needed is {_INTERFACE}; {_HOW_TO_INSTALL}"
+        )
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+class NativeSolver:
+    """One search. Use: options, formula, phases, start; then wait, learned, give until it answers.
+
+    Only one thread may use it (the search's own is inside). Raises NativeSolverMissing if the
+    library is not installed.
+    """
+
+    def __init__(self, max_length: int = 8, capacity: int = 1 << 18) -> None:
+        """`max_length` bounds learned clauses' literals, `capacity` each buffer's integers."""
+        assert max_length >= 1
+        assert capacity > max_length
+        self._library = load_library()
+        self._capacity = capacity
+        engine = self._library.engine_new(max_length, capacity)
+        if not engine:
+            raise MemoryError
+        self._n_vars = 0
+        self._loaded = False
+        self._assumptions = _as_literals(())
+        self._thread: threading.Thread | None = None
+        self._status: list[int] = []
+        # Also at exit: a search must not run on while its library is taken down.
+        self._close = weakref.finalize(self, _close, self._library, engine)
+        self._address: int = engine
+
+    def set_option(self, name: str, value: int) -> None:
+        """Set one of CaDiCaL's options; to be done before the formula is added."""
+        if self._loaded:
+            raise ValueError(f"option '{name}' is set after the formula was added")
+        if not self._library.engine_set(self._engine, name.encode(), value):
+            raise ValueError(f"CaDiCaL has no option '{name}'")
+
+    def add_formula(self, formula: Formula) -> None:
+        """Add all clauses. The formula's assumptions are left to `start`."""
+        self._require_idle()
+        self._loaded = True
+        self._n_vars = max(self._n_vars, formula.n_vars)
+        literals = _as_literals(formula.literals)
+        if self._library.engine_add(self._engine, literals, literals.size):
+            raise MemoryError
+
+    def set_phases(self, literals: Sequence[int]) -> None:
+        """Prefer these literals in decisions."""
+        self._require_idle()
+        self._library.engine_phases(self._engine, _as_literals(literals), len(literals))
+
+    def start(self, assumptions: Sequence[int] = ()) -> None:
+        """Begin to search; `wait` has the answer. May be called again after one."""
+        self._require_idle()
+        self._loaded = True
+        self._assumptions = _as_literals(assumptions)
+        self._status.clear()
+        self._library.engine_ready(self._engine)
+        self._thread = threading.Thread(
+            target=_search,
+            args=(self._library, self._engine, self._assumptions, self._status),
+            name="native-search",
+            daemon=True,
+        )
+        _running[self._engine] = self._thread
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a search has been started and has neither answered nor been interrupted."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self, seconds: float = math.inf) -> Answer:
+        """The answer, or UNDECIDED if the search goes on after so long or was interrupted."""
+        if self._thread is None:
+            raise ValueError("no search has been started")
+        self._thread.join(None if math.isinf(seconds) else seconds)
+        if self._thread.is_alive():
+            return Answer.UNDECIDED
+        if self._status[0] not in _ANSWERS:
+            raise MemoryError("the search ran out of memory")
+        return _ANSWERS[self._status[0]]
+
+    def interrupt(self) -> None:
+        """Have the search end soon without an answer; `wait` tells when."""
+        self._library.engine_interrupt(self._engine)
+
+    def learned(self) -> Clauses:
+        """The clauses learned since the last call, shortest first, from this and earlier searches."""
+        literals = np.empty(self._capacity, dtype=np.int32)
+        lbds = np.empty(self._capacity // 2, dtype=np.int32)
+        n_literals = _Size()
+        n_clauses = self._library.engine_learned(self._engine, literals, ctypes.byref(n_literals), lbds)
+        return Clauses(literals[: n_literals.value].copy(), lbds[:n_clauses].copy())
+
+    def give(self, literals: Literals, lbds: NDArray[np.int32] | None = None) -> int:
+        """Hand clauses closed by 0 to the search.
+
+        It takes them within a hundred conflicts, or when the inprocessing that it is in has ended.
+        They must follow from the formula. Those whose LBD is given as 3 or less are kept for good;
+        without LBDs a clause's length stands in. Returns how many clauses found room.
+        """
+        literals = _as_literals(literals)
+        if literals.size and literals[-1] != 0:
+            raise ValueError("the last clause is not closed by 0")
+        ends = np.flatnonzero(literals == 0)
+        if lbds is None:
+            lbds = np.diff(ends, prepend=-1) - 1
+        if lbds.size != ends.size:
+            raise ValueError(f"{lbds.size} LBDs for {ends.size} clauses")
+        accepted: int = self._library.engine_give(self._engine, literals, literals.size, _as_literals(lbds))
+        if accepted < 0:
+            raise MemoryError
+        return accepted
+
+    def counts(self) -> ExchangeCounts:
+        """What became of the clauses so far."""
+        counts = np.empty(6, dtype=np.int64)
+        self._library.engine_counts(self._engine, counts)
+        return ExchangeCounts(*counts.tolist())
+
+    def model(self) -> Literals:
+        """The model found last: variable v's literal at position v - 1."""
+        self._require_answer(Answer.SATISFIABLE)
+        model = np.empty(self._n_vars, dtype=np.int32)
+        self._library.engine_model(self._engine, model, self._n_vars)
+        return model
+
+    def core(self) -> list[int]:
+        """After UNSATISFIABLE: assumptions that cannot hold together, smallest variable first."""
+        self._require_answer(Answer.UNSATISFIABLE)
+        core = self._assumptions.copy()
+        self._library.engine_failed(self._engine, core, core.size)
+        return sorted(set(core[core != 0].tolist()), key=lambda literal: (abs(literal), literal))
+
+    def close(self) -> None:
+        """End the search and free its memory. The solver cannot be used any more."""
+        self._close()
+
+    @property
+    def _engine(self) -> int:
+        if not self._close.alive:
+            raise ValueError("the solver is closed")
+        return self._address
+
+    def _require_idle(self) -> None:
+        if self.is_running:
+            raise ValueError("a search is running")
+        if self._thread is not None:
+            self.wait(0)  # raises if the last search broke off: its engine is good for nothing
+
+    def _require_answer(self, answer: Answer) -> None:
+        if self._thread is None or self._thread.is_alive() or self.wait(0) is not answer:
+            raise ValueError(f"the last answer was not {answer.name}")
+
+
+#: searches by their engine, so that closing one need not know its solver
+_running: dict[int, threading.Thread] = {}
+
+
+def _search(library: ctypes.CDLL, engine: int, assumptions: Literals, status: list[int]) -> None:
+    status.append(library.engine_solve(engine, assumptions, assumptions.size))
+
+
+def _close(library: ctypes.CDLL, engine: int) -> None:
+    library.engine_interrupt(engine)
+    if (thread := _running.pop(engine, None)) is not None:
+        thread.join()
+    library.engine_delete(engine)
+
+
+def _as_literals(values: Sequence[int] | NDArray[np.integer]) -> Literals:
+    return np.ascontiguousarray(values, dtype=np.int32)

@@ -1,0 +1,192 @@
+// What the edits in CMakeLists.txt call inside CaDiCaL, and the buffers between the threads.
+//
+// Why this is sound. Let F be the formula. CaDiCaL 1.9.5 keeps two promises:
+//   (1) Every clause it holds follows from F. It adds clauses by conflict analysis, probing,
+//       vivification, hyper ternary resolution, resolvents of eliminated variables, and equivalent
+//       literals; blocked, covered and globally blocked clauses (block.cpp, cover.cpp,
+//       condition.cpp) are only removed. There is no addition of variables in this release. The
+//       witness: each clause and unit added has an LRAT chain (proof.cpp, add_derived_clause), and
+//       its LRAT checker takes nothing but unit propagation (lratchecker.cpp, check): no RAT.
+//   (2) A model of its irredundant clauses extends to a model of F (extend.cpp).
+// A clause that follows from F and comes in as a redundant one keeps both: (1) at once; (2) since
+// redundant clauses may replace irredundant ones by subsuming or strengthening them or by showing
+// literals equivalent, which loses models and adds none. Hence clauses learned later follow from F,
+// too, and may go out. No option changes this. Assumptions are decisions to the search, so no
+// learned clause depends on them.
+//
+// A clause over a variable that was eliminated, substituted or found pure cannot come in: to the
+// search this variable is not there. It is counted and dropped. Proofs are not written: a foreign
+// clause has no derivation here.
+
+#include "exchange.hpp"
+
+#include "internal.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace CaDiCaL {
+
+/*------------------------------------------------------------------------*/
+
+void Exchange::offer (const std::vector<int> &literals, int lbd) {
+  const size_t length = literals.size ();
+  counts.offered++;
+  const std::lock_guard<std::mutex> lock (mutex);
+  while (outgoing_size + length + 1 > capacity) { // drop the longest
+    size_t longest = max_length;
+    while (longest && outgoing[longest].empty ())
+      longest--;
+    counts.displaced++;
+    if (longest <= length)
+      return;
+    outgoing[longest].resize (outgoing[longest].size () - longest - 1);
+    outgoing_size -= longest + 1;
+  }
+  std::vector<int> &same_length = outgoing[length];
+  same_length.push_back (lbd);
+  same_length.insert (same_length.end (), literals.begin (), literals.end ());
+  outgoing_size += length + 1;
+}
+
+size_t Exchange::drain (int *literals, size_t *n_literals, int *lbds) {
+  const std::lock_guard<std::mutex> lock (mutex);
+  size_t n_clauses = 0;
+  int *end = literals;
+  for (size_t length = 1; length <= (size_t) max_length; length++) {
+    std::vector<int> &clauses = outgoing[length];
+    for (size_t i = 0; i < clauses.size (); i += length + 1) {
+      lbds[n_clauses++] = clauses[i];
+      end = std::copy_n (&clauses[i + 1], length, end);
+      *end++ = 0;
+    }
+    clauses.clear ();
+  }
+  outgoing_size = 0;
+  *n_literals = end - literals;
+  return n_clauses;
+}
+
+size_t Exchange::give (const int *literals, size_t n_literals, const int *lbds) {
+  const std::lock_guard<std::mutex> lock (mutex);
+  size_t n_clauses = 0, accepted = 0;
+  for (const int *first = literals, *end = literals + n_literals; first != end; n_clauses++) {
+    const int *zero = std::find (first, end, 0);
+    if (incoming.size () + (zero - first) + 2 > capacity)
+      counts.refused++;
+    else {
+      incoming.push_back (lbds[n_clauses]);
+      incoming.insert (incoming.end (), first, zero);
+      incoming.push_back (0);
+      accepted++;
+    }
+    first = zero + (zero != end);
+  }
+  if (accepted)
+    incoming_waits = true;
+  return accepted;
+}
+
+std::vector<int> Exchange::take () {
+  std::vector<int> batch;
+  const std::lock_guard<std::mutex> lock (mutex);
+  batch.swap (incoming);
+  incoming_waits = false;
+  return batch;
+}
+
+/*------------------------------------------------------------------------*/
+
+void Solver::connect_exchange (Exchange *exchange) { internal->exchange = exchange; }
+
+void Internal::export_clause (const std::vector<int> &literals, int glue) {
+  if (literals.size () > (size_t) exchange->max_length)
+    return;
+  std::vector<int> external_literals;
+  external_literals.reserve (literals.size ());
+  for (int lit : literals)
+    external_literals.push_back (externalize (lit));
+  exchange->offer (external_literals, glue + 1);
+}
+
+void Internal::export_unit (int lit) {
+  if (exchange->searching && !exchange->importing_now)
+    exchange->offer ({externalize (lit)}, 1);
+}
+
+/*------------------------------------------------------------------------*/
+
+// Foreign clauses come in on level 0. The search does not get there by itself for long in its
+// stable phases, nor at all under assumptions, so it is sent there, as by a restart: saved phases
+// bring it back. To bound what this costs, there are conflicts between two such restarts.
+
+static const int64_t import_interval_conflicts = 100;
+
+bool Internal::importing () {
+  return exchange && exchange->waiting () &&
+         (!level || stats.conflicts >= exchange->next_import_conflicts);
+}
+
+void Internal::import_clauses () {
+  exchange->next_import_conflicts = stats.conflicts + import_interval_conflicts;
+  backtrack ();
+  if (!propagate ()) { // units may have been found out of order
+    learn_empty_clause ();
+    return;
+  }
+  const std::vector<int> batch = exchange->take ();
+  exchange->importing_now = true;
+  for (auto first = batch.data (), end = first + batch.size (); first != end && !unsat;) {
+    const int *zero = std::find (first + 1, end, 0); // behind the LBD
+    import_clause (first + 1, zero, first[0] - 1);
+    first = zero + 1;
+  }
+  exchange->importing_now = false;
+}
+
+void Internal::import_clause (const int *first, const int *last, int glue) {
+  assert (!level && propagated == trail.size () && clause.empty ());
+  bool removed = false, satisfied = false;
+  for (const int *p = first; p != last && !removed && !satisfied; p++) {
+    const int64_t index = std::abs ((int64_t) *p); // also of INT_MIN
+    int lit = index <= external->max_var ? external->e2i[index] : 0;
+    if (*p < 0)
+      lit = -lit;
+    if (!lit)
+      removed = true;
+    else if (val (lit) > 0 || marked (lit) < 0)
+      satisfied = true;
+    else if (val (lit) < 0 || marked (lit) > 0)
+      continue; // false or met before
+    else if (!active (lit))
+      removed = true;
+    else {
+      mark (lit);
+      clause.push_back (lit);
+    }
+  }
+  for (int lit : clause)
+    unmark (lit);
+  if (satisfied)
+    exchange->counts.satisfied++;
+  else if (removed)
+    exchange->counts.removed++;
+  else {
+    exchange->counts.taken++;
+    if (clause.empty ())
+      learn_empty_clause ();
+    else if (clause.size () == 1) {
+      assign_unit (clause[0]);
+      if (!propagate ())
+        learn_empty_clause ();
+    } else {
+      glue = std::min (std::max (glue, 1), (int) clause.size () - 1);
+      Clause *c = new_clause (true, glue);
+      c->used = 1 + (glue <= opts.reducetier2glue); // as for a clause learned here
+      watch_clause (c); // any two literals: none is assigned
+    }
+  }
+  clause.clear ();
+}
+
+} // namespace CaDiCaL

@@ -1,0 +1,321 @@
+"""The native solver: right answers, clauses that follow from the formula, and a search that lets in."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from mallob_sat import generate, native_solver
+from mallob_sat.formula import Formula, formula_from_list
+from mallob_sat.native_solver import NativeSolver, NativeSolverMissing, load_library
+from mallob_sat.solvers import Answer, Solver
+
+try:
+    load_library()
+    _MISSING = ""
+except NativeSolverMissing as missing:
+    _MISSING = str(missing)
+
+needs_library = pytest.mark.skipif(bool(_MISSING), reason=_MISSING)
+
+#: all that removes clauses, and all inprocessing as early and as often as it goes
+EAGER = {
+    "elimint": 1,
+    "probeint": 1,
+    "subsumeint": 1,
+    "conditionint": 1,
+    "compactint": 1,
+    "reduceint": 10,
+    "block": 1,
+    "cover": 1,
+    "condition": 1,
+    "instantiate": 1,
+    "compactmin": 1,
+    "compactlim": 0,
+    "stabilizeint": 20,
+    "rephaseint": 5,
+}
+#: so that a foreign clause can come in however long the search has been under way
+KEEPS_VARIABLES = {"elim": 0, "decompose": 0}
+CHOICES = ({}, EAGER, {"chronoalways": 1, **EAGER}, {"elim": 0}, {"stabilizeonly": 1}, {"phase": 0, **EAGER})
+
+Clause = Sequence[int]
+
+
+def formula_of(clauses: Iterable[Clause]) -> Formula:
+    return formula_from_list([literal for clause in clauses for literal in (*clause, 0)])
+
+
+def split(literals: np.ndarray) -> list[list[int]]:
+    clauses: list[list[int]] = [[]]
+    for literal in literals.tolist():
+        if literal:
+            clauses[-1].append(literal)
+        else:
+            clauses.append([])
+    assert clauses.pop() == []
+    return clauses
+
+
+def joined(clauses: Iterable[Clause]) -> np.ndarray:
+    return np.array([literal for clause in clauses for literal in (*clause, 0)], dtype=np.int32)
+
+
+def random_clauses(rng: random.Random, n_vars: int) -> list[list[int]]:
+    """About as many clauses as make half of such formulas satisfiable; some of two literals."""
+    clauses = []
+    for _ in range(int(n_vars * rng.uniform(3.8, 4.5))):
+        length = 2 if rng.random() < 0.04 else 3
+        variables = rng.sample(range(1, n_vars + 1), length)
+        clauses.append([rng.choice((1, -1)) * variable for variable in variables])
+    return clauses
+
+
+def native(options: dict[str, int], **buffers: int) -> NativeSolver:
+    solver = NativeSolver(**buffers)
+    for name, value in options.items():
+        solver.set_option(name, value)
+    return solver
+
+
+def reference(formula: Formula) -> Solver:
+    solver = Solver("minisat22")
+    solver.add_formula(formula)
+    return solver
+
+
+def follows(clause: Clause, formula_solver: Solver) -> bool:
+    return formula_solver.solve([-literal for literal in clause]) is Answer.UNSATISFIABLE
+
+
+@pytest.fixture
+def hard() -> Iterator[NativeSolver]:
+    """A solver that searches for minutes."""
+    solver = native(KEEPS_VARIABLES, max_length=30)
+    solver.add_formula(formula_of(generate.pigeonhole(12).clauses))
+    solver.start()
+    yield solver
+    solver.close()
+
+
+def test_a_missing_library_is_told_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mallob_native", None)
+    with pytest.raises(NativeSolverMissing, match=r"pip install \./native"):
+        load_library.__wrapped__()
+
+
+@needs_library
+def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_solver, "_INTERFACE", 999)
+    with pytest.raises(NativeSolverMissing, match="needed is 999"):
+        load_library.__wrapped__()
+
+
+@needs_library
+@pytest.mark.parametrize("seed", range(12))
+def test_answers_and_learned_clauses_hold_with_and_without_foreign_clauses(seed: int) -> None:
+    """One search after the other gets what those before it learned, under other assumptions.
+
+    Each learned clause must follow from the formula alone, by another solver's judgement.
+    """
+    rng = random.Random(seed)
+    n_checked = n_taken = 0
+    for _ in range(25):
+        n_vars = rng.randint(30, 120)
+        clauses = random_clauses(rng, n_vars)
+        formula = formula_of(clauses)
+        judge = reference(formula)
+        known: list[list[int]] = []
+        for options in rng.sample(CHOICES, 3):
+            solver = native(options, max_length=40)
+            solver.add_formula(formula)
+            solver.give(joined(known))
+            for _ in range(2):
+                variables = rng.sample(range(1, n_vars), rng.randint(0, 4))
+                assumptions = [rng.choice((1, -1)) * variable for variable in variables]
+                solver.start(assumptions)
+                answer = solver.wait()
+                assert answer is judge.solve(assumptions)
+                if answer is Answer.SATISFIABLE:
+                    model = solver.model()
+                    assert formula.first_falsified(model) is None
+                    assert set(assumptions) <= set(model.tolist())
+                else:
+                    core = solver.core()
+                    assert set(core) <= set(assumptions)
+                    assert judge.solve(core) is Answer.UNSATISFIABLE
+                learned = split(solver.learned().literals)
+                for clause in learned:
+                    assert follows(clause, judge), (options, assumptions, clause, clauses)
+                n_checked += len(learned)
+                known += learned
+                solver.give(joined(learned[::2]))  # its own again, for the next round
+            n_taken += solver.counts().taken
+            solver.close()
+    assert n_checked > 1000
+    assert n_taken > 300
+
+
+@needs_library
+def test_two_searches_that_exchange_while_they_run_learn_only_what_follows() -> None:
+    clauses = random_clauses(random.Random(5), 150)
+    clauses += [[-literal for literal in clause] for clause in random_clauses(random.Random(6), 40)]
+    formula = formula_of(clauses)
+    judge = reference(formula)
+    expected = judge.solve()
+    n_taken = 0
+    for seed in range(8):
+        pair = [native({**EAGER, "seed": seed}, max_length=20), native({"phase": 0}, max_length=20)]
+        exported: list[list[int]] = []
+        for solver in pair:
+            solver.add_formula(formula)
+            solver.start()
+        while any(solver.is_running for solver in pair):
+            for giver, taker in (pair, pair[::-1]):
+                literals, lbds = giver.learned()
+                exported += split(literals)
+                taker.give(literals, lbds)
+        for solver in pair:
+            assert solver.wait() is expected
+            n_taken += solver.counts().taken
+            solver.close()
+        for clause in exported:
+            assert follows(clause, judge)
+    assert n_taken > 0
+
+
+@needs_library
+def test_a_running_search_uses_what_it_is_given(hard: NativeSolver) -> None:
+    assert hard.wait(0.05) is Answer.UNDECIDED
+    assert hard.give(joined([[1], [-1]])) == 2  # does not follow, so its use shows
+    assert hard.wait(60) is Answer.UNSATISFIABLE
+    assert hard.counts().taken == 2
+
+
+@needs_library
+def test_foreign_clauses_come_in_under_assumptions() -> None:
+    solver = native(KEEPS_VARIABLES)
+    solver.add_formula(formula_of(generate.pigeonhole(12).clauses))
+    solver.start([1, -2])
+    assert solver.wait(0.05) is Answer.UNDECIDED
+    solver.give(joined([[5, 6], [5, -6], [-5]]))
+    assert solver.wait(60) is Answer.UNSATISFIABLE
+    assert solver.core() == []
+
+
+@needs_library
+def test_a_search_learns_while_others_run_python(hard: NativeSolver) -> None:
+    deadline_s = time.monotonic() + 60
+    while not (clauses := hard.learned()).lbds.size:
+        assert time.monotonic() < deadline_s
+    lengths = [len(clause) for clause in split(clauses.literals)]
+    assert lengths == sorted(lengths)
+    assert clauses.lbds.size == len(lengths)
+    assert all(1 <= lbd <= length for lbd, length in zip(clauses.lbds.tolist(), lengths, strict=True))
+
+
+@needs_library
+def test_an_interrupted_search_can_be_started_again(hard: NativeSolver) -> None:
+    hard.interrupt()
+    assert hard.wait() is Answer.UNDECIDED
+    assert not hard.is_running
+    hard.start([3])
+    assert hard.wait(0.05) is Answer.UNDECIDED
+    assert hard.is_running
+
+
+@needs_library
+def test_an_interruption_before_the_search_has_begun_is_not_lost() -> None:
+    for _ in range(20):
+        solver = NativeSolver()
+        solver.add_formula(formula_of(generate.pigeonhole(11).clauses))
+        solver.start()
+        solver.interrupt()
+        assert solver.wait() is Answer.UNDECIDED
+        solver.close()
+
+
+@needs_library
+def test_closing_ends_the_search(hard: NativeSolver) -> None:
+    hard.close()
+    assert "native-search" not in [thread.name for thread in threading.enumerate()]
+    with pytest.raises(ValueError, match="closed"):
+        hard.learned()
+
+
+@needs_library
+def test_the_shortest_clauses_are_kept_when_nobody_fetches_them() -> None:
+    solver = NativeSolver(max_length=30, capacity=200)
+    solver.add_formula(formula_of(generate.pigeonhole(12).clauses))
+    solver.start()
+    while not solver.counts().displaced:
+        assert solver.wait(0.01) is Answer.UNDECIDED
+    solver.interrupt()
+    solver.wait()
+    kept, counts = solver.learned(), solver.counts()
+    assert kept.literals.size <= 200
+    assert kept.lbds.size == counts.offered - counts.displaced
+    assert counts.displaced > 0
+
+
+@needs_library
+def test_foreign_clauses_without_room_are_refused_and_counted() -> None:
+    solver = NativeSolver(max_length=8, capacity=10)
+    assert solver.give(joined([[1, 2], [3, 4, 5], [6], [7]])) == 2  # 4 + 5 of 10 integers; 3 more for a unit
+    assert solver.counts().refused == 2
+
+
+@needs_library
+def test_clauses_over_unknown_variables_and_tautologies_are_left_out() -> None:
+    solver = NativeSolver()
+    solver.add_formula(formula_of(generate.uniform(120, 500, 3).clauses))
+    solver.give(joined([[1000], [2, -2], [-(2**31), 3], [7, 7, 8]]))
+    solver.start()
+    assert solver.wait() is not Answer.UNDECIDED
+    counts = solver.counts()
+    assert counts.removed >= 2
+    assert counts.removed + counts.satisfied + counts.taken == 4
+
+
+@needs_library
+def test_wrong_use_is_an_error_before_it_reaches_the_library(hard: NativeSolver) -> None:
+    with pytest.raises(ValueError, match="running"):
+        hard.start()
+    with pytest.raises(ValueError, match="running"):
+        hard.add_formula(formula_of([[1]]))
+    with pytest.raises(ValueError, match="running"):
+        hard.set_phases([1])
+    with pytest.raises(ValueError, match="after the formula"):
+        hard.set_option("phase", 0)
+    with pytest.raises(ValueError, match="SATISFIABLE"):
+        hard.model()
+    with pytest.raises(ValueError, match="UNSATISFIABLE"):
+        hard.core()
+    with pytest.raises(ValueError, match="closed by 0"):
+        hard.give(np.array([1, 2], dtype=np.int32))
+    with pytest.raises(ValueError, match="LBDs"):
+        hard.give(joined([[1, 2]]), np.zeros(2, dtype=np.int32))
+    fresh = NativeSolver()
+    with pytest.raises(ValueError, match="no option"):
+        fresh.set_option("no-such-option", 1)
+    with pytest.raises(ValueError, match="no search"):
+        fresh.wait()
+
+
+@needs_library
+def test_phases_steer_the_model() -> None:
+    free = formula_of([[variable, variable + 1] for variable in range(1, 40)])
+    for sign in (1, -1):
+        solver = native({"lucky": 0})
+        solver.add_formula(free)
+        wanted = [sign * (v if v % 2 else -v) for v in range(1, 41)]
+        solver.set_phases(wanted)
+        solver.start()
+        assert solver.wait() is Answer.SATISFIABLE
+        assert solver.model().tolist() == wanted
