@@ -19,11 +19,12 @@ from mallob_py.app import Application, InputError, JobInput, Payload, Result, Wo
 from mallob_sat.dimacs import parse_dimacs
 from mallob_sat.files import COMPRESSED_SUFFIXES, read_decompressed, read_plain
 from mallob_sat.formula import Formula, formula_from_list, formula_from_raw
+from mallob_sat.native_search import search_for
 from mallob_sat.portfolio import Portfolio
 from mallob_sat.proof_search import ProofSearch, solve_with_proof
 from mallob_sat.proofs.request import ProofRequest
 from mallob_sat.race import race
-from mallob_sat.search import Search, solve_quickly
+from mallob_sat.search import solve_quickly
 from mallob_sat.sharing import Sharing
 
 
@@ -50,7 +51,7 @@ class SatApplication(Application):
         if quick is not None:
             return quick
         sharing = Sharing(context)
-        result = race(context, lambda number: Search(formula, portfolio.strategy(number)), sharing.turn)
+        result = race(context, lambda number: search_for(formula, portfolio.strategy(number)), sharing.turn)
         shared = {"shared_clauses": {"given": sharing.given, "taken": sharing.taken}}
         return Result(result.code, result.solution, dict(result.fields) | shared)
 

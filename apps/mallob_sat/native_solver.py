@@ -10,7 +10,8 @@ runs without the lock and is never cut. It needs the package in `native/` of the
     solver.start(assumptions)
     while (answer := solver.wait(0.5)) is Answer.UNDECIDED:
         send(solver.learned())
-        solver.give(received())
+        for clauses in received():
+            solver.give(clauses)
 
 Every clause from `learned` follows from the formula alone: not from the assumptions, which are
 decisions to the search, and whatever options are set, since CaDiCaL 1.9.5 adds no clause by a step
@@ -30,11 +31,11 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mallob_sat.clauses import Clauses
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.solvers import Answer
 
@@ -67,13 +68,6 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 class NativeSolverMissing(ImportError):
     """The library is not installed, or another version of it is."""
-
-
-class Clauses(NamedTuple):
-    """Clauses closed by 0, one after the other, and the LBD of each."""
-
-    literals: Literals
-    lbds: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,28 +195,26 @@ class NativeSolver:
 
     def learned(self) -> Clauses:
         """The clauses learned since the last call, shortest first, from this and earlier searches."""
-        literals = np.empty(self._capacity, dtype=np.int32)
+        integers = np.empty(self._capacity, dtype=np.int32)
         lbds = np.empty(self._capacity // 2, dtype=np.int32)
-        n_literals = _Size()
-        n_clauses = self._library.engine_learned(self._engine, literals, ctypes.byref(n_literals), lbds)
-        return Clauses(literals[: n_literals.value].copy(), lbds[:n_clauses].copy())
+        n_integers = _Size()
+        n_clauses = self._library.engine_learned(self._engine, integers, ctypes.byref(n_integers), lbds)
+        integers = integers[: n_integers.value]
+        is_end = integers == 0
+        lengths = np.diff(np.flatnonzero(is_end), prepend=-1) - 1
+        return Clauses.of(lengths, integers[~is_end], lbds[:n_clauses])
 
-    def give(self, literals: Literals, lbds: NDArray[np.int32] | None = None) -> int:
-        """Hand clauses closed by 0 to the search.
+    def give(self, clauses: Clauses) -> int:
+        """Hand clauses to the search.
 
         It takes them within a hundred conflicts, or when the inprocessing that it is in has ended.
-        They must follow from the formula. Those whose LBD is given as 3 or less are kept for good;
-        without LBDs a clause's length stands in. Returns how many clauses found room.
+        They must follow from the formula. Those whose LBD is 3 or less are kept for good. Returns
+        how many found room.
         """
-        literals = _as_literals(literals)
-        if literals.size and literals[-1] != 0:
-            raise ValueError("the last clause is not closed by 0")
-        ends = np.flatnonzero(literals == 0)
-        if lbds is None:
-            lbds = np.diff(ends, prepend=-1) - 1
-        if lbds.size != ends.size:
-            raise ValueError(f"{lbds.size} LBDs for {ends.size} clauses")
-        accepted: int = self._library.engine_give(self._engine, literals, literals.size, _as_literals(lbds))
+        ends = np.cumsum(clauses.lengths, dtype=np.int64)
+        closed = np.insert(clauses.literals, ends, 0)
+        lbds = _as_literals(clauses.glues)
+        accepted: int = self._library.engine_give(self._engine, closed, closed.size, lbds)
         if accepted < 0:
             raise MemoryError
         return accepted

@@ -1,10 +1,11 @@
 """One solver at work on a formula: alone, or in a process of its own with clauses going in and out.
 
-Out: the solver writes its proof into memory that the worker process reads (`proof_stream`), while
-the search goes on. In: the solver stops now and then, as often as its strategy says, and takes
-what has come through a socket. The solvers' calls cannot be interrupted, so those that stop use
-conflict budgets; these are fitted to a time, which grows, since a search loses its thread at each
-stop.
+A search that trades runs in the native solver where that is installed: it gives and takes in the
+midst of its search. Else PySAT's solvers do what they can. Out: the solver writes its proof into
+memory that the worker process reads (`proof_stream`), while the search goes on. In: the solver
+stops now and then, as often as its strategy says, and takes what has come through a socket. The
+solvers' calls cannot be interrupted, so those that stop use conflict budgets; these are fitted to
+a time, which grows, since a search loses its thread at each stop.
 
 A model is checked before it leaves, so that a wrong one is an error of the job and no answer.
 """
@@ -12,14 +13,14 @@ A model is checked before it leaves, so that a wrong one is an error of the job 
 from __future__ import annotations
 
 import os
-import socket
-import struct
 import time
-from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from mallob_py.app import SATISFIABLE, UNSATISFIABLE, Result
+from mallob_sat.clause_pipe import ClausePipe
 from mallob_sat.clauses import Clauses, KnownClauses
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy, Trade
@@ -38,9 +39,6 @@ _SLICE_MAX_S = 4.0
 _SLICE_SHARE = 0.1
 _CONFLICTS_MIN = 200
 _CONFLICTS_MAX = 5_000_000
-_SIZE = struct.Struct("<I")
-#: clauses that the solver's process has not read yet; more are dropped
-_UNREAD_BYTES_MAX = 1 << 20
 
 
 def solve(formula: Formula, strategy: Strategy) -> Result:
@@ -48,8 +46,9 @@ def solve(formula: Formula, strategy: Strategy) -> Result:
     trivial = solve_trivial(formula)
     if trivial is not None:
         return trivial
-    prepared = _Prepared(formula, strategy)
-    return prepared.result(prepared.solver.solve(prepared.assumptions))
+    solver = set_up(strategy)
+    task = Task(formula, strategy, solver)
+    return task.result(solver.solve(task.assumptions))
 
 
 def solve_quickly(formula: Formula, strategy: Strategy) -> Result | None:
@@ -61,9 +60,10 @@ def solve_quickly(formula: Formula, strategy: Strategy) -> Result | None:
         or not Solver.has_budget(strategy.solver)
     ):
         return trivial
-    prepared = _Prepared(formula, strategy)
-    answer = prepared.solver.solve_for(_FIRST_CONFLICTS, prepared.assumptions)
-    return None if answer is Answer.UNDECIDED else prepared.result(answer)
+    solver = set_up(strategy)
+    task = Task(formula, strategy, solver)
+    answer = solver.solve_for(_FIRST_CONFLICTS, task.assumptions)
+    return None if answer is Answer.UNDECIDED else task.result(answer)
 
 
 def solve_trivial(formula: Formula) -> Result | None:
@@ -82,27 +82,36 @@ def solve_trivial(formula: Formula) -> Result | None:
     return Result(SATISFIABLE, model)
 
 
-class _Prepared:
-    """A solver that knows the formula as its strategy wants it."""
+class _Loadable(Protocol):
+    def add_formula(self, formula: Formula) -> None: ...
 
-    def __init__(self, formula: Formula, strategy: Strategy, proof_fd: int | None = None) -> None:
+    def set_phases(self, literals: Sequence[int]) -> None: ...
+
+    def core(self) -> list[int]: ...
+
+    def model(self) -> Literals: ...
+
+
+class Task:
+    """A formula as its strategy wants it, loaded into a solver; `assumptions` are to be solved under."""
+
+    def __init__(self, formula: Formula, strategy: Strategy, solver: _Loadable) -> None:
         self._formula = formula
         self._strategy = strategy
+        self._solver = solver
         self._renaming = Renaming.for_strategy(formula, strategy)
         renamed = self._renaming.apply(formula)
         self.assumptions: list[int] = renamed.assumptions.tolist()
-        self.solver = set_up(strategy)
-        if proof_fd is not None:
-            self.solver.trace_proof(os.fdopen(os.dup(proof_fd), "w+b", buffering=0))
-        self.solver.add_formula(renamed)
+        solver.add_formula(renamed)
         if strategy.phase_seed is not None:
-            self.solver.set_phases(random_phases(renamed.n_vars, strategy.phase_seed))
+            solver.set_phases(random_phases(renamed.n_vars, strategy.phase_seed))
 
     def result(self, answer: Answer) -> Result:
+        """The solver's answer, in terms of the formula. Raises RuntimeError if its model is wrong."""
         fields = {"solver": self._strategy.title}
         if answer is Answer.UNSATISFIABLE:
-            return Result(UNSATISFIABLE, self._renaming.undo_literals(self.solver.core()), fields)
-        model = self._renaming.undo_model(self.solver.model(), self._formula.n_vars)
+            return Result(UNSATISFIABLE, self._renaming.undo_literals(self._solver.core()), fields)
+        model = self._renaming.undo_model(self._solver.model(), self._formula.n_vars)
         check_model(self._formula, model, self._strategy)
         return Result(SATISFIABLE, model, fields)
 
@@ -140,7 +149,7 @@ class Search:
         self._strategy = strategy
         self._renaming = Renaming.for_strategy(formula, strategy)
         self._proof: ProofStream | None = None
-        self._inlet: _Inlet | None = None
+        self._inlet: ClausePipe | None = None
         self._known = KnownClauses()
         self.fds: tuple[int, ...] = ()
         if strategy.trade is not Trade.NOTHING:
@@ -148,8 +157,8 @@ class Search:
             self._proof = ProofStream(CLAUSE_LENGTH_MAX, n_vars, Solver.has_binary_proof(strategy.solver))
             self.fds += (self._proof.fd,)
         if strategy.trade is Trade.BOTH_WAYS:
-            self._inlet = _Inlet()
-            self.fds += (self._inlet.child_end.fileno(),)
+            self._inlet, self._childs_inlet = ClausePipe.pair()
+            self.fds += (self._childs_inlet.fileno(),)
 
     # --- in the worker process ----------------------------------------------------------------
 
@@ -177,23 +186,25 @@ class Search:
             self._proof.close()
         if self._inlet is not None:
             self._inlet.close()
+            self._childs_inlet.close()
 
     # --- in the child ---------------------------------------------------------------------------
 
     def run(self) -> Result:
-        proof_fd = self._proof.fd if self._proof is not None else None
-        prepared = _Prepared(self._formula, self._strategy, proof_fd)
+        solver = set_up(self._strategy)
+        if self._proof is not None:
+            solver.trace_proof(os.fdopen(os.dup(self._proof.fd), "w+b", buffering=0))
+        task = Task(self._formula, self._strategy, solver)
         if self._inlet is None:
-            return prepared.result(prepared.solver.solve(prepared.assumptions))
-        return prepared.result(_search_in_slices(prepared, self._inlet))
+            return task.result(solver.solve(task.assumptions))
+        return task.result(_search_in_slices(solver, task.assumptions, self._childs_inlet))
 
 
-def _search_in_slices(prepared: _Prepared, inlet: _Inlet) -> Answer:
-    solver, conflicts = prepared.solver, _FIRST_CONFLICTS
-    searched_s = 0.0
+def _search_in_slices(solver: Solver, assumptions: list[int], inlet: ClausePipe) -> Answer:
+    conflicts, searched_s = _FIRST_CONFLICTS, 0.0
     while True:
         began_s = time.process_time()
-        answer = solver.solve_for(conflicts, prepared.assumptions)
+        answer = solver.solve_for(conflicts, assumptions)
         if answer is not Answer.UNDECIDED:
             return answer
         took_s = max(time.process_time() - began_s, 1e-6)
@@ -205,61 +216,3 @@ def _search_in_slices(prepared: _Prepared, inlet: _Inlet) -> Answer:
         for clauses in inlet.received():
             for clause in clauses.lists():
                 solver.add_clause(clause)
-
-
-class _Inlet:
-    """Clauses on their way into a solver's process. Neither end ever blocks."""
-
-    def __init__(self) -> None:
-        self._worker_end, self.child_end = socket.socketpair()
-        self._worker_end.setblocking(False)
-        self.child_end.setblocking(False)
-        self._unsent: deque[memoryview] = deque()
-        self._unsent_bytes = 0
-        self._received = bytearray()
-
-    def send(self, clauses: Clauses) -> None:
-        self._flush()
-        if not len(clauses) or self._unsent_bytes > _UNREAD_BYTES_MAX:
-            return
-        body = clauses.encode()
-        self._unsent.append(memoryview(_SIZE.pack(len(body)) + body))
-        self._unsent_bytes += len(self._unsent[-1])
-        self._flush()
-
-    def _flush(self) -> None:
-        while self._unsent:
-            try:
-                sent = self._worker_end.send(self._unsent[0])
-            except (BlockingIOError, BrokenPipeError, ConnectionResetError):
-                return
-            self._unsent_bytes -= sent
-            if sent == len(self._unsent[0]):
-                self._unsent.popleft()
-            else:
-                self._unsent[0] = self._unsent[0][sent:]
-
-    def received(self) -> list[Clauses]:
-        """In the child: what has come whole."""
-        while True:
-            try:
-                data = self.child_end.recv(1 << 18)
-            except BlockingIOError:
-                break
-            if not data:
-                break
-            self._received += data
-        found, begin = [], 0
-        while len(self._received) - begin >= _SIZE.size:
-            (size,) = _SIZE.unpack_from(self._received, begin)
-            end = begin + _SIZE.size + size
-            if end > len(self._received):
-                break
-            found.append(Clauses.decode(bytes(self._received[begin + _SIZE.size : end])))
-            begin = end
-        del self._received[:begin]
-        return found
-
-    def close(self) -> None:
-        self._worker_end.close()
-        self.child_end.close()

@@ -19,10 +19,10 @@ import math
 import struct
 import time
 from collections.abc import Callable, Collection
+from typing import Protocol
 
 from mallob_py.app import TreeMessage, TreeReduction, WorkerContext
 from mallob_sat.clauses import Clauses, KnownClauses, union
-from mallob_sat.search import Search
 
 PERIOD_S = 0.5
 #: what one worker may give per epoch, in literals
@@ -46,6 +46,22 @@ def literals_max(workers: int) -> int:
     return int(LITERALS_PER_WORKER * math.pow(_GROWTH, math.log2(workers)))
 
 
+class Partner(Protocol):
+    """A search at this worker."""
+
+    def learned(self) -> Clauses:
+        """What it has learned since the last call and did not get from us, best first."""
+        ...
+
+    def skip_learned(self) -> None:
+        """Nobody is there to share with."""
+        ...
+
+    def give(self, clauses: Clauses) -> int:
+        """Hand clauses to it; how many of them it does not know."""
+        ...
+
+
 class Sharing:
     """One worker's part. `turn` is all there is to call."""
 
@@ -65,7 +81,7 @@ class Sharing:
         self.taken = 0
         self.given = 0
 
-    def turn(self, messages: list[TreeMessage], searches: Collection[Search]) -> None:
+    def turn(self, messages: list[TreeMessage], searches: Collection[Partner]) -> None:
         """Take in messages, hand clauses out, and collect and start what is due."""
         now = self._clock()
         finished, others = self._reduction.advance(messages)
@@ -89,7 +105,7 @@ class Sharing:
     def _has_partners(self) -> bool:
         return self._context.volume * self._context.threads > 1
 
-    def _collect(self, searches: Collection[Search]) -> None:
+    def _collect(self, searches: Collection[Partner]) -> None:
         if not self._has_partners():
             for search in searches:
                 search.skip_learned()
@@ -103,12 +119,12 @@ class Sharing:
         self.given += len(ours)
         return _WORKERS.pack(1) + ours.encode()
 
-    def _hear(self, clauses: Clauses, searches: Collection[Search]) -> None:
+    def _hear(self, clauses: Clauses, searches: Collection[Partner]) -> None:
         self._known.take_new(clauses)
         self._best, _ = union([self._best, clauses]).best(_BEST_LITERALS_MAX)
         self.taken += sum(search.give(clauses) for search in searches)
 
-    def _take(self, message: TreeMessage, searches: Collection[Search]) -> None:
+    def _take(self, message: TreeMessage, searches: Collection[Partner]) -> None:
         """A question, or the answer to one."""
         if message.data[: len(_MAGIC)] != _MAGIC or message.returned:
             return

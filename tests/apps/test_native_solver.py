@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
 import pytest
+from clause_lists import clauses_of
 
 from mallob_sat import generate, native_solver
 from mallob_sat.formula import Formula, formula_from_list
@@ -50,21 +50,6 @@ Clause = Sequence[int]
 
 def formula_of(clauses: Iterable[Clause]) -> Formula:
     return formula_from_list([literal for clause in clauses for literal in (*clause, 0)])
-
-
-def split(literals: np.ndarray) -> list[list[int]]:
-    clauses: list[list[int]] = [[]]
-    for literal in literals.tolist():
-        if literal:
-            clauses[-1].append(literal)
-        else:
-            clauses.append([])
-    assert clauses.pop() == []
-    return clauses
-
-
-def joined(clauses: Iterable[Clause]) -> np.ndarray:
-    return np.array([literal for clause in clauses for literal in (*clause, 0)], dtype=np.int32)
 
 
 def random_clauses(rng: random.Random, n_vars: int) -> list[list[int]]:
@@ -135,7 +120,7 @@ def test_answers_and_learned_clauses_hold_with_and_without_foreign_clauses(seed:
         for options in rng.sample(CHOICES, 3):
             solver = native(options, max_length=40)
             solver.add_formula(formula)
-            solver.give(joined(known))
+            solver.give(clauses_of(known))
             for _ in range(2):
                 variables = rng.sample(range(1, n_vars), rng.randint(0, 4))
                 assumptions = [rng.choice((1, -1)) * variable for variable in variables]
@@ -150,12 +135,12 @@ def test_answers_and_learned_clauses_hold_with_and_without_foreign_clauses(seed:
                     core = solver.core()
                     assert set(core) <= set(assumptions)
                     assert judge.solve(core) is Answer.UNSATISFIABLE
-                learned = split(solver.learned().literals)
+                learned = solver.learned().lists()
                 for clause in learned:
                     assert follows(clause, judge), (options, assumptions, clause, clauses)
                 n_checked += len(learned)
                 known += learned
-                solver.give(joined(learned[::2]))  # its own again, for the next round
+                solver.give(clauses_of(learned[::2]))  # its own again, for the next round
             n_taken += solver.counts().taken
             solver.close()
     assert n_checked > 1000
@@ -170,7 +155,9 @@ def test_two_searches_that_exchange_while_they_run_learn_only_what_follows() -> 
     judge = reference(formula)
     expected = judge.solve()
     n_taken = 0
-    for seed in range(8):
+    for seed in range(500):
+        if seed >= 8 and n_taken:  # whether anything is taken is up to the machine's mood
+            break
         pair = [native({**EAGER, "seed": seed}, max_length=20), native({"phase": 0}, max_length=20)]
         exported: list[list[int]] = []
         for solver in pair:
@@ -178,9 +165,9 @@ def test_two_searches_that_exchange_while_they_run_learn_only_what_follows() -> 
             solver.start()
         while any(solver.is_running for solver in pair):
             for giver, taker in (pair, pair[::-1]):
-                literals, lbds = giver.learned()
-                exported += split(literals)
-                taker.give(literals, lbds)
+                learned = giver.learned()
+                exported += learned.lists()
+                taker.give(learned)
         for solver in pair:
             assert solver.wait() is expected
             n_taken += solver.counts().taken
@@ -193,7 +180,7 @@ def test_two_searches_that_exchange_while_they_run_learn_only_what_follows() -> 
 @needs_library
 def test_a_running_search_uses_what_it_is_given(hard: NativeSolver) -> None:
     assert hard.wait(0.05) is Answer.UNDECIDED
-    assert hard.give(joined([[1], [-1]])) == 2  # does not follow, so its use shows
+    assert hard.give(clauses_of([[1], [-1]])) == 2  # does not follow, so its use shows
     assert hard.wait(60) is Answer.UNSATISFIABLE
     assert hard.counts().taken == 2
 
@@ -204,7 +191,7 @@ def test_foreign_clauses_come_in_under_assumptions() -> None:
     solver.add_formula(formula_of(generate.pigeonhole(12).clauses))
     solver.start([1, -2])
     assert solver.wait(0.05) is Answer.UNDECIDED
-    solver.give(joined([[5, 6], [5, -6], [-5]]))
+    solver.give(clauses_of([[5, 6], [5, -6], [-5]]))
     assert solver.wait(60) is Answer.UNSATISFIABLE
     assert solver.core() == []
 
@@ -212,12 +199,10 @@ def test_foreign_clauses_come_in_under_assumptions() -> None:
 @needs_library
 def test_a_search_learns_while_others_run_python(hard: NativeSolver) -> None:
     deadline_s = time.monotonic() + 60
-    while not (clauses := hard.learned()).lbds.size:
+    while not len(clauses := hard.learned()):
         assert time.monotonic() < deadline_s
-    lengths = [len(clause) for clause in split(clauses.literals)]
-    assert lengths == sorted(lengths)
-    assert clauses.lbds.size == len(lengths)
-    assert all(1 <= lbd <= length for lbd, length in zip(clauses.lbds.tolist(), lengths, strict=True))
+    assert (clauses.glues >= 1).all()
+    assert (clauses.glues <= clauses.lengths).all()
 
 
 @needs_library
@@ -259,23 +244,24 @@ def test_the_shortest_clauses_are_kept_when_nobody_fetches_them() -> None:
     solver.interrupt()
     solver.wait()
     kept, counts = solver.learned(), solver.counts()
-    assert kept.literals.size <= 200
-    assert kept.lbds.size == counts.offered - counts.displaced
+    assert kept.literals.size + len(kept) <= 200
+    assert len(kept) == counts.offered - counts.displaced
     assert counts.displaced > 0
 
 
 @needs_library
 def test_foreign_clauses_without_room_are_refused_and_counted() -> None:
     solver = NativeSolver(max_length=8, capacity=10)
-    assert solver.give(joined([[1, 2], [3, 4, 5], [6], [7]])) == 2  # 4 + 5 of 10 integers; 3 more for a unit
-    assert solver.counts().refused == 2
+    # each takes its literals, an LBD and a 0
+    assert solver.give(clauses_of([[6], [7], [1, 2], [3, 4, 5]])) == 3
+    assert solver.counts().refused == 1
 
 
 @needs_library
 def test_clauses_over_unknown_variables_and_tautologies_are_left_out() -> None:
     solver = NativeSolver()
     solver.add_formula(formula_of(generate.uniform(120, 500, 3).clauses))
-    solver.give(joined([[1000], [2, -2], [-(2**31), 3], [7, 7, 8]]))
+    solver.give(clauses_of([[1000], [2, -2], [-(2**31), 3], [7, 7, 8]]))
     solver.start()
     assert solver.wait() is not Answer.UNDECIDED
     counts = solver.counts()
@@ -297,10 +283,6 @@ def test_wrong_use_is_an_error_before_it_reaches_the_library(hard: NativeSolver)
         hard.model()
     with pytest.raises(ValueError, match="UNSATISFIABLE"):
         hard.core()
-    with pytest.raises(ValueError, match="closed by 0"):
-        hard.give(np.array([1, 2], dtype=np.int32))
-    with pytest.raises(ValueError, match="LBDs"):
-        hard.give(joined([[1, 2]]), np.zeros(2, dtype=np.int32))
     fresh = NativeSolver()
     with pytest.raises(ValueError, match="no option"):
         fresh.set_option("no-such-option", 1)

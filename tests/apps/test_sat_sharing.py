@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 
-import numpy as np
 import pytest
+from clause_lists import clauses_of
 from fake_context import FakeContext
 
 from mallob_py.app import TreeMessage
 from mallob_sat import sharing
 from mallob_sat.clauses import Clauses, KnownClauses
 from mallob_sat.sharing import PERIOD_S, Sharing, literals_max
-
-
-def clauses_of(*lists: list[int]) -> Clauses:
-    flat = [literal for clause in lists for literal in clause]
-    return Clauses.of(np.array([len(clause) for clause in lists]), np.array(flat))
 
 
 class FakeSearch:
@@ -29,7 +24,7 @@ class FakeSearch:
         self._known = KnownClauses()
 
     def learns(self, *lists: list[int]) -> None:
-        self.to_tell = clauses_of(*lists)
+        self.to_tell = clauses_of(lists)
 
     def learned(self) -> Clauses:
         told, self.to_tell = self._known.take_new(self.to_tell), Clauses.none()

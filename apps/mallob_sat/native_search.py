@@ -1,0 +1,82 @@
+"""A search that gives and takes clauses without a stop: CaDiCaL in a thread of its child process.
+
+Needs the native solver (see `native_solver`), which takes the part of cadical195, the same release
+and options, in jobs that share.
+"""
+
+from __future__ import annotations
+
+from mallob_py.app import Result
+from mallob_sat.clause_pipe import ClausePipe
+from mallob_sat.clauses import Clauses, KnownClauses, union
+from mallob_sat.formula import Formula
+from mallob_sat.native_solver import NativeSolver, NativeSolverMissing, load_library
+from mallob_sat.portfolio import Strategy, Trade
+from mallob_sat.renaming import Renaming
+from mallob_sat.search import CLAUSE_LENGTH_MAX, Search, Task
+from mallob_sat.solvers import Answer
+
+_ENGINE = "cadical195"
+#: how often clauses go from and to the solver
+_EXCHANGE_INTERVAL_S = 0.2
+#: what a solver passes on each time
+_LITERALS_MAX = 6000
+
+
+def search_for(formula: Formula, strategy: Strategy) -> Search | NativeSearch:
+    """The best way that is installed to search by this strategy."""
+    if strategy.trade is Trade.NOTHING or strategy.solver != _ENGINE:
+        return Search(formula, strategy)
+    try:
+        load_library()
+    except NativeSolverMissing:
+        return Search(formula, strategy)
+    return NativeSearch(formula, strategy)
+
+
+class NativeSearch:
+    """An attempt to decide a formula, for `race`: `run` in a child, all else in the worker process."""
+
+    def __init__(self, formula: Formula, strategy: Strategy) -> None:
+        self._formula = formula
+        self._strategy = strategy
+        self._renaming = Renaming.for_strategy(formula, strategy)
+        self._known = KnownClauses()
+        self._pipe, self._childs_pipe = ClausePipe.pair()
+        self.fds: tuple[int, ...] = (self._childs_pipe.fileno(),)
+
+    # --- in the worker process ----------------------------------------------------------------
+
+    def learned(self) -> Clauses:
+        """What the solver has learned since the last call and did not get from us, best first."""
+        learned = union([Clauses.none(), *self._pipe.received()])
+        return self._known.take_new(self._renaming.undo_clauses(learned))
+
+    def skip_learned(self) -> None:
+        """Nobody is there to share with."""
+        self._pipe.received()
+
+    def give(self, clauses: Clauses) -> int:
+        """Hand clauses to the solver; how many of them it does not know."""
+        new = self._known.take_new(clauses)
+        self._pipe.send(self._renaming.apply_to_clauses(new))
+        return len(new)
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._childs_pipe.close()
+
+    # --- in the child ---------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        solver = NativeSolver(CLAUSE_LENGTH_MAX)
+        for name, value in self._strategy.options:
+            solver.set_option(name, value)
+        task = Task(self._formula, self._strategy, solver)
+        solver.start(task.assumptions)
+        while (answer := solver.wait(_EXCHANGE_INTERVAL_S)) is Answer.UNDECIDED:
+            best, _ = solver.learned().best(_LITERALS_MAX)
+            self._childs_pipe.send(best)
+            for clauses in self._childs_pipe.received():
+                solver.give(clauses)
+        return task.result(answer)
