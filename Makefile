@@ -18,7 +18,7 @@ STAMPS  := $(VENV)/.stamps
 SOURCES := mallob_py apps tests scripts
 EXAMPLES := $(sort $(wildcard apps/mallob_sat/examples/*.cnf*))
 
-.PHONY: help demo test test-quick check format fuzz mutate bench clean
+.PHONY: help demo test test-quick check format fuzz mutate bench native clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -52,6 +52,9 @@ bench: $(STAMPS)/run ## run the benchmarks one after another
 	    [ -e "$$script" ] || { echo "no benchmarks in scripts/bench"; break; }; \
 	    echo "== $$script"; $(BIN)/python "$$script"; \
 	done
+
+native: $(STAMPS)/run ## build and install the native solver (needs a C++ compiler; some minutes)
+	$(BIN)/python -m pip install --quiet ./native
 
 clean: ## remove the environment, caches and whatever the other targets made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .api

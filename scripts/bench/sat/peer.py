@@ -18,12 +18,21 @@ _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 def clauses_of(path: Path) -> list[list[int]]:
-    """A clause for each line that is neither a comment nor the header."""
+    """Clauses end with 0, wherever the lines do."""
+    clauses: list[list[int]] = [[]]
     with _OPENERS.get(path.suffix, open)(path, "rt") as file:
-        lines = [line.split() for line in file]
-    return [
-        [int(word) for word in line[:-1]] for line in lines if line and line[0] not in ("c", "p", "%", "0")
-    ]
+        for line in file:
+            if line.startswith("%"):
+                break
+            if line.startswith(("c", "p")):
+                continue
+            for literal in map(int, line.split()):
+                if literal:
+                    clauses[-1].append(literal)
+                else:
+                    clauses.append([])
+    clauses.pop()
+    return clauses
 
 
 def pysat(name: str, path: Path) -> bool:
