@@ -2,9 +2,17 @@
 
 Needs the native solver (see `native_solver`), which takes the part of cadical195, the same release
 and options, in jobs that share.
+
+Foreign clauses change the way that a search takes, for better or worse. So a strategy that is to
+give only (the first one, by default) is left alone for a while: whatever it decides soon is decided
+as soon as by one worker. After that it takes what it has missed, since what others know pays in
+long searches.
 """
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
 
 from mallob_py.app import Result
 from mallob_sat.clause_pipe import ClausePipe
@@ -21,6 +29,9 @@ _ENGINE = "cadical195"
 _EXCHANGE_INTERVAL_S = 0.2
 #: what a solver passes on each time
 _LITERALS_MAX = 6000
+#: how long one that gives only is left alone, and the literals of the best clauses that it then takes
+GIVES_ONLY_S = 30.0
+_MISSED_LITERALS_MAX = 20_000
 
 
 def search_for(formula: Formula, strategy: Strategy) -> Search | NativeSearch:
@@ -37,9 +48,14 @@ def search_for(formula: Formula, strategy: Strategy) -> Search | NativeSearch:
 class NativeSearch:
     """An attempt to decide a formula, for `race`: `run` in a child, all else in the worker process."""
 
-    def __init__(self, formula: Formula, strategy: Strategy) -> None:
+    def __init__(
+        self, formula: Formula, strategy: Strategy, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._formula = formula
         self._strategy = strategy
+        self._clock = clock
+        self._takes_from_s = clock() + (GIVES_ONLY_S if strategy.trade is Trade.GIVES else 0.0)
+        self._missed = Clauses.none()
         self._renaming = Renaming.for_strategy(formula, strategy)
         self._known = KnownClauses()
         self._pipe, self._childs_pipe = ClausePipe.pair()
@@ -59,8 +75,13 @@ class NativeSearch:
     def give(self, clauses: Clauses) -> int:
         """Hand clauses to the solver; how many of them it does not know."""
         new = self._known.take_new(clauses)
-        self._pipe.send(self._renaming.apply_to_clauses(new))
-        return len(new)
+        together = union([self._missed, new])
+        if self._clock() < self._takes_from_s:
+            self._missed, _ = together.best(_MISSED_LITERALS_MAX)
+            return 0
+        self._missed = Clauses.none()
+        self._pipe.send(self._renaming.apply_to_clauses(together))
+        return len(together)
 
     def close(self) -> None:
         self._pipe.close()

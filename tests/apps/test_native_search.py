@@ -13,7 +13,7 @@ from mallob_py.app import Result, TreeMessage
 from mallob_sat import generate, native_search
 from mallob_sat.clauses import Clauses, union
 from mallob_sat.formula import Formula, formula_from_list
-from mallob_sat.native_search import NativeSearch, search_for
+from mallob_sat.native_search import GIVES_ONLY_S, NativeSearch, search_for
 from mallob_sat.native_solver import NativeSolverMissing, load_library
 from mallob_sat.portfolio import Portfolio, Strategy, Trade
 from mallob_sat.race import race
@@ -127,6 +127,19 @@ def test_a_search_uses_what_it_is_given(context: FakeContext) -> None:
 
     result: Result = race(context, lambda number: NativeSearch(formula, RENAMED), give)
     assert result.code == 20
+
+
+@needs_library
+def test_a_search_that_is_to_give_only_takes_later_what_it_has_missed() -> None:
+    now = 0.0
+    strategy = Strategy("cadical195", trade=Trade.GIVES)
+    search = NativeSearch(formula_of(generate.pigeonhole(4)), strategy, clock=lambda: now)
+    assert search.give(clauses_of([[1, 2], [3]])) == 0
+    assert search.give(clauses_of([[4, 5], [2, 1]])) == 0
+    now = GIVES_ONLY_S
+    assert search.give(clauses_of([[3], [6]])) == 4
+    assert search.give(clauses_of([[6]])) == 0
+    search.close()
 
 
 @needs_library
