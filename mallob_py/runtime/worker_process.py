@@ -24,6 +24,7 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -32,7 +33,7 @@ import msgspec
 import numpy as np
 
 from mallob_py.app import Application, InputError, JobInput, Result, TreeMessage, WorkerContext
-from mallob_py.payload import decode_description, encode_description
+from mallob_py.payload import decode_description, description_parts, encode_description
 from mallob_py.runtime import worker_wire as wire
 
 if TYPE_CHECKING:
@@ -227,11 +228,12 @@ class _Worker:
         _check_takes_input(application, read)
         application.check(read.configuration)
         payload = application.read(JobInput(read.files, read.literals, read.configuration))
-        flat = encode_description(read.application, read.configuration, payload)
-        if len(flat) <= read.inline_limit_bytes:
-            return wire.Inline(bytes(flat))
-        _write_description(read.path, flat)
-        return wire.Mapped(read.path, len(flat))
+        parts = description_parts(read.application, read.configuration, payload)
+        size_bytes = sum(map(len, parts))
+        if size_bytes <= read.inline_limit_bytes:
+            return wire.Inline(b"".join(parts))
+        _write_description(read.path, parts, size_bytes)
+        return wire.Mapped(read.path, size_bytes)
 
     def _inspect(self, names: tuple[str, ...]) -> None:
         """One answer per name, so that the rank knows which one killed us, if one does."""
@@ -295,16 +297,17 @@ def _open_description(description: wire.Description) -> memoryview:
         os.close(fd)
 
 
-def _write_description(path: str, flat: bytearray) -> None:
+def _write_description(path: str, parts: Sequence[bytes | memoryview], size_bytes: int) -> None:
     """Plain writes, since storing into a full tmpfs through a mapping would kill us (SIGBUS)."""
     try:
         with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(flat)
+            file.writelines(parts)
     except OSError as error:
         with suppress(OSError):
             os.unlink(path)
-        size_mb = len(flat) / 1e6
-        raise InputError(f"no room for the job's {size_mb:.1f} MB in shared memory: {error}") from error
+        raise InputError(
+            f"no room for the job's {size_bytes / 1e6:.1f} MB in shared memory: {error}"
+        ) from error
 
 
 def _check_takes_input(application: Application, read: wire.Read) -> None:

@@ -146,7 +146,7 @@ class Service:
         live = self._jobs[job]
         file = live.file
         if self._applications[file.application] is InputUse.NONE and not file.configuration:
-            description = wire.Inline(bytes(encode_description(file.application, {}, {})))
+            description = wire.Inline(encode_description(file.application, {}, {}))
             self._submit(job, blob_of(job, description), now)
             return
         live.state = JobState.READING
