@@ -90,7 +90,7 @@ def test_a_damaged_file_is_called_so_whatever_its_text_looks_like(tmp_path: Path
 def test_a_compressed_file_of_many_blocks_is_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "f"
     clauses = [(v, -v - 1, v + 2) for v in range(1, 60_000)]
-    text = "".join("%d %d %d 0\n" % clause for clause in clauses)
+    text = "".join(f"{a} {b} {c} 0\n" for a, b, c in clauses)
     path.write_bytes(gzip.compress(f"p cnf 60001 {len(clauses)}\n{text}".encode(), compresslevel=0))
     assert path.stat().st_size > 2 * files._COMPRESSED_BLOCK_BYTES
     assert np.array(read(path)).reshape(-1, 4)[:, :3].tolist() == [list(clause) for clause in clauses]
