@@ -228,6 +228,7 @@ class Service:
             used_cpu_s=stats.cpu_s,
             used_wallclock_s=stats.wallclock_s,
             max_volume=stats.max_volume,
+            peak_memory_bytes=stats.peak_memory_bytes,
         )
         if ended.outcome is Ending.FAILED:
             message = ended.reason or "the application failed"
