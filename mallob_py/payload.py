@@ -44,26 +44,30 @@ def _aligned(offset: int) -> int:
 
 def encode_description(
     application: str, configuration: Mapping[str, Any], payload: Mapping[str, NDArray[Any]]
-) -> bytearray:
-    """Lay out a description. Array offsets in the header count from the end of the header."""
-    arrays: list[_Array] = []
-    contiguous: list[NDArray[Any]] = []
+) -> bytes:
+    """Lay out a description."""
+    return b"".join(description_parts(application, configuration, payload))
+
+
+def description_parts(
+    application: str, configuration: Mapping[str, Any], payload: Mapping[str, NDArray[Any]]
+) -> list[bytes | memoryview]:
+    """The same in pieces, of which the large ones are the arrays themselves.
+
+    Array offsets in the header count from the end of the header.
+    """
+    specs: list[_Array] = []
+    body: list[bytes | memoryview] = []
     size = 0
     for name, array in payload.items():
         array = np.ascontiguousarray(array)
         offset = _aligned(size)
-        arrays.append(_Array(name, array.dtype.str, array.shape, offset))
-        contiguous.append(array)
+        specs.append(_Array(name, array.dtype.str, array.shape, offset))
+        body += (bytes(offset - size), array.tobytes() if array.nbytes < 4096 else array.data.cast("B"))
         size = offset + array.nbytes
-    header = msgspec.msgpack.encode(_Header(application, dict(configuration), arrays))
-    start = _aligned(8 + len(header))
-    flat = bytearray(start + size)
-    flat[:8] = len(header).to_bytes(8, "little")
-    flat[8 : 8 + len(header)] = header
-    for spec, array in zip(arrays, contiguous, strict=True):
-        begin = start + spec.offset
-        flat[begin : begin + array.nbytes] = array.tobytes() if array.nbytes < 4096 else array.data.cast("B")
-    return flat
+    header = msgspec.msgpack.encode(_Header(application, dict(configuration), specs))
+    padding = bytes(_aligned(8 + len(header)) - 8 - len(header))
+    return [len(header).to_bytes(8, "little"), header, padding, *body]
 
 
 def decode_description(flat: bytes | bytearray | memoryview) -> Description:

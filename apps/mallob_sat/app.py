@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from mallob_py.app import Application, InputError, JobInput, Payload, Result, WorkerContext
-from mallob_sat.dimacs import parse_dimacs
-from mallob_sat.files import COMPRESSED_SUFFIXES, read_decompressed, read_plain
+from mallob_sat.dimacs import read_dimacs
+from mallob_sat.files import COMPRESSED_SUFFIXES, decompressed_blocks, read_decompressed, read_plain
 from mallob_sat.formula import Formula, formula_from_list, formula_from_raw
 from mallob_sat.native_search import search_for
 from mallob_sat.portfolio import Portfolio
@@ -86,4 +86,14 @@ def read_formula(job: JobInput) -> Formula:
         # raw integers may begin like a compressed file, so here the name decides
         named_compressed = path.endswith(COMPRESSED_SUFFIXES)
         return formula_from_raw(read_decompressed(path) if named_compressed else read_plain(path), path)
-    return parse_dimacs(read_decompressed(path), path)
+    return _formula_from_text(path)
+
+
+def _formula_from_text(path: str) -> Formula:
+    blocks = decompressed_blocks(path)
+    try:
+        return read_dimacs(blocks, path)
+    except InputError:
+        for _ in blocks:  # a damaged file is called damaged, whatever its text looks like
+            pass
+        raise

@@ -1,8 +1,9 @@
 """Formulas in DIMACS text: fast when the file is right, exact about the line when it is not.
 
-The body is checked and converted by numpy in chunks of whole lines. The checks only say that
-a chunk holds an error; a slow walk over that chunk's tokens then finds the first one and its
-line. The two sides are independent, so a file that both misjudge must fool two readers.
+Text comes in blocks, of which one at a time is in memory. The body is checked and converted by numpy in
+chunks of whole lines. The checks only say that a chunk holds an error; a slow walk over that chunk's
+tokens then finds the first one and its line. The two sides are independent, so a file that both
+misjudge must fool two readers.
 
 Accepted: comments on lines of their own anywhere, CRLF, tabs, clauses over several lines or
 several on one, the empty clause, the `%` trailer of SATLIB. Refused: everything from which
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 import numpy as np
@@ -27,30 +28,52 @@ _HEADER = re.compile(rb"[ \t]*p[ \t]+cnf[ \t]+([0-9]+)[ \t]+([0-9]+)[ \t\r]*")
 _TOKEN = re.compile(rb"[^ \t\r\n]+")
 _INTEGER = re.compile(rb"-?[0-9]+")
 _TRAILER = re.compile(rb"%[ \t\r]*(?:\n[ \t\r\n]*(?:0[ \t\r\n]*)?)?")
-_ALLOWED = b"0123456789- \t\r\n"
+_BLANKS = b" \t\r\n"
+_ALLOWED = b"0123456789-" + _BLANKS
 _MINUS, _ZERO_DIGIT, _SPACE = 45, 48, 32
-_CHUNK_SIZE_BYTES = 1 << 24
+_CHUNK_SIZE_BYTES = 1 << 21
 
 
-class _Reader:
-    """The state of reading one file: where its body begins, and what the header declares."""
+def parse_dimacs(text: bytes, path: str) -> Formula:
+    """The formula in DIMACS `text`; `path` is what errors call it."""
+    size = _CHUNK_SIZE_BYTES
+    return read_dimacs((text[begin : begin + size] for begin in range(0, len(text), size)), path)
 
-    def __init__(self, path: str, text: bytes) -> None:
+
+def read_dimacs(blocks: Iterable[bytes], path: str) -> Formula:
+    """The formula in text that comes in blocks; `path` is what errors call it."""
+    chunks = _whole_lines(blocks)
+    header = _Header(chunks, path)
+    body = _Body(header)
+    body.read(chunks)
+    return Formula(body.literals(), header.n_vars, header.n_clauses, np.zeros(0, dtype=np.int32))
+
+
+class _Header:
+    """What the header declares, where it stands, and what follows it in its chunk."""
+
+    def __init__(self, chunks: Iterator[bytes], path: str) -> None:
         self.path = path
-        start = _PREAMBLE.match(text).end()  # type: ignore[union-attr]  # matches the empty string too
-        self.header_line = 1 + text.count(b"\n", 0, start)
-        end = text.find(b"\n", start)
+        self.line = 1
+        text = b""
+        for text in chunks:
+            start = _PREAMBLE.match(text).end()  # type: ignore[union-attr]  # matches the empty string too
+            self.line += text.count(b"\n", 0, start)
+            text = text[start:]
+            if text:
+                break
+        end = text.find(b"\n")
         end = len(text) if end < 0 else end
-        self.n_vars, self.n_clauses = self._header(text[start:end])
-        self.body = _without_trailer(_without_comments(text[end:]))
+        self.n_vars, self.n_clauses = self._declared(text[:end])
+        self.rest = text[end:]
 
-    def _header(self, line: bytes) -> tuple[int, int]:
+    def _declared(self, line: bytes) -> tuple[int, int]:
         match = _HEADER.fullmatch(line)
         if match:
             n_vars, n_clauses = int(match[1][:20]), int(match[2][:20])
             if n_vars > MAX_VARIABLE:
                 raise self.error(
-                    self.header_line, f"{n_vars} variables declared; at most {MAX_VARIABLE} are possible"
+                    self.line, f"{n_vars} variables declared; at most {MAX_VARIABLE} are possible"
                 )
             return n_vars, n_clauses
         empty = not line.strip() or line.lstrip().startswith(b"c")  # an unended last comment
@@ -58,92 +81,115 @@ class _Reader:
         words = line.split()
         if words[:2] == [b"p", b"wcnf"]:
             raise self.error(
-                self.header_line, "a weighted formula (p wcnf); only plain p cnf formulas can be solved"
+                self.line, "a weighted formula (p wcnf); only plain p cnf formulas can be solved"
             )
         if words[:1] == [b"p"]:
-            raise self.error(self.header_line, f"header {found} should be 'p cnf VARIABLES CLAUSES'")
-        raise self.error(
-            self.header_line, f"'p cnf VARIABLES CLAUSES' expected before the clauses, found {found}"
-        )
+            raise self.error(self.line, f"header {found} should be 'p cnf VARIABLES CLAUSES'")
+        raise self.error(self.line, f"'p cnf VARIABLES CLAUSES' expected before the clauses, found {found}")
 
     def error(self, line: int, problem: str) -> InputError:
         return InputError(f"{self.path}, line {line}: {problem}")
 
-    def line_at(self, offset: int) -> int:
-        """Line of the file that holds the body's byte `offset`."""
-        return self.header_line + self.body.count(b"\n", 0, offset)
+
+class _Body:
+    """The clauses read so far, and what must be known of their text to name a line later."""
+
+    def __init__(self, header: _Header) -> None:
+        self._header = header
+        self._error = header.error
+        self._literals: Literals = np.zeros(0, dtype=np.int32)
+        self._clauses = 0
+        #: where a clause beyond the declared ones begins
+        self._surplus_line: int | None = None
+        #: the last chunk with text, and the line that it begins in
+        self._last = (header.line, b"")
 
     def literals(self) -> Literals:
-        parts = [self._convert(begin, end) for begin, end in _chunks(self.body)]
-        literals = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
-        self._check_clauses(literals)
-        return literals
+        """All of them, if they are what the header declares."""
+        self._check_clauses()
+        return self._literals
 
-    def _convert(self, begin: int, end: int) -> Literals:
-        chunk = self.body[begin:end]
-        if not chunk.strip():
-            return np.zeros(0, dtype=np.int32)  # fromstring would read one 0 from white space
-        if not _is_well_formed(chunk):
-            raise self._explain(begin, chunk)
+    def read(self, chunks: Iterator[bytes]) -> None:
+        line = self._header.line
+        chunk: bytes | None = self._header.rest
+        while chunk is not None:
+            text = _without_comments(chunk)
+            if b"%" in text:
+                text += _without_comments(b"".join(chunks))
+                text = _without_trailer(text)
+            self._take(line, text)
+            line += text.count(b"\n")
+            chunk = next(chunks, None)
+
+    def _take(self, line: int, text: bytes) -> None:
+        if not text.strip(_BLANKS):
+            return  # fromstring would read one 0 from white space
+        integers = self._convert(line, text)
+        ends = integers == 0
+        found = int(np.count_nonzero(ends))
+        self._last = (line, text)
+        if self._surplus_line is None and self._clauses + found >= self._header.n_clauses:
+            left = self._header.n_clauses - self._clauses
+            surplus = int(np.flatnonzero(ends)[left - 1]) + 1 if left else 0
+            if surplus < integers.size:
+                self._surplus_line = _line_of_token(surplus, line, text)
+        size = self._literals.size
+        # Grows by moving pages, not bytes: what is large is never there twice.
+        self._literals.resize(size + integers.size, refcheck=False)
+        self._literals[size:] = integers
+        self._clauses += found
+
+    def _convert(self, line: int, text: bytes) -> NDArray[np.int64]:
+        if not _is_well_formed(text):
+            raise self._explain(line, text)
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # numpy only warns of text that it cannot convert
             try:
-                integers = np.fromstring(chunk, dtype=np.int64, sep=" ")
+                integers = np.fromstring(text, dtype=np.int64, sep=" ")
             except (ValueError, DeprecationWarning):
-                raise self._explain(begin, chunk) from None
-        if int(integers.max()) > self.n_vars or int(integers.min()) < -self.n_vars:
-            raise self._explain(begin, chunk)
-        return integers.astype(np.int32)
+                raise self._explain(line, text) from None
+        if int(integers.max()) > self._header.n_vars or int(integers.min()) < -self._header.n_vars:
+            raise self._explain(line, text)
+        return integers
 
-    def _explain(self, begin: int, chunk: bytes) -> InputError:
+    def _explain(self, line: int, text: bytes) -> InputError:
         """The error for the first wrong token of a chunk in which the fast checks failed."""
-        for match in _TOKEN.finditer(chunk):
+        for match in _TOKEN.finditer(text):
             token = match[0]
             problem = self._problem(token)
             if problem:
-                return self.error(self.line_at(begin + match.start()), problem)
-        return self.error(self.line_at(begin), "text that cannot be read as clauses")
+                return self._error(line + text.count(b"\n", 0, match.start()), problem)
+        return self._error(line, "text that cannot be read as clauses")
 
     def _problem(self, token: bytes) -> str | None:
+        n_vars = self._header.n_vars
         if not _INTEGER.fullmatch(token):
             hint = "; comments need a line of their own" if token.startswith(b"c") else ""
             return f"{_quote(token)} is not an integer literal{hint}"
         if len(token) > 20 or abs(int(token)) > MAX_VARIABLE:
             return f"literal {_quote(token)} is too large; at most {MAX_VARIABLE} is possible"
-        if abs(int(token)) > self.n_vars:
-            return f"literal {int(token)} is beyond the {self.n_vars} variables declared in the header"
+        if abs(int(token)) > n_vars:
+            return f"literal {int(token)} is beyond the {n_vars} variables declared in the header"
         return None
 
-    def _check_clauses(self, literals: Literals) -> None:
-        last_line = self.line_at(len(self.body.rstrip()))
-        if literals.size and literals[-1] != 0:
-            raise self.error(last_line, "the last clause is not closed by 0; the file is truncated?")
-        found = int(np.count_nonzero(literals == 0))
-        if found < self.n_clauses:
-            raise self.error(
+    def _check_clauses(self) -> None:
+        declared, found = self._header.n_clauses, self._clauses
+        line, text = self._last
+        last_line = line + text.rstrip().count(b"\n")
+        if self._literals.size and self._literals[-1] != 0:
+            raise self._error(last_line, "the last clause is not closed by 0; the file is truncated?")
+        if found < declared:
+            raise self._error(
                 last_line,
-                f"the file ends after {found} clauses but its header declares {self.n_clauses}; truncated?"
+                f"the file ends after {found} clauses but its header declares {declared}; truncated?"
                 " Correct the header if not",
             )
-        if found > self.n_clauses:
-            ends = np.flatnonzero(literals == 0)
-            surplus = int(ends[self.n_clauses - 1]) + 1 if self.n_clauses else 0
-            raise self.error(
-                self._line_of_token(surplus),
-                f"a clause beyond the {self.n_clauses} that the header declares ({found} found); correct the"
+        if self._surplus_line is not None:
+            raise self._error(
+                self._surplus_line,
+                f"a clause beyond the {declared} that the header declares ({found} found); correct the"
                 " header if all belong to the formula",
             )
-
-    def _line_of_token(self, number: int) -> int:
-        match = next(islice(_TOKEN.finditer(self.body), number, None))
-        return self.line_at(match.start())
-
-
-def parse_dimacs(text: bytes, path: str) -> Formula:
-    """The formula in DIMACS `text`; `path` is what errors call it."""
-    reader = _Reader(path, text)
-    literals = reader.literals()
-    return Formula(literals, reader.n_vars, reader.n_clauses, np.zeros(0, dtype=np.int32))
 
 
 def _quote(token: bytes) -> str:
@@ -152,51 +198,60 @@ def _quote(token: bytes) -> str:
     return f"'{readable}'" + ("..." if len(token) > 24 else "")
 
 
-def _chunks(body: bytes) -> Iterator[tuple[int, int]]:
-    """Bounds of consecutive pieces that end at line ends."""
-    begin = 0
-    while begin < len(body):
-        end = body.find(b"\n", begin + _CHUNK_SIZE_BYTES) + 1 or len(body)
-        yield begin, end
-        begin = end
+def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same text in pieces that end at line ends, but for the last."""
+    begun: list[bytes] = []
+    for block in blocks:
+        end = block.rfind(b"\n") + 1
+        if end:
+            yield b"".join((*begun, block[:end]))
+            begun.clear()
+        if end < len(block):
+            begun.append(block[end:])
+    if begun:
+        yield b"".join(begun)
 
 
-def _is_well_formed(chunk: bytes) -> bool:
+def _line_of_token(number: int, line: int, text: bytes) -> int:
+    match = next(islice(_TOKEN.finditer(text), number, None))
+    return line + text.count(b"\n", 0, match.start())
+
+
+def _is_well_formed(text: bytes) -> bool:
     """Whether every token is digits, or one minus sign followed by digits."""
-    if chunk.translate(None, _ALLOWED):
+    if text.translate(None, _ALLOWED):
         return False
-    codes: NDArray[np.uint8] = np.frombuffer(chunk, dtype=np.uint8)
-    minus = np.flatnonzero(codes == _MINUS)
-    if not minus.size:
-        return True
-    if minus[-1] == codes.size - 1:
+    codes: NDArray[np.uint8] = np.frombuffer(text, dtype=np.uint8)
+    minus = codes == _MINUS
+    if minus[-1]:
         return False
-    before = codes[minus[1:] - 1] if minus[0] == 0 else codes[minus - 1]
-    return bool((before <= _SPACE).all() and (codes[minus + 1] >= _ZERO_DIGIT).all())
+    glued = minus[1:] & (codes[:-1] > _SPACE)
+    bare = minus[:-1] & (codes[1:] < _ZERO_DIGIT)
+    return not (glued.any() or bare.any())
 
 
-def _without_comments(body: bytes) -> bytes:
+def _without_comments(text: bytes) -> bytes:
     """Blank out comment lines; their line ends stay, so that lines can still be counted."""
-    at = body.find(b"c")
+    at = text.find(b"c")
     if at < 0:
-        return body
+        return text
     parts: list[bytes] = []
     begin = 0
     while at >= 0:
-        line_start = body.rfind(b"\n", 0, at) + 1
-        line_end = body.find(b"\n", at)
-        line_end = len(body) if line_end < 0 else line_end
-        if not body[line_start:at].strip(b" \t"):
-            parts.append(body[begin:line_start])
+        line_start = text.rfind(b"\n", 0, at) + 1
+        line_end = text.find(b"\n", at)
+        line_end = len(text) if line_end < 0 else line_end
+        if not text[line_start:at].strip(b" \t"):
+            parts.append(text[begin:line_start])
             begin = line_end
-        at = body.find(b"c", line_end)
-    parts.append(body[begin:])
+        at = text.find(b"c", line_end)
+    parts.append(text[begin:])
     return b"".join(parts)
 
 
-def _without_trailer(body: bytes) -> bytes:
+def _without_trailer(text: bytes) -> bytes:
     """Cut SATLIB's ending: a line of `%`, a line of `0`, blank lines."""
-    at = body.find(b"%")
-    if at < 0 or body[body.rfind(b"\n", 0, at) + 1 : at].strip() or not _TRAILER.fullmatch(body, at):
-        return body
-    return body[:at]
+    at = text.find(b"%")
+    if text[text.rfind(b"\n", 0, at) + 1 : at].strip() or not _TRAILER.fullmatch(text, at):
+        return text
+    return text[:at]

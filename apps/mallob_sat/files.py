@@ -1,11 +1,12 @@
-"""Bytes of an input file, decompressed.
+"""Bytes of an input file, decompressed, in blocks: what is large need not be in memory twice.
 
 Files may be plain, gzip, bzip2, xz or lzma, told apart by their first bytes, so that a name
 says nothing and named pipes work as well. A cut or damaged file is always an error: solving
 half a formula would give a wrong answer.
 
-Source: the compressed inputs of section 6 of the design. Guarantees: returns the complete
-content or raises InputError whose text names the file and says what to do.
+Source: the compressed inputs of section 6 of the design. Guarantees: gives the complete
+content or raises InputError, at the latest in place of the end, whose text names the file and
+says what to do.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from __future__ import annotations
 import bz2
 import lzma
 import zlib
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Protocol
 
 from mallob_py.app import InputError
@@ -39,13 +40,30 @@ _FORMATS: tuple[tuple[bytes, str, Callable[[], _Decompressor]], ...] = (
     (b"\x5d\x00\x00", "lzma", lzma.LZMADecompressor),
 )
 _FOREIGN = ((b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"), (b"7z\xbc\xaf\x27\x1c", "7z"))
+_BLOCK_BYTES = 1 << 21
+#: of a compressed file at a time, since it may be a small part of what comes out
+_COMPRESSED_BLOCK_BYTES = 1 << 18
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".lzma")
 
 
 def read_plain(path: str) -> bytes:
     """The file's bytes as they are. Blocks on a named pipe until its writer has closed it."""
+    return b"".join(plain_blocks(path))
+
+
+def read_decompressed(path: str) -> bytes:
+    """The file's content, decompressed if its first bytes are those of a known format."""
+    return b"".join(decompressed_blocks(path))
+
+
+def plain_blocks(path: str) -> Iterator[bytes]:
+    """The file's bytes as they are, never none."""
+    is_empty = True
     try:
-        content = Path(path).read_bytes()
+        with open(path, "rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                is_empty = False
+                yield block
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -55,37 +73,50 @@ def read_plain(path: str) -> bytes:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{path}: cannot be read: {reason}") from None
-    if not content:
+    if is_empty:
         raise InputError(f"{path}: the file is empty")
-    return content
 
 
-def read_decompressed(path: str) -> bytes:
+def decompressed_blocks(path: str) -> Iterator[bytes]:
     """The file's content, decompressed if its first bytes are those of a known format."""
-    content = read_plain(path)
+    blocks = plain_blocks(path)
+    first = next(blocks)
     for magic, name in _FOREIGN:
-        if content.startswith(magic):
+        if first.startswith(magic):
             raise InputError(f"{path}: {name} files are not supported; use plain, gzip, bzip2, xz or lzma")
     for magic, name, make in _FORMATS:
-        if content.startswith(magic):
-            text = _decompress(path, content, name, make)
-            if not text:
-                raise InputError(f"{path}: the {name} file holds nothing")
-            return text
-    return content
+        if first.startswith(magic):
+            return _decompressed(path, chain([first], blocks), name, make)
+    return chain([first], blocks)
 
 
-def _decompress(path: str, content: bytes, name: str, make: Callable[[], _Decompressor]) -> bytes:
+def _decompressed(
+    path: str, blocks: Iterator[bytes], name: str, make: Callable[[], _Decompressor]
+) -> Iterator[bytes]:
     """All concatenated streams of one file; padding with zero bytes between them is allowed."""
-    parts: list[bytes] = []
-    rest = content
-    while rest:
-        stream = make()
-        try:
-            parts.append(stream.decompress(rest))
-        except (zlib.error, OSError, lzma.LZMAError, EOFError) as error:
-            raise InputError(f"{path}: damaged {name} file ({error}); copy it again") from None
-        if not stream.eof:
-            raise InputError(f"{path}: the {name} file is truncated; copy it again")
-        rest = stream.unused_data.lstrip(b"\0")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    stream = make()
+    is_empty = True
+    for rest in _smaller(blocks):
+        while rest:
+            if stream.eof:
+                if not (rest := rest.lstrip(b"\0")):
+                    break
+                stream = make()
+            try:
+                text = stream.decompress(rest)
+            except (zlib.error, OSError, lzma.LZMAError, EOFError) as error:
+                raise InputError(f"{path}: damaged {name} file ({error}); copy it again") from None
+            if text:
+                is_empty = False
+                yield text
+            rest = stream.unused_data
+    if not stream.eof:
+        raise InputError(f"{path}: the {name} file is truncated; copy it again")
+    if is_empty:
+        raise InputError(f"{path}: the {name} file holds nothing")
+
+
+def _smaller(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    for block in blocks:
+        for begin in range(0, len(block), _COMPRESSED_BLOCK_BYTES):
+            yield block[begin : begin + _COMPRESSED_BLOCK_BYTES]

@@ -10,8 +10,9 @@ zeros is n_clauses, and the last integer is a 0.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +20,13 @@ from numpy.typing import NDArray
 from mallob_py.app import InputError, Payload
 
 Literals: TypeAlias = NDArray[np.int32]
+Integers: TypeAlias = NDArray[np.signedinteger[Any]]
 
 MAX_VARIABLE = 2**31 - 2
 #: ends the clauses and opens the assumptions in integer input
 ASSUMPTIONS_MARK = 2**31 - 1
+#: numpy's intermediate arrays are a few times as large
+_BLOCK_LITERALS = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +58,39 @@ class Formula:
         starts[1:] = ends[:-1] + 1
         return starts, ends
 
+    def blocks(self) -> Iterator[Literals]:
+        """The clauses in pieces of whole clauses, for work whose memory grows with its input."""
+        begin, size = 0, self.literals.size
+        while begin < size:
+            end = min(begin + _BLOCK_LITERALS, size)
+            while self.literals[end - 1]:
+                end += 1
+            yield self.literals[begin:end]
+            begin = end
+
     @property
     def has_empty_clause(self) -> bool:
-        zeros = self.literals == 0
-        return bool(zeros.size) and (bool(zeros[0]) or bool((zeros[1:] & zeros[:-1]).any()))
+        for block in self.blocks():
+            zeros = block == 0
+            if zeros[0] or (zeros[1:] & zeros[:-1]).any():
+                return True
+        return False
 
     def first_falsified(self, model: Literals) -> int | None:
         """Index of a clause that `model` (variable v's literal at v - 1) leaves false, if any."""
-        if self.n_clauses == 0:
-            return None
-        signed = np.zeros(self.n_vars + 1, dtype=np.int32)
-        signed[1:] = model
-        true = (signed[np.abs(self.literals)] == self.literals) & (self.literals != 0)
-        starts, _ = self.bounds()
-        satisfied = np.logical_or.reduceat(true, starts)
-        return None if satisfied.all() else int(np.argmin(satisfied))
+        signed = np.concatenate((np.ones(1, dtype=np.int32), model))  # the 0 of no clause is true
+        checked = 0
+        for block in self.blocks():
+            ends = np.flatnonzero(block == 0)
+            starts = np.concatenate((np.zeros(1, dtype=np.intp), ends[:-1] + 1))
+            satisfied = np.logical_or.reduceat(signed[np.abs(block)] == block, starts)
+            if not satisfied.all():
+                return checked + int(np.argmin(satisfied))
+            checked += ends.size
+        return None
 
 
-def formula_from_integers(integers: NDArray[np.int64], source: str, field: str) -> Formula:
+def formula_from_integers(integers: Integers, source: str, field: str) -> Formula:
     """A formula from clauses closed by 0, optionally ASSUMPTIONS_MARK, assumptions and a 0.
 
     `source` opens the error text and `field` is the job-file field at fault.
@@ -97,14 +116,16 @@ def formula_from_integers(integers: NDArray[np.int64], source: str, field: str) 
         if part.size:
             n_vars = max(n_vars, int(part.max()), -int(part.min()))
     return Formula(
-        clauses.astype(np.int32),
+        clauses.astype(np.int32, copy=False),
         n_vars,
-        int(np.count_nonzero(clauses == 0)),
-        assumptions.astype(np.int32),
+        clauses.size - int(np.count_nonzero(clauses)),
+        assumptions.astype(np.int32, copy=False),
     )
 
 
-def _check_assumptions(assumptions: NDArray[np.int64], offset: int, source: str, field: str) -> None:
+def _check_assumptions(
+    assumptions: NDArray[np.signedinteger[Any]], offset: int, source: str, field: str
+) -> None:
     zeros = np.flatnonzero(assumptions == 0)
     if not zeros.size:
         raise InputError(
@@ -148,7 +169,7 @@ def formula_from_raw(content: bytes, path: str) -> Formula:
         raise InputError(
             f"{path}: {len(content)} bytes are not a whole number of 32-bit integers (truncated?)"
         )
-    integers = np.frombuffer(content, dtype="<i4").astype(np.int64)
+    integers = np.frombuffer(content, dtype="<i4")
     if not (integers == ASSUMPTIONS_MARK).any():
         raise InputError(
             f"{path}: no {ASSUMPTIONS_MARK} after the clauses (truncated?); raw content ends with"

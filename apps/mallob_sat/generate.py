@@ -1,7 +1,7 @@
 """Formulas to try things out with: `python -m mallob_sat.generate KIND ... [-o FILE]`.
 
-Kinds: uniform and planted random 3-SAT, pigeons in holes, parity on a random graph,
-factoring by an array multiplier, and the equivalence of two multipliers. All are functions of
+Kinds: uniform and planted random 3-SAT, `large` for millions of clauses, pigeons in holes, parity on a
+random graph, factoring by an array multiplier, and the equivalence of two multipliers. All are functions of
 their arguments (and seed) alone, so that an example is named by the command that made it. The
 output is DIMACS text, compressed if the file's name says so (.gz, .bz2, .xz).
 """
@@ -17,6 +17,9 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import combinations, product
 from pathlib import Path
+from typing import Protocol
+
+from mallob_sat.generate_large import large
 
 Clause = tuple[int, ...]
 
@@ -106,6 +109,8 @@ def planted(n_vars: int, n_clauses: int, seed: int) -> Formula:
 
 
 def _random_clause(rng: random.Random, n_vars: int) -> Clause:
+    if n_vars < 3:
+        raise ValueError(f"a clause needs 3 variables, n_vars is {n_vars}")
     return tuple(rng.choice((-1, 1)) * v for v in rng.sample(range(1, n_vars + 1), 3))
 
 
@@ -163,8 +168,13 @@ def commutativity(bits: int) -> Formula:
     return Formula(circuit.n_vars, circuit.clauses)
 
 
-_KINDS: dict[str, tuple[Callable[..., Formula], tuple[str, ...]]] = {
+class _Writable(Protocol):
+    def text(self, comment: str) -> str: ...
+
+
+_KINDS: dict[str, tuple[Callable[..., _Writable], tuple[str, ...]]] = {
     "uniform": (uniform, ("n_vars", "n_clauses", "seed")),
+    "large": (large, ("n_vars", "n_clauses", "seed")),
     "planted": (planted, ("n_vars", "n_clauses", "seed")),
     "pigeonhole": (pigeonhole, ("holes",)),
     "parity": (parity, ("vertices", "seed")),
@@ -207,7 +217,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     function, names = _KINDS[options.kind]
     values = [getattr(options, name) for name in names]
-    text = function(*values).text(" ".join(["mallob_sat.generate", options.kind, *map(str, values)]))
+    try:
+        formula = function(*values)
+    except ValueError as error:
+        parser.error(f"{options.kind}: {error}")
+    text = formula.text(" ".join(["mallob_sat.generate", options.kind, *map(str, values)]))
     if options.output is None:
         sys.stdout.write(text)
     else:

@@ -107,6 +107,7 @@ class _Race(Generic[A]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._context.note_memory()
         for pid in self._children:
             os.kill(pid, signal.SIGKILL)  # ours and not waited for, hence no stranger
         for child in list(self._children.values()):
@@ -144,13 +145,12 @@ class _Race(Generic[A]):
         self._selector.register(ours, selectors.EVENT_READ, child)
 
     def _hear(self, child: _Child[A]) -> Result | None:
-        """Take in what a child writes; its answer, if that was the end of it."""
+        """Take in what a child writes; its answer, if that was all of it."""
         data = os.read(child.fd, _READ_BYTES)
-        if data:
-            child.received += data
-            return None
+        child.received += data
         if (message := _decode(child.received)) is None:
-            self._replace(child)
+            if not data:
+                self._replace(child)
             return None
         if isinstance(message, Exception):
             raise message
@@ -182,7 +182,8 @@ def _solve_and_exit(fd: int, worker_pid: int, attempt: Attempt) -> NoReturn:
         # The socket to the rank is the worker's: its end must show when the worker ends.
         _close_all_but(fd, *attempt.fds)
         _write(fd, _message_of(attempt))
-        os.close(fd)
+        while True:  # the worker looks how much memory it took, then kills us
+            signal.pause()
     except BaseException:
         with suppress(BaseException):
             traceback.print_exc()

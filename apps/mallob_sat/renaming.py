@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -11,8 +12,11 @@ from mallob_sat.clauses import Clauses
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy
 
+#: with larger names than that for each variable, a table of all would take too much memory
+_TABLE_PER_VARIABLE = 8
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Renaming:
     """A renaming of variables: `original[w]` is the variable that the solver knows as w (w >= 1)."""
 
@@ -43,32 +47,37 @@ class Renaming:
     def apply(self, formula: Formula) -> Formula:
         if self.original is None:
             return formula
-        rename = self._names()
-        literals, assumptions = rename(formula.literals), rename(formula.assumptions)
-        return Formula(literals, self.n_vars(formula), formula.n_clauses, assumptions)
+        literals, done = np.empty_like(formula.literals), 0
+        for block in formula.blocks():
+            literals[done : done + block.size] = self._renamed(block)
+            done += block.size
+        return Formula(literals, self.n_vars(formula), formula.n_clauses, self._renamed(formula.assumptions))
 
     def apply_to_clauses(self, clauses: Clauses) -> Clauses:
         """Clauses over variables that the formula has."""
         if self.original is None:
             return clauses
-        return Clauses(clauses.lengths, clauses.glues, self._names()(clauses.literals))
+        return Clauses(clauses.lengths, clauses.glues, self._renamed(clauses.literals))
 
     def undo_clauses(self, clauses: Clauses) -> Clauses:
         return clauses if self.original is None else clauses.renamed(self.original)
 
-    def _names(self) -> Callable[[Literals], Literals]:
-        """What renames literals."""
+    def _renamed(self, literals: Literals) -> Literals:
+        return (self._new_names(np.abs(literals)) * np.sign(literals)).astype(np.int32, copy=False)
+
+    @cached_property
+    def _new_names(self) -> Callable[[Literals], Literals]:
+        """From variables of the formula to those that the solver knows."""
         assert self.original is not None
-        n_vars = self.original.size - 1
+        n_vars, largest = self.original.size - 1, int(self.original.max())
+        if largest <= _TABLE_PER_VARIABLE * n_vars:
+            table = np.zeros(largest + 1, dtype=np.int32)
+            table[self.original] = np.arange(n_vars + 1, dtype=np.int32)
+            return lambda variables: table[variables]
         order = np.argsort(self.original[1:])
         known = self.original[1:][order]
         names = (order + 1).astype(np.int32)
-
-        def rename(literals: Literals) -> Literals:
-            renamed = names[np.minimum(np.searchsorted(known, np.abs(literals)), n_vars - 1)]
-            return (renamed * np.sign(literals)).astype(np.int32)
-
-        return rename
+        return lambda variables: names[np.minimum(np.searchsorted(known, variables), n_vars - 1)]
 
     def undo_literals(self, literals: list[int]) -> list[int]:
         if self.original is None:

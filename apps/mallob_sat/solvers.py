@@ -144,11 +144,11 @@ class Solver:
     def add_formula(self, formula: Formula) -> None:
         """Add all clauses. The formula's assumptions are left to `solve`."""
         self.declare_variables(formula.n_vars)
-        starts, ends = formula.bounds()
-        view = np.ascontiguousarray(formula.literals).data
+        # An iterator up to the next 0 for each clause: as fast as anything, and needs no memory.
+        literal = iter(np.ascontiguousarray(formula.literals).data).__next__
         add, handle = self._function("add_cl"), self._handle
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            add(handle, view[start:end])
+        for _ in range(formula.n_clauses):
+            add(handle, iter(literal, 0))
 
     def set_phases(self, literals: Sequence[int]) -> None:
         """Prefer these literals in decisions. Without effect on kissat."""

@@ -55,12 +55,12 @@ def _jobs(report: Report) -> str:
         return "none"
     header = (
         *("job", "name", "priority", "outcome", "response [s]", "wallclock [s]", "cpu [s]"),
-        *("mean volume", "max volume"),
+        *("mean volume", "max volume", "memory [MB]"),
     )
     rows = [
         (
             *(job.job, job.name, job.priority, job.outcome, job.response_s, job.wallclock_s, job.cpu_s),
-            *(job.mean_volume, job.max_volume),
+            *(job.mean_volume, job.max_volume, job.peak_memory_mb),
         )
         for job in report.jobs[:_JOBS_SHOWN_MAX]
     ]

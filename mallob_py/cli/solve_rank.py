@@ -164,7 +164,11 @@ class SolveDesk:
             fields = wire.decode_fields(body.fields)
             solver = fields.get("solver", "?")
             seconds = now - self._submitted_s
-            self._tell(f"answered in {seconds:.2f} s by {solver}, at most {ended.stats.max_volume} workers")
+            stats = ended.stats
+            self._tell(
+                f"answered in {seconds:.2f} s by {solver}, at most {stats.max_volume} workers of"
+                f" {stats.peak_memory_bytes / 1e6:.0f} MB"
+            )
         self._answer(code, solution)
         self._next()
 

@@ -32,6 +32,7 @@ from mallob_py.protocol.messages import (
     DemandChanged,
     Denied,
     JobEvent,
+    MemoryUsed,
     Offer,
     Remember,
     Request,
@@ -95,6 +96,7 @@ class ClientJob:
         self.volume = 0
         self.max_volume = 0
         self.cpu_s = 0.0
+        self.peak_memory_bytes = 0
         #: when to publish the job, or that it may have more workers than its root
         self.announce_at_s = math.inf
         self._counted_until_s = now
@@ -150,6 +152,7 @@ class ClientJob:
             wallclock_s=0.0 if self.started_s is None else now - self.started_s,
             cpu_s=self.cpu_s,
             max_volume=self.max_volume,
+            peak_memory_bytes=self.peak_memory_bytes,
         )
 
 
@@ -310,7 +313,12 @@ class Client:
         """The first result ends the job; later ones find it gone."""
         self._now = now
         if (record := self.jobs.get(message.job)) is not None:
+            record.peak_memory_bytes = max(record.peak_memory_bytes, message.peak_memory_bytes)
             self._end(record, Outcome.RESULT, body=message.body)
+
+    def receive_memory(self, message: MemoryUsed) -> None:
+        if (record := self.jobs.get(message.job)) is not None:
+            record.peak_memory_bytes = max(record.peak_memory_bytes, message.peak_bytes)
 
     def receive_failure(self, message: WorkerFailed, now: float) -> None:
         self._now = now
@@ -373,5 +381,6 @@ class Client:
             wallclock_s=stats.wallclock_s,
             cpu_s=stats.cpu_s,
             max_volume=stats.max_volume,
+            peak_memory_bytes=stats.peak_memory_bytes,
         )
         self._out.act(JobEnded(record.job, outcome, body, reason, stats))

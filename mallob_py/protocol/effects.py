@@ -110,6 +110,8 @@ class JobStats(msgspec.Struct, frozen=True):
     wallclock_s: float
     cpu_s: float
     max_volume: int
+    #: of the worker that needed most; 0 if not known
+    peak_memory_bytes: int = 0
 
 
 class JobEnded(Effect, frozen=True):

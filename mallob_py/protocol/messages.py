@@ -282,6 +282,14 @@ class ResultFound(Message, frozen=True, tag=25):
     job: int
     index: int
     body: bytes
+    peak_memory_bytes: int = 0
+
+
+class MemoryUsed(Message, frozen=True, tag=29):
+    """A worker has needed so much memory, most so far."""
+
+    job: int
+    peak_bytes: int
 
 
 class WorkerFailed(Message, frozen=True, tag=26):
@@ -410,6 +418,7 @@ AnyMessage: TypeAlias = (
     | RootStarted
     | DemandChanged
     | ResultFound
+    | MemoryUsed
     | WorkerFailed
     | Ask
     | Tell

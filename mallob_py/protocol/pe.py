@@ -39,6 +39,7 @@ from mallob_py.protocol.messages import (
     DemandChanged,
     Denied,
     Described,
+    MemoryUsed,
     Offer,
     Query,
     Rejected,
@@ -150,8 +151,13 @@ class PE:
         self.workers.started(worker, now)
         self._settle(now)
 
-    def worker_found_result(self, worker: int, body: bytes, now: float) -> None:
-        self.workers.found_result(worker, body)
+    def worker_found_result(self, worker: int, body: bytes, now: float, peak_memory_bytes: int = 0) -> None:
+        self.workers.found_result(worker, body, peak_memory_bytes)
+        self._settle(now)
+
+    def worker_used_memory(self, worker: int, peak_bytes: int, now: float) -> None:
+        """For the job's statistics."""
+        self.workers.used_memory(worker, peak_bytes)
         self._settle(now)
 
     def worker_failed(self, worker: int, reason: str, now: float) -> None:
@@ -301,6 +307,7 @@ _HANDLERS: dict[type, Callable[[PE, int, Any, float], None]] = {
     RootStarted: lambda pe, _, message, now: pe.client.receive_started(message, now),
     DemandChanged: lambda pe, _, message, now: pe.client.receive_demand(message),
     ResultFound: lambda pe, _, message, now: pe.client.receive_result(message, now),
+    MemoryUsed: lambda pe, _, message, now: pe.client.receive_memory(message),
     WorkerFailed: lambda pe, _, message, now: pe.client.receive_failure(message, now),
 }
 _HANDLERS.update(

@@ -25,10 +25,12 @@ from mallob_py.protocol.effects import (
 )
 from mallob_py.protocol.messages import Blob
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.memory import peak_bytes_of
 from mallob_py.runtime.worker_events import Key
 from mallob_py.runtime.workers import WorkerPool
 
 _UPDATE_DELAY_S = 0.005
+_NOTICEABLE = 1.02
 
 WorkerEffect: TypeAlias = (
     StartWorker | UpdateWorker | SuspendWorker | ResumeWorker | TerminateWorker | DeliverMessage
@@ -38,13 +40,16 @@ WorkerEffect: TypeAlias = (
 class _Place:
     """What a worker's process was last told of its place in the tree."""
 
-    __slots__ = ("children", "index", "job", "volume")
+    __slots__ = ("children", "index", "is_suspended", "job", "told_bytes", "volume")
 
     def __init__(self, job: int, index: int, volume: int) -> None:
         self.job = job
         self.index = index
         self.volume = volume
         self.children: tuple[int, ...] = ()
+        self.is_suspended = False
+        #: the memory that its job's client has been told of
+        self.told_bytes = 0
 
 
 class HostedWorkers:
@@ -86,10 +91,12 @@ class HostedWorkers:
                 self._outdated.add(number)
                 self.update_at_s = min(self.update_at_s, self._now() + _UPDATE_DELAY_S)
             case SuspendWorker():
+                places[number].is_suspended = True
                 pool.suspend((places[number].job, number))
             case ResumeWorker(_, index, volume):
                 place = places[number]
                 place.index, place.volume, place.children = index, volume, ()
+                place.is_suspended = False
                 pool.resume((place.job, number), index, volume, ())
             case TerminateWorker():
                 pool.terminate((places.pop(number).job, number))
@@ -104,6 +111,19 @@ class HostedWorkers:
             if (place := self._places.get(number)) is not None:
                 self._pool.update((place.job, number), place.index, place.volume, place.children)
         self._outdated.clear()
+
+    def grown_memory(self) -> list[tuple[int, int, int]]:
+        """Workers that need noticeably more than was told before: PE of the rank, worker, bytes."""
+        grown = []
+        for number, place in self._places.items():
+            key = (place.job, number)
+            if place.is_suspended or (pid := self._pool.pid_of(key)) is None:
+                continue
+            peak_bytes = peak_bytes_of(pid)
+            if peak_bytes > _NOTICEABLE * place.told_bytes:
+                place.told_bytes = peak_bytes
+                grown.append((*self.owner(key), peak_bytes))
+        return grown
 
     def forget(self, key: Key) -> None:
         """The process has crashed."""

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 INLINE_BYTES_MAX = 4096
 _PARK_MAX_S = 0.5
 _LOG_FLUSH_S = 0.5
+_MEMORY_PERIOD_S = 1.0
 
 
 class Stop(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=70):
@@ -163,6 +164,7 @@ class Rank:
         self._unsettled: deque[PE] = deque()
         self._stopping = False
         self._next_log_flush = -math.inf
+        self._next_memory_s = -math.inf
         self._fds = [transport.fileno(), pool.fileno(), stop_bell.fileno()]
         self._stop_bell = stop_bell
         self._stop_at_s = stop_at_s
@@ -248,6 +250,11 @@ class Rank:
         if now >= self._next_log_flush:
             self._next_log_flush = now + _LOG_FLUSH_S
             self.log.flush()
+        if now >= self._next_memory_s:
+            self._next_memory_s = now + _MEMORY_PERIOD_S
+            for slot, worker, peak_bytes in self._workers.grown_memory():
+                self._pes[slot].worker_used_memory(worker, peak_bytes, now)
+                self._settle(self._pes[slot])
 
     def _park(self) -> set[int]:
         """Wait for news, at most until the next deadline."""
@@ -300,8 +307,8 @@ class Rank:
         match event:
             case events.WorkerStarted():
                 pe.worker_started(worker, now)
-            case events.WorkerResult(_, body):
-                pe.worker_found_result(worker, body, now)
+            case events.WorkerResult(_, body, peak_memory_bytes):
+                pe.worker_found_result(worker, body, now, peak_memory_bytes)
             case events.WorkerFailed(_, text):
                 pe.worker_failed(worker, text, now)
             case events.WorkerCrashed(key, reason):

@@ -30,6 +30,7 @@ class WorkerResult(_Event, frozen=True):
 
     key: Key
     body: bytes
+    peak_memory_bytes: int
 
 
 class WorkerFailed(_Event, frozen=True):

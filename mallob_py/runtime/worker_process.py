@@ -24,6 +24,7 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -32,8 +33,9 @@ import msgspec
 import numpy as np
 
 from mallob_py.app import Application, InputError, JobInput, Result, TreeMessage, WorkerContext
-from mallob_py.payload import decode_description, encode_description
+from mallob_py.payload import decode_description, description_parts, encode_description
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.memory import forget_peak, peak_bytes_of
 
 if TYPE_CHECKING:
     from mallob_py.runtime.app_registry import AppRegistry
@@ -111,6 +113,7 @@ class _Context(WorkerContext):
         self.payload = description.payload
         self.configuration = description.configuration
         self._link = link
+        self._peak_memory_bytes = 0
 
     def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:
         messages = self._take_in()
@@ -150,9 +153,16 @@ class _Context(WorkerContext):
         if self.children:
             self._link.send(wire.ToChildren(bytes(data)))
 
+    def note_memory(self) -> None:
+        self._peak_memory_bytes = max(self._peak_memory_bytes, peak_bytes_of(os.getpid()))
+
     def finish(self, result: Result) -> NoReturn:
-        self._link.send(_result_message(result))
+        self._link.send(self.result_message(result))
         raise _Finished
+
+    def result_message(self, result: Result) -> wire.ResultFound:
+        self.note_memory()
+        return _result_message(result, self._peak_memory_bytes)
 
 
 def work(connection: socket.socket, registry: AppRegistry, configuration: wire.Configure) -> None:
@@ -187,6 +197,7 @@ class _Worker:
     def _run(self, run: wire.Run) -> None:
         """Ends with the process exiting unless the application found a result."""
         last: tuple[wire.Message, ...] = ()
+        forget_peak()
         try:
             context = _Context(self._link, run)
             newly_imported = not self._registry.is_loaded(context.application)
@@ -195,7 +206,7 @@ class _Worker:
             result = application.run(context)
             if result is None:
                 context.park()
-            last = (_result_message(result),)
+            last = (context.result_message(result),)
         except _Finished:
             pass
         except RankGone:
@@ -227,11 +238,12 @@ class _Worker:
         _check_takes_input(application, read)
         application.check(read.configuration)
         payload = application.read(JobInput(read.files, read.literals, read.configuration))
-        flat = encode_description(read.application, read.configuration, payload)
-        if len(flat) <= read.inline_limit_bytes:
-            return wire.Inline(bytes(flat))
-        _write_description(read.path, flat)
-        return wire.Mapped(read.path, len(flat))
+        parts = description_parts(read.application, read.configuration, payload)
+        size_bytes = sum(map(len, parts))
+        if size_bytes <= read.inline_limit_bytes:
+            return wire.Inline(b"".join(parts))
+        _write_description(read.path, parts, size_bytes)
+        return wire.Mapped(read.path, size_bytes)
 
     def _inspect(self, names: tuple[str, ...]) -> None:
         """One answer per name, so that the rank knows which one killed us, if one does."""
@@ -276,7 +288,7 @@ def _touch() -> None:
     """Get the copies of shared pages that a task's start needs before there is a task."""
     decode_description(encode_description("", {}, {"": np.zeros(1, dtype=np.int32)}))
     wire.decode_to_worker(wire.encode(wire.Run(0, 0, 0, 1, (), 1, wire.Inline(b""))))
-    wire.frame(_result_message(Result(0, [0])))
+    wire.frame(_result_message(Result(0, [0]), peak_bytes_of(os.getpid())))
     _left_clean()
     _private_bytes()
 
@@ -295,16 +307,17 @@ def _open_description(description: wire.Description) -> memoryview:
         os.close(fd)
 
 
-def _write_description(path: str, flat: bytearray) -> None:
+def _write_description(path: str, parts: Sequence[bytes | memoryview], size_bytes: int) -> None:
     """Plain writes, since storing into a full tmpfs through a mapping would kill us (SIGBUS)."""
     try:
         with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(flat)
+            file.writelines(parts)
     except OSError as error:
         with suppress(OSError):
             os.unlink(path)
-        size_mb = len(flat) / 1e6
-        raise InputError(f"no room for the job's {size_mb:.1f} MB in shared memory: {error}") from error
+        raise InputError(
+            f"no room for the job's {size_bytes / 1e6:.1f} MB in shared memory: {error}"
+        ) from error
 
 
 def _check_takes_input(application: Application, read: wire.Read) -> None:
@@ -316,12 +329,12 @@ def _check_takes_input(application: Application, read: wire.Read) -> None:
         raise InputError(f"application {read.application} takes no literals", "literals")
 
 
-def _result_message(result: Result) -> wire.ResultFound:
+def _result_message(result: Result, peak_memory_bytes: int) -> wire.ResultFound:
     if not isinstance(result, Result):
         raise TypeError(f"an application's result must be a Result or None, not {result!r:.80}")
     fields = msgspec.json.encode(dict(result.fields))
     body = wire.ResultBody(int(result.code), fields, _int32_bytes(result.solution))
-    return wire.ResultFound(wire.encode_result(body))
+    return wire.ResultFound(wire.encode_result(body), peak_memory_bytes)
 
 
 def _int32_bytes(solution: Any) -> bytes:

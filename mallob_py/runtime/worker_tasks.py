@@ -59,8 +59,8 @@ class JobTask:
         match message:
             case wire.Started():
                 return events.WorkerStarted(self.key)
-            case wire.ResultFound(body):
-                return events.WorkerResult(self.key, body)
+            case wire.ResultFound(body, peak_memory_bytes):
+                return events.WorkerResult(self.key, body, peak_memory_bytes)
             case wire.Failed(text):
                 return events.WorkerFailed(self.key, text)
             case wire.Demand(demand):

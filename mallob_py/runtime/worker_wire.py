@@ -114,9 +114,10 @@ class Started(Message, frozen=True, tag=1):
 
 
 class ResultFound(Message, frozen=True, tag=2):
-    """The job's answer, encoded by `encode_result`."""
+    """The job's answer, encoded by `encode_result`, and the memory needed to find it."""
 
     body: bytes
+    peak_memory_bytes: int
 
 
 class Failed(Message, frozen=True, tag=3):

@@ -40,6 +40,7 @@ class JobStatistics:
     used_cpu_s: float = 0.0
     used_wallclock_s: float = 0.0
     max_volume: int = 0
+    peak_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,7 @@ def _statistics(statistics: JobStatistics) -> dict[str, Any]:
         "used_cpu_seconds": statistics.used_cpu_s,
         "used_wallclock_seconds": statistics.used_wallclock_s,
         "max_volume": statistics.max_volume,
+        "peak_memory_bytes": statistics.peak_memory_bytes,
     }
 
 

@@ -40,6 +40,7 @@ class JobRow(msgspec.Struct):
     cpu_s: float | None = None
     mean_volume: float | None = None
     max_volume: int | None = None
+    peak_memory_mb: float | None = None
     created_workers: int = 0
 
 
@@ -172,6 +173,8 @@ def _fill_end(row: JobRow, event: Event) -> None:
     row.wallclock_s = _number(event, "wallclock_s")
     row.cpu_s = _number(event, "cpu_s")
     row.max_volume = _integer(event, "max_volume")
+    if peak_bytes := _integer(event, "peak_memory_bytes"):  # not known in simulations
+        row.peak_memory_mb = peak_bytes / 1e6
 
 
 def _mean_volume(steps: Sequence[tuple[float, int]], end_s: float) -> float | None:

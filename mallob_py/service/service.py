@@ -146,7 +146,7 @@ class Service:
         live = self._jobs[job]
         file = live.file
         if self._applications[file.application] is InputUse.NONE and not file.configuration:
-            description = wire.Inline(bytes(encode_description(file.application, {}, {})))
+            description = wire.Inline(encode_description(file.application, {}, {}))
             self._submit(job, blob_of(job, description), now)
             return
         live.state = JobState.READING
@@ -228,6 +228,7 @@ class Service:
             used_cpu_s=stats.cpu_s,
             used_wallclock_s=stats.wallclock_s,
             max_volume=stats.max_volume,
+            peak_memory_bytes=stats.peak_memory_bytes,
         )
         if ended.outcome is Ending.FAILED:
             message = ended.reason or "the application failed"

@@ -8,7 +8,11 @@ from mallob_py.app import InputError
 from mallob_sat import dimacs
 from mallob_sat.dimacs import parse_dimacs
 
+#: bytes that are looked at together
+CHUNK_SIZES = pytest.mark.parametrize("chunk_size_bytes", [1, 7, 1 << 20])
 
+
+@CHUNK_SIZES
 @pytest.mark.parametrize(
     ("text", "literals"),
     [
@@ -29,10 +33,14 @@ from mallob_sat.dimacs import parse_dimacs
         (b"p cnf 2147483646 1\n-2147483646 0\n", [-2147483646, 0]),
     ],
 )
-def test_legal_text_is_read(text: bytes, literals: list[int]) -> None:
+def test_legal_text_is_read(
+    monkeypatch: pytest.MonkeyPatch, chunk_size_bytes: int, text: bytes, literals: list[int]
+) -> None:
+    monkeypatch.setattr(dimacs, "_CHUNK_SIZE_BYTES", chunk_size_bytes)
     assert parse_dimacs(text, "f").literals.tolist() == literals
 
 
+@CHUNK_SIZES
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
@@ -62,10 +70,17 @@ def test_legal_text_is_read(text: bytes, literals: list[int]) -> None:
         (b"p cnf 3 2\n1 0\n2\n3", 4, "not closed by 0; the file is truncated?"),
         (b"p cnf 3 1\n1 0\n\n2 0\n", 4, "beyond the 1 that the header declares (2 found)"),
         (b"p cnf 3 0\n1 0\n", 2, "beyond the 0"),
+        (b"p cnf 3 1\n1 0\n\n2\n3\n0\n", 4, "beyond the 1"),
+        (b"p cnf 3 1\n1 0\n2 0\n3 0\n", 3, "(3 found)"),
+        (b"p cnf 3 1\n1 0\n\x0c\n", 3, "'\\x0c'"),
+        (b"p cnf 3 1\n1 0\n%\n0\n\nc end\n1\n", 3, "'%'"),
         (b"p cnf 3 2\nc skip\nc skip\n1 0\ny\n", 5, "'y'"),
     ],
 )
-def test_errors_name_file_line_and_problem(text: bytes, line: int, words: str) -> None:
+def test_errors_name_file_line_and_problem(
+    monkeypatch: pytest.MonkeyPatch, chunk_size_bytes: int, text: bytes, line: int, words: str
+) -> None:
+    monkeypatch.setattr(dimacs, "_CHUNK_SIZE_BYTES", chunk_size_bytes)
     with pytest.raises(InputError) as caught:
         parse_dimacs(text, "dir/f.cnf")
     assert caught.value.message.startswith(f"dir/f.cnf, line {line}: ")

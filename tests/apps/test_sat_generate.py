@@ -55,11 +55,32 @@ def test_planted_formulas_are_satisfiable_at_any_density() -> None:
     assert code(generate.uniform(50, 100, 7)) == 10
 
 
+def test_large_formulas_have_clauses_of_three_variables(tmp_path: Path) -> None:
+    path = tmp_path / "large.cnf"
+    generate.main(["large", "40", "120000", "3", "-o", str(path)])
+    formula = read_formula(JobInput(files=[str(path)]))
+    assert (formula.n_vars, formula.n_clauses) == (40, 120000)
+    variables = np.abs(formula.literals.reshape(-1, 4))
+    assert not variables[:, 3].any()
+    assert all(len(set(clause)) == 3 for clause in variables[:, :3].tolist())
+    assert set(variables.ravel().tolist()) == set(range(41))
+    assert 0.49 < (formula.literals < 0).sum() / 360_000 < 0.51
+
+
+@pytest.mark.parametrize("kind", ["uniform", "planted", "large"])
+def test_too_few_variables_for_a_clause_are_refused(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        generate.main([kind, "2", "5", "1"])
+    assert caught.value.code == 2
+    assert f"{kind}: a clause needs 3 variables, n_vars is 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["uniform", "large"])
 @pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz"])
-def test_the_command_writes_the_same_file_every_time(tmp_path: Path, suffix: str) -> None:
+def test_the_command_writes_the_same_file_every_time(tmp_path: Path, suffix: str, kind: str) -> None:
     paths = [tmp_path / f"{name}.cnf{suffix}" for name in "ab"]
     for path in paths:
-        assert generate.main(["uniform", "20", "80", "1", "-o", str(path)]) == 0
+        assert generate.main([kind, "20", "80", "1", "-o", str(path)]) == 0
     assert paths[0].read_bytes() == paths[1].read_bytes()
     formula = read_formula(JobInput(files=[str(paths[0])]))
     assert (formula.n_vars, formula.n_clauses) == (20, 80)

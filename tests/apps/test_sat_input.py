@@ -15,6 +15,7 @@ import pytest
 
 from mallob_py.app import InputError, JobInput
 from mallob_py.payload import decode_description, encode_description
+from mallob_sat import files
 from mallob_sat.app import SatApplication, read_formula
 
 TEXT = b"p cnf 3 2\n1 -2 0\n3 0\n"
@@ -76,6 +77,23 @@ def test_a_damaged_compressed_file_is_refused(tmp_path: Path, name: str) -> None
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(content)
     assert f"damaged {name} file" in file_error(path)
+
+
+def test_a_damaged_file_is_called_so_whatever_its_text_looks_like(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    content = bytearray(gzip.compress(TEXT.replace(b"-2", b"-x"), compresslevel=0))
+    content[-6] ^= 0xFF  # of the checksum
+    path.write_bytes(content)
+    assert "damaged gzip file" in file_error(path)
+
+
+def test_a_compressed_file_of_many_blocks_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    clauses = [(v, -v - 1, v + 2) for v in range(1, 60_000)]
+    text = "".join(f"{a} {b} {c} 0\n" for a, b, c in clauses)
+    path.write_bytes(gzip.compress(f"p cnf 60001 {len(clauses)}\n{text}".encode(), compresslevel=0))
+    assert path.stat().st_size > 2 * files._COMPRESSED_BLOCK_BYTES
+    assert np.array(read(path)).reshape(-1, 4)[:, :3].tolist() == [list(clause) for clause in clauses]
 
 
 def test_bytes_after_a_compressed_file_are_refused(tmp_path: Path) -> None:

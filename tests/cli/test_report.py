@@ -33,7 +33,7 @@ def story() -> list[tuple[float, int, str, dict[str, Any]]]:
         (5.0, 1, "busy", {}),
         (5.0, 0, "volume", {"job": 1, "volume": 2, "epoch": 2}),
         (5.0, 1, "adopted", {"job": 1, "index": 1, "latency_s": 0.003, "created": False}),
-        (9.0, 0, "ended", {**ended, "cpu_s": 12.0, "max_volume": 2}),
+        (9.0, 0, "ended", {**ended, "cpu_s": 12.0, "max_volume": 2, "peak_memory_bytes": 345_000_000}),
         (9.0, 0, "idle", {}),
         (9.0, 1, "idle", {}),
         (10.0, 1, "stop", {}),
@@ -57,6 +57,7 @@ def test_a_job_row_has_what_the_client_said_and_how_it_ended() -> None:
     (job,) = make_report(events()).jobs
     assert (job.name, job.priority, job.outcome, job.code) == ("alice.sort", 2.0, "result", 10)
     assert (job.response_s, job.wallclock_s, job.cpu_s, job.max_volume) == (8.5, 8.0, 12.0, 2)
+    assert job.peak_memory_mb == 345.0
     assert job.mean_volume == pytest.approx(1.5)
 
 

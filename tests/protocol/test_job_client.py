@@ -10,7 +10,7 @@ import pytest
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import FetchBlob, JobEnded, Log, Outcome, StartWorker
-from mallob_py.protocol.messages import Blob, DemandChanged, WorkerFailed
+from mallob_py.protocol.messages import Blob, DemandChanged, MemoryUsed, WorkerFailed
 from mallob_py.protocol.pe import PE
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
@@ -164,6 +164,32 @@ def test_statistics_tell_when_the_job_was_balanced_scheduled_and_started() -> No
     assert (stats.scheduled_s, stats.started_s) == (0.0, 2.0)
     assert (stats.response_s, stats.wallclock_s, stats.cpu_s, stats.max_volume) == (4.0, 2.0, 2.0, 1)
     assert alone.ended[1].body == b"yes"
+
+
+def test_the_memory_of_a_job_is_that_of_the_worker_that_needed_most() -> None:
+    cluster = Cluster(4)
+    cluster.submit(1)
+    cluster.run(until_s=0.2)
+    for (rank, worker), peak_bytes in zip(sorted(cluster.running(1)), (300, 500, 400, 0), strict=True):
+        cluster.call(rank, lambda pe, w=worker, p=peak_bytes: pe.worker_used_memory(w, p, cluster.now))
+    cluster.run(until_s=0.3)
+    rank, worker = sorted(cluster.running(1))[0]
+    cluster.call(rank, lambda pe: pe.worker_found_result(worker, b"yes", cluster.now, 450))
+    cluster.run(until_s=0.4)
+    assert cluster.ended[1].stats.peak_memory_bytes == 500
+
+
+def test_the_memory_needed_for_the_result_counts_and_late_news_of_it_do_no_harm() -> None:
+    alone = Alone()
+    alone.submit(1)
+    alone.start()
+    worker = alone.started[-1].worker
+    alone.pe.worker_used_memory(worker, 300, 1.0)
+    alone.pe.worker_found_result(worker, b"yes", 2.0, 450)
+    alone.pe.worker_used_memory(worker, 900, 2.0)
+    alone.pe.receive(0, MemoryUsed(1, 900), 2.0)
+    alone.collect()
+    assert alone.ended[1].stats.peak_memory_bytes == 450
 
 
 @pytest.mark.parametrize(
