@@ -101,7 +101,10 @@ class DeliverMessage(Effect, frozen=True):
 
 
 class JobStats(msgspec.Struct, frozen=True):
-    """Times of one job in seconds, from its submission to the PE; None: never got there."""
+    """Times of one job in seconds, from its submission to the PE; None: never got there.
+
+    `root` is the PE that first ran the job's root.
+    """
 
     balanced_s: float | None
     scheduled_s: float | None
@@ -110,6 +113,7 @@ class JobStats(msgspec.Struct, frozen=True):
     wallclock_s: float
     cpu_s: float
     max_volume: int
+    root: int | None = None
 
 
 class JobEnded(Effect, frozen=True):

@@ -144,6 +144,12 @@ class Adopt(Message, frozen=True, tag=10):
     request: Request
 
 
+class Prefer(Message, frozen=True, tag=27):
+    """To a PE that may be at an advantage: run this root if you are free, else have it go on from you."""
+
+    request: Request
+
+
 class TokenReturned(Message, frozen=True, tag=11):
     """To an idle PE: nothing came of your token; take part in the matching again."""
 
@@ -401,6 +407,7 @@ AnyMessage: TypeAlias = (
     | Request
     | AnyMatcherMessage
     | Adopt
+    | Prefer
     | TokenReturned
     | Offer
     | Accepted
