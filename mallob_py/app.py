@@ -115,6 +115,8 @@ class JobInput:
     revision: int | None = None
     #: the payload of the revision before it
     former: Payload | None = None
+    #: literals to be assumed, besides those that the input itself names
+    assumptions: Sequence[int] = ()
 
 
 @dataclass(frozen=True)

@@ -245,7 +245,8 @@ class _Worker:
         _check_takes_input(application, read)
         application.check(read.configuration)
         number, former = _before(application, read)
-        payload = application.read(JobInput(read.files, read.literals, read.configuration, number, former))
+        job = JobInput(read.files, read.literals, read.configuration, number, former, read.assumptions)
+        payload = application.read(job)
         flat = encode_description(read.application, read.configuration, payload)
         if len(flat) <= read.inline_limit_bytes:
             return wire.Inline(bytes(flat))

@@ -105,6 +105,7 @@ class Read(Message, frozen=True, tag=4):
     path: str
     inline_limit_bytes: int
     before: Before | None = None
+    assumptions: list[int] = []
 
 
 class Inspect(Message, frozen=True, tag=5):
