@@ -448,6 +448,8 @@ class WorkerPool:
             link.signal(signal.SIGKILL)
             self._watch.forget(link)
             link.close_socket()
+            if link in self._idle:  # no task for one that is dying
+                self._idle.remove(link)
         return bool(messages)
 
     def _hear(self, link: WorkerLink, message: wire.FromWorker) -> None:

@@ -24,7 +24,7 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.service.errors import JobFileError
 from mallob_py.service.job_file import JobFile
 
-_ENDED_MAX = 10_000
+ENDED_MAX = 10_000
 
 
 @dataclass(slots=True)
@@ -70,8 +70,9 @@ class Chain:
 class ChainBook:
     """The live chains of one client."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, ended_max: int = ENDED_MAX) -> None:
         self._timeout_s = timeout_s
+        self._ended_max = ended_max
         self._by_job: dict[int, tuple[Chain, Revision]] = {}
         self._by_identity: dict[str, tuple[Chain, Revision]] = {}
         self._ending: dict[int, Chain] = {}
@@ -195,7 +196,7 @@ class ChainBook:
             del self._by_identity[revision.identity]
             self._ended[revision.identity] = why
             self._ended.move_to_end(revision.identity)
-        while len(self._ended) > _ENDED_MAX:
+        while len(self._ended) > self._ended_max:
             self._ended.popitem(last=False)
 
     def expired(self, now: float) -> Iterator[Chain]:

@@ -194,8 +194,8 @@ def test_answered_revisions_are_known_again_after_a_restart() -> None:
 
 
 def test_what_is_remembered_of_ended_chains_is_bounded() -> None:
-    book = ChainBook(10.0)
-    for number in range(10_001):
+    book = ChainBook(10.0, ended_max=10)
+    for number in range(11):
         admit(book, 2 * number + 1, f"a{number}")
         admit(book, 2 * number + 2, "end", f"a{number}", done=True)
         end(book, 2 * number + 2)
