@@ -36,6 +36,12 @@ Workers of a job may talk along their job tree: `send_to_parent`, `send_to_child
 `poll`, and on top of these `TreeReduction`, by which every worker gives bytes and every worker
 gets their combination (its module says how, and what holds while the tree changes).
 
+A job may come in revisions, each of which adds to the input of the one before it, if the application
+says `revises`. `read` is then given that one's payload (`JobInput.former`) and returns the payload of
+all so far. `run` is called anew for each revision, if possible on the same application object in the
+same process, so what it keeps on `self` may save work. It must be able to do without: any worker may
+start afresh with any revision. Work on a former revision ends at its next `context.poll`.
+
 A result too large for `Result` goes to a file: `prepare_result_file` in `read`, `UnfinishedFile` in `run`.
 
 This module is all that applications import from mallob_py.
@@ -105,6 +111,12 @@ class JobInput:
     files: Sequence[str] = ()
     literals: Sequence[int] | None = None
     configuration: Mapping[str, Any] = field(default_factory=dict)
+    #: number of this revision of an incremental job, from 0 on; None: a job of its own
+    revision: int | None = None
+    #: the payload of the revision before it
+    former: Payload | None = None
+    #: literals to be assumed, besides those that the input itself names
+    assumptions: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -140,6 +152,9 @@ class WorkerContext(ABC):
 
     #: internal id of the job
     job: int
+    #: id of the chain of revisions that the job belongs to (0: none), and its number there
+    chain: int = 0
+    revision: int = 0
     #: this worker's index i in its job tree. It may change while suspended (see `poll`), so ask anew
     #: for whoever is the root (index 0) each time
     index: int
@@ -200,6 +215,8 @@ class Application(ABC):
     name: ClassVar[str]
     #: False: `files` and `literals` are refused and `read` is never called with any
     takes_input: ClassVar[bool] = True
+    #: whether its jobs may come in revisions (see the module's docstring)
+    revises: ClassVar[bool] = False
 
     def check(self, configuration: Mapping[str, Any]) -> None:  # noqa: B027 (optional)
         """Refuse a job's `configuration` with an `InputError` (called before `read`)."""

@@ -3,7 +3,8 @@
 Worker i runs strategy i of the portfolio on the whole formula, or several, in solver processes
 (see `race`), and exchanges learned clauses with the others (see `sharing`); the first answer ends
 the job. A model is checked against the formula before it leaves its process, so that a wrong one is an
-error of the job and never an answer.
+error of the job and never an answer. Revisions of a growing formula go to one solver that stays alive
+(see `incremental`).
 
 Guarantees: a model assigns variables 1..n_vars in order, once each; with UNSAT the solution
 holds assumptions that cannot hold together (none if the formula alone is unsatisfiable). If the
@@ -19,6 +20,7 @@ from mallob_py.app import Application, InputError, JobInput, Payload, Result, Wo
 from mallob_sat.dimacs import read_dimacs
 from mallob_sat.files import COMPRESSED_SUFFIXES, decompressed_blocks, read_decompressed, read_plain
 from mallob_sat.formula import Formula, formula_from_list, formula_from_raw
+from mallob_sat.incremental import ENGINES, RevisionSolver, grown
 from mallob_sat.native_search import search_for
 from mallob_sat.portfolio import Portfolio
 from mallob_sat.proof_search import ProofSearch, solve_with_proof
@@ -32,6 +34,10 @@ class SatApplication(Application):
     """Decides propositional formulas with a portfolio of sequential solvers."""
 
     name: ClassVar[str] = "SAT"
+    revises: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._revisions = RevisionSolver()
 
     def check(self, configuration: Mapping[str, Any]) -> None:
         _portfolio(configuration)
@@ -39,10 +45,17 @@ class SatApplication(Application):
     def read(self, job: JobInput) -> Payload:
         formula = read_formula(job)
         proof = ProofRequest.from_configuration(job.configuration)
+        if job.revision is not None:
+            if proof is not None:
+                raise InputError("there are no proofs of incremental jobs; leave out proof", "configuration")
+            _portfolio_of_chain(job.configuration)
+            return grown(job.former, formula).to_payload()
         return {**formula.to_payload(), **(proof.prepare(formula) if proof else {})}
 
     def run(self, context: WorkerContext) -> Result:
         formula = Formula.from_payload(context.payload)
+        if context.chain:
+            return self._revisions.solve(context, formula, _portfolio_of_chain(context.configuration))
         portfolio = _portfolio(context.configuration)
         proof = ProofRequest.from_configuration(context.configuration)
         if proof is not None:
@@ -62,6 +75,10 @@ def _portfolio(configuration: Mapping[str, Any]) -> Portfolio:
     return portfolio.restricted_to(proof.engines) if proof else portfolio
 
 
+def _portfolio_of_chain(configuration: Mapping[str, Any]) -> Portfolio:
+    return Portfolio.from_configuration(configuration).restricted_to(ENGINES, "take revisions")
+
+
 def _prove(context: WorkerContext, formula: Formula, portfolio: Portfolio, proof: ProofRequest) -> Result:
     """Each solver on its own: a proof must not depend on what others have learned."""
     if formula.has_empty_clause:
@@ -74,11 +91,18 @@ def _prove(context: WorkerContext, formula: Formula, portfolio: Portfolio, proof
 
 
 def read_formula(job: JobInput) -> Formula:
-    """The formula that a job file names or holds. Raises InputError."""
+    """The formula that a job file names or holds, with its assumptions. Raises InputError."""
+    formula = _clauses_of(job)
+    return formula.assuming(job.assumptions) if job.assumptions else formula
+
+
+def _clauses_of(job: JobInput) -> Formula:
     if job.literals is not None:
         if job.files:
             raise InputError("give either files or literals, not both", "literals")
         return formula_from_list(job.literals)
+    if not job.files and job.revision is not None:
+        return formula_from_list([])
     if len(job.files) != 1:
         raise InputError(f"one formula file is needed, {len(job.files)} given")
     path = job.files[0]

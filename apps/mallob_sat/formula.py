@@ -10,7 +10,7 @@ zeros is n_clauses, and the last integer is a 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -49,6 +49,22 @@ class Formula:
     def from_payload(cls, payload: Payload) -> Formula:
         n_vars, n_clauses = payload["shape"].tolist()
         return cls(payload["literals"], n_vars, n_clauses, payload["assumptions"])
+
+    def assuming(self, literals: Sequence[int]) -> Formula:
+        """The same with further assumptions. Raises InputError."""
+        for literal in literals:
+            if type(literal) is not int or not 1 <= abs(literal) <= MAX_VARIABLE:
+                raise InputError(
+                    f"{literal!r:.40} is no literal; these go from 1 to {MAX_VARIABLE} and"
+                    f" -1 to -{MAX_VARIABLE}",
+                    "assumptions",
+                )
+        return Formula(
+            self.literals,
+            max(self.n_vars, *map(abs, literals)),
+            self.n_clauses,
+            np.concatenate((self.assumptions, np.array(literals, dtype=np.int32))),
+        )
 
     def bounds(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """First position of each clause and the position of its closing 0."""

@@ -94,7 +94,7 @@ class Portfolio:
     solvers: tuple[str, ...] = ()
     seed: int = 0
     shares: bool = True
-    #: where a proof is wanted: solvers that write one
+    #: where a proof or revisions are wanted: the solvers that can do that
     provers: tuple[str, ...] = ()
 
     @classmethod
@@ -111,11 +111,11 @@ class Portfolio:
             raise InputError(f"sharing is {shares!r:.40}; it must be true or false", _FIELD)
         return cls(_solvers(configuration), _seed(configuration), shares)
 
-    def restricted_to(self, provers: tuple[str, ...]) -> Portfolio:
-        """The same for a job whose answer needs a proof. Raises InputError if it names other solvers."""
+    def restricted_to(self, provers: tuple[str, ...], task: str = "write such a proof") -> Portfolio:
+        """The same for a job that needs solvers which can do more. Raises InputError if it names others."""
         for name in self.solvers:
             if name not in provers:
-                raise InputError(f"{name} cannot write such a proof; {', '.join(provers)} can", _FIELD)
+                raise InputError(f"{name} cannot {task}; {', '.join(provers)} can", _FIELD)
         return replace(self, provers=provers, shares=False)
 
     def strategy(self, index: int) -> Strategy:
@@ -139,8 +139,13 @@ class Portfolio:
             base, repeat = _default(index, self.provers)
         if repeat == 0 and self.seed == 0:
             return base
-        varied = _varied(base, self.seed * 1_000_003 + index)
-        return replace(varied, renaming_seed=None) if self.provers else varied
+        seed = self.seed * 1_000_003 + index
+        varied = _varied(base, seed)
+        if not self.provers:
+            return varied
+        # without a renaming, only phases tell those apart that have no options
+        phases = varied.phase_seed if base.solver in _CADICALS else seed
+        return replace(varied, renaming_seed=None, phase_seed=phases)
 
 
 #: Order: the first alone must be strong; the second pays most on formulas with many models; kissat

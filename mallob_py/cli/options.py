@@ -268,6 +268,14 @@ class ServeOptions(_Api, _World):
         group=_SERVICE,
         help="look for job files regularly instead of being told by inotify (NFS, Lustre)",
     )
+    chain_timeout_s: float = option(
+        "--chain-timeout",
+        values.duration_s,
+        3600.0,
+        metavar="T",
+        group=_SERVICE,
+        help="an incremental job ends if no further revision comes for so long (default 1h)",
+    )
 
     def validate(self) -> None:
         super().validate()

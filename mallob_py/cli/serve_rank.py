@@ -11,6 +11,7 @@ from mallob_py.cli.options import ServeOptions
 from mallob_py.cli.rank_settings import event_log_of, settings_of
 from mallob_py.runtime import boot
 from mallob_py.runtime.rank import Desk, Rank
+from mallob_py.runtime.worker_events import ApplicationKnown
 from mallob_py.service.directory import JobDirectory, orphaned_folders
 from mallob_py.service.errors import ServiceError
 from mallob_py.service.job_file import InputUse
@@ -54,12 +55,18 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
     if client == 0:
         for folder in orphaned_folders(api_dir, options.clients):
             complain(f"{folder} holds unanswered jobs of a client that is not running; raise --clients")
-    return Service(rank, directory, _applications(rank), api_dir if client == 0 else None)
+    status_dir = api_dir if client == 0 else None
+    return Service(rank, directory, _applications(rank), status_dir, options.chain_timeout_s)
 
 
 def _applications(rank: Rank) -> dict[str, InputUse]:
     """What applications there are and whether they take input: asks a helper process."""
-    return {
-        name: InputUse.UNKNOWN if one.problem else InputUse.REQUIRED if one.takes_input else InputUse.NONE
-        for name, one in rank.pool.wait_for_applications().items()
-    }
+    return {name: _use_of(one) for name, one in rank.pool.wait_for_applications().items()}
+
+
+def _use_of(application: ApplicationKnown) -> InputUse:
+    if application.problem:
+        return InputUse.UNKNOWN
+    if application.revises:
+        return InputUse.REVISIONS
+    return InputUse.REQUIRED if application.takes_input else InputUse.NONE

@@ -34,6 +34,7 @@ from mallob_py.protocol.messages import (
     JobEvent,
     MemoryUsed,
     Offer,
+    Prefer,
     Remember,
     Request,
     RequestFailed,
@@ -51,26 +52,43 @@ _FINAL_VERSION = 2**62
 
 
 class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user may ask for. 0 means no limit."""
+    """What a user may ask for. 0 means no limit. `near`: a PE where the root had better be, if it is free."""
 
     priority: float = 1.0
     max_demand: int = 0
     wallclock_limit_s: float = 0.0
     cpu_limit_s: float = 0.0
+    near: int | None = None
 
 
 class _RootPort:
-    """The matcher as the root's seat sees it: this PE itself may be the taker."""
+    """The matcher as the root's seat sees it: this PE itself may be the taker, or one that is preferred.
 
-    def __init__(self, matcher: Matcher, workers: LocalWorkers, now: Callable[[], float]) -> None:
+    A request that goes to the preferred PE is on its way like a matched one. It goes there once: when it
+    comes back, that PE was not free.
+    """
+
+    def __init__(
+        self,
+        out: Outbox,
+        matcher: Matcher,
+        workers: LocalWorkers,
+        now: Callable[[], float],
+        near: int | None,
+    ) -> None:
+        self._out = out
         self._matcher = matcher
         self._workers = workers
         self._now = now
+        self._near = near if near != out.rank else None
         self.is_asking = matcher.is_asking
         self.withdraw = matcher.withdraw
 
     def ask(self, request: Request) -> None:
-        if self._workers.is_free():
+        near, self._near = self._near, None
+        if near is not None:
+            self._out.send(near, Prefer(msgspec.structs.replace(request, count=1)))
+        elif self._workers.is_free():
             # Nobody else hears of it, so of a bulk request only the root is launched here.
             self._workers.adopt(msgspec.structs.replace(request, count=1), self._now())
         else:
@@ -97,6 +115,7 @@ class ClientJob:
         self.max_volume = 0
         self.cpu_s = 0.0
         self.peak_memory_bytes = 0
+        self.root: int | None = None
         #: when to publish the job, or that it may have more workers than its root
         self.announce_at_s = math.inf
         self._counted_until_s = now
@@ -153,6 +172,7 @@ class ClientJob:
             cpu_s=self.cpu_s,
             max_volume=self.max_volume,
             peak_memory_bytes=self.peak_memory_bytes,
+            root=self.root,
         )
 
 
@@ -171,7 +191,8 @@ class Client:
         self._config = config
         self._balancer = balancer
         self._now = 0.0
-        self._port = _RootPort(matcher, workers, lambda: self._now)
+        self._matcher = matcher
+        self._workers = workers
         self.jobs: dict[int, ClientJob] = {}
         #: submitted, but in no epoch yet
         self._unseen: set[int] = set()
@@ -183,7 +204,8 @@ class Client:
         """Take a job in. It will end with exactly one `JobEnded`."""
         self._now = now
         assert job not in self.jobs, f"job {job} is here already"
-        seats = Seats(self._out, self._config, self._port, job, (self._out.rank,), _CLIENT_CONTEXT, (0,))
+        port = _RootPort(self._out, self._matcher, self._workers, lambda: self._now, parameters.near)
+        seats = Seats(self._out, self._config, port, job, (self._out.rank,), _CLIENT_CONTEXT, (0,))
         seats.blob = blob
         record = self.jobs[job] = ClientJob(job, parameters, seats, now, self._config.ageing_s)
         self._out.log("submitted", job=job, priority=parameters.priority, demand=self._demand_max(record))
@@ -268,6 +290,7 @@ class Client:
             return
         if record.scheduled_s is None:
             record.scheduled_s = now
+            record.root = source
             record.max_volume = max(record.max_volume, 1)
             latency_s = now - record.submitted_s
             self._out.log("scheduled", job=offer.job, root=source, latency_s=latency_s)

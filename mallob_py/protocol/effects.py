@@ -101,7 +101,10 @@ class DeliverMessage(Effect, frozen=True):
 
 
 class JobStats(msgspec.Struct, frozen=True):
-    """Times of one job in seconds, from its submission to the PE; None: never got there."""
+    """Times of one job in seconds, from its submission to the PE; None: never got there.
+
+    `root` is the PE that first ran the job's root.
+    """
 
     balanced_s: float | None
     scheduled_s: float | None
@@ -112,6 +115,7 @@ class JobStats(msgspec.Struct, frozen=True):
     max_volume: int
     #: of the worker that needed most; 0 if not known
     peak_memory_bytes: int = 0
+    root: int | None = None
 
 
 class JobEnded(Effect, frozen=True):

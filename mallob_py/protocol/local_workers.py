@@ -139,6 +139,14 @@ class LocalWorkers:
             self._matcher.carry(request)
         self.update_token()
 
+    def receive_preference(self, request: Request, now: float) -> None:
+        """A root that would like to be here: our token has not met it."""
+        if self.is_free():
+            self.adopt(request, now)
+        else:
+            self._matcher.carry(request)
+        self.update_token()
+
     def receive_token_back(self) -> None:
         self._matcher.token_used()
         self._reject_early()

@@ -21,11 +21,17 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a job's description is: its bytes where it is small, else its size (fetched by key)."""
+    """Where a job's description is: its bytes where it is small, else its size (fetched by key).
+
+    If the job is a revision of an incremental job, `chain` is the id of its first revision and
+    `revision` its number. PEs only pass these on to their processes.
+    """
 
     key: str
     size: int
     inline: bytes | None = None
+    chain: int = 0
+    revision: int = 0
 
 
 class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -134,6 +140,12 @@ class VoidToken(Message, frozen=True, tag=9):
 
 class Adopt(Message, frozen=True, tag=10):
     """To an idle PE: run this worker."""
+
+    request: Request
+
+
+class Prefer(Message, frozen=True, tag=27):
+    """To a PE that may be at an advantage: run this root if you are free, else have it go on from you."""
 
     request: Request
 
@@ -403,6 +415,7 @@ AnyMessage: TypeAlias = (
     | Request
     | AnyMatcherMessage
     | Adopt
+    | Prefer
     | TokenReturned
     | Offer
     | Accepted

@@ -41,6 +41,7 @@ from mallob_py.protocol.messages import (
     Described,
     MemoryUsed,
     Offer,
+    Prefer,
     Query,
     Rejected,
     Release,
@@ -230,6 +231,10 @@ class PE:
         if not self._wait_for_epoch_of(message.request, source, message):
             self.workers.receive_adopt(message.request, now)
 
+    def _on_preference(self, source: int, message: Prefer, now: float) -> None:
+        if not self._wait_for_epoch_of(message.request, source, message):
+            self.workers.receive_preference(message.request, now)
+
     def _on_query(self, source: int, message: Query, now: float) -> None:
         if not self._wait_for_epoch_of(message.request, source, message):
             self.workers.receive_query(message.request, now)
@@ -293,6 +298,7 @@ class PE:
 _HANDLERS: dict[type, Callable[[PE, int, Any, float], None]] = {
     TokenReturned: lambda pe, _, message, now: pe.workers.receive_token_back(),
     Adopt: PE._on_adopt,
+    Prefer: PE._on_preference,
     Query: PE._on_query,
     Offer: PE._on_offer,
     Denied: PE._on_denied,

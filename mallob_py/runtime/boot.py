@@ -84,7 +84,7 @@ def run_rank(
     offer = CapacityOffer.here(settings.pes, settings.config.threads, transport.host_of(transport.rank))
     placement = Placement(capacities_of(world.allgather(offer)))
     pes = placement.pes_of(transport.rank)
-    pool = WorkerPool(server, PoolOptions(warm=settings.warm * len(pes), threads=settings.config.threads))
+    pool = WorkerPool(server, PoolOptions.for_pes(len(pes), settings.warm, settings.config.threads))
     closed = False
     try:
         log = make_log(transport.rank, pes[0])

@@ -84,7 +84,8 @@ class HostedWorkers:
         match effect:
             case StartWorker(_, job, index, volume, blob):
                 places[number] = _Place(job, index, volume)
-                pool.start((job, number), index, volume, (), self._describe(blob))
+                description = self._describe(blob)
+                pool.start((job, number), index, volume, (), description, blob.chain, blob.revision)
             case UpdateWorker(_, volume, children):
                 place = places[number]
                 place.volume, place.children = volume, children

@@ -66,8 +66,15 @@ class Stop(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=70):
     """All ranks end now."""
 
 
+class ChainOver(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=71):
+    """No further revision of this chain comes, says rank `origin`; spread along a tree of ranks."""
+
+    chain: int
+    origin: int
+
+
 AnyWireMessage: TypeAlias = (
-    AnyMessage | BlobNeeded | BlobHere | BlobWanted | BlobMissing | BlobFailed | ChunkTaken | Stop
+    AnyMessage | BlobNeeded | BlobHere | BlobWanted | BlobMissing | BlobFailed | ChunkTaken | Stop | ChainOver
 )
 _decode = msgspec.msgpack.Decoder(AnyWireMessage).decode
 _TRANSFER = (BlobNeeded, BlobHere, BlobWanted, BlobMissing, BlobFailed, ChunkTaken)
@@ -185,6 +192,17 @@ class Rank:
         self._settle(self.pe)
         return known
 
+    def end_chain(self, chain: int) -> None:
+        """No further revision of this chain comes: nothing is kept for one on any rank."""
+        self._spread_chain_over(ChainOver(chain, self.rank))
+
+    def _spread_chain_over(self, message: ChainOver) -> None:
+        self.pool.drop_chain(message.chain)
+        ranks = self.placement.ranks
+        place = (self.rank - message.origin) % ranks
+        for child in range(2 * place + 1, min(2 * place + 3, ranks)):
+            self._send_to_rank((message.origin + child) % ranks, message)
+
     def stop(self) -> None:
         """End all ranks, this one included."""
         if not self._stopping:
@@ -231,6 +249,8 @@ class Rank:
                 self._settle()
             elif isinstance(message, Stop):
                 self._stopping = True
+            elif isinstance(message, ChainOver):
+                self._spread_chain_over(message)
             else:
                 pe = self._pes[dest - self._first]
                 pe.receive(source, message, self.now())
@@ -392,11 +412,11 @@ class Rank:
         return self._transport.close()
 
 
-def blob_of(job: int, description: wire.Description) -> Blob:
+def blob_of(job: int, description: wire.Description, chain: int = 0, revision: int = 0) -> Blob:
     """What a helper process has read, as the protocol passes it on."""
     if isinstance(description, wire.Inline):
-        return Blob(str(job), len(description.data), description.data)
-    return Blob(str(job), description.size_bytes)
+        return Blob(str(job), len(description.data), description.data, chain, revision)
+    return Blob(str(job), description.size_bytes, None, chain, revision)
 
 
 def service_clock(start_s: float) -> Callable[[], float]:

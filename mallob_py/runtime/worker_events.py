@@ -89,6 +89,7 @@ class ApplicationKnown(_Event, frozen=True):
 
     name: str
     takes_input: bool
+    revises: bool
     problem: str
 
 

@@ -9,6 +9,8 @@ Guarantees
 - The rank hears of every task's end: a result, a traceback, or the process's death.
 - After a result, or an input read, the process offers itself for the next task, unless the
   task has left threads or child processes behind. After an exception it exits.
+- A worker of a chain of revisions may be given the next revision at any time: the run it is in
+  ends at its next poll. What it has left behind stays.
 - An application's output goes to stderr; stdout belongs to the rank.
 """
 
@@ -32,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 import numpy as np
 
-from mallob_py.app import Application, InputError, JobInput, Result, TreeMessage, WorkerContext
+from mallob_py.app import Application, InputError, JobInput, Payload, Result, TreeMessage, WorkerContext
 from mallob_py.payload import decode_description, description_parts, encode_description
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory import forget_peak, peak_bytes_of
@@ -99,6 +101,13 @@ class _Finished(BaseException):
     """Unwinds `Application.run` after `finish`; the result has been sent."""
 
 
+class _Superseded(BaseException):
+    """Unwinds `Application.run` when the rank has given the process the next revision."""
+
+    def __init__(self, run: wire.Run) -> None:
+        self.run = run
+
+
 class _Context(WorkerContext):
     """The running application's side of the link (see `mallob_py.app.WorkerContext`)."""
 
@@ -106,6 +115,8 @@ class _Context(WorkerContext):
         description = decode_description(_open_description(run.description))
         self.application = description.application
         self.job = run.job
+        self.chain = run.chain
+        self.revision = run.revision
         self.index = run.index
         self.volume = run.volume
         self.children = run.children
@@ -130,6 +141,8 @@ class _Context(WorkerContext):
                     self.index, self.volume, self.children = index, volume, children
                 case wire.Deliver(source, data, returned):
                     messages.append(TreeMessage(source, data, returned))
+                case wire.Run():
+                    raise _Superseded(message)
                 case wire.Quit():
                     raise RankGone
         return messages
@@ -184,7 +197,9 @@ class _Worker:
         while True:
             match self._link.receive():
                 case wire.Run() as run:
-                    self._run(run)
+                    following: wire.Run | None = run
+                    while following is not None:
+                        following = self._run(following)
                 case wire.Read() as read:
                     self._read(read)
                 case wire.Inspect(names):
@@ -194,31 +209,34 @@ class _Worker:
                 case _:  # an update or message for a task that is over
                     pass
 
-    def _run(self, run: wire.Run) -> None:
-        """Ends with the process exiting unless the application found a result."""
+    def _run(self, run: wire.Run) -> wire.Run | None:
+        """Ends with the process exiting unless the application found a result, or was superseded."""
         last: tuple[wire.Message, ...] = ()
         forget_peak()
         try:
             context = _Context(self._link, run)
             newly_imported = not self._registry.is_loaded(context.application)
             application = self._registry.load(context.application)
-            self._link.send(wire.Started(context.application, newly_imported))
+            self._link.send(wire.Started(context.application, newly_imported, run.job, run.context))
             result = application.run(context)
             if result is None:
                 context.park()
             last = (context.result_message(result),)
         except _Finished:
             pass
+        except _Superseded as news:
+            return news.run
         except RankGone:
             raise
         except InputError as error:  # foreseen, so its text says it all
             self._fail(wire.Failed(error.message))
         except BaseException as error:  # SystemExit and KeyboardInterrupt are the user's code too
             self._fail(wire.Failed(_describe(error)))
-        if not _left_clean():
+        if not run.chain and not _left_clean():
             self._fail(*last)
         # In one write with the result, so that the rank never takes us for still running.
         self._link.send(*last, wire.Idle(_private_bytes()))
+        return None
 
     def _read(self, read: wire.Read) -> None:
         try:
@@ -237,8 +255,9 @@ class _Worker:
         application = self._registry.load(read.application)
         _check_takes_input(application, read)
         application.check(read.configuration)
-        payload = application.read(JobInput(read.files, read.literals, read.configuration))
-        parts = description_parts(read.application, read.configuration, payload)
+        number, former = _before(application, read)
+        job = JobInput(read.files, read.literals, read.configuration, number, former, read.assumptions)
+        parts = description_parts(read.application, read.configuration, application.read(job))
         size_bytes = sum(map(len, parts))
         if size_bytes <= read.inline_limit_bytes:
             return wire.Inline(b"".join(parts))
@@ -249,10 +268,11 @@ class _Worker:
         """One answer per name, so that the rank knows which one killed us, if one does."""
         for name in names:
             try:
-                takes_input, problem = self._registry.load(name).takes_input, ""
+                application = self._registry.load(name)
+                traits = wire.ApplicationTraits(name, application.takes_input, application.revises, "")
             except BaseException as error:
-                takes_input, problem = True, _describe(error)
-            self._link.send(wire.ApplicationTraits(name, takes_input, problem))
+                traits = wire.ApplicationTraits(name, True, False, _describe(error))
+            self._link.send(traits)
         # All applications are in this process's memory now: not a lean worker any more.
         _exit(0)
 
@@ -318,6 +338,28 @@ def _write_description(path: str, parts: Sequence[bytes | memoryview], size_byte
         raise InputError(
             f"no room for the job's {size_bytes / 1e6:.1f} MB in shared memory: {error}"
         ) from error
+
+
+def _before(application: Application, read: wire.Read) -> tuple[int | None, Payload | None]:
+    """The number of the revision to be read, and the payload of those before it."""
+    before = read.before
+    if before is None:
+        return None, None
+    former: Payload | None = None
+    if before.former is not None:
+        try:
+            former = decode_description(_open_description(before.former)).payload
+        except OSError as error:
+            raise InputError(f"its earlier revisions are gone from memory: {error}", "precursor") from error
+    number = before.revision - len(before.inputs)
+    for one in before.inputs:
+        try:
+            former = application.read(JobInput(one.files, one.literals, one.configuration, number, former))
+        except InputError as error:
+            text = f"the input of its earlier revision {one.identity} cannot be read: {error.message}"
+            raise InputError(text, "precursor") from error
+        number += 1
+    return before.revision, former
 
 
 def _check_takes_input(application: Application, read: wire.Read) -> None:

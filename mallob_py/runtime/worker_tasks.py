@@ -6,6 +6,7 @@ process first, and which event of the rank each of the process's messages is.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -32,6 +33,9 @@ class JobTask:
     run: wire.Run
     suspended: bool = False
     link: WorkerLink | None = None
+    #: its process was kept from a former revision and has not yet said that it is at this task
+    is_pending: bool = False
+    take_up_by_s: float = math.inf
     #: messages that came before there was a process
     early: deque[TreeMessage] = field(default_factory=deque)
     early_bytes: int = 0
@@ -119,16 +123,17 @@ class InspectTask:
         if not isinstance(message, wire.ApplicationTraits):
             return None
         self.names.remove(message.name)
-        return events.ApplicationKnown(message.name, message.takes_input, message.problem)
+        return events.ApplicationKnown(message.name, message.takes_input, message.revises, message.problem)
 
     def event_of_crash(self, reason: str) -> events.WorkerEvent | None:
         """The first application not known yet has killed the process."""
         if not self.names:
             return None  # it was done
-        return events.ApplicationKnown(self.names.pop(0), True, f"importing it ended the process: {reason}")
+        problem = f"importing it ended the process: {reason}"
+        return events.ApplicationKnown(self.names.pop(0), True, False, problem)
 
     def events_of_giving_up(self, text: str) -> list[events.WorkerEvent]:
-        return [events.ApplicationKnown(name, True, text) for name in self.names]
+        return [events.ApplicationKnown(name, True, False, text) for name in self.names]
 
 
 Task = JobTask | ReadTask | InspectTask

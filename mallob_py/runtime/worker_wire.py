@@ -48,7 +48,7 @@ Description = Inline | Mapped
 
 
 class Run(Message, frozen=True, tag=1):
-    """Be worker `index` of `job` (in incarnation `context`)."""
+    """Be worker `index` of `job` (in incarnation `context`), whatever the process does at present."""
 
     job: int
     context: int
@@ -57,6 +57,9 @@ class Run(Message, frozen=True, tag=1):
     children: tuple[int, ...]
     threads: int
     description: Description
+    #: the chain of revisions that the job belongs to (0: none), and its number there
+    chain: int = 0
+    revision: int = 0
 
 
 class Update(Message, frozen=True, tag=2):
@@ -75,6 +78,23 @@ class Deliver(Message, frozen=True, tag=3):
     returned: bool
 
 
+class EarlierInput(Message, frozen=True):
+    """The input of the earlier revision `identity` ("user.name")."""
+
+    identity: str
+    files: tuple[str, ...]
+    literals: list[int] | None
+    configuration: dict[str, Any]
+
+
+class Before(Message, frozen=True):
+    """What comes before revision number `revision`: a description, then inputs that are not in it."""
+
+    revision: int
+    former: Description | None
+    inputs: tuple[EarlierInput, ...]
+
+
 class Read(Message, frozen=True, tag=4):
     """Read a job's input into a description, written to `path` if above `inline_limit_bytes`."""
 
@@ -84,6 +104,8 @@ class Read(Message, frozen=True, tag=4):
     configuration: dict[str, Any]
     path: str
     inline_limit_bytes: int
+    before: Before | None = None
+    assumptions: list[int] = []
 
 
 class Inspect(Message, frozen=True, tag=5):
@@ -111,6 +133,9 @@ class Started(Message, frozen=True, tag=1):
 
     application: str
     newly_imported: bool
+    #: whose worker it is now; all that it said before was about something else
+    job: int
+    context: int
 
 
 class ResultFound(Message, frozen=True, tag=2):
@@ -154,6 +179,7 @@ class ApplicationTraits(Message, frozen=True, tag=9):
 
     name: str
     takes_input: bool
+    revises: bool
     problem: str
 
 

@@ -6,11 +6,13 @@ events (`worker_events`).
 
 Where processes come from: the rank's fork server forks them; `warm` of them stand ready
 without a task, so that a start costs a message. A process whose task ended by itself, with
-little memory of its own, is used again. One that is terminated is killed.
+little memory of its own, is used again. One that is terminated is killed, unless it was the
+worker of a chain of revisions: these are kept for the next one, for a while (`kept_workers`).
 
 Guarantees
 - Every started key ends by exactly one of: `terminate`, WorkerResult, WorkerFailed,
   WorkerCrashed. Every read request ends by `cancel_read`, ReadDone or ReadFailed.
+- A kept process that does not take up the next revision soon is replaced by a fresh one.
 - Commands for a key that is unknown or over have no effect, for the end of a worker and a
   command for it may cross.
 - A fork server that dies is replaced; its workers have crashed, tasks not yet given to a
@@ -33,6 +35,7 @@ from mallob_py.app import TreeMessage
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.fork_server_link import ForkServer, ServerPacket
+from mallob_py.runtime.kept_workers import KeptWorker, KeptWorkers
 from mallob_py.runtime.link_watch import WRITABLE, LinkWatch
 from mallob_py.runtime.worker_events import Key, WorkerEvent
 from mallob_py.runtime.worker_link import WorkerLink
@@ -43,12 +46,15 @@ from mallob_py.runtime.worker_tasks import FINAL_EVENTS, InspectTask, JobTask, R
 _QUIET_S = 0.05
 #: servers that die in a row without having forked anything, before tasks are given up
 _MAX_FAILED_SERVERS = 3
+#: a kept process that has not turned to its new task by then is busy with something long
+_TAKE_UP_S = 1.0
 
 
 class PoolOptions(msgspec.Struct, frozen=True):
     """`threads`: cores per worker. `reuse_limit_bytes`: a process above it is not used again.
 
-    `max_reads`: inputs read at the same time; further ones wait.
+    `max_reads`: inputs read at the same time; further ones wait. The last three bound what is kept of
+    chains of revisions.
     """
 
     warm: int = 1
@@ -56,6 +62,20 @@ class PoolOptions(msgspec.Struct, frozen=True):
     reuse_limit_bytes: int = 200 << 20
     queue_limit_bytes: int = 64 << 20
     max_reads: int = 16
+    kept_max: int = 2
+    kept_bytes_max: int = 1 << 30
+    kept_s: float = 600.0
+
+    @classmethod
+    def for_pes(cls, pes: int, warm: int, threads: int) -> PoolOptions:
+        """Of a rank that hosts so many PEs; the rest is as for one, for each of them."""
+        default = cls()
+        return cls(
+            warm=warm * pes,
+            threads=threads,
+            kept_max=default.kept_max * pes,
+            kept_bytes_max=default.kept_bytes_max * pes,
+        )
 
 
 class WorkerPool:
@@ -75,6 +95,9 @@ class WorkerPool:
         self._reads: dict[int, ReadTask] = {}
         #: files to remove when the process that may be writing them is gone
         self._leftovers: dict[int, str] = {}
+        self._kept = KeptWorkers(self._options.kept_max, self._options.kept_bytes_max, self._options.kept_s)
+        #: tasks given to kept processes that have not turned to them yet
+        self._pending: set[JobTask] = set()
         self._forks_asked = 0
         self._refill_at_s = math.inf
         self._generation = 0
@@ -92,15 +115,26 @@ class WorkerPool:
     # --- commands -----------------------------------------------------------
 
     def start(
-        self, key: Key, index: int, volume: int, children: tuple[int, ...], description: wire.Description
+        self,
+        key: Key,
+        index: int,
+        volume: int,
+        children: tuple[int, ...],
+        description: wire.Description,
+        chain: int = 0,
+        revision: int = 0,
     ) -> None:
         """Run a worker; WorkerStarted follows when its application does."""
         if key in self._jobs:
             raise ValueError(f"worker {key} runs already")
         job, context = key
-        run = wire.Run(job, context, index, volume, children, self._options.threads, description)
-        self._jobs[key] = JobTask(key, run)
-        self._enqueue(self._jobs[key])
+        threads = self._options.threads
+        run = wire.Run(job, context, index, volume, children, threads, description, chain, revision)
+        task = self._jobs[key] = JobTask(key, run)
+        if chain and (kept := self._kept.take(chain, index)) is not None:
+            self._continue(task, kept)
+        else:
+            self._enqueue(task)
 
     def suspend(self, key: Key) -> None:
         if (task := self._jobs.get(key)) is not None and not task.suspended:
@@ -114,14 +148,22 @@ class WorkerPool:
             return
         self.update(key, index, volume, children)
         task.suspended = False
+        task.take_up_by_s = time.monotonic() + _TAKE_UP_S
         if task.link is not None:
             task.link.signal(signal.SIGCONT)
         self._assign()
 
     def terminate(self, key: Key) -> None:
         """End a worker, whatever it does; no events of it follow."""
+        is_working = key in self._jobs
         task = self._jobs.pop(key, None) or self._lingering(key)
-        if task is not None:
+        if task is None:
+            return
+        if task.run.chain and task.link is not None and not task.link.dead:
+            if is_working and not task.suspended:
+                task.link.signal(signal.SIGSTOP)
+            self._keep(task, task.link, is_working or task.suspended)
+        else:
             self._abandon(task)
 
     def _lingering(self, key: Key) -> JobTask | None:
@@ -132,10 +174,9 @@ class WorkerPool:
     def update(self, key: Key, index: int, volume: int, children: tuple[int, ...]) -> None:
         if (task := self._jobs.get(key)) is None:
             return
-        if task.link is None:
-            task.run = msgspec.structs.replace(task.run, index=index, volume=volume, children=children)
-            return
-        self._send(task, task.link, wire.Update(index, volume, children))
+        task.run = msgspec.structs.replace(task.run, index=index, volume=volume, children=children)
+        if task.link is not None:
+            self._send(task, task.link, wire.Update(index, volume, children))
 
     def deliver(self, key: Key, message: TreeMessage) -> None:
         """Hand a message of another worker to this one, or report it as dropped."""
@@ -206,6 +247,10 @@ class WorkerPool:
         """Processes that have a task."""
         return [link.pid for link in self._links.values() if link.serial in self._tasks]
 
+    def kept_pids(self) -> list[int]:
+        """Processes kept for the next revision of their job."""
+        return self._kept.pids()
+
     @property
     def generation(self) -> int:
         """How many applications the fork server has imported since it was started."""
@@ -218,8 +263,11 @@ class WorkerPool:
 
     def poll(self) -> list[WorkerEvent]:
         """What has happened since the last call."""
-        if time.monotonic() >= self._refill_at_s:
+        now_s = time.monotonic()
+        if now_s >= self._refill_at_s:
             self._refill()
+        if self._pending or now_s >= self._kept.next_deadline():
+            self._look_after_kept(now_s)
         for link, mask in self._watch.ready():
             if link is None:
                 self._hear_server()
@@ -305,7 +353,8 @@ class WorkerPool:
 
     def next_deadline(self) -> float:
         """When `poll` is to be called at the latest, on `time.monotonic`."""
-        return self._refill_at_s
+        take_up_s = min((task.take_up_by_s for task in self._pending if not task.suspended), default=math.inf)
+        return min(self._refill_at_s, self._kept.next_deadline(), take_up_s)
 
     def _refill(self) -> None:
         """Bring the processes that stand ready up to their number."""
@@ -318,6 +367,8 @@ class WorkerPool:
             self._waiting.remove(task)
             return
         self._tasks.pop(task.link.serial, None)
+        if isinstance(task, JobTask):
+            self._pending.discard(task)
         self._discard(task.link)
 
     def _discard(self, link: WorkerLink) -> None:
@@ -330,6 +381,55 @@ class WorkerPool:
         for dropped in link.send(message):
             self._post(events.MessageDropped(task.key, dropped))
         self._watch.watch(link)
+
+    # --- processes kept for the next revision -----------------------------------
+
+    def drop_chain(self, chain: int) -> None:
+        """No further revision of this chain comes: keep nothing of it."""
+        for link in self._kept.drop_chain(chain):
+            self._discard(link)
+
+    def _keep(self, task: JobTask, link: WorkerLink, is_stopped: bool) -> None:
+        self._tasks.pop(link.serial, None)
+        self._pending.discard(task)
+        run = task.run
+        for dropped in self._kept.keep(link, run.chain, run.index, is_stopped, time.monotonic()):
+            self._discard(dropped)
+
+    def _continue(self, task: JobTask, kept: KeptWorker) -> None:
+        """Give a kept process the next revision."""
+        task.link, task.is_pending = kept.link, True
+        task.take_up_by_s = time.monotonic() + _TAKE_UP_S
+        self._tasks[kept.link.serial] = task
+        self._pending.add(task)
+        if kept.is_stopped:
+            kept.link.signal(signal.SIGCONT)
+        self._send(task, kept.link, task.run)
+
+    def _look_after_kept(self, now_s: float) -> None:
+        for link in self._kept.drop_expired(now_s):
+            self._discard(link)
+        for task in [task for task in self._pending if not task.suspended and task.take_up_by_s <= now_s]:
+            assert task.link is not None
+            self._discard(task.link)
+            self._start_afresh(task)
+            self._assign()
+
+    def _start_afresh(self, task: JobTask) -> None:
+        """The process that was to go on with the chain is of no use: take another."""
+        assert task.link is not None
+        self._tasks.pop(task.link.serial, None)
+        self._pending.discard(task)
+        task.link, task.is_pending = None, False
+        self._waiting.append(task)
+
+    def _turns_to(self, task: JobTask, message: wire.FromWorker) -> bool:
+        """Whether a kept process has come to its new task; what it says before concerns an old one."""
+        if not isinstance(message, wire.Started) or (message.job, message.context) != task.key:
+            return False
+        task.is_pending = False
+        self._pending.discard(task)
+        return True
 
     # --- from worker processes ----------------------------------------------
 
@@ -348,13 +448,19 @@ class WorkerPool:
             link.signal(signal.SIGKILL)
             self._watch.forget(link)
             link.close_socket()
+            if link in self._idle:  # no task for one that is dying
+                self._idle.remove(link)
         return bool(messages)
 
     def _hear(self, link: WorkerLink, message: wire.FromWorker) -> None:
+        if link in self._kept:
+            return  # the last words on a revision that is over
+        task = self._tasks.get(link.serial)
+        if isinstance(task, JobTask) and task.is_pending and not self._turns_to(task, message):
+            return
         if isinstance(message, wire.Idle):
             self._take_back(link, message.private_bytes)
             return
-        task = self._tasks.get(link.serial)
         if task is None or not self._is_open(task):
             return  # such as a second result
         if isinstance(message, wire.Started) and message.newly_imported:
@@ -388,6 +494,9 @@ class WorkerPool:
         if task is None:  # nothing to be done with: only a damaged process says so
             link.signal(signal.SIGKILL)
             return
+        if isinstance(task, JobTask) and task.run.chain:
+            self._keep(task, link, task.suspended)
+            return
         if isinstance(task, JobTask) and task.suspended:
             link.signal(signal.SIGCONT)  # it was stopped after its last word
         stale = link.generation < self._generation
@@ -415,6 +524,11 @@ class WorkerPool:
                     self._inspect()
             case wire.Forked() as forked:
                 self._welcome(forked, packet.fds)
+            case wire.ForkFailed() if self._kept.pids():
+                self._forks_asked = max(0, self._forks_asked - 1)
+                for link in self._kept.drop_all():
+                    self._discard(link)
+                self._assign()
             case wire.ForkFailed(reason):
                 self._forks_asked = max(0, self._forks_asked - 1)
                 for task in self._ready_tasks()[:1]:
@@ -462,7 +576,11 @@ class WorkerPool:
             _remove_file(leftover)
         if link in self._idle:
             self._idle.remove(link)
-        if (task := self._tasks.pop(link.serial, None)) is not None:
+        self._kept.forget(link)
+        task = self._tasks.pop(link.serial, None)
+        if isinstance(task, JobTask) and task.is_pending:
+            self._start_afresh(task)
+        elif task is not None:
             self._report_crash(task, reason)
         self._assign()
 

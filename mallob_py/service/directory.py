@@ -19,7 +19,7 @@ import stat
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from mallob_py.service.errors import JobFileError, ServiceError
 from mallob_py.service.finished import FinishedLog
 from mallob_py.service.internal_ids import InternalIds
 from mallob_py.service.job_file import InputUse, Interruption, JobFile, parse_job
-from mallob_py.service.journal import Claimed, Decided, Journal, Kind, write_file
+from mallob_py.service.journal import Claimed, Decided, Journal, Kept, Kind, journal_entries, write_file
 from mallob_py.service.lock import DirectoryLock
 from mallob_py.service.reply import Reply, refusal_reply
 from mallob_py.service.watching import InotifyWatch, Watching, is_remote
@@ -119,6 +119,18 @@ class JobDirectory:
         for entry in decided:
             self._finish(_Unpublished(entry, None, 0.0, 0.0))
 
+    def revisions(self) -> Iterator[tuple[int, Incoming]]:
+        """What a former service has kept of live chains, with the chain's id, first ones first."""
+        for kept in self._journal.kept():
+            yield kept.chain, self._read(kept)
+
+    def end_chain(self, chain: int, internal_id: int | None = None) -> None:
+        """Keep nothing of a chain any more, nor the claimed file that says so."""
+        try:
+            self._journal.end_chain(chain, internal_id)
+        except OSError as error:
+            self._log(f"cannot remove chain {chain} from the journal: {error.strerror}")
+
     @property
     def recovered_count(self) -> int:
         """Jobs of a former service that `take` will still give back."""
@@ -153,9 +165,13 @@ class JobDirectory:
                 taken.append(self._read(claimed))
         return taken
 
-    def reply(self, internal_id: int, identity: str, reply: Reply) -> None:
-        """Publish the reply of an accepted job, once and durably."""
-        self._finish(_Unpublished(Decided(internal_id, Kind.ENDED, f"{identity}.json"), reply, 0.0, 0.0))
+    def reply(self, internal_id: int, identity: str, reply: Reply, chain: int | None = None) -> None:
+        """Publish the reply of an accepted job, once and durably.
+
+        The submission of a revision is kept until its `chain` ends.
+        """
+        kind = Kind.ENDED if chain is None else Kind.REVISION
+        self._finish(_Unpublished(Decided(internal_id, kind, f"{identity}.json", chain), reply, 0.0, 0.0))
 
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:
         """Publish an error reply, named after the job or, if it may not be, after the file."""
@@ -291,7 +307,7 @@ class JobDirectory:
         self._looks.pop(name, None)
         self._stuck.pop(name, None)
 
-    def _read(self, claimed: Claimed) -> Incoming:
+    def _read(self, claimed: Claimed | Kept) -> Incoming:
         path = self._journal.path(claimed)
         data: bytes | JobFileError
         try:
@@ -332,8 +348,11 @@ def orphaned_folders(api_dir: Path, clients: int) -> list[Path]:
     for folder in sorted(api_dir.glob("jobs.*")):
         index = folder.name.removeprefix("jobs.")
         if index.isdecimal() and int(index) >= clients:
-            waiting = [*folder.glob("in/[!~.]*"), *folder.glob("journal/[!~.]*")]
-            orphaned += [folder] if waiting else []
+            is_waiting = any(folder.glob("in/[!~.]*")) or (
+                (folder / "journal").is_dir()
+                and any(kind != "revision" for _, kind, _ in journal_entries(folder / "journal"))
+            )
+            orphaned += [folder] if is_waiting else []
     return orphaned
 
 

@@ -28,15 +28,13 @@ DEFAULT_APPLICATION = "SAT"
 IDENTITY_SIZE_MAX = 200  # "user.name" plus suffixes must stay below the 255 bytes of a file name
 PRIORITY_MIN, PRIORITY_MAX = 1e-9, 1e9  # so that neither 1/p nor sums of them overflow or vanish
 DEMAND_MAX = 2**31 - 1
-INCREMENTAL_REFUSAL = (
-    "incremental jobs are not supported yet by this version; submit each formula as a job of its own"
-)
 
 
 class InputUse(enum.Enum):
     """What an application does with `files` and `literals`."""
 
     REQUIRED = "required"
+    REVISIONS = "revisions"  # required, but for revisions, which may add nothing
     NONE = "none"
     UNKNOWN = "unknown"  # not checked here; the application will
 
@@ -56,6 +54,11 @@ class JobFile:
     max_demand: int
     arrival_s: float
     dependencies: tuple[str, ...]
+    #: a revision of a chain, which goes on from `precursor` ("": it is the first) or, if `done`, ends there
+    incremental: bool
+    precursor: str
+    done: bool
+    assumptions: tuple[int, ...]
     group_id: str
     description_id: str
     configuration: Mapping[str, Any]
@@ -107,8 +110,6 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
                 _clipped(key), "unknown field" + (_suggestion(key, list(_CHECKS)) or "; leave it out")
             )
     checked = {key: check(key, fields[key]) for key, check in _CHECKS.items() if key in fields}
-    if checked.get("incremental") or checked.get("done") or checked.get("precursor"):
-        raise JobFileError("incremental", INCREMENTAL_REFUSAL)
     application = checked.get("application", DEFAULT_APPLICATION)
     if application not in applications:
         known = ", ".join(sorted(applications)) or "none"
@@ -117,7 +118,13 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
             "application", f"no application {_clipped(application)!r} here (known: {known}){hint}"
         )
     files, literals = checked.get("files", ()), checked.get("literals")
-    _check_input(application, applications[application], files, literals)
+    use = applications[application]
+    if checked.get("done"):
+        _check_end(checked)
+    else:
+        _check_revision(identity_of(user, name), application, use, checked)
+        if not checked.get("incremental"):
+            _check_input(application, use, files, literals)
     configuration = dict(checked.get("configuration", {}))
     if "content-mode" in checked:
         configuration.setdefault("content-mode", checked["content-mode"])
@@ -134,6 +141,10 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         max_demand=checked.get("max-demand", 0),
         arrival_s=checked.get("arrival", 0.0),
         dependencies=checked.get("dependencies", ()),
+        incremental=checked.get("incremental", False),
+        precursor=checked.get("precursor", ""),
+        done=checked.get("done", False),
+        assumptions=checked.get("assumptions", ()),
         group_id=checked.get("group-id", ""),
         description_id=checked.get("description-id", ""),
         configuration=configuration,
@@ -141,10 +152,30 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
     )
 
 
+def _check_end(checked: Mapping[str, Any]) -> None:
+    if not checked.get("incremental") or not checked.get("precursor"):
+        raise JobFileError("done", 'ends a chain of revisions; give "incremental": true and its "precursor"')
+    for key in ("files", "literals", "assumptions"):
+        if checked.get(key):
+            raise JobFileError(key, "a file that says done adds nothing; leave this out")
+
+
+def _check_revision(identity: str, application: str, use: InputUse, checked: Mapping[str, Any]) -> None:
+    precursor = checked.get("precursor")
+    if precursor and not checked.get("incremental"):
+        raise JobFileError("precursor", 'only incremental jobs have one; add "incremental": true')
+    if precursor == identity:
+        raise JobFileError("precursor", "names the job itself; name the revision before it")
+    if use not in (InputUse.REVISIONS, InputUse.UNKNOWN):
+        for key in ("incremental", "assumptions"):
+            if checked.get(key):
+                raise JobFileError(key, f"{application} has no use for this; leave it out")
+
+
 def _check_input(
     application: str, use: InputUse, files: Sequence[str], literals: Sequence[int] | None
 ) -> None:
-    if use is InputUse.REQUIRED and not files and literals is None:
+    if use in (InputUse.REQUIRED, InputUse.REVISIONS) and not files and literals is None:
         raise JobFileError("files", f"{application} needs input: give files (paths) or literals (integers)")
     if use is InputUse.NONE and (files or literals):
         raise JobFileError("files" if files else "literals", f"{application} takes no input; leave this out")
@@ -293,6 +324,22 @@ def _files(key: str, value: object) -> tuple[str, ...]:
     return paths
 
 
+def _assumptions(key: str, value: object) -> tuple[int, ...]:
+    return tuple(_literals(key, value))
+
+
+def _precursor(key: str, value: object) -> str:
+    identity = _string(key, value)
+    if identity:
+        _check_identity(key, identity)
+    return identity
+
+
+def _check_identity(key: str, identity: str) -> None:
+    if "." not in identity.strip(".") or _unfit_for_file_name(identity):
+        raise JobFileError(key, f'{_clipped(identity)!r} is not of the form "user.name"')
+
+
 def _literals(key: str, value: object) -> array.array[int]:
     literals = _list(key, value)
     if strangers := set(map(type, literals)) - {int}:
@@ -307,8 +354,7 @@ def _literals(key: str, value: object) -> array.array[int]:
 def _dependencies(key: str, value: object) -> tuple[str, ...]:
     identities = dict.fromkeys(_string(key, identity) for identity in _list(key, value))
     for identity in identities:
-        if "." not in identity.strip(".") or _unfit_for_file_name(identity):
-            raise JobFileError(key, f'{_clipped(identity)!r} is not of the form "user.name"')
+        _check_identity(key, identity)
     return tuple(identities)
 
 
@@ -337,11 +383,12 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "name": _string,
     "interrupt": _boolean,
     "incremental": _boolean,
-    "precursor": _string,
+    "precursor": _precursor,
     "done": _boolean,
     "application": _string,
     "files": _files,
     "literals": _literals,
+    "assumptions": _assumptions,
     "priority": _priority,
     "wallclock-limit": _limit_s,
     "cpu-limit": _limit_s,

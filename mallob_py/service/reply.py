@@ -25,7 +25,6 @@ from mallob_py.service.job_file import JobFile
 
 SOLUTION_INLINE_MAX = 1_000_000
 LITERALS_ECHO_MAX = 1_000_000
-_REVISION = 0  # grows with incremental jobs only
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,12 @@ def result_reply(
     statistics: JobStatistics,
     solution_path: Path,
     inline_max: int = SOLUTION_INLINE_MAX,
+    revision: int = 0,
 ) -> Reply:
-    """The reply of a job that ended with a result, by a limit or by interruption."""
+    """The reply of a job that ended with a result, by a limit or by interruption.
+
+    `internal_id` is that of a chain's first revision for all of them.
+    """
     result: dict[str, Any] = {
         "resultcode": outcome.code,
         "resultstring": RESULT_STRINGS.get(outcome.code, str(outcome.code)),
@@ -84,19 +87,20 @@ def result_reply(
     size = len(outcome.solution) // 4
     if size <= inline_max:
         result["solution"] = _integers(outcome.solution).tolist()
-        return Reply(_body(job, internal_id, {"result": result, "stats": _statistics(statistics)}))
+        parts = {"result": result, "stats": _statistics(statistics)}
+        return Reply(_body(job, internal_id, revision, parts))
     result["solution-file"] = str(solution_path)
     result["solution-size"] = size
-    body = _body(job, internal_id, {"result": result, "stats": _statistics(statistics)})
+    body = _body(job, internal_id, revision, {"result": result, "stats": _statistics(statistics)})
     return Reply(body, solution_path, outcome.solution)
 
 
 def failure_reply(
-    job: JobFile, internal_id: int, field: str, message: str, statistics: JobStatistics
+    job: JobFile, internal_id: int, field: str, message: str, statistics: JobStatistics, revision: int = 0
 ) -> Reply:
     """The reply of an accepted job that could not be run to an end (bad input, crashed application)."""
     parts = {"error": _error(field, message), "result": _unknown("failed"), "stats": _statistics(statistics)}
-    return Reply(_body(job, internal_id, parts))
+    return Reply(_body(job, internal_id, revision, parts))
 
 
 def refusal_reply(error: JobFileError, file_name: str, internal_id: int) -> Reply:
@@ -120,7 +124,7 @@ def _unknown(outcome: str) -> dict[str, Any]:
     }
 
 
-def _body(job: JobFile, internal_id: int, parts: Mapping[str, Any]) -> bytes:
+def _body(job: JobFile, internal_id: int, revision: int, parts: Mapping[str, Any]) -> bytes:
     content: dict[str, Any] = {
         # The standard library's encoder takes what users may submit and msgspec refuses:
         # integers beyond 64 bits and unpaired surrogates.
@@ -130,7 +134,7 @@ def _body(job: JobFile, internal_id: int, parts: Mapping[str, Any]) -> bytes:
     if job.literals is not None and len(job.literals) <= LITERALS_ECHO_MAX:
         content["literals"] = job.literals.tolist()
     content["internal_id"] = internal_id
-    content["internal_revision"] = _REVISION
+    content["internal_revision"] = revision
     content.update(parts)
     return msgspec.json.encode(content) + b"\n"
 

@@ -4,13 +4,18 @@ A job's way: claimed by the directory (from here on it survives a crash) -> chec
 the schema -> held until its arrival time and its dependencies -> its input read by a helper
 process -> submitted to the PE -> ended -> replied. Whatever goes wrong on this way becomes
 the job's one reply; nothing raises into the event loop.
+
+A revision of an incremental job is held until its precursor has its reply, too, and read on top of
+what its chain holds so far (`chains.py`). For the PEs it is a job like any other.
 """
 
 from __future__ import annotations
 
 import array
 import math
+import os
 import time
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
@@ -24,9 +29,10 @@ from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import INLINE_BYTES_MAX, Rank, blob_of
 from mallob_py.service.bookkeeping import JobBook
+from mallob_py.service.chains import Chain, ChainBook, Revision
 from mallob_py.service.directory import Incoming, JobDirectory
 from mallob_py.service.job_file import InputUse, Interruption, JobFile, JobFileError
-from mallob_py.service.reply import JobStatistics, Outcome, failure_reply, result_reply
+from mallob_py.service.reply import JobStatistics, Outcome, Reply, failure_reply, result_reply
 from mallob_py.service.status_file import JobStatus, ServiceStatus, remove_status, write_status
 
 _TAKE_AT_ONCE = 32
@@ -59,17 +65,24 @@ class Service:
         directory: JobDirectory,
         applications: dict[str, InputUse],
         status_dir: Path | None,
+        chain_timeout_s: float,
     ) -> None:
-        """`status_dir`: where to write the status file, on the one client that speaks for the service."""
+        """`status_dir`: where to write the status file, on the one client that speaks for the service.
+
+        `chain_timeout_s`: how long an incremental job waits for its next revision.
+        """
         self._rank = rank
         self._directory = directory
         self._applications = applications
         self._status_dir = status_dir
         self._book = JobBook(directory.finished)
+        self._chains = ChainBook(chain_timeout_s)
+        self._chain_timeout_s = chain_timeout_s
         self._jobs: dict[int, _LiveJob] = {}
         self._more_ready = True
         self._is_new = True
         self._next_status_s = -math.inf if status_dir is not None else math.inf
+        self._restore_chains(rank.now())
 
     # --- the event loop's side ------------------------------------------------------------
 
@@ -82,7 +95,12 @@ class Service:
             return -math.inf
         directory_s = self._rank.now() + (self._directory.next_deadline() - time.monotonic())
         arrival = self._book.next_deadline()
-        return min(directory_s, self._next_status_s, math.inf if arrival is None else arrival)
+        return min(
+            directory_s,
+            self._next_status_s,
+            self._chains.next_deadline(),
+            math.inf if arrival is None else arrival,
+        )
 
     def turn(self, now: float) -> None:
         if self._is_new:
@@ -94,6 +112,9 @@ class Service:
         self._more_ready = bool(taken)
         for job in self._book.ready(now):
             self._begin(job, now)
+        for chain in self._chains.expired(now):
+            why = f"its chain has ended: no further revision came for {self._chain_timeout_s:g} s"
+            self._end_chain(chain, why, None)
         if now >= self._next_status_s:
             self._next_status_s = now + _STATUS_PERIOD_S
             self._write_status(now)
@@ -128,7 +149,14 @@ class Service:
             self._rank.log.write(now, "refused", refusal)
 
     def _accept(self, job: int, file: JobFile, now: float) -> None:
-        self._book.admit(job, file.identity, file.arrival_s, file.dependencies)
+        dependencies = set(file.dependencies)
+        if file.incremental:
+            self._chains.check(file)
+            if file.precursor in self._book:
+                dependencies.add(file.precursor)
+        self._book.admit(job, file.identity, file.arrival_s, dependencies)
+        if file.incremental:
+            self._chains.admit(job, file, now)
         self._jobs[job] = _LiveJob(file, now)
         self._rank.log.write(
             now,
@@ -145,6 +173,12 @@ class Service:
     def _begin(self, job: int, now: float) -> None:
         live = self._jobs[job]
         file = live.file
+        if file.done:
+            self._done(job)
+            return
+        if (problem := self._chains.orphaned(job)) is not None:
+            self._fail(job, "precursor", problem, JobStatistics(total_s=now - live.accepted_s), now)
+            return
         if self._applications[file.application] is InputUse.NONE and not file.configuration:
             description = wire.Inline(encode_description(file.application, {}, {}))
             self._submit(job, blob_of(job, description), now)
@@ -155,27 +189,42 @@ class Service:
 
     def _read_task(self, job: int, file: JobFile) -> wire.Read:
         literals: array.array[int] | None = file.literals
+        place = self._chains.place_of(job)
         return wire.Read(
             file.application,
             file.files,
             None if literals is None else literals.tolist(),
-            dict(file.configuration),
+            dict(file.configuration if place is None else place[1].configuration),
             str(self._rank.transfer.path_of(str(job))),
             INLINE_BYTES_MAX,
+            None if place is None else place[0].before(place[1]),
+            list(file.assumptions),
         )
 
     def worker_event(self, event: events.WorkerEvent, now: float) -> None:
         """A helper process has read an input, or could not."""
         match event:
             case events.ReadDone(job, description):
-                self._submit(job, blob_of(job, description), now)
+                if (place := self._chains.place_of(job)) is None:
+                    self._submit(job, blob_of(job, description), now)
+                    return
+                chain, revision = place
+                self._keep_description(chain, revision, description)
+                self._submit(job, blob_of(job, description, chain.first, revision.number), now)
             case events.ReadFailed(job, message, field):
                 live = self._jobs[job]
                 statistics = JobStatistics(parsing_s=now - live.reading_s, total_s=now - live.accepted_s)
-                reply = failure_reply(live.file, job, field, message, statistics)
-                self._directory.reply(job, live.file.identity, reply)
-                self._forget(job)
-                self._log_early_end(job, Ending.FAILED, statistics.total_s, now)
+                self._fail(job, field, message, statistics, now)
+
+    def _fail(self, job: int, field: str, message: str, statistics: JobStatistics, now: float) -> None:
+        """A job does not get to the PE. If it is a revision, its chain goes on without it."""
+        file, (number, revision) = self._jobs[job].file, self._numbers(job)
+        reply = failure_reply(file, number, field, message, statistics, revision)
+        if self._chains.place_of(job) is not None:
+            self._chains.drop(job)
+        self._directory.reply(job, file.identity, reply)
+        self._forget(job)
+        self._log_early_end(job, Ending.FAILED, statistics.total_s, now)
 
     def _submit(self, job: int, blob: Blob, now: float) -> None:
         live = self._jobs[job]
@@ -188,8 +237,62 @@ class Service:
             max_demand=file.max_demand,
             wallclock_limit_s=file.wallclock_limit_s,
             cpu_limit_s=file.cpu_limit_s,
+            near=None if (place := self._chains.place_of(job)) is None else place[0].root,
         )
         self._rank.submit(job, parameters, blob)
+
+    # --- chains of revisions --------------------------------------------------------------------
+
+    def _restore_chains(self, now: float) -> None:
+        """Know the revisions again that a former service has answered; further ones add to them."""
+        for first, incoming in self._directory.revisions():
+            try:
+                file = incoming.parse(self._applications)
+                fits = isinstance(file, JobFile) and self._chains.restore(
+                    incoming.internal_id, first, file, now
+                )
+                problem = "" if fits else "its precursor is gone"
+            except JobFileError as error:
+                problem = str(error)
+            if problem:
+                message = f"the revision {incoming.file_name} cannot be gone on from: {problem}"
+                self._rank.log.write(now, "problem", {"message": message})
+
+    def _numbers(self, job: int) -> tuple[int, int]:
+        """The internal id and revision in a job's reply."""
+        place = self._chains.place_of(job)
+        return (job, 0) if place is None else (place[0].first, place[1].number)
+
+    def _keep_description(self, chain: Chain, revision: Revision, description: wire.Description) -> None:
+        """The next revision is read on top of this one, which ends before; so a file gets a second name."""
+        if isinstance(description, wire.Mapped):
+            path = str(self._rank.transfer.path_of(f"{chain.first}-{revision.number}"))
+            with suppress(OSError):
+                os.link(description.path, path)
+                self._drop_description(chain)
+                chain.was_read(revision, wire.Mapped(path, description.size_bytes))
+        else:
+            self._drop_description(chain)
+            chain.was_read(revision, description)
+
+    def _drop_description(self, chain: Chain) -> None:
+        if isinstance(chain.former, wire.Mapped):
+            with suppress(OSError):
+                os.unlink(chain.former.path)
+
+    def _done(self, job: int) -> None:
+        """The one kind of file without a reply."""
+        if (chain := self._chains.chain_to_end(job)) is not None:
+            self._end_chain(chain, "its chain is done", job)
+        else:
+            self._directory.dismiss(job)
+        self._forget(job)
+
+    def _end_chain(self, chain: Chain, why: str, job: int | None) -> None:
+        self._directory.end_chain(chain.first, job)
+        self._drop_description(chain)
+        self._chains.end(chain, why)
+        self._rank.end_chain(chain.first)
 
     # --- ends -----------------------------------------------------------------------------------
 
@@ -232,24 +335,30 @@ class Service:
         )
         if ended.outcome is Ending.FAILED:
             message = ended.reason or "the application failed"
-            reply = failure_reply(live.file, ended.job, "application", message, statistics)
-            self._directory.reply(ended.job, live.file.identity, reply)
-            self._forget(ended.job)
+            number, revision = self._numbers(ended.job)
+            reply = failure_reply(live.file, number, "application", message, statistics, revision)
+            self._publish(ended.job, reply)
+            self._forget(ended.job, stats.root)
             return
         outcome = Outcome(ended.outcome.value)
         if ended.body is not None:
             body = wire.decode_result(ended.body)
             outcome = Outcome(ended.outcome.value, body.code, body.fields, body.solution)
-        self._reply(ended.job, outcome, statistics)
+        self._reply(ended.job, outcome, statistics, stats.root)
 
-    def _reply(self, job: int, outcome: Outcome, statistics: JobStatistics) -> None:
-        file = self._jobs[job].file
+    def _reply(self, job: int, outcome: Outcome, statistics: JobStatistics, root: int | None = None) -> None:
+        file, (number, revision) = self._jobs[job].file, self._numbers(job)
         solution_path = self._directory.solution_path(job, file.identity)
-        reply = result_reply(file, job, outcome, statistics, solution_path)
-        self._directory.reply(job, file.identity, reply)
-        self._forget(job)
+        self._publish(job, result_reply(file, number, outcome, statistics, solution_path, revision=revision))
+        self._forget(job, root)
 
-    def _forget(self, job: int) -> None:
+    def _publish(self, job: int, reply: Reply) -> None:
+        place = self._chains.place_of(job)
+        chain = None if place is None else place[0].first
+        self._directory.reply(job, self._jobs[job].file.identity, reply, chain)
+
+    def _forget(self, job: int, root: int | None = None) -> None:
+        self._chains.ended(job, root, self._rank.now())
         proof = self._jobs[job].file.configuration.get("proof")
         if isinstance(proof, str):
             result_file.discard_unfinished(proof)

@@ -46,13 +46,14 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True, tag_field="deed"):
 
 
 class Submit(Deed, frozen=True, kw_only=True, tag="submit"):
-    """A user brings the job to a rank. 0 means no limit."""
+    """A user brings the job to a rank. 0 means no limit. `near`: where the root had better be."""
 
     rank: int
     priority: float = 1.0
     max_demand: int = 0
     wallclock_limit_s: float = 0.0
     cpu_limit_s: float = 0.0
+    near: int | None = None
 
 
 class Demand(Deed, frozen=True, kw_only=True, tag="demand"):
@@ -158,7 +159,7 @@ def draw_plan(seed: int) -> Plan:
     clients = [choose.randrange(size) for _ in range(choose.choice((1, 1, 2, 4)))]
     deeds: list[AnyDeed] = []
     for job in range(1, choose.choice((1, 3, 10, 40)) + 1):
-        deeds += _draw_deeds(choose, job, size, span_s, clients)
+        deeds += _draw_deeds(choose, job, size, span_s, clients, _draw_near(seed, job, size))
     deeds.sort(key=lambda deed: deed.at_s)
     return Plan(
         seed=seed,
@@ -172,7 +173,7 @@ def draw_plan(seed: int) -> Plan:
 
 
 def _draw_deeds(
-    choose: random.Random, job: int, size: int, span_s: float, clients: Sequence[int]
+    choose: random.Random, job: int, size: int, span_s: float, clients: Sequence[int], near: int | None
 ) -> list[AnyDeed]:
     """What happens to one job: its submission, some mishaps, most often an end."""
     submission = Submit(
@@ -184,6 +185,7 @@ def _draw_deeds(
         max_demand=choose.choice((0, 0, 1, 2, 5)),
         wallclock_limit_s=choose.choice((0.0, 0.0, span_s / 3)),
         cpu_limit_s=choose.choice((0.0, 0.0, span_s)),
+        near=near,
     )
     mishaps: tuple[_Kind, ...] = (Demand, Crash, Chat, Chat)
     ends: tuple[_Kind, ...] = (Answer, Answer, Fail, Interrupt)
@@ -196,3 +198,8 @@ def _draw_deeds(
         else:
             deeds.append(kind(number=number, at_s=at_s, job=job))
     return deeds
+
+
+def _draw_near(seed: int, job: int, size: int) -> int | None:
+    """Every third job would rather have its root on some PE, idle or busy."""
+    return mixed(seed, job, size) % size if mixed(seed, job) % 3 == 0 else None

@@ -107,6 +107,7 @@ class Scenario:
                 max_demand=deed.max_demand,
                 wallclock_limit_s=deed.wallclock_limit_s,
                 cpu_limit_s=deed.cpu_limit_s,
+                near=deed.near,
             )
             return
         if deed.job not in cluster.submitted:

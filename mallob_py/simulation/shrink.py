@@ -170,7 +170,8 @@ def _by_rank(pair: tuple[What, int, int]) -> tuple[int, int, str]:
 def _on_fewer_pes(deed: AnyDeed, size: int) -> AnyDeed:
     match deed:
         case Submit():
-            return msgspec.structs.replace(deed, rank=deed.rank % size)
+            near = None if deed.near is None else deed.near % size
+            return msgspec.structs.replace(deed, rank=deed.rank % size, near=near)
         case Demand():
             return msgspec.structs.replace(deed, workers=min(deed.workers, size))
         case _:

@@ -4,122 +4,33 @@ from __future__ import annotations
 
 import os
 import random
-import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import pytest
+from pool_rank import (
+    APPS,
+    CLASSES,
+    DEADLINE_S,
+    HERE,
+    KEY,
+    Make,
+    Rank,
+    is_gone,
+    process_state,
+    result_of,
+    wait_until,
+)
 
 from mallob_py.app import TreeMessage
 from mallob_py.payload import decode_description, encode_description
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.fork_server_link import ForkServer, WorkerLimits
-from mallob_py.runtime.workers import PoolOptions, WorkerPool
-
-DEADLINE_S = 30.0
-HERE = Path(__file__).parent
-CLASSES = ["Answer", "Finish", "Park", "Spin", "Raise", "Die", "Echo", "Sum", "Litter", "Talk"]
-APPS = ",".join(f"{name.upper()}=worker_apps:{name}" for name in CLASSES)
-KEY = (7, 1)
-
-E = TypeVar("E")
-
-
-class Rank:
-    """A pool and the events it has given so far."""
-
-    def __init__(self, pool: WorkerPool, server: ForkServer) -> None:
-        self.pool = pool
-        self.server = server
-        self.seen: list[events.WorkerEvent] = []
-
-    def turn(self) -> None:
-        select.select([self.pool], [], [], 0.1)
-        self.seen += self.pool.poll()
-
-    def until(self, condition: Callable[[], Any]) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while not condition():
-            assert time.monotonic() < deadline, f"did not come true; events: {list(map(type, self.seen))}"
-            self.turn()
-
-    def hear(self, kind: type[E], count: int = 1) -> list[E]:
-        self.until(lambda: len(self.of(kind)) >= count)
-        return self.of(kind)
-
-    def of(self, kind: type[E]) -> list[E]:
-        return [event for event in self.seen if isinstance(event, kind)]
-
-    def start(self, application: str, key: events.Key = KEY, **configuration: Any) -> None:
-        description = wire.Inline(bytes(encode_description(application, configuration, {})))
-        self.pool.start(key, 0, 1, (), description)
-
-    def run(self, application: str, **configuration: Any) -> None:
-        self.start(application, **configuration)
-        self.hear(events.WorkerStarted)
-
-    def pid(self, key: events.Key = KEY) -> int:
-        pid = self.pool.pid_of(key)
-        assert pid is not None
-        return pid
-
-
-Make = Callable[..., Rank]
-
-
-@pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    monkeypatch.setenv("MALLOB_PY_APPS", APPS)
-    monkeypatch.syspath_prepend(str(HERE))
-    ranks: list[Rank] = []
-
-    def make_rank(
-        options: PoolOptions | None = None, limits: WorkerLimits | None = None, preload: tuple[str, ...] = ()
-    ) -> Rank:
-        server = ForkServer.start(preload, limits)
-        ranks.append(Rank(WorkerPool(server, options), server))
-        return ranks[-1]
-
-    yield make_rank
-    for rank in ranks:
-        rank.pool.close()
-
-
-@pytest.fixture
-def rank(make: Make) -> Rank:
-    return make()
-
-
-def process_state(pid: int) -> str:
-    """R, S, T (stopped), ...; X if there is no such process, Z if nobody has reaped it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return "X"
-
-
-def is_gone(pid: int) -> bool:
-    return process_state(pid) in "XZ"
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def result_of(event: events.WorkerResult) -> tuple[int, list[int]]:
-    body = wire.decode_result(event.body)
-    return body.code, np.frombuffer(body.solution, dtype="<i4").tolist()
-
+from mallob_py.runtime.fork_server_link import WorkerLimits
+from mallob_py.runtime.workers import PoolOptions
 
 # --- results and failures -----------------------------------------------------
 

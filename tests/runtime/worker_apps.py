@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -158,3 +159,36 @@ class Talk(_NoInput):
                 continue
         while True:
             pass
+
+
+class Count(Application):
+    """Adds up the revisions that this process has seen of each chain, as its configuration says."""
+
+    name = "COUNT"
+    revises = True
+
+    def __init__(self) -> None:
+        self.seen: dict[int, list[int]] = {}
+
+    def read(self, job: JobInput) -> Payload:
+        former = [] if job.former is None else job.former["numbers"].tolist()
+        if job.literals == [0]:
+            raise InputError("no zero", "literals")
+        return {"numbers": np.array([*former, *(job.literals or ())], dtype=np.int64)}
+
+    def run(self, context: WorkerContext) -> Result | None:
+        seen = self.seen.setdefault(context.chain, [])
+        seen.append(context.revision)
+        match context.configuration.get("then"):
+            case "wait":
+                while True:
+                    context.poll(timeout_s=60)
+            case "spin":
+                while True:
+                    pass
+            case "late":  # an answer that comes when nobody asks for it any more
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "die":
+                os._exit(7)
+        numbers = context.payload.get("numbers", np.zeros(0))
+        return Result(10, [*seen, int(numbers.sum())], {"pid": os.getpid()})

@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 
 from mallob_py.service import finished, internal_ids, journal
+from mallob_py.service.chains import ChainBook
 from mallob_py.service.directory import JobDirectory
 from mallob_py.service.errors import JobFileError
 from mallob_py.service.job_file import InputUse, JobFile
 from mallob_py.service.reply import JobStatistics, Outcome, result_reply
 
-APPLICATIONS = {"NOOP": InputUse.NONE}
+APPLICATIONS = {"NOOP": InputUse.NONE, "SAT": InputUse.REVISIONS}
 SURVIVED = 0
 
 
@@ -86,13 +87,17 @@ def run_service(tmp_path: Path, life: int) -> list[str]:
 
 
 def run_doomed_service(tmp_path: Path, moment: int) -> int:
+    return run_doomed(lambda: run_service(tmp_path, life=1), moment)
+
+
+def run_doomed(service: Callable[[], object], moment: int) -> int:
     child = os.fork()
     if child == 0:
         doom = Doom(moment)
         for module in (journal, finished, internal_ids):
             doom.watch(module)
         try:
-            run_service(tmp_path, life=1)
+            service()
         finally:
             os._exit(SURVIVED)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -191,3 +196,80 @@ def test_what_was_being_written_at_the_time_of_death_is_removed(tmp_path: Path) 
     (tmp_path / "api/jobs.0/journal/~99").write_text("half a rep")
     run_service(tmp_path, life=1)
     assert os.listdir(tmp_path / "api/jobs.0/journal") == []
+
+
+# --- chains of revisions ----------------------------------------------------------------------------
+
+CHAINED = {"u.r0.json", "u.r1.json", "u.r2.json"}
+
+
+def run_chain_service(tmp_path: Path) -> int:
+    """Answer all revisions and end chains that are done; returns how many chains are left."""
+    directory = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
+    book = ChainBook(1e9)
+    for first, incoming in directory.revisions():
+        file = incoming.parse(APPLICATIONS)
+        assert isinstance(file, JobFile)
+        assert book.restore(incoming.internal_id, first, file, 0.0)
+    while batch := directory.take(1):
+        for incoming in batch:
+            job, file = incoming.internal_id, incoming.parse(APPLICATIONS)
+            assert isinstance(file, JobFile)
+            book.check(file)
+            book.admit(job, file, 0.0)
+            if (chain := book.chain_to_end(job)) is not None:
+                directory.end_chain(chain.first, job)
+                book.end(chain, "done")
+            else:
+                place = book.place_of(job)
+                assert place is not None
+                first, number = place[0].first, place[1].number
+                reply = result_reply(
+                    file, first, Outcome("result"), JobStatistics(), tmp_path / "none", revision=number
+                )
+                directory.reply(job, file.identity, reply, first)
+            book.ended(job, None, 0.0)
+    directory.close()
+    return len(book)
+
+
+def submit_chain(tmp_path: Path, *, ends: bool) -> None:
+    JobDirectory(tmp_path / "api", tmp_dir=tmp_path).close()
+    inbox = tmp_path / "api" / "jobs.0" / "in"
+    for number in range(4 if ends else 3):
+        job: dict[str, Any] = {"user": "u", "name": f"r{number}", "application": "SAT", "incremental": True}
+        if number:
+            job["precursor"] = f"u.r{number - 1}"
+        if number == 3:
+            job["done"] = True
+        path = inbox / f"{number}.json"
+        path.write_text(json.dumps(job))
+        os.utime(path, (number, number))
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_chain_survives_a_death_at_any_step_and_is_gone_once_it_has_ended(
+    tmp_path: Path, ends: bool
+) -> None:
+    for moment in range(1, 1000):
+        folder = tmp_path / str(moment)
+        folder.mkdir()
+        submit_chain(folder, ends=ends)
+        code = run_doomed(lambda folder=folder: run_chain_service(folder), moment)  # type: ignore[misc]
+        client_dir = folder / "api" / "jobs.0"
+        ids = {}
+        for path in (client_dir / "out").iterdir():
+            ids[path.name] = path.stat().st_ino
+        assert run_chain_service(folder) == (0 if ends else 1), moment
+        replies = {path.name: json.loads(path.read_bytes()) for path in (client_dir / "out").iterdir()}
+        assert set(replies) == CHAINED, moment
+        (first,) = {reply["internal_id"] for reply in replies.values()}
+        assert [replies[name]["internal_revision"] for name in sorted(replies)] == [0, 1, 2]
+        for name, inode in ids.items():  # what was published stays as it was
+            assert (client_dir / "out" / name).stat().st_ino == inode
+        kept = sorted((path.name for path in (client_dir / "journal").iterdir()), key=lambda name: name[-6:])
+        expected = [] if ends else [f"revision.{first}.{number}.json" for number in range(3)]
+        assert [name.partition(".")[2] for name in kept] == expected, moment
+        if code == SURVIVED:
+            return
+    raise AssertionError("it never survived")

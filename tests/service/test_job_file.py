@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mallob_py.service.job_file import InputUse, Interruption, JobFile, JobFileError, parse_job
 
-APPLICATIONS = {"SAT": InputUse.REQUIRED, "NOOP": InputUse.NONE, "OTHER": InputUse.UNKNOWN}
+APPLICATIONS = {"SAT": InputUse.REVISIONS, "NOOP": InputUse.NONE, "OTHER": InputUse.UNKNOWN}
 SMALLEST = {"user": "admin", "name": "job", "application": "NOOP"}
 
 
@@ -166,7 +166,7 @@ def test_user_and_name_together_must_fit_into_a_file_name() -> None:
         ("arrival", [-1, "now", None, False]),
         ("dependencies", ["a.b", ["nodot"], [1], [".a"], ["a."], ["a/../b.c"], [""], ["a.b", None]]),
         ("interrupt", [1, "true", None]),
-        ("incremental", [True, 1, "yes"]),
+        ("incremental", [1, "yes", None]),
         ("files", ["f.cnf", [1], [""], ["a\0b"], [None], ["\ud800"], {}]),
         ("literals", ["1 2 0", [1.0], [True], ["1"], [None], [2**31], [-(2**31) - 1], [10**30]]),
         ("configuration", [[], "x", None, {"big": 2**64}, {"bad": "\ud800"}]),
@@ -175,7 +175,8 @@ def test_user_and_name_together_must_fit_into_a_file_name() -> None:
         ("description-id", [[]]),
         ("content-mode", [1]),
         ("done", ["no"]),
-        ("precursor", [7]),
+        ("precursor", [7, "nodot", ".a", "a/../b.c"]),
+        ("assumptions", ["1", [1.5], [2**31], {}]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -198,11 +199,27 @@ def test_unknown_application_is_told_the_known_ones() -> None:
     assert "did you mean 'SAT'" in refusal(application="sat").message
 
 
-def test_incremental_jobs_are_refused_for_now() -> None:
-    for fields in ({"incremental": True}, {"done": True}, {"precursor": "admin.a"}):
-        error = refusal(**fields)
-        assert error.field == "incremental"
-        assert "not supported yet" in error.message
+def test_a_revision_may_add_nothing_or_only_assume() -> None:
+    assert parse(incremental=True).incremental
+    later = parse(incremental=True, precursor="admin.a", literals=[], assumptions=[1, -2])
+    assert (later.precursor, later.assumptions, later.done) == ("admin.a", (1, -2), False)
+    assert parse(files=["f"], assumptions=[3]).assumptions == (3,)
+
+
+def test_a_file_that_ends_a_chain_names_it_and_adds_nothing() -> None:
+    end = parse(incremental=True, precursor="admin.a", done=True, files=[], literals=[])
+    assert (end.done, end.precursor) == (True, "admin.a")
+    assert refusal(incremental=True, done=True).field == "done"
+    assert refusal(precursor="admin.a", done=True).field == "done"
+    for key, value in {"files": ["f"], "literals": [1, 0], "assumptions": [1]}.items():
+        assert refusal(incremental=True, precursor="admin.a", done=True, **{key: value}).field == key
+
+
+def test_what_belongs_to_chains_is_refused_elsewhere() -> None:
+    assert refusal(precursor="admin.a").field == "precursor"
+    assert refusal(incremental=True, precursor="admin.job").field == "precursor"
+    assert refusal(application="NOOP", incremental=True).field == "incremental"
+    assert refusal(application="NOOP", assumptions=[1]).field == "assumptions"
 
 
 def test_input_must_be_given_where_it_is_needed_and_only_there() -> None:
@@ -226,6 +243,7 @@ KEYS = st.sampled_from(
         *["user", "name", "application", "files", "literals", "priority", "wallclock-limit", "cpu-limit"],
         *["max-demand", "arrival", "dependencies", "interrupt", "incremental", "precursor", "done"],
         *["group-id", "description-id", "content-mode", "configuration", "checksum", "stranger"],
+        "assumptions",
     ]
 )
 

@@ -1,0 +1,201 @@
+"""Revisions of a growing formula: one solver lives through them, in the worker process itself.
+
+Each revision adds clauses and has assumptions of its own. The solver keeps the clauses that it has and
+what it has learned from them (assumptions are decisions to these engines, so that follows from the
+clauses alone), and is given only the clauses that are new. So a revision that changes little is
+answered in little time. All clauses so far come with each revision, so a process without a solver
+of this formula makes one.
+
+The search runs in slices, between which the worker hears whether its revision is over.
+
+Guarantees: a model is checked against all clauses and the assumptions before it is an answer; with
+UNSAT the solution holds assumptions that cannot hold together, none if the clauses alone cannot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from mallob_py.app import SATISFIABLE, UNSATISFIABLE, Payload, Result, WorkerContext
+from mallob_sat.formula import Formula, Literals
+from mallob_sat.portfolio import Portfolio, Strategy
+from mallob_sat.search import check_model, random_phases, set_up
+from mallob_sat.solvers import Answer
+
+#: solvers that take clauses and assumptions between calls, and can be stopped; not maplesat (some
+#: revisions crash it) and maplechrono (others take it ten times as long as they take its like)
+ENGINES = (
+    "cadical195",
+    "cadical153",
+    "cadical300",
+    "glucose42",
+    "glucose4",
+    "glucose3",
+    "maplecm",
+    "mergesat3",
+    "minisat22",
+    "minisat-gh",
+    "ergo",
+)
+#: a trivial revision is answered within so many
+_FIRST_CONFLICTS = 1000
+_CONFLICTS_MIN = 100
+#: a process that is to turn to the next revision does so within one slice
+_SLICE_S = 0.25
+
+
+def grown(former: Payload | None, revision: Formula) -> Formula:
+    """The clauses of all revisions so far, in order, with the assumptions of this one."""
+    if former is None:
+        return revision
+    before = Formula.from_payload(former)
+    return Formula(
+        np.concatenate((before.literals, revision.literals)),
+        max(before.n_vars, revision.n_vars),
+        before.n_clauses + revision.n_clauses,
+        revision.assumptions,
+    )
+
+
+class RevisionSolver:
+    """What a worker process keeps from one revision to the next: a solver of one chain's formula."""
+
+    def __init__(self) -> None:
+        self._chain = 0
+        self._portfolio: Portfolio | None = None
+        self._solver: _GrowingSolver | None = None
+
+    def solve(self, context: WorkerContext, formula: Formula, portfolio: Portfolio) -> Result:
+        """Decide a revision. Raises RuntimeError if the solver's model is wrong."""
+        solver = self._solver
+        is_kept = (
+            solver is not None
+            and (self._chain, self._portfolio) == (context.chain, portfolio)
+            and solver.is_prefix_of(formula)
+        )
+        if solver is None or not is_kept:
+            self._solver = None  # free its memory first
+            solver = self._solver = _GrowingSolver(portfolio.strategy(context.index * context.threads))
+            self._chain, self._portfolio = context.chain, portfolio
+        return solver.solve(formula, context.poll)
+
+
+class _GrowingSolver:
+    """A solver and how much of the formula it has."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self._solver = set_up(strategy)
+        self._names: _Names | None = None
+        self._is_new = True
+        self._taken_in = 0
+        #: the clauses alone cannot hold
+        self._is_refuted = False
+
+    def is_prefix_of(self, formula: Formula) -> bool:
+        """Whether the formula can have grown out of what is here without a better start from nothing."""
+        return self._taken_in <= formula.literals.size and (
+            self._names is not None or not _is_sparse(formula)
+        )
+
+    def solve(self, formula: Formula, look_around: Callable[[], object]) -> Result:
+        fields = {"solver": self._strategy.title, "new_clauses": self._take_in(formula)}
+        if self._is_refuted:
+            return Result(UNSATISFIABLE, [], fields)
+        assumed = set(formula.assumptions.tolist())
+        if clashing := [literal for literal in assumed if -literal in assumed]:
+            variable = min(map(abs, clashing))
+            return Result(UNSATISFIABLE, [-variable, variable], fields)
+        if self._search(formula, look_around) is Answer.UNSATISFIABLE:
+            core = self._original(self._solver.core())
+            self._is_refuted = not core
+            return Result(UNSATISFIABLE, core, fields)
+        model = self._model(formula)
+        check_model(formula, model, self._strategy)
+        return Result(SATISFIABLE, model, fields)
+
+    def _take_in(self, formula: Formula) -> int:
+        """Give the solver the clauses that it does not have; how many these are."""
+        is_first, self._is_new = self._is_new, False
+        literals = formula.literals[self._taken_in :]
+        self._taken_in = formula.literals.size
+        new = Formula(literals, formula.n_vars, int(np.count_nonzero(literals == 0)), formula.assumptions)
+        if new.has_empty_clause or self._is_refuted:
+            self._is_refuted = True
+            return new.n_clauses
+        if is_first and _is_sparse(formula):
+            self._names = _Names()
+        if self._names is not None:
+            self._names.add(literals)
+            self._names.add(formula.assumptions)
+            new = Formula(self._names.of(literals), self._names.count, new.n_clauses, formula.assumptions)
+        self._solver.add_formula(new)
+        if is_first and self._strategy.phase_seed is not None:
+            self._solver.set_phases(random_phases(new.n_vars, self._strategy.phase_seed))
+        return new.n_clauses
+
+    def _search(self, formula: Formula, look_around: Callable[[], object]) -> Answer:
+        assumptions = formula.assumptions
+        named: list[int] = (assumptions if self._names is None else self._names.of(assumptions)).tolist()
+        conflicts = _FIRST_CONFLICTS
+        while True:
+            began_s = time.process_time()
+            answer = self._solver.solve_for(conflicts, named)
+            if answer is not Answer.UNDECIDED:
+                return answer
+            look_around()
+            took_s = max(time.process_time() - began_s, 1e-6)
+            conflicts = max(_CONFLICTS_MIN, int(conflicts * min(max(_SLICE_S / took_s, 0.3), 3.0)))
+
+    def _original(self, literals: list[int]) -> list[int]:
+        return literals if self._names is None else self._names.undo(np.array(literals, np.int32)).tolist()
+
+    def _model(self, formula: Formula) -> Literals:
+        """Over all variables of the formula; those that never occur are false."""
+        model = self._solver.model()
+        if self._names is None:
+            return model[: formula.n_vars]
+        full = -np.arange(1, formula.n_vars + 1, dtype=np.int32)
+        known = self._names.undo(model)
+        full[np.abs(known) - 1] = known
+        return full
+
+
+def _is_sparse(formula: Formula) -> bool:
+    """Solvers take memory for every variable up to the largest, used or not."""
+    return formula.n_vars > 100_000 + 2 * (formula.literals.size + formula.assumptions.size)
+
+
+class _Names:
+    """Short names 1, 2, 3, ... for variables, in the order in which they come."""
+
+    def __init__(self) -> None:
+        #: variables by name
+        self._variables = np.zeros(1, dtype=np.int32)
+        #: the same variables in order, and their names
+        self._sorted = np.zeros(1, dtype=np.int32)
+        self._names = np.zeros(1, dtype=np.int32)
+
+    @property
+    def count(self) -> int:
+        return self._variables.size - 1
+
+    def add(self, literals: Literals) -> None:
+        """Give names to variables that have none; 0 stays 0."""
+        new = np.setdiff1d(np.abs(literals), self._sorted)
+        if new.size:
+            self._variables = np.concatenate((self._variables, new)).astype(np.int32)
+            order = np.argsort(self._variables, kind="stable")
+            self._sorted = self._variables[order]
+            self._names = order.astype(np.int32)
+
+    def of(self, literals: Literals) -> Literals:
+        """All of these must have names."""
+        names = self._names[np.searchsorted(self._sorted, np.abs(literals))]
+        return (names * np.sign(literals)).astype(np.int32)
+
+    def undo(self, literals: Literals) -> Literals:
+        return (self._variables[np.abs(literals)] * np.sign(literals)).astype(np.int32)

@@ -1,0 +1,145 @@
+"""A root that had better be on a certain PE: it gets there if that is free, and somewhere in any case."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from stories import (
+    answer,
+    cluster_of,
+    hold_kind,
+    is_idle,
+    lively,
+    needs,
+    only,
+    play,
+    processes_of,
+    rest,
+    told_with_luck,
+    watch,
+)
+
+from mallob_py.protocol.config import Balancing, Matching
+from mallob_py.protocol.effects import Outcome
+from mallob_py.protocol.messages import Prefer, Rejected, RequestFailed
+from mallob_py.simulation.cluster import Cluster
+
+_SETTINGS = [
+    {"matcher": matcher, "random_hops": hops, "balancing": balancing}
+    for matcher in Matching
+    for hops in (0, 3)
+    for balancing in Balancing
+]
+
+
+def root_of(cluster: Cluster, job: int) -> int:
+    (rank,) = {rank for (rank, _), process in cluster.processes.items() if process.job == job}
+    return rank
+
+
+def answer_of(cluster: Cluster, job: int) -> None:
+    """The job's root finds the result."""
+    answer(cluster, *cluster.running(job)[0])
+
+
+@pytest.mark.parametrize("settings", _SETTINGS)
+def test_a_root_goes_where_it_had_better_be_if_that_pe_is_idle(settings: dict[str, object]) -> None:
+    for seed in range(10):
+        cluster = lively(8, seed, 3, **settings)
+        near = next(rank for rank in range(8) if is_idle(cluster, rank))
+        cluster.submit(1, seed % 8, max_demand=1, near=near)
+        rest(cluster)
+        assert root_of(cluster, 1) == near
+        answer_of(cluster, 1)
+        rest(cluster)
+        assert cluster.ended[1].stats.root == near
+
+
+@pytest.mark.parametrize("settings", _SETTINGS)
+def test_a_busy_pe_passes_the_root_on(settings: dict[str, object]) -> None:
+    for seed in range(10):
+        cluster = cluster_of(8, seed, **settings)
+        cluster.submit(51, 0, max_demand=1)
+        rest(cluster)
+        busy = root_of(cluster, 51)
+        cluster.submit(1, 5, max_demand=1, near=busy)
+        rest(cluster)
+        assert root_of(cluster, 1) != busy
+        assert root_of(cluster, 51) == busy
+
+
+@pytest.mark.parametrize("settings", _SETTINGS)
+def test_chains_of_revisions_end_one_after_the_other_whatever_else_goes_on(
+    settings: dict[str, object],
+) -> None:
+    """Each revision follows the reply of the one before; other jobs fill all PEs, crash and come and go."""
+    for seed in range(8):
+        cluster = cluster_of(1 + seed, seed, **settings)
+        last = {100: 100, 200: 200}
+
+        def go_on(ended: object, cluster: Cluster = cluster, last: dict[int, int] = last) -> None:
+            job: int = ended.job  # type: ignore[attr-defined]
+            chain = job - job % 100
+            if chain in last and job < chain + 20:
+                last[chain] = job + 1
+                root = cluster.ended[job].stats.root
+                submit = partial(cluster.submit, job + 1, chain // 100 % cluster.size, near=root)
+                cluster.at(cluster.now, submit)
+
+        cluster.on_ended = go_on
+        for number, filler in enumerate((1, 2, 3)):
+            cluster.at(0.01 * number, partial(cluster.submit, filler, 0, priority=0.1 + number))
+        for chain in last:
+            cluster.submit(chain, chain // 100 % cluster.size)
+        for turn in range(400):
+            if all(job % 100 == 20 and job in cluster.ended for job in last.values()):
+                break
+            play(cluster, for_s=0.02)
+            for job in last.values():
+                if turn % 7 == 3 and job not in cluster.ended:
+                    cluster.interrupt(job)
+                elif cluster.running(job):
+                    answer_of(cluster, job)
+        assert len([job for job in cluster.ended if job >= 100]) == 42
+        rest(cluster)
+
+
+@told_with_luck
+def test_a_preference_that_arrives_after_the_end_of_its_job_leaves_nothing_behind(seed: int) -> None:
+    cluster = lively(8, seed, 0)
+    client, near = seed % 8, (seed + 3) % 8
+    needs(is_idle(cluster, near))
+    late = hold_kind(cluster, Prefer)
+    cluster.submit(1, client, near=near)
+    play(cluster)
+    needs(only(late, Prefer))
+    cluster.interrupt(1)
+    play(cluster)
+    rejections = watch(cluster, Rejected)
+    late.release()
+    rest(cluster)
+    assert cluster.ended[1].outcome is Outcome.INTERRUPTED
+    assert [dest for _, dest, _ in rejections] == [near]
+    assert is_idle(cluster, near)
+    assert not processes_of(cluster, 1)
+
+
+def test_a_preference_from_a_past_epoch_goes_back_and_is_asked_anew_without_it() -> None:
+    cluster = cluster_of(8)
+    cluster.submit(51, 3, max_demand=1)
+    rest(cluster)
+    busy = root_of(cluster, 51)
+    late = hold_kind(cluster, Prefer)
+    cluster.submit(1, 5, max_demand=1, near=busy)
+    play(cluster)
+    assert only(late, Prefer)
+    cluster.submit(52, 2, max_demand=1)
+    play(cluster)
+    failures = watch(cluster, RequestFailed)
+    preferences = watch(cluster, Prefer)
+    late.release()
+    rest(cluster)
+    assert [dest for _, dest, _ in failures] == [5]
+    assert not preferences[1:]
+    assert len(processes_of(cluster, 1)) == 1
