@@ -1,3 +1,29 @@
 """mallob-py: decentralized, malleable load balancing and SAT solving on MPI."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mallob_py.api.client import Answer, Client, JobError
+    from mallob_py.api.incremental import IncrementalSolver, Ipasir
+
+__all__ = ["Answer", "Client", "IncrementalSolver", "Ipasir", "JobError"]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Answer": "mallob_py.api.client",
+    "Client": "mallob_py.api.client",
+    "IncrementalSolver": "mallob_py.api.incremental",
+    "Ipasir": "mallob_py.api.incremental",
+    "JobError": "mallob_py.api.client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Ranks, who import this package by the thousand, need none of these."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mallob_py' has no attribute '{name}'")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

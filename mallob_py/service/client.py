@@ -36,7 +36,7 @@ class Submission:
 def submit(api_dir: Path, job: Mapping[str, Any], client: int = 0) -> Submission:
     """Hand in a job (the fields of a job file). `user` and `name` must be strings."""
     identity = identity_of(str(job.get("user", "")), str(job.get("name", "")))
-    client_dir = _client_dir(api_dir, client)
+    client_dir = folder_of(api_dir, client)
     file_name = f"{uuid.uuid4().hex}.json"
     reply_path = client_dir / "out" / f"{identity}.json"
     submission = Submission(
@@ -62,17 +62,22 @@ def wait(submission: Submission, timeout_s: float | None = None) -> dict[str, An
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     delay_s = _POLL_DELAY_MIN_S
     while True:
-        # The error first: a reply under the job's name could be that of the job in our way.
-        if (reply := _read(submission.error_path)) is not None:
+        if (reply := reply_to(submission)) is not None:
             return reply
-        if _signature(submission.reply_path) not in (None, submission.older):
-            reply = _read(submission.reply_path)
-            if reply is not None:
-                return reply
         if deadline is not None and time.monotonic() >= deadline:
             raise TimeoutError(f"no reply at {submission.reply_path} after {timeout_s:g} s")
         time.sleep(delay_s)
         delay_s = min(1.2 * delay_s, _POLL_DELAY_MAX_S)
+
+
+def reply_to(submission: Submission) -> dict[str, Any] | None:
+    """The reply, if it is there."""
+    # The error first: a reply under the job's name could be that of the job in our way.
+    if (reply := _read(submission.error_path)) is not None:
+        return reply
+    if _signature(submission.reply_path) in (None, submission.older):
+        return None
+    return _read(submission.reply_path)
 
 
 def service_is_running(api_dir: Path, client: int = 0) -> bool:
@@ -80,7 +85,8 @@ def service_is_running(api_dir: Path, client: int = 0) -> bool:
     return is_locked(api_dir / f"jobs.{client}")
 
 
-def _client_dir(api_dir: Path, client: int) -> Path:
+def folder_of(api_dir: Path, client: int) -> Path:
+    """Where jobs and replies of one client go. Raises ServiceError if no service has ever been there."""
     client_dir = (api_dir / f"jobs.{client}").absolute()
     if not (client_dir / "in").is_dir():
         raise ServiceError(

@@ -1,0 +1,1 @@
+"""The service from Python: `from mallob_py import Client`."""

@@ -1,0 +1,267 @@
+"""Jobs for a running service from Python, as futures.
+
+    from mallob_py import Client
+
+    with Client(".api") as client:
+        answer = client.solve([[1, 2], [-1]])          # waits
+        future = client.submit("formula.cnf.xz")       # does not
+        answers = client.solve_many(formulas)
+
+A client is nothing but a reader and writer of the service's folder: it may run on any host that
+sees the folder, with or without MPI, and as many of them as one likes. One thread looks for replies,
+for all futures together. If the service is stopped and started again, futures are still answered.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import threading
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mallob_py.api.formulas import FormulaLike, integers_of, raw_content
+from mallob_py.service import client as service
+from mallob_py.service.quantities import format_duration
+
+#: the folder, beside `in` and `out`, of formulas that are not in their job files
+_INPUTS = "inputs"
+#: integers; more of them go into a file beside the job file
+_INLINE_MAX = 50_000
+_POLL_DELAY_MIN_S, _POLL_DELAY_MAX_S = 0.0005, 0.02
+
+
+class JobError(Exception):
+    """The service's reply to a job that it has refused or could not run. `field` is at fault."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message if not field else f"{field}: {message}")
+        self.field = field
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply. `reply` holds all of it, as the service wrote it."""
+
+    #: True (SAT), False (UNSAT), or None: unknown, since a limit or an interruption ended the job
+    satisfiable: bool | None
+    #: variable v's literal at v - 1, if satisfiable
+    model: NDArray[np.int32] | None
+    #: assumptions that cannot hold together, if unsatisfiable; none if the clauses alone cannot
+    core: list[int] | None
+    reply: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Pending:
+    future: Future[Answer]
+    submission: service.Submission
+    #: the formula as we have written it, to be removed
+    input_file: Path | None
+
+
+class Client:
+    """Hands jobs to the service on `api_dir`. May be used by several threads."""
+
+    def __init__(self, api_dir: str | os.PathLike[str] = ".api", user: str = "", client: int = 0) -> None:
+        """`client` is which of the service's folders `jobs.<i>` to use; ServiceError if it is not there."""
+        self._api_dir = Path(api_dir).absolute()
+        self._client = client
+        self._user = user or _login_name()
+        service.folder_of(self._api_dir, client)
+        self._pending: dict[str, _Pending] = {}
+        #: what chains of revisions need until they end, by the name of their last revision
+        self._chain_files: dict[str, list[Path]] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the service is running; if not, jobs wait for it."""
+        return service.service_is_running(self._api_dir, self._client)
+
+    def submit(
+        self,
+        formula: FormulaLike | None = None,
+        assumptions: Sequence[int] = (),
+        *,
+        name: str = "",
+        wallclock_limit_s: float | None = None,
+        cpu_limit_s: float | None = None,
+        **fields: Any,
+    ) -> Future[Answer]:
+        """Hand in a job. `fields` are further ones of a job file, `_` for `-` (`max_demand=4`).
+
+        The future's result is an `Answer`; its exception a `JobError` if the service refused the job.
+        `cancel` ends the job. Raises ValueError or TypeError for what is not a formula, ServiceError if the
+        job cannot be written.
+        """
+        job: dict[str, Any] = {field.replace("_", "-"): value for field, value in fields.items()}
+        job |= {"user": self._user, "name": name or f"py-{uuid.uuid4().hex}"}
+        if wallclock_limit_s is not None:
+            job["wallclock-limit"] = format_duration(wallclock_limit_s)
+        if cpu_limit_s is not None:
+            job["cpu-limit"] = format_duration(cpu_limit_s)
+        input_file = self._put_formula(job, formula, [int(literal) for literal in assumptions])
+        if job.get("incremental"):
+            self._keep(job, input_file)
+            input_file = None
+        future: Future[Answer] = Future()
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("the client is closed")
+            if job["name"] in self._pending:
+                raise ValueError(f"a job named {job['name']} is being solved")
+            try:
+                submission = service.submit(self._api_dir, job, self._client)
+            except BaseException:
+                _remove(input_file)
+                raise
+            self._pending[job["name"]] = _Pending(future, submission, input_file)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="mallob-py-client", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+        future.add_done_callback(lambda done: self._interrupt(job["name"]) if done.cancelled() else None)
+        return future
+
+    def solve(self, formula: FormulaLike, assumptions: Sequence[int] = (), **fields: Any) -> Answer:
+        """Hand in a job and wait. Raises what `submit` and its future raise."""
+        return self.submit(formula, assumptions, **fields).result()
+
+    def solve_many(self, formulas: Iterable[FormulaLike], **fields: Any) -> list[Answer]:
+        """The answers to all formulas, which are handed in at once."""
+        futures = [self.submit(formula, **fields) for formula in formulas]
+        return [future.result() for future in futures]
+
+    def end_chain(self, precursor: str) -> None:
+        """Tell that no revision will follow the job named `precursor` of this client's user."""
+        job = {"incremental": True, "precursor": f"{self._user}.{precursor}", "done": True}
+        service.submit(
+            self._api_dir, job | {"user": self._user, "name": f"py-{uuid.uuid4().hex}"}, self._client
+        )
+        for path in self._chain_files.pop(precursor, []):
+            _remove(path)
+
+    @property
+    def user(self) -> str:
+        return self._user
+
+    def close(self) -> None:
+        """Cancel what is not answered, which ends these jobs."""
+        with self._changed:
+            self._closed = True
+            pending = list(self._pending.values())
+            self._changed.notify()
+        for one in pending:
+            one.future.cancel()
+            _remove(one.input_file)
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    # --- formulas -----------------------------------------------------------------------------
+
+    def _put_formula(self, job: dict[str, Any], formula: Any, assumptions: list[int]) -> Path | None:
+        """Add the fields that hold or name the formula; the file that was written, if one was."""
+        if isinstance(formula, str | os.PathLike):
+            job["files"] = [os.path.abspath(formula)]
+        elif formula is not None:
+            integers = integers_of(formula)
+            if integers.size > _INLINE_MAX:
+                folder = service.folder_of(self._api_dir, self._client) / _INPUTS
+                folder.mkdir(exist_ok=True)
+                path = folder / f"{uuid.uuid4().hex}.raw"
+                path.write_bytes(raw_content(integers, assumptions))
+                job["files"] = [str(path)]
+                job["configuration"] = {**job.get("configuration", {}), "content-mode": "raw"}
+                return path
+            job["literals"] = integers.tolist()
+        if assumptions:
+            job["assumptions"] = assumptions
+        return None
+
+    def _keep(self, job: Mapping[str, Any], input_file: Path | None) -> None:
+        """The service may have to read all of a chain again, so a revision's file is kept until the end."""
+        _, _, precursor = job.get("precursor", "").partition(f"{self._user}.")
+        files = self._chain_files.pop(precursor, [])
+        self._chain_files[job["name"]] = [*files, input_file] if input_file else files
+
+    # --- replies ------------------------------------------------------------------------------
+
+    def _interrupt(self, name: str) -> None:
+        service.interrupt(self._api_dir, self._user, name, self._client)
+
+    def _watch(self) -> None:
+        """In a thread of its own: look for replies, often at first and while they come."""
+        delay_s = _POLL_DELAY_MIN_S
+        while True:
+            with self._changed:
+                if self._changed.wait(None if not self._pending and not self._closed else delay_s):
+                    delay_s = _POLL_DELAY_MIN_S
+                if self._closed:
+                    return
+                pending = list(self._pending.items())
+            answered = [name for name, one in pending if self._settle(one)]
+            with self._changed:
+                for name in answered:
+                    _remove(self._pending.pop(name).input_file)
+            delay_s = _POLL_DELAY_MIN_S if answered else min(1.2 * delay_s, _POLL_DELAY_MAX_S)
+
+    def _settle(self, one: _Pending) -> bool:
+        """Whether there was a reply, which the future has now."""
+        reply = service.reply_to(one.submission)
+        if reply is None:
+            return False
+        if one.future.set_running_or_notify_cancel():
+            try:
+                one.future.set_result(_answer(reply))
+            except Exception as error:
+                one.future.set_exception(error)
+        return True
+
+
+def _answer(reply: Mapping[str, Any]) -> Answer:
+    if "error" in reply:
+        raise JobError(str(reply["error"].get("field", "")), str(reply["error"].get("message", "")))
+    result = reply["result"]
+    if "solution-file" in result:
+        solution = np.fromfile(result["solution-file"], dtype="<i4").astype(np.int32)
+    else:
+        solution = np.array(result.get("solution") or (), dtype=np.int32)
+    match result["resultcode"]:
+        case 10:
+            return Answer(True, solution, None, reply)
+        case 20:
+            return Answer(False, None, solution.tolist(), reply)
+    return Answer(None, None, None, reply)
+
+
+def _remove(path: Path | None) -> None:
+    if path is not None:
+        path.unlink(missing_ok=True)
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return "user"  # a container's user id without a name

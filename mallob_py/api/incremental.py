@@ -1,0 +1,185 @@
+"""Solvers that live in the service: add clauses, solve under assumptions, add more, solve again.
+
+`IncrementalSolver` has the methods of PySAT's solvers, `Ipasir` those of the IPASIR interface. Both
+stand on a chain of incremental jobs, of which each call of `solve` is a revision:
+
+    with IncrementalSolver(client) as solver:
+        solver.append_formula([[1, 2], [-1, 3]])
+        solver.solve(assumptions=[-3])
+        solver.get_model()
+
+Clauses wait here until the next call of `solve`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mallob_py.api.client import Answer, Client
+from mallob_py.api.formulas import FormulaLike, integers_of
+
+
+class _Chain:
+    """Revisions of one growing formula."""
+
+    def __init__(self, client: Client, fields: dict[str, Any]) -> None:
+        self._client = client
+        self._fields = fields
+        self._prefix = f"py-{uuid.uuid4().hex}"
+        self._revisions = 0
+        self._is_over = False
+        self._new: list[NDArray[np.int32]] = []
+        self.n_vars = 0
+        self.n_clauses = 0
+        self.answer: Answer | None = None
+
+    def add(self, formula: FormulaLike) -> None:
+        self._check()
+        integers = integers_of(formula)
+        if integers.size:
+            self._new.append(integers)
+            self.n_clauses += int(np.count_nonzero(integers == 0))
+            self.n_vars = max(self.n_vars, int(np.abs(integers).max()))
+
+    def solve(self, assumptions: Iterable[int], **fields: Any) -> Answer:
+        self._check()
+        self.answer = None
+        assumed = list(assumptions)
+        self.n_vars = max(self.n_vars, *map(abs, assumed), 0) if assumed else self.n_vars
+        if self._revisions:
+            fields["precursor"] = f"{self._client.user}.{self._name_of(self._revisions - 1)}"
+        new = np.concatenate((np.zeros(0, np.int32), *self._new))
+        name = self._name_of(self._revisions)
+        future = self._client.submit(new, assumed, name=name, incremental=True, **(self._fields | fields))
+        self._new.clear()
+        self._revisions += 1
+        self.answer = future.result()
+        return self.answer
+
+    def end(self) -> None:
+        if self._revisions and not self._is_over:
+            self._client.end_chain(self._name_of(self._revisions - 1))
+        self._is_over = True
+
+    def _name_of(self, revision: int) -> str:
+        return f"{self._prefix}-{revision}"
+
+    def _check(self) -> None:
+        if self._is_over:
+            raise ValueError("the solver has been deleted")
+
+
+class IncrementalSolver:
+    """Used like one of PySAT's solvers. `fields` are those of `Client.submit`, for each revision."""
+
+    def __init__(self, client: Client, bootstrap_with: FormulaLike | None = None, **fields: Any) -> None:
+        self._chain = _Chain(client, fields)
+        if bootstrap_with is not None:
+            self.append_formula(bootstrap_with)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.delete()
+
+    def add_clause(self, clause: Iterable[int]) -> None:
+        self._chain.add([clause])
+
+    def append_formula(self, formula: FormulaLike) -> None:
+        """Add clauses, in any form that `Client.submit` takes but for a path."""
+        self._chain.add(formula)
+
+    def solve(self, assumptions: Iterable[int] = (), **fields: Any) -> bool | None:
+        """True, False, or None if a limit (`wallclock_limit_s=10`) or an interruption ended it."""
+        return self._chain.solve(assumptions, **fields).satisfiable
+
+    def get_status(self) -> bool | None:
+        return None if self._chain.answer is None else self._chain.answer.satisfiable
+
+    def get_model(self) -> list[int] | None:
+        """One literal per variable; None if the last call did not find a model."""
+        answer = self._chain.answer
+        return None if answer is None or answer.model is None else answer.model.tolist()
+
+    def get_core(self) -> list[int] | None:
+        """Assumptions of the last call that cannot hold together; None if it did not say UNSAT."""
+        return None if self._chain.answer is None else self._chain.answer.core
+
+    def enum_models(self, assumptions: Sequence[int] = ()) -> Iterator[list[int]]:
+        """All models, each excluded for good by a new clause, as with PySAT."""
+        while self.solve(assumptions):
+            model = self.get_model()
+            assert model is not None
+            yield model
+            self.add_clause([-literal for literal in model])
+
+    def nof_vars(self) -> int:
+        return self._chain.n_vars
+
+    def nof_clauses(self) -> int:
+        return self._chain.n_clauses
+
+    def delete(self) -> None:
+        """The service may forget the formula. Without effect if repeated."""
+        self._chain.end()
+
+
+class Ipasir:
+    """The IPASIR interface: literals one by one, 0 ends a clause; 10 SAT, 20 UNSAT, 0 undecided."""
+
+    def __init__(self, client: Client, **fields: Any) -> None:
+        self._chain = _Chain(client, fields)
+        self._clause: list[int] = []
+        self._assumptions: list[int] = []
+        self._core: frozenset[int] = frozenset()
+
+    def signature(self) -> str:
+        return "mallob-py"
+
+    def add(self, literal_or_zero: int) -> None:
+        if literal_or_zero:
+            self._clause.append(literal_or_zero)
+        else:
+            self._chain.add([self._clause])
+            self._clause = []
+
+    def assume(self, literal: int) -> None:
+        """For the next call of `solve` only."""
+        self._assumptions.append(literal)
+
+    def solve(self) -> int:
+        if self._clause:
+            raise ValueError(f"the clause {self._clause} is not closed by 0")
+        assumptions, self._assumptions = self._assumptions, []
+        answer = self._chain.solve(assumptions)
+        self._core = frozenset(answer.core or ())
+        return {True: 10, False: 20, None: 0}[answer.satisfiable]
+
+    def val(self, literal: int) -> int:
+        """After 10: the literal if it is true in the model, its negation if not, 0 if it does not matter."""
+        answer = self._chain.answer
+        if answer is None or answer.model is None:
+            raise ValueError("the last call of solve did not return 10")
+        variable = abs(literal)
+        if variable > len(answer.model):
+            return 0
+        true = int(answer.model[variable - 1])
+        return literal if true == literal else -literal
+
+    def failed(self, literal: int) -> bool:
+        """After 20: whether this assumption was needed."""
+        if self._chain.answer is None or self._chain.answer.core is None:
+            raise ValueError("the last call of solve did not return 20")
+        return literal in self._core
+
+    def release(self) -> None:
+        self._chain.end()
