@@ -37,7 +37,7 @@ from mallob_py.protocol.pe import PE
 from mallob_py.protocol.shared_rule import shared_rule
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.channel import Channel
+from mallob_py.runtime.channel import Arrival, Channel
 from mallob_py.runtime.envelope import open_envelope, seal
 from mallob_py.runtime.hosted_workers import HostedWorkers
 from mallob_py.runtime.transfer import (
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 #: descriptions up to this size travel inside messages
 INLINE_BYTES_MAX = 4096
+#: a chunk is 256 KB to be copied: workers, timers and users come first now and then
+_TRANSFERS_PER_TURN = 4
 _PARK_MAX_S = 0.5
 _LOG_FLUSH_S = 0.5
 _MEMORY_PERIOD_S = 1.0
@@ -238,23 +240,32 @@ class Rank:
     def _receive(self, rung: bool) -> None:
         if rung:
             self._transport.wake()
+        transfers = 0
         for arrival in self._transport.receive():
-            if arrival.channel is Channel.BULK:
-                self.transfer.receive_chunk(arrival.source, arrival.data)
-                self._settle()
-                continue
-            source, dest, message = open_envelope(arrival.data, _decode)
-            if isinstance(message, _TRANSFER):
-                self.transfer.receive(arrival.source, message)
-                self._settle()
-            elif isinstance(message, Stop):
-                self._stopping = True
-            elif isinstance(message, ChainOver):
-                self._spread_chain_over(message)
-            else:
-                pe = self._pes[dest - self._first]
-                pe.receive(source, message, self.now())
-                self._settle(pe)
+            transfers += self._take_in(arrival)
+            if transfers == _TRANSFERS_PER_TURN:
+                break
+
+    def _take_in(self, arrival: Arrival) -> bool:
+        """Handle a message; whether it moved a part of a description, which takes its time."""
+        if arrival.channel is Channel.BULK:
+            self.transfer.receive_chunk(arrival.source, arrival.data)
+            self._settle()
+            return True
+        source, dest, message = open_envelope(arrival.data, _decode)
+        if isinstance(message, _TRANSFER):
+            self.transfer.receive(arrival.source, message)
+            self._settle()
+            return True
+        if isinstance(message, Stop):
+            self._stopping = True
+        elif isinstance(message, ChainOver):
+            self._spread_chain_over(message)
+        else:
+            pe = self._pes[dest - self._first]
+            pe.receive(source, message, self.now())
+            self._settle(pe)
+        return False
 
     def _serve_desk(self, readable: set[int]) -> None:
         desk = self._desk

@@ -30,6 +30,7 @@ from common import BenchmarkError, DroppedJob, Service, print_table, running_ser
 from processes import rank_processes
 
 from mallob_py.app import JobInput
+from mallob_py.service.event_log import Event
 from mallob_sat import generate
 from mallob_sat.app import read_formula
 from mallob_sat.solvers import Solver
@@ -38,6 +39,7 @@ MB = 1e6
 ENGINES = ("cadical195", "kissat404", "glucose42")
 _SMALL = {"user": "bench", "application": "SAT", "literals": [1, 2, 0, -1, 0]}
 _POLL_S = 0.002
+_LOADING_MAX_S = 45.0
 
 
 def in_process_of_its_own(work: Callable[[], float]) -> tuple[float, float]:
@@ -183,13 +185,15 @@ def watched_peaks(service: Service) -> Iterator[dict[str, float]]:
 
 
 def measure_stops(large: Path, repetitions: int) -> None:
-    """Suspended while solvers load, and interrupted while they do."""
+    """Suspended while solvers load, and interrupted while they do: when they begin, and with more memory."""
+    step_mb = 3 * large.stat().st_size / MB
     suspended_ms, interrupted_ms, gone_ms = [], [], []
     with running_service(2) as service:
         for number in range(repetitions):
             job = service.drop(large_job(large, 2, f"large-{number}"))
             wait_for(lambda: len(solvers(service)) == 2)
             loading = solvers(service)
+            wait_for(lambda pids=loading, mb=number * step_mb: max(map(resident_mb, pids)) >= mb)
             urgent = service.prepare(
                 {"user": "bench", "name": f"urgent-{number}", "application": "SLEEP", "priority": 9}
             ).drop()
@@ -223,10 +227,10 @@ def measure_small_jobs(large: Path, seconds: float) -> None:
     rows: list[tuple[str, int, float, float, float]] = []
     with running_service(4) as service, watched_peaks(service) as peaks:
 
-        def small_jobs(title: str) -> None:
+        def small_jobs(title: str, is_over: Callable[[], bool] = lambda: True) -> None:
             latencies_ms = []
             end_s = time.monotonic() + seconds
-            while time.monotonic() < end_s:
+            while time.monotonic() < end_s or not (is_over() or time.monotonic() > end_s + _LOADING_MAX_S):
                 job = service.drop(_SMALL | {"name": f"{len(rows)}-{len(latencies_ms)}"})
                 latencies_ms.append(service.await_reply(job) * 1e3)
                 time.sleep(0.02)
@@ -245,15 +249,24 @@ def measure_small_jobs(large: Path, seconds: float) -> None:
         wait_for(lambda: len(solvers(service)) == 2)
         small_jobs("a small hard formula")
         end(busy)
-        before_mb = resident_mb(service)
+        before_mb = ranks_mb(service)
         job = service.drop(large_job(large, 2))
-        small_jobs("a large formula: read, passed on, loaded")
+        load_mb = 3 * large.stat().st_size / MB
+        small_jobs(
+            "a large formula: read, passed on, loaded",
+            lambda: len(pids := solvers(service)) == 2 and min(map(resident_mb, pids)) > load_mb,
+        )
         statistics = end(job)["stats"]
         wait_for(lambda: not solvers(service))
         small_jobs("nothing else again")
-        after_mb = resident_mb(service)
+        after_mb = ranks_mb(service)
         wait_for(lambda: not shared_files())
         left = shared_files()
+    began = {event.fields.get("index"): event.t for event in of_large(service, "started")}
+    (accepted,), (submitted,) = of_large(service, "accepted"), of_large(service, "submitted")
+    phases = [("read", submitted.t - accepted.t)]
+    phases += [(f"worker {index} started", at_s - submitted.t) for index, at_s in sorted(began.items())]
+    print_table("The large job [s]", ("what", "after"), phases)
     print_table("Small jobs' latency [ms] beside", ("what", "n", "median", "p99", "max"), rows)
     memory = sorted(peaks.items())
     memory.append(("the reply's stats.peak_memory_bytes", statistics["peak_memory_bytes"] / MB))
@@ -262,10 +275,20 @@ def measure_small_jobs(large: Path, seconds: float) -> None:
     print_table(f"Memory [MB]; files left in shared memory: {len(left)}", ("what", "peak"), memory)
 
 
-def resident_mb(service: Service) -> list[float]:
-    """Of each rank, now."""
-    ranks = rank_processes(service.process.pid)
-    return [int(status(rank.rank)["VmRSS"].split()[0]) * 1024 / MB for rank in ranks]
+def of_large(service: Service, kind: str) -> list[Event]:
+    """The events of the job `large`."""
+    accepted = next(e for e in service.events if e.event == "accepted" and e.fields["name"] == "large")
+    job = accepted.fields["job"]
+    return [event for event in service.events if event.event == kind and event.fields.get("job") == job]
+
+
+def ranks_mb(service: Service) -> list[float]:
+    """What is resident of each rank, now."""
+    return [resident_mb(rank.rank) for rank in rank_processes(service.process.pid)]
+
+
+def resident_mb(pid: int) -> float:
+    return int(status(pid)["VmRSS"].split()[0]) * 1024 / MB
 
 
 def shared_files() -> list[str]:
