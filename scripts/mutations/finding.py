@@ -8,6 +8,8 @@ _MATCHING = "mallob_py/protocol/matching.py"
 _WORKERS = "mallob_py/protocol/local_workers.py"
 _ROUTING = "mallob_py/protocol/routing_tree.py"
 _WALK = "mallob_py/protocol/random_walk.py"
+_CLIENT = "mallob_py/protocol/client.py"
+_PE = "mallob_py/protocol/pe.py"
 
 FINDING = (
     # --- matching -----------------------------------------------------------------------------
@@ -187,5 +189,34 @@ FINDING = (
         "            self._behind.ask(msgspec.structs.replace(request, hops=request.hops + 1))\n",
         "            self._on_outdated(request)\n",
         "test_a_walk_of_h_hops_visits_h_pes_and_goes_home",
+    ),
+    # --- preferred roots -----------------------------------------------------------------------
+    Mutation(
+        "a root is asked for where it had better be once only",
+        _CLIENT,
+        "near, self._near = self._near, None\n",
+        "near = self._near\n",
+        "test_a_preference_from_a_past_epoch_goes_back_and_is_asked_anew_without_it",
+    ),
+    Mutation(
+        "a root goes first where it had better be",
+        _CLIENT,
+        "if near is not None:",
+        "if False and near is not None:",
+        "test_a_root_goes_where_it_had_better_be_if_that_pe_is_idle",
+    ),
+    Mutation(
+        "a preferred PE that is busy passes the root on",
+        _WORKERS,
+        "else:\n            self._matcher.carry(request)\n        self.update_token()\n\n    def receive_t",
+        "self.update_token()\n\n    def receive_t",
+        "test_a_busy_pe_passes_the_root_on",
+    ),
+    Mutation(
+        "a preference from an epoch still to come waits for it",
+        _PE,
+        "Prefer, now: float) -> None:\n        if not self._wait_for_epoch_of(",
+        "Prefer, now: float) -> None:\n        if True or not self._wait_for_epoch_of(",
+        "test_a_preference_from_a_coming_epoch_waits_for_it",
     ),
 )

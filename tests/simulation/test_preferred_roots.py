@@ -22,7 +22,7 @@ from stories import (
 
 from mallob_py.protocol.config import Balancing, Matching
 from mallob_py.protocol.effects import Outcome
-from mallob_py.protocol.messages import Prefer, Rejected, RequestFailed
+from mallob_py.protocol.messages import Epoch, MeetRequest, Prefer, Rejected, RequestFailed
 from mallob_py.simulation.cluster import Cluster
 
 _SETTINGS = [
@@ -143,3 +143,23 @@ def test_a_preference_from_a_past_epoch_goes_back_and_is_asked_anew_without_it()
     assert [dest for _, dest, _ in failures] == [5]
     assert not preferences[1:]
     assert len(processes_of(cluster, 1)) == 1
+
+
+@told_with_luck
+def test_a_preference_from_a_coming_epoch_waits_for_it(seed: int) -> None:
+    """The preferred PE is freed by the very epoch in which it is asked."""
+    cluster = cluster_of(4, seed)
+    cluster.submit(51, seed % 4)
+    rest(cluster)
+    (last,) = (rank for (rank, _), process in cluster.processes.items() if process.index == 3)
+    client = (last + 1 + seed // 4 % 3) % 4
+    late = cluster.hold(lambda _, dest, message: isinstance(message, Epoch) and dest == last)
+    cluster.submit(1, client, max_demand=1, near=last)
+    play(cluster)
+    needs(only(late, Epoch))
+    assert not processes_of(cluster, 1)
+    matched = watch(cluster, MeetRequest)
+    late.release()
+    rest(cluster)
+    assert root_of(cluster, 1) == last
+    assert not [request for _, _, request in matched if request.request.job == 1]
