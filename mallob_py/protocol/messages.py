@@ -411,9 +411,6 @@ AnyMessage: TypeAlias = (
     | DemandChanged
     | ResultFound
     | WorkerFailed
-    | Ask
-    | Tell
-    | Settled
 )
 
 encode = msgspec.msgpack.Encoder().encode
