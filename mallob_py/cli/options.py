@@ -391,17 +391,10 @@ class CheckProofOptions(_Config):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SimulateOptions(_Config):
-    """Options of `mallob-py simulate`. None: what the setting says."""
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class _Played(_Config):
+    """What the commands that play in virtual time have in common."""
 
-    setting: str | None = positional(
-        "SETTING",
-        values.path,
-        group=_INPUT,
-        default=None,
-        help="TOML file with system, network, faults, jobs and protocol (default: P 5.3 on 1536 PEs)",
-    )
     pes: int | None = option(
         "--pes", values.simulated_pes, None, metavar="M", group=_INPUT, help="number of PEs"
     )
@@ -412,6 +405,19 @@ class SimulateOptions(_Config):
         metavar="T",
         group=_INPUT,
         help="virtual time to play, such as 600, 10m or 1h",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SimulateOptions(_Played):
+    """Options of `mallob-py simulate`. None: what the setting says."""
+
+    setting: str | None = positional(
+        "SETTING",
+        values.path,
+        group=_INPUT,
+        default=None,
+        help="TOML file with system, network, faults, jobs and protocol (default: P 5.3 on 1536 PEs)",
     )
     seed: int | None = option(
         "--seed", values.count, None, metavar="S", group=_INPUT, help="seed of all random choices"
@@ -436,7 +442,7 @@ class SimulateOptions(_Config):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ExperimentOptions(_Config):
+class ExperimentOptions(_Played):
     """Options of `mallob-py experiment`. None: the experiment's own."""
 
     name: str = positional(
@@ -452,17 +458,6 @@ class ExperimentOptions(_Config):
         metavar="FILE",
         group=_INPUT,
         help="TOML file as for `mallob-py simulate`; its pes and seconds are not used",
-    )
-    seconds: float | None = option(
-        "--seconds",
-        values.duration_s,
-        None,
-        metavar="T",
-        group=_INPUT,
-        help="virtual time of each run, such as 600, 10m or 1h",
-    )
-    pes: int | None = option(
-        "--pes", values.simulated_pes, None, metavar="M", group=_INPUT, help="number of PEs"
     )
     stream: str | None = option(
         "--stream",
