@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple, Protocol
 
@@ -363,15 +363,3 @@ class VolumeSearch:
     ) -> Outcome:
         cap = max(1, self._pes - self._jobs + 1)
         return Outcome(self._jobs, total, cap, numerator, denominator, units_from, places_from)
-
-
-def solve(search: VolumeSearch, deputies: Iterable[Deputy]) -> Outcome:
-    """The whole computation in one place, without a tree: for tests and measurements."""
-    deputies = list(deputies)
-    while search.question is not None:
-        first, *others = [deputy.answer(search.question) for deputy in deputies]
-        for other in others:
-            first = merged(first, other)
-        search.take(first)
-    assert search.outcome is not None
-    return search.outcome

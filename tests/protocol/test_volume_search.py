@@ -5,6 +5,7 @@ Set MALLOB_PY_CASES to play more random cases than by default.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import random
@@ -24,13 +25,13 @@ from mallob_py.protocol.volume_search import (
     AnyAnswer,
     Deputy,
     Hint,
+    Outcome,
     Share,
     Volumes,
     VolumeSearch,
     deputy_of,
     job_hash,
     merged,
-    solve,
 )
 from mallob_py.protocol.volumes import _splitmix64, fair_volumes
 
@@ -66,13 +67,21 @@ def _fair(jobs: list[JobEvent], m: int) -> list[int]:
     ).tolist()
 
 
+def _solve(search: VolumeSearch, deputies: list[Deputy]) -> Outcome:
+    """The whole computation in one place, without a tree."""
+    while search.question is not None:
+        search.take(functools.reduce(merged, [deputy.answer(search.question) for deputy in deputies]))
+    assert search.outcome is not None
+    return search.outcome
+
+
 def _assert_fair(jobs: list[JobEvent], m: int, deputies: int = 1, hint: Hint | None = None) -> int:
     """The search finds the fair volumes; returns its rounds."""
     staff = [Deputy() for _ in range(deputies)]
     for job in jobs:
         staff[deputy_of(job.job, deputies)].put(job)
     search = VolumeSearch(m, len(jobs), hint or Hint())
-    volumes = Volumes(solve(search, staff))
+    volumes = Volumes(_solve(search, staff))
     fair = _fair(jobs, m)
     assert [volumes.of(job) for job in jobs] == fair
     assert volumes.outcome.total_volume == sum(fair)
@@ -172,7 +181,7 @@ def test_what_is_left_from_the_last_epoch_saves_rounds_and_never_changes_the_out
                 new = jobs[job] = _job(job, priority(choose), choose.randint(1, m), choose.random())
                 deputy.put(new)
             hint.replace(old, new)
-        volumes = Volumes(solve(VolumeSearch(m, len(jobs), hint), [deputy]))
+        volumes = Volumes(_solve(VolumeSearch(m, len(jobs), hint), [deputy]))
         live = list(jobs.values())
         assert [volumes.of(job) for job in live] == _fair(live, m)
 
