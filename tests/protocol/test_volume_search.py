@@ -21,6 +21,7 @@ from mallob_py.experiments.tree_of_deputies import TreeOfDeputies
 from mallob_py.protocol.alpha_search import AlphaAnswer, AlphaQuestion, pack, scaled, unpack
 from mallob_py.protocol.key_selection import KeySelection, KeysQuestion, answer, within
 from mallob_py.protocol.messages import JobEvent
+from mallob_py.protocol.splitmix import splitmix64
 from mallob_py.protocol.volume_search import (
     AnyAnswer,
     Deputy,
@@ -30,7 +31,6 @@ from mallob_py.protocol.volume_search import (
     Volumes,
     VolumeSearch,
     deputy_of,
-    job_hash,
     merged,
 )
 from mallob_py.protocol.volumes import _splitmix64, fair_volumes
@@ -248,7 +248,7 @@ def test_answers_do_not_depend_on_who_merges_what_first(seed: int) -> None:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(-9, 9), st.integers(0, 3)), min_size=1, max_size=300), st.data())
 def test_the_selected_key_has_the_wanted_rank(values: list[tuple[float, int]], data: st.DataObject) -> None:
-    keys = [(0.0, priority, demand, job_hash(job)) for job, (priority, demand) in enumerate(values)]
+    keys = [(0.0, priority, demand, splitmix64(job)) for job, (priority, demand) in enumerate(values)]
     wanted = data.draw(st.integers(1, len(keys)))
     selection = KeySelection(wanted, data.draw(st.lists(st.sampled_from(keys), max_size=8)))
     left = keys
@@ -282,7 +282,7 @@ def test_floors_are_exact_next_to_whole_numbers(priority: float, whole: int, off
 
 def test_jobs_are_hashed_as_in_the_local_rule() -> None:
     ids = [0, 1, 2, 77, 2**62, 2**64 - 1]
-    assert [job_hash(job) for job in ids] == _splitmix64(np.array(ids, dtype=np.uint64)).tolist()
+    assert [splitmix64(job) for job in ids] == _splitmix64(np.array(ids, dtype=np.uint64)).tolist()
 
 
 def test_a_question_is_only_about_jobs_still_in_doubt() -> None:
