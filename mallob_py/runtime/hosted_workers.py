@@ -38,10 +38,10 @@ WorkerEffect: TypeAlias = (
 class _Place:
     """What a worker's process was last told of its place in the tree."""
 
-    __slots__ = ("children", "index", "job", "volume")
+    __slots__ = ("children", "index", "key", "volume")
 
-    def __init__(self, job: int, index: int, volume: int) -> None:
-        self.job = job
+    def __init__(self, key: Key, index: int, volume: int) -> None:
+        self.key = key
         self.index = index
         self.volume = volume
         self.children: tuple[int, ...] = ()
@@ -78,31 +78,31 @@ class HostedWorkers:
         places, pool = self._places, self._pool
         match effect:
             case StartWorker(_, job, index, volume, blob):
-                places[number] = _Place(job, index, volume)
-                pool.start((job, number), index, volume, (), self._describe(blob))
+                place = places[number] = _Place((job, number), index, volume)
+                pool.start(place.key, index, volume, (), self._describe(blob))
             case UpdateWorker(_, volume, children):
                 place = places[number]
                 place.volume, place.children = volume, children
                 self._outdated.add(number)
                 self.update_at_s = min(self.update_at_s, self._now() + _UPDATE_DELAY_S)
             case SuspendWorker():
-                pool.suspend((places[number].job, number))
+                pool.suspend(places[number].key)
             case ResumeWorker(_, index, volume):
                 place = places[number]
                 place.index, place.volume, place.children = index, volume, ()
-                pool.resume((place.job, number), index, volume, ())
+                pool.resume(place.key, index, volume, ())
             case TerminateWorker():
-                pool.terminate((places.pop(number).job, number))
+                pool.terminate(places.pop(number).key)
             case DeliverMessage(_, source_index, data, returned):
                 self.tell_places()
-                pool.deliver((places[number].job, number), AppMessage(source_index, data, returned))
+                pool.deliver(places[number].key, AppMessage(source_index, data, returned))
 
     def tell_places(self) -> None:
         """Tell processes their places where these have changed."""
         self.update_at_s = math.inf
         for number in self._outdated:
             if (place := self._places.get(number)) is not None:
-                self._pool.update((place.job, number), place.index, place.volume, place.children)
+                self._pool.update(place.key, place.index, place.volume, place.children)
         self._outdated.clear()
 
     def forget(self, key: Key) -> None:
