@@ -7,9 +7,7 @@ Says VERIFIED, exit code 0; or NOT VERIFIED with the first step of the proof tha
 from __future__ import annotations
 
 import gc
-import lzma
 import time
-import zlib
 
 from mallob_py.cli import CommandError
 from mallob_py.cli.options import CheckProofOptions
@@ -17,19 +15,18 @@ from mallob_py.cli.options import CheckProofOptions
 
 def run(options: CheckProofOptions) -> int:
     from mallob_sat.proofs.checker import Checker, Refuted
-    from mallob_sat.proofs.formula_file import UnreadableFormula, read_clauses
-    from mallob_sat.proofs.steps import MalformedStep, open_decompressed, read_steps
+    from mallob_sat.proofs.formula_file import read_clauses
+    from mallob_sat.proofs.input_file import Unreadable, open_input
+    from mallob_sat.proofs.steps import MalformedStep, read_steps
 
     gc.disable()  # there are no cycles, and looking for them among millions of clauses takes its time
     began_s = time.monotonic()
     try:
         checker = Checker(read_clauses(options.formula))
-        with open_decompressed(options.proof) as file:
+        with open_input(options.proof) as file:
             checker.check(read_steps(file))
-    except UnreadableFormula as error:
+    except Unreadable as error:
         raise CommandError(str(error)) from None
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise CommandError(f"{options.proof}: {getattr(error, 'strerror', None) or error}") from None
     except (Refuted, MalformedStep) as error:
         print(f"NOT VERIFIED: {options.proof}, {error}")
         return 1

@@ -6,11 +6,9 @@ import importlib
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-import msgspec
-
 from mallob_py.cli import CommandError
 from mallob_py.cli.options import ExperimentOptions
-from mallob_py.simulation.setting import Setting, SettingError, read_setting
+from mallob_py.simulation.setting import SettingError, chosen_setting
 
 #: those that play whole systems; the others have sizes of their own
 _PLAYED = ("uniform", "priorities", "realistic")
@@ -25,12 +23,11 @@ def run(options: ExperimentOptions) -> int:
             _refuse_sizes(options)
             module.run(Path(options.output))
             return 0
-        setting = Setting() if options.setting is None else read_setting(Path(options.setting))
-        if options.stream is not None:
-            jobs = msgspec.structs.replace(setting.jobs, stream=options.stream)
-            setting = msgspec.structs.replace(setting, jobs=jobs)
-        setting = msgspec.structs.replace(
-            setting, pes=options.pes or module.PES, seconds=options.seconds or module.SECONDS
+        setting = chosen_setting(
+            options.setting,
+            options.stream,
+            pes=options.pes or module.PES,
+            seconds=options.seconds or module.SECONDS,
         )
         module.run(setting, Path(options.output), options.jobs)
     except SettingError as error:

@@ -119,12 +119,14 @@ def make_parser(command: str, summary: str, options_class: type[CommandOptions])
         argument_default=argparse.SUPPRESS,
         formatter_class=_Help,
     )
-    groups: dict[str, argparse._ArgumentGroup] = {}
-    for attribute, (spec, default) in table(options_class).items():
-        group = groups.get(spec.group)
-        if group is None:
-            group = groups[spec.group] = parser.add_argument_group(spec.group)
-        _add(group, attribute, spec, default)
+    rows = table(options_class)
+    groups = {
+        name: parser.add_argument_group(name)
+        for name in dict.fromkeys(spec.group for spec, _ in rows.values())
+    }
+    # What has no flag comes first in its group.
+    for attribute, (spec, default) in sorted(rows.items(), key=lambda row: bool(row[1][0].flags)):
+        _add(groups[spec.group], attribute, spec, default)
     return parser
 
 

@@ -59,6 +59,11 @@ def _one_of(*names: str) -> Callable[[str], str]:
     return parse
 
 
+def _choice(flag: str, names: Sequence[str], default: str, *, group: str, help: str) -> Any:
+    """Declare an option that takes one of these names."""
+    return option(flag, _one_of(*names), default, metavar="|".join(names), group=group, help=help)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class _Config(CommandOptions):
     config: str | None = option(
@@ -119,27 +124,24 @@ class _World(_Config):
         group=_LIMITS,
         help="end after this time, such as 90s, 5m or 2h (default: no limit)",
     )
-    reuse: str = option(
+    reuse: str = _choice(
         "--reuse",
-        _one_of(*REUSE_STRATEGIES),
+        REUSE_STRATEGIES,
         "full",
-        metavar="|".join(REUSE_STRATEGIES),
         group=_SCHEDULING,
         help="how hard to look for suspended workers when a job grows again (default full)",
     )
-    balancing: str = option(
+    balancing: str = _choice(
         "--balancing",
-        _one_of(*BALANCINGS),
+        BALANCINGS,
         "local",
-        metavar="|".join(BALANCINGS),
         group=_SCHEDULING,
         help="who computes the volumes: each rank all of them, or all ranks together (default local)",
     )
-    matching: str = option(
+    matching: str = _choice(
         "--matching",
-        _one_of(*MATCHINGS),
+        MATCHINGS,
         "prefix-sum",
-        metavar="|".join(MATCHINGS),
         group=_SCHEDULING,
         help="how requests for workers find idle ranks (default prefix-sum)",
     )
@@ -215,11 +217,10 @@ class SolveOptions(_World):
         help="write a proof of the answer UNSATISFIABLE to FILE, for one formula (see `mallob-py "
         "check-proof`). Only CaDiCaL is used then. Several hosts must share FILE's folder",
     )
-    proof_format: str = option(
+    proof_format: str = _choice(
         "--proof-format",
-        _one_of(*PROOF_FORMATS),
+        PROOF_FORMATS,
         "lrat",
-        metavar="|".join(PROOF_FORMATS),
         group=_OUTPUT,
         help="form of the proof, both as text: with hints, or without (default lrat)",
     )
@@ -399,17 +400,10 @@ class CheckProofOptions(_Config):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SimulateOptions(_Config):
-    """Options of `mallob-py simulate`. None: what the setting says."""
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class _Played(_Config):
+    """What the commands that play in virtual time have in common."""
 
-    setting: str | None = positional(
-        "SETTING",
-        values.path,
-        group=_INPUT,
-        default=None,
-        help="TOML file with system, network, faults, jobs and protocol (default: P 5.3 on 1536 PEs)",
-    )
     pes: int | None = option(
         "--pes", values.simulated_pes, None, metavar="M", group=_INPUT, help="number of PEs"
     )
@@ -420,6 +414,19 @@ class SimulateOptions(_Config):
         metavar="T",
         group=_INPUT,
         help="virtual time to play, such as 600, 10m or 1h",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SimulateOptions(_Played):
+    """Options of `mallob-py simulate`. None: what the setting says."""
+
+    setting: str | None = positional(
+        "SETTING",
+        values.path,
+        group=_INPUT,
+        default=None,
+        help="TOML file with system, network, faults, jobs and protocol (default: P 5.3 on 1536 PEs)",
     )
     seed: int | None = option(
         "--seed", values.count, None, metavar="S", group=_INPUT, help="seed of all random choices"
@@ -444,7 +451,7 @@ class SimulateOptions(_Config):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ExperimentOptions(_Config):
+class ExperimentOptions(_Played):
     """Options of `mallob-py experiment`. None: the experiment's own."""
 
     name: str = positional(
@@ -460,17 +467,6 @@ class ExperimentOptions(_Config):
         metavar="FILE",
         group=_INPUT,
         help="TOML file as for `mallob-py simulate`; its pes and seconds are not used",
-    )
-    seconds: float | None = option(
-        "--seconds",
-        values.duration_s,
-        None,
-        metavar="T",
-        group=_INPUT,
-        help="virtual time of each run, such as 600, 10m or 1h",
-    )
-    pes: int | None = option(
-        "--pes", values.simulated_pes, None, metavar="M", group=_INPUT, help="number of PEs"
     )
     stream: str | None = option(
         "--stream",

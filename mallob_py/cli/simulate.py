@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from mallob_py.cli import CommandError
 from mallob_py.cli.options import SimulateOptions
 from mallob_py.simulation.run import Progress, Simulation, open_log
-from mallob_py.simulation.setting import Setting, SettingError, read_setting
+from mallob_py.simulation.setting import SettingError, chosen_setting
 from mallob_py.simulation.summary import describe, summarise
 from mallob_py.simulation.workload import job_stream
 
@@ -22,7 +21,9 @@ _BAR_WIDTH = 30
 
 def run(options: SimulateOptions) -> int:
     try:
-        setting = setting_of(options)
+        setting = chosen_setting(
+            options.setting, options.stream, pes=options.pes, seconds=options.seconds, seed=options.seed
+        )
         jobs = job_stream(setting.jobs, setting.pes, setting.seconds, setting.seed)
     except SettingError as error:
         raise CommandError(str(error)) from None
@@ -35,19 +36,6 @@ def run(options: SimulateOptions) -> int:
     summary = summarise(simulation)
     print(msgspec.json.encode(summary).decode() if options.json else describe(summary))
     return 0
-
-
-def setting_of(options: SimulateOptions) -> Setting:
-    """The file's setting with what the command line replaces. Raises SettingError."""
-    setting = Setting() if options.setting is None else read_setting(Path(options.setting))
-    given: dict[str, Any] = {"pes": options.pes, "seconds": options.seconds, "seed": options.seed}
-    setting = msgspec.structs.replace(
-        setting, **{name: value for name, value in given.items() if value is not None}
-    )
-    if options.stream is not None:
-        jobs = msgspec.structs.replace(setting.jobs, stream=options.stream)
-        setting = msgspec.structs.replace(setting, jobs=jobs)
-    return setting
 
 
 def _silent(_seconds: float, _messages: int) -> None:

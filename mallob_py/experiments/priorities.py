@@ -9,7 +9,7 @@ workers): work with a logarithmic normal distribution, and a speed of volume ** 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from mallob_py.simulation.setting import Setting, SettingError
 from mallob_py.simulation.workload import JobSpec
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PES = 384
@@ -144,34 +145,18 @@ def _draw(figure: Figure, rows: list[PriorityRow]) -> None:
     volumes = figure.subplots()
     responses = volumes.twinx()
     priorities = [row.priority for row in rows]
-    volumes.loglog(
-        [row.priority for row in rows if row.mean_volume is not None],
-        [row.mean_volume for row in rows if row.mean_volume is not None],
-        "^",
-        color="tab:blue",
-        label="mean volume",
-    )
-    volumes.loglog(
-        priorities,
-        [paper.PRIORITIES[priority][0] for priority in priorities],
-        "+",
-        color="navy",
-        label="mean volume, paper",
-    )
-    responses.plot(
-        [row.priority for row in rows if row.mean_response_s is not None],
-        [row.mean_response_s for row in rows if row.mean_response_s is not None],
-        "s",
-        color="tab:orange",
-        label="mean response (model of the work)",
-    )
-    responses.plot(
-        priorities,
-        [paper.PRIORITIES[priority][1] for priority in priorities],
-        "x",
-        color="sienna",
-        label="mean response, paper",
-    )
+    volumes.set_xscale("log")
+    volumes.set_yscale("log")
+
+    def points(axes: Axes, values: Sequence[float | None], marker: str, color: str, label: str) -> None:
+        known = {p: value for p, value in zip(priorities, values, strict=True) if value is not None}
+        axes.plot(list(known), list(known.values()), marker, color=color, label=label)
+
+    points(volumes, [row.mean_volume for row in rows], "^", "tab:blue", "mean volume")
+    points(volumes, [paper.PRIORITIES[p][0] for p in priorities], "+", "navy", "mean volume, paper")
+    modelled = [row.mean_response_s for row in rows]
+    points(responses, modelled, "s", "tab:orange", "mean response (model of the work)")
+    points(responses, [paper.PRIORITIES[p][1] for p in priorities], "x", "sienna", "mean response, paper")
     volumes.set_xlabel("priority")
     volumes.set_ylabel("mean volume [workers]")
     responses.set_ylabel("mean response time [s]")

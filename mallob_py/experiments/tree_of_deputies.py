@@ -11,7 +11,7 @@ import time
 import msgspec
 
 from mallob_py.protocol.messages import Ask, JobEvent, Settled, Tell, decode, encode
-from mallob_py.protocol.rank_tree import place_of
+from mallob_py.protocol.rank_tree import place_of, root_of
 from mallob_py.protocol.volume_search import (
     AnyAnswer,
     AnyQuestion,
@@ -52,13 +52,8 @@ class TreeOfDeputies:
         self.costs = Costs()
         self._deputies = [Deputy() for _ in range(size)]
         self._hint = Hint()
-        self._children: list[tuple[int, ...]] = []
-        for rank in range(size):
-            place = place_of(rank, size)
-            self._children.append(tuple(child for child in (place.left, place.right) if child is not None))
-            if place.parent is None:
-                root = rank
-        self._levels = [[root]]
+        self._children = [place_of(rank, size).children for rank in range(size)]
+        self._levels = [[root_of(size)]]
         while below := [child for rank in self._levels[-1] for child in self._children[rank]]:
             self._levels.append(below)
 

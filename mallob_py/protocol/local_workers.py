@@ -87,13 +87,9 @@ class LocalWorkers:
             self._holds = {job: until for job, until in self._holds.items() if until > now}
             self.update_token()
 
-    @property
-    def is_holding(self) -> bool:
-        """Whether this PE keeps itself free for a suspended worker."""
-        return bool(self._holds)
-
     def next_deadline(self) -> float:
-        return min(self._holds.values(), default=math.inf)
+        """Until when this PE keeps itself free for a suspended worker."""
+        return min(self._holds.values()) if self._holds else math.inf
 
     def receive_release(self, job: int) -> None:
         if self._holds.pop(job, None) is not None:

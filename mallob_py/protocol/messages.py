@@ -433,9 +433,6 @@ AnyMessage: TypeAlias = (
     | ResultFound
     | MemoryUsed
     | WorkerFailed
-    | Ask
-    | Tell
-    | Settled
 )
 
 encode = msgspec.msgpack.Encoder().encode

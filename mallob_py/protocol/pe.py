@@ -129,9 +129,9 @@ class PE:
 
     def next_deadline(self) -> float:
         """When `tick` is wanted next; `math.inf` if only a message can bring news."""
-        deadline_s = min(self.balancer.next_deadline(), self.matcher.next_deadline())
-        if self.workers.is_holding:
-            deadline_s = min(deadline_s, self.workers.next_deadline())
+        deadline_s = min(
+            self.balancer.next_deadline(), self.matcher.next_deadline(), self.workers.next_deadline()
+        )
         if self.client.jobs:
             deadline_s = min(deadline_s, self.client.next_deadline())
         return deadline_s

@@ -24,16 +24,16 @@ import msgspec
 from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import Adopt, AnyMatcherMessage, Request, Walk, WalkEnded
 from mallob_py.protocol.outbox import Outbox
+from mallob_py.protocol.splitmix import STEP, WORD, splitmix64
 
 #: hops without limit, as a number of hops
 NO_LIMIT = -1
 #: walks without limit come home after as many hops as there are PEs, but not after fewer than these
 _HOPS_AWAY_MIN = 32
-_MASK = 2**64 - 1
 
 
 class _Ranks:
-    """Pseudo-random ranks other than the own one (splitmix64: small, and good enough for hops)."""
+    """Pseudo-random ranks other than the own one."""
 
     __slots__ = ("_rank", "_size", "_state")
 
@@ -43,11 +43,8 @@ class _Ranks:
         self._state = rank
 
     def draw(self) -> int:
-        self._state = (self._state + 0x9E3779B97F4A7C15) & _MASK
-        mixed = self._state
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-        other = (mixed ^ (mixed >> 31)) % (self._size - 1)
+        other = splitmix64(self._state) % (self._size - 1)
+        self._state = (self._state + STEP) & WORD
         return other if other < self._rank else other + 1
 
 

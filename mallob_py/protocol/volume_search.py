@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple, Protocol
 
@@ -36,26 +36,18 @@ from mallob_py.protocol.key_selection import (
     PlacesQuestion,
     UnitsQuestion,
 )
+from mallob_py.protocol.splitmix import WORD, splitmix64
 
 AnyQuestion = AlphaQuestion | UnitsQuestion | PlacesQuestion | KeysQuestion
 AnyAnswer = AlphaAnswer | KeyAnswer
 
-_WORD = (1 << 64) - 1
 #: a product of two rounded factors is off by less than this, relatively
 _DOUBT = 2.0**-50
 
 
-def job_hash(job: int) -> int:
-    """splitmix64, as in `volumes.py`: it settles ties and spreads the jobs over the PEs."""
-    x = (job + 0x9E3779B97F4A7C15) & _WORD
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _WORD
-    return x ^ (x >> 31)
-
-
 def deputy_of(job: int, size: int) -> int:
     """The rank that answers for this job."""
-    return job_hash(job) % size
+    return splitmix64(job) % size
 
 
 class JobFacts(Protocol):
@@ -123,12 +115,12 @@ class Share:
 
 def unit_key(priority: float, demand: int, job: int) -> Key:
     """The order of P 3.1 among jobs that may have a unit left over."""
-    return (0.0, priority, demand, job_hash(job) ^ _WORD)
+    return (0.0, priority, demand, splitmix64(job) ^ WORD)
 
 
 def place_key(standing: float, priority: float, demand: int, job: int) -> Key:
     """The order among jobs of which some must wait."""
-    return (standing, priority, demand, job_hash(job) ^ _WORD)
+    return (standing, priority, demand, splitmix64(job) ^ WORD)
 
 
 class Volumes:
@@ -363,15 +355,3 @@ class VolumeSearch:
     ) -> Outcome:
         cap = max(1, self._pes - self._jobs + 1)
         return Outcome(self._jobs, total, cap, numerator, denominator, units_from, places_from)
-
-
-def solve(search: VolumeSearch, deputies: Iterable[Deputy]) -> Outcome:
-    """The whole computation in one place, without a tree: for tests and measurements."""
-    deputies = list(deputies)
-    while search.question is not None:
-        first, *others = [deputy.answer(search.question) for deputy in deputies]
-        for other in others:
-            first = merged(first, other)
-        search.take(first)
-    assert search.outcome is not None
-    return search.outcome

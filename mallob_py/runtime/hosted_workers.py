@@ -40,10 +40,10 @@ WorkerEffect: TypeAlias = (
 class _Place:
     """What a worker's process was last told of its place in the tree."""
 
-    __slots__ = ("children", "index", "is_suspended", "job", "told_bytes", "volume")
+    __slots__ = ("children", "index", "is_suspended", "key", "told_bytes", "volume")
 
-    def __init__(self, job: int, index: int, volume: int) -> None:
-        self.job = job
+    def __init__(self, key: Key, index: int, volume: int) -> None:
+        self.key = key
         self.index = index
         self.volume = volume
         self.children: tuple[int, ...] = ()
@@ -83,47 +83,47 @@ class HostedWorkers:
         places, pool = self._places, self._pool
         match effect:
             case StartWorker(_, job, index, volume, blob):
-                places[number] = _Place(job, index, volume)
+                place = places[number] = _Place((job, number), index, volume)
                 description = self._describe(blob)
-                pool.start((job, number), index, volume, (), description, blob.chain, blob.revision)
+                pool.start(place.key, index, volume, (), description, blob.chain, blob.revision)
             case UpdateWorker(_, volume, children):
                 place = places[number]
                 place.volume, place.children = volume, children
                 self._outdated.add(number)
                 self.update_at_s = min(self.update_at_s, self._now() + _UPDATE_DELAY_S)
             case SuspendWorker():
-                places[number].is_suspended = True
-                pool.suspend((places[number].job, number))
+                place = places[number]
+                place.is_suspended = True
+                pool.suspend(place.key)
             case ResumeWorker(_, index, volume):
                 place = places[number]
                 place.index, place.volume, place.children = index, volume, ()
                 place.is_suspended = False
-                pool.resume((place.job, number), index, volume, ())
+                pool.resume(place.key, index, volume, ())
             case TerminateWorker():
-                pool.terminate((places.pop(number).job, number))
+                pool.terminate(places.pop(number).key)
             case DeliverMessage(_, source_index, data, returned):
                 self.tell_places()
-                pool.deliver((places[number].job, number), AppMessage(source_index, data, returned))
+                pool.deliver(places[number].key, AppMessage(source_index, data, returned))
 
     def tell_places(self) -> None:
         """Tell processes their places where these have changed."""
         self.update_at_s = math.inf
         for number in self._outdated:
             if (place := self._places.get(number)) is not None:
-                self._pool.update((place.job, number), place.index, place.volume, place.children)
+                self._pool.update(place.key, place.index, place.volume, place.children)
         self._outdated.clear()
 
     def grown_memory(self) -> list[tuple[int, int, int]]:
         """Workers that need noticeably more than was told before: PE of the rank, worker, bytes."""
         grown = []
-        for number, place in self._places.items():
-            key = (place.job, number)
-            if place.is_suspended or (pid := self._pool.pid_of(key)) is None:
+        for place in self._places.values():
+            if place.is_suspended or (pid := self._pool.pid_of(place.key)) is None:
                 continue
             peak_bytes = peak_bytes_of(pid)
             if peak_bytes > _NOTICEABLE * place.told_bytes:
                 place.told_bytes = peak_bytes
-                grown.append((*self.owner(key), peak_bytes))
+                grown.append((*self.owner(place.key), peak_bytes))
         return grown
 
     def forget(self, key: Key) -> None:

@@ -32,7 +32,7 @@ from mallob_py.protocol.balancing import local_rule
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import AnyEffect, FetchBlob, JobEnded, JobOver, Log, Send
-from mallob_py.protocol.messages import AnyMessage, Blob, encode
+from mallob_py.protocol.messages import AnyMessage, Blob, Message, encode
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.shared_rule import shared_rule
 from mallob_py.runtime import worker_events as events
@@ -40,15 +40,7 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.channel import Arrival, Channel
 from mallob_py.runtime.envelope import open_envelope, seal
 from mallob_py.runtime.hosted_workers import HostedWorkers
-from mallob_py.runtime.transfer import (
-    BlobFailed,
-    BlobHere,
-    BlobMissing,
-    BlobNeeded,
-    BlobWanted,
-    ChunkTaken,
-    Transfer,
-)
+from mallob_py.runtime.transfer import Transfer, TransferMessage
 from mallob_py.runtime.workers import WorkerPool
 
 if TYPE_CHECKING:
@@ -75,11 +67,8 @@ class ChainOver(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=71):
     origin: int
 
 
-AnyWireMessage: TypeAlias = (
-    AnyMessage | BlobNeeded | BlobHere | BlobWanted | BlobMissing | BlobFailed | ChunkTaken | Stop | ChainOver
-)
-_decode = msgspec.msgpack.Decoder(AnyWireMessage).decode
-_TRANSFER = (BlobNeeded, BlobHere, BlobWanted, BlobMissing, BlobFailed, ChunkTaken)
+AnyWireMessage: TypeAlias = AnyMessage | TransferMessage | Stop | ChainOver
+_decode: Callable[[bytes | memoryview], AnyWireMessage] = msgspec.msgpack.Decoder(AnyWireMessage).decode
 
 
 class Desk(Protocol):
@@ -165,8 +154,8 @@ class Rank:
         self._workers = HostedWorkers(pool, len(numbers), self._description, clock)
         self._transport = transport
         self._desk: Desk | None = None
-        #: messages between PEs of this rank: (source, destination, message)
-        self._between: deque[tuple[int, int, AnyMessage]] = deque()
+        #: messages to PEs of this rank, from each other too: (source, destination, message)
+        self._arrived: deque[tuple[int, int, AnyMessage]] = deque()
         #: by job: the PEs here that wait for its description
         self._fetching: dict[int, dict[int, PE]] = {}
         #: PEs with effects that are still to be executed
@@ -243,28 +232,25 @@ class Rank:
         transfers = 0
         for arrival in self._transport.receive():
             transfers += self._take_in(arrival)
+            self._settle()
             if transfers == _TRANSFERS_PER_TURN:
                 break
 
     def _take_in(self, arrival: Arrival) -> bool:
-        """Handle a message; whether it moved a part of a description, which takes its time."""
+        """Whether it was a part of a description, or news of one, which may take its time."""
         if arrival.channel is Channel.BULK:
             self.transfer.receive_chunk(arrival.source, arrival.data)
-            self._settle()
             return True
         source, dest, message = open_envelope(arrival.data, _decode)
-        if isinstance(message, _TRANSFER):
-            self.transfer.receive(arrival.source, message)
-            self._settle()
-            return True
-        if isinstance(message, Stop):
+        if isinstance(message, Message):
+            self._arrived.append((source, dest, message))
+        elif isinstance(message, Stop):
             self._stopping = True
         elif isinstance(message, ChainOver):
             self._spread_chain_over(message)
         else:
-            pe = self._pes[dest - self._first]
-            pe.receive(source, message, self.now())
-            self._settle(pe)
+            self.transfer.receive(arrival.source, message)
+            return True
         return False
 
     def _serve_desk(self, readable: set[int]) -> None:
@@ -307,7 +293,7 @@ class Rank:
         """From a PE here to a PE anywhere."""
         rank = self.placement.rank_of[dest]
         if rank == self.rank:
-            self._between.append((source, dest, message))
+            self._arrived.append((source, dest, message))
         else:
             self._transport.send(rank, seal(source, dest, encode(message)))
 
@@ -356,13 +342,13 @@ class Rank:
 
     def _settle(self, *pes: PE) -> None:
         """Execute what these PEs want done, then what follows from it at all PEs of this rank."""
-        unsettled, between = self._unsettled, self._between
+        unsettled, arrived = self._unsettled, self._arrived
         unsettled.extend(pes)
-        while unsettled or between:
+        while unsettled or arrived:
             if unsettled:
                 pe = unsettled.popleft()
             else:
-                source, dest, message = between.popleft()
+                source, dest, message = arrived.popleft()
                 pe = self._pes[dest - self._first]
                 pe.receive(source, message, self.now())
             self._execute_effects(pe)

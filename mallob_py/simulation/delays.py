@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-_MASK = 2**64 - 1
+from mallob_py.protocol.splitmix import splitmix64
 
 
 class Delays(Protocol):
@@ -163,11 +163,8 @@ class HashedDelays(InfinitelyFast):
 
 
 def mixed(*numbers: int) -> int:
-    """64 bits that look random and follow from these numbers in this order (splitmix64)."""
+    """64 bits that look random and follow from these numbers in this order."""
     state = 0
     for number in numbers:
-        state = (state + number + 0x9E3779B97F4A7C15) & _MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
-        state ^= state >> 31
+        state = splitmix64(state + number)
     return state

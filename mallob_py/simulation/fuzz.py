@@ -188,7 +188,11 @@ def replay_seed(seed: int, folder: Path, shrink_seconds: float) -> int:
 
 def replay_file(path: Path) -> int:
     """Play a plan from a file and tell what happens in it."""
-    plan = from_json(path.read_bytes())
+    try:
+        plan = from_json(path.read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        print(f"{path} holds no plan that could be replayed: {error}", file=sys.stderr)
+        return 2
     print(schedule_of(plan))
     failure = failure_of(plan)
     if failure is not None:

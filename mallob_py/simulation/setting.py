@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+from msgspec.structs import replace
 
 from mallob_py.protocol.config import Config
 
@@ -126,6 +127,14 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             if not left:
                 break
         return capacities
+
+
+def chosen_setting(file: str | None, stream: str | None, **chosen: float | None) -> Setting:
+    """What `file` says (None: the defaults), but for the stream and the fields that are chosen (not None)."""
+    setting = Setting() if file is None else read_setting(Path(file))
+    if stream is not None:
+        setting = replace(setting, jobs=replace(setting.jobs, stream=stream))
+    return replace(setting, **{name: value for name, value in chosen.items() if value is not None})
 
 
 def read_setting(path: Path) -> Setting:

@@ -247,7 +247,7 @@ TREES = (
     Mutation(
         "a PE that waits for a suspended worker's job waits for a bounded time",
         _WORKERS,
-        "return min(self._holds.values(), default=math.inf)",
+        "return min(self._holds.values()) if self._holds else math.inf",
         "return math.inf",
         "test_race_8_a_pe_whose_suspended_worker_nobody_asks_for_waits_for_a_bounded_time",
     ),

@@ -16,7 +16,8 @@ from proving import cadical_proof, dimacs, unsatisfiable_formula
 
 from mallob_sat.generate import pigeonhole
 from mallob_sat.proofs.checker import Checker, Refuted
-from mallob_sat.proofs.formula_file import UnreadableFormula, read_clauses
+from mallob_sat.proofs.formula_file import read_clauses
+from mallob_sat.proofs.input_file import Unreadable
 from mallob_sat.proofs.steps import MalformedStep, read_steps
 
 SQUARE = [[1, 2], [1, -2], [-1, 2], [-1, -2]]
@@ -342,14 +343,14 @@ def test_the_formula_is_read_as_it_stands(tmp_path: Path) -> None:
 def test_a_formula_in_doubt_is_not_read(content: str, tmp_path: Path) -> None:
     path = tmp_path / "f.cnf"
     path.write_text(content)
-    with pytest.raises(UnreadableFormula, match=r"f\.cnf"):
+    with pytest.raises(Unreadable, match=r"f\.cnf"):
         read_clauses(str(path))
 
 
 def test_a_cut_compressed_formula_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "f.cnf.gz"
     path.write_bytes(gzip.compress(dimacs(SQUARE).encode())[:-9])
-    with pytest.raises(UnreadableFormula):
+    with pytest.raises(Unreadable):
         read_clauses(str(path))
-    with pytest.raises(UnreadableFormula, match="No such file"):
+    with pytest.raises(Unreadable, match="No such file"):
         read_clauses(str(tmp_path / "none"))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from typing import Any
+
+import msgspec
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Send
@@ -12,9 +15,9 @@ from mallob_py.protocol.messages import Adopt, AnyMessage, Request, TokenReturne
 from mallob_py.protocol.outbox import Outbox
 
 
-def single_request(job: int, rank: int, asked_s: float = 0.0) -> Request:
-    """Rank `rank` wants worker 1 of that job."""
-    return Request(
+def request_of(job: int, rank: int, **fields: Any) -> Request:
+    """Rank `rank` wants worker 1 of that job, but for what `fields` say."""
+    request = Request(
         job=job,
         subtree=1,
         position=0,
@@ -23,14 +26,16 @@ def single_request(job: int, rank: int, asked_s: float = 0.0) -> Request:
         epoch=1,
         path=(rank,),
         hops=0,
-        asked_s=asked_s,
+        asked_s=0.0,
         blob=None,
     )
+    return msgspec.structs.replace(request, **fields)
 
 
 class MatcherNet:
     """`size` matchers and their network: order is kept between two ranks, else random.
 
+    What a rank tells itself is on its way like anything else, longer than in a PE.
     Jobs in `outdated` are not wanted in the present epoch; who is told so is in `sent_back`.
     """
 
@@ -58,8 +63,8 @@ class MatcherNet:
         for rank in ranks:
             self.matchers[rank].offer_token(True)
 
-    def ask(self, job: int, rank: int, asked_s: float = 0.0) -> None:
-        self.matchers[rank].ask(single_request(job, rank, asked_s))
+    def ask(self, job: int, rank: int, **fields: Any) -> None:
+        self.matchers[rank].ask(request_of(job, rank, **fields))
 
     def new_epoch(self) -> None:
         for matcher in self.matchers:
@@ -89,9 +94,8 @@ class MatcherNet:
     def _flush(self, now: float) -> None:
         for rank, (matcher, out) in enumerate(zip(self.matchers, self.outs, strict=True)):
             matcher.flush(now)
-            while out.to_self:
-                self._take(rank, rank, out.to_self.popleft())
-                matcher.flush(now)
+            self._channels.setdefault((rank, rank), deque()).extend(out.to_self)
+            out.to_self.clear()
             for effect in out.effects:
                 assert isinstance(effect, Send)
                 self._channels.setdefault((rank, effect.dest), deque()).append(effect.message)

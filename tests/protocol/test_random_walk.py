@@ -7,7 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matcher_net import MatcherNet, single_request
+from matcher_net import MatcherNet, request_of
 
 from mallob_py.protocol.config import Config, Matching
 from mallob_py.protocol.messages import Climb, MeetToken, Walk, WalkEnded
@@ -122,7 +122,7 @@ def test_a_pe_at_which_a_walk_has_ended_is_not_idle_for_the_matcher_behind(behin
     net = _walks(2, 5, behind=behind)
     net.idle(0, 1)
     leaf = net.matchers[0]
-    leaf.receive(1, Walk(3, single_request(1, 1)))
+    leaf.receive(1, Walk(3, request_of(1, 1)))
     assert leaf.token_granted
     assert leaf.supply() == (0, 0)
     leaf.offer_token(True)

@@ -5,6 +5,7 @@ Set MALLOB_PY_CASES to play more random cases than by default.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import random
@@ -20,17 +21,17 @@ from mallob_py.experiments.tree_of_deputies import TreeOfDeputies
 from mallob_py.protocol.alpha_search import AlphaAnswer, AlphaQuestion, pack, scaled, unpack
 from mallob_py.protocol.key_selection import KeySelection, KeysQuestion, answer, within
 from mallob_py.protocol.messages import JobEvent
+from mallob_py.protocol.splitmix import splitmix64
 from mallob_py.protocol.volume_search import (
     AnyAnswer,
     Deputy,
     Hint,
+    Outcome,
     Share,
     Volumes,
     VolumeSearch,
     deputy_of,
-    job_hash,
     merged,
-    solve,
 )
 from mallob_py.protocol.volumes import _splitmix64, fair_volumes
 
@@ -66,13 +67,21 @@ def _fair(jobs: list[JobEvent], m: int) -> list[int]:
     ).tolist()
 
 
+def _solve(search: VolumeSearch, deputies: list[Deputy]) -> Outcome:
+    """The whole computation in one place, without a tree."""
+    while search.question is not None:
+        search.take(functools.reduce(merged, [deputy.answer(search.question) for deputy in deputies]))
+    assert search.outcome is not None
+    return search.outcome
+
+
 def _assert_fair(jobs: list[JobEvent], m: int, deputies: int = 1, hint: Hint | None = None) -> int:
     """The search finds the fair volumes; returns its rounds."""
     staff = [Deputy() for _ in range(deputies)]
     for job in jobs:
         staff[deputy_of(job.job, deputies)].put(job)
     search = VolumeSearch(m, len(jobs), hint or Hint())
-    volumes = Volumes(solve(search, staff))
+    volumes = Volumes(_solve(search, staff))
     fair = _fair(jobs, m)
     assert [volumes.of(job) for job in jobs] == fair
     assert volumes.outcome.total_volume == sum(fair)
@@ -172,7 +181,7 @@ def test_what_is_left_from_the_last_epoch_saves_rounds_and_never_changes_the_out
                 new = jobs[job] = _job(job, priority(choose), choose.randint(1, m), choose.random())
                 deputy.put(new)
             hint.replace(old, new)
-        volumes = Volumes(solve(VolumeSearch(m, len(jobs), hint), [deputy]))
+        volumes = Volumes(_solve(VolumeSearch(m, len(jobs), hint), [deputy]))
         live = list(jobs.values())
         assert [volumes.of(job) for job in live] == _fair(live, m)
 
@@ -239,7 +248,7 @@ def test_answers_do_not_depend_on_who_merges_what_first(seed: int) -> None:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(-9, 9), st.integers(0, 3)), min_size=1, max_size=300), st.data())
 def test_the_selected_key_has_the_wanted_rank(values: list[tuple[float, int]], data: st.DataObject) -> None:
-    keys = [(0.0, priority, demand, job_hash(job)) for job, (priority, demand) in enumerate(values)]
+    keys = [(0.0, priority, demand, splitmix64(job)) for job, (priority, demand) in enumerate(values)]
     wanted = data.draw(st.integers(1, len(keys)))
     selection = KeySelection(wanted, data.draw(st.lists(st.sampled_from(keys), max_size=8)))
     left = keys
@@ -273,7 +282,7 @@ def test_floors_are_exact_next_to_whole_numbers(priority: float, whole: int, off
 
 def test_jobs_are_hashed_as_in_the_local_rule() -> None:
     ids = [0, 1, 2, 77, 2**62, 2**64 - 1]
-    assert [job_hash(job) for job in ids] == _splitmix64(np.array(ids, dtype=np.uint64)).tolist()
+    assert [splitmix64(job) for job in ids] == _splitmix64(np.array(ids, dtype=np.uint64)).tolist()
 
 
 def test_a_question_is_only_about_jobs_still_in_doubt() -> None:

@@ -134,7 +134,7 @@ def test_race_7_a_pe_that_has_denied_a_query_does_not_wait_for_another_one(seed:
     assert [source for source, _, _ in denials] == [rank]
     late_token.release()
     play(cluster)
-    assert not cluster.pes[rank].workers.is_holding
+    assert cluster.pes[rank].workers.is_free()
     rest(cluster)
 
 
@@ -242,10 +242,10 @@ def test_race_8_a_pe_whose_suspended_worker_nobody_asks_for_waits_for_a_bounded_
     late = hold_kind(cluster, Query, dest=rank)
     demand(cluster, 1, 4)
     cluster.run(until_s=cluster.now + 0.5 * cluster.config.reuse_patience_s)
-    needs(cluster.pes[rank].workers.is_holding)
+    needs(is_idle(cluster, rank) and not cluster.pes[rank].workers.is_free())
     play(cluster)
     needs(only(late, Query))
-    assert not cluster.pes[rank].workers.is_holding
+    assert cluster.pes[rank].workers.is_free()
     late.release()
     rest(cluster)
 

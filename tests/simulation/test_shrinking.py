@@ -105,6 +105,19 @@ def test_a_shrunk_plan_from_its_file_fails_in_the_same_way_and_not_with_the_rule
     assert fuzz.replay_file(path) == 0
 
 
+@pytest.mark.parametrize("content", ["", "{}", '{"seed": "x"}'])
+def test_a_file_without_a_plan_is_refused_in_one_line(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    assert fuzz.replay_file(path) == 2
+    path.write_text(content)
+    assert fuzz.replay_file(path) == 2
+    missing, bad = capsys.readouterr().err.splitlines()
+    assert "No such file" in missing
+    assert bad.startswith(f"{path} holds no plan")
+
+
 def test_a_schedule_tells_all_deeds_and_the_end(found: list[fuzz.Found]) -> None:
     plan, failure = found[0].plan, found[0].failure
     told = schedule_of(plan)

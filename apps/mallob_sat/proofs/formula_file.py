@@ -5,32 +5,24 @@ that it misreads would be refuted, the refutation checked, and nobody would noti
 shares no code with it and does the obvious: words, one after the other.
 
 Guarantees: clause k of the file is at position k - 1; a file that does not hold exactly the
-clauses that its header declares raises UnreadableFormula.
+clauses that its header declares raises Unreadable.
 """
 
 from __future__ import annotations
 
-import lzma
-import zlib
-
-from mallob_sat.proofs.steps import open_decompressed
+from mallob_sat.proofs.input_file import Unreadable, open_input
 
 Clause = tuple[int, ...]
 
 
-class UnreadableFormula(Exception):
-    """The formula cannot be read; one line that names the file."""
-
-
 def read_clauses(path: str) -> list[Clause]:
-    """All clauses in file order."""
+    """All clauses in file order. Raises Unreadable."""
+    with open_input(path) as file:
+        text = file.read()
     try:
-        with open_decompressed(path) as file:
-            return _clauses(file.read())
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise UnreadableFormula(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        return _clauses(text)
     except ValueError as error:
-        raise UnreadableFormula(f"{path}: {error}") from None
+        raise Unreadable(f"{path}: {error}") from None
 
 
 def _clauses(text: bytes) -> list[Clause]:

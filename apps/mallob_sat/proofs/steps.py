@@ -1,4 +1,4 @@
-"""LRAT proofs as a stream of steps: text or binary, plain or compressed, told apart by content.
+"""LRAT proofs as a stream of steps: text or binary, told apart by content.
 
 Text, one step a line:   ID LITERALS 0 HINTS 0      adds a clause; hints name clauses, see `checker`
                          ID d IDS 0                 deletes clauses (the first ID says nothing)
@@ -11,11 +11,8 @@ else raises MalformedStep with its place. The file is never held in memory.
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, NamedTuple
 
 #: so much of a file must hold the end of its first step, by which binary files are known
 _CHUNK_BYTES = 1 << 20
@@ -33,19 +30,6 @@ class Step(NamedTuple):
 
 class MalformedStep(Exception):
     """Something in a proof that is not a step of LRAT."""
-
-
-def open_decompressed(path: str) -> BinaryIO:
-    """The file's content as a stream. Reading it raises OSError, EOFError, zlib or lzma errors."""
-    file = open(path, "rb")  # noqa: SIM115 (the caller closes it)
-    magic = file.peek(6)[:6]
-    if magic.startswith(b"\x1f\x8b"):
-        return cast(BinaryIO, gzip.open(file))
-    if magic.startswith(b"BZh"):
-        return cast(BinaryIO, bz2.open(file))
-    if magic.startswith((b"\xfd7zXZ\x00", b"\x5d\x00\x00")):
-        return cast(BinaryIO, lzma.open(file))
-    return file
 
 
 def read_steps(file: BinaryIO) -> Iterator[Step]:

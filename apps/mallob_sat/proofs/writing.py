@@ -78,7 +78,7 @@ class ProofOfSolver:
         """Give all clauses to the solver. Raises RuntimeError if it does not number them as expected."""
         if self._format is ProofFormat.DRAT:
             self._solver.add_formula(formula)
-            self._send(self._lines())
+            self._scribe.write(self._lines())
         else:
             self._add_numbered(formula)
         os.dup2(self._scribe.fileno(), self._file.fileno())
@@ -95,7 +95,7 @@ class ProofOfSolver:
             raise RuntimeError("CaDiCaL derived a clause before it had a unit clause: no proof is possible")
         for _, clause in late:
             self._solver.add_clause(clause)
-        self._send(number_late_clauses(self._lines(), late, formula.n_clauses + 1))
+        self._scribe.write(number_late_clauses(self._lines(), late, formula.n_clauses + 1))
 
     def _add_in_order(self, formula: Formula) -> list[NumberedClause]:
         """All clauses but those that are held back; these as they shall follow."""
@@ -123,9 +123,6 @@ class ProofOfSolver:
         # Opened anew, since a copy of the descriptor would share CaDiCaL's position.
         with open(f"/proc/self/fd/{self._file.fileno()}", encoding="ascii") as file:
             yield from file
-
-    def _send(self, lines: Iterable[str]) -> None:
-        self._scribe.write(lines)
 
 
 def number_late_clauses(lines: Iterable[str], late: list[NumberedClause], next_id: int) -> Iterator[str]:

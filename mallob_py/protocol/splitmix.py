@@ -1,0 +1,18 @@
+"""SplitMix64: from 64 bits to 64 bits that look random. Small, and good enough for hashes and hops.
+
+A bijection, so different numbers stay different. `volumes.py` has it once more, for whole arrays.
+"""
+
+from __future__ import annotations
+
+WORD = 2**64 - 1
+#: from one state of a stream of random numbers to the next
+STEP = 0x9E3779B97F4A7C15
+
+
+def splitmix64(number: int) -> int:
+    """The random number that follows the state `number`, or the hash of `number`."""
+    x = (number + STEP) & WORD
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & WORD
+    return x ^ (x >> 31)

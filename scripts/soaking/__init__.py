@@ -1,0 +1,1 @@
+"""The parts of `scripts/soak.py`: a service under watch, a random mix of jobs, rounds of them."""

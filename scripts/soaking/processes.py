@@ -1,0 +1,77 @@
+"""The processes of a service under watch, as /proc shows them; and what it means that something is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = "MALLOB_PY_SOAK_MARK"
+
+
+class Wrong(Exception):
+    """Something that must not be; `identity` of the job if it concerns one."""
+
+    def __init__(self, text: str, identity: str | None = None) -> None:
+        super().__init__(text)
+        self.identity = identity
+
+
+def marked_processes(mark: str) -> list[int]:
+    """The living processes that inherited the mark."""
+    needle = f"{MARK}={mark}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
+            if state not in "ZX" and needle in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
+def command_line(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return ""
+
+
+def parent_of(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return 0
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A service's processes by their part. Solver processes of a worker count as workers."""
+
+    ranks: list[int]
+    fork_servers: list[int]
+    workers: list[int]
+
+    @classmethod
+    def of(cls, mark: str) -> Family:
+        pids = marked_processes(mark)
+        forked = [pid for pid in pids if "runtime.fork_server" in command_line(pid)]
+        servers = [pid for pid in forked if parent_of(pid) not in forked]
+        workers = [pid for pid in forked if pid not in servers]
+        return cls(sorted({parent_of(pid) for pid in servers} & set(pids)), servers, workers)
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise Wrong(f"not in {timeout_s:g} s: {what}")
+        time.sleep(0.02)

@@ -1,0 +1,137 @@
+"""A service with all its processes and files: started, killed, stopped, and its story told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mallob_py.runtime.transfer import shared_folder
+from soaking.processes import MARK, Wrong, command_line, marked_processes, parent_of, wait_until
+
+READY_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 30.0
+
+
+class Service:
+    """`mallob-py serve` in a folder of its own; all its processes inherit a mark."""
+
+    def __init__(self, folder: Path, ranks: int, clients: int, options: Sequence[str]) -> None:
+        self.folder = folder
+        self.mark = uuid.uuid4().hex
+        #: what we have killed, in order
+        self.kills: list[str] = []
+        #: by rank's process: not before then is its fork server killed again
+        self.spared_until_s: dict[int, float] = {}
+        self.api_dir, self.log_dir = folder / "api", folder / "logs"
+        self.output_path = folder / "output"
+        (folder / "tmp").mkdir()
+        command = [sys.executable, "-m", "mallob_py.cli.main", "serve", "-n", str(ranks)]
+        command += ["--clients", str(clients), "--api-dir", str(self.api_dir)]
+        command += ["--log-dir", str(self.log_dir), *options]
+        programs = Path(__file__).parents[2] / "tests/ranks/programs"
+        environment = {
+            MARK: self.mark,
+            "TMPDIR": str(folder / "tmp"),
+            "MALLOB_PY_RANKS_PER_HOST": "2",
+            "MALLOB_PY_APPS": "FAIL=rank_apps:Fail",
+            "PYTHONPATH": os.pathsep.join([str(programs), os.environ.get("PYTHONPATH", "")]),
+        }
+        with open(self.output_path, "w") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | environment,
+                start_new_session=True,
+            )
+        wait_until(self._is_ready, "the service accepts jobs", READY_DEADLINE_S)
+        self.pids = set(marked_processes(self.mark))
+
+    @property
+    def output(self) -> str:
+        return self.output_path.read_text()
+
+    def _is_ready(self) -> bool:
+        self.check_alive()
+        return "accepting jobs" in self.output
+
+    def check_alive(self) -> None:
+        if (code := self.process.poll()) is not None:
+            raise Wrong(f"the service ended with code {code}")
+
+    def box(self, client: int) -> Path:
+        return self.api_dir / f"jobs.{client}"
+
+    def drop(self, client: int, file_name: str, content: str) -> None:
+        hidden = self.box(client) / "in" / f"~{file_name}"
+        hidden.write_text(content)
+        hidden.rename(hidden.with_name(file_name))
+
+    def stop(self) -> None:
+        self.pids |= set(marked_processes(self.mark))
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(STOP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise Wrong("the service does not end") from None
+        if code != 0:
+            raise Wrong(f"the service ended with code {code}")
+        wait_until(lambda: not marked_processes(self.mark), "no process is left", STOP_DEADLINE_S)
+        if left := self.descriptions():
+            raise Wrong(f"left in shared memory: {left}")
+        if "Traceback" in self.output:
+            raise Wrong("a traceback in the output")
+
+    def descriptions(self) -> list[str]:
+        """Our files in shared memory. Their names start with the process that founded the session."""
+        names = [path.name for path in shared_folder().glob("mallob-py.*")]
+        return [name for name in names if int(name.split(".")[1].split("-")[0]) in self.pids]
+
+    def kill(self) -> None:
+        while pids := marked_processes(self.mark):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+        self.process.wait()
+
+    def tell(self, identity: str | None) -> None:
+        """The story of what went wrong."""
+        print(f"--- output\n{self.output[-8000:]}")
+        lines: list[dict[str, Any]] = []
+        for path in self.log_dir.glob("*.jsonl"):
+            for text in path.read_text().splitlines():
+                with contextlib.suppress(json.JSONDecodeError):
+                    lines.append(json.loads(text))
+        lines.sort(key=lambda line: float(line["t"]))
+        jobs = {line["job"] for line in lines if f"{line.get('user')}.{line.get('name')}" == identity}
+        print("--- last kills", *self.kills[-60:], sep="\n")
+        print(f"--- events of {identity} {jobs}")
+        for line in lines:
+            if line.get("job") in jobs or (identity and identity.split(".", 1)[1] in str(line.get("file"))):
+                print(json.dumps(line))
+        for path in sorted(self.api_dir.rglob("*")):
+            if path.is_file() and path.parent.name in ("in", "journal", "api"):
+                print(f"--- {path}\n{path.read_text(errors='replace')[:3000]}")
+        for pid in marked_processes(self.mark):
+            print(f"--- process {pid}: parent {parent_of(pid)}: {command_line(pid)}")
+            print(_stack_of(pid), flush=True)
+
+
+def _stack_of(pid: int) -> str:
+    spy = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
+    if spy is None:
+        return ""
+    dump = subprocess.run([spy, "dump", "--pid", str(pid)], capture_output=True, text=True, check=False)
+    return dump.stdout + dump.stderr
