@@ -58,7 +58,7 @@ class SatApplication(Application):
 def _portfolio(configuration: Mapping[str, Any]) -> Portfolio:
     portfolio = Portfolio.from_configuration(configuration)
     proof = ProofRequest.from_configuration(configuration)
-    return portfolio.restricted_to(proof.engines) if proof else portfolio
+    return proof.portfolio(portfolio) if proof else portfolio
 
 
 def _prove(context: WorkerContext, formula: Formula, portfolio: Portfolio, proof: ProofRequest) -> Result:

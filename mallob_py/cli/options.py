@@ -86,6 +86,15 @@ class _World(_Config):
         group=_WORLD,
         help="solver processes per worker, for ranks that own several cores (default 1)",
     )
+    portfolio: str | None = option(
+        "--portfolio",
+        values.portfolio,
+        None,
+        metavar="LASSO",
+        group=_WORLD,
+        help="solvers of SAT jobs that name none, one letter each: those before the parentheses once, "
+        "then those within in turn, such as 'k(cg)*' (letters: docs/sat-jobs.md)",
+    )
     pes: int | None = option(
         "--pes",
         values.capacity,
@@ -226,6 +235,8 @@ class SolveOptions(_World):
 
     def validate(self) -> None:
         super().validate()
+        if self.portfolio is not None and {"portfolio", "solvers"} & (self.configuration or {}).keys():
+            raise OptionError("--portfolio and --configuration both name solvers")
         for target in (self.output, self.proof):
             if target is not None and any(_same_file(target, file) for file in self.files):
                 raise OptionError(f"{target} is an input and would be overwritten")

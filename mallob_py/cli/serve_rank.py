@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mallob_py.cli.options import ServeOptions
-from mallob_py.cli.rank_settings import event_log_of, settings_of
+from mallob_py.cli.rank_settings import event_log_of, settings_of, with_portfolio
 from mallob_py.runtime import boot
 from mallob_py.runtime.rank import Desk, Rank
 from mallob_py.service.directory import JobDirectory, orphaned_folders
@@ -54,7 +54,13 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
     if client == 0:
         for folder in orphaned_folders(api_dir, options.clients):
             complain(f"{folder} holds unanswered jobs of a client that is not running; raise --clients")
-    return Service(rank, directory, _applications(rank), api_dir if client == 0 else None)
+    return Service(
+        rank,
+        directory,
+        _applications(rank),
+        api_dir if client == 0 else None,
+        functools.partial(with_portfolio, options.portfolio),
+    )
 
 
 def _applications(rank: Rank) -> dict[str, InputUse]:

@@ -17,7 +17,7 @@ from typing import NoReturn, TextIO
 
 from mallob_py import result_file
 from mallob_py.cli.options import SolveOptions
-from mallob_py.cli.rank_settings import event_log_of, settings_of
+from mallob_py.cli.rank_settings import SAT, event_log_of, settings_of
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.messages import Blob
@@ -26,7 +26,6 @@ from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank, blob_of
 
-_APPLICATION = "SAT"
 _ANSWERS = {10: "SATISFIABLE", 20: "UNSATISFIABLE"}
 _LINE_LENGTH = 78
 _PROGRESS_S = 5.0
@@ -42,7 +41,7 @@ def be_rank(options: SolveOptions) -> NoReturn:
         return desks[0]
 
     boot.run_rank(
-        settings_of(options, preload=(_APPLICATION,)),
+        settings_of(options, preload=(SAT,)),
         event_log_of(options),
         open_desk,
         lambda: desks[0].exit_code if desks else 0,
@@ -68,6 +67,8 @@ class SolveDesk:
         self._quiet = options.quiet
         self._proof = None if options.proof is None else os.path.abspath(options.proof)
         self._configuration = dict(options.configuration or {})
+        if options.portfolio is not None:
+            self._configuration["portfolio"] = options.portfolio
         if self._proof is not None:
             self._configuration |= {"proof": self._proof, "proof-format": options.proof_format}
         self._output = output
@@ -124,7 +125,7 @@ class SolveDesk:
         file = self._files[0]
         self._tell(f"mallob-py: {file} on {self._rank.placement.describe()}")
         path = str(self._rank.transfer.path_of(str(self._job)))
-        task = wire.Read(_APPLICATION, (file,), None, self._configuration, path, INLINE_BYTES_MAX)
+        task = wire.Read(SAT, (file,), None, self._configuration, path, INLINE_BYTES_MAX)
         self._rank.pool.read(self._job, task)
 
     def worker_event(self, event: events.WorkerEvent, now: float) -> None:

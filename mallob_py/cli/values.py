@@ -127,6 +127,19 @@ def switch(text: str) -> bool:
     raise ValueError(f"{text!r} is neither true nor false")
 
 
+def portfolio(text: str) -> str:
+    """Which solvers SAT jobs use (see `mallob_sat.lasso`)."""
+    # Only for who needs it: ranks import no application.
+    from mallob_py.app import InputError
+    from mallob_sat.lasso import parse_lasso
+
+    try:
+        parse_lasso(text)
+    except InputError as error:
+        raise ValueError(error.message) from None
+    return text
+
+
 def json_object(text: str) -> dict[str, Any]:
     """An object such as {"seed": 1}."""
     try:

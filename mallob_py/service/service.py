@@ -11,8 +11,10 @@ from __future__ import annotations
 import array
 import math
 import time
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from mallob_py import result_file
 from mallob_py.payload import encode_description
@@ -59,12 +61,17 @@ class Service:
         directory: JobDirectory,
         applications: dict[str, InputUse],
         status_dir: Path | None,
+        configured: Callable[[str, Mapping[str, Any]], dict[str, Any]],
     ) -> None:
-        """`status_dir`: where to write the status file, on the one client that speaks for the service."""
+        """`status_dir`: where to write the status file, on the one client that speaks for the service.
+
+        `configured`: from an application and a job's configuration to that with the service's defaults.
+        """
         self._rank = rank
         self._directory = directory
         self._applications = applications
         self._status_dir = status_dir
+        self._configured = configured
         self._book = JobBook(directory.finished)
         self._jobs: dict[int, _LiveJob] = {}
         self._more_ready = True
@@ -159,7 +166,7 @@ class Service:
             file.application,
             file.files,
             None if literals is None else literals.tolist(),
-            dict(file.configuration),
+            self._configured(file.application, file.configuration),
             str(self._rank.transfer.path_of(str(job))),
             INLINE_BYTES_MAX,
         )

@@ -9,6 +9,7 @@ import pytest
 from mallob_py.cli import options
 from mallob_py.cli.option_sources import OptionError, table
 from mallob_py.cli.options import ServeOptions, SolveOptions, SubmitOptions
+from mallob_py.cli.rank_settings import with_portfolio
 
 
 @pytest.fixture(autouse=True)
@@ -222,3 +223,21 @@ def test_every_option_has_help_and_one_name_per_command(command: str) -> None:
     specs = [spec for spec, _ in table(options.COMMANDS[command][1]).values()]
     assert all(spec.help for spec in specs)
     assert len({spec.name for spec in specs}) == len(specs)
+
+
+def test_a_portfolio_is_checked_before_anything_starts() -> None:
+    assert (
+        serve("--portfolio", "k(cg)*").portfolio == solve("--portfolio", "k(cg)*", "x").portfolio == "k(cg)*"
+    )
+    with pytest.raises(OptionError, match=r"^--portfolio: portfolio 'k\(c', character 2: this parenthesis"):
+        serve("--portfolio", "k(c")
+    with pytest.raises(OptionError, match="both name solvers"):
+        solve("--portfolio", "k", "--configuration", '{"solvers": ["ergo"]}', "x.cnf")
+
+
+def test_a_job_that_speaks_of_its_solvers_keeps_its_word() -> None:
+    assert with_portfolio("k", "SAT", {"seed": 1}) == {"seed": 1, "portfolio": "k"}
+    assert with_portfolio(None, "SAT", {"seed": 1}) == {"seed": 1}
+    assert with_portfolio("k", "SLEEP", {}) == {}
+    for key in ("portfolio", "solvers", "proof", "solutions", "core"):
+        assert with_portfolio("k", "SAT", {key: "x"}) == {key: "x"}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from mallob_py.app import InputError, Payload, ResultFileError, UnfinishedFile, prepare_result_file
 from mallob_sat.formula import Formula
+from mallob_sat.portfolio import Portfolio
 from mallob_sat.proofs.writing import PROVERS, ProofFormat
 
 _FIELD = "configuration"
@@ -38,10 +39,10 @@ class ProofRequest:
             raise InputError(f"proof is {path!r:.80}; it must be the absolute path of a file", _FIELD)
         return cls(path, ProofFormat(name))
 
-    @property
-    def engines(self) -> tuple[str, ...]:
-        """The solvers that can write it."""
-        return PROVERS[self.format]
+    def portfolio(self, portfolio: Portfolio) -> Portfolio:
+        """Of solvers that can write it, each on its own. Raises InputError."""
+        able = portfolio.restricted_to(PROVERS[self.format], "write such a proof")
+        return replace(able, shares=False, renames=False)
 
     def prepare(self, formula: Formula) -> Payload:
         """At the client: what workers need, to be put into the job's payload. Raises InputError."""
