@@ -237,6 +237,8 @@ class SolveOptions(_World):
         super().validate()
         if self.portfolio is not None and {"portfolio", "solvers"} & (self.configuration or {}).keys():
             raise OptionError("--portfolio and --configuration both name solvers")
+        if (self.configuration or {}).get("model", "literals") != "literals":
+            raise OptionError("--configuration: model is for the service; solve prints literals")
         for target in (self.output, self.proof):
             if target is not None and any(_same_file(target, file) for file in self.files):
                 raise OptionError(f"{target} is an input and would be overwritten")

@@ -245,7 +245,7 @@ class Service:
         outcome = Outcome(ended.outcome.value)
         if ended.body is not None:
             body = wire.decode_result(ended.body)
-            outcome = Outcome(ended.outcome.value, body.code, body.fields, body.solution)
+            outcome = Outcome(ended.outcome.value, body.code, body.fields, body.solution, body.form)
         self._reply(ended.job, outcome, statistics)
 
     def _reply(self, job: int, outcome: Outcome, statistics: JobStatistics) -> None:
