@@ -42,7 +42,17 @@ SOLVER_NAMES = (
     "minisat-gh",
 )
 _CADICALS = frozenset(name for name in SOLVER_NAMES if name.startswith("cadical"))
-_KNOWN_KEYS = ("portfolio", "solvers", "seed", "sharing", "content-mode", "model", "proof", "proof-format")
+_KNOWN_KEYS = (
+    "portfolio",
+    "solvers",
+    "seed",
+    "sharing",
+    "content-mode",
+    "model",
+    "proof",
+    "proof-format",
+    "core",
+)
 _CONTENT_MODES = ("text", "raw")
 _FIELD = "configuration"
 

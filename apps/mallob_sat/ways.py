@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from mallob_py.app import Payload, Result, WorkerContext
+from mallob_py.app import InputError, Payload, Result, WorkerContext
+from mallob_sat.cores import CoreFinding
 from mallob_sat.formula import Formula
 from mallob_sat.packing import packed, wants_packed
 from mallob_sat.portfolio import Portfolio
@@ -22,6 +23,8 @@ from mallob_sat.search import Search, solve_quickly
 from mallob_sat.sharing import Sharing
 
 _FIELD = "configuration"
+#: each asks for a way of its own
+_WISHES = ("proof", "core", "solutions")
 
 
 class Way(Protocol):
@@ -38,11 +41,16 @@ class Way(Protocol):
 
 def way_of(configuration: Mapping[str, Any]) -> Way:
     """Raises InputError for a configuration that is wrong or contradicts itself."""
+    wishes = [key for key in _WISHES if configuration.get(key) not in (None, False)]
+    if len(wishes) > 1:
+        raise InputError(f"{wishes[0]} and {wishes[1]} are not possible together", _FIELD)
     portfolio = Portfolio.from_configuration(configuration)
     proof = ProofRequest.from_configuration(configuration)
     way: Way = Deciding(portfolio)
     if proof is not None:
         way = Proving(proof.portfolio(portfolio), proof)
+    elif (core := CoreFinding.from_configuration(configuration, portfolio)) is not None:
+        way = core
     return Packing(way) if wants_packed(configuration) else way
 
 

@@ -33,6 +33,8 @@ from mallob_py.service.status_file import JobStatus, ServiceStatus, remove_statu
 
 _TAKE_AT_ONCE = 32
 _STATUS_PERIOD_S = 1.0
+#: where a configuration may name files for results
+_RESULT_FILE_KEYS = ("proof", "core", "solutions-file")
 
 
 class JobState(Enum):
@@ -256,9 +258,10 @@ class Service:
         self._forget(job)
 
     def _forget(self, job: int) -> None:
-        proof = self._jobs[job].file.configuration.get("proof")
-        if isinstance(proof, str):
-            result_file.discard_unfinished(proof)
+        configuration = self._jobs[job].file.configuration
+        for path in map(configuration.get, _RESULT_FILE_KEYS):
+            if isinstance(path, str):
+                result_file.discard_unfinished(path)
         del self._jobs[job]
         for interruption in self._book.ended(job):
             self._directory.dismiss(interruption)
