@@ -43,15 +43,8 @@ SOLVER_NAMES = (
 )
 _CADICALS = frozenset(name for name in SOLVER_NAMES if name.startswith("cadical"))
 _KNOWN_KEYS = (
-    "portfolio",
-    "solvers",
-    "seed",
-    "sharing",
-    "content-mode",
-    "model",
-    "proof",
-    "proof-format",
-    "core",
+    *("content-mode", "portfolio", "solvers", "seed", "sharing"),
+    *("model", "proof", "proof-format", "core", "solutions", "projection", "solutions-file"),
 )
 _CONTENT_MODES = ("text", "raw")
 _FIELD = "configuration"

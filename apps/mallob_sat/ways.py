@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from mallob_py.app import InputError, Payload, Result, WorkerContext
 from mallob_sat.cores import CoreFinding
+from mallob_sat.enumeration import Enumerating
 from mallob_sat.formula import Formula
 from mallob_sat.packing import packed, wants_packed
 from mallob_sat.portfolio import Portfolio
@@ -46,11 +47,10 @@ def way_of(configuration: Mapping[str, Any]) -> Way:
         raise InputError(f"{wishes[0]} and {wishes[1]} are not possible together", _FIELD)
     portfolio = Portfolio.from_configuration(configuration)
     proof = ProofRequest.from_configuration(configuration)
-    way: Way = Deciding(portfolio)
-    if proof is not None:
-        way = Proving(proof.portfolio(portfolio), proof)
-    elif (core := CoreFinding.from_configuration(configuration, portfolio)) is not None:
-        way = core
+    core = CoreFinding.from_configuration(configuration, portfolio)
+    enumerating = Enumerating.from_configuration(configuration)
+    proving = None if proof is None else Proving(proof.portfolio(portfolio), proof)
+    way: Way = proving or core or enumerating or Deciding(portfolio)
     return Packing(way) if wants_packed(configuration) else way
 
 

@@ -4,7 +4,8 @@ All ranks work on one formula at a time. Standard output gets, for each, the ans
 a model (`v` lines); comments (`c`) tell what happens meanwhile. Exit code: 10 or 20 for the
 one formula given, 0 for unknown or several formulas, 2 if an input could not be read.
 
-A proof is written by the worker that finds the answer; unless that is UNSATISFIABLE, none is left.
+A proof or core is written by the worker that finds the answer; unless that is UNSATISFIABLE, none is
+left. Of several solutions each gets its own `v` lines, closed by 0.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import array
 import math
 import os
 import sys
-from typing import NoReturn, TextIO
+from collections.abc import Iterator
+from typing import Any, NoReturn, TextIO
 
 from mallob_py import result_file
 from mallob_py.cli.options import SolveOptions
@@ -65,12 +67,7 @@ class SolveDesk:
         self._files = list(options.files)
         self._single = len(options.files) == 1
         self._quiet = options.quiet
-        self._proof = None if options.proof is None else os.path.abspath(options.proof)
-        self._configuration = dict(options.configuration or {})
-        if options.portfolio is not None:
-            self._configuration["portfolio"] = options.portfolio
-        if self._proof is not None:
-            self._configuration |= {"proof": self._proof, "proof-format": options.proof_format}
+        self._configuration = _configuration_of(options)
         self._output = output
         self._limit_s = math.inf if options.time_limit_s is None else options.time_limit_s
         self._job = 0
@@ -108,7 +105,7 @@ class SolveDesk:
             self._tell(f"{now - self._submitted_s:.1f} s, {self._workers()}")
 
     def close(self) -> None:
-        self._tidy_up_proof()
+        self._tidy_up()
         if self._output is not sys.stdout:
             self._output.close()
 
@@ -166,6 +163,11 @@ class SolveDesk:
             solver = fields.get("solver", "?")
             seconds = now - self._submitted_s
             self._tell(f"answered in {seconds:.2f} s by {solver}, at most {ended.stats.max_volume} workers")
+            if "solutions" in fields:
+                further = "no others" if fields["complete"] else "there may be more"
+                self._tell(f"{fields['solutions']} solutions; {further}")
+            if "core-size" in fields:
+                self._tell(f"a core of {fields['core-size']} clauses")
         self._answer(code, solution)
         self._next()
 
@@ -174,17 +176,19 @@ class SolveDesk:
         self._is_busy = False
         self._next_progress_s = math.inf
 
-    def _tidy_up_proof(self) -> None:
-        """Before the answer, so that a proof is there exactly with the answer that it is for."""
-        if self._proof is None:
-            return
-        if self._code == 20:
-            result_file.discard_unfinished(self._proof)
-            return
-        try:
-            result_file.discard(self._proof)
-        except OSError as error:
-            print(f"mallob-py solve: {self._proof}: cannot be removed: {error.strerror}", file=sys.stderr)
+    def _tidy_up(self) -> None:
+        """Before the answer, so that a file is there exactly with the answer that it is for."""
+        for key in ("proof", "core", "solutions-file"):
+            path = self._configuration.get(key)
+            if not isinstance(path, str):
+                continue
+            if self._code == 20 or key == "solutions-file":
+                result_file.discard_unfinished(path)
+                continue
+            try:
+                result_file.discard(path)
+            except OSError as error:
+                print(f"mallob-py solve: {path}: cannot be removed: {error.strerror}", file=sys.stderr)
 
     # --- output ---------------------------------------------------------------------------
 
@@ -198,11 +202,44 @@ class SolveDesk:
 
     def _answer(self, code: int, solution: bytes) -> None:
         self._code = code
-        self._tidy_up_proof()
+        self._tidy_up()
         print(f"s {_ANSWERS.get(code, 'UNKNOWN')}", file=self._output)
-        if code == 10:
+        if code == 10 and "solutions" in self._configuration:
+            for one in _each(solution):
+                self._output.writelines(_value_lines(one))
+        elif code == 10:
             self._output.writelines(_value_lines(solution))
         self._output.flush()
+
+
+def _configuration_of(options: SolveOptions) -> dict[str, Any]:
+    """What `--configuration` says, and the other options in the words of a job file."""
+    given: dict[str, Any] = {
+        "portfolio": options.portfolio,
+        "proof": _absolute(options.proof),
+        "core": _absolute(options.core),
+        "solutions": options.solutions,
+        "projection": None if options.projection is None else list(options.projection),
+        "solutions-file": _absolute(options.solutions_file),
+    }
+    if options.proof is not None:
+        given["proof-format"] = options.proof_format
+    return dict(options.configuration or {}) | {key: one for key, one in given.items() if one is not None}
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else os.path.abspath(path)
+
+
+def _each(solutions: bytes) -> Iterator[bytes]:
+    """Solutions that are each closed by 0, without it."""
+    literals = array.array("i")
+    literals.frombytes(solutions)
+    begin = 0
+    while begin < len(literals):
+        end = literals.index(0, begin)
+        yield literals[begin:end].tobytes()
+        begin = end + 1
 
 
 def _value_lines(solution: bytes) -> list[str]:

@@ -71,6 +71,16 @@ def positive_count(text: str) -> int:
     return number
 
 
+def solution_count(text: str) -> int | str:
+    """A whole number >= 1, or "all"."""
+    return "all" if text.strip().lower() == "all" else positive_count(text)
+
+
+def variables(text: str) -> tuple[int, ...]:
+    """Variables of a formula, such as 1,2,3."""
+    return tuple(positive_count(one.strip()) for one in text.split(","))
+
+
 def simulated_pes(text: str) -> int:
     """How many PEs a simulated system has: from 1 to SIMULATED_PES_MAX."""
     number = positive_count(text)

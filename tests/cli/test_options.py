@@ -190,7 +190,7 @@ def test_a_proof_is_for_one_formula_and_for_a_file_of_its_own(tmp_path: Path) ->
     for arguments, complaint in (
         (["--proof", "p", "a.cnf", "b.cnf"], "for one formula"),
         (["--proof", str(formula), str(formula)], "would be overwritten"),
-        (["--proof", "./p", "--output", "p", "a.cnf"], "both the answer and the proof"),
+        (["--proof", "./p", "--output", "p", "a.cnf"], "cannot be the same file"),
         (["--proof-format", "frat", "a.cnf"], "frat"),
     ):
         with pytest.raises(OptionError, match=complaint):
@@ -241,3 +241,32 @@ def test_a_job_that_speaks_of_its_solvers_keeps_its_word() -> None:
     assert with_portfolio("k", "SLEEP", {}) == {}
     for key in ("portfolio", "solvers", "proof", "solutions", "core"):
         assert with_portfolio("k", "SAT", {key: "x"}) == {key: "x"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--core", "c", "--solutions", "2"], "--core and --solutions are not possible together"),
+        (["--core", "c", "--proof", "p"], "--proof and --core are not possible together"),
+        (["--core", "c", "y.cnf"], "--core is for one formula, but 2 are given"),
+        (["--core", "x.cnf"], "x.cnf is an input and would be overwritten"),
+        (["--core", "c", "--output", "./c"], "--output and --core cannot be the same file"),
+        (["--projection", "1,2"], "--projection and --solutions-file go with --solutions"),
+        (["--solutions-file", "f"], "--projection and --solutions-file go with --solutions"),
+        (["--solutions", "0"], "--solutions: 0 is less than 1"),
+        (["--solutions", "some"], "--solutions: 'some' is not a whole number"),
+        (["--solutions", "2", "--projection", "1,,2"], "--projection: '' is not a whole number"),
+        (["--configuration", '{"model": "packed"}'], "model is for the service"),
+    ],
+)
+def test_wishes_that_do_not_go_together_are_told_before_anything_starts(
+    arguments: list[str], complaint: str
+) -> None:
+    with pytest.raises(OptionError, match=complaint):
+        solve(*arguments, "x.cnf")
+
+
+def test_several_solutions_are_asked_for_by_number_or_all() -> None:
+    parsed = solve("--solutions", "all", "--projection", "3, 1", "x.cnf", "y.cnf")
+    assert (parsed.solutions, parsed.projection) == ("all", (3, 1))
+    assert solve("--solutions", "5", "x.cnf").solutions == 5
