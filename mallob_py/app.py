@@ -123,12 +123,12 @@ class JobInput:
 class Result:
     """An answer. `code` is 10, 20 or 0 (SAT, UNSAT, UNKNOWN; others as an application likes).
 
-    `solution` are integers (a model as literals, for SAT); `fields` are further JSON
-    fields of the reply's `result` object.
+    `solution` are integers (a model as literals, for SAT), or bytes, which replies hold in Base64;
+    `fields` are further JSON fields of the reply's `result` object.
     """
 
     code: int
-    solution: Sequence[int] | NDArray[np.integer[Any]] | None = None
+    solution: Sequence[int] | NDArray[np.integer[Any]] | bytes | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -100,6 +100,16 @@ class UnfinishedFile:
             f"{self._path}: cannot be written on host {os.uname().nodename}: {error.strerror}"
         )
 
+    def write(self, data: bytes) -> None:
+        """Append, down to the disk. Raises ResultFileError."""
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[os.write(self.fd, left) :]
+            os.fsync(self.fd)
+        except OSError as error:
+            raise self.failure(error) from None
+
     def deliver(self) -> None:
         """Give the file, which must be complete and on the disk, its name."""
         try:

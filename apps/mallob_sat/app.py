@@ -1,10 +1,10 @@
 """The SAT application: reads a formula once, and lets each worker try it in its own way.
 
-Worker i runs strategy i of the portfolio on the whole formula, or several, in solver processes
-(see `race`), and exchanges learned clauses with the others (see `sharing`); the first answer ends
-the job. A model is checked against the formula before it leaves its process, so that a wrong one is an
-error of the job and never an answer. Revisions of a growing formula go to one solver that stays alive
-(see `incremental`).
+What is to be found out, and how, is chosen by the job's configuration (see `ways`). As a rule, worker
+i runs strategy i of the portfolio on the whole formula, or several, in solver processes (see `race`),
+and exchanges learned clauses with the others (see `sharing`); the first answer ends the job. A model is
+checked against the formula before it leaves its process, so that a wrong one is an error of the job
+and never an answer. Revisions of a growing formula go to one solver that stays alive (see `incremental`).
 
 Guarantees: a model assigns variables 1..n_vars in order, once each; with UNSAT the solution
 holds assumptions that cannot hold together (none if the formula alone is unsatisfiable). If the
@@ -20,14 +20,8 @@ from mallob_py.app import Application, InputError, JobInput, Payload, Result, Wo
 from mallob_sat.dimacs import read_dimacs
 from mallob_sat.files import COMPRESSED_SUFFIXES, decompressed_blocks, read_decompressed, read_plain
 from mallob_sat.formula import Formula, formula_from_list, formula_from_raw
-from mallob_sat.incremental import ENGINES, RevisionSolver, grown
-from mallob_sat.native_search import search_for
-from mallob_sat.portfolio import Portfolio
-from mallob_sat.proof_search import ProofSearch, solve_with_proof
-from mallob_sat.proofs.request import ProofRequest
-from mallob_sat.race import race
-from mallob_sat.search import solve_quickly
-from mallob_sat.sharing import Sharing
+from mallob_sat.incremental import Revisions, grown
+from mallob_sat.ways import way_of
 
 
 class SatApplication(Application):
@@ -37,57 +31,22 @@ class SatApplication(Application):
     revises: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._revisions = RevisionSolver()
+        self._revisions = Revisions()
 
     def check(self, configuration: Mapping[str, Any]) -> None:
-        _portfolio(configuration)
+        way_of(configuration)
 
     def read(self, job: JobInput) -> Payload:
         formula = read_formula(job)
-        proof = ProofRequest.from_configuration(job.configuration)
         if job.revision is not None:
-            if proof is not None:
-                raise InputError("there are no proofs of incremental jobs; leave out proof", "configuration")
-            _portfolio_of_chain(job.configuration)
+            Revisions.check(job.configuration)
             return grown(job.former, formula).to_payload()
-        return {**formula.to_payload(), **(proof.prepare(formula) if proof else {})}
+        return {**formula.to_payload(), **way_of(job.configuration).prepare(formula)}
 
     def run(self, context: WorkerContext) -> Result:
         formula = Formula.from_payload(context.payload)
-        if context.chain:
-            return self._revisions.solve(context, formula, _portfolio_of_chain(context.configuration))
-        portfolio = _portfolio(context.configuration)
-        proof = ProofRequest.from_configuration(context.configuration)
-        if proof is not None:
-            return _prove(context, formula, portfolio, proof)
-        quick = solve_quickly(formula, portfolio.strategy(context.index * context.threads))
-        if quick is not None:
-            return quick
-        sharing = Sharing(context)
-        result = race(context, lambda number: search_for(formula, portfolio.strategy(number)), sharing.turn)
-        shared = {"shared_clauses": {"given": sharing.given, "taken": sharing.taken}}
-        return Result(result.code, result.solution, dict(result.fields) | shared)
-
-
-def _portfolio(configuration: Mapping[str, Any]) -> Portfolio:
-    portfolio = Portfolio.from_configuration(configuration)
-    proof = ProofRequest.from_configuration(configuration)
-    return portfolio.restricted_to(proof.engines) if proof else portfolio
-
-
-def _portfolio_of_chain(configuration: Mapping[str, Any]) -> Portfolio:
-    return Portfolio.from_configuration(configuration).restricted_to(ENGINES, "take revisions")
-
-
-def _prove(context: WorkerContext, formula: Formula, portfolio: Portfolio, proof: ProofRequest) -> Result:
-    """Each solver on its own: a proof must not depend on what others have learned."""
-    if formula.has_empty_clause:
-        return solve_with_proof(formula, portfolio.strategy(0), proof, context.payload)
-    return race(
-        context,
-        lambda number: ProofSearch(formula, portfolio.strategy(number), proof, context.payload),
-        lambda messages, searches: None,
-    )
+        way = self._revisions if context.chain else way_of(context.configuration)
+        return way.run(context, formula)
 
 
 def read_formula(job: JobInput) -> Formula:

@@ -15,15 +15,19 @@ UNSAT the solution holds assumptions that cannot hold together, none if the clau
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from mallob_py.app import SATISFIABLE, UNSATISFIABLE, Payload, Result, WorkerContext
+from mallob_py.app import SATISFIABLE, UNSATISFIABLE, InputError, Payload, Result, WorkerContext
 from mallob_sat.formula import Formula, Literals
+from mallob_sat.packing import packed, wants_packed
 from mallob_sat.portfolio import Portfolio, Strategy
 from mallob_sat.search import check_model, random_phases, set_up
 from mallob_sat.solvers import Answer
+from mallob_sat.ways import wishes_of
 
 #: solvers that take clauses and assumptions between calls, and can be stopped; not maplesat (some
 #: revisions crash it) and maplechrono (others take it ten times as long as they take its like)
@@ -60,7 +64,7 @@ def grown(former: Payload | None, revision: Formula) -> Formula:
     )
 
 
-class RevisionSolver:
+class Revisions:
     """What a worker process keeps from one revision to the next: a solver of one chain's formula."""
 
     def __init__(self) -> None:
@@ -68,19 +72,32 @@ class RevisionSolver:
         self._portfolio: Portfolio | None = None
         self._solver: _GrowingSolver | None = None
 
-    def solve(self, context: WorkerContext, formula: Formula, portfolio: Portfolio) -> Result:
+    @staticmethod
+    def check(configuration: Mapping[str, Any]) -> None:
+        """Raise InputError for what there is not for incremental jobs."""
+        for wish in wishes_of(configuration):
+            raise InputError(f"there is no {wish} of incremental jobs; leave it out", "configuration")
+        portfolio_of(configuration)
+
+    def run(self, context: WorkerContext, formula: Formula) -> Result:
         """Decide a revision. Raises RuntimeError if the solver's model is wrong."""
-        solver = self._solver
-        is_kept = (
-            solver is not None
-            and (self._chain, self._portfolio) == (context.chain, portfolio)
-            and solver.is_prefix_of(formula)
-        )
-        if solver is None or not is_kept:
+        result = self._solver_for(context, formula).solve(formula, context.poll)
+        return packed(result) if wants_packed(context.configuration) else result
+
+    def _solver_for(self, context: WorkerContext, formula: Formula) -> _GrowingSolver:
+        portfolio, solver = portfolio_of(context.configuration), self._solver
+        is_same = (self._chain, self._portfolio) == (context.chain, portfolio)
+        if solver is None or not is_same or not solver.is_prefix_of(formula):
             self._solver = None  # free its memory first
             solver = self._solver = _GrowingSolver(portfolio.strategy(context.index * context.threads))
             self._chain, self._portfolio = context.chain, portfolio
-        return solver.solve(formula, context.poll)
+        return solver
+
+
+def portfolio_of(configuration: Mapping[str, Any]) -> Portfolio:
+    """Solvers that can take revisions. Raises InputError if others are named."""
+    portfolio = Portfolio.from_configuration(configuration).restricted_to(ENGINES, "take revisions")
+    return replace(portfolio, shares=False, renames=False)
 
 
 class _GrowingSolver:

@@ -1,25 +1,27 @@
-"""Which solver, set up how, a worker runs: a table indexed by the worker's place in its job.
+"""Which solver, set up how, a worker runs: a sequence indexed by the worker's place in its job.
 
-A job grows and shrinks all the time and always holds the indices 0..v-1, so any prefix of the
-table must be a good portfolio: the strongest all-round strategies first, each next one chosen
-for what those before it miss (P 5: diversified solvers). Beyond the table it repeats, made
-different by random initial phases and a random renaming of the variables.
+A job grows and shrinks all the time and always holds the indices 0..v-1, so any prefix must be
+a good portfolio: the strongest all-round strategies first, each next one chosen for what those
+before it miss (P 5: diversified solvers). The sequence is a lasso (see `lasso`): ours, or what the
+job's configuration says. What comes up again is made different by random initial phases and a
+random renaming of the variables.
 
 Where a proof is wanted, only solvers that write one are taken, and variables keep their names,
 since the proof speaks of them.
 
-Guarantees: `strategy` is a pure function of index and configuration, and no two indices of
-the default portfolio get the same strategy.
+Guarantees: `strategy` is a pure function of index and configuration, and no two indices get the
+same strategy (with a proof: unless a solver without a seed comes up again).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 from mallob_py.app import InputError
+from mallob_sat.lasso import Lasso, Member, Phases, lasso_of, parse_lasso
 
 #: The solvers that a job's configuration may name.
 SOLVER_NAMES = (
@@ -40,7 +42,10 @@ SOLVER_NAMES = (
     "minisat-gh",
 )
 _CADICALS = frozenset(name for name in SOLVER_NAMES if name.startswith("cadical"))
-_KNOWN_KEYS = ("solvers", "seed", "sharing", "content-mode", "proof", "proof-format")
+_KNOWN_KEYS = (
+    *("content-mode", "portfolio", "solvers", "seed", "sharing"),
+    *("model", "proof", "proof-format", "core", "solutions", "projection", "solutions-file"),
+)
 _CONTENT_MODES = ("text", "raw")
 _FIELD = "configuration"
 
@@ -87,15 +92,21 @@ TRADES = {
 }
 
 
+#: Order: the first alone must be strong; the second pays most on formulas with many models; kissat
+#: and glucose 4.2 win where CaDiCaL is slow; then other releases, other restart policies.
+DEFAULT_PORTFOLIO = "c c0 k g c- o m c+0 n h c~ e o0 r x u (c c0 g o k c- m c+)*"
+_DEFAULT = parse_lasso(DEFAULT_PORTFOLIO)
+
+
 @dataclass(frozen=True, slots=True)
 class Portfolio:
-    """The strategies of one job: named solvers in turn, or the default table if none are named."""
+    """The strategies of one job."""
 
-    solvers: tuple[str, ...] = ()
+    lasso: Lasso = _DEFAULT
     seed: int = 0
     shares: bool = True
-    #: where a proof or revisions are wanted: the solvers that can do that
-    provers: tuple[str, ...] = ()
+    #: whether variables may get other names
+    renames: bool = True
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Portfolio:
@@ -109,111 +120,63 @@ class Portfolio:
         shares = configuration.get("sharing", True)
         if type(shares) is not bool:
             raise InputError(f"sharing is {shares!r:.40}; it must be true or false", _FIELD)
-        return cls(_solvers(configuration), _seed(configuration), shares)
+        return cls(_lasso(configuration), _seed(configuration), shares)
 
-    def restricted_to(self, provers: tuple[str, ...], task: str = "write such a proof") -> Portfolio:
-        """The same for a job that needs solvers which can do more. Raises InputError if it names others."""
-        for name in self.solvers:
-            if name not in provers:
-                raise InputError(f"{name} cannot {task}; {', '.join(provers)} can", _FIELD)
-        return replace(self, provers=provers, shares=False)
+    def restricted_to(self, solvers: Sequence[str], task: str) -> Portfolio:
+        """The same for a task that only these solvers can do. Raises InputError if others are named."""
+        if self.lasso != _DEFAULT:
+            for name in self.lasso.solvers:
+                if name not in solvers:
+                    raise InputError(f"{name} cannot {task}; {', '.join(solvers)} can", _FIELD)
+        return replace(self, lasso=self.lasso.only(solvers))
 
     def strategy(self, index: int) -> Strategy:
         """The strategy of the worker with this index (0 is the root)."""
-        strategy = self._search_strategy(index)
-        if not self.shares:
+        member, repeat = self.lasso.at(index)
+        strategy = self._search_strategy(member, repeat, index)
+        if not self.shares or not member.shares:
             return strategy
         trade = TRADES.get(strategy.solver, Trade.NOTHING)
         if trade is Trade.BOTH_WAYS and (index == 0 or ("stabilizeonly", 1) in strategy.options):
             trade = Trade.GIVES  # stops ruin long stable phases, and the first solver is often alone
         return replace(strategy, trade=trade)
 
-    def _search_strategy(self, index: int) -> Strategy:
-        if self.solvers:
-            round_, place = divmod(index, len(self.solvers))
-            base = Strategy(self.solvers[place])
-            # a name given twice must not search twice in the same way
-            earlier = self.solvers[:place].count(base.solver)
-            repeat = round_ * self.solvers.count(base.solver) + earlier
-        else:
-            base, repeat = _default(index, self.provers)
-        if repeat == 0 and self.seed == 0:
-            return base
+    def _search_strategy(self, member: Member, repeat: int, index: int) -> Strategy:
+        """The member as it is, or varied if another one searches so."""
         seed = self.seed * 1_000_003 + index
-        varied = _varied(base, seed)
-        if not self.provers:
-            return varied
-        # without a renaming, only phases tell those apart that have no options
-        phases = varied.phase_seed if base.solver in _CADICALS else seed
-        return replace(varied, renaming_seed=None, phase_seed=phases)
+        phases = seed if _has_random_phases(member, seed) else None
+        if repeat == 0 and self.seed == 0:
+            plain = phases if member.phases is Phases.RANDOM else None
+            return Strategy(member.solver, member.options, phase_seed=plain)
+        options = member.options
+        if member.solver in _CADICALS:
+            options += (("seed", seed % 2_000_000_000),)  # the option's range ends there
+        elif not self.renames:
+            phases = seed  # nothing else tells them apart
+        return Strategy(member.solver, options, phases, seed if self.renames else None)
 
 
-#: Order: the first alone must be strong; the second pays most on formulas with many models; kissat
-#: and glucose 4.2 win where CaDiCaL is slow; then other releases, other restart policies.
-_TABLE = (
-    Strategy("cadical195"),
-    Strategy("cadical195", (("phase", 0), ("seed", 1))),
-    Strategy("kissat404"),
-    Strategy("glucose42"),
-    Strategy("cadical195", (("stabilize", 0), ("seed", 2))),
-    Strategy("cadical153"),
-    Strategy("maplecm"),
-    Strategy("cadical195", (("stabilizeonly", 1), ("phase", 0), ("seed", 3))),
-    Strategy("cadical300"),
-    Strategy("glucose4"),
-    Strategy("cadical195", (("seed", 5),), phase_seed=5),
-    Strategy("ergo"),
-    Strategy("cadical153", (("phase", 0), ("seed", 4))),
-    Strategy("maplechrono"),
-    Strategy("mergesat3"),
-    Strategy("minisat-gh"),
-)
-#: Repeated for ever after the table, each time with other seeds.
-_CYCLE = (
-    Strategy("cadical195"),
-    Strategy("cadical195", (("phase", 0),)),
-    Strategy("glucose42"),
-    Strategy("cadical153"),
-    Strategy("kissat404"),
-    Strategy("cadical195", (("stabilize", 0),)),
-    Strategy("maplecm"),
-    Strategy("cadical195", (("stabilizeonly", 1),)),
-)
+def _has_random_phases(member: Member, seed: int) -> bool:
+    """Odd seeds keep the solver's own phases, which are often better than random ones."""
+    if member.phases is Phases.MIXED:
+        return seed % 2 == 0 and member.solver != "kissat404"
+    return member.phases is Phases.RANDOM
 
 
-def _default(index: int, provers: tuple[str, ...]) -> tuple[Strategy, int]:
-    """A strategy and how many rounds of the cycle precede it (0 within the table)."""
-    table, cycle = (
-        tuple(row for row in rows if not provers or row.solver in provers) for rows in (_TABLE, _CYCLE)
-    )
-    if index < len(table):
-        return table[index], 0
-    round_, place = divmod(index - len(table), len(cycle))
-    return cycle[place], round_ + 1
-
-
-def _varied(base: Strategy, seed: int) -> Strategy:
-    """The same strategy over renamed variables, with other phases and random choices.
-
-    Odd seeds keep the solver's own phases, which are often better than random ones.
-    """
-    options = tuple(option for option in base.options if option[0] != "seed")
-    if base.solver in _CADICALS:
-        options += (("seed", seed % 2_000_000_000),)  # the option's range ends there
-    phases = seed if seed % 2 == 0 and base.solver != "kissat404" else None
-    return Strategy(base.solver, options, phase_seed=phases, renaming_seed=seed)
-
-
-def _solvers(configuration: Mapping[str, Any]) -> tuple[str, ...]:
+def _lasso(configuration: Mapping[str, Any]) -> Lasso:
+    if "portfolio" in configuration:
+        if "solvers" in configuration:
+            raise InputError("give either portfolio or solvers, not both", _FIELD)
+        return parse_lasso(configuration["portfolio"])
     if "solvers" not in configuration:
-        return ()
+        return _DEFAULT
     names = configuration["solvers"]
     if not isinstance(names, list | tuple) or not names:
         raise InputError("solvers must be a list of solver names", _FIELD)
     for name in names:
         if name not in SOLVER_NAMES:
             raise InputError(f"unknown solver {name!r}; known are {', '.join(SOLVER_NAMES)}", _FIELD)
-    return tuple(names)
+    return lasso_of(names)
 
 
 def _seed(configuration: Mapping[str, Any]) -> int:

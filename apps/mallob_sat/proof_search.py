@@ -6,7 +6,7 @@ formula's own clauses.
 
 from __future__ import annotations
 
-from mallob_py.app import SATISFIABLE, UNSATISFIABLE, InputError, Payload, Result, ResultFileError
+from mallob_py.app import SATISFIABLE, UNSATISFIABLE, Payload, Result, ResultFileError
 from mallob_sat.formula import Formula
 from mallob_sat.portfolio import Strategy
 from mallob_sat.proofs.request import ProofRequest
@@ -43,10 +43,10 @@ def solve_with_proof(formula: Formula, strategy: Strategy, proof: ProofRequest, 
     if not formula.has_empty_clause and (trivial := solve_trivial(formula)) is not None:
         return trivial
     try:
-        with writing_to(proof.begin(payload)) as scribe:
+        with writing_to(proof.file.begin(payload)) as scribe:
             return _solve_and_prove(formula, strategy, proof.format, scribe)
     except ResultFileError as error:
-        raise InputError(f"proof {error}", "configuration") from None
+        raise proof.file.refusal(error) from None
 
 
 def _solve_and_prove(formula: Formula, strategy: Strategy, format_: ProofFormat, scribe: Scribe) -> Result:

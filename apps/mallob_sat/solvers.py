@@ -90,6 +90,11 @@ class Solver:
         return ENGINES[engine].family not in (Family.KISSAT, Family.LINGELING)
 
     @staticmethod
+    def takes_assumptions(engine: str) -> bool:
+        """Whether it can tell which assumptions cannot hold together."""
+        return ENGINES[engine].family is not Family.KISSAT
+
+    @staticmethod
     def has_binary_proof(engine: str) -> bool:
         """Whether its proofs are binary; else they are text."""
         return ENGINES[engine].family is Family.CADICAL

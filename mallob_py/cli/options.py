@@ -91,6 +91,15 @@ class _World(_Config):
         group=_WORLD,
         help="solver processes per worker, for ranks that own several cores (default 1)",
     )
+    portfolio: str | None = option(
+        "--portfolio",
+        values.portfolio,
+        None,
+        metavar="LASSO",
+        group=_WORLD,
+        help="solvers of SAT jobs that name none, one letter each: those before the parentheses once, "
+        "then those within in turn, such as 'k(cg)*' (letters: docs/sat-jobs.md)",
+    )
     pes: int | None = option(
         "--pes",
         values.capacity,
@@ -224,18 +233,65 @@ class SolveOptions(_World):
         group=_OUTPUT,
         help="form of the proof, both as text: with hints, or without (default lrat)",
     )
+    core: str | None = option(
+        "--core",
+        values.path,
+        None,
+        metavar="FILE",
+        group=_OUTPUT,
+        help="with UNSATISFIABLE, write clauses that are to blame to FILE, in DIMACS; for one formula",
+    )
+    solutions: int | str | None = option(
+        "--solutions",
+        values.solution_count,
+        None,
+        metavar="K|all",
+        group=_OUTPUT,
+        help="find so many models, or all; each is printed as v lines",
+    )
+    projection: tuple[int, ...] | None = option(
+        "--projection",
+        values.variables,
+        None,
+        metavar="V,V,...",
+        group=_OUTPUT,
+        help="with --solutions: the variables to print, by which solutions differ (default: all)",
+    )
+    solutions_file: str | None = option(
+        "--solutions-file",
+        values.path,
+        None,
+        metavar="FILE",
+        group=_OUTPUT,
+        help="with --solutions: write each to FILE as it is found instead of printing all; for one formula",
+    )
 
     def validate(self) -> None:
         super().validate()
-        for target in (self.output, self.proof):
-            if target is not None and any(_same_file(target, file) for file in self.files):
+        if self.portfolio is not None and {"portfolio", "solvers"} & (self.configuration or {}).keys():
+            raise OptionError("--portfolio and --configuration both name solvers")
+        if (self.configuration or {}).get("model", "literals") != "literals":
+            raise OptionError("--configuration: model is for the service; solve prints literals")
+        targets = {
+            "--output": self.output,
+            "--proof": self.proof,
+            "--core": self.core,
+            "--solutions-file": self.solutions_file,
+        }
+        given = {flag: target for flag, target in targets.items() if target is not None}
+        for flag, target in given.items():
+            if any(_same_file(target, file) for file in self.files):
                 raise OptionError(f"{target} is an input and would be overwritten")
-        if self.proof is None:
-            return
-        if len(self.files) > 1:
-            raise OptionError(f"--proof is for one formula, but {len(self.files)} are given")
-        if self.output is not None and os.path.realpath(self.output) == os.path.realpath(self.proof):
-            raise OptionError(f"{self.proof} cannot hold both the answer and the proof")
+            if flag != "--output" and len(self.files) > 1:
+                raise OptionError(f"{flag} is for one formula, but {len(self.files)} are given")
+        if len(set(map(os.path.realpath, given.values()))) < len(given):
+            raise OptionError(f"{' and '.join(given)} cannot be the same file")
+        wishes = {"--proof": self.proof, "--core": self.core, "--solutions": self.solutions}
+        wanted = [flag for flag, wish in wishes.items() if wish is not None]
+        if len(wanted) > 1:
+            raise OptionError(f"{wanted[0]} and {wanted[1]} are not possible together")
+        if self.solutions is None and (self.projection is not None or self.solutions_file is not None):
+            raise OptionError("--projection and --solutions-file go with --solutions, which is missing")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mallob_py.protocol.config import Balancing, Config, Matching, Reuse
 from mallob_py.runtime.boot import WorldSettings
@@ -12,6 +12,10 @@ from mallob_py.service.event_log import EventLog
 
 if TYPE_CHECKING:
     from mallob_py.cli.options import ServeOptions, SolveOptions
+
+SAT = "SAT"
+#: a job with one of these may not be possible with just any solvers
+_ABOUT_SOLVERS = frozenset(("portfolio", "solvers", "proof", "solutions", "core"))
 
 
 def settings_of(
@@ -36,6 +40,15 @@ def settings_of(
         time_limit_s=time_limit_s,
         preload=preload,
     )
+
+
+def with_portfolio(
+    portfolio: str | None, application: str, configuration: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A job's configuration with the portfolio of the options, unless it speaks of its solvers itself."""
+    if portfolio is None or application != SAT or _ABOUT_SOLVERS & configuration.keys():
+        return dict(configuration)
+    return {**configuration, "portfolio": portfolio}
 
 
 def event_log_of(options: ServeOptions | SolveOptions) -> Callable[[int, int], EventLog]:

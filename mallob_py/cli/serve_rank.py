@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mallob_py.cli.options import ServeOptions
-from mallob_py.cli.rank_settings import event_log_of, settings_of
+from mallob_py.cli.rank_settings import event_log_of, settings_of, with_portfolio
 from mallob_py.runtime import boot
 from mallob_py.runtime.rank import Desk, Rank
 from mallob_py.runtime.worker_events import ApplicationKnown
@@ -55,8 +55,14 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
     if client == 0:
         for folder in orphaned_folders(api_dir, options.clients):
             complain(f"{folder} holds unanswered jobs of a client that is not running; raise --clients")
-    status_dir = api_dir if client == 0 else None
-    return Service(rank, directory, _applications(rank), status_dir, options.chain_timeout_s)
+    return Service(
+        rank,
+        directory,
+        _applications(rank),
+        api_dir if client == 0 else None,
+        options.chain_timeout_s,
+        functools.partial(with_portfolio, options.portfolio),
+    )
 
 
 def _applications(rank: Rank) -> dict[str, InputUse]:

@@ -4,7 +4,8 @@ All ranks work on one formula at a time. Standard output gets, for each, the ans
 a model (`v` lines); comments (`c`) tell what happens meanwhile. Exit code: 10 or 20 for the
 one formula given, 0 for unknown or several formulas, 2 if an input could not be read.
 
-A proof is written by the worker that finds the answer; unless that is UNSATISFIABLE, none is left.
+A proof or core is written by the worker that finds the answer; unless that is UNSATISFIABLE, none is
+left. Of several solutions each gets its own `v` lines, closed by 0.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import array
 import math
 import os
 import sys
-from typing import NoReturn, TextIO
+from collections.abc import Iterator
+from typing import Any, NoReturn, TextIO
 
 from mallob_py import result_file
 from mallob_py.cli.options import SolveOptions
-from mallob_py.cli.rank_settings import event_log_of, settings_of
+from mallob_py.cli.rank_settings import SAT, event_log_of, settings_of
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.messages import Blob
@@ -26,7 +28,6 @@ from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank, blob_of
 
-_APPLICATION = "SAT"
 _ANSWERS = {10: "SATISFIABLE", 20: "UNSATISFIABLE"}
 _LINE_LENGTH = 78
 _PROGRESS_S = 5.0
@@ -42,7 +43,7 @@ def be_rank(options: SolveOptions) -> NoReturn:
         return desks[0]
 
     boot.run_rank(
-        settings_of(options, preload=(_APPLICATION,)),
+        settings_of(options, preload=(SAT,)),
         event_log_of(options),
         open_desk,
         lambda: desks[0].exit_code if desks else 0,
@@ -66,10 +67,7 @@ class SolveDesk:
         self._files = list(options.files)
         self._single = len(options.files) == 1
         self._quiet = options.quiet
-        self._proof = None if options.proof is None else os.path.abspath(options.proof)
-        self._configuration = dict(options.configuration or {})
-        if self._proof is not None:
-            self._configuration |= {"proof": self._proof, "proof-format": options.proof_format}
+        self._configuration = _configuration_of(options)
         self._output = output
         self._limit_s = math.inf if options.time_limit_s is None else options.time_limit_s
         self._job = 0
@@ -107,7 +105,7 @@ class SolveDesk:
             self._tell(f"{now - self._submitted_s:.1f} s, {self._workers()}")
 
     def close(self) -> None:
-        self._tidy_up_proof()
+        self._tidy_up()
         if self._output is not sys.stdout:
             self._output.close()
 
@@ -124,7 +122,7 @@ class SolveDesk:
         file = self._files[0]
         self._tell(f"mallob-py: {file} on {self._rank.placement.describe()}")
         path = str(self._rank.transfer.path_of(str(self._job)))
-        task = wire.Read(_APPLICATION, (file,), None, self._configuration, path, INLINE_BYTES_MAX)
+        task = wire.Read(SAT, (file,), None, self._configuration, path, INLINE_BYTES_MAX)
         self._rank.pool.read(self._job, task)
 
     def worker_event(self, event: events.WorkerEvent, now: float) -> None:
@@ -169,6 +167,11 @@ class SolveDesk:
                 f"answered in {seconds:.2f} s by {solver}, at most {stats.max_volume} workers of"
                 f" {stats.peak_memory_bytes / 1e6:.0f} MB"
             )
+            if "solutions" in fields:
+                further = "no others" if fields["complete"] else "there may be more"
+                self._tell(f"{fields['solutions']} solutions; {further}")
+            if "core-size" in fields:
+                self._tell(f"a core of {fields['core-size']} clauses")
         self._answer(code, solution)
         self._next()
 
@@ -177,17 +180,19 @@ class SolveDesk:
         self._is_busy = False
         self._next_progress_s = math.inf
 
-    def _tidy_up_proof(self) -> None:
-        """Before the answer, so that a proof is there exactly with the answer that it is for."""
-        if self._proof is None:
-            return
-        if self._code == 20:
-            result_file.discard_unfinished(self._proof)
-            return
-        try:
-            result_file.discard(self._proof)
-        except OSError as error:
-            print(f"mallob-py solve: {self._proof}: cannot be removed: {error.strerror}", file=sys.stderr)
+    def _tidy_up(self) -> None:
+        """Before the answer, so that a file is there exactly with the answer that it is for."""
+        for key in ("proof", "core", "solutions-file"):
+            path = self._configuration.get(key)
+            if not isinstance(path, str):
+                continue
+            if self._code == 20 or key == "solutions-file":
+                result_file.discard_unfinished(path)
+                continue
+            try:
+                result_file.discard(path)
+            except OSError as error:
+                print(f"mallob-py solve: {path}: cannot be removed: {error.strerror}", file=sys.stderr)
 
     # --- output ---------------------------------------------------------------------------
 
@@ -201,11 +206,44 @@ class SolveDesk:
 
     def _answer(self, code: int, solution: bytes) -> None:
         self._code = code
-        self._tidy_up_proof()
+        self._tidy_up()
         print(f"s {_ANSWERS.get(code, 'UNKNOWN')}", file=self._output)
-        if code == 10:
+        if code == 10 and "solutions" in self._configuration:
+            for one in _each(solution):
+                self._output.writelines(_value_lines(one))
+        elif code == 10:
             self._output.writelines(_value_lines(solution))
         self._output.flush()
+
+
+def _configuration_of(options: SolveOptions) -> dict[str, Any]:
+    """What `--configuration` says, and the other options in the words of a job file."""
+    given: dict[str, Any] = {
+        "portfolio": options.portfolio,
+        "proof": _absolute(options.proof),
+        "core": _absolute(options.core),
+        "solutions": options.solutions,
+        "projection": None if options.projection is None else list(options.projection),
+        "solutions-file": _absolute(options.solutions_file),
+    }
+    if options.proof is not None:
+        given["proof-format"] = options.proof_format
+    return dict(options.configuration or {}) | {key: one for key, one in given.items() if one is not None}
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else os.path.abspath(path)
+
+
+def _each(solutions: bytes) -> Iterator[bytes]:
+    """Solutions that are each closed by 0, without it."""
+    literals = array.array("i")
+    literals.frombytes(solutions)
+    begin = 0
+    while begin < len(literals):
+        end = literals.index(0, begin)
+        yield literals[begin:end].tobytes()
+        begin = end + 1
 
 
 def _value_lines(solution: bytes) -> list[str]:

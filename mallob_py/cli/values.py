@@ -71,6 +71,16 @@ def positive_count(text: str) -> int:
     return number
 
 
+def solution_count(text: str) -> int | str:
+    """A whole number >= 1, or "all"."""
+    return "all" if text.strip().lower() == "all" else positive_count(text)
+
+
+def variables(text: str) -> tuple[int, ...]:
+    """Variables of a formula, such as 1,2,3."""
+    return tuple(positive_count(one.strip()) for one in text.split(","))
+
+
 def simulated_pes(text: str) -> int:
     """How many PEs a simulated system has: from 1 to SIMULATED_PES_MAX."""
     number = positive_count(text)
@@ -125,6 +135,19 @@ def switch(text: str) -> bool:
     if lowered in ("0", "false", "no", "off"):
         return False
     raise ValueError(f"{text!r} is neither true nor false")
+
+
+def portfolio(text: str) -> str:
+    """Which solvers SAT jobs use (see `mallob_sat.lasso`)."""
+    # Only for who needs it: ranks import no application.
+    from mallob_py.app import InputError
+    from mallob_sat.lasso import parse_lasso
+
+    try:
+        parse_lasso(text)
+    except InputError as error:
+        raise ValueError(error.message) from None
+    return text
 
 
 def json_object(text: str) -> dict[str, Any]:

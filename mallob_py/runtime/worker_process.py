@@ -375,7 +375,11 @@ def _result_message(result: Result, peak_memory_bytes: int) -> wire.ResultFound:
     if not isinstance(result, Result):
         raise TypeError(f"an application's result must be a Result or None, not {result!r:.80}")
     fields = msgspec.json.encode(dict(result.fields))
-    body = wire.ResultBody(int(result.code), fields, _int32_bytes(result.solution))
+    if isinstance(result.solution, bytes):
+        solution, form = result.solution, wire.SolutionForm.BYTES
+    else:
+        solution, form = _int32_bytes(result.solution), wire.SolutionForm.INTEGERS
+    body = wire.ResultBody(int(result.code), fields, solution, form)
     return wire.ResultFound(wire.encode_result(body), peak_memory_bytes)
 
 

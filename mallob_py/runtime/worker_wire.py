@@ -12,6 +12,7 @@ ranks undecoded; only the client that writes the reply decodes them (`decode_res
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any
 
 import msgspec
@@ -263,12 +264,21 @@ FromServer = Applications | Forked | ForkFailed | Imported | Exited
 # --- results ----------------------------------------------------------------
 
 
+class SolutionForm(IntEnum):
+    """What the bytes of a solution are."""
+
+    #: int32, little endian
+    INTEGERS = 0
+    BYTES = 1
+
+
 class ResultBody(Message, frozen=True):
-    """A `mallob_py.app.Result`: fields as a JSON object, solution as int32 little endian."""
+    """A `mallob_py.app.Result`: fields as a JSON object, solution as its form says."""
 
     code: int
     fields: bytes
     solution: bytes
+    form: SolutionForm = SolutionForm.INTEGERS
 
 
 def encode_result(result: ResultBody) -> bytes:

@@ -5,11 +5,16 @@ Compatible with Mallob's replies: the submitted fields echoed, `internal_id`,
 file beside the reply (32-bit little-endian integers), named in `result.solution-file` with its
 number of integers in `result.solution-size`. Every reply that was run carries statistics, also
 after timeouts, interruptions and failures.
+
+A solution that an application gives as bytes is a text in Base64, with `result.solution-format`
+"base64". In a file it is these bytes themselves, `result.solution-size` their number and the format
+"bytes".
 """
 
 from __future__ import annotations
 
 import array
+import base64
 import json
 import sys
 from collections.abc import Mapping
@@ -20,11 +25,13 @@ from typing import Any
 import msgspec
 
 from mallob_py.app import RESULT_STRINGS, UNKNOWN
+from mallob_py.runtime.worker_wire import SolutionForm
 from mallob_py.service.errors import JobFileError
 from mallob_py.service.job_file import JobFile
 
 SOLUTION_INLINE_MAX = 1_000_000
 LITERALS_ECHO_MAX = 1_000_000
+_INTEGER_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,7 @@ class Outcome:
     code: int = UNKNOWN
     fields: bytes = b"{}"
     solution: bytes = b""
+    form: SolutionForm = SolutionForm.INTEGERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +88,23 @@ def result_reply(
         "outcome": outcome.kind,
     }
     extra = msgspec.json.decode(outcome.fields or b"{}", type=dict[str, msgspec.Raw])
-    own = {"resultcode", "outcome", "solution", "solution-file", "solution-size"}
+    own = {"resultcode", "outcome", "solution", "solution-file", "solution-size", "solution-format"}
     if outcome.code in RESULT_STRINGS:
         own.add("resultstring")  # codes beyond SAT, UNSAT, UNKNOWN are the application's to name
     result.update((key, value) for key, value in extra.items() if key not in own)
-    size = len(outcome.solution) // 4
-    if size <= inline_max:
+    is_long = len(outcome.solution) > _INTEGER_BYTES * inline_max
+    if outcome.form is SolutionForm.BYTES:
+        result["solution-format"] = "bytes" if is_long else "base64"
+    if is_long:
+        result["solution-file"] = str(solution_path)
+        unit_bytes = 1 if outcome.form is SolutionForm.BYTES else _INTEGER_BYTES
+        result["solution-size"] = len(outcome.solution) // unit_bytes
+    elif outcome.form is SolutionForm.BYTES:
+        result["solution"] = base64.b64encode(outcome.solution).decode()
+    else:
         result["solution"] = _integers(outcome.solution).tolist()
-        parts = {"result": result, "stats": _statistics(statistics)}
-        return Reply(_body(job, internal_id, revision, parts))
-    result["solution-file"] = str(solution_path)
-    result["solution-size"] = size
     body = _body(job, internal_id, revision, {"result": result, "stats": _statistics(statistics)})
-    return Reply(body, solution_path, outcome.solution)
+    return Reply(body, solution_path, outcome.solution) if is_long else Reply(body)
 
 
 def failure_reply(

@@ -15,9 +15,11 @@ import array
 import math
 import os
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from mallob_py import result_file
 from mallob_py.payload import encode_description
@@ -37,6 +39,8 @@ from mallob_py.service.status_file import JobStatus, ServiceStatus, remove_statu
 
 _TAKE_AT_ONCE = 32
 _STATUS_PERIOD_S = 1.0
+#: where a configuration may name files for results
+_RESULT_FILE_KEYS = ("proof", "core", "solutions-file")
 
 
 class JobState(Enum):
@@ -66,15 +70,18 @@ class Service:
         applications: dict[str, InputUse],
         status_dir: Path | None,
         chain_timeout_s: float,
+        configured: Callable[[str, Mapping[str, Any]], dict[str, Any]],
     ) -> None:
         """`status_dir`: where to write the status file, on the one client that speaks for the service.
 
         `chain_timeout_s`: how long an incremental job waits for its next revision.
+        `configured`: from an application and a job's configuration to that with the service's defaults.
         """
         self._rank = rank
         self._directory = directory
         self._applications = applications
         self._status_dir = status_dir
+        self._configured = configured
         self._book = JobBook(directory.finished)
         self._chains = ChainBook(chain_timeout_s)
         self._chain_timeout_s = chain_timeout_s
@@ -190,11 +197,15 @@ class Service:
     def _read_task(self, job: int, file: JobFile) -> wire.Read:
         literals: array.array[int] | None = file.literals
         place = self._chains.place_of(job)
+        if place is None:
+            configuration = self._configured(file.application, file.configuration)
+        else:
+            configuration = dict(place[1].configuration)
         return wire.Read(
             file.application,
             file.files,
             None if literals is None else literals.tolist(),
-            dict(file.configuration if place is None else place[1].configuration),
+            configuration,
             str(self._rank.transfer.path_of(str(job))),
             INLINE_BYTES_MAX,
             None if place is None else place[0].before(place[1]),
@@ -343,7 +354,7 @@ class Service:
         outcome = Outcome(ended.outcome.value)
         if ended.body is not None:
             body = wire.decode_result(ended.body)
-            outcome = Outcome(ended.outcome.value, body.code, body.fields, body.solution)
+            outcome = Outcome(ended.outcome.value, body.code, body.fields, body.solution, body.form)
         self._reply(ended.job, outcome, statistics, stats.root)
 
     def _reply(self, job: int, outcome: Outcome, statistics: JobStatistics, root: int | None = None) -> None:
@@ -359,9 +370,10 @@ class Service:
 
     def _forget(self, job: int, root: int | None = None) -> None:
         self._chains.ended(job, root, self._rank.now())
-        proof = self._jobs[job].file.configuration.get("proof")
-        if isinstance(proof, str):
-            result_file.discard_unfinished(proof)
+        configuration = self._jobs[job].file.configuration
+        for path in map(configuration.get, _RESULT_FILE_KEYS):
+            if isinstance(path, str):
+                result_file.discard_unfinished(path)
         del self._jobs[job]
         for interruption in self._book.ended(job):
             self._directory.dismiss(interruption)

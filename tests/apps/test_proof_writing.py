@@ -23,10 +23,13 @@ from mallob_sat.formula import ASSUMPTIONS_MARK
 from mallob_sat.generate import pigeonhole
 from mallob_sat.portfolio import Portfolio, Strategy
 from mallob_sat.proofs.checker import Checker
+from mallob_sat.proofs.request import ProofRequest
 from mallob_sat.proofs.steps import read_steps
 from mallob_sat.proofs.writing import PROVERS, ProofFormat, number_late_clauses
+from mallob_sat.result_path import ResultPath
 
 CONTRADICTION = [[1], [-1]]
+FILE = ResultPath("proof", "/proof")
 HOLES = [list(clause) for clause in pigeonhole(5).clauses]
 
 
@@ -74,14 +77,14 @@ def test_what_is_decided_without_search_has_a_proof_too(clauses: list[list[int]]
 
 @pytest.mark.parametrize("index", range(12))
 def test_every_strategy_of_the_portfolio_proves(index: int, proof: Path) -> None:
-    strategy = Portfolio(seed=1).restricted_to(PROVERS[ProofFormat.LRAT]).strategy(index)
+    strategy = ProofRequest(FILE, ProofFormat.LRAT).portfolio(Portfolio(seed=1)).strategy(index)
     assert prove(HOLES, proof, strategy) == 20
     assert_proves(HOLES, proof.read_bytes())
 
 
 def test_strategies_that_prove_differ_and_rename_nothing() -> None:
     for format_, provers in PROVERS.items():
-        portfolio = Portfolio(seed=3).restricted_to(provers)
+        portfolio = ProofRequest(FILE, format_).portfolio(Portfolio(seed=3))
         strategies = [portfolio.strategy(index) for index in range(500)]
         assert len(set(strategies)) == 500, format_
         assert all(strategy.solver in provers for strategy in strategies)

@@ -13,8 +13,7 @@ from pysat.solvers import Solver as Reference
 
 from mallob_py.app import InputError, JobInput, Payload, Result
 from mallob_sat import SatApplication
-from mallob_sat.incremental import ENGINES
-from mallob_sat.portfolio import Portfolio
+from mallob_sat.incremental import ENGINES, portfolio_of
 
 MARK = 2**31 - 1
 
@@ -176,7 +175,7 @@ def test_a_hard_revision_is_searched_in_slices_between_which_the_worker_looks_ar
 
 
 def test_each_worker_of_a_chain_has_a_solver_that_takes_revisions() -> None:
-    portfolio = Portfolio().restricted_to(ENGINES, "take revisions")
+    portfolio = portfolio_of({})
     strategies = [portfolio.strategy(index) for index in range(100)]
     assert {strategy.solver for strategy in strategies} <= set(ENGINES)
     assert len(set(strategies)) == len(strategies)
@@ -187,7 +186,9 @@ def test_each_worker_of_a_chain_has_a_solver_that_takes_revisions() -> None:
     ("configuration", "message"),
     [
         ({"solvers": ["kissat404"]}, "kissat404 cannot take revisions"),
-        ({"proof": "/tmp/proof"}, "no proofs of incremental jobs"),
+        ({"proof": "/tmp/proof"}, "no proof of incremental jobs"),
+        ({"core": True}, "no core of incremental jobs"),
+        ({"solutions": 2}, "no solutions of incremental jobs"),
     ],
 )
 def test_what_revisions_cannot_do_is_refused(configuration: dict[str, Any], message: str) -> None:

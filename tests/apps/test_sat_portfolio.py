@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mallob_py.app import InputError
+from mallob_sat.lasso import lasso_of
 from mallob_sat.portfolio import SOLVER_NAMES, Portfolio
 from mallob_sat.solvers import ENGINES
 
@@ -21,7 +22,9 @@ def test_the_first_eight_mix_at_least_five_solvers() -> None:
     assert len({Portfolio().strategy(index).solver for index in range(8)}) >= 5
 
 
-@pytest.mark.parametrize("portfolio", [Portfolio(), Portfolio(seed=3), Portfolio(("ergo", "maplecm"))])
+@pytest.mark.parametrize(
+    "portfolio", [Portfolio(), Portfolio(seed=3), Portfolio(lasso_of(["ergo", "maplecm"]))]
+)
 def test_no_two_of_a_thousand_workers_search_alike(portfolio: Portfolio) -> None:
     strategies = [portfolio.strategy(index) for index in range(1000)]
     assert len(set(strategies)) == 1000
@@ -41,7 +44,7 @@ def test_named_solvers_are_taken_in_turn() -> None:
 
 
 def test_a_solver_named_twice_searches_in_two_ways() -> None:
-    portfolio = Portfolio(("cadical195", "cadical195"))
+    portfolio = Portfolio(lasso_of(["cadical195", "cadical195"]))
     assert portfolio.strategy(0) != portfolio.strategy(1)
 
 

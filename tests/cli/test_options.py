@@ -9,6 +9,7 @@ import pytest
 from mallob_py.cli import options
 from mallob_py.cli.option_sources import OptionError, table
 from mallob_py.cli.options import ServeOptions, SolveOptions, SubmitOptions
+from mallob_py.cli.rank_settings import with_portfolio
 
 
 @pytest.fixture(autouse=True)
@@ -189,7 +190,7 @@ def test_a_proof_is_for_one_formula_and_for_a_file_of_its_own(tmp_path: Path) ->
     for arguments, complaint in (
         (["--proof", "p", "a.cnf", "b.cnf"], "for one formula"),
         (["--proof", str(formula), str(formula)], "would be overwritten"),
-        (["--proof", "./p", "--output", "p", "a.cnf"], "both the answer and the proof"),
+        (["--proof", "./p", "--output", "p", "a.cnf"], "cannot be the same file"),
         (["--proof-format", "frat", "a.cnf"], "frat"),
     ):
         with pytest.raises(OptionError, match=complaint):
@@ -222,3 +223,50 @@ def test_every_option_has_help_and_one_name_per_command(command: str) -> None:
     specs = [spec for spec, _ in table(options.COMMANDS[command][1]).values()]
     assert all(spec.help for spec in specs)
     assert len({spec.name for spec in specs}) == len(specs)
+
+
+def test_a_portfolio_is_checked_before_anything_starts() -> None:
+    assert (
+        serve("--portfolio", "k(cg)*").portfolio == solve("--portfolio", "k(cg)*", "x").portfolio == "k(cg)*"
+    )
+    with pytest.raises(OptionError, match=r"^--portfolio: portfolio 'k\(c', character 2: this parenthesis"):
+        serve("--portfolio", "k(c")
+    with pytest.raises(OptionError, match="both name solvers"):
+        solve("--portfolio", "k", "--configuration", '{"solvers": ["ergo"]}', "x.cnf")
+
+
+def test_a_job_that_speaks_of_its_solvers_keeps_its_word() -> None:
+    assert with_portfolio("k", "SAT", {"seed": 1}) == {"seed": 1, "portfolio": "k"}
+    assert with_portfolio(None, "SAT", {"seed": 1}) == {"seed": 1}
+    assert with_portfolio("k", "SLEEP", {}) == {}
+    for key in ("portfolio", "solvers", "proof", "solutions", "core"):
+        assert with_portfolio("k", "SAT", {key: "x"}) == {key: "x"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--core", "c", "--solutions", "2"], "--core and --solutions are not possible together"),
+        (["--core", "c", "--proof", "p"], "--proof and --core are not possible together"),
+        (["--core", "c", "y.cnf"], "--core is for one formula, but 2 are given"),
+        (["--core", "x.cnf"], "x.cnf is an input and would be overwritten"),
+        (["--core", "c", "--output", "./c"], "--output and --core cannot be the same file"),
+        (["--projection", "1,2"], "--projection and --solutions-file go with --solutions"),
+        (["--solutions-file", "f"], "--projection and --solutions-file go with --solutions"),
+        (["--solutions", "0"], "--solutions: 0 is less than 1"),
+        (["--solutions", "some"], "--solutions: 'some' is not a whole number"),
+        (["--solutions", "2", "--projection", "1,,2"], "--projection: '' is not a whole number"),
+        (["--configuration", '{"model": "packed"}'], "model is for the service"),
+    ],
+)
+def test_wishes_that_do_not_go_together_are_told_before_anything_starts(
+    arguments: list[str], complaint: str
+) -> None:
+    with pytest.raises(OptionError, match=complaint):
+        solve(*arguments, "x.cnf")
+
+
+def test_several_solutions_are_asked_for_by_number_or_all() -> None:
+    parsed = solve("--solutions", "all", "--projection", "3, 1", "x.cnf", "y.cnf")
+    assert (parsed.solutions, parsed.projection) == ("all", (3, 1))
+    assert solve("--solutions", "5", "x.cnf").solutions == 5

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import array
+import base64
 import json
 from pathlib import Path
 from typing import Any
 
+from mallob_py.runtime.worker_wire import SolutionForm
 from mallob_py.service.errors import JobFileError
 from mallob_py.service.job_file import InputUse, JobFile, parse_job
 from mallob_py.service.reply import JobStatistics, Outcome, failure_reply, refusal_reply, result_reply
@@ -68,6 +70,23 @@ def test_a_large_solution_goes_beside_the_reply() -> None:
     result = json.loads(reply.body)["result"]
     assert "solution" not in result
     assert (result["solution-file"], result["solution-size"]) == (str(BESIDE), 11)
+    assert (reply.solution_path, reply.solution) == (BESIDE, data)
+
+
+def test_bytes_are_base64_in_the_reply_and_themselves_beside_it() -> None:
+    data = bytes(range(250, 256)) * 2
+    outcome = Outcome("result", 10, b'{"variables":96}', data, SolutionForm.BYTES)
+    reply = result_reply(job(), 7, outcome, JobStatistics(), BESIDE, inline_max=3)
+    result = json.loads(reply.body)["result"]
+    assert (result["solution-format"], base64.b64decode(result["solution"])) == ("base64", data)
+    assert reply.solution_path is None
+    assert result["variables"] == 96
+
+    reply = result_reply(job(), 7, outcome, JobStatistics(), BESIDE, inline_max=2)
+    result = json.loads(reply.body)["result"]
+    assert "solution" not in result
+    assert (result["solution-file"], result["solution-size"]) == (str(BESIDE), 12)
+    assert result["solution-format"] == "bytes"
     assert (reply.solution_path, reply.solution) == (BESIDE, data)
 
 

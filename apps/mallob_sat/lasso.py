@@ -1,0 +1,214 @@
+"""Portfolios written as lassos: members used once, then a cycle of members repeated for ever.
+
+As with the original's `-satsolver`: `k(cg)*` is kissat once, then CaDiCaL and Glucose in turn. Each
+letter names a solver; the signs after it change how it searches:
+
+    letter      a solver of `LETTERS`
+    +  -        leaning to satisfiable or to unsatisfiable formulas (CaDiCaL: stable phases only, none)
+    0           variables are false at first (CaDiCaL; its own choice is true)
+    _  ~        initial phases: always the solver's own, always random (else: every other repetition)
+    !           on its own: gives and takes no clauses
+    (...)*      the cycle, at the end; without one, the whole is the cycle
+    (...){n}    the same as writing it n times
+
+Spaces mean nothing. The original has `+ - _ !` in much the same sense; its capitals (incremental
+solving) mean nothing here.
+
+Guarantee: `parse_lasso` raises an InputError that says where, or gives a cycle that is not empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NoReturn
+
+from mallob_py.app import InputError
+
+LETTERS: Mapping[str, str] = {
+    "c": "cadical195",
+    "o": "cadical153",
+    "n": "cadical300",
+    "k": "kissat404",
+    "l": "lingeling",
+    "g": "glucose42",
+    "h": "glucose4",
+    "i": "glucose3",
+    "m": "maplecm",
+    "r": "maplechrono",
+    "s": "maplesat",
+    "x": "mergesat3",
+    "e": "ergo",
+    "t": "minisat22",
+    "u": "minisat-gh",
+}
+_OPTIONS = {"+": ("stabilizeonly", 1), "-": ("stabilize", 0), "0": ("phase", 0)}
+_CLASHING = (("+", "-"), ("_", "~"))
+_REPEATS_MAX = 1000
+_MEMBERS_MAX = 10_000
+
+
+class Phases(Enum):
+    """Which values variables have at first, if a solver comes up again."""
+
+    MIXED = ""
+    OWN = "_"
+    RANDOM = "~"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One solver of a portfolio, and how it shall search."""
+
+    solver: str
+    options: tuple[tuple[str, int], ...] = ()
+    phases: Phases = Phases.MIXED
+    shares: bool = True
+
+    @property
+    def search(self) -> tuple[object, ...]:
+        """Members of equal `search` would, without further ado, search alike."""
+        return self.solver, self.options, self.phases is Phases.RANDOM
+
+
+@dataclass(frozen=True, slots=True)
+class Lasso:
+    """A sequence of members without end."""
+
+    once: tuple[Member, ...]
+    cycle: tuple[Member, ...]
+
+    def at(self, index: int) -> tuple[Member, int]:
+        """The member at this place, and how many before it would search alike."""
+        if index < len(self.once):
+            member = self.once[index]
+            return member, _alike(self.once[:index], member)
+        round_, place = divmod(index - len(self.once), len(self.cycle))
+        member = self.cycle[place]
+        in_rounds = round_ * _alike(self.cycle, member) + _alike(self.cycle[:place], member)
+        return member, _alike(self.once, member) + in_rounds
+
+    @property
+    def solvers(self) -> tuple[str, ...]:
+        """The solvers in it, each once."""
+        return tuple(dict.fromkeys(member.solver for member in self.once + self.cycle))
+
+    def only(self, solvers: Sequence[str]) -> Lasso:
+        """What is left with these solvers only."""
+        once, cycle = (
+            tuple(member for member in members if member.solver in solvers)
+            for members in (self.once, self.cycle)
+        )
+        return Lasso(once, cycle)
+
+
+def lasso_of(solvers: Sequence[str]) -> Lasso:
+    """These solvers in turn."""
+    return Lasso((), tuple(Member(solver) for solver in solvers))
+
+
+def parse_lasso(text: object) -> Lasso:
+    """The lasso that a configuration's `portfolio` describes. Raises InputError."""
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"portfolio is {text!r:.40}; it must be a text such as 'k(cg)*'", "configuration")
+    return _Parser(text).lasso()
+
+
+def _alike(members: Sequence[Member], member: Member) -> int:
+    return sum(other.search == member.search for other in members)
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def lasso(self) -> Lasso:
+        members: list[Member] = []
+        while sign := self._peek():
+            if sign != "(":
+                members.append(self._member())
+            else:
+                opening = self._at
+                group = self._group()
+                if self._peek() == "*":
+                    return Lasso(tuple(members), self._last(group))
+                members += group * self._repeats(opening)
+            if len(members) > _MEMBERS_MAX:
+                self._fail(f"more than {_MEMBERS_MAX} members")
+        return Lasso((), tuple(members))
+
+    def _group(self) -> list[Member]:
+        opening = self._at
+        self._at += 1
+        members: list[Member] = []
+        while (sign := self._peek()) != ")":
+            if not sign:
+                self._at = opening
+                self._fail("this parenthesis is never closed")
+            members.append(self._member())
+        if not members:
+            self._fail("a solver is missing between the parentheses")
+        self._at += 1
+        return members
+
+    def _last(self, group: list[Member]) -> tuple[Member, ...]:
+        self._at += 1
+        if self._peek():
+            self._fail("nothing may follow the cycle, which never ends")
+        return tuple(group)
+
+    def _repeats(self, opening: int) -> int:
+        if self._peek() != "{":
+            self._at = opening
+            self._fail("'*' or '{number}' must follow this group")
+        begin = self._at
+        end = self._text.find("}", begin)
+        number = self._text[begin + 1 : end] if end > 0 else ""
+        repeats = int(number) if number.isascii() and number.isdigit() and len(number) < 9 else 0
+        if not 1 <= repeats <= _REPEATS_MAX:
+            self._fail(f"'{{number}}' with a number from 1 to {_REPEATS_MAX} expected")
+        self._at = end + 1
+        return repeats
+
+    def _member(self) -> Member:
+        letter = self._text[self._at]
+        if letter not in LETTERS:
+            known = ", ".join(f"{key} {solver}" for key, solver in LETTERS.items())
+            hint = "a sign needs a letter before it" if letter in "+-0_~!" else f"the solvers are {known}"
+            self._fail(f"{letter!r} is no solver; {hint}")
+        solver = LETTERS[letter]
+        self._at += 1
+        signs = ""
+        while (sign := self._peek()) and sign in "+-0_~!":
+            if problem := _problem_of(solver, sign, signs):
+                self._fail(problem)
+            signs += sign
+            self._at += 1
+        options = tuple(option for sign, option in _OPTIONS.items() if sign in signs)
+        phases = next((one for one in (Phases.OWN, Phases.RANDOM) if one.value in signs), Phases.MIXED)
+        return Member(solver, options, phases, "!" not in signs)
+
+    def _peek(self) -> str:
+        while self._at < len(self._text) and self._text[self._at].isspace():
+            self._at += 1
+        return self._text[self._at : self._at + 1]
+
+    def _fail(self, problem: str) -> NoReturn:
+        at = self._at + 1
+        raise InputError(f"portfolio {self._text!r:.80}, character {at}: {problem}", "configuration")
+
+
+def _problem_of(solver: str, sign: str, before: str) -> str:
+    """Why a sign cannot follow a solver and its signs so far, or nothing."""
+    if sign in before:
+        return f"{sign!r} is given twice"
+    for one, other in _CLASHING:
+        if (sign == other and one in before) or (sign == one and other in before):
+            return f"{one!r} and {other!r} contradict each other"
+    if sign in _OPTIONS and not solver.startswith("cadical"):
+        return f"{solver} has no {sign!r}; the CaDiCaLs (c, o, n) have"
+    if sign == "~" and solver == "kissat404":
+        return "kissat404 takes no phases"
+    return ""

@@ -1,0 +1,114 @@
+"""What a job wants of its formula, and the way to get it: its configuration chooses one of these.
+
+`Deciding` is the default: a model, or that there is none. `Proving` adds a proof of the latter;
+`CoreFinding` (in `cores`) says which clauses are to blame; `Enumerating` (in `enumeration`) finds
+several models. Each runs in every worker of the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from mallob_py.app import InputError, Payload, Result, WorkerContext
+from mallob_sat.cores import CoreFinding
+from mallob_sat.enumeration import Enumerating
+from mallob_sat.formula import Formula
+from mallob_sat.native_search import search_for
+from mallob_sat.packing import packed, wants_packed
+from mallob_sat.portfolio import Portfolio
+from mallob_sat.proof_search import ProofSearch, solve_with_proof
+from mallob_sat.proofs.request import ProofRequest
+from mallob_sat.race import race
+from mallob_sat.search import solve_quickly
+from mallob_sat.sharing import Sharing
+
+_FIELD = "configuration"
+#: each asks for a way of its own
+_WISHES = ("proof", "core", "solutions")
+
+
+def wishes_of(configuration: Mapping[str, Any]) -> list[str]:
+    """The keys that ask for more than a decision."""
+    return [key for key in _WISHES if configuration.get(key) not in (None, False)]
+
+
+class Way(Protocol):
+    """One way to treat a formula."""
+
+    def prepare(self, formula: Formula) -> Payload:
+        """At the client: what workers need beside the formula. Raises InputError if it does not suit."""
+        ...
+
+    def run(self, context: WorkerContext, formula: Formula) -> Result:
+        """In a worker."""
+        ...
+
+
+def way_of(configuration: Mapping[str, Any]) -> Way:
+    """Raises InputError for a configuration that is wrong or contradicts itself."""
+    wishes = wishes_of(configuration)
+    if len(wishes) > 1:
+        raise InputError(f"{wishes[0]} and {wishes[1]} are not possible together", _FIELD)
+    portfolio = Portfolio.from_configuration(configuration)
+    proof = ProofRequest.from_configuration(configuration)
+    core = CoreFinding.from_configuration(configuration, portfolio)
+    enumerating = Enumerating.from_configuration(configuration)
+    proving = None if proof is None else Proving(proof.portfolio(portfolio), proof)
+    way: Way = proving or core or enumerating or Deciding(portfolio)
+    return Packing(way) if wants_packed(configuration) else way
+
+
+@dataclass(frozen=True, slots=True)
+class Deciding:
+    """The solvers of all workers race, and share what they learn."""
+
+    portfolio: Portfolio
+
+    def prepare(self, formula: Formula) -> Payload:
+        return {}
+
+    def run(self, context: WorkerContext, formula: Formula) -> Result:
+        strategy = self.portfolio.strategy
+        quick = solve_quickly(formula, strategy(context.index * context.threads))
+        if quick is not None:
+            return quick
+        sharing = Sharing(context)
+        result = race(context, lambda number: search_for(formula, strategy(number)), sharing.turn)
+        shared = {"shared_clauses": {"given": sharing.given, "taken": sharing.taken}}
+        return replace(result, fields=dict(result.fields) | shared)
+
+
+@dataclass(frozen=True, slots=True)
+class Proving:
+    """The solvers race, each on its own: a proof must not depend on what others have learned."""
+
+    portfolio: Portfolio
+    proof: ProofRequest
+
+    def prepare(self, formula: Formula) -> Payload:
+        return self.proof.prepare(formula)
+
+    def run(self, context: WorkerContext, formula: Formula) -> Result:
+        strategy, proof, payload = self.portfolio.strategy, self.proof, context.payload
+        if formula.has_empty_clause:
+            return solve_with_proof(formula, strategy(0), proof, payload)
+        return race(
+            context,
+            lambda number: ProofSearch(formula, strategy(number), proof, payload),
+            lambda messages, searches: None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Another way, whose model is packed in the end."""
+
+    way: Way
+
+    def prepare(self, formula: Formula) -> Payload:
+        return self.way.prepare(formula)
+
+    def run(self, context: WorkerContext, formula: Formula) -> Result:
+        return packed(self.way.run(context, formula))
