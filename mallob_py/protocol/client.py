@@ -52,13 +52,17 @@ _FINAL_VERSION = 2**62
 
 
 class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user may ask for. 0 means no limit. `near`: a PE where the root had better be, if it is free."""
+    """What a user may ask for. 0 means no limit.
+
+    `near`: a PE where the root had better be, if it is free. `growth_delay_s`: instead of the config's.
+    """
 
     priority: float = 1.0
     max_demand: int = 0
     wallclock_limit_s: float = 0.0
     cpu_limit_s: float = 0.0
     near: int | None = None
+    growth_delay_s: float | None = None
 
 
 class _RootPort:
@@ -325,7 +329,8 @@ class Client:
             record.started_s = now
             self._deadline = None
             if record.demand == 1:
-                self._announce_at(record, now + self._config.growth_delay_s)
+                delay_s = record.parameters.growth_delay_s
+                self._announce_at(record, now + (self._config.growth_delay_s if delay_s is None else delay_s))
 
     def receive_demand(self, message: DemandChanged) -> None:
         if (record := self.jobs.get(message.job)) is not None:

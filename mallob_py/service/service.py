@@ -41,6 +41,8 @@ _TAKE_AT_ONCE = 32
 _STATUS_PERIOD_S = 1.0
 #: where a configuration may name files for results
 _RESULT_FILE_KEYS = ("proof", "core", "solutions-file")
+#: a revision that adds to others is taken for trivial so long: only its root works on it
+_TRIVIAL_S = 0.03
 
 
 class JobState(Enum):
@@ -242,13 +244,15 @@ class Service:
         if live.state is JobState.READING:
             live.parsing_s = now - live.reading_s
         live.state = JobState.SUBMITTED
-        file = live.file
+        file, place = live.file, self._chains.place_of(job)
+        adds_to_others = place is not None and place[1].number > 0
         parameters = JobParameters(
             priority=file.priority,
             max_demand=file.max_demand,
             wallclock_limit_s=file.wallclock_limit_s,
             cpu_limit_s=file.cpu_limit_s,
-            near=None if (place := self._chains.place_of(job)) is None else place[0].root,
+            near=None if place is None else place[0].root,
+            growth_delay_s=_TRIVIAL_S if adds_to_others else None,
         )
         self._rank.submit(job, parameters, blob)
 

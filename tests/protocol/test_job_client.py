@@ -257,3 +257,12 @@ def test_nothing_of_an_ended_job_is_kept() -> None:
     assert not alone.pe.balancer.jobs
     assert not alone.pe.workers.suspended
     assert alone.pe.workers.active is None
+
+
+@pytest.mark.parametrize(("delay_s", "grows_s"), [(None, 0.1), (0.5, 0.5)])
+def test_a_job_may_have_its_own_delay_before_it_grows(delay_s: float | None, grows_s: float) -> None:
+    alone = Alone(growth_delay_s=0.1, unannounced_max_s=0.0)
+    alone.submit(1, growth_delay_s=delay_s)
+    alone.wait_until(1.0)
+    alone.start()
+    assert alone.pe.client.next_announcement() == 1.0 + grows_s

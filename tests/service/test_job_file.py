@@ -200,10 +200,10 @@ def test_unknown_application_is_told_the_known_ones() -> None:
 
 
 def test_a_revision_may_add_nothing_or_only_assume() -> None:
-    assert parse(incremental=True).incremental
-    later = parse(incremental=True, precursor="admin.a", literals=[], assumptions=[1, -2])
+    assert parse(application="SAT", incremental=True).incremental
+    later = parse(application="SAT", incremental=True, precursor="admin.a", literals=[], assumptions=[1, -2])
     assert (later.precursor, later.assumptions, later.done) == ("admin.a", (1, -2), False)
-    assert parse(files=["f"], assumptions=[3]).assumptions == (3,)
+    assert parse(application="SAT", files=["f"], assumptions=[3]).assumptions == (3,)
 
 
 def test_a_file_that_ends_a_chain_names_it_and_adds_nothing() -> None:
@@ -217,7 +217,7 @@ def test_a_file_that_ends_a_chain_names_it_and_adds_nothing() -> None:
 
 def test_what_belongs_to_chains_is_refused_elsewhere() -> None:
     assert refusal(precursor="admin.a").field == "precursor"
-    assert refusal(incremental=True, precursor="admin.job").field == "precursor"
+    assert refusal(application="SAT", incremental=True, precursor="admin.job").field == "precursor"
     assert refusal(application="NOOP", incremental=True).field == "incremental"
     assert refusal(application="NOOP", assumptions=[1]).field == "assumptions"
 
