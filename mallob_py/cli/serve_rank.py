@@ -54,7 +54,7 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
     if client == 0:
         for folder in orphaned_folders(api_dir, options.clients):
             complain(f"{folder} holds unanswered jobs of a client that is not running; raise --clients")
-    return Service(rank, directory, _applications(rank), api_dir if client == 0 else None)
+    return Service(rank, directory, _applications(rank), api_dir, client, len(clients))
 
 
 def _applications(rank: Rank) -> dict[str, InputUse]:
