@@ -44,13 +44,13 @@ def serve(
         timeout_graceful_shutdown=_FAREWELL_S,
         ws="none",
     )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end)  # uvicorn has its own meanwhile, and repeats the signal at its end
     address = f"http://{_printable(host)}:{listening.getsockname()[1]}/"
     if token.is_new:
         print(f"mallob-py web: {address}#token={token.secret.decode()}", flush=True)
     else:
         print(f"mallob-py web: {address} (the token is in {token.path})", flush=True)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _end)  # uvicorn has its own meanwhile, and repeats the signal at its end
     try:
         uvicorn.Server(config).run(sockets=[listening])
     finally:
