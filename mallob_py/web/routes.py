@@ -128,7 +128,8 @@ class Interface:
         return _json(await self._ended(_key(request), _wait_s(request)))
 
     async def reply(self, request: Request) -> Response:
-        return _json(await run_in_threadpool(self.jobs.reply, _key(request)))
+        reply = await run_in_threadpool(self.jobs.reply, _key(request))
+        return await run_in_threadpool(_json, reply)  # it can be megabytes
 
     async def model(self, request: Request) -> Response:
         reply = await run_in_threadpool(self.jobs.reply, _key(request))
@@ -137,8 +138,8 @@ class Interface:
         code = reply["result"]["resultcode"]
         solution = await run_in_threadpool(self.jobs.solution, reply)
         if _JSON in request.headers.get("accept", ""):
-            return _json({"resultcode": code, "solution": solution.tolist()})
-        return Response(_solution_lines(code, solution), media_type=_TEXT)
+            return await run_in_threadpool(_json, {"resultcode": code, "solution": solution.tolist()})
+        return Response(await run_in_threadpool(_solution_lines, code, solution), media_type=_TEXT)
 
     async def metrics(self, request: Request) -> Response:
         status = await run_in_threadpool(self.jobs.status)
@@ -260,9 +261,9 @@ async def _internal_error(request: Request, error: Exception) -> Response:
 
 
 def _json(content: object, status: int = 200, headers: Any = None) -> Response:
-    # The standard library's encoder takes what replies may echo and msgspec refuses: huge integers.
-    text = json.dumps(msgspec.to_builtins(content, builtin_types=(int,))).encode()
-    response = Response(text, status, headers, media_type=_JSON)
+    # Replies may echo what only the standard library's encoder takes, such as huge integers.
+    plain = content if isinstance(content, dict) else msgspec.to_builtins(content)
+    response = Response(json.dumps(plain), status, headers, media_type=_JSON)
     _secure(response)
     return response
 
