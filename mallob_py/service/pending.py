@@ -16,6 +16,7 @@ from typing import NamedTuple
 from mallob_py.service.job_file import identity_of
 
 _TRIES = 10
+_REFUSED = ".error.json"  # of a reply that is named after the job file
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +53,26 @@ class PendingJobs:
 
     def _look(self) -> Pending:
         still_known: dict[_File, str] = {}
-        leaving: set[str] = set()
+        leaving_names: set[str] = set()
+        leaving_identities: set[str] = set()
         for entry, signature in _entries(self._in_dir):
             if not entry.startswith("."):
                 file = _File(entry, signature)
                 still_known[file] = self._identity(file, self._in_dir / entry)
-        for entry, signature in _entries(self._journal_dir):
+        # Twice, as a listing may miss a reply that appears in its place behind what was listed already.
+        journal = dict([*_entries(self._journal_dir), *_entries(self._journal_dir)])
+        for entry, signature in journal.items():
             _, kind, name = (*entry.split(".", 2), "", "")[:3]
             if kind == "job":
                 file = _File(name, signature)
                 still_known[file] = self._identity(file, self._journal_dir / entry)
-            elif kind == "reply":
-                leaving.add(name.removesuffix(".json"))
+            elif name.endswith(_REFUSED):
+                leaving_names.add(name.removesuffix(_REFUSED))
+            elif kind in ("reply", "error"):
+                leaving_identities.add(name.removesuffix(".json"))
         self._known = still_known
-        identities = leaving | {identity for identity in still_known.values() if identity}
-        return Pending(frozenset(file.name for file in still_known), frozenset(identities))
+        identities = {identity for identity in still_known.values() if identity} | leaving_identities
+        return Pending(frozenset({file.name for file in still_known} | leaving_names), frozenset(identities))
 
     def _identity(self, file: _File, path: Path) -> str:
         known = self._known.get(file)

@@ -71,7 +71,8 @@ class Receiver:
         _fill_in(fields)
         upload = self.store.begin()
         try:
-            return await run_in_threadpool(self.jobs.submit, fields, upload, 0)
+            record: Record = await run_in_threadpool(self.jobs.submit, fields, upload, 0)
+            return record
         finally:
             upload.discard()
 
@@ -90,7 +91,8 @@ class Receiver:
             if not size:
                 raise ApiError(400, "the body is empty; send a formula in DIMACS CNF")
             await run_in_threadpool(_check_decompressed, upload.path, self.limits.formula)
-            return await run_in_threadpool(self.jobs.submit, fields, upload, size)
+            record: Record = await run_in_threadpool(self.jobs.submit, fields, upload, size)
+            return record
         finally:
             self._under_way -= size
             upload.discard()

@@ -167,7 +167,7 @@ class Interface:
         """The job, at its end or when the time is over."""
         deadline = time.monotonic() + wait_s
         while True:
-            job = await run_in_threadpool(self.jobs.get, key)
+            job: Job = await run_in_threadpool(self.jobs.get, key)
             if job.ended is not None or time.monotonic() >= deadline:
                 return job
             await asyncio.sleep(_POLL_S)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from web_process import Answer, WebServer
+from web_process import DEADLINE_S, Answer, WebServer
 
 from mallob_py.service.directory import JobDirectory
 from mallob_py.service.job_file import InputUse, JobFile
@@ -24,7 +27,7 @@ pytest.importorskip("uvicorn", reason="needs the extra web")
 
 FORMULA = b"p cnf 2 2\n1 2 0\n-1 0\n"
 APPLICATIONS = {"SAT": InputUse.REQUIRED, "SLEEP": InputUse.NONE}
-LIMITS = ("--upload-limit", "100k", "--formula-limit", "1m")
+LIMITS = ("--upload-limit", "100k", "--formula-limit", "1m", "--store-limit", "150k")
 
 
 class Desk:
@@ -398,6 +401,31 @@ def test_what_is_too_large_is_refused_and_leaves_nothing(web: WebServer, desk: D
     assert web.upload(b"").status == 400
     assert desk.directory.take() == []
     assert web.uploads() == []
+
+
+def test_uploads_of_live_jobs_are_bounded_together(web: WebServer, desk: Desk) -> None:
+    content = FORMULA + b"c" * 80_000
+    assert web.upload(content).status == 202
+    answer = web.upload(content)
+    assert answer.status == 507
+    assert "try again later" in answer.error["message"]
+    desk.finish()
+    web.await_no_upload()
+    assert web.upload(content).status == 202
+
+
+def test_an_upload_that_is_cut_off_leaves_nothing(web: WebServer, desk: Desk) -> None:
+    netloc = urlsplit(web.url)
+    with socket.create_connection((netloc.hostname, netloc.port)) as connection:
+        head = f"POST /api/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {web.token}\r\n"
+        connection.sendall(f"{head}Content-Length: 1000\r\n\r\np cnf".encode())
+        deadline = time.monotonic() + DEADLINE_S
+        while not web.uploads():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    web.await_no_upload()
+    assert web.get("/api/jobs").json["jobs"] == []
+    assert desk.directory.take() == []
 
 
 def test_unknown_paths_and_methods_are_errors_in_json(web: WebServer) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mallob_py.service import client
+from mallob_py.service import client, pending
 from mallob_py.service.directory import JobDirectory
+from mallob_py.service.errors import JobFileError
 from mallob_py.service.pending import PendingJobs
+from mallob_py.service.pending import _entries as entries_of
 from mallob_py.service.reply import Reply
 
 JOB = {"user": "u", "name": "a"}
@@ -44,9 +46,40 @@ def test_a_job_whose_reply_is_decided_but_not_published_is_pending(
     (incoming,) = directory.take()
     monkeypatch.setattr("mallob_py.service.journal.Journal.publish", lambda self, decided: self.dismiss(1))
     directory.reply(incoming.internal_id, "u.a", Reply(b"{}"))
-    pending = PendingJobs(directory.path).look()
-    assert pending.identities == {"u.a"}
-    assert pending.file_names == set()
+    found = PendingJobs(directory.path).look()
+    assert found.identities == {"u.a"}
+    assert found.file_names == set()
+
+
+def test_a_job_whose_refusal_is_decided_but_not_published_is_pending(
+    tmp_path: Path, directory: JobDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submission = client.submit(tmp_path / "api", JOB)
+    (incoming,) = directory.take()
+    monkeypatch.setattr("mallob_py.service.journal.Journal.publish", lambda self, decided: self.dismiss(1))
+    directory.refuse(incoming, JobFileError("name", "is live"))
+    assert PendingJobs(directory.path).look().file_names == {submission.file_name}
+
+
+def test_a_reply_that_a_listing_missed_is_found_by_the_next(
+    tmp_path: Path, directory: JobDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.submit(tmp_path / "api", JOB)
+    (incoming,) = directory.take()
+    listed: list[Path] = []
+
+    def decided_meanwhile(folder: Path) -> list[tuple[str, tuple[int, int]]]:
+        listed.append(folder)
+        if listed.count(directory.path / "journal") == 1 and folder.name == "journal":
+            monkeypatch.setattr(
+                "mallob_py.service.journal.Journal.publish", lambda self, decided: self.dismiss(1)
+            )
+            directory.reply(incoming.internal_id, "u.a", Reply(b"{}"))
+            return []
+        return entries_of(folder)
+
+    monkeypatch.setattr(pending, "_entries", decided_meanwhile)
+    assert PendingJobs(directory.path).look().identities == {"u.a"}
 
 
 def test_a_job_that_moves_on_between_two_looks_into_folders_is_still_seen(
