@@ -34,6 +34,7 @@ _SCHEDULING = "scheduling"
 _SERVICE = "service"
 _FILES = "files and logs"
 _JOB = "job"
+_WEB = "web server"
 
 REUSE_STRATEGIES = ("none", "basic", "full")
 BALANCINGS = ("local", "distributed")
@@ -417,16 +418,19 @@ class SubmitOptions(_Client):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class WaitOptions(_Client):
+    """Options of `mallob-py wait`."""
+
+    identities: tuple[str, ...] = positional_list(
+        "USER.NAME", values.identity, group=_JOB, default=dataclasses.MISSING, help="jobs to wait for"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class InterruptOptions(_Client):
     """Options of `mallob-py interrupt`."""
 
-    identity: str = positional("USER.NAME", values.word, group=_JOB, help="the job to end")
-
-    def validate(self) -> None:
-        super().validate()
-        user, _, name = self.identity.partition(".")
-        if not user or not name:
-            raise OptionError(f"{self.identity!r} is not of the form USER.NAME")
+    identity: str = positional("USER.NAME", values.identity, group=_JOB, help="the job to end")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -434,6 +438,79 @@ class StatusOptions(_Api):
     """Options of `mallob-py status`."""
 
     json: bool = switch_option("--json", group=_OUTPUT, help="print the status as JSON")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TopOptions(_Api):
+    """Options of `mallob-py top`."""
+
+    once: bool = switch_option("--once", group=_OUTPUT, help="print it once and end")
+    interval_s: float = option(
+        "--interval",
+        values.duration_s,
+        1.0,
+        metavar="T",
+        group=_OUTPUT,
+        help="time between two pictures, such as 500ms or 10s (default 1s)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WebOptions(_Client):
+    """Options of `mallob-py web`."""
+
+    host: str = option(
+        "--host",
+        values.word,
+        "127.0.0.1",
+        metavar="ADDRESS",
+        group=_WEB,
+        help="address to listen at (default 127.0.0.1: this machine only)",
+    )
+    port: int = option(
+        "--port", values.port, 8642, metavar="PORT", group=_WEB, help="port; 0 is any free one (default 8642)"
+    )
+    token_file: str | None = option(
+        "--token-file",
+        values.path,
+        None,
+        metavar="FILE",
+        group=_WEB,
+        help="file that holds the secret of who may come in, made at first start "
+        "(default: web/token in the api folder)",
+    )
+    allow_paths: str | None = option(
+        "--allow-paths",
+        values.path,
+        None,
+        metavar="DIR",
+        group=_WEB,
+        help="jobs may name files below this folder of the host (default: only what they upload)",
+    )
+    upload_limit_bytes: int | None = option(
+        "--upload-limit",
+        values.size_limit_bytes,
+        256 << 20,
+        metavar="SIZE",
+        group=_LIMITS,
+        help="largest upload, as it is sent (default 256m)",
+    )
+    formula_limit_bytes: int | None = option(
+        "--formula-limit",
+        values.size_limit_bytes,
+        4 << 30,
+        metavar="SIZE",
+        group=_LIMITS,
+        help="largest upload, decompressed (default 4g)",
+    )
+    store_limit_bytes: int | None = option(
+        "--store-limit",
+        values.size_limit_bytes,
+        16 << 30,
+        metavar="SIZE",
+        group=_LIMITS,
+        help="all uploads of jobs that have not ended (default 16g)",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -557,6 +634,9 @@ COMMANDS: dict[str, tuple[str, type[CommandOptions]]] = {
     "submit": ("Hand a job to the service.", SubmitOptions),
     "interrupt": ("End a job of the service.", InterruptOptions),
     "status": ("Show the service's jobs and how busy its ranks are.", StatusOptions),
+    "wait": ("Wait for jobs of the service and print their replies.", WaitOptions),
+    "top": ("Watch the service's jobs and volumes, live.", TopOptions),
+    "web": ("Offer the service over HTTP, with a page to see and steer it.", WebOptions),
     "check-proof": ("Check a proof that a formula is unsatisfiable.", CheckProofOptions),
     "simulate": ("Play many PEs on a stream of jobs in virtual time.", SimulateOptions),
     "experiment": ("Repeat an experiment of the paper in virtual time.", ExperimentOptions),

@@ -59,7 +59,9 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
         rank,
         directory,
         _applications(rank),
-        api_dir if client == 0 else None,
+        api_dir,
+        client,
+        len(clients),
         options.chain_timeout_s,
         functools.partial(with_portfolio, options.portfolio),
     )

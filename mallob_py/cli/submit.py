@@ -2,7 +2,8 @@
 
 Without `--wait` it prints the path where the reply will be. FILE is a job's input, or a job
 file (.json) that is handed over as it is but for the options given. Inputs are named by
-absolute path, since the service has a folder of its own.
+absolute path, since the service has a folder of its own. While it waits, a line on standard
+error says how the job is getting on, if that is a terminal.
 Exit code with `--wait`: 0 for a result, 2 for an error reply.
 """
 
@@ -20,6 +21,7 @@ import msgspec
 
 from mallob_py.cli import CommandError
 from mallob_py.cli.options import SubmitOptions
+from mallob_py.cli.progress import ProgressLine
 from mallob_py.service import client
 from mallob_py.service.quantities import format_duration
 
@@ -32,7 +34,12 @@ def run(options: SubmitOptions) -> int:
     if not options.wait:
         print(submission.reply_path)
         return 0
-    reply = client.wait(submission)
+    progress = ProgressLine(options.api_dir, options.client)
+    identity = submission.reply_path.name.removesuffix(".json")
+    try:
+        reply = client.wait(submission, meanwhile=lambda: progress.tick(identity))
+    finally:
+        progress.clear()
     print(json.dumps(reply, indent=2))
     return 2 if "error" in reply else 0
 

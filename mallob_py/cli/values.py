@@ -127,6 +127,22 @@ def word(text: str) -> str:
     return text
 
 
+def identity(text: str) -> str:
+    """A job as USER.NAME."""
+    user, _, name = text.partition(".")
+    if not user or not name or "/" in text or "\0" in text:
+        raise ValueError(f"{text!r} is not of the form USER.NAME")
+    return text
+
+
+def port(text: str) -> int:
+    """A TCP port, 0 for any."""
+    number = count(text)
+    if number > 65535:
+        raise ValueError(f"{text} exceeds 65535")
+    return number
+
+
 def switch(text: str) -> bool:
     """On or off, as an environment variable or a configuration file says it."""
     lowered = text.strip().lower()

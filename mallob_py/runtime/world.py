@@ -27,7 +27,7 @@ EXIT_FILE_VARIABLE = "MALLOB_PY_EXIT_FILE"
 #: set by `launch_world`: a further signal by which the launcher asks ranks to stop
 STOP_SIGNAL_VARIABLE = "MALLOB_PY_STOP_SIGNAL"
 
-_RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "PMI_ID", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "PMI_ID", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 # Not SLURM_NTASKS, which is set in every batch script.
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _MPICH_DEFAULTS = {
@@ -57,7 +57,7 @@ def declared_world_size(env: Mapping[str, str]) -> int:
 def in_mpi_world(env: Mapping[str, str] | None = None) -> bool:
     """Whether a launcher (mpiexec, mpirun, srun) has started this process as a rank."""
     env = os.environ if env is None else env
-    return any(name in env for name in _RANK_VARIABLES) or declared_world_size(env) > 1
+    return any(name in env for name in RANK_VARIABLES) or declared_world_size(env) > 1
 
 
 def prepare_mpi() -> None:

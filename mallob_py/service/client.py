@@ -11,7 +11,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,19 +29,22 @@ class Submission:
 
     reply_path: Path
     error_path: Path
+    #: of the job file, while it is in `in/` and in the journal
+    file_name: str
     #: inode and modification time of an older reply of that name, which is not ours
     older: tuple[int, int] | None
 
 
-def submit(api_dir: Path, job: Mapping[str, Any], client: int = 0) -> Submission:
+def submit(
+    api_dir: Path, job: Mapping[str, Any], client: int = 0, file_name: str | None = None
+) -> Submission:
     """Hand in a job (the fields of a job file). `user` and `name` must be strings."""
     identity = identity_of(str(job.get("user", "")), str(job.get("name", "")))
     client_dir = folder_of(api_dir, client)
-    file_name = f"{uuid.uuid4().hex}.json"
+    file_name = file_name or f"{uuid.uuid4().hex}.json"
     reply_path = client_dir / "out" / f"{identity}.json"
-    submission = Submission(
-        reply_path, client_dir / "out" / f"{file_name}.error.json", _signature(reply_path)
-    )
+    error_path = client_dir / "out" / f"{file_name}.error.json"
+    submission = Submission(reply_path, error_path, file_name, signature_of(reply_path))
     temporary = client_dir / "in" / f"~{file_name}"
     try:
         temporary.write_text(json.dumps(job), "ascii")
@@ -57,8 +60,12 @@ def interrupt(api_dir: Path, user: str, name: str, client: int = 0) -> Submissio
     return submit(api_dir, {"user": user, "name": name, "interrupt": True}, client)
 
 
-def wait(submission: Submission, timeout_s: float | None = None) -> dict[str, Any]:
-    """The reply. Raises TimeoutError."""
+def wait(
+    submission: Submission,
+    timeout_s: float | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """The reply; until then `meanwhile` is called every few milliseconds. Raises TimeoutError."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     delay_s = _POLL_DELAY_MIN_S
     while True:
@@ -66,18 +73,19 @@ def wait(submission: Submission, timeout_s: float | None = None) -> dict[str, An
             return reply
         if deadline is not None and time.monotonic() >= deadline:
             raise TimeoutError(f"no reply at {submission.reply_path} after {timeout_s:g} s")
+        meanwhile()
         time.sleep(delay_s)
         delay_s = min(1.2 * delay_s, _POLL_DELAY_MAX_S)
 
 
 def reply_to(submission: Submission) -> dict[str, Any] | None:
-    """The reply, if it is there."""
+    """The reply, if there is one."""
     # The error first: a reply under the job's name could be that of the job in our way.
-    if (reply := _read(submission.error_path)) is not None:
+    if (reply := read_reply(submission.error_path)) is not None:
         return reply
-    if _signature(submission.reply_path) in (None, submission.older):
+    if signature_of(submission.reply_path) in (None, submission.older):
         return None
-    return _read(submission.reply_path)
+    return read_reply(submission.reply_path)
 
 
 def service_is_running(api_dir: Path, client: int = 0) -> bool:
@@ -95,7 +103,7 @@ def folder_of(api_dir: Path, client: int) -> Path:
     return client_dir
 
 
-def _signature(path: Path) -> tuple[int, int] | None:
+def signature_of(path: Path) -> tuple[int, int] | None:
     try:
         status = os.stat(path)
     except OSError:
@@ -103,7 +111,7 @@ def _signature(path: Path) -> tuple[int, int] | None:
     return status.st_ino, status.st_mtime_ns
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def read_reply(path: Path) -> dict[str, Any] | None:
     try:
         reply = json.loads(path.read_bytes())
     except FileNotFoundError:

@@ -232,12 +232,12 @@ def _name_part(fields: Mapping[str, Any], key: str) -> str:
     value = _string(key, fields[key])
     if not value:
         raise JobFileError(key, "empty; give a string that is fit for a file name")
-    if problem := _unfit_for_file_name(value):
+    if problem := unfit_for_file_name(value):
         raise JobFileError(key, f"{problem}; it becomes part of the reply's file name")
     return value
 
 
-def _unfit_for_file_name(text: str) -> str:
+def unfit_for_file_name(text: str) -> str:
     """What is wrong with the text as part of a file name, or nothing."""
     if text[:1] in (".", "~"):
         return f"must not start with {text[0]!r}"
@@ -336,7 +336,7 @@ def _precursor(key: str, value: object) -> str:
 
 
 def _check_identity(key: str, identity: str) -> None:
-    if "." not in identity.strip(".") or _unfit_for_file_name(identity):
+    if "." not in identity.strip(".") or unfit_for_file_name(identity):
         raise JobFileError(key, f'{_clipped(identity)!r} is not of the form "user.name"')
 
 

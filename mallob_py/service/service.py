@@ -14,6 +14,7 @@ from __future__ import annotations
 import array
 import math
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -35,7 +36,8 @@ from mallob_py.service.chains import Chain, ChainBook, Revision
 from mallob_py.service.directory import Incoming, JobDirectory
 from mallob_py.service.job_file import InputUse, Interruption, JobFile, JobFileError
 from mallob_py.service.reply import JobStatistics, Outcome, Reply, failure_reply, result_reply
-from mallob_py.service.status_file import JobStatus, ServiceStatus, remove_status, write_status
+from mallob_py.service.status_file import JobStatus, RankProcess, ServiceStatus, remove_status, write_status
+from mallob_py.service.tallies import Tallies
 
 _TAKE_AT_ONCE = 32
 _STATUS_PERIOD_S = 1.0
@@ -70,11 +72,13 @@ class Service:
         rank: Rank,
         directory: JobDirectory,
         applications: dict[str, InputUse],
-        status_dir: Path | None,
+        api_dir: Path,
+        client: int,
+        clients: int,
         chain_timeout_s: float,
         configured: Callable[[str, Mapping[str, Any]], dict[str, Any]],
     ) -> None:
-        """`status_dir`: where to write the status file, on the one client that speaks for the service.
+        """Client 0 of the `clients` speaks for the service.
 
         `chain_timeout_s`: how long an incremental job waits for its next revision.
         `configured`: from an application and a job's configuration to that with the service's defaults.
@@ -82,7 +86,12 @@ class Service:
         self._rank = rank
         self._directory = directory
         self._applications = applications
-        self._status_dir = status_dir
+        self._api_dir = api_dir
+        self._client = client
+        self._clients = clients
+        self._tallies = Tallies()
+        self._process = RankProcess(socket.gethostname(), os.getpid())
+        self._started = time.time()
         self._configured = configured
         self._book = JobBook(directory.finished)
         self._chains = ChainBook(chain_timeout_s)
@@ -90,7 +99,7 @@ class Service:
         self._jobs: dict[int, _LiveJob] = {}
         self._more_ready = True
         self._is_new = True
-        self._next_status_s = -math.inf if status_dir is not None else math.inf
+        self._next_status_s = -math.inf
         self._restore_chains(rank.now())
 
     # --- the event loop's side ------------------------------------------------------------
@@ -131,12 +140,11 @@ class Service:
     def close(self) -> None:
         """Jobs without a reply stay in the journal and run again after a restart."""
         self._directory.close()
-        if self._status_dir is not None:
-            remove_status(self._status_dir)
+        remove_status(self._api_dir, self._client)
 
     def _announce(self) -> None:
         """Only now, when the desks of all ranks are open, can somebody rely on us."""
-        if self._status_dir is not None:
+        if self._client == 0:
             where = self._directory.path / "in"
             print(f"mallob-py: {self._rank.placement.describe()}, accepting jobs in {where}", flush=True)
 
@@ -154,6 +162,7 @@ class Service:
                 # That identity's reply belongs to the live job.
                 error = JobFileError(error.field, error.message)
             self._directory.refuse(incoming, error)
+            self._tallies.replied("refused")
             refusal = {"file": incoming.file_name, "field": error.field, "message": error.message}
             self._rank.log.write(now, "refused", refusal)
 
@@ -236,6 +245,7 @@ class Service:
         if self._chains.place_of(job) is not None:
             self._chains.drop(job)
         self._directory.reply(job, file.identity, reply)
+        self._tallies.replied(Ending.FAILED.value)
         self._forget(job)
         self._log_early_end(job, Ending.FAILED, statistics.total_s, now)
 
@@ -320,6 +330,7 @@ class Service:
             self._rank.pool.cancel_read(job)
         statistics = JobStatistics(total_s=now - live.accepted_s)
         self._reply(job, Outcome(Ending.INTERRUPTED.value), statistics)
+        self._tallies.replied(Ending.INTERRUPTED.value)
         self._log_early_end(job, Ending.INTERRUPTED, statistics.total_s, now)
 
     def _log_early_end(self, job: int, ending: Ending, response_s: float, now: float) -> None:
@@ -348,6 +359,7 @@ class Service:
             max_volume=stats.max_volume,
             peak_memory_bytes=stats.peak_memory_bytes,
         )
+        self._tallies.ended(ended.outcome.value, statistics)
         if ended.outcome is Ending.FAILED:
             message = ended.reason or "the application failed"
             number, revision = self._numbers(ended.job)
@@ -401,13 +413,23 @@ class Service:
                     volume=volume,
                     demand=event.demand if event else 0,
                     elapsed_s=now - live.accepted_s,
+                    application=live.file.application,
+                    client=self._client,
                 )
             )
-        busy = balancer.total_volume
-        assert self._status_dir is not None
+        placement = self._rank.placement
+        status = ServiceStatus(
+            time=time.time(),
+            ranks=placement.ranks,
+            pes=placement.size,
+            busy=balancer.total_volume,
+            jobs=tuple(jobs),
+            clients=self._clients,
+            started=self._started,
+            totals=self._tallies.totals(),
+            processes=(self._process,),
+        )
         try:
-            placement = self._rank.placement
-            status = ServiceStatus(time.time(), placement.ranks, placement.size, busy, tuple(jobs))
-            write_status(self._status_dir, status)
+            write_status(self._api_dir, status, self._client)
         except OSError as error:
             self._rank.log.write(now, "problem", {"message": f"cannot write the status: {error.strerror}"})

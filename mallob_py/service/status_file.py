@@ -1,8 +1,9 @@
-"""The status file: what the service says about itself once a second, for `mallob-py status`.
+"""Status files: what each client of the service says about itself once a second.
 
-`<api-dir>/status.json`, replaced atomically by the service. A reader takes one that is older
-than `STALE_AFTER_S` (or missing) as "no service is running": a service that was killed leaves
-its last one behind.
+`<api-dir>/status.json` from client 0, which speaks for the service as a whole, and
+`jobs.<i>/.status.json` from each further one, replaced atomically. `read_status` makes one of them.
+A reader takes one that is older than `STALE_AFTER_S` (or missing) as "no service is running": a
+service that was killed leaves its last one behind.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from pathlib import Path
 
 import msgspec
 
+from mallob_py.service.tallies import Totals, sum_of
+
 STATUS_FILE_NAME = "status.json"
 STALE_AFTER_S = 5.0
 
 
 class JobStatus(msgspec.Struct, frozen=True):
-    """One live job."""
+    """One live job. `volume` is its number of workers, `client` the one that took it in."""
 
     id: int
     user: str
@@ -28,6 +31,19 @@ class JobStatus(msgspec.Struct, frozen=True):
     volume: int = 0
     demand: int = 0
     elapsed_s: float = 0.0
+    application: str = ""
+    client: int = 0
+
+    @property
+    def identity(self) -> str:
+        return f"{self.user}.{self.name}"
+
+
+class RankProcess(msgspec.Struct, frozen=True):
+    """Where a client's rank runs."""
+
+    host: str
+    pid: int
 
 
 class ServiceStatus(msgspec.Struct, frozen=True):
@@ -38,6 +54,10 @@ class ServiceStatus(msgspec.Struct, frozen=True):
     pes: int
     busy: int
     jobs: tuple[JobStatus, ...] = ()
+    clients: int = 1
+    started: float = 0.0
+    totals: Totals = Totals()
+    processes: tuple[RankProcess, ...] = ()
 
     def age_s(self, now: float | None = None) -> float:
         return max(0.0, (time.time() if now is None else now) - self.time)
@@ -45,23 +65,53 @@ class ServiceStatus(msgspec.Struct, frozen=True):
     def is_stale(self, now: float | None = None) -> bool:
         return self.age_s(now) > STALE_AFTER_S
 
+    def job(self, identity: str, client: int) -> JobStatus | None:
+        """The live job of this identity at this client."""
+        return next((job for job in self.jobs if job.client == client and job.identity == identity), None)
 
-def write_status(api_dir: str | os.PathLike[str], status: ServiceStatus) -> None:
-    """Replace the status file. Raises OSError."""
-    target = Path(api_dir) / STATUS_FILE_NAME
+
+def write_status(api_dir: str | os.PathLike[str], status: ServiceStatus, client: int = 0) -> None:
+    """Replace a client's status file. Raises OSError."""
+    target = _path(api_dir, client)
     temporary = target.with_name(f"~{STATUS_FILE_NAME}")
     temporary.write_bytes(msgspec.json.encode(status))
     temporary.replace(target)
 
 
-def remove_status(api_dir: str | os.PathLike[str]) -> None:
-    """Say that the service has ended."""
-    (Path(api_dir) / STATUS_FILE_NAME).unlink(missing_ok=True)
+def remove_status(api_dir: str | os.PathLike[str], client: int = 0) -> None:
+    """Say that the client has ended."""
+    _path(api_dir, client).unlink(missing_ok=True)
 
 
 def read_status(api_dir: str | os.PathLike[str]) -> ServiceStatus | None:
-    """The last status written, however old; None if there is none that can be read."""
+    """The last status of the service, however old; None if there is none that can be read."""
+    first = _read(_path(api_dir, 0))
+    if first is None or first.clients == 1:
+        return first
+    others = [_read(_path(api_dir, client)) for client in range(1, first.clients)]
+    # A client of an earlier service may have left a file behind: it is old.
+    parts = [first, *(other for other in others if other and abs(other.time - first.time) < STALE_AFTER_S)]
+    return msgspec.structs.replace(
+        first,
+        jobs=tuple(job for part in parts for job in part.jobs),
+        totals=sum_of(part.totals for part in parts),
+        processes=tuple(process for part in parts for process in part.processes),
+    )
+
+
+def read_live_status(api_dir: str | os.PathLike[str]) -> ServiceStatus | None:
+    """The status of a service that runs; None if none does."""
+    status = read_status(api_dir)
+    return None if status is None or status.is_stale() else status
+
+
+def _path(api_dir: str | os.PathLike[str], client: int) -> Path:
+    folder = Path(api_dir)
+    return folder / STATUS_FILE_NAME if client == 0 else folder / f"jobs.{client}" / f".{STATUS_FILE_NAME}"
+
+
+def _read(path: Path) -> ServiceStatus | None:
     try:
-        return msgspec.json.decode((Path(api_dir) / STATUS_FILE_NAME).read_bytes(), type=ServiceStatus)
+        return msgspec.json.decode(path.read_bytes(), type=ServiceStatus)
     except (OSError, msgspec.MsgspecError):
         return None

@@ -1,0 +1,171 @@
+"""Taking in what somebody sends: bounded in size, in time, and in how many at once.
+
+A body is either a formula, which goes to a file piece by piece, or a job as JSON, which is small.
+Guarantee: an upload that is refused, too slow or cut off leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+
+from mallob_py.web.errors import ApiError
+from mallob_py.web.jobs import Jobs
+from mallob_py.web.store import Record, Store
+from mallob_py.web.uploads import TooMuchMemory, decompressed_size
+
+_JSON_BYTES_MAX = 16 << 20
+_SILENCE_MAX_S = 60.0
+_AT_ONCE = 4
+_DEFAULT_USER = "web"
+#: fields that the query gives as text and a job file as JSON
+_JSON_FIELDS = ("priority", "max-demand", "configuration", "dependencies", "arrival")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """In bytes; None is no limit."""
+
+    upload: int | None
+    formula: int | None
+    store: int | None
+
+
+@dataclass(slots=True)
+class Receiver:
+    jobs: Jobs
+    store: Store
+    limits: Limits
+    #: bytes of uploads that are under way
+    _under_way: int = 0
+    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+
+    async def receive(self, request: Request) -> Record:
+        """Hand in what this request holds. Raises ApiError."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "multipart/form-data":
+            raise ApiError(415, "send the formula itself as the body, such as with curl --data-binary")
+        async with self._turns:
+            try:
+                if kind == "application/json":
+                    return await self._receive_job(request)
+                return await self._receive_formula(request)
+            except ClientDisconnect:
+                raise ApiError(400, "the connection was closed before everything was sent") from None
+            except OSError as error:
+                raise ApiError(507, f"the upload cannot be kept: {error.strerror}") from None
+
+    async def _receive_job(self, request: Request) -> Record:
+        body = bytearray()
+        async for piece in _pieces(request, min(_JSON_BYTES_MAX, self.limits.upload or _JSON_BYTES_MAX)):
+            body += piece
+        fields = await run_in_threadpool(_decoded, bytes(body))
+        _fill_in(fields)
+        upload = self.store.begin()
+        try:
+            record: Record = await run_in_threadpool(self.jobs.submit, fields, upload, 0)
+            return record
+        finally:
+            upload.discard()
+
+    async def _receive_formula(self, request: Request) -> Record:
+        fields = _fields_of_query(request)
+        _fill_in(fields)
+        upload = self.store.begin()
+        size = 0
+        try:
+            with open(upload.path, "xb") as file:
+                async for piece in _pieces(request, self.limits.upload):
+                    size += len(piece)
+                    self._under_way += len(piece)
+                    self._check_store()
+                    await run_in_threadpool(file.write, piece)
+            if not size:
+                raise ApiError(400, "the body is empty; send a formula in DIMACS CNF")
+            await run_in_threadpool(_check_decompressed, upload.path, self.limits.formula)
+            record: Record = await run_in_threadpool(self.jobs.submit, fields, upload, size)
+            return record
+        finally:
+            self._under_way -= size
+            upload.discard()
+
+    def _check_store(self) -> None:
+        limit = self.limits.store
+        if limit is not None and self._under_way + self.store.upload_bytes() > limit:
+            raise ApiError(507, "too many uploads of jobs that have not ended; try again later")
+
+
+async def _pieces(request: Request, limit_bytes: int | None) -> AsyncIterator[bytes]:
+    """The body; it must not grow too large nor fall silent."""
+    declared = request.headers.get("content-length", "")
+    too_large = ApiError(413, f"larger than the limit of {limit_bytes} bytes")
+    if limit_bytes is not None and declared.isdecimal() and int(declared[:20]) > limit_bytes:
+        raise too_large
+    stream = request.stream()
+    received = 0
+    while True:
+        try:
+            piece = await asyncio.wait_for(anext(stream), _SILENCE_MAX_S)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise ApiError(408, f"nothing came for {_SILENCE_MAX_S:g} s") from None
+        received += len(piece)
+        if limit_bytes is not None and received > limit_bytes:
+            raise too_large
+        if piece:
+            yield piece
+
+
+def _check_decompressed(path: Path, limit_bytes: int | None) -> None:
+    if limit_bytes is None:
+        return
+    try:
+        size = decompressed_size(path, limit_bytes)
+    except TooMuchMemory:
+        raise ApiError(
+            413, "takes too much memory to decompress; compress it with a smaller dictionary"
+        ) from None
+    if size > limit_bytes:
+        raise ApiError(413, f"decompressed, it is larger than the limit of {limit_bytes} bytes")
+
+
+def _fields_of_query(request: Request) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for key, text in request.query_params.multi_items():
+        if key == "wait":
+            continue
+        if key in fields:
+            raise ApiError(400, "given twice; keep one", key[:60])
+        if key in ("files", "literals", "interrupt"):
+            raise ApiError(400, "the body is the job's input; leave this out", key)
+        fields[key] = text
+        if key in _JSON_FIELDS:
+            try:
+                fields[key] = json.loads(text)
+            except (ValueError, RecursionError):
+                raise ApiError(400, f"{text[:60]!r} is not JSON", key) from None
+    return fields
+
+
+def _decoded(body: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"not JSON: {str(error)[:200]}") from None
+    if not isinstance(fields, dict):
+        raise ApiError(400, "a job must be one JSON object")
+    return fields
+
+
+def _fill_in(fields: dict[str, Any]) -> None:
+    fields.setdefault("user", _DEFAULT_USER)
+    fields.setdefault("name", f"job-{time.time_ns() // 1000}")

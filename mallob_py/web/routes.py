@@ -1,0 +1,312 @@
+"""The HTTP interface: every route, who may use it, and what is said when something is wrong.
+
+All answers carry headers that keep them out of caches, frames and the reach of other sites' pages.
+There are no cookies. Whatever goes wrong becomes one JSON error with field and message.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import base64
+import hashlib
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mallob_py.web.errors import ApiError
+from mallob_py.web.jobs import Job, Jobs, Overview, ServiceState
+from mallob_py.web.metrics import CONTENT_TYPE, metrics
+from mallob_py.web.openapi import Operation, Parameter, document, readable
+from mallob_py.web.receiving import Receiver
+from mallob_py.web.store import Store
+from mallob_py.web.token import Token
+
+_WAIT_MAX_S = 300.0
+_POLL_S = 0.1
+_SWEEP_S = 2.0
+_JSON = "application/json"
+_TEXT = "text/plain"
+_ANSWERS = {10: "SATISFIABLE", 20: "UNSATISFIABLE"}
+_LITERALS_PER_LINE = 12
+
+_KEY = Parameter("key", "string", "id of the submission, or USER.NAME")
+_CLIENT = Parameter("client", "integer", "whose client the job is, for USER.NAME (default: the server's)")
+_WAIT = Parameter("wait", "number", "seconds to wait for the job's end, at most 300 (default 0)")
+_FIELDS = (
+    Parameter("name", "string", "name of the job (default: made up)"),
+    Parameter("user", "string", "who submits (default: web)"),
+    Parameter("priority", "number", "share of the cores (default 1)"),
+    Parameter("wallclock-limit", "string", "time from its first execution on, such as 5m"),
+    Parameter("cpu-limit", "string", "time summed over its workers"),
+    Parameter("max-demand", "integer", "largest number of workers"),
+    Parameter("configuration", "string", 'for the application, as JSON: {"seed": 1}'),
+)
+_FORMULA = {"type": "string", "format": "binary", "description": "DIMACS CNF; plain, gzip, bzip2, xz or lzma"}
+_JOB_FILE = {"type": "object", "description": "the fields of a job file; files only with --allow-paths"}
+_REPLY = {"type": "object", "description": "the reply as the service wrote it"}
+_MODEL = {
+    "type": "object",
+    "properties": {
+        "resultcode": {"type": "integer"},
+        "solution": {"type": "array", "items": {"type": "integer"}},
+    },
+}
+_ASKED = {"type": "object", "properties": {"key": {"type": "string"}}}
+_SOLUTION_LINES = {"type": "string", "description": "s and v lines as in SAT competitions"}
+
+OVERVIEW = Operation("GET", "/api/jobs", "Live jobs, and what ended last.", {_JSON: Overview})
+SUBMIT = Operation(
+    "POST",
+    "/api/jobs",
+    "Hand in a formula (the body) or a job (JSON). The answer holds the id to ask for later.",
+    {_JSON: Job},
+    (*_FIELDS, _WAIT),
+    {"application/octet-stream": _FORMULA, _JSON: _JOB_FILE},
+    status=202,
+)
+JOB = Operation("GET", "/api/jobs/{key}", "One job: state, volume, age, result.", {_JSON: Job}, (_KEY, _WAIT))
+REPLY = Operation("GET", "/api/jobs/{key}/reply", "The reply of a job that ended.", {_JSON: _REPLY}, (_KEY,))
+MODEL = Operation(
+    "GET",
+    "/api/jobs/{key}/model",
+    "The answer of a SAT job; as JSON with Accept: application/json.",
+    {_TEXT: _SOLUTION_LINES, _JSON: _MODEL},
+    (_KEY,),
+)
+INTERRUPT = Operation(
+    "POST",
+    "/api/jobs/{key}/interrupt",
+    "Ask for the end of a job.",
+    {_JSON: _ASKED},
+    (_KEY, _CLIENT),
+    status=202,
+)
+SERVICE = Operation("GET", "/api/service", "Whether a service runs, how busy it is.", {_JSON: ServiceState})
+METRICS = Operation("GET", "/metrics", "Numbers for Prometheus.", {_TEXT: {"type": "string"}})
+PAGE = Operation("GET", "/", "The page.", {"text/html": {"type": "string"}}, is_open=True)
+OPENAPI = Operation("GET", "/openapi.json", "This description.", {_JSON: {"type": "object"}}, is_open=True)
+DOCS = Operation(
+    "GET", "/docs", "This description as a page.", {"text/html": {"type": "string"}}, is_open=True
+)
+_OPERATIONS = (SUBMIT, OVERVIEW, JOB, INTERRUPT, REPLY, MODEL, SERVICE, METRICS, PAGE, OPENAPI, DOCS)
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """What the handlers work with."""
+
+    token: Token
+    store: Store
+    jobs: Jobs
+    receiver: Receiver
+
+    # --- seeing ---------------------------------------------------------------------------------
+
+    async def overview(self, request: Request) -> Response:
+        return _json(await run_in_threadpool(self.jobs.overview))
+
+    async def service(self, request: Request) -> Response:
+        return _json(await run_in_threadpool(self.jobs.service))
+
+    async def job(self, request: Request) -> Response:
+        return _json(await self._ended(_key(request), _wait_s(request)))
+
+    async def reply(self, request: Request) -> Response:
+        reply = await run_in_threadpool(self.jobs.reply, _key(request))
+        return await run_in_threadpool(_json, reply)  # it can be megabytes
+
+    async def model(self, request: Request) -> Response:
+        reply = await run_in_threadpool(self.jobs.reply, _key(request))
+        if "error" in reply:
+            raise ApiError(409, f"the job failed: {reply['error'].get('message', '')}")
+        code = reply["result"]["resultcode"]
+        solution = await run_in_threadpool(self.jobs.solution, reply)
+        if _JSON in request.headers.get("accept", ""):
+            return await run_in_threadpool(_json, {"resultcode": code, "solution": solution.tolist()})
+        return Response(await run_in_threadpool(_solution_lines, code, solution), media_type=_TEXT)
+
+    async def metrics(self, request: Request) -> Response:
+        status = await run_in_threadpool(self.jobs.status)
+        text = await run_in_threadpool(metrics, status, self.store.upload_bytes())
+        return Response(text, headers={"content-type": CONTENT_TYPE})
+
+    # --- steering -------------------------------------------------------------------------------
+
+    async def submit(self, request: Request) -> Response:
+        wait_s = _wait_s(request)
+        self.jobs.check_room()
+        record = await self.receiver.receive(request)
+        job = await self._ended(record.id, wait_s)
+        return _json(job, 202, {"location": f"/api/jobs/{record.id}"})
+
+    async def interrupt(self, request: Request) -> Response:
+        key = _key(request)
+        client = request.query_params.get("client", str(self.jobs.client))
+        if not re.fullmatch("[0-9]{1,6}", client):
+            raise ApiError(400, "must be a number", "client")
+        await run_in_threadpool(self.jobs.interrupt, key, int(client))
+        return _json({"key": key}, 202)
+
+    async def _ended(self, key: str, wait_s: float) -> Job:
+        """The job, at its end or when the time is over."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            job: Job = await run_in_threadpool(self.jobs.get, key)
+            if job.ended is not None or time.monotonic() >= deadline:
+                return job
+            await asyncio.sleep(_POLL_S)
+
+
+def make_app(interface: Interface) -> Starlette:
+    page, page_policy = _page()
+    description = msgspec.json.encode(document(_OPERATIONS, (Job, Overview, ServiceState)))
+    docs = readable(_OPERATIONS)
+
+    async def show_page(request: Request) -> Response:
+        return Response(page, media_type="text/html", headers={"content-security-policy": page_policy})
+
+    async def show_description(request: Request) -> Response:
+        return Response(description, media_type=_JSON)
+
+    async def show_docs(request: Request) -> Response:
+        return Response(docs, media_type="text/html")
+
+    handlers: dict[tuple[str, str], tuple[Operation, Handler]] = {}
+    for operation, handler in (
+        (OVERVIEW, interface.overview),
+        (SUBMIT, interface.submit),
+        (JOB, interface.job),
+        (REPLY, interface.reply),
+        (MODEL, interface.model),
+        (INTERRUPT, interface.interrupt),
+        (SERVICE, interface.service),
+        (METRICS, interface.metrics),
+        (PAGE, show_page),
+        (OPENAPI, show_description),
+        (DOCS, show_docs),
+    ):
+        handlers[operation.method, operation.path] = operation, handler
+
+    routes = [
+        Route(path, _guarded(operation, handler, interface.token), methods=[method])
+        for (method, path), (operation, handler) in handlers.items()
+    ]
+
+    @asynccontextmanager
+    async def sweeping(app: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(_sweep(interface.jobs))
+        yield
+        task.cancel()
+
+    return Starlette(
+        routes=routes,
+        lifespan=sweeping,
+        exception_handlers={HTTPException: _http_error, ApiError: _api_error, Exception: _internal_error},
+    )
+
+
+async def _sweep(jobs: Jobs) -> None:
+    """Uploads go soon after their jobs, also while nobody looks."""
+    while True:
+        try:
+            await run_in_threadpool(jobs.sweep)
+        except OSError as error:
+            print(f"mallob-py web: cannot look for replies: {error}", flush=True)
+        await asyncio.sleep(_SWEEP_S)
+
+
+def _guarded(operation: Operation, handler: Handler, token: Token) -> Handler:
+    async def guarded(request: Request) -> Response:
+        if not operation.is_open and not token.admits(request.headers.get("authorization")):
+            error = {
+                "error": {"field": "", "message": "a valid token is needed: Authorization: Bearer TOKEN"}
+            }
+            return _json(error, 401, {"www-authenticate": "Bearer"})
+        response = await handler(request)
+        _secure(response)
+        return response
+
+    return guarded
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _json({"error": {"field": "", "message": error.detail}}, error.status_code, error.headers)
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return _json({"error": {"field": error.field, "message": error.message}}, error.status)
+
+
+async def _internal_error(request: Request, error: Exception) -> Response:
+    message = "something went wrong in the web server; its operator finds out more in its output"
+    return _json({"error": {"field": "", "message": message}}, 500)
+
+
+def _json(content: object, status: int = 200, headers: Any = None) -> Response:
+    # Replies may echo what only the standard library's encoder takes, such as huge integers.
+    plain = content if isinstance(content, dict) else msgspec.to_builtins(content)
+    response = Response(json.dumps(plain), status, headers, media_type=_JSON)
+    _secure(response)
+    return response
+
+
+def _secure(response: Response) -> None:
+    response.headers.setdefault("content-security-policy", "default-src 'none'; frame-ancestors 'none'")
+    response.headers.setdefault("x-content-type-options", "nosniff")
+    response.headers.setdefault("referrer-policy", "no-referrer")
+    response.headers.setdefault("cross-origin-resource-policy", "same-origin")
+    response.headers.setdefault("cache-control", "no-store")
+
+
+def _page() -> tuple[str, str]:
+    """The page, and the policy that lets a browser run nothing but its own script."""
+    page = resources.files("mallob_py.web").joinpath("page.html").read_text("utf-8")
+
+    def sources(tag: str) -> str:
+        parts = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digests = (base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in parts)
+        return " ".join(f"'sha256-{digest}'" for digest in digests)
+
+    policy = (
+        f"default-src 'none'; script-src {sources('script')}; style-src {sources('style')}; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return page, policy
+
+
+def _key(request: Request) -> str:
+    return str(request.path_params["key"])
+
+
+def _wait_s(request: Request) -> float:
+    text = request.query_params.get("wait", "0")
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
+        raise ApiError(400, "must be a number of seconds", "wait")
+    return min(float(text), _WAIT_MAX_S)
+
+
+def _solution_lines(code: int, solution: array.array[int]) -> str:
+    lines = [f"s {_ANSWERS.get(code, 'UNKNOWN')}"]
+    if code == 10:
+        literals = [*solution, 0]
+        for start in range(0, len(literals), _LITERALS_PER_LINE):
+            lines.append("v " + " ".join(map(str, literals[start : start + _LITERALS_PER_LINE])))
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,185 @@
+"""The web server's own folder `<api-dir>/web/`: what was handed in over HTTP, and the uploads of it.
+
+    web/submissions/~<id>/     an upload that is under way, or was cut off
+    web/submissions/<id>/      record.json, and `formula` while the service may read it
+
+The job file of a submission is named `<id>.json`, so that its way through the service can be told
+from the folders (see `service.pending`). An upload is removed as soon as its job file is neither
+in `in/` nor in the journal: then the reply is decided, and no service reads the input again, not
+even after a crash. Records stay, the newest `KEEP_MAX`. One web server per folder: a lock sees to it.
+All methods may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mallob_py.service.errors import ServiceError
+
+KEEP_MAX = 10_000
+#: of a file: its inode and time
+Signature = tuple[int, int]
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """What a reply says, in short."""
+
+    outcome: str
+    resultcode: int = 0
+    resultstring: str = "UNKNOWN"
+    solver: str = ""
+    error: dict[str, str] | None = None
+    stats: dict[str, Any] = {}
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One submission. `older` is an earlier reply file of that name, `signature` the one that is ours."""
+
+    id: str
+    user: str
+    name: str
+    application: str
+    client: int
+    submitted: float
+    older: Signature | None
+    upload_bytes: int = 0
+    ended: Ended | None = None
+    signature: Signature | None = None
+
+    @property
+    def identity(self) -> str:
+        return f"{self.user}.{self.name}"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.id}.json"
+
+
+class Upload:
+    """A place for one upload until it is kept or discarded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.id = uuid.uuid4().hex
+        self._folder = folder
+        self._hidden = folder / f"~{self.id}"
+        self._hidden.mkdir(mode=0o755)
+        self.path = self._hidden / "formula"
+
+    @property
+    def final_path(self) -> Path:
+        return self._folder / self.id / "formula"
+
+    def discard(self) -> None:
+        shutil.rmtree(self._hidden, ignore_errors=True)
+
+    def keep(self, record: Record) -> None:
+        """Raises OSError."""
+        (self._hidden / "record.json").write_bytes(msgspec.json.encode(record))
+        self._hidden.rename(self._folder / self.id)
+
+
+class Store:
+    """Held by one web server, from construction to `close`."""
+
+    def __init__(self, api_dir: Path) -> None:
+        self.path = api_dir.absolute() / "web"
+        self._folder = self.path / "submissions"
+        self._mutex = threading.Lock()
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / ".lock", "a")  # noqa: SIM115
+        except OSError as error:
+            raise ServiceError(f"{self._folder} cannot be used: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise ServiceError(f"{self.path} is used by another `mallob-py web`; stop that one") from None
+        except OSError:
+            pass  # no locks on this file system
+        self._records = self._load()
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def begin(self) -> Upload:
+        """Raises OSError."""
+        return Upload(self._folder)
+
+    def add(self, record: Record) -> None:
+        """Of a job that the service can see."""
+        with self._mutex:
+            self._records[record.id] = record
+
+    def forget(self, submission: str) -> None:
+        with self._mutex:
+            self._records.pop(submission, None)
+        shutil.rmtree(self._folder / submission, ignore_errors=True)
+
+    def get(self, submission: str) -> Record | None:
+        with self._mutex:
+            return self._records.get(submission)
+
+    def open_records(self) -> list[Record]:
+        """Of jobs whose reply we have not seen."""
+        with self._mutex:
+            return [record for record in self._records.values() if record.ended is None]
+
+    def recent(self, count: int) -> list[Record]:
+        """The newest of those that have ended, the newest first."""
+        with self._mutex:
+            ended = [record for record in self._records.values() if record.ended is not None]
+        return ended[-count:][::-1]
+
+    def upload_bytes(self) -> int:
+        """Of all uploads that are kept for the service."""
+        return sum(record.upload_bytes for record in self.open_records())
+
+    def end(self, record: Record, ended: Ended, signature: Signature | None) -> None:
+        """The reply is there: the upload goes, the record stays."""
+        record = msgspec.structs.replace(record, ended=ended, signature=signature)
+        folder = self._folder / record.id
+        with contextlib.suppress(OSError):
+            (folder / "~record.json").write_bytes(msgspec.json.encode(record))
+            (folder / "~record.json").replace(folder / "record.json")
+        with contextlib.suppress(FileNotFoundError):
+            (folder / "formula").unlink()
+        with self._mutex:
+            self._records[record.id] = record
+            surplus = [one for one in self._records.values() if one.ended is not None][:-KEEP_MAX]
+        for one in surplus:
+            self.forget(one.id)
+
+    def _load(self) -> dict[str, Record]:
+        records: list[Record] = []
+        for name in os.listdir(self._folder):
+            if not _ID.fullmatch(name):
+                shutil.rmtree(self._folder / name, ignore_errors=True)  # cut off
+                continue
+            try:
+                content = (self._folder / name / "record.json").read_bytes()
+                records.append(msgspec.json.decode(content, type=Record))
+            except (OSError, msgspec.MsgspecError):
+                continue
+        return {record.id: record for record in sorted(records, key=lambda record: record.submitted)}
+
+
+def is_submission(key: str) -> bool:
+    """Whether this is the id of a submission; names of jobs have a dot."""
+    return _ID.fullmatch(key) is not None
+
+
+def now() -> float:
+    return time.time()

@@ -1,0 +1,67 @@
+"""`wait` prints the replies of jobs that were handed in before."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mallob_py.cli import main as main_module
+from mallob_py.service import client
+from mallob_py.service.directory import JobDirectory
+from mallob_py.service.reply import Reply
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[JobDirectory]:
+    opened = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
+    yield opened
+    opened.close()
+
+
+def wait(tmp_path: Path, *identities: str) -> int:
+    return main_module.main(["wait", "--api-dir", str(tmp_path / "api"), *identities])
+
+
+def test_a_job_that_has_ended_is_told_at_once(
+    tmp_path: Path, directory: JobDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory.path / "out" / "u.a.json").write_text('{"result": {"resultcode": 10}}')
+    assert wait(tmp_path, "u.a") == 0
+    assert json.loads(capsys.readouterr().out)["result"]["resultcode"] == 10
+
+
+def test_the_reply_of_a_live_job_is_awaited_and_not_an_older_one(
+    tmp_path: Path, directory: JobDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory.path / "out" / "u.a.json").write_text('{"answer": "old"}')
+    client.submit(tmp_path / "api", {"user": "u", "name": "a"})
+    codes: list[int] = []
+    waiter = threading.Thread(target=lambda: codes.append(wait(tmp_path, "u.a")))
+    waiter.start()
+    (incoming,) = directory.take()
+    assert capsys.readouterr().out == ""
+    directory.reply(incoming.internal_id, "u.a", Reply(b'{"answer": "new"}'))
+    waiter.join(30)
+    assert codes == [0]
+    assert json.loads(capsys.readouterr().out) == {"answer": "new"}
+
+
+def test_one_error_among_the_replies_gives_exit_code_2(
+    tmp_path: Path, directory: JobDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory.path / "out" / "u.a.json").write_text('{"error": {"field": "files", "message": "empty"}}')
+    (directory.path / "out" / "u.b.json").write_text('{"result": {}}')
+    assert wait(tmp_path, "u.a", "u.b") == 2
+    assert capsys.readouterr().out.count("{\n") == 3
+
+
+@pytest.mark.parametrize("identity", ["u.unknown", "nodot", "u.a/../../b"])
+def test_a_job_that_never_was_is_one_line(
+    tmp_path: Path, directory: JobDirectory, identity: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert wait(tmp_path, identity) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,200 @@
+"""`mallob-py web` beside a real service: by its HTTP interface, and by its page in a browser."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import Browser, browsing, needs_browser
+from running import Running, environment, needs_mpiexec, poll_until, serving
+from web_process import WebServer
+
+from mallob_sat.generate import planted
+
+pytest.importorskip("starlette", reason="needs the extra web")
+pytest.importorskip("uvicorn", reason="needs the extra web")
+pytestmark = needs_mpiexec
+
+RANKS = 3
+FORMULA = planted(60, 240, seed=7)
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("service"), "--clients", "2", ranks=RANKS) as running:
+        yield running
+        assert running.process.poll() is None, running.output
+
+
+@pytest.fixture(scope="module")
+def web(service: Running) -> Iterator[WebServer]:
+    server = WebServer(service.api_dir)
+    try:
+        yield server
+    finally:
+        code, out = server.stop()
+    assert (code, out) == (0, "")
+
+
+def volume_of(web: WebServer, user: str) -> int:
+    return sum(job.get("volume", 0) for job in web.get("/api/jobs").json["jobs"] if job["user"] == user)
+
+
+def sample(web: WebServer, name: str) -> float:
+    match = re.search(rf"^mallob_py_{re.escape(name)} (\S+)$", web.get("/metrics").text, re.MULTILINE)
+    return float(match[1]) if match else 0.0
+
+
+def test_a_compressed_formula_is_solved_and_its_upload_removed(web: WebServer) -> None:
+    content = gzip.compress(FORMULA.text("easy").encode())
+    answer = web.upload(content, "user=http&name=sorter&wait=60")
+    assert (answer.status, answer.json["ended"]["resultstring"]) == (202, "SAT")
+    lines = web.get(f"/api/jobs/{answer.json['id']}/model").text.splitlines()
+    assert lines[0] == "s SATISFIABLE"
+    model = {int(word) for line in lines[1:] for word in line.removeprefix("v ").split()}
+    assert all(model & set(clause) for clause in FORMULA.clauses)
+    web.await_no_upload()
+
+
+def test_a_damaged_upload_gets_the_error_of_the_service(web: WebServer) -> None:
+    content = gzip.compress(FORMULA.text("easy").encode())[:-20]
+    ended = web.upload(content, "wait=60").json["ended"]
+    assert ended["error"]["field"] == "files"
+    web.await_no_upload()
+
+
+def test_volumes_and_interruptions_of_all_clients(web: WebServer, service: Running) -> None:
+    job = web.post_job(user="http", name="sleeper", application="SLEEP").json["id"]
+    other = service.submit("elsewhere", client=1, application="SLEEP")
+    poll_until(lambda: volume_of(web, "http") + volume_of(web, "u") == RANKS, "all PEs are busy")
+    assert sample(web, 'pes{state="busy"}') == RANKS
+    assert sample(web, 'user_volume{user="http"}') >= 1
+    assert web.ask("POST", f"/api/jobs/{job}/interrupt").status == 202
+    assert web.get(f"/api/jobs/{job}?wait=60").json["ended"]["outcome"] == "interrupted"
+    assert web.ask("POST", "/api/jobs/u.elsewhere/interrupt?client=1").status == 202
+    assert service.reply(other)["result"]["outcome"] == "interrupted"
+
+
+def test_the_second_of_two_live_jobs_of_one_name_is_refused(web: WebServer) -> None:
+    first = web.post_job(user="http", name="twice", application="SLEEP").json["id"]
+    second = web.post_job(user="http", name="twice", application="SLEEP").json["id"]
+    ended = web.get(f"/api/jobs/{second}?wait=60").json["ended"]
+    assert "is live" in ended["error"]["message"]
+    assert "ended" not in web.get(f"/api/jobs/{first}").json
+    web.ask("POST", f"/api/jobs/{first}/interrupt")
+    assert web.get(f"/api/jobs/{first}?wait=60").json["ended"]["outcome"] == "interrupted"
+
+
+def test_metrics_count_replies_times_and_memory(web: WebServer) -> None:
+    web.post_job(user="http", name="count", literals=[1, 0])
+    poll_until(lambda: sample(web, 'replies_total{outcome="result"}') >= 1, "a reply is counted")
+    count = 'job_duration_seconds_count{part="total"}'
+    assert sample(web, count) >= 1
+    assert sample(web, 'job_duration_seconds_bucket{part="total",le="+Inf"}') >= 1
+    ranks = [sample(web, f'rank_resident_memory_bytes{{rank="{rank}"}}') for rank in range(RANKS)]
+    assert min(ranks) > 1 << 20
+
+
+def test_a_service_that_comes_back_takes_up_where_it_was(tmp_path: Path) -> None:
+    with serving(tmp_path, ranks=2) as first:
+        web = WebServer(first.api_dir)
+        try:
+            poll_until(lambda: web.get("/api/service").json["running"], "the service is seen")
+            first.kill()
+            poll_until(lambda: not web.get("/api/service").json["running"], "its end is seen")
+            job = web.upload(FORMULA.text("easy").encode(), "name=later").json
+            assert job["state"] == "queued"
+            assert sample(web, "up") == 0
+            with serving(tmp_path, ranks=2):
+                ended = web.get(f"/api/jobs/{job['id']}?wait=60").json["ended"]
+                assert ended["resultstring"] == "SAT"
+                web.await_no_upload()
+        finally:
+            web.stop()
+
+
+def test_a_rank_never_imports_the_web_server() -> None:
+    code = (
+        "import mallob_py.cli.serve_rank, mallob_py.runtime.fork_server, sys; "
+        "print([name for name in sys.modules if name.startswith(('starlette', 'uvicorn', 'mallob_py.web'))])"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", code], env=environment("x"), capture_output=True, text=True, check=True
+    ).stdout
+    assert printed.strip() == "[]"
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def row_of(name: str, body: str) -> str:
+    """A JavaScript expression of a job's row."""
+    return (
+        f"[...document.querySelectorAll('#{body} tr')].find(row => row.children[1].textContent === '{name}')"
+    )
+
+
+def click(browser: Browser, row: str, button: str) -> None:
+    press = f"[...row.querySelectorAll('button')].find(one => one.textContent === '{button}').click()"
+    browser.await_truth(f"(() => {{ const row = {row}; if (!row) return false; {press}; return true }})()")
+
+
+@needs_browser
+def test_the_page_submits_watches_interrupts_and_shows_results(
+    web: WebServer, service: Running, tmp_path: Path
+) -> None:
+    formula = tmp_path / "formula.cnf"
+    formula.write_text(FORMULA.text("easy"))
+    with browsing() as browser:
+        browser.open(f"{web.url}#token={web.token}")
+        browser.await_truth("document.getElementById('state').textContent.startsWith('Running')")
+        assert web.token not in browser.evaluate("location.href")
+
+        browser.choose_file("#file", str(formula))
+        for field, value in (("name", "paged"), ("user", EVIL)):
+            browser.evaluate(f"document.getElementById('{field}').value = {value!r}")
+        browser.evaluate("document.getElementById('submit').requestSubmit()")
+        click(browser, row_of("paged", "ended"), "Answer")
+        browser.await_truth("document.getElementById('result').textContent.includes('s SATISFIABLE')")
+        # A name is a text, whatever it looks like.
+        assert browser.evaluate("document.querySelectorAll('img').length") == 0
+        assert EVIL in browser.text()
+
+        web.post_job(user="http", name="endless", application="SLEEP")
+        browser.await_truth(f"{row_of('endless', 'live')}?.children[5].textContent === '{RANKS}'")
+        click(browser, row_of("endless", "live"), "Interrupt")
+        browser.await_truth(f"{row_of('endless', 'ended')}?.children[3].textContent === 'interrupted'")
+
+        browser.evaluate("document.getElementById('max-demand').value = 'many'")
+        browser.evaluate("document.getElementById('submit').requestSubmit()")
+        browser.await_truth("document.getElementById('message').textContent.includes('max-demand')")
+        assert browser.complaints == []
+
+
+@needs_browser
+def test_the_page_asks_for_the_token_and_says_when_the_service_is_away(tmp_path: Path) -> None:
+    with serving(tmp_path, ranks=1) as service, browsing() as browser:
+        web = WebServer(service.api_dir)
+        try:
+            browser.open(f"{web.url}#token=wrong")
+            browser.await_truth("!document.getElementById('login').hidden")
+            assert browser.evaluate("document.getElementById('inside').hidden")
+            browser.evaluate(f"document.getElementById('token').value = '{web.token}'")
+            browser.evaluate("document.getElementById('login').requestSubmit()")
+            browser.await_truth("document.getElementById('state').textContent.startsWith('Running')")
+            assert service.stop() == 0
+            browser.await_truth(
+                "document.getElementById('state').textContent.includes('No service is running')"
+            )
+            with serving(tmp_path, ranks=1):
+                browser.await_truth("document.getElementById('state').textContent.startsWith('Running')")
+            web.stop()
+            browser.await_truth("document.getElementById('state').textContent.includes('cannot be reached')")
+        finally:
+            web.stop()

@@ -1,0 +1,103 @@
+"""A web server in a process of its own, and what a browser or curl would send to it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+DEADLINE_S = 30.0
+
+
+class Answer:
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.text = body.decode()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+    @property
+    def error(self) -> dict[str, str]:
+        """The one error of an answer that is nothing else."""
+        content = self.json
+        assert set(content) == {"error"}
+        assert set(content["error"]) == {"field", "message"}
+        assert "Traceback" not in self.text
+        error: dict[str, str] = content["error"]
+        return error
+
+
+class WebServer:
+    """`mallob-py web` on a free port, until `stop`."""
+
+    def __init__(self, api_dir: Path, *options: str) -> None:
+        self.api_dir = api_dir
+        command = [sys.executable, "-m", "mallob_py.cli.main", "web", "--api-dir", str(api_dir)]
+        self.process = subprocess.Popen(
+            [*command, "--port", "0", *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert self.process.stdout is not None
+        self.greeting = self.process.stdout.readline()
+        match = re.search(r"http://\S+?/", self.greeting)
+        assert match, self.greeting + self.process.stdout.read()
+        self.url = match[0]
+        self.token = (api_dir / "web" / "token").read_text().strip()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        token: str | None = None,
+    ) -> Answer:
+        """`token`: another than the right one; "" for none."""
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=DEADLINE_S)
+        given = self.token if token is None else token
+        authorization = {"Authorization": f"Bearer {given}"} if given else {}
+        try:
+            connection.request(method, path, body, authorization | dict(headers or {}))
+            response = connection.getresponse()
+            return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Answer:
+        return self.ask("GET", path)
+
+    def post_job(self, **fields: Any) -> Answer:
+        """A job as JSON. Underscores in fields stand for hyphens."""
+        job = {key.replace("_", "-"): value for key, value in fields.items()}
+        return self.ask("POST", "/api/jobs", json.dumps(job), {"Content-Type": "application/json"})
+
+    def upload(self, content: bytes, query: str = "") -> Answer:
+        return self.ask("POST", f"/api/jobs?{query}", content)
+
+    def uploads(self) -> list[str]:
+        """Files of the store that are no records: what an upload leaves."""
+        files = (self.api_dir / "web" / "submissions").rglob("*")
+        return [path.name for path in files if path.is_file() and path.name != "record.json"]
+
+    def await_no_upload(self) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while self.uploads():
+            assert time.monotonic() < deadline, self.uploads()
+            time.sleep(0.01)
+
+    def stop(self) -> tuple[int, str]:
+        """The exit code and what was printed since the greeting."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        out, _ = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, out

@@ -1,0 +1,119 @@
+"""Which jobs have no reply yet, told from the folder at every step of a job's way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mallob_py.service import client, pending
+from mallob_py.service.directory import JobDirectory
+from mallob_py.service.errors import JobFileError
+from mallob_py.service.pending import PendingJobs
+from mallob_py.service.pending import _entries as entries_of
+from mallob_py.service.reply import Reply
+
+JOB = {"user": "u", "name": "a"}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[JobDirectory]:
+    opened = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
+    yield opened
+    opened.close()
+
+
+def test_a_job_is_pending_from_its_submission_to_its_reply(tmp_path: Path, directory: JobDirectory) -> None:
+    jobs = PendingJobs(directory.path)
+    assert jobs.look().identities == set()
+    submission = client.submit(tmp_path / "api", JOB)
+    assert jobs.look().identities == {"u.a"}
+    assert jobs.look().file_names == {submission.file_name}
+    (incoming,) = directory.take()
+    assert jobs.look().identities == {"u.a"}
+    assert jobs.look().file_names == {submission.file_name}
+    directory.reply(incoming.internal_id, "u.a", Reply(b"{}"))
+    assert jobs.look().identities == set()
+    assert jobs.look().file_names == set()
+
+
+def test_a_job_whose_reply_is_decided_but_not_published_is_pending(
+    tmp_path: Path, directory: JobDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.submit(tmp_path / "api", JOB)
+    (incoming,) = directory.take()
+    monkeypatch.setattr("mallob_py.service.journal.Journal.publish", lambda self, decided: self.dismiss(1))
+    directory.reply(incoming.internal_id, "u.a", Reply(b"{}"))
+    found = PendingJobs(directory.path).look()
+    assert found.identities == {"u.a"}
+    assert found.file_names == set()
+
+
+def test_a_job_whose_refusal_is_decided_but_not_published_is_pending(
+    tmp_path: Path, directory: JobDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submission = client.submit(tmp_path / "api", JOB)
+    (incoming,) = directory.take()
+    monkeypatch.setattr("mallob_py.service.journal.Journal.publish", lambda self, decided: self.dismiss(1))
+    directory.refuse(incoming, JobFileError("name", "is live"))
+    assert PendingJobs(directory.path).look().file_names == {submission.file_name}
+
+
+def test_a_reply_that_a_listing_missed_is_found_by_the_next(
+    tmp_path: Path, directory: JobDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.submit(tmp_path / "api", JOB)
+    (incoming,) = directory.take()
+    listed: list[Path] = []
+
+    def decided_meanwhile(folder: Path) -> list[tuple[str, tuple[int, int]]]:
+        listed.append(folder)
+        if listed.count(directory.path / "journal") == 1 and folder.name == "journal":
+            monkeypatch.setattr(
+                "mallob_py.service.journal.Journal.publish", lambda self, decided: self.dismiss(1)
+            )
+            directory.reply(incoming.internal_id, "u.a", Reply(b"{}"))
+            return []
+        return entries_of(folder)
+
+    monkeypatch.setattr(pending, "_entries", decided_meanwhile)
+    assert PendingJobs(directory.path).look().identities == {"u.a"}
+
+
+def test_a_job_that_moves_on_between_two_looks_into_folders_is_still_seen(
+    tmp_path: Path, directory: JobDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.submit(tmp_path / "api", JOB)
+    original, moved = Path.read_bytes, list[Path]()
+
+    def claimed_just_before(path: Path) -> bytes:
+        if not moved:
+            moved.append(path)
+            directory.take()
+        return original(path)
+
+    monkeypatch.setattr(Path, "read_bytes", claimed_just_before)
+    assert PendingJobs(directory.path).look().identities == {"u.a"}
+    assert moved[0].parent.name == "in"
+
+
+def test_a_file_name_that_is_used_again_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    jobs = PendingJobs(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / "in" / "~new").write_text(json.dumps({"user": "u", "name": name}))
+        (tmp_path / "in" / "~new").rename(tmp_path / "in" / "job.json")
+        assert jobs.look().identities == {f"u.{name}"}
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"user": "u", "name": "a", "interrupt": true}'])
+def test_what_is_no_job_has_no_identity(tmp_path: Path, content: str) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "job.json").write_text(content)
+    assert PendingJobs(tmp_path).look().identities == set()
+
+
+def test_a_folder_that_no_service_has_used_has_no_jobs(tmp_path: Path) -> None:
+    assert PendingJobs(tmp_path / "none").look().identities == set()
