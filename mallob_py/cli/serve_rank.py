@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -11,9 +12,11 @@ from mallob_py.cli.options import ServeOptions
 from mallob_py.cli.rank_settings import event_log_of, settings_of
 from mallob_py.runtime import boot
 from mallob_py.runtime.rank import Desk, Rank
+from mallob_py.runtime.world import AFTER_CRASH_VARIABLE
 from mallob_py.service.directory import JobDirectory, orphaned_folders
 from mallob_py.service.errors import ServiceError
 from mallob_py.service.job_file import InputUse
+from mallob_py.service.running_jobs import RunningJobs
 from mallob_py.service.service import Service
 from mallob_py.service.watching import Watching
 
@@ -54,7 +57,8 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
     if client == 0:
         for folder in orphaned_folders(api_dir, options.clients):
             complain(f"{folder} holds unanswered jobs of a client that is not running; raise --clients")
-    return Service(rank, directory, _applications(rank), api_dir if client == 0 else None)
+    running = RunningJobs(directory.path, AFTER_CRASH_VARIABLE in os.environ, complain)
+    return Service(rank, directory, _applications(rank), running, api_dir if client == 0 else None)
 
 
 def _applications(rank: Rank) -> dict[str, InputUse]:

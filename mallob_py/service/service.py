@@ -11,6 +11,7 @@ from __future__ import annotations
 import array
 import math
 import time
+from collections import deque
 from enum import Enum
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from mallob_py.service.bookkeeping import JobBook
 from mallob_py.service.directory import Incoming, JobDirectory
 from mallob_py.service.job_file import InputUse, Interruption, JobFile, JobFileError
 from mallob_py.service.reply import JobStatistics, Outcome, failure_reply, result_reply
+from mallob_py.service.running_jobs import RunningJobs
 from mallob_py.service.status_file import JobStatus, ServiceStatus, remove_status, write_status
 
 _TAKE_AT_ONCE = 32
@@ -58,6 +60,7 @@ class Service:
         rank: Rank,
         directory: JobDirectory,
         applications: dict[str, InputUse],
+        running: RunningJobs,
         status_dir: Path | None,
     ) -> None:
         """`status_dir`: where to write the status file, on the one client that speaks for the service."""
@@ -67,6 +70,10 @@ class Service:
         self._status_dir = status_dir
         self._book = JobBook(directory.finished)
         self._jobs: dict[int, _LiveJob] = {}
+        self._running = running
+        #: the job that runs although it may end the service, and those that wait for its end
+        self._suspect: int | None = None
+        self._suspects: deque[int] = deque()
         self._more_ready = True
         self._is_new = True
         self._next_status_s = -math.inf if status_dir is not None else math.inf
@@ -94,6 +101,8 @@ class Service:
         self._more_ready = bool(taken)
         for job in self._book.ready(now):
             self._begin(job, now)
+        while self._suspects and self._suspect is None:
+            self._begin(self._suspects.popleft(), now)
         if now >= self._next_status_s:
             self._next_status_s = now + _STATUS_PERIOD_S
             self._write_status(now)
@@ -101,6 +110,7 @@ class Service:
     def close(self) -> None:
         """Jobs without a reply stay in the journal and run again after a restart."""
         self._directory.close()
+        self._running.close()
         if self._status_dir is not None:
             remove_status(self._status_dir)
 
@@ -143,8 +153,21 @@ class Service:
         )
 
     def _begin(self, job: int, now: float) -> None:
-        live = self._jobs[job]
+        live = self._jobs.get(job)
+        if live is None:
+            return  # a suspect that was interrupted while it waited
         file = live.file
+        if self._running.is_hopeless(job):
+            often = self._running.crashes(job)
+            message = f"ended the service {often} times in a row (or was running each time); not run again"
+            self._fail(job, "application", message, JobStatistics(total_s=now - live.accepted_s), now)
+            return
+        if self._running.is_suspect(job):
+            if self._suspect is not None:
+                self._suspects.append(job)
+                return
+            self._suspect = job
+        self._running.begin(job)
         if self._applications[file.application] is InputUse.NONE and not file.configuration:
             description = wire.Inline(bytes(encode_description(file.application, {}, {})))
             self._submit(job, blob_of(job, description), now)
@@ -172,10 +195,14 @@ class Service:
             case events.ReadFailed(job, message, field):
                 live = self._jobs[job]
                 statistics = JobStatistics(parsing_s=now - live.reading_s, total_s=now - live.accepted_s)
-                reply = failure_reply(live.file, job, field, message, statistics)
-                self._directory.reply(job, live.file.identity, reply)
-                self._forget(job)
-                self._log_early_end(job, Ending.FAILED, statistics.total_s, now)
+                self._fail(job, field, message, statistics, now)
+
+    def _fail(self, job: int, field: str, message: str, statistics: JobStatistics, now: float) -> None:
+        """End a job that does not get to the PE."""
+        file = self._jobs[job].file
+        self._directory.reply(job, file.identity, failure_reply(file, job, field, message, statistics))
+        self._forget(job)
+        self._log_early_end(job, Ending.FAILED, statistics.total_s, now)
 
     def _submit(self, job: int, blob: Blob, now: float) -> None:
         live = self._jobs[job]
@@ -253,6 +280,9 @@ class Service:
         if isinstance(proof, str):
             result_file.discard_unfinished(proof)
         del self._jobs[job]
+        self._running.end(job)
+        if job == self._suspect:
+            self._suspect = None
         for interruption in self._book.ended(job):
             self._directory.dismiss(interruption)
         self._more_ready = True
