@@ -2,7 +2,7 @@
 
 `jobs.<i>/.running` holds a pair per running job: its internal id and how many crashes in a row it
 was running at. A rank that dies leaves the pairs there. Started again after that (and not after
-the death of everything or a clean end, which are no job's fault), the service counts one more
+a clean end or the death of everything, which are no job's fault), the service counts one more
 for each of them. A job with CRASHES_MAX is not run again; one with a crash less, a *suspect*, is
 to be run while no other suspect runs, so that the last crash hits the right one.
 
@@ -74,9 +74,8 @@ class RunningJobs:
             self._write(slot, _NOBODY)
 
     def close(self) -> None:
-        """A clean end: nobody is to be blamed."""
+        """What is written stays: ranks may also end in good order because another one has crashed."""
         if self._descriptor >= 0:
-            os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
             self._descriptor = -1
 

@@ -46,14 +46,14 @@ def test_jobs_that_have_ended_are_not_blamed_and_their_places_are_used_again(tmp
     assert [job for job in range(1, 1001) if found.crashes(job)] == list(range(100, 1001, 100))
 
 
-def test_a_clean_end_blames_nobody(tmp_path: Path) -> None:
+def test_a_rank_that_ends_in_good_order_after_the_crash_of_another_blames_its_jobs(tmp_path: Path) -> None:
     running = RunningJobs(tmp_path, False, silent)
     running.begin(7)
     running.close()
-    assert after_crash(tmp_path).crashes(7) == 0
+    assert after_crash(tmp_path).crashes(7) == 1
 
 
-def test_the_death_of_everything_blames_nobody(tmp_path: Path) -> None:
+def test_a_start_by_hand_blames_nobody(tmp_path: Path) -> None:
     RunningJobs(tmp_path, False, silent).begin(7)
     assert RunningJobs(tmp_path, False, silent).crashes(7) == 0
 
