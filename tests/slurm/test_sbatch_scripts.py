@@ -76,6 +76,7 @@ class Batch:
             "VENV": str(folder / "venv"),
             "API_DIR": str(self.api_dir),
             "MALLOB_PY_RANKS_PER_HOST": "2",
+            "MALLOB_PY_RANK_TIMEOUT": "5s",
         }
 
     def submit(self, script: str, *options: str, arguments: tuple[str, ...] = ()) -> str:
@@ -108,12 +109,12 @@ class Batch:
         poll_until(lambda: self.state not in ("PENDING", "RUNNING", "COMPLETING"), self.story)
         return self.state
 
-    def drop(self, name: str, **fields: Any) -> Path:
-        job = {"user": "u", "name": name} | {key.replace("_", "-"): value for key, value in fields.items()}
-        hidden = self.box / "in" / f"~{name}.json"
+    def drop(self, file: str, **fields: Any) -> Path:
+        job = {"user": "u", "name": file} | {key.replace("_", "-"): value for key, value in fields.items()}
+        hidden = self.box / "in" / f"~{file}.json"
         hidden.write_text(json.dumps(job))
-        hidden.rename(hidden.with_name(f"{name}.json"))
-        return self.box / "out" / f"u.{name}.json"
+        hidden.rename(hidden.with_name(f"{file}.json"))
+        return self.box / "out" / f"u.{job['name']}.json"
 
     def reply(self, path: Path) -> dict[str, Any]:
         poll_until(path.exists, self.story)
@@ -184,14 +185,18 @@ def test_the_signal_before_the_time_limit_ends_the_service_cleanly(batch: Batch)
     assert not long.exists()
 
 
-def test_a_rank_that_dies_has_the_service_started_again_within_the_job(batch: Batch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "hangs"])
+def test_a_rank_that_is_gone_has_the_service_started_again_within_the_job(
+    number: signal.Signals, batch: Batch
+) -> None:
     batch.serve()
-    path = batch.drop("running", application="SLEEP", wallclock_limit="4s")
+    path = batch.drop("running", application="SLEEP", wallclock_limit="1h")
     poll_until(lambda: batch.logged("started"), batch.story)
-    os.kill(max(batch.ranks()), signal.SIGKILL)
-    assert batch.reply(path)["result"]["outcome"] == "wallclock-limit"
+    os.kill(max(batch.ranks()), number)
+    poll_until(lambda: batch.output.count("accepting jobs") == 2, batch.story)
     assert "restart 1 of at most 5" in batch.output
-    assert batch.output.count("accepting jobs") == 2
+    batch.drop("stop", name="running", interrupt=True)
+    assert batch.reply(path)["result"]["outcome"] == "interrupted"
 
 
 def test_a_service_that_cannot_start_says_why_and_is_not_started_again(batch: Batch) -> None:
