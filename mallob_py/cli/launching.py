@@ -1,4 +1,4 @@
-"""Whether a command must first start its ranks; apart from what ranks do, which imports much more."""
+"""Whether `solve` must first start its ranks; apart from what ranks do, which imports much more."""
 
 from __future__ import annotations
 

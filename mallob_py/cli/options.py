@@ -134,6 +134,14 @@ class _World(_Config):
         group=_LIMITS,
         help="end after this time, such as 90s, 5m or 2h (default: no limit)",
     )
+    rank_timeout_s: float | None = option(
+        "--rank-timeout",
+        values.silence_limit_s,
+        30.0,
+        metavar="T",
+        group=_LIMITS,
+        help="end all ranks, and name the one, when a rank is silent for this long (default 30s; 0: never)",
+    )
     reuse: str = _choice(
         "--reuse",
         REUSE_STRATEGIES,
@@ -333,6 +341,15 @@ class ServeOptions(_Api, _World):
         metavar="T",
         group=_SERVICE,
         help="an incremental job ends if no further revision comes for so long (default 1h)",
+    )
+    restarts: int = option(
+        "--restarts",
+        values.count,
+        5,
+        metavar="N",
+        group=_SERVICE,
+        help="start crashed or hung ranks again, at most N times in 10 minutes (default 5; 0: never; "
+        "not under mpiexec or srun)",
     )
 
     def validate(self) -> None:

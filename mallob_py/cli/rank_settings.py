@@ -38,6 +38,7 @@ def settings_of(
         warm=options.warm,
         memory_limit_bytes=options.memory_limit_bytes,
         time_limit_s=time_limit_s,
+        rank_timeout_s=options.rank_timeout_s,
         preload=preload,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -12,9 +13,11 @@ from mallob_py.cli.rank_settings import event_log_of, settings_of, with_portfoli
 from mallob_py.runtime import boot
 from mallob_py.runtime.rank import Desk, Rank
 from mallob_py.runtime.worker_events import ApplicationKnown
+from mallob_py.runtime.world import AFTER_CRASH_VARIABLE
 from mallob_py.service.directory import JobDirectory, orphaned_folders
 from mallob_py.service.errors import ServiceError
 from mallob_py.service.job_file import InputUse
+from mallob_py.service.running_jobs import RunningJobs
 from mallob_py.service.service import Service
 from mallob_py.service.watching import Watching
 
@@ -59,6 +62,7 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
         rank,
         directory,
         _applications(rank),
+        RunningJobs(directory.path, AFTER_CRASH_VARIABLE in os.environ, complain),
         api_dir,
         client,
         len(clients),

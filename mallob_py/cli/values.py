@@ -16,6 +16,8 @@ from mallob_py.service.quantities import parse_duration_s
 CAPACITY_MAX = 256
 #: beyond it no machine has the memory
 SIMULATED_PES_MAX = 1 << 20
+#: ranks show once a second that they live, and a busy machine may hold them up
+SILENCE_MIN_S = 3.0
 _BYTES_PER_UNIT = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -29,6 +31,14 @@ def duration_s(text: str) -> float:
     seconds = parse_duration_s(text)
     if not seconds:
         raise ValueError(f"{text!r} is no time at all")
+    return seconds
+
+
+def silence_limit_s(text: str) -> float | None:
+    """How long a rank may be silent: "30s"; "0" is no limit."""
+    seconds = duration_limit_s(text)
+    if seconds is not None and seconds < SILENCE_MIN_S:
+        raise ValueError(f"{text!r} is less than {SILENCE_MIN_S:g} s")
     return seconds
 
 

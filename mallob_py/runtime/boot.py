@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import sys
 import time
 import traceback
@@ -23,6 +24,7 @@ from mallob_py.placement import Placement
 from mallob_py.protocol.config import Config
 from mallob_py.runtime.cores import CapacityOffer, capacities_of
 from mallob_py.runtime.fork_server_link import ForkServer, WorkerLimits
+from mallob_py.runtime.heartbeat import Ring
 from mallob_py.runtime.rank import Desk, EventSink, PeerFailure, Rank, StopBell, service_clock
 from mallob_py.runtime.workers import PoolOptions, WorkerPool
 from mallob_py.runtime.world import (
@@ -45,6 +47,7 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
     warm: int = 1
     memory_limit_bytes: int | None = None
     time_limit_s: float | None = None
+    rank_timeout_s: float | None = None
     preload: tuple[str, ...] = ()
 
 
@@ -90,7 +93,14 @@ def run_rank(
         log = make_log(transport.rank, pes[0])
         stop_at_s = settings.time_limit_s if settings.time_limit_s is not None else math.inf
         clock = service_clock(start_s)
-        rank = Rank(transport, placement, pool, settings.config, log, session, clock, stop_bell, stop_at_s)
+        ring = Ring(
+            transport.rank,
+            world.allgather(f"process {os.getpid()} on {socket.gethostname()}"),
+            settings.rank_timeout_s,
+        )
+        rank = Rank(
+            transport, placement, pool, settings.config, log, session, clock, ring, stop_bell, stop_at_s
+        )
         if transport.rank == 0 and (warning := binding_warning()) is not None:
             print(f"mallob-py: warning: {warning}", file=sys.stderr)
         problem = _open_desk(rank, make_desk)
@@ -120,7 +130,7 @@ def run_rank(
         closed = rank.close()
     except BaseException as error:
         if isinstance(error, PeerFailure):
-            print(f"mallob-py: {error}; all ranks end, start again to go on", file=sys.stderr)
+            print(f"mallob-py: {error}; all ranks end", file=sys.stderr)
         else:
             traceback.print_exc()
         sys.stderr.flush()

@@ -9,6 +9,8 @@ gave to `world.leave`, and what stops it stops the world. Details:
   `world.stop_signals`. A second Ctrl-C, or ranks that are not gone after STOP_GRACE_S,
   end it all by force.
 - If this process dies without a word, the kernel sends mpiexec the same signal.
+- Whatever of a world outlives mpiexec becomes a child of this process, and is killed: after a
+  crash, the next world meets nobody who still holds a lock or writes.
 - Exit codes travel in a file (see world.py). stdin is empty: mpiexec would swallow it.
   stdout and stderr of all ranks are ours.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import enum
+import math
 import os
 import select
 import shutil
@@ -26,15 +29,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from .world import EXIT_FILE_VARIABLE, STOP_SIGNAL_VARIABLE, LaunchError, in_mpi_world
+from .heartbeat import Watch
+from .world import EXIT_FILE_VARIABLE, RUNNING, STOP_SIGNAL_VARIABLE, LaunchError, in_mpi_world
 
-__all__ = ["LaunchError", "Launcher", "default_ranks", "find_launcher", "in_mpi_world", "launch_world"]
+__all__ = [
+    "LaunchError",
+    "Launcher",
+    "StopRequests",
+    "WorldEnd",
+    "default_ranks",
+    "find_launcher",
+    "in_mpi_world",
+    "launch_world",
+    "run_world",
+]
 
 #: how long ranks may take to end after they have been asked to
 STOP_GRACE_S = 30.0
@@ -42,6 +56,7 @@ _FORCE_GRACE_S = 3.0
 _LOOK_AFTER_S = 0.5
 _VERSION_TIMEOUT_S = 20.0
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -64,10 +79,9 @@ class Launcher:
 
     def environment(self) -> dict[str, str]:
         """What ranks and launcher need beyond the inherited environment."""
-        further = {STOP_SIGNAL_VARIABLE: self.stop_signal.name}
         if self.flavour is Flavour.OPEN_MPI and os.geteuid() == 0:
-            further |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        return further
+            return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        return {}
 
     @property
     def stop_signal(self) -> signal.Signals:
@@ -105,6 +119,28 @@ def find_launcher() -> Launcher:
     return Launcher(path, Flavour.OPEN_MPI if is_open_mpi else Flavour.HYDRA)
 
 
+@dataclass(frozen=True, slots=True)
+class WorldEnd:
+    """How a world ended."""
+
+    #: rank 0's; None if it did not come to that
+    code: int | None
+    #: whether the ranks came so far as to work
+    had_come_up: bool
+    #: by mpiexec
+    returned: int
+    stopped_by: int | None
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell has it: 128 + the signal's number of a world that was stopped before it could answer."""
+        if self.code is not None:
+            return self.code
+        if self.stopped_by is not None:
+            return 128 + self.stopped_by
+        return self.returned if self.returned >= 0 else 128 - self.returned
+
+
 def launch_world(ranks: int, argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
     """Run `python argv...` on `ranks` ranks of this machine and return rank 0's exit code.
 
@@ -112,88 +148,159 @@ def launch_world(ranks: int, argv: Sequence[str], env: Mapping[str, str] | None 
     world that was stopped before it could answer gives 128 + the signal's number, as in a
     shell; one that crashed gives what mpiexec returned.
     """
-    launcher = find_launcher()
-    environment = dict(os.environ if env is None else env) | launcher.environment()
-    with tempfile.TemporaryDirectory(prefix="mallob-py.") as folder:
+    with StopRequests() as stops:
+        return run_world(ranks, argv, os.environ if env is None else env, stops).exit_code
+
+
+def run_world(
+    ranks: int,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    stops: StopRequests,
+    rank_timeout_s: float | None = None,
+) -> WorldEnd:
+    """Run a world to its end; nothing of it is alive then. A single rank needs no mpiexec.
+
+    It is ended by force if rank 0, once at work, is silent for half as long again as
+    `rank_timeout_s` (the ranks come first: they know more).
+    """
+    if ranks > 1:
+        launcher = find_launcher()
+        command, further, stop_signal = launcher.command(ranks), launcher.environment(), launcher.stop_signal
+    else:
+        command, further, stop_signal = [], {}, signal.SIGTERM
+    with tempfile.TemporaryDirectory(prefix="mallob-py.") as folder, _no_orphans():
         exit_file = Path(folder) / "exit-code"
-        environment[EXIT_FILE_VARIABLE] = str(exit_file)
-        world = _World(launcher, [*launcher.command(ranks), sys.executable, *argv], environment)
-        returned = world.wait()
-        with contextlib.suppress(OSError, ValueError):
-            return int(exit_file.read_text(encoding="ascii"))
-    if world.stopped_by is not None:
-        return 128 + world.stopped_by
-    return returned if returned >= 0 else 128 - returned
+        environment = {**env, **further, EXIT_FILE_VARIABLE: str(exit_file)}
+        watch = Watch(None if rank_timeout_s is None else 1.5 * rank_timeout_s)
+        world = _World([*command, sys.executable, *argv], environment, stop_signal, stops)
+        returned = world.wait(exit_file, watch)
+        left = b""
+        with contextlib.suppress(OSError):
+            left = exit_file.read_bytes()
+    code = None if left in (b"", RUNNING) else int(left)
+    return WorldEnd(code, left != b"", returned, stops.first)
+
+
+class StopRequests:
+    """Signals that ask this process to end, while it is a context; in between they wait to be passed on."""
+
+    def __init__(self) -> None:
+        #: the first signal, and whether the user has insisted since
+        self.first: int | None = None
+        self.insisted = False
+
+    def __enter__(self) -> StopRequests:
+        self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._previous = {each: signal.signal(each, self._on_signal) for each in _FORWARDED}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._previous.items():
+            signal.signal(each, handler)
+        os.close(self._read_fd)
+        os.close(self._write_fd)
+
+    def wait(self, timeout_s: float, *descriptors: int) -> None:
+        """Until a further signal comes, one of the descriptors is readable, or it is time."""
+        select.select([self._read_fd, *descriptors], [], [], timeout_s)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._read_fd, 64)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self.first is None:
+            self.first = number
+        elif number == signal.SIGINT:
+            self.insisted = True
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._write_fd, b"!")
 
 
 class _World:
-    """A running mpiexec and the signals that are forwarded to it while `wait` runs."""
+    """A running mpiexec, or a rank alone."""
 
-    def __init__(self, launcher: Launcher, command: list[str], env: Mapping[str, str]) -> None:
-        self.stopped_by: int | None = None
-        self._stop_signal = launcher.stop_signal
-        self._deadline_s: float | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        # Handlers come first: a signal that arrives while mpiexec starts must not be missed.
-        self._previous: dict[signal.Signals, Any] = {
-            each: signal.signal(each, self._on_signal) for each in _FORWARDED
-        }
+    def __init__(
+        self, command: list[str], env: Mapping[str, str], stop_signal: signal.Signals, stops: StopRequests
+    ) -> None:
+        self._stop_signal = stop_signal
+        self._stops = stops
         try:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                env=dict(env),
+                env={**env, STOP_SIGNAL_VARIABLE: stop_signal.name},
                 start_new_session=True,
-                preexec_fn=_die_with_parent(launcher.stop_signal),
+                preexec_fn=_die_with_parent(stop_signal),
             )
-        except BaseException as error:
-            self._restore_handlers()
-            if isinstance(error, OSError):
-                raise LaunchError(f"cannot run {command[0]}: {error}") from error
-            raise
-        if self.stopped_by is not None:
-            self._process.send_signal(self._stop_signal)
+        except OSError as error:
+            raise LaunchError(f"cannot run {command[0]}: {error}") from error
 
-    def wait(self) -> int:
-        process = self._process
-        assert process is not None
+    def wait(self, exit_file: Path, watch: Watch) -> int:
+        process, stops = self._process, self._stops
+        deadline_s = math.inf
+        seen: os.stat_result | None = None
+        descriptor = os.pidfd_open(process.pid)
         try:
             while process.poll() is None:
-                _wait_for_end(process.pid, _LOOK_AFTER_S)
-                if self._deadline_s is not None and time.monotonic() > self._deadline_s:
-                    self._end_by_force(process)
-            return process.returncode
+                now = time.monotonic()
+                if stops.first is not None and deadline_s == math.inf:
+                    deadline_s = now + STOP_GRACE_S
+                    process.send_signal(self._stop_signal)
+                if stops.insisted or now > deadline_s:
+                    self._end_by_force()
+                    break
+                with contextlib.suppress(OSError):
+                    status = exit_file.stat()
+                    if seen is None or status.st_mtime_ns != seen.st_mtime_ns:
+                        watch.heard()
+                    seen = status
+                if seen is not None and deadline_s == math.inf and watch.is_silent(now):
+                    print("mallob-py: rank 0 does not answer any more; ended by force", file=sys.stderr)
+                    deadline_s = now + _FORCE_GRACE_S
+                    process.send_signal(self._stop_signal)
+                stops.wait(_LOOK_AFTER_S, descriptor)
         finally:
-            self._restore_handlers()
+            os.close(descriptor)
             if process.poll() is None:
-                self._end_by_force(process)
+                self._end_by_force()
+        return process.returncode
 
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self.stopped_by is None:
-            self.stopped_by = number
-            self._deadline_s = time.monotonic() + STOP_GRACE_S
-            if self._process is not None:
-                self._process.send_signal(self._stop_signal)
-        elif number == signal.SIGINT:
-            self._deadline_s = 0.0
-
-    def _end_by_force(self, process: subprocess.Popen[bytes]) -> None:
-        # mpiexec's helpers see it vanish and kill the ranks.
-        process.kill()
-        process.wait(_FORCE_GRACE_S)
-
-    def _restore_handlers(self) -> None:
-        for each, handler in self._previous.items():
-            signal.signal(each, handler)
+    def _end_by_force(self) -> None:
+        # mpiexec's helpers see it vanish and kill the ranks; those who do not are orphans soon.
+        self._process.kill()
+        self._process.wait(_FORCE_GRACE_S)
 
 
-def _wait_for_end(pid: int, timeout_s: float) -> None:
-    """Wait until a child of ours ends; unlike `Popen.wait` without looking every 50 ms."""
-    descriptor = os.pidfd_open(pid)
+@contextlib.contextmanager
+def _no_orphans() -> Iterator[None]:
+    """Be the parent of all processes that lose theirs meanwhile, and kill those that are left at the end."""
+    before = set(_children())
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
-        select.select([descriptor], [], [], timeout_s)
+        yield
     finally:
-        os.close(descriptor)
+        # Whoever is killed leaves us its own children.
+        while left := set(_children()) - before:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in left:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def _children() -> list[int]:
+    """The processes whose parent is this one."""
+    found = []
+    ours = str(os.getpid())
+    for folder in os.listdir("/proc"):
+        if folder.isdecimal():
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{folder}/stat").read_text().rsplit(")", 1)[1].split()[1] == ours:
+                    found.append(int(folder))
+    return found
 
 
 def _die_with_parent(death_signal: signal.Signals) -> Any:

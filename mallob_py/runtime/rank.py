@@ -23,7 +23,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias
 
 import msgspec
 
@@ -39,6 +39,7 @@ from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.channel import Arrival, Channel
 from mallob_py.runtime.envelope import open_envelope, seal
+from mallob_py.runtime.heartbeat import Beat, Ring
 from mallob_py.runtime.hosted_workers import HostedWorkers
 from mallob_py.runtime.transfer import Transfer, TransferMessage
 from mallob_py.runtime.workers import WorkerPool
@@ -60,14 +61,14 @@ class Stop(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=70):
     """All ranks end now."""
 
 
-class ChainOver(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=71):
+class ChainOver(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=72):
     """No further revision of this chain comes, says rank `origin`; spread along a tree of ranks."""
 
     chain: int
     origin: int
 
 
-AnyWireMessage: TypeAlias = AnyMessage | TransferMessage | Stop | ChainOver
+AnyWireMessage: TypeAlias = AnyMessage | TransferMessage | Stop | ChainOver | Beat
 _decode: Callable[[bytes | memoryview], AnyWireMessage] = msgspec.msgpack.Decoder(AnyWireMessage).decode
 
 
@@ -127,6 +128,7 @@ class Rank:
         log: EventSink,
         session: str,
         clock: Callable[[], float],
+        ring: Ring,
         stop_bell: StopBell,
         stop_at_s: float = math.inf,
     ) -> None:
@@ -161,6 +163,7 @@ class Rank:
         #: PEs with effects that are still to be executed
         self._unsettled: deque[PE] = deque()
         self._stopping = False
+        self._ring = ring
         self._next_log_flush = -math.inf
         self._next_memory_s = -math.inf
         self._fds = [transport.fileno(), pool.fileno(), stop_bell.fileno()]
@@ -212,7 +215,7 @@ class Rank:
         while not self._stopping:
             self._receive(self._transport.fileno() in readable)
             if lost := self._transport.take_lost():
-                raise PeerFailure(f"rank {lost[0]} has failed")
+                self._lose(lost[0], "has failed")
             if self.pool.fileno() in readable or self.pool.next_deadline() <= time.monotonic():
                 self._hear_workers()
             if self._stop_bell.fileno() in readable or self.now() >= self._stop_at_s:
@@ -248,6 +251,8 @@ class Rank:
             self._stopping = True
         elif isinstance(message, ChainOver):
             self._spread_chain_over(message)
+        elif isinstance(message, Beat):
+            self._ring.heard()
         else:
             self.transfer.receive(arrival.source, message)
             return True
@@ -272,6 +277,22 @@ class Rank:
             for slot, worker, peak_bytes in self._workers.grown_memory():
                 self._pes[slot].worker_used_memory(worker, peak_bytes, now)
                 self._settle(self._pes[slot])
+        if now >= self._ring.next_beat_s:
+            self._beat(now)
+
+    def _beat(self, now: float) -> None:
+        ring = self._ring
+        is_silent = ring.beat(now)
+        if ring.next_rank != self.rank:
+            self._send_to_rank(ring.next_rank, Beat())
+        if is_silent:
+            self._lose(ring.watched_rank, "does not answer any more")
+
+    def _lose(self, rank: int, how: str) -> NoReturn:
+        message = f"{self._ring.describe(rank)} {how}"
+        self.log.write(self.now(), "lost rank", {"lost": rank, "message": message})
+        self.log.flush()
+        raise PeerFailure(message)
 
     def _park(self) -> set[int]:
         """Wait for news, at most until the next deadline."""

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 #: set by `launch_world`: the file that takes rank 0's exit code
 EXIT_FILE_VARIABLE = "MALLOB_PY_EXIT_FILE"
+#: set for a world that is started because the one before has crashed, by whoever does that
+AFTER_CRASH_VARIABLE = "MALLOB_PY_AFTER_CRASH"
+#: what the exit file holds from when the ranks are at work until rank 0 leaves
+RUNNING = b"running\n"
 #: set by `launch_world`: a further signal by which the launcher asks ranks to stop
 STOP_SIGNAL_VARIABLE = "MALLOB_PY_STOP_SIGNAL"
 
@@ -55,9 +59,9 @@ def declared_world_size(env: Mapping[str, str]) -> int:
 
 
 def in_mpi_world(env: Mapping[str, str] | None = None) -> bool:
-    """Whether a launcher (mpiexec, mpirun, srun) has started this process as a rank."""
+    """Whether a launcher (mpiexec, mpirun, srun, `launch_world`) has started this process as a rank."""
     env = os.environ if env is None else env
-    return any(name in env for name in RANK_VARIABLES) or declared_world_size(env) > 1
+    return any(name in env for name in (*RANK_VARIABLES, EXIT_FILE_VARIABLE)) or declared_world_size(env) > 1
 
 
 def prepare_mpi() -> None:

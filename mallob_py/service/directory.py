@@ -14,6 +14,7 @@ Names that start with "~" or "." are ignored.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import tempfile
@@ -385,8 +386,13 @@ def _contents(path: str) -> bytes:
 def _advertise(client_dir: Path, tmp_dir: Path, log: Callable[[str], None]) -> Path | None:
     """Tell clients on this host where to submit, as Mallob does."""
     path = tmp_dir / f"{ADVERTISEMENT_PREFIX}{os.getpid()}"
+    content = os.fsencode(client_dir)
+    for older in tmp_dir.glob(f"{ADVERTISEMENT_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if older.read_bytes() == content:
+                older.unlink()  # by a service that was killed: this folder is ours now
     try:
-        write_file(path, os.fsencode(client_dir))
+        write_file(path, content)
     except OSError as error:
         log(f"cannot write {path}: {error.strerror}; clients must be told the api folder")
         return None

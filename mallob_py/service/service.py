@@ -16,6 +16,7 @@ import math
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
@@ -36,6 +37,7 @@ from mallob_py.service.chains import Chain, ChainBook, Revision
 from mallob_py.service.directory import Incoming, JobDirectory
 from mallob_py.service.job_file import InputUse, Interruption, JobFile, JobFileError
 from mallob_py.service.reply import JobStatistics, Outcome, Reply, failure_reply, result_reply
+from mallob_py.service.running_jobs import RunningJobs
 from mallob_py.service.status_file import JobStatus, RankProcess, ServiceStatus, remove_status, write_status
 from mallob_py.service.tallies import Tallies
 
@@ -72,6 +74,7 @@ class Service:
         rank: Rank,
         directory: JobDirectory,
         applications: dict[str, InputUse],
+        running: RunningJobs,
         api_dir: Path,
         client: int,
         clients: int,
@@ -97,6 +100,10 @@ class Service:
         self._chains = ChainBook(chain_timeout_s)
         self._chain_timeout_s = chain_timeout_s
         self._jobs: dict[int, _LiveJob] = {}
+        self._running = running
+        #: the job that runs although it may end the service, and those that wait for its end
+        self._suspect: int | None = None
+        self._suspects: deque[int] = deque()
         self._more_ready = True
         self._is_new = True
         self._next_status_s = -math.inf
@@ -133,6 +140,8 @@ class Service:
         for chain in self._chains.expired(now):
             why = f"its chain has ended: no further revision came for {self._chain_timeout_s:g} s"
             self._end_chain(chain, why, None)
+        while self._suspects and self._suspect is None:
+            self._begin(self._suspects.popleft(), now)
         if now >= self._next_status_s:
             self._next_status_s = now + _STATUS_PERIOD_S
             self._write_status(now)
@@ -140,6 +149,7 @@ class Service:
     def close(self) -> None:
         """Jobs without a reply stay in the journal and run again after a restart."""
         self._directory.close()
+        self._running.close()
         remove_status(self._api_dir, self._client)
 
     def _announce(self) -> None:
@@ -189,7 +199,9 @@ class Service:
         )
 
     def _begin(self, job: int, now: float) -> None:
-        live = self._jobs[job]
+        live = self._jobs.get(job)
+        if live is None:
+            return  # a suspect that was interrupted while it waited
         file = live.file
         if file.done:
             self._done(job)
@@ -197,6 +209,17 @@ class Service:
         if (problem := self._chains.orphaned(job)) is not None:
             self._fail(job, "precursor", problem, JobStatistics(total_s=now - live.accepted_s), now)
             return
+        if self._running.is_hopeless(job):
+            often = self._running.crashes(job)
+            message = f"ended the service {often} times in a row (or was running each time); not run again"
+            self._fail(job, "application", message, JobStatistics(total_s=now - live.accepted_s), now)
+            return
+        if self._running.is_suspect(job):
+            if self._suspect is not None:
+                self._suspects.append(job)
+                return
+            self._suspect = job
+        self._running.begin(job)
         if self._applications[file.application] is InputUse.NONE and not file.configuration:
             description = wire.Inline(encode_description(file.application, {}, {}))
             self._submit(job, blob_of(job, description), now)
@@ -391,6 +414,9 @@ class Service:
             if isinstance(path, str):
                 result_file.discard_unfinished(path)
         del self._jobs[job]
+        self._running.end(job)
+        if job == self._suspect:
+            self._suspect = None
         for interruption in self._book.ended(job):
             self._directory.dismiss(interruption)
         self._more_ready = True

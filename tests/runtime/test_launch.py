@@ -15,8 +15,15 @@ from pathlib import Path
 import pytest
 
 from mallob_py.runtime import launch, world
-from mallob_py.runtime.launch import Flavour, Launcher, find_launcher, launch_world
-from mallob_py.runtime.world import LaunchError, in_mpi_world, refuse_singletons
+from mallob_py.runtime.launch import (
+    Flavour,
+    Launcher,
+    StopRequests,
+    find_launcher,
+    launch_world,
+    run_world,
+)
+from mallob_py.runtime.world import EXIT_FILE_VARIABLE, LaunchError, in_mpi_world, refuse_singletons
 
 PROGRAM = Path(__file__).parent / "launch_program.py"
 ROOT = Path(__file__).parents[2]
@@ -234,3 +241,43 @@ def test_binding_to_one_of_several_cores_is_pointed_out(monkeypatch: pytest.Monk
     assert "bound to 1 of 8 cores" in (world.binding_warning() or "")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3, 4})
     assert world.binding_warning() is None
+
+
+def test_a_rank_alone_that_launch_world_has_started_knows_that_it_is_one() -> None:
+    assert in_mpi_world({EXIT_FILE_VARIABLE: "/tmp/x"})
+
+
+def test_what_outlives_a_world_is_killed_before_the_launch_returns_and_nobody_else(tmp_path: Path) -> None:
+    bystander = subprocess.Popen(["sleep", "60"])
+    program = tmp_path / "leaves_one_behind.py"
+    program.write_text(
+        "import subprocess, sys\n"
+        "sleeper = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        "open(sys.argv[1], 'w').write(str(sleeper.pid))\n"
+    )
+    try:
+        assert launch_world(1, [str(program), str(tmp_path / "pid")]) == 0
+        assert not is_alive(int((tmp_path / "pid").read_text()))
+        assert is_alive(bystander.pid)
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_a_world_whose_rank_0_falls_silent_is_ended_by_force(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "hangs.py"
+    program.write_text(
+        "import os, signal\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"open(os.environ['{EXIT_FILE_VARIABLE}'], 'w').write('running\\n')\n"
+        "while True: signal.pause()\n"
+    )
+    with StopRequests() as stops:
+        end = run_world(1, [str(program)], os.environ, stops, rank_timeout_s=1.0)
+    assert end.code is None
+    assert end.had_come_up
+    assert end.stopped_by is None
+    assert end.exit_code == 128 + signal.SIGKILL
+    assert "rank 0 does not answer any more" in capfd.readouterr().err

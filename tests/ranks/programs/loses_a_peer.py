@@ -16,5 +16,5 @@ def take_lost(_: Transport) -> list[int]:
 
 
 Transport.take_lost = take_lost  # type: ignore[method-assign]
-sys.argv = ["mallob-py", "serve", "-n", "1", "--api-dir", sys.argv[1]]
+sys.argv = ["mallob-py", "serve", "-n", "1", "--restarts", "0", "--api-dir", sys.argv[1]]
 sys.exit(main())

@@ -30,6 +30,22 @@ class Fail(Application):
         return Result(10, [context.index])
 
 
+class Poison(Application):
+    """Kills the rank that it runs at, with the configured signal."""
+
+    name = "POISON"
+    takes_input = False
+
+    def read(self, job: JobInput) -> Payload:
+        return {}
+
+    def run(self, context: WorkerContext) -> NoReturn:
+        fork_server = os.getppid()
+        rank = int(Path(f"/proc/{fork_server}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        os.kill(rank, signal.Signals[context.configuration["signal"]])
+        context.park()
+
+
 def _fail(how: str) -> None:
     match how:
         case "raise":

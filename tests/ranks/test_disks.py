@@ -1,0 +1,145 @@
+"""Disks that are full, read-only or lose a file: the service says so in clear words and survives."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running import needs_mpiexec, poll_until, run, serving
+
+pytestmark = needs_mpiexec
+
+SIZE_BYTES = 1 << 20
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of SIZE_BYTES in memory; skips where none may be made."""
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "tmpfs", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode != 0:
+        pytest.skip(f"no file system may be mounted here: {made.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+@contextlib.contextmanager
+def unwritable(folder: Path) -> Iterator[None]:
+    """Even for root, and although files in it are open."""
+    try:
+        done = subprocess.run(["chattr", "+i", folder], capture_output=True, text=True, check=False)
+        problem = done.stderr if done.returncode else ""
+    except FileNotFoundError:
+        problem = "there is no chattr"
+    if problem:
+        pytest.skip(f"a folder cannot be made immutable here: {problem}")
+    try:
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", folder], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Write until there is no room left."""
+    path = folder / "filling"
+    with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    return path
+
+
+def test_on_a_full_disk_replies_wait_until_there_is_room_again(tmp_path: Path) -> None:
+    with (
+        small_disk(tmp_path / "disk") as disk,
+        serving(disk.parent / "service", "--api-dir", str(disk)) as service,
+    ):
+        inbox = disk / "jobs.0/in"
+        for number in range(3):
+            job = {"user": "u", "name": f"{number}", "application": "SLEEP", "wallclock-limit": "300ms"}
+            (inbox / f"~{number}").write_text(json.dumps(job))
+        filling = fill(disk)
+        for number in range(3):
+            (inbox / f"~{number}").rename(inbox / f"{number}.json")
+        poll_until(lambda: "cannot write the reply u.0.json: No space left on device" in service.output)
+        assert not list((disk / "jobs.0/out").iterdir())
+        assert service.process.poll() is None
+        filling.unlink()
+        for number in range(3):
+            assert (
+                service.reply(disk / f"jobs.0/out/u.{number}.json")["result"]["outcome"] == "wallclock-limit"
+            )
+        assert list((disk / "jobs.0/journal").iterdir()) == []
+        assert "Traceback" not in service.output
+        assert service.stop() == 0
+
+
+def test_with_a_full_disk_for_logs_the_service_goes_on_and_says_so_once_per_rank(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        filling = fill(disk)
+        with serving(tmp_path / "service", "--log-dir", str(disk), ranks=2) as service:
+            for number in range(3):
+                assert service.ask(f"{number}", application="NOOP")["result"]["resultcode"] == 10
+            poll_until(lambda: "cannot be written: No space left on device" in service.output)
+            filling.unlink()
+            assert service.ask("later", application="NOOP")["result"]["resultcode"] == 10
+            poll_until(lambda: '"later"' in "".join(path.read_text() for path in disk.glob("*.jsonl")))
+            assert service.stop() == 0
+            assert service.output.count("No space left on device") <= 2
+            assert "Traceback" not in service.output
+
+
+def test_a_journal_that_becomes_unwritable_holds_jobs_up_and_loses_none(tmp_path: Path) -> None:
+    with (
+        small_disk(tmp_path / "disk") as disk,
+        serving(tmp_path / "service", "--api-dir", str(disk)) as service,
+    ):
+        journal, inbox = disk / "jobs.0/journal", disk / "jobs.0/in"
+        for name in ("1", "2"):
+            job = {"user": "u", "name": name, "application": "SLEEP", "wallclock-limit": "3s"}
+            (inbox / f"~{name}").write_text(json.dumps(job))
+        (inbox / "~1").rename(inbox / "1.json")
+        service.await_event("started")
+        with unwritable(journal):
+            (inbox / "~2").rename(inbox / "2.json")
+            poll_until(lambda: "cannot write the reply u.1.json" in service.output)
+            poll_until(lambda: "cannot move '2.json'" in service.output)
+            assert service.process.poll() is None
+        for name in ("1", "2"):
+            assert service.reply(disk / f"jobs.0/out/u.{name}.json")["result"]["outcome"] == "wallclock-limit"
+        assert "Traceback" not in service.output
+        assert service.stop() == 0
+
+
+def test_a_read_only_folder_is_refused_at_start_with_one_line(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        done = run("serve", "-n", "2", "--api-dir", disk / "api")
+        assert done.code == 2
+        assert "Read-only file system" in done.err
+        assert "give another --api-dir" in done.err
+        assert "Traceback" not in done.err
+
+
+def test_an_input_that_vanishes_before_it_is_read_gives_an_error_reply_that_names_it(tmp_path: Path) -> None:
+    formula = tmp_path / "vanishing.cnf"
+    formula.write_text("p cnf 1 1\n1 0\n")
+    with serving(tmp_path, ranks=2) as service:
+        path = service.submit("late", files=[str(formula)], dependencies=["u.first"])
+        service.await_event("accepted")
+        os.unlink(formula)
+        service.ask("first", application="NOOP")
+        assert "vanishing.cnf" in service.reply(path)["error"]["message"]
+        assert service.ask("after", application="NOOP")["result"]["resultcode"] == 10
+        assert service.stop() == 0

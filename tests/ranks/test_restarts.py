@@ -1,0 +1,135 @@
+"""Ranks that crash or hang: noticed, named and started again; no job is lost, and none ends all for ever."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from running import Running, command_line, needs_mpiexec, parent_of, poll_until, serving
+from test_faults import APPS as FAULTY_APPS
+
+pytestmark = [needs_mpiexec, pytest.mark.slow]
+
+APPS = FAULTY_APPS | {"MALLOB_PY_APPS": "POISON=rank_apps:Poison"}
+#: jobs that were running at as many crashes are not run again
+CRASHES_MAX = 3
+
+
+def ranks_of(service: Running) -> list[int]:
+    """The parents of fork servers, apart from fork servers."""
+    forked = {pid for pid in service.processes() if "runtime.fork_server" in command_line(pid)}
+    return sorted({parent_of(pid) for pid in forked} - forked)
+
+
+def starts(service: Running) -> int:
+    return service.output.count("accepting jobs")
+
+
+def await_restart(service: Running, number: int = 1) -> None:
+    poll_until(lambda: starts(service) == 1 + number, f"restart {number}\n{service.output}")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "number"), [(1, signal.SIGSEGV), (2, signal.SIGKILL), (4, signal.SIGSEGV), (4, signal.SIGKILL)]
+)
+def test_a_rank_that_dies_has_the_ranks_started_again_and_jobs_go_on(
+    ranks: int, number: signal.Signals, tmp_path: Path
+) -> None:
+    with serving(tmp_path, ranks=ranks) as service:
+        running = service.submit("running", application="SLEEP", wallclock_limit="1500ms")
+        held = service.submit("held", application="NOOP", dependencies=["u.running"])
+        service.await_event("started")
+        before = ranks_of(service)
+        assert len(before) == ranks
+        os.kill(before[-1], number)
+        await_restart(service)
+        assert service.reply(running)["result"]["outcome"] == "wallclock-limit"
+        assert service.reply(held)["result"]["resultcode"] == 10
+        assert not set(before) & set(ranks_of(service))
+        assert list((service.log_dir / "before-restart-1").glob("*.jsonl"))
+        assert service.stop() == 0
+        assert not list((tmp_path / "tmp").iterdir())
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_rank_that_hangs_is_named_and_the_ranks_are_started_again(ranks: int, tmp_path: Path) -> None:
+    with serving(tmp_path, "--rank-timeout", "4s", ranks=ranks) as service:
+        running = service.submit("running", application="SLEEP", wallclock_limit="1500ms")
+        service.await_event("started")
+        hung = ranks_of(service)[-1]
+        os.kill(hung, signal.SIGSTOP)
+        await_restart(service)
+        assert service.reply(running)["result"]["outcome"] == "wallclock-limit"
+        who = "rank 0" if ranks == 1 else f"process {hung} on {os.uname().nodename})"
+        assert f"{who} does not answer any more" in service.output
+        assert not Path(f"/proc/{hung}").exists()
+        assert service.stop() == 0
+
+
+def test_a_whole_service_that_was_stopped_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    with serving(tmp_path, "--rank-timeout", "3s", ranks=3) as service:
+        before = ranks_of(service)
+        everybody = service.processes()
+        for pid in everybody:
+            os.kill(pid, signal.SIGSTOP)
+        # The clock goes on, for a good deal longer than ranks may be silent.
+        with pytest.raises(AssertionError, match="not in time"):
+            poll_until(lambda: False, timeout_s=8.0)
+        for pid in everybody:
+            os.kill(pid, signal.SIGCONT)
+        for number in range(30):
+            assert service.ask(f"after-{number}", application="SLEEP", wallclock_limit="100ms")["result"]
+        assert ranks_of(service) == before
+        assert starts(service) == 1
+        assert service.stop() == 0
+
+
+def test_a_job_that_ends_the_service_each_time_gets_an_error_reply_and_others_their_answers(
+    tmp_path: Path,
+) -> None:
+    with serving(tmp_path, ranks=2, env=APPS) as service:
+        # They run beside it at the first crashes, so that they might as well be the cause.
+        innocent = [
+            service.submit(f"innocent-{number}", application="SLEEP", wallclock_limit="3s")
+            for number in range(2)
+        ]
+        poll_until(lambda: len(service.events("started")) >= 2)
+        configuration = {"signal": "SIGKILL"}
+        poison = service.submit("poison", application="POISON", configuration=configuration)
+        message = service.reply(poison)["error"]["message"]
+        assert f"ended the service {CRASHES_MAX} times in a row" in message
+        for path in innocent:
+            assert service.reply(path)["result"]["outcome"] == "wallclock-limit"
+        assert starts(service) == 1 + CRASHES_MAX
+        assert service.stop() == 0
+
+
+def test_after_too_many_restarts_the_service_ends_with_an_error_and_keeps_its_jobs(tmp_path: Path) -> None:
+    with serving(tmp_path, "--restarts", "1", ranks=2) as service:
+        path = service.submit("kept", application="SLEEP", wallclock_limit="1h")
+        poll_until(lambda: service.events("started"))
+        os.kill(ranks_of(service)[0], signal.SIGKILL)
+        await_restart(service)
+        os.kill(poll_until(lambda: ranks_of(service))[0], signal.SIGKILL)
+        assert service.process.wait(60) != 0
+        assert "not started again after 1 restarts" in service.output
+        assert service.processes() == []
+        assert not path.exists()
+        assert list((service.box() / "journal").iterdir())
+
+
+def test_a_service_that_waits_for_its_restart_ends_when_asked_to(tmp_path: Path) -> None:
+    with serving(tmp_path, ranks=2) as service:
+        os.kill(ranks_of(service)[0], signal.SIGKILL)
+        poll_until(lambda: "restart 1" in service.output)
+        assert service.stop() in (0, 128 + signal.SIGTERM)
+        assert service.processes() == []
+
+
+def test_a_time_limit_counts_across_restarts(tmp_path: Path) -> None:
+    with serving(tmp_path, "--time-limit", "12s", ranks=2) as service:
+        os.kill(ranks_of(service)[0], signal.SIGKILL)
+        await_restart(service)
+        assert service.process.wait(60) == 0

@@ -1,0 +1,198 @@
+"""A real Slurm on this machine: munge, slurmctld and two slurmd that play nodes, in a folder of its own.
+
+Needs root and the programs (Debian: slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins
+libpmi2-0); no systemd, no configuration of the system. All processes, those of jobs included,
+inherit a mark by which they are killed at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+NODES = 2
+CPUS_PER_NODE = 4
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "squeue", "sinfo")
+MARK = "MALLOB_PY_SLURM_TEST_MARK"
+_READY_TIMEOUT_S = 60.0
+_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+
+
+def what_is_missing() -> str | None:
+    """Why no cluster can be made here."""
+    if os.geteuid() != 0:
+        return "needs root to start Slurm's daemons"
+    missing = [program for program in PROGRAMS if shutil.which(program, path=_PATH) is None]
+    if missing:
+        return f"needs Slurm: no {', '.join(missing)} (Debian: slurmctld slurmd slurm-client munge ...)"
+    return None
+
+
+class Cluster:
+    """`run` runs Slurm's commands; `environment` is what jobs inherit as well."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._mark = uuid.uuid4().hex
+        self.environment = {
+            **os.environ,
+            "PATH": _PATH,
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            MARK: self._mark,
+        }
+        for variable in [name for name in self.environment if name.startswith(("SLURM_", "PMI"))]:
+            if variable != "SLURM_CONF":
+                del self.environment[variable]
+
+    def start(self) -> None:
+        folder = self._folder
+        for name in ("state", "munge", *(f"{part}/n{node}" for part in ("spool", "tmp") for node in (1, 2))):
+            (folder / name).mkdir(parents=True)
+        key = folder / "munge.key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        (folder / "slurm.conf").write_text(_configuration(folder))
+        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nIgnoreSystemd=yes\n")
+        munge = folder / "munge"
+        self._daemon(
+            "munged", "--foreground", "--force", f"--key-file={key}", f"--socket={munge}/socket",
+            f"--pid-file={munge}/pid", f"--log-file={munge}/log", f"--seed-file={munge}/seed",
+        )  # fmt: skip
+        self._wait_until((munge / "socket").exists)
+        self._daemon("slurmctld", "-D")
+        for node in range(1, NODES + 1):
+            self._daemon("slurmd", "-D", "-N", f"n{node}")
+        self._wait_until(lambda: self._idle_nodes() == NODES)
+
+    def run(self, *command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
+        """What the command prints; fails as the command does."""
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=self.environment | dict(env or {}),
+            cwd=cwd,
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def processes(self) -> list[int]:
+        """All of the cluster and of its jobs."""
+        needle = f"{MARK}={self._mark}".encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                if state not in "ZX" and needle in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+        return found
+
+    def stop(self) -> None:
+        while pids := self.processes():
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+    def log(self) -> str:
+        """The last that the daemons said."""
+        return "\n".join(f"{path}: {path.read_text()[-2000:]}" for path in self._folder.glob("*.log"))
+
+    def _daemon(self, *command: str) -> None:
+        with open(self._folder / f"{command[0]}.log", "a") as log:
+            subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment,
+                start_new_session=True,
+            )
+
+    def _idle_nodes(self) -> int:
+        done = subprocess.run(
+            ["sinfo", "-h", "-N", "-o", "%T"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self.environment,
+        )
+        return done.stdout.split().count("idle")
+
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + _READY_TIMEOUT_S
+        while not condition():
+            assert time.monotonic() < deadline_s, f"Slurm does not come up: {self.log()}"
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def virtual_cluster() -> Iterator[Cluster]:
+    """A cluster that is ready; nothing of it outlives the block."""
+    # Short, for the sake of munge's socket.
+    folder = Path(tempfile.mkdtemp(prefix="mallob-slurm."))
+    folder.chmod(0o755)
+    cluster = Cluster(folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _configuration(folder: Path) -> str:
+    host = socket.gethostname().split(".")[0]
+    controller, *nodes = _free_ports(1 + NODES)
+    lines = [
+        f"NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS_PER_NODE}"
+        for number, port in enumerate(nodes, 1)
+    ]
+    return f"""\
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+CredType=cred/munge
+SlurmctldPort={controller}
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmdSpoolDir={folder}/spool/%n
+TmpFS={folder}/tmp/%n
+StateSaveLocation={folder}/state
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+SwitchType=switch/none
+MpiDefault=pmi2
+ReturnToService=2
+SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0
+KillWait=30
+MinJobAge=300
+{chr(10).join(lines)}
+PartitionName=main Nodes=n[1-{NODES}] Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8
+"""
