@@ -81,6 +81,7 @@ def test_a_job_whose_solver_is_killed_still_gets_its_right_answer(service: Runni
 
 
 def test_the_death_of_a_worker_is_noticed_and_its_job_goes_on(service: Running, tmp_path: Path) -> None:
+    poll_until(lambda: not busy_solvers(service), "the end of earlier jobs' solvers")
     path = service.submit("bereft", **hard_job(tmp_path))
     solvers = poll_until(lambda: busy_solvers(service))
     os.kill(parent_of(solvers[0]), signal.SIGKILL)
