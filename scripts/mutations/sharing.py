@@ -259,7 +259,7 @@ SHARING = (
         _KEYS,
         "return [key for key in keys if (low is None or low < key) and (high is None or key <= high)]",
         "return list(keys)",
-        "test_the_selected_key_has_the_wanted_rank",
+        "test_a_question_is_only_about_keys_above_its_low_end_and_up_to_its_high_end",
     ),
     Mutation(
         "the keys below the section of the threshold are counted off",

@@ -300,6 +300,13 @@ def test_a_question_is_only_about_jobs_still_in_doubt() -> None:
     assert [section.count for section in second.sections] == [17]
 
 
+def test_a_question_is_only_about_keys_above_its_low_end_and_up_to_its_high_end() -> None:
+    keys = [(0.0, float(priority), 1, 0) for priority in range(10)]
+    assert within(KeysQuestion(keys[2], (), keys[5]), keys) == keys[3:6]
+    assert within(KeysQuestion(None, (), keys[5]), keys) == keys[:6]
+    assert within(KeysQuestion(keys[2], (), None), keys) == keys[3:]
+
+
 def test_events_are_told_from_pivots_that_round_to_the_same_float() -> None:
     """The float 0.05 is a little more than 1/20."""
     deputy = Deputy()
