@@ -44,7 +44,7 @@ def test_without_sharing_nothing_is_given(tmp_path: Path) -> None:
 def test_a_job_whose_workers_come_and_go_finds_the_answer(tmp_path: Path) -> None:
     """Other jobs take its workers away and give them back, some of them in the middle of an epoch."""
     with serving(tmp_path, ranks=4) as service:
-        path = service.submit("holes", literals=literals_of(pigeonhole(10)), configuration=CADICALS)
+        path = service.submit("holes", literals=literals_of(pigeonhole(9)), configuration=CADICALS)
         service.await_event("started", index=3)
         for number in range(6):
             service.ask(f"guest{number}", literals=literals_of(planted(120, 500, number)), priority=2.0)
