@@ -16,11 +16,22 @@ import os
 import secrets
 import shutil
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
+
+#: keys of a job's configuration that may name such a file
+RESULT_FILE_KEYS = ("proof", "core", "solutions-file")
 
 
 class ResultFileError(Exception):
     """A result file cannot be written. One line that names the file."""
+
+
+def result_files_of(configuration: Mapping[str, Any]) -> dict[str, str]:
+    """The files that a job's configuration names, by their keys."""
+    named = {key: configuration.get(key) for key in RESULT_FILE_KEYS}
+    return {key: path for key, path in named.items() if isinstance(path, str)}
 
 
 def prepare_result_file(path: str) -> str:

@@ -182,10 +182,7 @@ class SolveDesk:
 
     def _tidy_up(self) -> None:
         """Before the answer, so that a file is there exactly with the answer that it is for."""
-        for key in ("proof", "core", "solutions-file"):
-            path = self._configuration.get(key)
-            if not isinstance(path, str):
-                continue
+        for key, path in result_file.result_files_of(self._configuration).items():
             if self._code == 20 or key == "solutions-file":
                 result_file.discard_unfinished(path)
                 continue

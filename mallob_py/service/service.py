@@ -43,8 +43,6 @@ from mallob_py.service.tallies import Tallies
 
 _TAKE_AT_ONCE = 32
 _STATUS_PERIOD_S = 1.0
-#: where a configuration may name files for results
-_RESULT_FILE_KEYS = ("proof", "core", "solutions-file")
 #: a revision that adds to others is taken for trivial so long: only its root works on it
 _TRIVIAL_S = 0.03
 
@@ -409,10 +407,8 @@ class Service:
 
     def _forget(self, job: int, root: int | None = None) -> None:
         self._chains.ended(job, root, self._rank.now())
-        configuration = self._jobs[job].file.configuration
-        for path in map(configuration.get, _RESULT_FILE_KEYS):
-            if isinstance(path, str):
-                result_file.discard_unfinished(path)
+        for path in result_file.result_files_of(self._jobs[job].file.configuration).values():
+            result_file.discard_unfinished(path)
         del self._jobs[job]
         self._running.end(job)
         if job == self._suspect:

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from mallob_py.result_file import result_files_of
 from mallob_py.service import client
 from mallob_py.service.errors import JobFileError, ServiceError
 from mallob_py.service.job_file import (
@@ -290,8 +291,10 @@ def _parsed(fields: Mapping[str, Any]) -> JobFile:
         raise ApiError(400, error.message, error.field) from None
     if isinstance(job, Interruption):
         raise ApiError(400, "to end a job, POST to its /interrupt", "interrupt")
-    if "proof" in job.configuration:
-        raise ApiError(403, "proof names a file of the host, which is not offered over HTTP", "configuration")
+    for key in result_files_of(job.configuration):
+        raise ApiError(
+            403, f"{key} names a file of the host, which is not offered over HTTP", "configuration"
+        )
     return job
 
 

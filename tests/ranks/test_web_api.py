@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 from web_process import DEADLINE_S, Answer, WebServer
 
+from mallob_py.result_file import RESULT_FILE_KEYS
 from mallob_py.service.directory import JobDirectory
 from mallob_py.service.job_file import InputUse, JobFile
 from mallob_py.service.reply import JobStatistics, Outcome, result_reply
@@ -283,8 +284,9 @@ def test_files_of_the_host_cannot_be_named(web: WebServer, desk: Desk) -> None:
         answer = web.post_job(files=[path])
         assert (answer.status, answer.error["field"]) == (403, "files")
     assert web.upload(FORMULA, "files=/etc/passwd").error["field"] == "files"
-    answer = web.post_job(literals=[1, 0], configuration={"proof": "/tmp/proof"})
-    assert (answer.status, answer.error["field"]) == (403, "configuration")
+    for key in RESULT_FILE_KEYS:
+        answer = web.post_job(literals=[1, 0], configuration={key: "/tmp/result"})
+        assert (answer.status, answer.error["field"]) == (403, "configuration")
     assert desk.directory.take() == []
 
 
