@@ -10,7 +10,7 @@ import gc
 import time
 
 from mallob_py.cli import CommandError
-from mallob_py.cli.options import CheckProofOptions
+from mallob_py.cli.study_options import CheckProofOptions
 
 
 def run(options: CheckProofOptions) -> int:

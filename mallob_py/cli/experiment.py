@@ -7,7 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from mallob_py.cli import CommandError
-from mallob_py.cli.options import ExperimentOptions
+from mallob_py.cli.study_options import ExperimentOptions
 from mallob_py.simulation.setting import SettingError, chosen_setting
 
 #: those that play whole systems; the others have sizes of their own

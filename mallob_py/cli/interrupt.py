@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mallob_py.cli import CommandError
-from mallob_py.cli.options import InterruptOptions
+from mallob_py.cli.client_options import InterruptOptions
 from mallob_py.service import client
 from mallob_py.service.status_file import read_status
 

@@ -11,7 +11,7 @@ from mallob_py.runtime.boot import WorldSettings
 from mallob_py.service.event_log import EventLog
 
 if TYPE_CHECKING:
-    from mallob_py.cli.options import ServeOptions, SolveOptions
+    from mallob_py.cli.rank_options import ServeOptions, SolveOptions
 
 SAT = "SAT"
 #: a job with one of these may not be possible with just any solvers

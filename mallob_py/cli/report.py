@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from mallob_py.cli import CommandError
-from mallob_py.cli.options import ReportOptions
+from mallob_py.cli.study_options import ReportOptions
 from mallob_py.service.event_log import read_events
 from mallob_py.service.report_tables import Report, Reuse, Utilisation, VolumeSamples, make_report
 from mallob_py.service.text_table import format_cell, format_table

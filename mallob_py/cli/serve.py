@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from mallob_py.cli.options import ServeOptions
+from mallob_py.cli.rank_options import ServeOptions
 from mallob_py.runtime.launch import default_ranks
 from mallob_py.runtime.world import in_mpi_world
 

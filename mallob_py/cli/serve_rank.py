@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from mallob_py.cli.options import ServeOptions
+from mallob_py.cli.rank_options import ServeOptions
 from mallob_py.cli.rank_settings import event_log_of, settings_of, with_portfolio
 from mallob_py.runtime import boot
 from mallob_py.runtime.rank import Desk, Rank

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from mallob_py.cli import CommandError
-from mallob_py.cli.options import SimulateOptions
+from mallob_py.cli.study_options import SimulateOptions
 from mallob_py.simulation.run import Progress, Simulation, open_log
 from mallob_py.simulation.setting import SettingError, chosen_setting
 from mallob_py.simulation.summary import describe, summarise

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mallob_py.cli import CommandError
 from mallob_py.cli.launching import launched
-from mallob_py.cli.options import SolveOptions
+from mallob_py.cli.rank_options import SolveOptions
 
 
 def run(options: SolveOptions) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn, TextIO
 
 from mallob_py import result_file
-from mallob_py.cli.options import SolveOptions
+from mallob_py.cli.rank_options import SolveOptions
 from mallob_py.cli.rank_settings import SAT, event_log_of, settings_of
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.effects import JobEnded, Outcome

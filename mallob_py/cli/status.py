@@ -9,7 +9,7 @@ import sys
 
 import msgspec
 
-from mallob_py.cli.options import StatusOptions
+from mallob_py.cli.client_options import StatusOptions
 from mallob_py.service.status_file import ServiceStatus, read_status
 from mallob_py.service.text_table import format_table
 

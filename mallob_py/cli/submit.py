@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from mallob_py.cli import CommandError
-from mallob_py.cli.options import SubmitOptions
+from mallob_py.cli.client_options import SubmitOptions
 from mallob_py.cli.progress import ProgressLine
 from mallob_py.service import client
 from mallob_py.service.quantities import format_duration

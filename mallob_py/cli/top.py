@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from types import FrameType
 
-from mallob_py.cli.options import TopOptions
+from mallob_py.cli.client_options import TopOptions
 from mallob_py.cli.status_text import clipped, screen
 from mallob_py.service.status_file import read_status
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mallob_py.cli import CommandError
-from mallob_py.cli.options import WaitOptions
+from mallob_py.cli.client_options import WaitOptions
 from mallob_py.cli.progress import ProgressLine
 from mallob_py.service import client
 from mallob_py.service.pending import PendingJobs

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mallob_py.cli import CommandError
-from mallob_py.cli.options import WebOptions
+from mallob_py.cli.client_options import WebOptions
 
 
 def run(options: WebOptions) -> int:

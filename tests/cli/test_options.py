@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from mallob_py.cli import options
+from mallob_py.cli.client_options import SubmitOptions
 from mallob_py.cli.option_sources import OptionError, table
-from mallob_py.cli.options import ServeOptions, SolveOptions, SubmitOptions
+from mallob_py.cli.rank_options import ServeOptions, SolveOptions
 from mallob_py.cli.rank_settings import with_portfolio
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from mallob_py.cli import CommandError, options
 from mallob_py.cli import main as main_module
-from mallob_py.cli.options import SubmitOptions
+from mallob_py.cli.client_options import SubmitOptions
 from mallob_py.cli.submit import make_job
 from mallob_py.service import client
 from mallob_py.service.status_file import JobStatus, ServiceStatus, write_status

@@ -1,0 +1,206 @@
+"""Options of the commands that meet a running service."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from mallob_py.cli import values
+from mallob_py.cli.option_groups import (
+    JOB,
+    LIMITS,
+    OUTPUT,
+    SERVICE,
+    WEB,
+    Config,
+)
+from mallob_py.cli.option_sources import (
+    OptionError,
+    option,
+    positional,
+    positional_list,
+    switch_option,
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class Api(Config):
+    """What every command that meets a service has in common."""
+
+    api_dir: str = option(
+        "--api-dir",
+        values.path,
+        ".api",
+        metavar="DIR",
+        group=SERVICE,
+        help="folder that the service takes jobs from and writes replies to (default .api)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class _Client(Api):
+    client: int = option(
+        "--client",
+        values.count,
+        0,
+        metavar="I",
+        group=SERVICE,
+        help="which of the service's clients to talk to, 0 to K-1 (default 0)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SubmitOptions(_Client):
+    """Options of `mallob-py submit`. Limits are None where the job shall have none."""
+
+    files: tuple[str, ...] = positional_list(
+        "FILE",
+        values.path,
+        group=JOB,
+        default=(),
+        help="the job's input, or one job file (.json) whose fields the options below replace",
+    )
+    name: str | None = option(
+        "--name",
+        values.word,
+        None,
+        metavar="NAME",
+        group=JOB,
+        help="name of the job (default: the file's and a number)",
+    )
+    user: str | None = option(
+        "--user", values.word, None, metavar="USER", group=JOB, help="who submits (default: you)"
+    )
+    application: str | None = option(
+        "--application", values.word, None, metavar="APP", group=JOB, help="kind of job (default SAT)"
+    )
+    priority: float | None = option(
+        "--priority", values.priority, None, metavar="P", group=JOB, help="share of the cores (default 1.0)"
+    )
+    wallclock_limit_s: float | None = option(
+        "--wallclock-limit",
+        values.duration_limit_s,
+        None,
+        metavar="T",
+        group=JOB,
+        help="time from its first execution on, such as 300s or 5m (default: no limit)",
+    )
+    cpu_limit_s: float | None = option(
+        "--cpu-limit",
+        values.duration_limit_s,
+        None,
+        metavar="T",
+        group=JOB,
+        help="time summed over its workers (default: no limit)",
+    )
+    max_demand: int | None = option(
+        "--max-demand",
+        values.count,
+        None,
+        metavar="K",
+        group=JOB,
+        help="largest number of workers (default: no limit)",
+    )
+    wait: bool = switch_option("--wait", group=OUTPUT, help="wait for the reply and print it")
+
+    def validate(self) -> None:
+        super().validate()
+        job_files = [file for file in self.files if file.endswith(".json")]
+        if job_files and len(self.files) > 1:
+            raise OptionError(f"{job_files[0]} is a job file and must be the only FILE")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WaitOptions(_Client):
+    """Options of `mallob-py wait`."""
+
+    identities: tuple[str, ...] = positional_list(
+        "USER.NAME", values.identity, group=JOB, default=dataclasses.MISSING, help="jobs to wait for"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InterruptOptions(_Client):
+    """Options of `mallob-py interrupt`."""
+
+    identity: str = positional("USER.NAME", values.identity, group=JOB, help="the job to end")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StatusOptions(Api):
+    """Options of `mallob-py status`."""
+
+    json: bool = switch_option("--json", group=OUTPUT, help="print the status as JSON")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TopOptions(Api):
+    """Options of `mallob-py top`."""
+
+    once: bool = switch_option("--once", group=OUTPUT, help="print it once and end")
+    interval_s: float = option(
+        "--interval",
+        values.duration_s,
+        1.0,
+        metavar="T",
+        group=OUTPUT,
+        help="time between two pictures, such as 500ms or 10s (default 1s)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WebOptions(_Client):
+    """Options of `mallob-py web`."""
+
+    host: str = option(
+        "--host",
+        values.word,
+        "127.0.0.1",
+        metavar="ADDRESS",
+        group=WEB,
+        help="address to listen at (default 127.0.0.1: this machine only)",
+    )
+    port: int = option(
+        "--port", values.port, 8642, metavar="PORT", group=WEB, help="port; 0 is any free one (default 8642)"
+    )
+    token_file: str | None = option(
+        "--token-file",
+        values.path,
+        None,
+        metavar="FILE",
+        group=WEB,
+        help="file that holds the secret of who may come in, made at first start "
+        "(default: web/token in the api folder)",
+    )
+    allow_paths: str | None = option(
+        "--allow-paths",
+        values.path,
+        None,
+        metavar="DIR",
+        group=WEB,
+        help="jobs may name files below this folder of the host (default: only what they upload)",
+    )
+    upload_limit_bytes: int | None = option(
+        "--upload-limit",
+        values.size_limit_bytes,
+        256 << 20,
+        metavar="SIZE",
+        group=LIMITS,
+        help="largest upload, as it is sent (default 256m)",
+    )
+    formula_limit_bytes: int | None = option(
+        "--formula-limit",
+        values.size_limit_bytes,
+        4 << 30,
+        metavar="SIZE",
+        group=LIMITS,
+        help="largest upload, decompressed (default 4g)",
+    )
+    store_limit_bytes: int | None = option(
+        "--store-limit",
+        values.size_limit_bytes,
+        16 << 30,
+        metavar="SIZE",
+        group=LIMITS,
+        help="all uploads of jobs that have not ended (default 16g)",
+    )

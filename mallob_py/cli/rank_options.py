@@ -1,0 +1,324 @@
+"""Options of the commands that run ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mallob_py.cli import values
+from mallob_py.cli.client_options import Api
+from mallob_py.cli.option_groups import (
+    FILES,
+    INPUT,
+    LIMITS,
+    OUTPUT,
+    SCHEDULING,
+    SERVICE,
+    WORLD,
+    Config,
+    choice,
+)
+from mallob_py.cli.option_sources import (
+    OptionError,
+    option,
+    positional_list,
+    switch_option,
+)
+
+REUSE_STRATEGIES = ("none", "basic", "full")
+BALANCINGS = ("local", "distributed")
+MATCHINGS = ("prefix-sum", "routing-tree")
+PROOF_FORMATS = ("lrat", "drat")
+
+
+def _launched_ranks() -> int | None:
+    """How many ranks mpiexec, srun and the like say that they started; None without any."""
+    from mallob_py.runtime.world import declared_world_size  # only for who needs it: --help is quick
+
+    declared = declared_world_size(os.environ)
+    return declared if declared > 1 else None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class _World(Config):
+    """What every command that runs ranks has in common."""
+
+    ranks: int | None = option(
+        "-n --ranks",
+        values.positive_count,
+        None,
+        metavar="RANKS",
+        group=WORLD,
+        help="number of ranks to start (default: one per core; under mpiexec or srun: theirs)",
+    )
+    solvers: int = option(
+        "--threads --solvers",
+        values.positive_count,
+        1,
+        metavar="T",
+        group=WORLD,
+        help="solver processes per worker, for ranks that own several cores (default 1)",
+    )
+    portfolio: str | None = option(
+        "--portfolio",
+        values.portfolio,
+        None,
+        metavar="LASSO",
+        group=WORLD,
+        help="solvers of SAT jobs that name none, one letter each: those before the parentheses once, "
+        "then those within in turn, such as 'k(cg)*' (letters: docs/sat-jobs.md)",
+    )
+    pes: int | None = option(
+        "--pes",
+        values.capacity,
+        1,
+        metavar="K|auto",
+        group=WORLD,
+        help="workers that this rank runs at a time (default 1); auto: its cores over --threads. "
+        "Ranks may differ, and get shares by it",
+    )
+    warm: int = option(
+        "--warm",
+        values.count,
+        1,
+        metavar="K",
+        group=WORLD,
+        help="worker processes kept ready per PE (default 1)",
+    )
+    memory_limit_bytes: int | None = option(
+        "--memory-limit",
+        values.size_limit_bytes,
+        None,
+        metavar="SIZE",
+        group=LIMITS,
+        help="memory of one solver process, such as 2g (default: no limit)",
+    )
+    time_limit_s: float | None = option(
+        "--time-limit",
+        values.duration_limit_s,
+        None,
+        metavar="T",
+        group=LIMITS,
+        help="end after this time, such as 90s, 5m or 2h (default: no limit)",
+    )
+    rank_timeout_s: float | None = option(
+        "--rank-timeout",
+        values.silence_limit_s,
+        30.0,
+        metavar="T",
+        group=LIMITS,
+        help="end all ranks, and name the one, when a rank is silent for this long (default 30s; 0: never)",
+    )
+    reuse: str = choice(
+        "--reuse",
+        REUSE_STRATEGIES,
+        "full",
+        group=SCHEDULING,
+        help="how hard to look for suspended workers when a job grows again (default full)",
+    )
+    balancing: str = choice(
+        "--balancing",
+        BALANCINGS,
+        "local",
+        group=SCHEDULING,
+        help="who computes the volumes: each rank all of them, or all ranks together (default local)",
+    )
+    matching: str = choice(
+        "--matching",
+        MATCHINGS,
+        "prefix-sum",
+        group=SCHEDULING,
+        help="how requests for workers find idle ranks (default prefix-sum)",
+    )
+    job_cache: int = option(
+        "--job-cache",
+        values.count,
+        4,
+        metavar="C",
+        group=SCHEDULING,
+        help="suspended workers that each PE keeps (default 4)",
+    )
+    log_dir: str | None = option(
+        "--log-dir",
+        values.path,
+        None,
+        metavar="DIR",
+        group=FILES,
+        help="write each rank's events to DIR/<rank>.jsonl (see `mallob-py report`)",
+    )
+    tmp_dir: str | None = option(
+        "--tmp-dir",
+        values.path,
+        None,
+        metavar="DIR",
+        group=FILES,
+        help="folder for temporary files (default: the system's)",
+    )
+
+    def validate(self) -> None:
+        if self.ranks is None:
+            return
+        launched = _launched_ranks()
+        if launched not in (None, self.ranks):
+            raise OptionError(
+                f"--ranks {self.ranks} contradicts the {launched} ranks that the launcher started"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SolveOptions(_World):
+    """Options of `mallob-py solve`."""
+
+    files: tuple[str, ...] = positional_list(
+        "FILE",
+        values.path,
+        group=INPUT,
+        default=dataclasses.MISSING,
+        help="formula in DIMACS CNF; plain, .gz, .bz2, .xz or .lzma",
+    )
+    configuration: Mapping[str, Any] | None = option(
+        "--configuration",
+        values.json_object,
+        None,
+        metavar="JSON",
+        group=INPUT,
+        help='for the solvers, as in a job file: {"solvers": ["cadical195"], "seed": 1, "sharing": false}',
+    )
+    output: str | None = option(
+        "--output",
+        values.path,
+        None,
+        metavar="FILE",
+        group=OUTPUT,
+        help="write the answer (s and v lines) to FILE instead of standard output",
+    )
+    quiet: bool = switch_option("--quiet", group=OUTPUT, help="leave out the comment lines")
+    proof: str | None = option(
+        "--proof",
+        values.path,
+        None,
+        metavar="FILE",
+        group=OUTPUT,
+        help="write a proof of the answer UNSATISFIABLE to FILE, for one formula (see `mallob-py "
+        "check-proof`). Only CaDiCaL is used then. Several hosts must share FILE's folder",
+    )
+    proof_format: str = choice(
+        "--proof-format",
+        PROOF_FORMATS,
+        "lrat",
+        group=OUTPUT,
+        help="form of the proof, both as text: with hints, or without (default lrat)",
+    )
+    core: str | None = option(
+        "--core",
+        values.path,
+        None,
+        metavar="FILE",
+        group=OUTPUT,
+        help="with UNSATISFIABLE, write clauses that are to blame to FILE, in DIMACS; for one formula",
+    )
+    solutions: int | str | None = option(
+        "--solutions",
+        values.solution_count,
+        None,
+        metavar="K|all",
+        group=OUTPUT,
+        help="find so many models, or all; each is printed as v lines",
+    )
+    projection: tuple[int, ...] | None = option(
+        "--projection",
+        values.variables,
+        None,
+        metavar="V,V,...",
+        group=OUTPUT,
+        help="with --solutions: the variables to print, by which solutions differ (default: all)",
+    )
+    solutions_file: str | None = option(
+        "--solutions-file",
+        values.path,
+        None,
+        metavar="FILE",
+        group=OUTPUT,
+        help="with --solutions: write each to FILE as it is found instead of printing all; for one formula",
+    )
+
+    def validate(self) -> None:
+        super().validate()
+        if self.portfolio is not None and {"portfolio", "solvers"} & (self.configuration or {}).keys():
+            raise OptionError("--portfolio and --configuration both name solvers")
+        if (self.configuration or {}).get("model", "literals") != "literals":
+            raise OptionError("--configuration: model is for the service; solve prints literals")
+        targets = {
+            "--output": self.output,
+            "--proof": self.proof,
+            "--core": self.core,
+            "--solutions-file": self.solutions_file,
+        }
+        given = {flag: target for flag, target in targets.items() if target is not None}
+        for flag, target in given.items():
+            if any(_same_file(target, file) for file in self.files):
+                raise OptionError(f"{target} is an input and would be overwritten")
+            if flag != "--output" and len(self.files) > 1:
+                raise OptionError(f"{flag} is for one formula, but {len(self.files)} are given")
+        if len(set(map(os.path.realpath, given.values()))) < len(given):
+            raise OptionError(f"{' and '.join(given)} cannot be the same file")
+        wishes = {"--proof": self.proof, "--core": self.core, "--solutions": self.solutions}
+        wanted = [flag for flag, wish in wishes.items() if wish is not None]
+        if len(wanted) > 1:
+            raise OptionError(f"{wanted[0]} and {wanted[1]} are not possible together")
+        if self.solutions is None and (self.projection is not None or self.solutions_file is not None):
+            raise OptionError("--projection and --solutions-file go with --solutions, which is missing")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServeOptions(Api, _World):
+    """Options of `mallob-py serve`."""
+
+    clients: int = option(
+        "--clients",
+        values.positive_count,
+        1,
+        metavar="K",
+        group=SERVICE,
+        help="number of ranks that take in jobs, each from its own folder jobs.<i> (default 1)",
+    )
+    poll_directory: bool = switch_option(
+        "--poll-directory",
+        group=SERVICE,
+        help="look for job files regularly instead of being told by inotify (NFS, Lustre)",
+    )
+    chain_timeout_s: float = option(
+        "--chain-timeout",
+        values.duration_s,
+        3600.0,
+        metavar="T",
+        group=SERVICE,
+        help="an incremental job ends if no further revision comes for so long (default 1h)",
+    )
+    restarts: int = option(
+        "--restarts",
+        values.count,
+        5,
+        metavar="N",
+        group=SERVICE,
+        help="start crashed or hung ranks again, at most N times in 10 minutes (default 5; 0: never; "
+        "not under mpiexec or srun)",
+    )
+
+    def validate(self) -> None:
+        super().validate()
+        if self.clients == 1:
+            return
+        ranks = self.ranks or _launched_ranks()
+        if ranks is not None and self.clients > ranks:
+            raise OptionError(f"--clients {self.clients} needs as many ranks, but there are {ranks}")
+
+
+def _same_file(one: str, other: str) -> bool:
+    if os.path.realpath(one) != os.path.realpath(other):
+        return False
+    # Devices such as /dev/null or /dev/stdout may be read and written at once.
+    return not os.path.exists(one) or os.path.isfile(one)

@@ -1,0 +1,136 @@
+"""Options of the commands that look at what has been: logs, proofs, simulated time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mallob_py.cli import values
+from mallob_py.cli.option_groups import (
+    FILES,
+    INPUT,
+    OUTPUT,
+    WORLD,
+    Config,
+    one_of,
+)
+from mallob_py.cli.option_sources import (
+    option,
+    positional,
+    switch_option,
+)
+
+EXPERIMENTS = ("uniform", "priorities", "realistic", "matching", "growth", "balancing")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReportOptions(Config):
+    """Options of `mallob-py report`."""
+
+    log_dir: str = positional("LOGDIR", values.path, group=INPUT, help="the --log-dir of a run")
+    json: bool = switch_option("--json", group=OUTPUT, help="print the tables as JSON")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CheckProofOptions(Config):
+    """Options of `mallob-py check-proof`."""
+
+    formula: str = positional(
+        "FORMULA", values.path, group=INPUT, help="formula in DIMACS CNF; plain, .gz, .bz2, .xz or .lzma"
+    )
+    proof: str = positional(
+        "PROOF", values.path, group=INPUT, help="proof in LRAT, text or binary; plain or compressed"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class _Played(Config):
+    """What the commands that play in virtual time have in common."""
+
+    pes: int | None = option(
+        "--pes", values.simulated_pes, None, metavar="M", group=INPUT, help="number of PEs"
+    )
+    seconds: float | None = option(
+        "--seconds",
+        values.duration_s,
+        None,
+        metavar="T",
+        group=INPUT,
+        help="virtual time to play, such as 600, 10m or 1h",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SimulateOptions(_Played):
+    """Options of `mallob-py simulate`. None: what the setting says."""
+
+    setting: str | None = positional(
+        "SETTING",
+        values.path,
+        group=INPUT,
+        default=None,
+        help="TOML file with system, network, faults, jobs and protocol (default: P 5.3 on 1536 PEs)",
+    )
+    seed: int | None = option(
+        "--seed", values.count, None, metavar="S", group=INPUT, help="seed of all random choices"
+    )
+    stream: str | None = option(
+        "--stream",
+        values.path,
+        None,
+        metavar="FILE",
+        group=INPUT,
+        help="CSV file with the jobs: client, name, arrival_s, priority, wallclock_limit_s, max_demand",
+    )
+    log_dir: str | None = option(
+        "--log-dir",
+        values.path,
+        None,
+        metavar="DIR",
+        group=FILES,
+        help="write all events to DIR/simulated.jsonl (see `mallob-py report`)",
+    )
+    json: bool = switch_option("--json", group=OUTPUT, help="print the measures as JSON")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ExperimentOptions(_Played):
+    """Options of `mallob-py experiment`. None: the experiment's own."""
+
+    name: str = positional(
+        "EXPERIMENT",
+        one_of(*EXPERIMENTS),
+        group=INPUT,
+        help=", ".join(EXPERIMENTS),
+    )
+    setting: str | None = option(
+        "--setting",
+        values.path,
+        None,
+        metavar="FILE",
+        group=INPUT,
+        help="TOML file as for `mallob-py simulate`; its pes and seconds are not used",
+    )
+    stream: str | None = option(
+        "--stream",
+        values.path,
+        None,
+        metavar="FILE",
+        group=INPUT,
+        help="for `realistic`: CSV file with the jobs, as for `mallob-py simulate`",
+    )
+    jobs: int | None = option(
+        "--jobs",
+        values.positive_count,
+        None,
+        metavar="K",
+        group=WORLD,
+        help="runs at a time (default: one per core)",
+    )
+    output: str = option(
+        "--output",
+        values.path,
+        "experiments",
+        metavar="DIR",
+        group=OUTPUT,
+        help="folder for tables and figures (default experiments)",
+    )
