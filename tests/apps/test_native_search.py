@@ -8,25 +8,19 @@ import numpy as np
 import pytest
 from clause_lists import clauses_of
 from fake_context import FakeContext
+from native_library import needs_library
 
 from mallob_py.app import Result, TreeMessage
 from mallob_sat import generate, native_search
 from mallob_sat.clauses import Clauses, union
 from mallob_sat.formula import Formula, formula_from_list
 from mallob_sat.native_search import GIVES_ONLY_S, NativeSearch, search_for
-from mallob_sat.native_solver import NativeSolverMissing, load_library
+from mallob_sat.native_solver import NativeSolverMissing
 from mallob_sat.portfolio import Portfolio, Strategy, Trade
 from mallob_sat.race import race
 from mallob_sat.search import Search
 from mallob_sat.solvers import Answer, Solver
 
-try:
-    load_library()
-    _MISSING = ""
-except NativeSolverMissing as missing:
-    _MISSING = str(missing)
-
-needs_library = pytest.mark.skipif(bool(_MISSING), reason=_MISSING)
 SHARES = Strategy("cadical195", trade=Trade.BOTH_WAYS)
 RENAMED = Strategy("cadical195", (("seed", 3),), phase_seed=2, renaming_seed=7, trade=Trade.BOTH_WAYS)
 

@@ -10,19 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 from clause_lists import clauses_of
+from native_library import needs_library
 
 from mallob_sat import generate, native_solver
 from mallob_sat.formula import Formula, formula_from_list
 from mallob_sat.native_solver import NativeSolver, NativeSolverMissing, load_library
 from mallob_sat.solvers import Answer, Solver
-
-try:
-    load_library()
-    _MISSING = ""
-except NativeSolverMissing as missing:
-    _MISSING = str(missing)
-
-needs_library = pytest.mark.skipif(bool(_MISSING), reason=_MISSING)
 
 #: all that removes clauses, and all inprocessing as early and as often as it goes
 EAGER = {

@@ -1,0 +1,15 @@
+"""Which tests need the native solver's library."""
+
+from __future__ import annotations
+
+import pytest
+
+from mallob_sat.native_solver import NativeSolverMissing, load_library
+
+try:
+    load_library()
+    _MISSING = ""
+except NativeSolverMissing as missing:
+    _MISSING = str(missing)
+
+needs_library = pytest.mark.skipif(bool(_MISSING), reason=_MISSING)
