@@ -142,7 +142,6 @@ def _tell(pe: PE, deed: AnyDeed, worker: int, now: float) -> None:
         case Chat():
             pe.worker_sends_to_children(worker, b"down", now)
             pe.worker_sends_to_parent(worker, b"up", now)
-            pe.worker_used_memory(worker, 1 << 20, now)
         case Answer():
             pe.worker_found_result(worker, b"result", now)
         case Fail():
