@@ -30,7 +30,7 @@ from common import BenchmarkError, print_absent, print_table, write_results
 
 _PEER = str(Path(__file__).with_name("peer.py"))
 #: PySAT's solvers that are worth trying alone
-SINGLES = ("cadical195", "cadical153", "cadical300", "glucose4", "glucose42", "maplecm")
+SINGLES = ("cadical195", "cadical153", "cadical300", "kissat404", "glucose4", "glucose42", "maplecm")
 _UNSHARED = json.dumps({"sharing": False})
 
 
