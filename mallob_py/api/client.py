@@ -14,6 +14,7 @@ for all futures together. If the service is stopped and started again, futures a
 
 from __future__ import annotations
 
+import base64
 import getpass
 import os
 import threading
@@ -243,16 +244,26 @@ def _answer(reply: Mapping[str, Any]) -> Answer:
     if "error" in reply:
         raise JobError(str(reply["error"].get("field", "")), str(reply["error"].get("message", "")))
     result = reply["result"]
-    if "solution-file" in result:
-        solution = np.fromfile(result["solution-file"], dtype="<i4").astype(np.int32)
-    else:
-        solution = np.array(result.get("solution") or (), dtype=np.int32)
     match result["resultcode"]:
         case 10:
-            return Answer(True, solution, None, reply)
+            return Answer(True, _solution(result), None, reply)
         case 20:
-            return Answer(False, None, solution.tolist(), reply)
+            return Answer(False, None, _solution(result).tolist(), reply)
     return Answer(None, None, None, reply)
+
+
+def _solution(result: Mapping[str, Any]) -> NDArray[np.int32]:
+    """Literals, from wherever they are and however they are packed."""
+    if "solution-format" in result:
+        path = result.get("solution-file")
+        packed = Path(path).read_bytes() if path else base64.b64decode(result["solution"])
+        n_vars = int(result["variables"])
+        true = np.unpackbits(np.frombuffer(packed, np.uint8), count=n_vars, bitorder="little")
+        variables = np.arange(1, n_vars + 1, dtype=np.int32)
+        return np.where(true, variables, -variables).astype(np.int32)
+    if "solution-file" in result:
+        return np.fromfile(result["solution-file"], dtype="<i4").astype(np.int32)
+    return np.array(result.get("solution") or (), dtype=np.int32)
 
 
 def _remove(path: Path | None) -> None:

@@ -87,6 +87,13 @@ def test_a_large_formula_goes_through_a_file_that_is_removed(
     poll_until(lambda: not list((service.api_dir / "jobs.0" / "inputs").iterdir()))
 
 
+def test_a_packed_model_is_unpacked(client: Client) -> None:
+    answer = client.solve([[1], [-2], [3, 9]], configuration={"model": "packed"})
+    assert answer.model is not None
+    assert answer.model[:2].tolist() == [1, -2]
+    assert np.abs(answer.model).tolist() == list(range(1, 10))
+
+
 def test_many_formulas_are_answered_in_their_order(client: Client) -> None:
     formulas = [[[number], [-number, number + 1]] for number in range(1, 30)]
     for number, answer in enumerate(client.solve_many(formulas), 1):
