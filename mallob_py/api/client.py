@@ -55,11 +55,13 @@ class Answer:
 
     #: True (SAT), False (UNSAT), or None: unknown, since a limit or an interruption ended the job
     satisfiable: bool | None
-    #: variable v's literal at v - 1, if satisfiable
+    #: variable v's literal at v - 1, if satisfiable; None if several were asked for
     model: NDArray[np.int32] | None
     #: assumptions that cannot hold together, if unsatisfiable; none if the clauses alone cannot
     core: list[int] | None
     reply: Mapping[str, Any]
+    #: those that a job with `configuration={"solutions": ...}` has found
+    solutions: list[NDArray[np.int32]] | None = None
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,11 @@ def _answer(reply: Mapping[str, Any]) -> Answer:
         raise JobError(str(reply["error"].get("field", "")), str(reply["error"].get("message", "")))
     result = reply["result"]
     match result["resultcode"]:
+        case 10 if "solutions" in result:
+            found = _solution(result)
+            ends = np.flatnonzero(found == 0)
+            begins = np.concatenate((np.zeros(1, ends.dtype), ends[:-1] + 1))
+            return Answer(True, None, None, reply, [found[b:e] for b, e in zip(begins, ends, strict=False)])
         case 10:
             return Answer(True, _solution(result), None, reply)
         case 20:

@@ -94,6 +94,14 @@ def test_a_packed_model_is_unpacked(client: Client) -> None:
     assert np.abs(answer.model).tolist() == list(range(1, 10))
 
 
+def test_several_solutions_are_told_apart(client: Client) -> None:
+    configuration = {"solutions": "all", "projection": [1, 2]}
+    answer = client.solve([[1, 2], [3, -3]], configuration=configuration)
+    assert answer.model is None
+    assert answer.solutions is not None
+    assert sorted(solution.tolist() for solution in answer.solutions) == [[-1, 2], [1, -2], [1, 2]]
+
+
 def test_many_formulas_are_answered_in_their_order(client: Client) -> None:
     formulas = [[[number], [-number, number + 1]] for number in range(1, 30)]
     for number, answer in enumerate(client.solve_many(formulas), 1):
