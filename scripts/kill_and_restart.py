@@ -31,7 +31,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from soak import MARK, Formulas, Wrong, marked_processes, satisfies, wait_until
+from soaking.jobs import Formulas, satisfies
+from soaking.processes import MARK, Wrong, marked_processes, wait_until
 
 from mallob_py.runtime.transfer import shared_folder
 from mallob_sat.generate import Formula
