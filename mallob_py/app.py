@@ -12,7 +12,7 @@ A complete application:
     from mallob_py.app import Application, JobInput, Payload, Result, WorkerContext
 
     class Factor(Application):
-        '''Finds a divisor of the integer in `literals`; worker i tries i+2, i+2+stride, ...'''
+        '''Finds a divisor of the integer in `literals`, 64 shares of the candidates in any order.'''
 
         name = "FACTOR"
 
@@ -20,12 +20,13 @@ A complete application:
             return {"number": np.array(job.literals[:1], dtype=np.int64)}
 
         def run(self, context: WorkerContext) -> Result:
-            number, stride = int(context.payload["number"][0]), 64
-            for divisor in range(2 + context.index % stride, number, stride):
-                if number % divisor == 0:
-                    return Result(10, [divisor])
+            number = int(context.payload["number"][0])
+            for turn in range(64):  # each worker begins at another share, and any one alone gets round
+                for divisor in range(2 + (context.index + turn) % 64, number, 64):
+                    if number % divisor == 0:
+                        return Result(10, [divisor])
                 context.poll()
-            context.park()  # nothing found in this share: wait for the others
+            return Result(20)
 
 and in its package's pyproject.toml
 
@@ -44,7 +45,8 @@ start afresh with any revision. Work on a former revision ends at its next `cont
 
 A result too large for `Result` goes to a file: `prepare_result_file` in `read`, `UnfinishedFile` in `run`.
 
-This module is all that applications import from mallob_py.
+docs/writing-an-application.md goes through all of this with a larger example. This module is all that
+applications import from mallob_py.
 """
 
 from __future__ import annotations

@@ -1,0 +1,163 @@
+"""What the documents say is true: their examples run, their options exist, their errors are in the code."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mallob_py import app
+from mallob_py.cli.option_sources import table
+from mallob_py.cli.options import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "tests/ranks"), str(ROOT / "tests/apps")]
+
+from fake_context import FakeContext  # noqa: E402 (both lie beside other tests)
+from running import Running, needs_mpiexec, serving  # noqa: E402
+
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+_BLOCK = re.compile(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that docs/writing-an-application.md shows."""
+    folder = tmp_path_factory.mktemp("package")
+    for name, content in _BLOCK.findall((ROOT / "docs/writing-an-application.md").read_text()):
+        (folder / name).write_text(content)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service with the application of the document, under the name of its entry point."""
+    project = tomllib.loads((package / "pyproject.toml").read_text())
+    (entry,) = project["project"]["entry-points"]["mallob_py.apps"].items()
+    path = os.pathsep.join([str(package), str(ROOT), str(ROOT / "apps")])
+    env = {"MALLOB_PY_APPS": "=".join(entry), "PYTHONPATH": path}
+    with serving(tmp_path_factory.mktemp("service"), env=env) as running:
+        yield running
+        assert running.stop() == 0
+        assert "Traceback" not in running.output
+
+
+def test_the_tests_of_the_example_application_pass(package: Path) -> None:
+    path = os.pathsep.join([str(package), str(ROOT), str(ROOT / "apps")])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(package)],
+        cwd=package,
+        env=dict(os.environ) | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout
+
+
+@pytest.mark.parametrize(("number", "code"), [(77, 10), (2, 20), (97, 20), (9409, 10)])
+@pytest.mark.parametrize("index", [0, 1, 70])
+def test_the_example_of_the_interface_answers_with_any_one_worker(number: int, code: int, index: int) -> None:
+    assert app.__doc__ is not None
+    example = app.__doc__.partition("A complete application:\n")[2].partition("and in its package")[0]
+    names: dict[str, Any] = {}
+    exec(textwrap.dedent(example), names)
+    factor = names["Factor"]()
+    payload = factor.read(app.JobInput(literals=[number]))
+    assert factor.run(FakeContext(payload, index, {})).code == code
+
+
+@needs_mpiexec
+def test_the_example_application_answers_in_a_service(service: Running, tmp_path: Path) -> None:
+    numbers = tmp_path / "numbers.txt"
+    numbers.write_text("1001 2431\n")
+    reply = service.ask("some", application="DIVISOR", files=[str(numbers)])
+    assert reply["result"]["resultcode"] == 10, reply
+    assert reply["result"]["solution"][0] in (11, 13, 143)
+    assert "share" in reply["result"]
+    # Long enough for workers to tell each other what they have ruled out.
+    reply = service.ask("none", application="DIVISOR", literals=[100000007, 100000037])
+    assert reply["result"]["resultcode"] == 20, reply
+    assert reply["stats"]["max_volume"] == 3
+
+
+@needs_mpiexec
+def test_the_example_application_answers_revisions(service: Running) -> None:
+    first = service.ask("first", application="DIVISOR", incremental=True, literals=[77, 91])
+    second = service.ask(
+        "second", application="DIVISOR", incremental=True, precursor="u.first", literals=[10]
+    )
+    assert first["result"]["solution"] == [7], first
+    assert second["result"]["resultcode"] == 20, second
+    service.submit("third", application="DIVISOR", incremental=True, precursor="u.second", done=True)
+
+
+@needs_mpiexec
+def test_the_example_application_refuses_what_it_cannot_use(service: Running) -> None:
+    reply = service.ask("small", application="DIVISOR", literals=[1])
+    assert reply["error"] == {"field": "files", "message": "1 is not within 2 and 2147483647"}
+    reply = service.ask("key", application="DIVISOR", literals=[6], configuration={"colour": 1})
+    assert reply["error"]["field"] == "configuration"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_and_options_that_documents_name_exist(document: Path) -> None:
+    for line in document.read_text().splitlines():
+        spans = [line] if line.startswith("    ") else re.findall(r"`([^`]+)`", line)
+        for span in spans:
+            for command, rest in re.findall(r"mallob-py ([a-z][a-z-]*)((?: [^#|:;]*)?)", span):
+                assert command in COMMANDS, line
+                flags = set(re.findall(r"(?<=\s)--?[a-z][a-z-]*", rest))
+                assert flags <= _flags(command), line
+
+
+def test_options_that_the_operators_guide_names_exist() -> None:
+    known = {flag for command in COMMANDS for flag in _flags(command)} | _OF_OTHERS
+    text = (ROOT / "docs/operating.md").read_text()
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
+
+
+#: flags of pip, mpiexec and srun
+_OF_OTHERS = {"--upgrade", "--bind-to", "--cpu-bind", "--mpi", "--signal"}
+
+
+def test_errors_that_the_operators_guide_explains_are_in_the_code() -> None:
+    """Each is the first cell of a table; `...` stands for what varies."""
+    text = (ROOT / "docs/operating.md").read_text().partition("## Troubleshooting")[2]
+    explained = [cell.strip() for cell in re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)]
+    assert len(explained) > 40
+    pieces = [*_texts_of_the_code(), "unrecognized arguments", "MemoryError"]  # argparse's and Python's own
+    for error in explained:
+        for fragment in (part.strip() for part in error.split("...")):
+            assert not fragment or any(fragment in piece for piece in pieces), f"{fragment!r} of {error!r}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_files_that_documents_link_to_exist(document: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text()):
+        assert (document.parent / target).exists(), target
+
+
+def _flags(command: str) -> set[str]:
+    specs = [spec for spec, _ in table(COMMANDS[command][1]).values()]
+    switches = {f"--no-{spec.name}" for spec in specs if spec.is_switch}
+    return {"--help", *(flag for spec in specs for flag in spec.flags), *switches}
+
+
+def _texts_of_the_code() -> Iterator[str]:
+    """All string constants; those between placeholders each for itself."""
+    for folder in ("mallob_py", "apps"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield node.value
