@@ -18,7 +18,7 @@ STAMPS  := $(VENV)/.stamps
 SOURCES := mallob_py apps tests scripts
 EXAMPLES := $(sort $(wildcard apps/mallob_sat/examples/*.cnf*))
 
-.PHONY: help demo test test-quick check format fuzz mutate bench native clean
+.PHONY: help demo test test-slurm test-quick check format fuzz mutate bench native clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -26,8 +26,11 @@ help: ## list these targets
 demo: $(STAMPS)/run ## solve the example formulas on 4 ranks
 	$(BIN)/mallob-py solve -n $(RANKS) --time-limit 10m $(EXAMPLES) | cut -c 1-100
 
-test: $(STAMPS)/test ## run all tests
-	$(BIN)/python -m pytest
+test: $(STAMPS)/test ## run all tests but those of Slurm
+	$(BIN)/python -m pytest --ignore tests/slurm
+
+test-slurm: $(STAMPS)/test ## run the sbatch scripts on two virtual nodes (as root, with Debian's Slurm)
+	$(BIN)/python -m pytest tests/slurm
 
 test-quick: $(STAMPS)/test ## run the tests that take less than a few seconds each
 	$(BIN)/python -m pytest -m "not slow"
