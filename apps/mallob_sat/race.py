@@ -62,6 +62,7 @@ _MAX_RESTARTS = 2
 _TURN_INTERVAL_S = 0.25
 _READ_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
+_OUT_OF_MEMORY_STATUS = 12
 #: kind, result code, bytes of text, bytes of solution
 _HEADER = struct.Struct("<ciQQ")
 _ANSWER = b"A"
@@ -184,6 +185,8 @@ def _solve_and_exit(fd: int, worker_pid: int, attempt: Attempt) -> NoReturn:
         _write(fd, _message_of(attempt))
         while True:  # the worker looks how much memory it took, then kills us
             signal.pause()
+    except MemoryError:
+        os._exit(_OUT_OF_MEMORY_STATUS)
     except BaseException:
         with suppress(BaseException):
             traceback.print_exc()
@@ -249,6 +252,8 @@ def _die_with(parent_pid: int) -> None:
 
 def _reason(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
+    if code == _OUT_OF_MEMORY_STATUS:
+        return "out of memory"
     if code >= 0:
         return f"exit status {code}"
     with suppress(ValueError):

@@ -399,6 +399,9 @@ def _int32_bytes(solution: Any) -> bytes:
 
 def _describe(error: BaseException) -> str:
     """The traceback without our own frames at its top; its end, if it is very long."""
+    if isinstance(error, MemoryError):
+        detail = f" ({error})" if str(error) else ""
+        return f"out of memory{detail}: raise --memory-limit, or start the service with fewer --threads"
     text = "".join(traceback.format_exception(type(error), error, _user_frames(error.__traceback__)))
     if len(text) > _MAX_TRACEBACK_CHARACTERS:
         text = "...\n" + text[-_MAX_TRACEBACK_CHARACTERS:]

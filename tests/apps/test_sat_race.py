@@ -205,6 +205,14 @@ def test_if_all_solvers_die_the_error_says_of_what() -> None:
     assert str(caught.value).count("exit status 7") == 3
 
 
+def test_if_all_solvers_lack_memory_the_error_says_so() -> None:
+    def attempt(number: int) -> Result:
+        raise MemoryError
+
+    with pytest.raises(RuntimeError, match="number 0: out of memory"):
+        raced(Racing(1), attempt)
+
+
 def test_a_solver_that_lacks_memory_is_replaced() -> None:
     def attempt(number: int) -> Result:
         if number < 2:
