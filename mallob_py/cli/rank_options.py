@@ -155,7 +155,7 @@ class _World(Config):
         None,
         metavar="DIR",
         group=FILES,
-        help="folder for temporary files (default: the system's)",
+        help="folder of the file that tells Mallob's clients where the api-dir is (default: the system's)",
     )
 
     def validate(self) -> None:
