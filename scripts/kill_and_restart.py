@@ -35,6 +35,7 @@ from soaking.jobs import Formulas, satisfies
 from soaking.processes import MARK, Wrong, marked_processes, wait_until
 
 from mallob_py.runtime.transfer import shared_folder
+from mallob_py.service.client import service_is_running
 from mallob_sat.generate import Formula
 
 JOB_EVERY_S = 0.1
@@ -86,6 +87,8 @@ class Service:
         )
 
     def stop(self) -> None:
+        # One that is still being started has no reply to a signal but to die of it.
+        wait_until(lambda: service_is_running(self.api_dir), "the service runs", DEADLINE_S)
         self.pids.update(marked_processes(self.mark))
         self.process.send_signal(signal.SIGTERM)
         if (code := self.process.wait(DEADLINE_S)) != 0:

@@ -211,6 +211,7 @@ class Rank:
         """Play our part until somebody stops the system. Raises PeerFailure."""
         gc.freeze()  # what there is now stays: collections need not look at it
         self._settle(*self._pes)
+        self._beat(self.now())  # before anybody can rely on us: from now on, a crash is worth a restart
         readable: set[int] = set()
         while not self._stopping:
             self._receive(self._transport.fileno() in readable)
