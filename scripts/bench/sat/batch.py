@@ -27,6 +27,7 @@ from common import BenchmarkError, Service, print_absent, print_table, running_s
 #: solves a batch: seconds, and for each formula whether it is satisfiable
 Arm = Callable[[Sequence[str]], tuple[float, list[bool]]]
 
+_PATIENCE_S = 600.0
 _POOLS = ("processes", "dask", "ray")
 _POOL_SCRIPT = str(Path(__file__).with_name("pools.py"))
 
@@ -44,7 +45,7 @@ def of_service(service: Service) -> Arm:
         begin_s = time.monotonic()
         jobs = [each.drop() for each in prepared]
         for job in jobs:
-            service.await_reply(job)
+            service.await_reply(job, _PATIENCE_S)
         wall_s = time.monotonic() - begin_s
         return wall_s, [service.reply(job)["result"]["resultcode"] == 10 for job in jobs]
 
