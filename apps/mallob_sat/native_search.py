@@ -93,7 +93,7 @@ class NativeSearch:
         solver = NativeSolver(CLAUSE_LENGTH_MAX)
         for name, value in self._strategy.options:
             solver.set_option(name, value)
-        task = Task(self._formula, self._strategy, solver)
+        task = Task(self._formula, self._strategy, self._renaming, solver)
         solver.start(task.assumptions)
         while (answer := solver.wait(_EXCHANGE_INTERVAL_S)) is Answer.UNDECIDED:
             best, _ = solver.learned().best(_LITERALS_MAX)

@@ -47,7 +47,7 @@ def solve(formula: Formula, strategy: Strategy) -> Result:
     if trivial is not None:
         return trivial
     solver = set_up(strategy)
-    task = Task(formula, strategy, solver)
+    task = Task(formula, strategy, Renaming.for_strategy(formula, strategy), solver)
     return task.result(solver.solve(task.assumptions))
 
 
@@ -61,7 +61,7 @@ def solve_quickly(formula: Formula, strategy: Strategy) -> Result | None:
     ):
         return trivial
     solver = set_up(strategy)
-    task = Task(formula, strategy, solver)
+    task = Task(formula, strategy, Renaming.for_strategy(formula, strategy), solver)
     answer = solver.solve_for(_FIRST_CONFLICTS, task.assumptions)
     return None if answer is Answer.UNDECIDED else task.result(answer)
 
@@ -95,12 +95,12 @@ class _Loadable(Protocol):
 class Task:
     """A formula as its strategy wants it, loaded into a solver; `assumptions` are to be solved under."""
 
-    def __init__(self, formula: Formula, strategy: Strategy, solver: _Loadable) -> None:
+    def __init__(self, formula: Formula, strategy: Strategy, renaming: Renaming, solver: _Loadable) -> None:
         self._formula = formula
         self._strategy = strategy
+        self._renaming = renaming
         self._solver = solver
-        self._renaming = Renaming.for_strategy(formula, strategy)
-        renamed = self._renaming.apply(formula)
+        renamed = renaming.apply(formula)
         self.assumptions: list[int] = renamed.assumptions.tolist()
         solver.add_formula(renamed)
         if strategy.phase_seed is not None:
@@ -194,7 +194,7 @@ class Search:
         solver = set_up(self._strategy)
         if self._proof is not None:
             solver.trace_proof(os.fdopen(os.dup(self._proof.fd), "w+b", buffering=0))
-        task = Task(self._formula, self._strategy, solver)
+        task = Task(self._formula, self._strategy, self._renaming, solver)
         if self._inlet is None:
             return task.result(solver.solve(task.assumptions))
         return task.result(_search_in_slices(solver, task.assumptions, self._childs_inlet))
