@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -19,10 +18,11 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from running import MARK, kill_marked, marked_processes
+
 NODES = 2
 CPUS_PER_NODE = 4
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "squeue", "sinfo")
-MARK = "MALLOB_PY_SLURM_TEST_MARK"
 _READY_TIMEOUT_S = 60.0
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
@@ -89,21 +89,10 @@ class Cluster:
 
     def processes(self) -> list[int]:
         """All of the cluster and of its jobs."""
-        needle = f"{MARK}={self._mark}".encode()
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
-                if state not in "ZX" and needle in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append(int(folder.name))
-        return found
+        return marked_processes(self._mark)
 
     def stop(self) -> None:
-        while pids := self.processes():
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
+        kill_marked(self._mark)
 
     def log(self) -> str:
         """The last that the daemons said."""
