@@ -265,7 +265,7 @@ class Service:
         reply = failure_reply(file, number, field, message, statistics, revision)
         if self._chains.place_of(job) is not None:
             self._chains.drop(job)
-        self._directory.reply(job, file.identity, reply)
+        self._publish(job, reply)
         self._tallies.replied(Ending.FAILED.value)
         self._forget(job)
         self._log_early_end(job, Ending.FAILED, statistics.total_s, now)
