@@ -298,6 +298,15 @@ class ServeOptions(Api, _World):
         group=SERVICE,
         help="an incremental job ends if no further revision comes for so long (default 1h)",
     )
+    users: str | None = option(
+        "--users",
+        values.path,
+        None,
+        metavar="FILE",
+        group=SERVICE,
+        help="share PEs among users, with the weights and limits in this TOML file (docs/operating.md); "
+        "default: users are not told apart",
+    )
     restarts: int = option(
         "--restarts",
         values.count,

@@ -19,6 +19,8 @@ from mallob_py.service.errors import ServiceError
 from mallob_py.service.job_file import InputUse
 from mallob_py.service.running_jobs import RunningJobs
 from mallob_py.service.service import Service
+from mallob_py.service.user_rules import read_user_rules
+from mallob_py.service.users import UserBook
 from mallob_py.service.watching import Watching
 
 
@@ -45,6 +47,10 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
         rank.log.write(rank.now(), "problem", {"message": message})
 
     try:
+        users = None
+        if options.users is not None:
+            rules = read_user_rules(Path(options.users))
+            users = UserBook(rules, rank.placement.size, client, options.clients)
         directory = JobDirectory(
             api_dir,
             client,
@@ -65,9 +71,10 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
         RunningJobs(directory.path, AFTER_CRASH_VARIABLE in os.environ, complain),
         api_dir,
         client,
-        len(clients),
+        clients,
         options.chain_timeout_s,
         functools.partial(with_portfolio, options.portfolio),
+        users,
     )
 
 

@@ -111,6 +111,8 @@ class ClientJob:
         self.seats = seats
         self.version = 0
         self.demand = 1
+        #: what the application could use, whatever it may have
+        self.wanted: int | None = 1
         self.submitted_s = now
         self.balanced_s: float | None = None
         self.scheduled_s: float | None = None
@@ -229,6 +231,21 @@ class Client:
         self._end(record, Outcome.INTERRUPTED)
         return True
 
+    def set_terms(self, job: int, priority: float, max_demand: int) -> bool:
+        """Go on with another priority and bound (0: none); False if the job is not live here.
+
+        Its standing stays: who waits has the place in the queue that the submission gave.
+        """
+        if (record := self.jobs.get(job)) is None:
+            return False
+        changed = priority != record.parameters.priority
+        record.parameters = msgspec.structs.replace(
+            record.parameters, priority=priority, max_demand=max_demand
+        )
+        if record.is_published:  # else its first event says it
+            self._demand(record, record.wanted, changed)
+        return True
+
     # --- balancing ------------------------------------------------------------------------
 
     def _demand_max(self, record: ClientJob) -> int:
@@ -247,9 +264,12 @@ class Client:
             )
         )
 
-    def _demand(self, record: ClientJob, demand: int) -> None:
-        demand = max(1, min(demand, self._demand_max(record)))
-        if demand != record.demand or not record.is_published:
+    def _demand(self, record: ClientJob, wanted: int | None, has_news: bool = False) -> None:
+        """Publish the demand, None for all there is, if that or something else is news."""
+        record.wanted = wanted
+        most = self._demand_max(record)
+        demand = most if wanted is None else max(1, min(wanted, most))
+        if demand != record.demand or has_news or not record.is_published:
             record.demand = demand
             self._publish(record)
 
@@ -365,7 +385,7 @@ class Client:
             record.count(now, self._config.threads)
             if now >= record.announce_at_s:
                 record.announce_at_s = math.inf
-                self._demand(record, self._demand_max(record) if record.started_s is not None else 1)
+                self._demand(record, None if record.started_s is not None else 1)
             if (outcome := record.used_up(now, self._config.threads)) is not None:
                 self._end(record, outcome)
 

@@ -116,6 +116,12 @@ class PE:
         self._settle(now)
         return known
 
+    def set_terms(self, job: int, priority: float, max_demand: int, now: float) -> bool:
+        """Change what a job that was submitted here has a right to; False if it is not live."""
+        known = self.client.set_terms(job, priority, max_demand)
+        self._settle(now)
+        return known
+
     def receive(self, source: int, message: AnyMessage, now: float) -> None:
         """Take one message from another PE."""
         self._handle(source, message, now)

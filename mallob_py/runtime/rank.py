@@ -68,7 +68,13 @@ class ChainOver(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=72):
     origin: int
 
 
-AnyWireMessage: TypeAlias = AnyMessage | TransferMessage | Stop | ChainOver | Beat
+class DeskNews(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=73):
+    """What the desk of one rank has to say to that of another."""
+
+    data: bytes
+
+
+AnyWireMessage: TypeAlias = AnyMessage | TransferMessage | Stop | ChainOver | Beat | DeskNews
 _decode: Callable[[bytes | memoryview], AnyWireMessage] = msgspec.msgpack.Decoder(AnyWireMessage).decode
 
 
@@ -84,6 +90,9 @@ class Desk(Protocol):
     def job_ended(self, ended: JobEnded, now: float) -> None: ...
 
     def worker_event(self, event: events.WorkerEvent, now: float) -> None: ...
+
+    def hear(self, rank: int, data: bytes, now: float) -> None:
+        """The desk of that rank has said this by `Rank.tell_desk`."""
 
     def close(self) -> None: ...
 
@@ -186,6 +195,16 @@ class Rank:
         self._settle(self.pe)
         return known
 
+    def set_terms(self, job: int, priority: float, max_demand: int) -> bool:
+        """Have a job go on with another priority and bound (0: none); False if it is not live."""
+        known = self.pe.set_terms(job, priority, max_demand, self.now())
+        self._settle(self.pe)
+        return known
+
+    def tell_desk(self, rank: int, data: bytes) -> None:
+        """Have the desk of another rank hear this."""
+        self._send_to_rank(rank, DeskNews(data))
+
     def end_chain(self, chain: int) -> None:
         """No further revision of this chain comes: nothing is kept for one on any rank."""
         self._spread_chain_over(ChainOver(chain, self.rank))
@@ -254,6 +273,9 @@ class Rank:
             self._spread_chain_over(message)
         elif isinstance(message, Beat):
             self._ring.heard()
+        elif isinstance(message, DeskNews):
+            assert self._desk is not None
+            self._desk.hear(arrival.source, message.data, self.now())
         else:
             self.transfer.receive(arrival.source, message)
             return True

@@ -1,9 +1,9 @@
 """The job-file service of one client rank: from files in `in/` to replies in `out/`.
 
 A job's way: claimed by the directory (from here on it survives a crash) -> checked against
-the schema -> held until its arrival time and its dependencies -> its input read by a helper
-process -> submitted to the PE -> ended -> replied. Whatever goes wrong on this way becomes
-the job's one reply; nothing raises into the event loop.
+the schema -> held until its arrival time and its dependencies -> queued until its user may begin
+another one -> its input read by a helper process -> submitted to the PE -> ended -> replied.
+Whatever goes wrong on this way becomes the job's one reply; nothing raises into the event loop.
 
 A revision of an incremental job is held until its precursor has its reply, too, and read on top of
 what its chain holds so far (`chains.py`). For the PEs it is a job like any other.
@@ -17,11 +17,13 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from mallob_py import result_file
 from mallob_py.payload import encode_description
@@ -40,15 +42,20 @@ from mallob_py.service.reply import JobStatistics, Outcome, Reply, failure_reply
 from mallob_py.service.running_jobs import RunningJobs
 from mallob_py.service.status_file import JobStatus, RankProcess, ServiceStatus, remove_status, write_status
 from mallob_py.service.tallies import Tallies
+from mallob_py.service.users import Terms, UserBook, UserMessage
 
 _TAKE_AT_ONCE = 32
 _STATUS_PERIOD_S = 1.0
+#: so often at most do jobs get other terms
+_TERMS_PERIOD_S = 0.1
 #: a revision that adds to others is taken for trivial so long: only its root works on it
 _TRIVIAL_S = 0.03
+_decode_user_message = msgspec.msgpack.Decoder(UserMessage).decode
 
 
 class JobState(Enum):
     HELD = "held"
+    QUEUED = "queued"
     READING = "reading"
     SUBMITTED = "submitted"
 
@@ -75,21 +82,23 @@ class Service:
         running: RunningJobs,
         api_dir: Path,
         client: int,
-        clients: int,
+        client_ranks: Sequence[int],
         chain_timeout_s: float,
         configured: Callable[[str, Mapping[str, Any]], dict[str, Any]],
+        users: UserBook | None = None,
     ) -> None:
-        """Client 0 of the `clients` speaks for the service.
+        """Client 0 speaks for the service.
 
         `chain_timeout_s`: how long an incremental job waits for its next revision.
         `configured`: from an application and a job's configuration to that with the service's defaults.
+        `users`: None if users are not told apart.
         """
         self._rank = rank
         self._directory = directory
         self._applications = applications
         self._api_dir = api_dir
         self._client = client
-        self._clients = clients
+        self._client_ranks = client_ranks
         self._tallies = Tallies()
         self._process = RankProcess(socket.gethostname(), os.getpid())
         self._started = time.time()
@@ -97,6 +106,8 @@ class Service:
         self._book = JobBook(directory.finished)
         self._chains = ChainBook(chain_timeout_s)
         self._chain_timeout_s = chain_timeout_s
+        self._users = users
+        self._next_terms_s = -math.inf
         self._jobs: dict[int, _LiveJob] = {}
         self._running = running
         #: the job that runs although it may end the service, and those that wait for its end
@@ -122,6 +133,7 @@ class Service:
             directory_s,
             self._next_status_s,
             self._chains.next_deadline(),
+            self._next_terms_s if self._users is not None and self._users.has_news else math.inf,
             math.inf if arrival is None else arrival,
         )
 
@@ -134,7 +146,9 @@ class Service:
             self._take_in(incoming, now)
         self._more_ready = bool(taken)
         for job in self._book.ready(now):
-            self._begin(job, now)
+            self._queue(job, now)
+        if self._users is not None:
+            self._serve_users(self._users, now)
         for chain in self._chains.expired(now):
             why = f"its chain has ended: no further revision came for {self._chain_timeout_s:g} s"
             self._end_chain(chain, why, None)
@@ -195,6 +209,14 @@ class Service:
                 "priority": file.priority,
             },
         )
+
+    def _queue(self, job: int, now: float) -> None:
+        live = self._jobs[job]
+        if self._users is None or live.file.done:
+            self._begin(job, now)
+            return
+        live.state = JobState.QUEUED
+        self._users.ask(job, live.file.user, live.file.priority, live.file.max_demand)
 
     def _begin(self, job: int, now: float) -> None:
         live = self._jobs.get(job)
@@ -277,15 +299,45 @@ class Service:
         live.state = JobState.SUBMITTED
         file, place = live.file, self._chains.place_of(job)
         adds_to_others = place is not None and place[1].number > 0
+        terms = self._users.terms(job) if self._users else Terms(file.priority, file.max_demand)
         parameters = JobParameters(
-            priority=file.priority,
-            max_demand=file.max_demand,
+            priority=terms.priority,
+            max_demand=terms.max_demand,
             wallclock_limit_s=file.wallclock_limit_s,
             cpu_limit_s=file.cpu_limit_s,
             near=None if place is None else place[0].root,
             growth_delay_s=_TRIVIAL_S if adds_to_others else None,
         )
         self._rank.submit(job, parameters, blob)
+
+    # --- shares of users ------------------------------------------------------------------------
+
+    def _serve_users(self, users: UserBook, now: float) -> None:
+        """Begin what may begin, and have jobs go on with other terms where others have come or gone."""
+        while users.has_urgent_news:
+            for job in users.admitted():
+                self._begin(job, now)
+            for client, message in users.urgent_messages():
+                self._tell_client(client, message)
+        if not users.has_news or now < self._next_terms_s:
+            return
+        self._next_terms_s = now + _TERMS_PERIOD_S
+        for job, terms in users.changes().items():
+            self._rank.set_terms(job, terms.priority, terms.max_demand)
+            self._rank.log.write(now, "terms", {"job": job, **terms._asdict()})
+        if (work := users.work_message()) is not None:
+            for client in range(len(self._client_ranks)):
+                if client != self._client:
+                    self._tell_client(client, work)
+
+    def _tell_client(self, client: int, message: UserMessage) -> None:
+        self._rank.tell_desk(self._client_ranks[client], msgspec.msgpack.encode(message))
+
+    def hear(self, rank: int, data: bytes, now: float) -> None:
+        """Another client speaks of its users' jobs."""
+        if self._users is not None:  # else this rank was started with other options
+            self._users.hear(self._client_ranks.index(rank), _decode_user_message(data))
+            self._more_ready = True
 
     # --- chains of revisions --------------------------------------------------------------------
 
@@ -409,6 +461,8 @@ class Service:
         self._chains.ended(job, root, self._rank.now())
         for path in result_file.result_files_of(self._jobs[job].file.configuration).values():
             result_file.discard_unfinished(path)
+        if self._users is not None:
+            self._users.ended(job)
         del self._jobs[job]
         self._running.end(job)
         if job == self._suspect:
@@ -446,7 +500,7 @@ class Service:
             pes=placement.size,
             busy=balancer.total_volume,
             jobs=tuple(jobs),
-            clients=self._clients,
+            clients=len(self._client_ranks),
             started=self._started,
             totals=self._tallies.totals(),
             processes=(self._process,),

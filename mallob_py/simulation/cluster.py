@@ -160,6 +160,11 @@ class Cluster:
         self.pes[rank].interrupt(job, self.now)
         self._after(rank)
 
+    def set_terms(self, job: int, priority: float, max_demand: int) -> None:
+        rank = self.submitted[job]
+        self.pes[rank].set_terms(job, priority, max_demand, self.now)
+        self._after(rank)
+
     def call(self, rank: int, action: Callable[[PE], object]) -> None:
         """Anything else that the outside may tell a PE."""
         action(self.pes[rank])

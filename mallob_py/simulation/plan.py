@@ -82,7 +82,14 @@ class Interrupt(Deed, frozen=True, kw_only=True, tag="interrupt"):
     """The user does not want the job any more."""
 
 
-AnyDeed: TypeAlias = Submit | Demand | Crash | Chat | Answer | Fail | Interrupt
+class Terms(Deed, frozen=True, kw_only=True, tag="terms"):
+    """The job goes on with another priority and another bound."""
+
+    priority: float
+    max_demand: int
+
+
+AnyDeed: TypeAlias = Submit | Demand | Crash | Chat | Answer | Fail | Interrupt | Terms
 
 
 _Kind: TypeAlias = Callable[..., AnyDeed]
@@ -159,7 +166,7 @@ def draw_plan(seed: int) -> Plan:
     clients = [choose.randrange(size) for _ in range(choose.choice((1, 1, 2, 4)))]
     deeds: list[AnyDeed] = []
     for job in range(1, choose.choice((1, 3, 10, 40)) + 1):
-        deeds += _draw_deeds(choose, job, size, span_s, clients, _draw_near(seed, job, size))
+        deeds += _draw_deeds(choose, seed, job, size, span_s, clients)
     deeds.sort(key=lambda deed: deed.at_s)
     return Plan(
         seed=seed,
@@ -173,7 +180,7 @@ def draw_plan(seed: int) -> Plan:
 
 
 def _draw_deeds(
-    choose: random.Random, job: int, size: int, span_s: float, clients: Sequence[int], near: int | None
+    choose: random.Random, seed: int, job: int, size: int, span_s: float, clients: Sequence[int]
 ) -> list[AnyDeed]:
     """What happens to one job: its submission, some mishaps, most often an end."""
     submission = Submit(
@@ -185,7 +192,7 @@ def _draw_deeds(
         max_demand=choose.choice((0, 0, 1, 2, 5)),
         wallclock_limit_s=choose.choice((0.0, 0.0, span_s / 3)),
         cpu_limit_s=choose.choice((0.0, 0.0, span_s)),
-        near=near,
+        near=_draw_near(seed, job, size),
     )
     mishaps: tuple[_Kind, ...] = (Demand, Crash, Chat, Chat)
     ends: tuple[_Kind, ...] = (Answer, Answer, Fail, Interrupt)
@@ -197,6 +204,17 @@ def _draw_deeds(
             deeds.append(Demand(number=number, at_s=at_s, job=job, workers=choose.randint(1, size)))
         else:
             deeds.append(kind(number=number, at_s=at_s, job=job))
+    drawn = mixed(seed, job, len(deeds), size)
+    if drawn % 4 == 0:
+        deeds.append(
+            Terms(
+                number=submission.number + _NUMBERS_PER_JOB - 1,
+                at_s=submission.at_s + span_s * (drawn % 1009) / 1009,
+                job=job,
+                priority=(0.02, 0.5, 2.0)[drawn // 4 % 3],
+                max_demand=(0, 1, 3, 7)[drawn // 16 % 4],
+            )
+        )
     return deeds
 
 

@@ -25,6 +25,7 @@ from mallob_py.simulation.plan import (
     Interrupt,
     Plan,
     Submit,
+    Terms,
     WorkerKey,
 )
 
@@ -114,6 +115,8 @@ class Scenario:
             return
         if isinstance(deed, Interrupt):
             cluster.interrupt(deed.job)
+        elif isinstance(deed, Terms):
+            cluster.set_terms(deed.job, deed.priority, deed.max_demand)
         elif (worker := self._worker_for(deed)) is not None:
             rank, number = worker
             if isinstance(deed, Crash):

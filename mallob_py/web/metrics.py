@@ -17,7 +17,7 @@ from mallob_py.service.status_file import ServiceStatus
 from mallob_py.service.tallies import BOUNDS_S, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_STATES = ("held", "reading", "submitted", "waiting", "running")
+_STATES = ("held", "queued", "reading", "submitted", "waiting", "running")
 
 
 def metrics(status: ServiceStatus | None, upload_bytes: int) -> str:

@@ -266,3 +266,57 @@ def test_a_job_may_have_its_own_delay_before_it_grows(delay_s: float | None, gro
     alone.wait_until(1.0)
     alone.start()
     assert alone.pe.client.next_announcement() == 1.0 + grows_s
+
+
+def _volumes(cluster: Cluster) -> dict[int, int]:
+    cluster.run(until_s=cluster.now + 1.0)
+    check_invariants(cluster)
+    return {job: cluster.pes[5].balancer.volume(job) or 0 for job in cluster.pes[5].balancer.jobs}
+
+
+def test_running_jobs_go_on_with_other_priorities_and_bounds() -> None:
+    cluster = Cluster(8)
+    for job in (1, 2):
+        cluster.submit(job, rank=job)
+    assert _volumes(cluster) == {1: 4, 2: 4}
+    cluster.set_terms(1, 3.0, 0)
+    assert _volumes(cluster) == {1: 6, 2: 2}
+    cluster.set_terms(1, 3.0, 1)
+    assert _volumes(cluster) == {1: 1, 2: 7}
+    cluster.set_terms(1, 1.0, 5)
+    assert _volumes(cluster) == {1: 4, 2: 4}
+    cluster.set_terms(2, 1.0, 2)
+    assert _volumes(cluster) == {1: 5, 2: 2}
+
+
+def test_a_lifted_bound_gives_a_job_what_its_application_wants_and_no_more() -> None:
+    cluster = Cluster(8)
+    cluster.submit(1, max_demand=2)
+    cluster.run(until_s=1.0)
+    cluster.call(0, lambda pe: pe.receive(0, DemandChanged(1, 5), cluster.now))
+    assert _volumes(cluster) == {1: 2}
+    cluster.set_terms(1, 1.0, 0)
+    assert _volumes(cluster) == {1: 5}
+
+
+def test_terms_of_a_job_that_is_not_published_go_with_its_first_event() -> None:
+    alone = Alone(unannounced_max_s=1.0)
+    alone.submit(1)
+    assert alone.pe.set_terms(1, 7.0, 1, alone.now)
+    assert not alone.pe.client.jobs[1].is_published
+    alone.wait_until(2.0)
+    assert alone.pe.balancer.jobs[1].priority == 7.0
+
+
+def test_terms_that_are_no_news_are_not_published() -> None:
+    alone = Alone()
+    alone.submit(1)
+    alone.wait_until(1.0)
+    version = alone.pe.client.jobs[1].version
+    assert alone.pe.set_terms(1, 1.0, 0, alone.now)
+    assert alone.pe.client.jobs[1].version == version
+
+
+def test_an_unknown_job_has_no_terms() -> None:
+    alone = Alone()
+    assert not alone.pe.set_terms(1, 1.0, 0, alone.now)
