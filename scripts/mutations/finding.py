@@ -172,8 +172,8 @@ FINDING = (
     Mutation(
         "a request that was asked anew while it was away is dropped when it comes home",
         _WALK,
-        "if known is None or (known.epoch, known.asked_s) != (request.epoch, request.asked_s):",
-        "if known is None:",
+        "if (known.epoch, known.asked_s) != (request.epoch, request.asked_s):",
+        "if False:",
         "test_of_two_walks_for_the_same_worker_only_the_wanted_one_goes_on",
     ),
     Mutation(
@@ -182,6 +182,27 @@ FINDING = (
         "        if self._is_endless:\n",
         "        if False:\n",
         "test_a_walk_without_limit_goes_on_while_nobody_is_idle_and_ends_when_its_request_is_outdated",
+    ),
+    Mutation(
+        "a request rests before its next walk if the one before took no time",
+        _WALK,
+        "if walked.again_s <= now]",
+        "]",
+        "test_walks_within_one_rank_let_time_go_by",
+    ),
+    Mutation(
+        "a request that rests after its walk will go on",
+        _WALK,
+        "        return min(deadline_s, self._behind.next_deadline())\n",
+        "        return self._behind.next_deadline()\n",
+        "test_walks_within_one_rank_let_time_go_by",
+    ),
+    Mutation(
+        "a request that rests after its walk can be withdrawn",
+        _WALK,
+        "        self._resting.pop((job, subtree), None)\n",
+        "",
+        "test_a_request_withdrawn_between_two_walks_stays_at_home",
     ),
     Mutation(
         "a request whose walk has ended is handed to the matcher behind",
