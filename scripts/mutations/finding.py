@@ -195,7 +195,7 @@ FINDING = (
         _WALK,
         "        return min(deadline_s, self._behind.next_deadline())\n",
         "        return self._behind.next_deadline()\n",
-        "test_walks_within_one_rank_let_time_go_by",
+        "test_a_walk_that_took_no_time_is_followed_by_another_one_after_a_while",
     ),
     Mutation(
         "a request that rests after its walk can be withdrawn",
@@ -232,6 +232,13 @@ FINDING = (
         "else:\n            self._matcher.carry(request)\n        self.update_token()\n\n    def receive_t",
         "self.update_token()\n\n    def receive_t",
         "test_a_busy_pe_passes_the_root_on",
+    ),
+    Mutation(
+        "a preferred PE that is promised to somebody else passes the root on",
+        _WORKERS,
+        'our token has not met it."""\n        if self.is_free():',
+        'our token has not met it."""\n        if self.active is None:',
+        "test_a_pe_that_is_promised_to_somebody_else_passes_the_root_on",
     ),
     Mutation(
         "a preference from an epoch still to come waits for it",

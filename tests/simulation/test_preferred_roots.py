@@ -22,7 +22,7 @@ from stories import (
 
 from mallob_py.protocol.config import Balancing, Matching
 from mallob_py.protocol.effects import Outcome
-from mallob_py.protocol.messages import Epoch, MeetRequest, Prefer, Rejected, RequestFailed
+from mallob_py.protocol.messages import Adopt, Epoch, MeetRequest, Prefer, Rejected, RequestFailed
 from mallob_py.simulation.cluster import Cluster
 
 _SETTINGS = [
@@ -67,6 +67,25 @@ def test_a_busy_pe_passes_the_root_on(settings: dict[str, object]) -> None:
         rest(cluster)
         assert root_of(cluster, 1) != busy
         assert root_of(cluster, 51) == busy
+
+
+@told_with_luck
+def test_a_pe_that_is_promised_to_somebody_else_passes_the_root_on(seed: int) -> None:
+    cluster = lively(8, seed, 3)
+    near = seed % 8
+    late = hold_kind(cluster, Adopt, dest=near)
+    clients = [rank for rank in range(8) if not is_idle(cluster, rank)]
+    needs(bool(clients))
+    cluster.submit(2, clients[0], max_demand=1)
+    play(cluster)
+    needs(only(late, Adopt))
+    cluster.submit(1, clients[0], max_demand=1, near=near)
+    play(cluster)
+    assert is_idle(cluster, near)
+    assert root_of(cluster, 1) != near
+    late.release()
+    rest(cluster)
+    assert root_of(cluster, 2) == near
 
 
 @pytest.mark.parametrize("settings", _SETTINGS)
