@@ -236,9 +236,16 @@ FINDING = (
     Mutation(
         "a preferred PE that is promised to somebody else passes the root on",
         _WORKERS,
-        'our token has not met it."""\n        if self.is_free():',
-        'our token has not met it."""\n        if self.active is None:',
+        "elif self.is_free():\n            self.adopt(request, now)",
+        "elif self.active is None:\n            self.adopt(request, now)",
         "test_a_pe_that_is_promised_to_somebody_else_passes_the_root_on",
+    ),
+    Mutation(
+        "a preferred PE does not take a root that is not deserved any more",
+        _WORKERS,
+        "self.is_free() and self.is_obsolete(request)",
+        "False",
+        "test_a_preference_for_a_root_that_is_no_longer_deserved_goes_back",
     ),
     Mutation(
         "a preference from an epoch still to come waits for it",
