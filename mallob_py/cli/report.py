@@ -11,6 +11,7 @@ from mallob_py.cli import CommandError
 from mallob_py.cli.study_options import ReportOptions
 from mallob_py.service.event_log import read_events
 from mallob_py.service.report_tables import Report, Reuse, Utilisation, VolumeSamples, make_report
+from mallob_py.service.run_figures import CREATION_RATIO_MEANS, LATENCIES
 from mallob_py.service.text_table import format_cell, format_table
 
 # A report for people stays readable when a run had thousands of jobs; --json has them all.
@@ -69,7 +70,8 @@ def _jobs(report: Report) -> str:
 
 def _latencies(report: Report) -> str:
     rows = [
-        (row.kind, row.count, row.median_ms, row.p90_ms, row.p99_ms, row.max_ms) for row in report.latencies
+        (LATENCIES[row.kind], row.count, row.median_ms, row.p90_ms, row.p99_ms, row.max_ms)
+        for row in report.latencies
     ]
     return format_table(("until", "n", "median", "p90", "p99", "max"), rows)
 
@@ -98,7 +100,7 @@ def _reuse(reuse: Reuse) -> str:
         *(reuse.created, reuse.reused),
         *(reuse.creation_ratio_median, reuse.creation_ratio_max, reuse.creation_ratio_total),
     )
-    return format_table(header, [row])
+    return f"{format_table(header, [row])}\n{CREATION_RATIO_MEANS}"
 
 
 def _omitted(count: int) -> str:

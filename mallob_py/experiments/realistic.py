@@ -135,7 +135,8 @@ def run(setting: Setting, folder: Path, processes: int | None) -> None:
             _load_table(results),
         ],
         "root, worker: latency until a job's root and any further worker is placed, in ms.\n"
-        "busy: after the first minute. WCR: created workers over the largest volume. CS: context switches.",
+        "busy: after the first minute. WCR: created workers of a job over its largest volume.\n"
+        "CS: context switches.",
     )
     output.figure("fig5-load", lambda figure: _draw_load(figure, results))
     output.figure("fig6-latencies", lambda figure: _draw_latencies(figure, results))

@@ -14,7 +14,7 @@ work. One computation runs at a time; news that arrive meanwhile wait for the ne
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeAlias
 
 from mallob_py.protocol.balancing import Balancer, PendingNews
@@ -65,10 +65,6 @@ class DistributedBalancer:
         if volume is None and (event := self.jobs.get(job)) is not None:
             volume = self._known_volumes[job] = self._volumes.of(event)
         return volume
-
-    def volumes(self) -> Mapping[int, int]:
-        """All volumes above 0 in the present epoch: O(n), for reports and checks."""
-        return {job: volume for job in self.jobs if (volume := self.volume(job))}
 
     @property
     def total_volume(self) -> int:

@@ -137,7 +137,9 @@ class LocalWorkers:
 
     def receive_preference(self, request: Request, now: float) -> None:
         """A root that would like to be here: our token has not met it."""
-        if self.is_free():
+        if self.is_free() and self.is_obsolete(request):
+            self.fail(request)
+        elif self.is_free():
             self.adopt(request, now)
         else:
             self._matcher.carry(request)

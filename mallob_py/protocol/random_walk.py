@@ -10,14 +10,19 @@ well, from time to time, and is sent on another walk; so a request that nobody w
 does not walk for ever, even if no epoch ever outdates it. An outdated request goes back to its
 parent from wherever it is; at home it is wanted still, so it may as well go on.
 
-Each hop of each request costs a message as long as no PE is idle. That is the nature of it.
+Each hop of each request costs a message as long as no PE is idle. That is the nature of it. But a
+hop between PEs of one rank takes no time, and a rank handles such messages before it looks at
+anything else. So a request sets off on its next walk only some time after the one before: else
+a rank that hosts all PEs would pass it round for ever and never hear that one of them is free.
 
 Requests are single (`count` 1). The random numbers are the PE's own, from its rank.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,6 +35,9 @@ from mallob_py.protocol.splitmix import STEP, WORD, splitmix64
 NO_LIMIT = -1
 #: walks without limit come home after as many hops as there are PEs, but not after fewer than these
 _HOPS_AWAY_MIN = 32
+#: least time between two walks of a request: 32 hops within one rank take 0.3 ms, so a tenth of a core;
+#: between ranks they take about as long as this, and hardly anybody waits
+WALK_PERIOD_S = 0.003
 
 
 class _Ranks:
@@ -46,6 +54,13 @@ class _Ranks:
         other = splitmix64(self._state) % (self._size - 1)
         self._state = (self._state + STEP) & WORD
         return other if other < self._rank else other + 1
+
+
+class _Walked(NamedTuple):
+    """A request that is on a walk or back from it, and when it may set off on the next one."""
+
+    request: Request
+    again_s: float
 
 
 class RandomWalk:
@@ -74,7 +89,9 @@ class RandomWalk:
         #: asked in this turn of the PE, not sent yet
         self._asks: dict[tuple[int, int], Request] = {}
         #: our requests that are on a walk
-        self._away: dict[tuple[int, int], Request] = {}
+        self._away: dict[tuple[int, int], _Walked] = {}
+        #: those that are back and will set off on another one
+        self._resting: dict[tuple[int, int], _Walked] = {}
 
     @property
     def token_granted(self) -> bool:
@@ -92,11 +109,13 @@ class RandomWalk:
         self._asks[key] = request
 
     def is_asking(self, job: int, subtree: int) -> bool:
-        return (job, subtree) in self._asks or self._behind.is_asking(job, subtree)
+        key = job, subtree
+        return key in self._asks or key in self._resting or self._behind.is_asking(job, subtree)
 
     def withdraw(self, job: int, subtree: int) -> None:
         self._asks.pop((job, subtree), None)
         self._away.pop((job, subtree), None)
+        self._resting.pop((job, subtree), None)
         self._behind.withdraw(job, subtree)
 
     def carry(self, request: Request) -> None:
@@ -142,24 +161,30 @@ class RandomWalk:
     def _come_home(self, request: Request) -> None:
         """Dropped without a word if it was withdrawn, or asked anew, while it was away."""
         key = request.job, request.index
-        known = self._away.get(key)
-        if known is None or (known.epoch, known.asked_s) != (request.epoch, request.asked_s):
+        walked = self._away.get(key)
+        if walked is None:
+            return
+        known = walked.request
+        if (known.epoch, known.asked_s) != (request.epoch, request.asked_s):
             return
         del self._away[key]
         if self._is_endless:
-            self._asks[key] = request
+            self._resting[key] = walked
         else:
             self._behind.ask(msgspec.structs.replace(request, hops=request.hops + 1))
 
     def flush(self, now: float) -> None:
+        for key in [key for key, walked in self._resting.items() if walked.again_s <= now]:
+            self._asks[key] = self._resting.pop(key).request
         for key, request in self._asks.items():
-            self._away[key] = request
+            self._away[key] = _Walked(request, now + WALK_PERIOD_S)
             self._out.send(self._ranks.draw(), Walk(self._hops - 1, request))
         self._asks.clear()
         self._behind.flush(now)
 
     def next_deadline(self) -> float:
-        return self._behind.next_deadline()
+        deadline_s = min((walked.again_s for walked in self._resting.values()), default=math.inf)
+        return min(deadline_s, self._behind.next_deadline())
 
     # --- for checks ---------------------------------------------------------------------
 
@@ -170,5 +195,6 @@ class RandomWalk:
         return self._behind.supply()
 
     def is_at_rest(self) -> bool:
-        """None of our requests is away, and no adoption is under way."""
-        return not (self._asks or self._away or self._is_taken) and self._behind.is_at_rest()
+        """None of our requests is away or about to go, and no adoption is under way."""
+        ours = self._asks or self._away or self._resting
+        return not (ours or self._is_taken) and self._behind.is_at_rest()

@@ -91,29 +91,6 @@ def fair_volumes(
     return volumes.astype(np.int64)
 
 
-def alpha_root(priorities: ArrayLike, demands: ArrayLike, m: int) -> float:
-    """The alpha_0 behind `fair_volumes`, correctly rounded; for reports.
-
-    The smallest root if there are several; 0.0 if n >= m; if the PEs suffice for all demands,
-    the smallest alpha that grants them all.
-    """
-    p, d = _checked(priorities, demands, m)
-    n = p.size
-    if n == 0 or n >= m:
-        return 0.0
-    capacity = _capped(d, n, m)
-    if _sum(capacity) > m:
-        volumes = _rounded_down(p, capacity, m)
-        between = (volumes > 1.0) & (volumes < capacity)
-        if _sum(volumes) < m or bool(between.any()):
-            return float(_exact_root(p, capacity, m, _approximate_root(p, capacity, m)))
-    else:
-        volumes = capacity
-    # Each job is at one of its bounds: a plateau of roots. It begins where the last one is capped.
-    capped = (volumes == capacity) & (capacity > 1.0)
-    return float((capacity / p)[capped].max(initial=0.0))
-
-
 # --- arguments ---------------------------------------------------------------------------------
 
 

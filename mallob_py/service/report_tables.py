@@ -6,8 +6,8 @@ off anywhere and events of a newer version give tables with gaps, never an excep
 
 Utilisation is the share of PEs that run an active worker (P 5): a PE is busy from its `busy`
 event to its next `idle`. Logs of older versions do not tell of PEs: each rank was one. Reuse is
-seen in adoptions that continue a suspended worker; the worker creation ratio of a job (P Table 2)
-is created workers over its largest volume.
+seen in adoptions, of roots too, that continue a suspended worker. Latencies and the worker creation
+ratio are as `run_figures.py` says.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from statistics import fmean
 import msgspec
 
 from mallob_py.service.event_log import Event
+from mallob_py.service.run_figures import LATENCIES, LatencyRow, creation_ratio, latency_row, tells_latency
 
 UTILISATION_BINS = 10
 VOLUME_INSTANTS = 12
-LATENCY_EVENTS = ("balanced", "scheduled", "adopted", "started")
+
+
+UNFINISHED = "unfinished"
 
 
 class JobRow(msgspec.Struct):
@@ -33,7 +36,7 @@ class JobRow(msgspec.Struct):
     application: str = "?"
     priority: float | None = None
     submitted_s: float | None = None
-    outcome: str = "unfinished"
+    outcome: str = UNFINISHED
     code: int | None = None
     response_s: float | None = None
     wallclock_s: float | None = None
@@ -42,17 +45,6 @@ class JobRow(msgspec.Struct):
     max_volume: int | None = None
     peak_memory_mb: float | None = None
     created_workers: int = 0
-
-
-class LatencyRow(msgspec.Struct, frozen=True):
-    """One kind of latency."""
-
-    kind: str
-    count: int
-    median_ms: float | None = None
-    p90_ms: float | None = None
-    p99_ms: float | None = None
-    max_ms: float | None = None
 
 
 class Utilisation(msgspec.Struct, frozen=True):
@@ -156,7 +148,7 @@ def job_rows(events: Iterable[Event], steps: VolumeSteps, end_s: float) -> tuple
             row.submitted_s = event.t
             row.priority = row.priority or _number(event, "priority")
         elif event.event == "adopted":
-            row.created_workers += event.fields.get("created") is True
+            row.created_workers += event.fields.get("created") is True and row.outcome == UNFINISHED
         else:
             _fill_end(row, event)
     for job, row in rows.items():
@@ -188,35 +180,15 @@ def _mean_volume(steps: Sequence[tuple[float, int]], end_s: float) -> float | No
     return sum(span_s * volume for span_s, volume in spans) / total_s if total_s > 0 else float(active[0][1])
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of the ordered values do not exceed."""
-    index = -(-len(ordered) * round(share * 1000) // 1000) - 1
-    return ordered[max(0, index)]
-
-
 def latency_rows(events: Iterable[Event]) -> tuple[LatencyRow, ...]:
     """Latencies in milliseconds by kind, always all kinds."""
-    by_kind: dict[str, list[float]] = {kind: [] for kind in LATENCY_EVENTS}
+    by_kind: dict[str, list[float]] = {kind: [] for kind in LATENCIES}
     for event in events:
-        if event.event in by_kind:
+        if tells_latency(event.event, event.fields):
             latency_s = _number(event, "latency_s")
             if latency_s is not None:
                 by_kind[event.event].append(1000 * latency_s)
     return tuple(latency_row(kind, sorted(latencies_ms)) for kind, latencies_ms in by_kind.items())
-
-
-def latency_row(kind: str, ordered_ms: list[float]) -> LatencyRow:
-    """Statistics of ordered latencies."""
-    if not ordered_ms:
-        return LatencyRow(kind, 0)
-    return LatencyRow(
-        kind,
-        len(ordered_ms),
-        median_ms=percentile(ordered_ms, 0.5),
-        p90_ms=percentile(ordered_ms, 0.9),
-        p99_ms=percentile(ordered_ms, 0.99),
-        max_ms=ordered_ms[-1],
-    )
 
 
 def busy_spans(events: Iterable[Event], end_s: float) -> list[tuple[float, float]]:
@@ -270,16 +242,16 @@ def _sampled(steps: Sequence[tuple[float, int]], instants: Sequence[float]) -> t
 
 
 def reuse(events: Iterable[Event], jobs: Iterable[JobRow]) -> Reuse:
-    """Workers created and reused in all, and created per job over its largest volume."""
+    """Workers created and reused in all; creation ratios of jobs that the log knows from first to last."""
     adoptions = [event.fields.get("created") for event in events if event.event == "adopted"]
-    pairs = [(job.created_workers, job.max_volume) for job in jobs if job.created_workers and job.max_volume]
-    ratios = sorted(created / volume for created, volume in pairs)
+    whole = (job for job in jobs if job.submitted_s is not None and job.outcome != UNFINISHED)
+    ratio = creation_ratio((job.created_workers, job.max_volume or 0) for job in whole)
     return Reuse(
         created=sum(created is True for created in adoptions),
         reused=sum(created is False for created in adoptions),
-        creation_ratio_median=percentile(ratios, 0.5) if ratios else None,
-        creation_ratio_max=ratios[-1] if ratios else None,
-        creation_ratio_total=sum(c for c, _ in pairs) / sum(v for _, v in pairs) if pairs else None,
+        creation_ratio_median=ratio.median,
+        creation_ratio_max=ratio.max,
+        creation_ratio_total=ratio.total,
     )
 
 

@@ -13,7 +13,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mallob_py.service.report_tables import LatencyRow, latency_row
+from mallob_py.service.run_figures import (
+    CreationRatio,
+    LatencyRow,
+    creation_ratio,
+    latency_row,
+    tells_latency,
+)
 
 #: P Table 2 counts the workers that were created on at most so many distinct PEs
 DISTINCT_PES = (1, 2, 5, 10, 25)
@@ -74,13 +80,13 @@ class Measures:
             self._busy_since[rank] = None
         elif event == "adopted":
             self._adopted(rank, fields)
-        elif event in ("scheduled", "balanced"):
-            self.latencies_ms[event].append(1000.0 * fields["latency_s"])
         elif event == "submitted":
             self._active += 1
             self.active_jobs.append((now, self._active))
         elif event == "ended":
             self._end(now, fields)
+        if tells_latency(event, fields):
+            self.latencies_ms[event].append(1000.0 * fields["latency_s"])
 
     def _stop_running(self, now: float, rank: int) -> None:
         if (since := self._running_since[rank]) is not None:
@@ -89,8 +95,6 @@ class Measures:
 
     def _adopted(self, rank: int, fields: dict[str, Any]) -> None:
         job, index = fields["job"], fields["index"]
-        if index > 0:
-            self.latencies_ms["adopted"].append(1000.0 * fields["latency_s"])
         if self._last_job[rank] != job:
             self._last_job[rank] = job
             self.context_switches[rank] += 1
@@ -126,7 +130,7 @@ class Measures:
     # --- results ------------------------------------------------------------------------
 
     def latency(self, kind: str) -> LatencyRow:
-        """Statistics of `scheduled` (a job's root), `balanced` or `adopted` (a worker)."""
+        """Statistics of one kind (`run_figures.LATENCIES`)."""
         return latency_row(kind, sorted(self.latencies_ms[kind]))
 
     def busy_shares(self, seconds: float) -> list[float]:
@@ -150,13 +154,8 @@ class Measures:
         integral: list[float] = (done[place] + busy[place] * (instants - times[place])).tolist()
         return integral
 
-    def creation_ratios(self) -> list[float]:
-        """Created workers over the largest volume (WCR), for each ended job that had a volume."""
-        return sorted(job.created / job.max_volume for job in self.ended if job.max_volume)
-
-    def creation_ratio_total(self) -> float:
-        volumes = sum(job.max_volume for job in self.ended)
-        return sum(job.created for job in self.ended) / volumes if volumes else 0.0
+    def creation_ratio(self) -> CreationRatio:
+        return creation_ratio((job.created, job.max_volume) for job in self.ended)
 
     def shares_created_on_at_most(self) -> list[float]:
         """Which share of all workers was created on at most 1, 2, 5, 10, 25 distinct PEs."""

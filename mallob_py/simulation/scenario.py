@@ -11,7 +11,7 @@ import math
 from functools import partial
 
 from mallob_py.protocol.pe import PE
-from mallob_py.protocol.random_walk import NO_LIMIT
+from mallob_py.protocol.random_walk import NO_LIMIT, WALK_PERIOD_S
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import HashedDelays
@@ -34,8 +34,8 @@ from mallob_py.simulation.plan import (
 ROUNDS_PER_BIT = 15
 #: for walks without limit that is not enough (P 3.2: on average 1/eps hops, and somebody always
 #: waits much longer): of 597 seeds one took 14.1 rounds per bit on 256 PEs, which is 6 rounds per
-#: bit and 0.46 hops per PE
-WALK_HOPS_PER_PE = 8
+#: bit and 0.46 hops per PE. A walk has as many hops as there are PEs, or more
+WALKS = 8
 
 
 def rest_bound_s(plan: Plan) -> float:
@@ -49,7 +49,8 @@ def rest_bound_s(plan: Plan) -> float:
         + config.growth_delay_s
         + config.unannounced_max_s
     )
-    walks_s = WALK_HOPS_PER_PE * plan.size * delays.message_s[1] if config.random_hops == NO_LIMIT else 0.0
+    walk_s = plan.size * delays.message_s[1] + WALK_PERIOD_S
+    walks_s = WALKS * walk_s if config.random_hops == NO_LIMIT else 0.0
     return ROUNDS_PER_BIT * (round_s * math.log2(plan.size + 1) + once_s) + walks_s
 
 

@@ -6,7 +6,7 @@ from statistics import fmean, median
 
 import msgspec
 
-from mallob_py.service.report_tables import LatencyRow
+from mallob_py.service.run_figures import CREATION_RATIO_MEANS, LATENCIES, LatencyRow
 from mallob_py.service.text_table import Cell, format_cell, format_table
 from mallob_py.simulation.measures import DISTINCT_PES
 from mallob_py.simulation.run import Simulation
@@ -29,7 +29,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     latencies: tuple[LatencyRow, ...]
     creation_ratio_median: float | None
     creation_ratio_max: float | None
-    creation_ratio_total: float
+    creation_ratio_total: float | None
     created_on_at_most: dict[int, float]
     context_switches_median: float
     context_switches_mean: float
@@ -43,7 +43,7 @@ def summarise(simulation: Simulation) -> Summary:
     measures, setting = simulation.measures, simulation.setting
     warm_up_s = min(_WARM_UP_S_MAX, setting.seconds / 10)
     _, shares = measures.utilisation(_WINDOW_S, warm_up_s, setting.seconds)
-    ratios = measures.creation_ratios()
+    ratio = measures.creation_ratio()
     return Summary(
         pes=setting.pes,
         seconds=setting.seconds,
@@ -54,9 +54,9 @@ def summarise(simulation: Simulation) -> Summary:
         utilisation=fmean(shares) if shares else None,
         busy_median=median(measures.busy_shares(setting.seconds)),
         latencies=tuple(measures.latency(kind) for kind in ("scheduled", "balanced", "adopted")),
-        creation_ratio_median=median(ratios) if ratios else None,
-        creation_ratio_max=max(ratios, default=None),
-        creation_ratio_total=measures.creation_ratio_total(),
+        creation_ratio_median=ratio.median,
+        creation_ratio_max=ratio.max,
+        creation_ratio_total=ratio.total,
         created_on_at_most=dict(zip(DISTINCT_PES, measures.shares_created_on_at_most(), strict=True)),
         context_switches_median=median(measures.context_switches),
         context_switches_mean=fmean(measures.context_switches),
@@ -69,12 +69,8 @@ def summarise(simulation: Simulation) -> Summary:
 def describe(summary: Summary) -> str:
     """The summary as text."""
     latencies = [
-        (name, row.count, row.median_ms, row.p90_ms, row.p99_ms, row.max_ms)
-        for name, row in zip(
-            ("a job's root is placed", "a job has a volume", "a worker is placed"),
-            summary.latencies,
-            strict=True,
-        )
+        (LATENCIES[row.kind], row.count, row.median_ms, row.p90_ms, row.p99_ms, row.max_ms)
+        for row in summary.latencies
     ]
     spread = ", ".join(f"<={pes}: {share:.3f}" for pes, share in summary.created_on_at_most.items())
     facts: list[tuple[str, Cell]] = [
@@ -98,6 +94,7 @@ def describe(summary: Summary) -> str:
             f"{summary.pes} PEs, {summary.seconds:g} s in virtual time, seed {summary.seed}, "
             f"played in {summary.played_s:.1f} s",
             "\n".join(f"{name:<34}{format_cell(value)}" for name, value in facts),
+            CREATION_RATIO_MEANS,
             format_table(("latency [ms] until", "n", "median", "p90", "p99", "max"), latencies),
         )
     )

@@ -172,8 +172,8 @@ FINDING = (
     Mutation(
         "a request that was asked anew while it was away is dropped when it comes home",
         _WALK,
-        "if known is None or (known.epoch, known.asked_s) != (request.epoch, request.asked_s):",
-        "if known is None:",
+        "if (known.epoch, known.asked_s) != (request.epoch, request.asked_s):",
+        "if False:",
         "test_of_two_walks_for_the_same_worker_only_the_wanted_one_goes_on",
     ),
     Mutation(
@@ -182,6 +182,27 @@ FINDING = (
         "        if self._is_endless:\n",
         "        if False:\n",
         "test_a_walk_without_limit_goes_on_while_nobody_is_idle_and_ends_when_its_request_is_outdated",
+    ),
+    Mutation(
+        "a request rests before its next walk if the one before took no time",
+        _WALK,
+        "if walked.again_s <= now]",
+        "]",
+        "test_walks_within_one_rank_let_time_go_by",
+    ),
+    Mutation(
+        "a request that rests after its walk will go on",
+        _WALK,
+        "        return min(deadline_s, self._behind.next_deadline())\n",
+        "        return self._behind.next_deadline()\n",
+        "test_a_walk_that_took_no_time_is_followed_by_another_one_after_a_while",
+    ),
+    Mutation(
+        "a request that rests after its walk can be withdrawn",
+        _WALK,
+        "        self._resting.pop((job, subtree), None)\n",
+        "",
+        "test_a_request_withdrawn_between_two_walks_stays_at_home",
     ),
     Mutation(
         "a request whose walk has ended is handed to the matcher behind",
@@ -211,6 +232,20 @@ FINDING = (
         "else:\n            self._matcher.carry(request)\n        self.update_token()\n\n    def receive_t",
         "self.update_token()\n\n    def receive_t",
         "test_a_busy_pe_passes_the_root_on",
+    ),
+    Mutation(
+        "a preferred PE that is promised to somebody else passes the root on",
+        _WORKERS,
+        "elif self.is_free():\n            self.adopt(request, now)",
+        "elif self.active is None:\n            self.adopt(request, now)",
+        "test_a_pe_that_is_promised_to_somebody_else_passes_the_root_on",
+    ),
+    Mutation(
+        "a preferred PE does not take a root that is not deserved any more",
+        _WORKERS,
+        "self.is_free() and self.is_obsolete(request)",
+        "False",
+        "test_a_preference_for_a_root_that_is_no_longer_deserved_goes_back",
     ),
     Mutation(
         "a preference from an epoch still to come waits for it",

@@ -23,6 +23,11 @@ def _event(
     return JobEvent(job, version, demand, priority, standing)
 
 
+def _volumes(balancer: DistributedBalancer) -> dict[int, int]:
+    """All volumes above 0."""
+    return {job: volume for job in balancer.jobs if (volume := balancer.volume(job))}
+
+
 class Net:
     """`size` balancers; each pair keeps the order of its messages, different pairs overtake at random."""
 
@@ -68,7 +73,7 @@ class Net:
         for balancer in self.all:
             assert balancer.is_at_rest()
             assert balancer.jobs == first.jobs
-            assert balancer.volumes() == dict(fair)
+            assert _volumes(balancer) == dict(fair)
             assert balancer.total_volume == sum(fair.values())
 
 
@@ -102,7 +107,7 @@ def test_one_pe_balances_alone_and_at_once() -> None:
         net.all[0].author(_event(job, demand=5, standing=-float(job)))
     net.run()
     net.assert_fair()
-    assert net.all[0].volumes() == {0: 1}
+    assert _volumes(net.all[0]) == {0: 1}
     assert not net.sent
 
 
@@ -135,7 +140,7 @@ def test_the_image_stays_that_of_the_epoch_until_the_next_one_is_settled() -> No
         assert net.step()
     net.run()
     net.assert_fair()
-    assert net.all[2].volumes() == {1: 2, 2: 1}
+    assert _volumes(net.all[2]) == {1: 2, 2: 1}
 
 
 def test_as_many_jobs_as_pes_need_no_question() -> None:
@@ -164,7 +169,7 @@ def test_an_older_version_that_comes_late_changes_nothing_for_the_deputies() -> 
     net.all[0].author(_event(1, version=1, demand=7))
     net.run()
     net.assert_fair()
-    assert net.all[0].volumes() == {1: 1, 2: 6}
+    assert _volumes(net.all[0]) == {1: 1, 2: 6}
 
 
 def test_the_first_question_is_asked_where_the_news_move_alpha_0() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -11,8 +12,11 @@ from matcher_net import MatcherNet, request_of
 
 from mallob_py.protocol.config import Config, Matching
 from mallob_py.protocol.messages import Climb, MeetToken, Walk, WalkEnded
+from mallob_py.protocol.random_walk import WALK_PERIOD_S
 
 _ENDLESS = -1
+#: of one walk without limit among few PEs
+_HOPS = 32
 
 
 def _walks(size: int, hops: int, seed: int = 0, behind: Matching = Matching.ROUTING_TREE) -> MatcherNet:
@@ -67,10 +71,44 @@ def test_a_walk_of_h_hops_visits_h_pes_and_goes_home() -> None:
 def test_a_walk_without_limit_goes_on_while_nobody_is_idle_and_ends_when_its_request_is_outdated() -> None:
     net = _walks(5, _ENDLESS)
     net.ask(1, 4)
-    assert net.run(moves_max=1000) == 1000
+    for walk in range(10):
+        assert net.run(now=walk * 1.0) == _HOPS + 1
     net.outdated.add(1)
-    assert net.run(moves_max=1000) <= 1
+    assert net.run(now=10.0) == 1
     assert [request.job for request in net.sent_back] == [1]
+
+
+def test_a_walk_that_took_no_time_is_followed_by_another_one_after_a_while() -> None:
+    net = _walks(5, _ENDLESS)
+    asker = net.matchers[4]
+    net.ask(1, 4)
+    net.run()
+    assert (net.count(Walk), net.count(WalkEnded)) == (_HOPS, 1)
+    assert asker.is_asking(1, 1)
+    assert asker.next_deadline() == WALK_PERIOD_S
+    assert not net.at_rest()
+    net.idle(2)
+    net.run(now=WALK_PERIOD_S)
+    assert list(net.adopted) == [2]
+    assert asker.next_deadline() == math.inf
+    assert net.at_rest()
+
+
+def test_a_walk_that_took_long_is_followed_by_another_one_at_once() -> None:
+    net = _walks(5, _ENDLESS)
+    net.ask(1, 4)
+    net.run(moves_max=_HOPS)
+    net.run(now=WALK_PERIOD_S)
+    assert (net.count(Walk), net.count(WalkEnded)) == (2 * _HOPS, 2)
+
+
+def test_a_request_withdrawn_between_two_walks_stays_at_home() -> None:
+    net = _walks(5, _ENDLESS)
+    net.ask(1, 4)
+    net.run()
+    net.matchers[4].withdraw(1, 1)
+    assert net.at_rest()
+    assert net.run(now=WALK_PERIOD_S) == 0
 
 
 @pytest.mark.parametrize("hops", [9, _ENDLESS])

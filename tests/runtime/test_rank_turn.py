@@ -1,10 +1,20 @@
-"""What a rank does in one turn of its loop when a large description is on its way."""
+"""A turn of a rank's loop ends, whatever goes on: descriptions that arrive, requests that find nobody."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
+from mallob_py.placement import Placement
+from mallob_py.protocol.client import JobParameters
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.effects import StartWorker
+from mallob_py.protocol.messages import Blob
+from mallob_py.protocol.pe import PE
+from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.runtime.channel import Arrival, Channel
 from mallob_py.runtime.rank import Rank
 
@@ -34,3 +44,34 @@ def test_chunks_that_never_cease_let_the_loop_go_on() -> None:
     assert taken > 0
     rank._receive(False)
     assert rank.transfer.chunks == 2 * taken
+
+
+class Workers:
+    """Processes that never come up."""
+
+    def __init__(self) -> None:
+        self.effects: list[Any] = []
+
+    def execute(self, slot: int, effect: Any) -> None:
+        self.effects.append(effect)
+
+
+class Log:
+    def write(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.timeout(30)
+def test_a_request_that_finds_nobody_on_its_walk_lets_the_loop_go_on() -> None:
+    rank: Any = object.__new__(Rank)
+    rank.rank, rank._first, rank.placement = 0, 0, Placement([2])
+    rank._pes = [PE(number, 2, Config(random_hops=NO_LIMIT)) for number in range(2)]
+    rank._workers, rank.log, rank.now = Workers(), Log(), lambda: 0.0
+    rank._arrived, rank._unsettled = deque(), deque()
+    rank._settle(*rank._pes)
+    for job in (1, 2, 3):
+        rank._pes[0].submit(job, JobParameters(), Blob(str(job), 1, b"x"), 0.0)
+        rank._settle(rank._pes[0])
+    started = [effect for effect in rank._workers.effects if isinstance(effect, StartWorker)]
+    assert len(started) == 2, "all PEs are busy"
+    assert any(pe.matcher.is_asking(3, 0) for pe in rank._pes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mallob_py.service.run_figures import CreationRatio
 from mallob_py.simulation.measures import Measures
 
 
@@ -137,7 +138,7 @@ def test_the_creation_ratio_is_created_workers_over_the_largest_volume() -> None
     adopted(measures, 2.0, 3, job=1, index=2)
     adopted(measures, 2.5, 2, job=1, index=3, created=False)
     ended(measures, 3.0, 1, max_volume=4)
-    assert measures.creation_ratios() == [5 / 4]
+    assert measures.creation_ratio().median == 5 / 4
 
 
 def test_a_worker_created_again_on_its_pe_counts_again_but_on_one_distinct_pe() -> None:
@@ -145,7 +146,7 @@ def test_a_worker_created_again_on_its_pe_counts_again_but_on_one_distinct_pe() 
     adopted(measures, 1.0, 0, job=1, index=0)
     adopted(measures, 2.0, 0, job=1, index=0)
     ended(measures, 3.0, 1)
-    assert measures.creation_ratios() == [2.0]
+    assert measures.creation_ratio().total == 2.0
     assert measures.shares_created_on_at_most()[0] == 1.0
 
 
@@ -158,15 +159,13 @@ def test_the_total_ratio_weighs_jobs_by_volume_and_leaves_out_those_that_have_no
     adopted(measures, 2.0, 3, job=3, index=0)
     ended(measures, 3.0, 1)
     ended(measures, 3.0, 2, max_volume=3)
-    assert measures.creation_ratios() == [1.0, 2.0]
-    assert measures.creation_ratio_total() == 5 / 4
+    assert measures.creation_ratio() == CreationRatio(median=1.5, max=2.0, total=5 / 4)
 
 
 def test_a_job_that_never_had_a_volume_has_no_ratio() -> None:
     measures = Measures(1)
     ended(measures, 1.0, 1, max_volume=0)
-    assert measures.creation_ratios() == []
-    assert measures.creation_ratio_total() == 0.0
+    assert measures.creation_ratio() == CreationRatio(None, None, None)
 
 
 def test_workers_are_told_apart_by_the_number_of_pes_that_they_were_created_on() -> None:
@@ -215,6 +214,5 @@ def test_a_run_without_any_event_has_empty_measures() -> None:
     _, shares = measures.utilisation(1.0, 0.0, 10.0)
     assert set(shares) == {0.0}
     assert measures.latency("adopted").count == 0
-    assert measures.creation_ratios() == []
-    assert measures.creation_ratio_total() == 0.0
+    assert measures.creation_ratio() == CreationRatio(None, None, None)
     assert measures.shares_created_on_at_most() == [0.0] * 5

@@ -17,12 +17,14 @@ from stories import (
     processes_of,
     rest,
     told_with_luck,
+    tree_children,
+    volume,
     watch,
 )
 
 from mallob_py.protocol.config import Balancing, Matching
 from mallob_py.protocol.effects import Outcome
-from mallob_py.protocol.messages import Epoch, MeetRequest, Prefer, Rejected, RequestFailed
+from mallob_py.protocol.messages import Adopt, Epoch, MeetRequest, Prefer, Rejected, RequestFailed
 from mallob_py.simulation.cluster import Cluster
 
 _SETTINGS = [
@@ -67,6 +69,25 @@ def test_a_busy_pe_passes_the_root_on(settings: dict[str, object]) -> None:
         rest(cluster)
         assert root_of(cluster, 1) != busy
         assert root_of(cluster, 51) == busy
+
+
+@told_with_luck
+def test_a_pe_that_is_promised_to_somebody_else_passes_the_root_on(seed: int) -> None:
+    cluster = lively(8, seed, 3)
+    near = seed % 8
+    late = hold_kind(cluster, Adopt, dest=near)
+    clients = [rank for rank in range(8) if not is_idle(cluster, rank)]
+    needs(bool(clients))
+    cluster.submit(2, clients[0], max_demand=1)
+    play(cluster)
+    needs(only(late, Adopt))
+    cluster.submit(1, clients[0], max_demand=1, near=near)
+    play(cluster)
+    assert is_idle(cluster, near)
+    assert root_of(cluster, 1) != near
+    late.release()
+    rest(cluster)
+    assert root_of(cluster, 2) == near
 
 
 @pytest.mark.parametrize("settings", _SETTINGS)
@@ -143,6 +164,37 @@ def test_a_preference_from_a_past_epoch_goes_back_and_is_asked_anew_without_it()
     assert [dest for _, dest, _ in failures] == [5]
     assert not preferences[1:]
     assert len(processes_of(cluster, 1)) == 1
+
+
+@told_with_luck
+def test_a_preference_for_a_root_that_is_no_longer_deserved_goes_back(seed: int) -> None:
+    """The preferred PE knows of a job that takes the last seat; the client does not yet."""
+    cluster = cluster_of(8, seed)
+    for job in range(51, 58):
+        cluster.submit(job, max_demand=1)
+    rest(cluster)
+    (near,) = (rank for rank in range(8) if is_idle(cluster, rank))
+    client, other = (near + 1 + seed % 7) % 8, (near + 1 + seed // 7 % 7) % 8
+    needs(client != other and not tree_children(cluster, client))
+    late, other_late = hold_kind(cluster, Prefer, job=1), hold_kind(cluster, Prefer, job=2)
+    cluster.submit(1, client, max_demand=1, near=near)
+    play(cluster)
+    late_epoch = hold_kind(cluster, Epoch, dest=client)
+    cluster.submit(2, other, max_demand=1, priority=9.0, near=near)
+    play(cluster)
+    needs(only(late, Prefer) and only(other_late, Prefer) and only(late_epoch, Epoch))
+    needs((volume(cluster, 1, near), volume(cluster, 1, client)) == (0, 1))
+    failures = watch(cluster, RequestFailed)
+    late.release()
+    play(cluster)
+    assert [(source, dest) for source, dest, _ in failures] == [(near, client)]
+    late_epoch.release()
+    other_late.release()
+    rest(cluster)
+    assert root_of(cluster, 2) == near
+    cluster.interrupt(51)
+    rest(cluster)
+    assert len(cluster.running(1)) == 1
 
 
 @told_with_luck

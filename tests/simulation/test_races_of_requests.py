@@ -31,7 +31,7 @@ from stories import (
     watch,
 )
 
-from mallob_py.protocol.config import Reuse
+from mallob_py.protocol.config import Config, Matching, Reuse
 from mallob_py.protocol.local_workers import LocalWorkers
 from mallob_py.protocol.messages import (
     Adopt,
@@ -43,6 +43,8 @@ from mallob_py.protocol.messages import (
     VoidRequest,
     VoidToken,
 )
+from mallob_py.protocol.random_walk import NO_LIMIT
+from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.plan import draw_plan
 from mallob_py.simulation.scenario import Scenario
 
@@ -141,6 +143,20 @@ def test_race_6_a_job_that_ends_while_its_request_is_granted_gives_all_tokens_ba
 
 
 # --- found by random clusters -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("matcher", Matching)
+def test_walks_within_one_rank_let_time_go_by(matcher: Matching) -> None:
+    """Two PEs of one rank, three jobs: the third one's request walks while the others start."""
+    cluster = Cluster(2, 0, Config(matcher=matcher, random_hops=NO_LIMIT), capacities=(2,))
+    for job in (1, 2, 3):
+        cluster.submit(job)
+    cluster.run(until_s=0.05, events_max=2000)
+    rest(cluster)
+    assert sorted(volume(cluster, job) or 0 for job in (1, 2, 3)) == [0, 1, 1]
+    cluster.interrupt(1)
+    rest(cluster)
+    assert [volume(cluster, job) for job in (2, 3)] == [1, 1]
 
 
 @told_with_luck

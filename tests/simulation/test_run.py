@@ -12,6 +12,7 @@ import pytest
 from mallob_py.protocol.config import Config, Matching, Reuse
 from mallob_py.service.event_log import read_events
 from mallob_py.service.report_tables import Report, make_report
+from mallob_py.service.run_figures import CREATION_RATIO_MEANS
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.run import LOG_NAME, Simulation, SimulationLog, open_log
 from mallob_py.simulation.setting import Faults, Jobs, Setting
@@ -181,7 +182,13 @@ def test_the_report_of_a_runs_log_agrees_with_its_summary(
     latencies = {row.kind: row for row in report.latencies}
     assert latencies["scheduled"] == summary.latencies[0]
     assert latencies["balanced"] == summary.latencies[1]
-    assert latencies["adopted"].count >= summary.latencies[2].count > 0
+    assert latencies["adopted"] == summary.latencies[2]
+    assert summary.latencies[2].count > 0
+    assert (
+        report.reuse.creation_ratio_median,
+        report.reuse.creation_ratio_max,
+        report.reuse.creation_ratio_total,
+    ) == (summary.creation_ratio_median, summary.creation_ratio_max, summary.creation_ratio_total)
 
 
 def test_report_and_measures_agree_on_utilisation_and_created_workers(tmp_path: Path) -> None:
@@ -252,5 +259,6 @@ def test_a_summary_as_text_has_all_its_numbers() -> None:
     assert f"jobs submitted                    {summary.jobs_submitted}\n" in text
     assert f"messages                          {summary.messages}\n" in text
     assert f"utilisation                       {summary.utilisation:.4f}\n" in text
-    for name in ("a job's root is placed", "a job has a volume", "a worker is placed"):
+    for name in ("a job's root is placed", "a job has a volume", "a further worker is placed"):
         assert name in text
+    assert CREATION_RATIO_MEANS in text
