@@ -25,8 +25,9 @@ from mallob_py.protocol.config import Config
 from mallob_py.runtime.cores import CapacityOffer, capacities_of
 from mallob_py.runtime.fork_server_link import ForkServer, WorkerLimits
 from mallob_py.runtime.heartbeat import Ring
+from mallob_py.runtime.process_supply import PoolOptions
 from mallob_py.runtime.rank import Desk, EventSink, PeerFailure, Rank, StopBell, service_clock
-from mallob_py.runtime.workers import PoolOptions, WorkerPool
+from mallob_py.runtime.workers import WorkerPool
 from mallob_py.runtime.world import (
     LaunchError,
     OthersRefused,

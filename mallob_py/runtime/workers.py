@@ -34,63 +34,28 @@ import msgspec
 from mallob_py.app import TreeMessage
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.fork_server_link import ForkServer, ServerPacket
+from mallob_py.runtime.fork_server_link import ForkServer
 from mallob_py.runtime.kept_workers import KeptWorker, KeptWorkers
 from mallob_py.runtime.link_watch import WRITABLE, LinkWatch
+from mallob_py.runtime.process_supply import PoolOptions, ProcessSupply
 from mallob_py.runtime.worker_events import Key, WorkerEvent
 from mallob_py.runtime.worker_link import WorkerLink
 from mallob_py.runtime.worker_tasks import FINAL_EVENTS, InspectTask, JobTask, ReadTask, Task
 
-#: the processes that stand ready are replaced after this time without a new task: a tree that
-#: grows over many ranks of a host must not compete with forks of workers for the job after it
-_QUIET_S = 0.05
-#: servers that die in a row without having forked anything, before tasks are given up
-_MAX_FAILED_SERVERS = 3
 #: a kept process that has not turned to its new task by then is busy with something long
 _TAKE_UP_S = 1.0
-
-
-class PoolOptions(msgspec.Struct, frozen=True):
-    """`threads`: cores per worker. `reuse_limit_bytes`: a process above it is not used again.
-
-    `max_reads`: inputs read at the same time; further ones wait. The last three bound what is kept of
-    chains of revisions.
-    """
-
-    warm: int = 1
-    threads: int = 1
-    reuse_limit_bytes: int = 200 << 20
-    queue_limit_bytes: int = 64 << 20
-    max_reads: int = 16
-    kept_max: int = 2
-    kept_bytes_max: int = 1 << 30
-    kept_s: float = 600.0
-
-    @classmethod
-    def for_pes(cls, pes: int, warm: int, threads: int) -> PoolOptions:
-        """Of a rank that hosts so many PEs; the rest is as for one, for each of them."""
-        default = cls()
-        return cls(
-            warm=warm * pes,
-            threads=threads,
-            kept_max=default.kept_max * pes,
-            kept_bytes_max=default.kept_bytes_max * pes,
-        )
 
 
 class WorkerPool:
     """All worker processes of a rank. Closes its server with itself."""
 
     def __init__(self, server: ForkServer, options: PoolOptions | None = None) -> None:
-        self._server = server
         self._options = options or PoolOptions()
         self._watch = LinkWatch()
-        self._watch.watch_server(server.fileno())
+        self._supply = ProcessSupply(server, self._watch, self._options)
         self._events: list[WorkerEvent] = []
-        self._links: dict[int, WorkerLink] = {}
         self._tasks: dict[int, Task] = {}  # by serial of the process
         self._waiting: list[Task] = []
-        self._idle: list[WorkerLink] = []
         self._jobs: dict[Key, JobTask] = {}
         self._reads: dict[int, ReadTask] = {}
         #: files to remove when the process that may be writing them is gone
@@ -98,14 +63,6 @@ class WorkerPool:
         self._kept = KeptWorkers(self._options.kept_max, self._options.kept_bytes_max, self._options.kept_s)
         #: tasks given to kept processes that have not turned to them yet
         self._pending: set[JobTask] = set()
-        self._forks_asked = 0
-        self._refill_at_s = math.inf
-        self._generation = 0
-        #: a server that dies of an import is not asked for that one again
-        self._imports_asked: set[str] = set()
-        self._imported: set[str] = set()
-        self._failed_servers = 0
-        self._server_given_up = False
         self._names: tuple[str, ...] | None = None
         self._inspection_wanted = False
         #: what is known of applications so far (see `inspect_applications`)
@@ -241,11 +198,11 @@ class WorkerPool:
 
     def idle_pids(self) -> list[int]:
         """Processes that stand ready."""
-        return [link.pid for link in self._idle]
+        return [link.pid for link in self._supply.idle]
 
     def busy_pids(self) -> list[int]:
         """Processes that have a task."""
-        return [link.pid for link in self._links.values() if link.serial in self._tasks]
+        return [link.pid for link in self._supply.links.values() if link.serial in self._tasks]
 
     def kept_pids(self) -> list[int]:
         """Processes kept for the next revision of their job."""
@@ -254,7 +211,7 @@ class WorkerPool:
     @property
     def generation(self) -> int:
         """How many applications the fork server has imported since it was started."""
-        return self._generation
+        return self._supply.generation
 
     def fileno(self) -> int:
         return self._watch.fileno()
@@ -264,8 +221,8 @@ class WorkerPool:
     def poll(self) -> list[WorkerEvent]:
         """What has happened since the last call."""
         now_s = time.monotonic()
-        if now_s >= self._refill_at_s:
-            self._refill()
+        if now_s >= self._supply.refill_at_s:
+            self._supply.refill(len(self._ready_tasks()))
         if self._pending or now_s >= self._kept.next_deadline():
             self._look_after_kept(now_s)
         for link, mask in self._watch.ready():
@@ -284,14 +241,10 @@ class WorkerPool:
         """End all processes and wait until they are gone (bounded)."""
         if self._watch.closed:
             return
-        for link in self._links.values():
-            link.signal(signal.SIGKILL)
-            link.close()
-        self._server.stop()
+        self._supply.close()
         for path in [*self._leftovers.values(), *(task.read.path for task in self._reads.values())]:
             _remove_file(path)
         self._reads.clear()
-        self._links.clear()
         self._jobs.clear()
         self._watch.close()
 
@@ -304,17 +257,17 @@ class WorkerPool:
 
     def _enqueue(self, task: Task) -> None:
         self._waiting.append(task)
-        if self._server_given_up:
-            self._restart_server()
+        if self._supply.is_given_up:
+            self._supply.restart_server()
         self._assign()
 
     def _assign(self) -> None:
         """Give waiting tasks to idle processes and see that enough of those are coming."""
         ready = self._ready_tasks()
-        given, left = ready[: len(self._idle)], ready[len(self._idle) :]
+        given, left = ready[: len(self._supply.idle)], ready[len(self._supply.idle) :]
         for task in given:
             self._waiting.remove(task)
-            link = self._idle.pop()
+            link = self._supply.idle.pop()
             task.link = link
             self._tasks[link.serial] = task
             link.send(task.first_message())
@@ -322,7 +275,7 @@ class WorkerPool:
             if isinstance(task, JobTask):
                 for message in task.take_early():
                     self.deliver(task.key, message)
-        self._top_up(len(left))
+        self._supply.top_up(len(left))
 
     def _ready_tasks(self) -> list[Task]:
         """Waiting tasks that should have a process now."""
@@ -339,28 +292,10 @@ class WorkerPool:
             ready.append(task)
         return ready
 
-    def _top_up(self, without_process: int) -> None:
-        if self._server_given_up:
-            return
-        self._fork(without_process - self._forks_asked)
-        if len(self._idle) + self._forks_asked - without_process < self._options.warm:
-            self._refill_at_s = time.monotonic() + _QUIET_S
-
-    def _fork(self, count: int) -> None:
-        if count > 0:
-            self._forks_asked += count
-            self._server.send(wire.Fork(count))
-
     def next_deadline(self) -> float:
         """When `poll` is to be called at the latest, on `time.monotonic`."""
         take_up_s = min((task.take_up_by_s for task in self._pending if not task.suspended), default=math.inf)
-        return min(self._refill_at_s, self._kept.next_deadline(), take_up_s)
-
-    def _refill(self) -> None:
-        """Bring the processes that stand ready up to their number."""
-        self._refill_at_s = math.inf
-        if not self._server_given_up:
-            self._fork(self._options.warm + len(self._ready_tasks()) - len(self._idle) - self._forks_asked)
+        return min(self._supply.refill_at_s, self._kept.next_deadline(), take_up_s)
 
     def _abandon(self, task: Task) -> None:
         if task.link is None:
@@ -369,13 +304,7 @@ class WorkerPool:
         self._tasks.pop(task.link.serial, None)
         if isinstance(task, JobTask):
             self._pending.discard(task)
-        self._discard(task.link)
-
-    def _discard(self, link: WorkerLink) -> None:
-        """Kill a process; its exit is reported by the server and concerns nobody."""
-        link.signal(signal.SIGKILL)
-        self._watch.forget(link)
-        link.close()
+        self._supply.discard(task.link)
 
     def _send(self, task: JobTask, link: WorkerLink, message: wire.ToWorker) -> None:
         for dropped in link.send(message):
@@ -387,14 +316,14 @@ class WorkerPool:
     def drop_chain(self, chain: int) -> None:
         """No further revision of this chain comes: keep nothing of it."""
         for link in self._kept.drop_chain(chain):
-            self._discard(link)
+            self._supply.discard(link)
 
     def _keep(self, task: JobTask, link: WorkerLink, is_stopped: bool) -> None:
         self._tasks.pop(link.serial, None)
         self._pending.discard(task)
         run = task.run
         for dropped in self._kept.keep(link, run.chain, run.index, is_stopped, time.monotonic()):
-            self._discard(dropped)
+            self._supply.discard(dropped)
 
     def _continue(self, task: JobTask, kept: KeptWorker) -> None:
         """Give a kept process the next revision."""
@@ -408,10 +337,10 @@ class WorkerPool:
 
     def _look_after_kept(self, now_s: float) -> None:
         for link in self._kept.drop_expired(now_s):
-            self._discard(link)
+            self._supply.discard(link)
         for task in [task for task in self._pending if not task.suspended and task.take_up_by_s <= now_s]:
             assert task.link is not None
-            self._discard(task.link)
+            self._supply.discard(task.link)
             self._start_afresh(task)
             self._assign()
 
@@ -448,8 +377,7 @@ class WorkerPool:
             link.signal(signal.SIGKILL)
             self._watch.forget(link)
             link.close_socket()
-            if link in self._idle:  # no task for one that is dying
-                self._idle.remove(link)
+            self._supply.forget_idle(link)
         return bool(messages)
 
     def _hear(self, link: WorkerLink, message: wire.FromWorker) -> None:
@@ -464,7 +392,7 @@ class WorkerPool:
         if task is None or not self._is_open(task):
             return  # such as a second result
         if isinstance(message, wire.Started) and message.newly_imported:
-            self._import(message.application)
+            self._supply.import_application(message.application)
         if (event := task.event_of(message)) is not None:
             self._conclude(task, event)
 
@@ -499,71 +427,37 @@ class WorkerPool:
             return
         if isinstance(task, JobTask) and task.suspended:
             link.signal(signal.SIGCONT)  # it was stopped after its last word
-        stale = link.generation < self._generation
-        full = len(self._idle) > self._options.warm
-        if link.dead or stale or full or private_bytes > self._options.reuse_limit_bytes or link.has_outgoing:
-            self._discard(link)
-        else:
-            self._idle.append(link)
+        self._supply.take_back(link, private_bytes)
         self._assign()
 
     # --- from the fork server -----------------------------------------------
 
     def _hear_server(self) -> None:
         try:
-            while (packet := self._server.receive()) is not None:
-                self._hear_packet(packet)
+            while (news := self._supply.receive()) is not None:
+                self._hear_news(news)
         except EOFError:
             self._replace_server()
 
-    def _hear_packet(self, packet: ServerPacket) -> None:
-        match packet.message:
+    def _hear_news(self, news: wire.FromServer) -> None:
+        match news:
             case wire.Applications(names):
                 self._names = names
                 if self._inspection_wanted:
                     self._inspect()
-            case wire.Forked() as forked:
-                self._welcome(forked, packet.fds)
+            case wire.Forked() | wire.Imported():
+                self._assign()
             case wire.ForkFailed() if self._kept.pids():
-                self._forks_asked = max(0, self._forks_asked - 1)
                 for link in self._kept.drop_all():
-                    self._discard(link)
+                    self._supply.discard(link)
                 self._assign()
             case wire.ForkFailed(reason):
-                self._forks_asked = max(0, self._forks_asked - 1)
                 for task in self._ready_tasks()[:1]:
                     self._waiting.remove(task)
                     self._give_up(task, f"no worker process can be started: {reason}")
-            case wire.Imported(application, generation):
-                self._generation = generation
-                self._imports_asked.discard(application)
-                self._imported.add(application)
-                for link in self._idle:
-                    self._discard(link)
-                self._idle.clear()
-                self._assign()
             case wire.Exited(serial, reason):
-                if (dead := self._links.pop(serial, None)) is not None:
+                if (dead := self._supply.links.pop(serial, None)) is not None:
                     self._bury(dead, reason)
-
-    def _welcome(self, forked: wire.Forked, fds: tuple[int, ...]) -> None:
-        socket_fd, pidfd = fds
-        self._failed_servers = 0
-        self._forks_asked = max(0, self._forks_asked - 1)
-        link = WorkerLink(forked, socket_fd, pidfd, self._options.queue_limit_bytes)
-        self._links[link.serial] = link
-        self._watch.watch(link)
-        if forked.generation < self._generation:
-            self._discard(link)
-        else:
-            self._idle.append(link)
-        self._assign()
-
-    def _import(self, application: str) -> None:
-        """Spare later processes an import that this one has done without harm."""
-        if application not in self._imports_asked | self._imported:
-            self._imports_asked.add(application)
-            self._server.send(wire.Import(application))
 
     def _bury(self, link: WorkerLink, reason: str) -> None:
         """A process is gone: hear its last words, then report an unfinished task."""
@@ -574,8 +468,7 @@ class WorkerPool:
         link.close()
         if (leftover := self._leftovers.pop(link.serial, None)) is not None:
             _remove_file(leftover)
-        if link in self._idle:
-            self._idle.remove(link)
+        self._supply.forget_idle(link)
         self._kept.forget(link)
         task = self._tasks.pop(link.serial, None)
         if isinstance(task, JobTask) and task.is_pending:
@@ -599,34 +492,21 @@ class WorkerPool:
             self._conclude(task, event)
 
     def _replace_server(self) -> None:
-        self._watch.forget_server()
-        self._server_given_up = True  # until it is started again, nothing is asked of it
-        self._idle.clear()
+        lost = self._supply.lose_server()
         for serial, task in list(self._tasks.items()):
             if isinstance(task, InspectTask):  # not the fault of the application just imported
                 del self._tasks[serial]
                 self._waiting.append(InspectTask(task.names))
-        for link in list(self._links.values()):
-            link.signal(signal.SIGKILL)
+        for link in lost:
             self._bury(link, "its fork server ended")
-        self._links.clear()
-        self._failed_servers += 1
-        if self._failed_servers <= _MAX_FAILED_SERVERS:
-            self._restart_server()
+        if self._supply.is_worth_a_restart:
+            self._supply.restart_server()
             self._assign()
             return
         # The next task tries again.
         waiting, self._waiting = self._waiting, []
         for left in waiting:
             self._give_up(left, "no worker process can be started: the fork server ends at once")
-
-    def _restart_server(self) -> None:
-        self._server.restart()
-        self._server_given_up = False
-        self._generation = 0
-        self._forks_asked = 0
-        self._imported.clear()
-        self._watch.watch_server(self._server.fileno())
 
 
 def _remove_file(path: str) -> None:

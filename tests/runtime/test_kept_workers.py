@@ -14,7 +14,7 @@ from pool_rank import Make, Rank, is_gone, process_state, result_of
 from mallob_py.payload import decode_description, encode_description
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.workers import PoolOptions
+from mallob_py.runtime.process_supply import PoolOptions
 
 CHAIN = 5
 
