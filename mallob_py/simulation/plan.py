@@ -78,11 +78,25 @@ class Fail(Deed, frozen=True, kw_only=True, tag="fail"):
     """A running worker raises an error."""
 
 
+class Drop(Deed, frozen=True, kw_only=True, tag="drop"):
+    """A host of a suspended worker of the job is short of memory: its PE lets go of so many."""
+
+    count: int
+
+
+class Pause(Deed, frozen=True, kw_only=True, tag="pause"):
+    """A host of a running worker of the job is short of memory: the worker is paused if it may be."""
+
+
+class Unpause(Deed, frozen=True, kw_only=True, tag="unpause"):
+    """There is memory again for a paused worker of the job."""
+
+
 class Interrupt(Deed, frozen=True, kw_only=True, tag="interrupt"):
     """The user does not want the job any more."""
 
 
-AnyDeed: TypeAlias = Submit | Demand | Crash | Chat | Answer | Fail | Interrupt
+AnyDeed: TypeAlias = Submit | Demand | Crash | Chat | Drop | Pause | Unpause | Answer | Fail | Interrupt
 
 
 _Kind: TypeAlias = Callable[..., AnyDeed]
@@ -160,6 +174,7 @@ def draw_plan(seed: int) -> Plan:
     deeds: list[AnyDeed] = []
     for job in range(1, choose.choice((1, 3, 10, 40)) + 1):
         deeds += _draw_deeds(choose, job, size, span_s, clients, _draw_near(seed, job, size))
+        deeds += _draw_shortages(random.Random(f"memory {seed} {job}"), job, span_s)
     deeds.sort(key=lambda deed: deed.at_s)
     return Plan(
         seed=seed,
@@ -197,6 +212,20 @@ def _draw_deeds(
             deeds.append(Demand(number=number, at_s=at_s, job=job, workers=choose.randint(1, size)))
         else:
             deeds.append(kind(number=number, at_s=at_s, job=job))
+    return deeds
+
+
+def _draw_shortages(choose: random.Random, job: int, span_s: float) -> list[AnyDeed]:
+    """In every other life of a job, memory is short once or twice and, as a rule, there again."""
+    deeds: list[AnyDeed] = []
+    number = _NUMBERS_PER_JOB * job + 5
+    for _ in range(choose.choice((0, 0, 1, 2))):
+        at_s = choose.uniform(0, 2 * span_s)
+        deeds.append(Drop(number=number, at_s=at_s, job=job, count=choose.choice((1, 1, 2, 4))))
+        deeds.append(Pause(number=number + 1, at_s=at_s, job=job))
+        number += 2
+    if deeds and choose.random() < 0.8:
+        deeds.append(Unpause(number=number, at_s=at_s + choose.uniform(0, span_s / 2), job=job))
     return deeds
 
 
