@@ -60,6 +60,7 @@ class ProcessSupply:
         self._server = server
         self._watch = watch
         self._options = options
+        self._warm = options.warm
         self._watch.watch_server(server.fileno())
         self.links: dict[int, WorkerLink] = {}
         self.idle: list[WorkerLink] = []
@@ -82,14 +83,14 @@ class ProcessSupply:
         if self.is_given_up:
             return
         self._fork(without_process - self._forks_asked)
-        if len(self.idle) + self._forks_asked - without_process < self._options.warm:
+        if len(self.idle) + self._forks_asked - without_process < self._warm:
             self.refill_at_s = time.monotonic() + _QUIET_S
 
     def refill(self, without_process: int) -> None:
         """Bring the processes that stand ready up to their number."""
         self.refill_at_s = math.inf
         if not self.is_given_up:
-            self._fork(self._options.warm + without_process - len(self.idle) - self._forks_asked)
+            self._fork(self._warm + without_process - len(self.idle) - self._forks_asked)
 
     def _fork(self, count: int) -> None:
         if count > 0:
@@ -99,7 +100,7 @@ class ProcessSupply:
     def take_back(self, link: WorkerLink, private_bytes: int) -> None:
         """A task is over: its process stands ready again, if it is as good as a new one."""
         stale = link.generation < self.generation
-        full = len(self.idle) > self._options.warm
+        full = len(self.idle) > self._warm
         if link.dead or stale or full or private_bytes > self._options.reuse_limit_bytes or link.has_outgoing:
             self.discard(link)
         else:
@@ -121,6 +122,19 @@ class ProcessSupply:
         if application not in self._imports_asked | self._imported:
             self._imports_asked.add(application)
             self._server.send(wire.Import(application))
+
+    def keep_none_ready(self) -> None:
+        """Memory is short: processes are forked only for tasks that wait."""
+        self._warm = 0
+        self.refill_at_s = math.inf
+        for link in self.idle:
+            self.discard(link)
+        self.idle.clear()
+
+    def keep_ready(self) -> None:
+        """There is memory again."""
+        self._warm = self._options.warm
+        self.refill_at_s = time.monotonic() + _QUIET_S
 
     # --- from the fork server -----------------------------------------------
 

@@ -37,6 +37,7 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.fork_server_link import ForkServer
 from mallob_py.runtime.kept_workers import KeptWorker, KeptWorkers
 from mallob_py.runtime.link_watch import WRITABLE, LinkWatch
+from mallob_py.runtime.memory import private_bytes_of
 from mallob_py.runtime.process_supply import PoolOptions, ProcessSupply
 from mallob_py.runtime.worker_events import Key, WorkerEvent
 from mallob_py.runtime.worker_link import WorkerLink
@@ -317,6 +318,21 @@ class WorkerPool:
         """No further revision of this chain comes: keep nothing of it."""
         for link in self._kept.drop_chain(chain):
             self._supply.discard(link)
+
+    def drop_kept(self, wanted_bytes: int) -> int:
+        """Memory is short: let go of so much of what is kept, oldest first; what is expected to come free."""
+        given_bytes = 0
+        for link in self._kept.drop_oldest(wanted_bytes):
+            given_bytes += private_bytes_of(link.pid)
+            self._supply.discard(link)
+        return given_bytes
+
+    def keep_none_ready(self) -> None:
+        """Memory is short: end spare processes, and have none until `keep_ready`."""
+        self._supply.keep_none_ready()
+
+    def keep_ready(self) -> None:
+        self._supply.keep_ready()
 
     def _keep(self, task: JobTask, link: WorkerLink, is_stopped: bool) -> None:
         self._tasks.pop(link.serial, None)
