@@ -18,7 +18,7 @@ from mallob_py.simulation.schedule import schedule_of
 from mallob_py.simulation.shrink import Shrunk, minimal, shrink
 
 _SHRINK_SECONDS = 30.0
-_SEEDS = 200
+_SEEDS = 600
 _SIZE_MAX = 31
 #: the kind of the failures that are shrunk here
 _RACE = "which is over"
