@@ -27,7 +27,9 @@ from mallob_py.cli.option_sources import (
     positional_list,
     switch_option,
 )
+from mallob_py.runtime.memory_reserve import Reserve
 
+_RESERVE = Reserve(share=0.05)
 REUSE_STRATEGIES = ("none", "basic", "full")
 BALANCINGS = ("local", "distributed")
 MATCHINGS = ("prefix-sum", "routing-tree")
@@ -95,6 +97,15 @@ class _World(Config):
         metavar="SIZE",
         group=LIMITS,
         help="memory of one solver process, such as 2g (default: no limit)",
+    )
+    memory_reserve: Reserve | None = option(
+        "--memory-reserve",
+        values.memory_reserve,
+        _RESERVE,
+        metavar="SIZE|PERCENT",
+        group=LIMITS,
+        help="memory of the host, or of this process's control group, to be left free: below it, suspended "
+        "workers are given up, then running ones paused (default 5%%; 0: never)",
     )
     time_limit_s: float | None = option(
         "--time-limit",

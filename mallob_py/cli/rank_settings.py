@@ -37,6 +37,7 @@ def settings_of(
         clients=clients,
         warm=options.warm,
         memory_limit_bytes=options.memory_limit_bytes,
+        memory_reserve=options.memory_reserve,
         time_limit_s=time_limit_s,
         rank_timeout_s=options.rank_timeout_s,
         preload=preload,

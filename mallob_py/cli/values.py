@@ -10,6 +10,7 @@ import json
 import math
 from typing import Any
 
+from mallob_py.runtime.memory_reserve import Reserve
 from mallob_py.service.quantities import parse_duration_s
 
 #: beyond it one event loop is too slow, and it is a slip of the keyboard anyway
@@ -56,6 +57,23 @@ def size_limit_bytes(text: str) -> int | None:
     if unit not in _BYTES_PER_UNIT or not 0 <= number < 1 << 60:
         raise ValueError(f"{text!r} is not a size such as 512m or 2g")
     return int(number * _BYTES_PER_UNIT[unit]) or None
+
+
+def memory_reserve(text: str) -> Reserve | None:
+    """A size as above, or a share of the memory that there is, such as "5%"; "0" is none."""
+    if not text.strip().endswith("%"):
+        try:
+            size_bytes = size_limit_bytes(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is neither a size such as 2g nor a share such as 5%") from None
+        return None if size_bytes is None else Reserve(size_bytes=size_bytes)
+    try:
+        percent = float(text.strip().removesuffix("%"))
+    except ValueError:
+        percent = math.nan
+    if not 0 <= percent < 100:
+        raise ValueError(f"{text!r} is not a share between 0% and 100%")
+    return Reserve(share=percent / 100) if percent else None
 
 
 def _integer(text: str) -> int:

@@ -351,9 +351,7 @@ class LocalWorkers:
         """Make the PE free; keep the worker if there is anything to keep."""
         assert self.active is worker
         self.active = None
-        for source, message in worker.inbox:
-            self._give_back(source, message)
-        worker.inbox.clear()
+        self._empty_inbox(worker)
         self._out.log("idle")
         if self._volume_of(worker.job) is None:
             # Its job ended before we adopted it: no further news of it will come.
@@ -365,9 +363,7 @@ class LocalWorkers:
             worker.state = WorkerState.SUSPENDED
             self.suspended[worker.job] = worker
             while len(self.suspended) > self._config.job_cache:
-                job, oldest = self.suspended.popitem(last=False)
-                self._holds.pop(job, None)
-                self._terminate(oldest)
+                self.drop_oldest()
         self.update_token()
 
     def _end(self, job: int) -> None:
@@ -381,6 +377,32 @@ class LocalWorkers:
             self._out.log("idle")
             self._terminate(worker)
         self._reject_early(job)
+
+    def drop_oldest(self) -> None:
+        """Let go of the suspended worker that has not been used for longest."""
+        job, oldest = self.suspended.popitem(last=False)
+        self._holds.pop(job, None)
+        self._terminate(oldest)
+
+    def end_process(self, worker: Worker) -> None:
+        """The active worker keeps its seat without a process."""
+        assert worker is self.active
+        self._terminate(worker)
+        worker.number = self._new_number()  # what the old process may still have said is over
+        worker.has_process = worker.is_running = False
+        self._empty_inbox(worker)
+
+    def start_again(self, worker: Worker, now: float) -> None:
+        """The active worker gets another process."""
+        assert worker is self.active
+        worker.state = WorkerState.COMMITTED
+        worker.asked_s = now
+        self._proceed(worker)
+
+    def _empty_inbox(self, worker: Worker) -> None:
+        for source, message in worker.inbox:
+            self._give_back(source, message)
+        worker.inbox.clear()
 
     def _terminate(self, worker: Worker) -> None:
         if worker.has_process:

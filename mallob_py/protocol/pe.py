@@ -5,6 +5,7 @@
     matcher.py        finds idle PEs for requests, in one of several ways
     local_workers.py  the workers of this PE: adoption, suspension, being parent and child
     client.py         the jobs taken in here, from submission to reply
+    shortage.py       what a PE gives back when its host is short of memory
     job_tree.py       the rules of the seats in a job tree
 
 What the caller owes: the same order of messages between any two PEs as they were sent;
@@ -55,6 +56,7 @@ from mallob_py.protocol.messages import (
     WorkerFailed,
 )
 from mallob_py.protocol.outbox import Outbox
+from mallob_py.protocol.shortage import Shortage
 
 _STORY_LENGTH = 100
 #: messages with a user's data: told by their names only
@@ -87,6 +89,7 @@ class PE:
         self.workers = LocalWorkers(
             self._out, config, self.matcher, self.balancer.volume, lambda: self.balancer.epoch
         )
+        self.shortage = Shortage(self._out, self.workers)
         self.client = Client(self._out, config, self.balancer, self.matcher, self.workers)
         self._parked: list[tuple[int, int, int, AnyMessage]] = []
         self._parked_count = 0
@@ -187,6 +190,20 @@ class PE:
 
     def worker_sends_to_children(self, worker: int, data: bytes, now: float) -> None:
         self.workers.sends_to_children(worker, data)
+        self._settle(now)
+
+    # --- from a host that is short of memory, or has enough again (see shortage.py) --------------
+
+    def drop_past(self, count: int, now: float) -> None:
+        self.shortage.drop_past(count)
+        self._settle(now)
+
+    def pause(self, now: float) -> None:
+        self.shortage.pause()
+        self._settle(now)
+
+    def unpause(self, now: float) -> None:
+        self.shortage.unpause(now)
         self._settle(now)
 
     # --- routing --------------------------------------------------------------------------

@@ -4,7 +4,8 @@ States of a worker:
 
     (none), SUSPENDED --adopt--> COMMITTED --description known--> ACTIVE
     COMMITTED, ACTIVE --volume drops, rejected--> SUSPENDED (with a process) or forgotten
-    any --job ends, cache full--> terminated
+    any --job ends, cache full, memory is short--> terminated
+    ACTIVE (not the root) --memory is short--> without a process --there is memory--> COMMITTED
 
 A worker is in the tree from its adoption on: it asks for children, accepts them and even
 starts before its parent has answered, so a tree grows by all its layers at once. If its
@@ -47,6 +48,8 @@ class Worker:
         self.volume = 1
         self.created = True
         self.restarts = 0
+        #: its process was ended for lack of memory, and may be started again
+        self.is_paused = False
         #: messages that came before the process runs, with the ranks they came from
         self.inbox: list[tuple[int, TreeMessage]] = []
 
@@ -56,7 +59,7 @@ class Worker:
 
     @property
     def is_dead(self) -> bool:
-        """Its process died too often: it keeps its place in the tree without one."""
+        """It keeps its place in the tree without a process: that died too often, or memory is short."""
         return self.state is WorkerState.ACTIVE and not self.has_process
 
     @property

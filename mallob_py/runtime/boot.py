@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 import msgspec
@@ -25,8 +25,13 @@ from mallob_py.protocol.config import Config
 from mallob_py.runtime.cores import CapacityOffer, capacities_of
 from mallob_py.runtime.fork_server_link import ForkServer, WorkerLimits
 from mallob_py.runtime.heartbeat import Ring
+from mallob_py.runtime.host_board import HostBoard
+from mallob_py.runtime.memory_reserve import Reserve
+from mallob_py.runtime.memory_room import rooms
+from mallob_py.runtime.memory_watch import MemoryWatch
+from mallob_py.runtime.process_supply import PoolOptions
 from mallob_py.runtime.rank import Desk, EventSink, PeerFailure, Rank, StopBell, service_clock
-from mallob_py.runtime.workers import PoolOptions, WorkerPool
+from mallob_py.runtime.workers import WorkerPool
 from mallob_py.runtime.world import (
     LaunchError,
     OthersRefused,
@@ -47,6 +52,7 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
     warm: int = 1
     memory_limit_bytes: int | None = None
     time_limit_s: float | None = None
+    memory_reserve: Reserve | None = None
     rank_timeout_s: float | None = None
     preload: tuple[str, ...] = ()
 
@@ -101,6 +107,8 @@ def run_rank(
         rank = Rank(
             transport, placement, pool, settings.config, log, session, clock, ring, stop_bell, stop_at_s
         )
+        if settings.memory_reserve is not None:
+            rank.set_memory_watch(_memory_watch(settings.memory_reserve, rank, transport.host_of))
         if transport.rank == 0 and (warning := binding_warning()) is not None:
             print(f"mallob-py: warning: {warning}", file=sys.stderr)
         problem = _open_desk(rank, make_desk)
@@ -137,6 +145,20 @@ def run_rank(
         pool.close()
         abort_world(1)
     leave(transport.rank, code, closed)
+
+
+def _memory_watch(reserve: Reserve, rank: Rank, host_of: Callable[[int], int]) -> MemoryWatch:
+    here = [each for each in range(rank.placement.ranks) if host_of(each) == host_of(rank.rank)]
+    board = HostBoard(rank.transfer.path_of("memory"), here.index(rank.rank), len(here))
+    host = socket.gethostname()
+
+    def complain(text: str) -> None:
+        print(f"mallob-py: {host} is {text}", file=sys.stderr, flush=True)
+
+    def log(event: str, fields: Mapping[str, object]) -> None:
+        rank.log.write(rank.now(), event, fields)
+
+    return MemoryWatch(reserve, rooms, rank.hoard, board, log, complain)
 
 
 def _open_desk(rank: Rank, make_desk: Callable[[Rank], Desk | None]) -> str | None:

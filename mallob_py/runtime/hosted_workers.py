@@ -25,7 +25,7 @@ from mallob_py.protocol.effects import (
 )
 from mallob_py.protocol.messages import Blob
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.memory import peak_bytes_of
+from mallob_py.runtime.memory import peak_bytes_of, private_bytes_of
 from mallob_py.runtime.worker_events import Key
 from mallob_py.runtime.workers import WorkerPool
 
@@ -125,6 +125,16 @@ class HostedWorkers:
                 place.told_bytes = peak_bytes
                 grown.append((*self.owner(place.key), peak_bytes))
         return grown
+
+    def private_bytes(self, slot: int, worker: int) -> int:
+        """What comes free if this worker's process ends, about."""
+        place = self._places.get(worker * self._capacity + slot)
+        pid = None if place is None else self._pool.pid_of(place.key)
+        return 0 if pid is None else private_bytes_of(pid)
+
+    def jobs(self) -> set[int]:
+        """Jobs that have a worker here, running or suspended."""
+        return {place.key[0] for place in self._places.values()}
 
     def forget(self, key: Key) -> None:
         """The process has crashed."""

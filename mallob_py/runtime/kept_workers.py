@@ -89,6 +89,15 @@ class KeptWorkers:
     def drop_expired(self, now_s: float) -> list[WorkerLink]:
         return self._drop([kept for kept in self._kept.values() if kept.until_s <= now_s])
 
+    def drop_oldest(self, wanted_bytes: int) -> list[WorkerLink]:
+        """So much memory is needed elsewhere: let go of the ones that have been kept for longest."""
+        dropped: list[KeptWorker] = []
+        for kept in self._kept.values():
+            if sum(each.size_bytes for each in dropped) >= wanted_bytes:
+                break
+            dropped.append(kept)
+        return self._drop(dropped)
+
     def drop_all(self) -> list[WorkerLink]:
         """Room is needed."""
         return self._drop(list(self._kept.values()))

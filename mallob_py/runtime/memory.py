@@ -18,6 +18,8 @@ from contextlib import suppress
 
 _KILOBYTES = re.compile(rb"^(VmHWM|RssFile|RssShmem):\s*([0-9]+) kB$", re.MULTILINE)
 
+_ANONYMOUS = re.compile(rb"^RssAnon:\s*([0-9]+) kB$", re.MULTILINE)
+
 
 def forget_peak() -> None:
     """Have this process's peak begin anew, at what is resident now."""
@@ -38,6 +40,16 @@ def peak_bytes_of(pid: int) -> int:
                 own_bytes += max(0, status[b"VmHWM"] - mapped_bytes)
                 shared_bytes = max(shared_bytes, mapped_bytes)
     return own_bytes + shared_bytes
+
+
+def private_bytes_of(pid: int) -> int:
+    """What such a process and its descendants hold now that is in no file: about what their end frees."""
+    total_bytes = 0
+    for each in _family(pid):
+        with suppress(OSError):
+            if (found := _ANONYMOUS.search(_read(f"/proc/{each}/status"))) is not None:
+                total_bytes += 1024 * int(found[1])
+    return total_bytes
 
 
 def _family(pid: int) -> Iterator[int]:

@@ -40,7 +40,9 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.channel import Arrival, Channel
 from mallob_py.runtime.envelope import open_envelope, seal
 from mallob_py.runtime.heartbeat import Beat, Ring
+from mallob_py.runtime.hoard import RankHoard
 from mallob_py.runtime.hosted_workers import HostedWorkers
+from mallob_py.runtime.memory_watch import MemoryWatch
 from mallob_py.runtime.transfer import Transfer, TransferMessage
 from mallob_py.runtime.workers import WorkerPool
 
@@ -163,6 +165,9 @@ class Rank:
             self._blob_failed,
         )
         self._workers = HostedWorkers(pool, len(numbers), self._description, clock)
+        #: what could be given back if the host runs low on memory
+        self.hoard = RankHoard(self._pes, pool, self._workers, self.transfer, self._settle, clock)
+        self._memory_watch: MemoryWatch | None = None
         self._transport = transport
         self._desk: Desk | None = None
         #: messages to PEs of this rank, from each other too: (source, destination, message)
@@ -183,6 +188,9 @@ class Rank:
 
     def set_desk(self, desk: Desk) -> None:
         self._desk = desk
+
+    def set_memory_watch(self, watch: MemoryWatch) -> None:
+        self._memory_watch = watch
 
     def submit(self, job: int, parameters: JobParameters, blob: Blob) -> None:
         """Hand a job to the first PE here; the desk hears of its end by `job_ended`."""
@@ -297,11 +305,17 @@ class Rank:
             self.log.flush()
         if now >= self._next_memory_s:
             self._next_memory_s = now + _MEMORY_PERIOD_S
-            for slot, worker, peak_bytes in self._workers.grown_memory():
-                self._pes[slot].worker_used_memory(worker, peak_bytes, now)
-                self._settle(self._pes[slot])
+            self._look_after_memory(now)
         if now >= self._ring.next_beat_s:
             self._beat(now)
+
+    def _look_after_memory(self, now: float) -> None:
+        for slot, worker, peak_bytes in self._workers.grown_memory():
+            self._pes[slot].worker_used_memory(worker, peak_bytes, now)
+            self._settle(self._pes[slot])
+        self.transfer.keep_only({str(job) for job in self._workers.jobs() | self._fetching.keys()})
+        if self._memory_watch is not None:
+            self._memory_watch.look(now)
 
     def _beat(self, now: float) -> None:
         ring = self._ring

@@ -7,6 +7,9 @@ chunks of 256 KB, at most WINDOW of them unacknowledged, on the bulk channel. A 
 is itself waiting lets others wait for it only if it waits for the client's: so no two hosts
 wait for each other.
 
+A rank holds a shared lock on each description that its workers need. What nobody on the host has locked can
+be dropped when memory is short, but on the client's host, which others may ask.
+
 Files carry the session in their name and are removed when the job is over. A service that
 was killed leaves them behind; the next one on the same host sweeps what no living process
 holds the lock of.
@@ -19,7 +22,7 @@ import fcntl
 import os
 import tempfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from pathlib import Path
 from typing import TypeAlias
 
@@ -158,6 +161,12 @@ class Transfer:
         self._incoming: dict[str, _Incoming] = {}
         self._outgoing: dict[tuple[str, int], _Outgoing] = {}
         self._over: OrderedDict[str, None] = OrderedDict()
+        #: locked files of descriptions that this rank needs
+        self._used: dict[str, int] = {}
+        #: what this rank has asked its keeper for
+        self._asked: dict[str, BlobNeeded] = {}
+        #: of a keeper: descriptions that came from other hosts, the one used last at the end
+        self._fetched: OrderedDict[str, None] = OrderedDict()
         self._lock: int | None = None
         if self._keeper == rank:
             self._sweep_stale()
@@ -172,17 +181,65 @@ class Transfer:
 
         `on_here` or `on_failed` follows, or nothing if the job ends before.
         """
-        if self.path_of(blob.key).exists():
+        if self._use(blob.key):
             self._on_here(blob.key)
         elif self._keeper == self._rank:
             self._need(self._rank, blob, sources)
         else:
-            self._send(self._keeper, BlobNeeded(blob, sources))
+            self._asked[blob.key] = BlobNeeded(blob, sources)
+            self._send(self._keeper, self._asked[blob.key])
+
+    def _use(self, key: str) -> bool:
+        """Have nobody drop a description, if it is here."""
+        if key in self._used:
+            return True
+        try:
+            file = os.open(self.path_of(key), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        fcntl.flock(file, fcntl.LOCK_SH)
+        if os.fstat(file).st_nlink == 0:  # dropped in between
+            os.close(file)
+            return False
+        self._used[key] = file
+        if key in self._fetched:
+            self._fetched.move_to_end(key)
+        return True
+
+    def keep_only(self, keys: Set[str]) -> None:
+        """No worker of this rank needs any other description now."""
+        for key in self._used.keys() - keys:
+            os.close(self._used.pop(key))
+
+    def drop_unused(self, wanted_bytes: int) -> int:
+        """Remove descriptions that no rank of the host needs, until so much has come free; how much has."""
+        given_bytes = 0
+        for key in list(self._fetched):
+            if given_bytes < wanted_bytes:
+                given_bytes += self._drop(key)
+        return given_bytes
+
+    def _drop(self, key: str) -> int:
+        path = self.path_of(key)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+            del self._fetched[key]
+            return os.fstat(file).st_size
+        except BlockingIOError:
+            return 0
+        finally:
+            os.close(file)
 
     def forget(self, key: str) -> None:
         """The job is over: remove what is here of its description."""
+        self._asked.pop(key, None)
+        if (file := self._used.pop(key, None)) is not None:
+            os.close(file)
         if self._keeper != self._rank:
             return
+        self._fetched.pop(key, None)
         self._over[key] = None
         if len(self._over) > _OVER_MAX:
             self._over.popitem(last=False)
@@ -196,6 +253,7 @@ class Transfer:
 
     def close(self) -> None:
         """Remove all files of this session on this host."""
+        self.keep_only(set())
         if self._lock is not None:
             for path in self._folder.glob(f"{self._prefix}*"):
                 path.unlink(missing_ok=True)
@@ -219,8 +277,9 @@ class Transfer:
             case BlobNeeded(blob, sources):
                 self._need(source, blob, sources)
             case BlobHere(key):
-                self._on_here(key)
+                self._find(key)
             case BlobFailed(key, reason):
+                self._asked.pop(key, None)
                 self._on_failed(key, reason)
             case BlobWanted(key):
                 self._want(source, key)
@@ -231,6 +290,11 @@ class Transfer:
                 if (outgoing := self._outgoing.get((key, source))) is not None:
                     outgoing.unacknowledged -= 1
                     self._send_chunks(key, source, outgoing)
+
+    def _find(self, key: str) -> None:
+        """The keeper has told that a description is here. It may be gone again: then ask once more."""
+        if (asked := self._asked.pop(key, None)) is not None:
+            self.fetch(asked.blob, asked.sources)
 
     def _need(self, rank: int, blob: Blob, sources: tuple[int, ...]) -> None:
         if self.path_of(blob.key).exists():
@@ -303,6 +367,7 @@ class Transfer:
         del self._incoming[header.key]
         os.close(incoming.file)
         incoming.path.rename(self.path_of(header.key))
+        self._fetched[header.key] = None
         for rank in incoming.waiting:
             self._tell(rank, header.key)
         for taker in incoming.wanted_by:
@@ -323,7 +388,7 @@ class Transfer:
                 self._send(rank, BlobFailed(key, reason))
 
     def _tell(self, rank: int, key: str) -> None:
-        if rank == self._rank:
-            self._on_here(key)
-        else:
+        if rank != self._rank:
             self._send(rank, BlobHere(key))
+        elif self._use(key):
+            self._on_here(key)

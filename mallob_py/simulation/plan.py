@@ -20,7 +20,7 @@ _SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 32, 64)
 _LARGE_SIZES = (128, 256)
 #: every so many seeds one large cluster
 _LARGE_EVERY = 50
-_NUMBERS_PER_JOB = 10
+_NUMBERS_PER_JOB = 20
 #: matcher, random hops, bulk requests
 _MATCHERS = (
     (Matching.PREFIX_SUM, 0, True),
@@ -78,6 +78,20 @@ class Fail(Deed, frozen=True, kw_only=True, tag="fail"):
     """A running worker raises an error."""
 
 
+class Drop(Deed, frozen=True, kw_only=True, tag="drop"):
+    """A host of a suspended worker of the job is short of memory: its PE lets go of so many."""
+
+    count: int
+
+
+class Pause(Deed, frozen=True, kw_only=True, tag="pause"):
+    """A host of a running worker of the job is short of memory: the worker is paused if it may be."""
+
+
+class Unpause(Deed, frozen=True, kw_only=True, tag="unpause"):
+    """There is memory again for a paused worker of the job."""
+
+
 class Interrupt(Deed, frozen=True, kw_only=True, tag="interrupt"):
     """The user does not want the job any more."""
 
@@ -89,7 +103,9 @@ class Terms(Deed, frozen=True, kw_only=True, tag="terms"):
     max_demand: int
 
 
-AnyDeed: TypeAlias = Submit | Demand | Crash | Chat | Answer | Fail | Interrupt | Terms
+AnyDeed: TypeAlias = (
+    Submit | Demand | Crash | Chat | Drop | Pause | Unpause | Answer | Fail | Interrupt | Terms
+)
 
 
 _Kind: TypeAlias = Callable[..., AnyDeed]
@@ -166,7 +182,9 @@ def draw_plan(seed: int) -> Plan:
     clients = [choose.randrange(size) for _ in range(choose.choice((1, 1, 2, 4)))]
     deeds: list[AnyDeed] = []
     for job in range(1, choose.choice((1, 3, 10, 40)) + 1):
-        deeds += _draw_deeds(choose, seed, job, size, span_s, clients)
+        deeds += _draw_deeds(choose, job, size, span_s, clients, _draw_near(seed, job, size))
+        deeds += _draw_terms(random.Random(f"terms {seed} {job}"), job, span_s)
+        deeds += _draw_shortages(random.Random(f"memory {seed} {job}"), job, span_s)
     deeds.sort(key=lambda deed: deed.at_s)
     return Plan(
         seed=seed,
@@ -180,7 +198,7 @@ def draw_plan(seed: int) -> Plan:
 
 
 def _draw_deeds(
-    choose: random.Random, seed: int, job: int, size: int, span_s: float, clients: Sequence[int]
+    choose: random.Random, job: int, size: int, span_s: float, clients: Sequence[int], near: int | None
 ) -> list[AnyDeed]:
     """What happens to one job: its submission, some mishaps, most often an end."""
     submission = Submit(
@@ -192,7 +210,7 @@ def _draw_deeds(
         max_demand=choose.choice((0, 0, 1, 2, 5)),
         wallclock_limit_s=choose.choice((0.0, 0.0, span_s / 3)),
         cpu_limit_s=choose.choice((0.0, 0.0, span_s)),
-        near=_draw_near(seed, job, size),
+        near=near,
     )
     mishaps: tuple[_Kind, ...] = (Demand, Crash, Chat, Chat)
     ends: tuple[_Kind, ...] = (Answer, Answer, Fail, Interrupt)
@@ -204,18 +222,35 @@ def _draw_deeds(
             deeds.append(Demand(number=number, at_s=at_s, job=job, workers=choose.randint(1, size)))
         else:
             deeds.append(kind(number=number, at_s=at_s, job=job))
-    drawn = mixed(seed, job, len(deeds), size)
-    if drawn % 4 == 0:
-        deeds.append(
-            Terms(
-                number=submission.number + _NUMBERS_PER_JOB - 1,
-                at_s=submission.at_s + span_s * (drawn % 1009) / 1009,
-                job=job,
-                priority=(0.02, 0.5, 2.0)[drawn // 4 % 3],
-                max_demand=(0, 1, 3, 7)[drawn // 16 % 4],
-            )
-        )
     return deeds
+
+
+def _draw_shortages(choose: random.Random, job: int, span_s: float) -> list[AnyDeed]:
+    """In every other life of a job, memory is short once or twice and, as a rule, there again."""
+    deeds: list[AnyDeed] = []
+    number = _NUMBERS_PER_JOB * job + 5
+    for _ in range(choose.choice((0, 0, 1, 2))):
+        at_s = choose.uniform(0, 2 * span_s)
+        deeds.append(Drop(number=number, at_s=at_s, job=job, count=choose.choice((1, 1, 2, 4))))
+        deeds.append(Pause(number=number + 1, at_s=at_s, job=job))
+        number += 2
+    if deeds and choose.random() < 0.8:
+        deeds.append(Unpause(number=number, at_s=at_s + choose.uniform(0, span_s / 2), job=job))
+    return deeds
+
+
+def _draw_terms(choose: random.Random, job: int, span_s: float) -> list[AnyDeed]:
+    """Every fourth job goes on with other terms once or twice."""
+    return [
+        Terms(
+            number=_NUMBERS_PER_JOB * job + 10 + count,
+            at_s=choose.uniform(0, 2 * span_s),
+            job=job,
+            priority=choose.choice((0.02, 0.5, 2.0)),
+            max_demand=choose.choice((0, 1, 3, 7)),
+        )
+        for count in range(choose.choice((0, 0, 0, 0, 0, 0, 1, 2)))
+    ]
 
 
 def _draw_near(seed: int, job: int, size: int) -> int | None:

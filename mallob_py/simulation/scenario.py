@@ -13,7 +13,7 @@ from functools import partial
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.random_walk import NO_LIMIT, WALK_PERIOD_S
 from mallob_py.simulation.check import check_invariants
-from mallob_py.simulation.cluster import Cluster
+from mallob_py.simulation.cluster import Cluster, Process
 from mallob_py.simulation.delays import HashedDelays
 from mallob_py.simulation.plan import (
     Answer,
@@ -21,11 +21,14 @@ from mallob_py.simulation.plan import (
     Chat,
     Crash,
     Demand,
+    Drop,
     Fail,
     Interrupt,
+    Pause,
     Plan,
     Submit,
     Terms,
+    Unpause,
     WorkerKey,
 )
 
@@ -129,11 +132,25 @@ class Scenario:
         match deed:
             case Demand():
                 return next(iter(cluster.running(deed.job)), None)
+            case Drop():
+                return self.plan.pick(deed, (key for key, one in self._processes(deed) if one.is_suspended))
+            case Pause():
+                return self.plan.pick(
+                    deed, (key for key, one in self._processes(deed) if not one.is_suspended)
+                )
+            case Unpause():
+                return self.plan.pick(deed, self._paused(deed.job))
             case Crash():
-                keys = (key for key, process in cluster.processes.items() if process.job == deed.job)
-                return self.plan.pick(deed, keys)
+                return self.plan.pick(deed, (key for key, _ in self._processes(deed)))
             case _:
                 return self.plan.pick(deed, cluster.running(deed.job))
+
+    def _processes(self, deed: AnyDeed) -> list[tuple[WorkerKey, Process]]:
+        return [(key, one) for key, one in self.cluster.processes.items() if one.job == deed.job]
+
+    def _paused(self, job: int) -> list[WorkerKey]:
+        active = [(pe.rank, pe.workers.active) for pe in self.cluster.pes]
+        return [(rank, one.number) for rank, one in active if one and one.is_paused and one.job == job]
 
 
 def _tell(pe: PE, deed: AnyDeed, worker: int, now: float) -> None:
@@ -143,6 +160,12 @@ def _tell(pe: PE, deed: AnyDeed, worker: int, now: float) -> None:
             pe.worker_demands(worker, deed.workers, now)
         case Crash():
             pe.worker_crashed(worker, "killed by signal 9", now)
+        case Drop():
+            pe.drop_past(deed.count, now)
+        case Pause():
+            pe.pause(now)
+        case Unpause():
+            pe.unpause(now)
         case Chat():
             pe.worker_sends_to_children(worker, b"down", now)
             pe.worker_sends_to_parent(worker, b"up", now)

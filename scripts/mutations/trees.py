@@ -8,6 +8,7 @@ _PE = "mallob_py/protocol/pe.py"
 _TREE = "mallob_py/protocol/job_tree.py"
 _WORKERS = "mallob_py/protocol/local_workers.py"
 _CLIENT = "mallob_py/protocol/client.py"
+_SHORTAGE = "mallob_py/protocol/shortage.py"
 _REUSE = "mallob_py/protocol/reuse.py"
 
 TREES = (
@@ -327,16 +328,30 @@ TREES = (
     Mutation(
         "a job demands at least one worker",
         _CLIENT,
-        "demand = max(1, min(demand, self._demand_max(record)))",
-        "demand = max(0, min(demand, self._demand_max(record)))",
+        "max(1, min(wanted, most))",
+        "max(0, min(wanted, most))",
         "test_a_demand_is_kept_between_one_and_what_the_user_allows",
     ),
     Mutation(
         "a job demands no more than it may",
         _CLIENT,
-        "demand = max(1, min(demand, self._demand_max(record)))",
-        "demand = max(1, min(demand, self._out.size))",
+        "max(1, min(wanted, most))",
+        "max(1, min(wanted, self._out.size))",
         "test_a_demand_is_kept_between_one_and_what_the_user_allows",
+    ),
+    Mutation(
+        "another priority alone is news",
+        _CLIENT,
+        "self._demand(record, record.wanted, changed)",
+        "self._demand(record, record.wanted)",
+        "test_running_jobs_go_on_with_other_priorities_and_bounds",
+    ),
+    Mutation(
+        "a lifted bound brings back what the application wants",
+        _CLIENT,
+        "        record.wanted = wanted\n        most = self._demand_max(record)\n",
+        "        most = self._demand_max(record)\n        record.wanted = min(most, most if wanted is None else wanted)\n",
+        "test_a_lifted_bound_gives_a_job_what_its_application_wants_and_no_more",
     ),
     Mutation(
         "a job submitted while no PE is free is published at once",
@@ -379,5 +394,41 @@ TREES = (
         "        if not message.returned:\n",
         "        if True:\n",
         "test_race_10_a_message_whose_sender_has_left_too_is_dropped",
+    ),
+    # --- memory ---------------------------------------------------------------------------
+    Mutation(
+        "the least recently used past worker goes first",
+        _WORKERS,
+        "        job, oldest = self.suspended.popitem(last=False)\n",
+        "        job, oldest = self.suspended.popitem()\n",
+        "test_the_least_recently_used_past_worker_is_dropped_first_and_never_more_than_there_are",
+    ),
+    Mutation(
+        "a PE does not wait for a worker that it has dropped",
+        _WORKERS,
+        "        self._holds.pop(job, None)\n        self._terminate(oldest)\n",
+        "        self._terminate(oldest)\n",
+        "test_a_pe_that_drops_the_worker_it_keeps_itself_free_for_is_free_for_all",
+    ),
+    Mutation(
+        "a root is never paused",
+        _SHORTAGE,
+        "if worker is None or worker.index == 0 or",
+        "if worker is None or",
+        "test_the_root_of_a_job_is_never_paused",
+    ),
+    Mutation(
+        "what the process of a paused worker said last is not heard",
+        _WORKERS,
+        "        worker.number = self._new_number()  # what the old process may still have said is over\n",
+        "",
+        "test_the_last_words_of_a_process_that_was_ended_are_not_heard",
+    ),
+    Mutation(
+        "a worker that is started again looks for its description first",
+        _WORKERS,
+        "        worker.asked_s = now\n        self._proceed(worker)\n",
+        "        worker.asked_s = now\n        self._start(worker)\n",
+        "test_a_paused_worker_gets_another_process_and_knows_its_children_when_there_is_memory",
     ),
 )

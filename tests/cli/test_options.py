@@ -11,6 +11,7 @@ from mallob_py.cli.client_options import SubmitOptions
 from mallob_py.cli.option_sources import OptionError, table
 from mallob_py.cli.rank_options import ServeOptions, SolveOptions
 from mallob_py.cli.rank_settings import with_portfolio
+from mallob_py.runtime.memory_reserve import Reserve
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +57,30 @@ def test_a_limit_of_zero_is_no_limit() -> None:
 
 def test_threads_and_solvers_are_the_same_option() -> None:
     assert serve("--threads", "3").solvers == serve("--solvers", "3").solvers == 3
+
+
+def test_a_reserve_of_memory_is_a_share_or_a_size_or_none() -> None:
+    assert serve().memory_reserve == solve("x.cnf").memory_reserve == Reserve(share=0.05)
+    assert serve("--memory-reserve", "12.5%").memory_reserve == Reserve(share=0.125)
+    assert serve("--memory-reserve", "2g").memory_reserve == Reserve(size_bytes=2 << 30)
+    assert serve(environment={"MALLOB_PY_MEMORY_RESERVE": "0"}).memory_reserve is None
+    assert serve("--memory-reserve", "0%").memory_reserve is None
+
+
+@pytest.mark.parametrize("text", ["much", "5 percent", "-1g", ""])
+def test_a_bad_reserve_of_memory_is_one_clear_line(text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        serve(f"--memory-reserve={text}")
+    assert str(caught.value) == (
+        f"--memory-reserve: {text!r} is neither a size such as 2g nor a share such as 5%"
+    )
+
+
+@pytest.mark.parametrize("text", ["100%", "-5%", "x%", "nan%"])
+def test_a_bad_share_of_memory_is_one_clear_line(text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        serve(f"--memory-reserve={text}")
+    assert str(caught.value) == f"--memory-reserve: {text!r} is not a share between 0% and 100%"
 
 
 def test_a_rank_hosts_one_pe_unless_told_otherwise() -> None:

@@ -102,7 +102,7 @@ def test_each_of_many_jobs_gets_its_right_reply(seed: int, options: tuple[str, .
             if READER_KILLED not in str(reply.get("error")):
                 assert reply["result"]["resultcode"] == CODES.get(kind, 0), (kind, reply)
         poll_until(
-            lambda: all(name.endswith(".lock") for name in shared_files_of(list(service.pids))),
+            lambda: all(name.endswith((".lock", ".memory")) for name in shared_files_of(list(service.pids))),
             "no description is left",
         )
         assert service.stop() == 0

@@ -202,7 +202,7 @@ def test_all_pes_of_a_rank_that_fetch_a_description_get_it(tmp_path: Path) -> No
                 wallclock_limit=f"{limit_ms}ms",
             )
         poll_until(
-            lambda: all(name.endswith(".lock") for name in shared_files_of(list(service.pids))),
+            lambda: all(name.endswith((".lock", ".memory")) for name in shared_files_of(list(service.pids))),
             "no description is left",
         )
         service.stop()

@@ -8,7 +8,8 @@ import pytest
 from pool_rank import APPS, HERE, Make, Rank
 
 from mallob_py.runtime.fork_server_link import ForkServer, WorkerLimits
-from mallob_py.runtime.workers import PoolOptions, WorkerPool
+from mallob_py.runtime.process_supply import PoolOptions
+from mallob_py.runtime.workers import WorkerPool
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pool_rank import Make, Rank, is_gone, process_state, result_of
 from mallob_py.payload import decode_description, encode_description
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.workers import PoolOptions
+from mallob_py.runtime.process_supply import PoolOptions
 
 CHAIN = 5
 
@@ -150,6 +150,25 @@ def test_what_is_kept_is_bounded_in_number_bytes_and_time(make: Make) -> None:
     _, pid = ask(rank, 10, 0)
     rank.until(lambda: is_gone(pid))
     assert not rank.pool.kept_pids()
+
+
+def test_when_memory_is_short_the_oldest_kept_process_goes_first_and_none_stands_ready(make: Make) -> None:
+    rank = make(PoolOptions(kept_max=3, warm=2))
+    pids = [ask(rank, 10 + chain, 0, chain=chain)[1] for chain in (1, 2, 3)]
+    rank.until(lambda: len(rank.pool.idle_pids()) == 2)
+    spares = rank.pool.idle_pids()
+    rank.pool.keep_none_ready()
+    assert rank.pool.drop_kept(1) > 0
+    assert rank.pool.kept_pids() == pids[1:]
+    rank.until(lambda: all(map(is_gone, [pids[0], *spares])))
+    assert ask(rank, 20, 1, chain=3)[1] == pids[2], "the others are as useful as before"
+    assert ask(rank, 21, 1, chain=1)[0] == [1]
+    assert rank.pool.drop_kept(1 << 40) > 0
+    assert not rank.pool.kept_pids()
+    assert rank.pool.drop_kept(1 << 40) == 0
+    assert not rank.pool.idle_pids()
+    rank.pool.keep_ready()
+    rank.until(lambda: len(rank.pool.idle_pids()) == 2)
 
 
 def test_kept_processes_survive_nothing_that_ends_the_pool(rank: Rank) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mallob_py.runtime.memory import forget_peak, peak_bytes_of
+from mallob_py.runtime.memory import forget_peak, peak_bytes_of, private_bytes_of
 
 MB = 1 << 20
 
@@ -83,3 +83,23 @@ def test_a_process_that_is_gone_has_no_peak() -> None:
     with child_after(lambda: True) as pid:
         assert peak_bytes_of(pid) > 0
     assert peak_bytes_of(pid) == 0
+    assert private_bytes_of(pid) == 0
+
+
+def test_private_memory_is_that_of_all_processes_now_without_files(tmp_path: Path) -> None:
+    path = tmp_path / "shared"
+    path.write_bytes(bytes(60 * MB))
+
+    def parent() -> object:
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        assert mapped.find(b"x") < 0
+        inner = child_after(lambda: bytearray(b"x") * (80 * MB))
+        inner.__enter__()  # it dies by the test's hand
+        return mapped, inner
+
+    with child_after(lambda: True) as idle, child_after(parent) as pid:
+        (child,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        more_bytes = private_bytes_of(pid) - 2 * private_bytes_of(idle)
+        os.kill(child, signal.SIGKILL)
+    assert 70 * MB < more_bytes < 110 * MB

@@ -234,3 +234,75 @@ def test_files_of_a_dead_service_are_swept_and_those_of_a_living_one_are_not(
     ]
     for each in (second, *living.ranks):
         each.close()
+
+
+# --- when memory is short ---------------------------------------------------------------------
+
+
+def _fetched_by(network: Network, *ranks: int, key: str = "1", size: int = 7) -> Blob:
+    blob = network.put(0, key, bytes(size))
+    for rank in ranks:
+        network.ranks[rank].fetch(blob, (0, 0))
+    network.deliver_all()
+    assert sorted(rank for rank, here in network.here if here == key) == sorted(ranks)
+    return blob
+
+
+def test_a_description_that_no_rank_of_the_host_needs_is_dropped_and_fetched_anew(network: Network) -> None:
+    blob = _fetched_by(network, 4, 5)
+    keeper, other = network.ranks[4], network.ranks[5]
+    assert keeper.drop_unused(1) == 0
+    keeper.keep_only(set())
+    assert keeper.drop_unused(1) == 0, "the other rank needs it"
+    other.keep_only({"1"})
+    assert keeper.drop_unused(1) == 0
+    other.keep_only(set())
+    assert keeper.drop_unused(1) == 7
+    assert not keeper.path_of("1").exists()
+    other.fetch(blob, (0, 0))
+    network.deliver_all()
+    assert network.here[-1] == (5, "1")
+    assert keeper.path_of("1").read_bytes() == bytes(7)
+
+
+def test_a_description_that_is_dropped_before_a_rank_has_heard_of_it_is_asked_for_again(
+    network: Network,
+) -> None:
+    blob = _fetched_by(network, 4)
+    network.ranks[4].keep_only(set())
+    path = network.ranks[4].path_of("1")
+    path.rename(path.with_suffix(".away"))  # so that the rank asks its keeper instead of finding it
+    network.ranks[5].fetch(blob, (0, 0))
+    path.with_suffix(".away").rename(path)
+    rng = random.Random(0)
+    assert network.deliver_one(rng, lambda source, dest: (source, dest) == (5, 4))
+    assert network.ranks[4].drop_unused(1) == 7
+    network.deliver_all()
+    assert network.here[-1] == (5, "1")
+    assert path.exists()
+
+
+def test_only_as_much_is_dropped_as_is_wanted_the_longest_unused_first(network: Network) -> None:
+    for key in ("1", "2", "3"):
+        _fetched_by(network, 4, key=key)
+    keeper = network.ranks[4]
+    keeper.keep_only(set())
+    keeper.fetch(Blob("1", 7), (0, 0))
+    keeper.keep_only(set())
+    assert keeper.drop_unused(8) == 14
+    assert [keeper.path_of(key).exists() for key in ("1", "2", "3")] == [True, False, False]
+
+
+def test_the_hosts_own_descriptions_are_never_dropped_since_others_may_ask_for_them(network: Network) -> None:
+    network.put(0, "1", b"data")
+    assert network.ranks[0].drop_unused(1) == 0
+    _fetched_by(network, 4)
+    assert network.ranks[5].drop_unused(1) == 0, "only the keeper drops"
+
+
+def test_a_description_of_a_job_that_is_over_needs_no_lock(network: Network) -> None:
+    _fetched_by(network, 4, 5)
+    for rank in (5, 4):
+        network.ranks[rank].forget("1")
+        network.ranks[rank].forget("1")
+    assert network.ranks[4].drop_unused(1) == 0

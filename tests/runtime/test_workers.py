@@ -30,7 +30,7 @@ from mallob_py.payload import decode_description, encode_description
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.fork_server_link import WorkerLimits
-from mallob_py.runtime.workers import PoolOptions
+from mallob_py.runtime.process_supply import PoolOptions
 
 # --- results and failures -----------------------------------------------------
 

@@ -293,7 +293,9 @@ def resident_mb(pid: int) -> float:
 
 def shared_files() -> list[str]:
     """Descriptions of jobs in shared memory."""
-    return [path.name for path in Path("/dev/shm").glob("mallob-py.*") if path.suffix != ".lock"]
+    return [
+        path.name for path in Path("/dev/shm").glob("mallob-py.*") if path.suffix not in (".lock", ".memory")
+    ]
 
 
 def main() -> None:

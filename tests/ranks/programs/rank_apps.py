@@ -74,6 +74,17 @@ class Census(Application):
         context.park()
 
 
+class Glutton(Census):
+    """A CENSUS whose workers take so much memory each before they are counted."""
+
+    name = "GLUTTON"
+
+    def run(self, context: WorkerContext) -> NoReturn:
+        taken = bytearray(b"x") * int(context.configuration["size_bytes"])
+        super().run(context)
+        del taken
+
+
 class Bulk(Application):
     """A payload of the configured size. The root answers with its checksum once all workers have theirs.
 

@@ -1,0 +1,156 @@
+"""When a host runs low on memory, its ranks give some back, before the kernel kills somebody.
+
+Each rank looks about once a second. When less is left than the reserve, an episode begins, and at each
+look the rank gives back, in this order, until its part of what is missing is expected to be free:
+
+1. spare processes (none stands ready while memory is short) and those kept of chains of revisions
+2. suspended workers, least recently used first
+3. descriptions that no worker here needs, where another host has them
+4. if that was not enough: the process of the host's largest worker that is no root (`host_board.py`).
+   It is paused (`protocol/shortage.py`), and its job goes on.
+
+Roots are never touched. Each step is measured anew at the next look. When clearly more is left than the
+reserve, the episode ends. When there would be room for all that a paused worker had used before, it gets
+another process, one at a time; thus a worker that was too large by itself is not started again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from mallob_py.runtime.host_board import HostBoard
+from mallob_py.runtime.memory_reserve import Reserve
+from mallob_py.runtime.memory_room import Room
+
+#: memory of an ended process is free, and seen to be, after less
+_PAUSE_EVERY_S = 3.0
+#: a worker takes a while to become as large as it was
+_UNPAUSE_EVERY_S = 10.0
+_COMPLAIN_EVERY_S = 60.0
+#: an episode ends when so many times the reserve is left
+_ENOUGH = 1.25
+
+
+class Hoard(Protocol):
+    """What a rank could give back. Sizes are what is expected to come free."""
+
+    def give_back_processes(self, wanted_bytes: int) -> int: ...
+
+    def give_back_past(self, wanted_bytes: int) -> int: ...
+
+    def give_back_descriptions(self, wanted_bytes: int) -> int: ...
+
+    def largest_bytes(self) -> int: ...
+
+    def pause_largest(self) -> int: ...
+
+    def smallest_paused_bytes(self) -> int | None: ...
+
+    def unpause_smallest(self) -> None: ...
+
+    def end_shortage(self) -> None: ...
+
+
+class MemoryWatch:
+    """One rank's watch. `measure` tells what is left, `log` and `complain` are told of what is done."""
+
+    def __init__(
+        self,
+        reserve: Reserve,
+        measure: Callable[[], Sequence[Room]],
+        hoard: Hoard,
+        board: HostBoard,
+        log: Callable[[str, Mapping[str, object]], None],
+        complain: Callable[[str], None],
+    ) -> None:
+        self._reserve = reserve
+        self._measure = measure
+        self._hoard = hoard
+        self._board = board
+        self._log = log
+        self._complain = complain
+        self._is_short = False
+        self._has_bid = False
+
+    def look(self, now_s: float) -> None:
+        """Measure, and do what is to be done."""
+        rooms = self._measure()
+        tightest = max(rooms, key=self._missing_bytes, default=None)
+        if tightest is None:
+            return
+        missing_bytes = self._missing_bytes(tightest)
+        if missing_bytes > 0:
+            if not self._is_short:
+                self._begin(tightest, now_s)
+            self._give_back(missing_bytes, now_s)
+        elif not self._is_short:
+            self._unpause(-missing_bytes, now_s)
+        elif all(room.left_bytes >= _ENOUGH * self._reserve.of(room.total_bytes) for room in rooms):
+            self._end(tightest)
+
+    def _missing_bytes(self, room: Room) -> int:
+        return self._reserve.of(room.total_bytes) - room.left_bytes
+
+    def _begin(self, room: Room, now_s: float) -> None:
+        self._is_short = True
+        reserve_bytes = self._reserve.of(room.total_bytes)
+        self._log("short of memory", {"left_bytes": room.left_bytes, "reserve_bytes": reserve_bytes})
+        if self._board.may_complain(now_s, _COMPLAIN_EVERY_S):
+            self._complain(
+                f"short of memory: {_megabytes(room.left_bytes)} of {_megabytes(room.total_bytes)} are left, "
+                f"less than the reserve of {_megabytes(reserve_bytes)}; suspended workers are given up, then "
+                "running ones paused. Lower --pes, --job-cache or --memory-limit, or give more memory"
+            )
+
+    def _give_back(self, missing_bytes: int, now_s: float) -> None:
+        # All ranks of the host do the same at the same time.
+        wanted_bytes = -(-missing_bytes // self._board.ranks)
+        given_bytes = 0
+        for what, give_back in (
+            ("processes", self._hoard.give_back_processes),
+            ("suspended workers", self._hoard.give_back_past),
+            ("descriptions", self._hoard.give_back_descriptions),
+        ):
+            if given_bytes < wanted_bytes and (size_bytes := give_back(wanted_bytes - given_bytes)):
+                self._tell_given(what, size_bytes)
+                given_bytes += size_bytes
+        if given_bytes >= wanted_bytes:
+            self._withdraw_bid()
+            self._board.hold_turn(now_s)
+        else:
+            self._bid_for_turn(now_s)
+
+    def _bid_for_turn(self, now_s: float) -> None:
+        """By the second look in need, all ranks of the host have bid."""
+        largest_bytes = self._hoard.largest_bytes()
+        had_bid, self._has_bid = self._has_bid, largest_bytes > 0
+        self._board.bid(largest_bytes)
+        if had_bid and self._has_bid and self._board.wins_turn(now_s, _PAUSE_EVERY_S):
+            self._tell_given("a running worker", self._hoard.pause_largest())
+            self._withdraw_bid()
+
+    def _withdraw_bid(self) -> None:
+        if self._has_bid:
+            self._has_bid = False
+            self._board.bid(0)
+
+    def _tell_given(self, what: str, size_bytes: int) -> None:
+        self._log("gave back memory", {"what": what, "bytes": size_bytes})
+
+    def _end(self, room: Room) -> None:
+        self._is_short = False
+        self._withdraw_bid()
+        self._hoard.end_shortage()
+        self._log("enough memory", {"left_bytes": room.left_bytes})
+
+    def _unpause(self, room_bytes: int, now_s: float) -> None:
+        """There are so many bytes more than the reserve: does a paused worker fit in?"""
+        paused_bytes = self._hoard.smallest_paused_bytes()
+        fits_in = paused_bytes is not None and paused_bytes <= room_bytes
+        if fits_in and self._board.takes_turn(now_s, _UNPAUSE_EVERY_S):
+            self._hoard.unpause_smallest()
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.0f} MB"

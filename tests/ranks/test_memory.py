@@ -1,0 +1,154 @@
+"""A service in a control group whose memory runs short: what it gives back, and what goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running import Running, needs_mpiexec, poll_until, serving
+
+pytestmark = needs_mpiexec
+
+MB = 1 << 20
+RANKS = 3
+ROOT = Path(__file__).parents[2]
+APPS = {
+    "MALLOB_PY_APPS": "GLUTTON=rank_apps:Glutton",
+    "PYTHONPATH": os.pathsep.join(
+        [
+            *(str(ROOT / part) for part in ("", "apps", "tests/ranks/programs")),
+            os.environ.get("PYTHONPATH", ""),
+        ]
+    ),
+}
+#: where groups are made, and their files for limit and usage, of version 1 and 2
+_VERSIONS = (
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
+)
+
+
+class Group:
+    """A control group of our own."""
+
+    def __init__(self, folder: Path, limit: str, usage: str) -> None:
+        self.folder = folder
+        self._limit = folder / limit
+        self._usage = folder / usage
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """For a command that is to run in it."""
+        return ("sh", "-c", f'echo $$ > {self.folder}/cgroup.procs && exec "$@"', "sh")
+
+    def leave(self, size_bytes: int) -> None:
+        """Set the limit so far above what is used."""
+        self._limit.write_text(str(int(self._usage.read_text()) + size_bytes))
+
+
+def _made() -> Group | None:
+    for parent, limit, usage in _VERSIONS:
+        folder = parent / f"mallob-py-test-{uuid.uuid4().hex}"
+        with contextlib.suppress(OSError):
+            folder.mkdir()
+            if (folder / limit).exists():
+                return Group(folder, limit, usage)
+            folder.rmdir()
+    return None
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    if (group := _made()) is None:
+        pytest.skip("needs the right to make control groups with a limit of memory")
+    yield group
+
+    def is_removed() -> bool:
+        with contextlib.suppress(OSError):
+            group.folder.rmdir()
+        return not group.folder.exists()
+
+    poll_until(is_removed, "the group is empty")
+
+
+@pytest.fixture
+def service(group: Group, tmp_path: Path) -> Iterator[Running]:
+    """A service on three ranks that wants to leave 300 MB of its group."""
+    options = ("--memory-reserve", "300m", "--warm", "0")
+    with serving(tmp_path / "service", *options, ranks=RANKS, env=APPS, prefix=group.prefix) as running:
+        yield running
+        assert running.process.poll() is None, running.output
+        assert running.ask("last", application="NOOP")["result"]["resultcode"] == 10
+        assert running.stop() == 0
+        assert "Traceback" not in running.output
+
+
+def begin(service: Running, folder: Path, size_bytes: int) -> tuple[Path, dict[int, int]]:
+    """A job whose three workers take so much memory each: the path of its reply, and its processes."""
+    folder.mkdir()
+    configuration = {"size_bytes": size_bytes, "folder": str(folder)}
+    path = service.submit("greedy", application="GLUTTON", configuration=configuration)
+    poll_until(lambda: len(census(folder)) == RANKS, f"{RANKS} workers\n{service.output}")
+    return path, census(folder)
+
+
+def census(folder: Path) -> dict[int, int]:
+    return {int(path.name): int(path.read_text()) for path in folder.glob("[0-9]*")}
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def end(service: Running, reply: Path) -> None:
+    service.interrupt("greedy")
+    assert service.reply(reply)["result"]["outcome"] == "interrupted"
+
+
+def test_a_running_worker_that_is_no_root_is_paused_and_goes_on_when_there_is_memory(
+    service: Running, group: Group, tmp_path: Path
+) -> None:
+    reply, before = begin(service, tmp_path / "census", 250 * MB)
+    group.leave(200 * MB)
+    paused = service.await_event("paused")
+    assert paused["index"] in (1, 2)
+    poll_until(lambda: not is_alive(before[paused["index"]]), "its process is gone")
+    others = {pid for index, pid in before.items() if index != paused["index"]}
+    assert all(map(is_alive, others))
+    given = service.await_event("gave back memory")
+    assert given["what"] == "a running worker"
+    assert 250 * MB < given["bytes"] < 400 * MB
+    service.await_event("enough memory")
+    group.leave(1000 * MB)
+    index = service.await_event("unpaused")["index"]
+    assert index == paused["index"]
+    poll_until(lambda: is_alive(census(tmp_path / "census")[index]), "it has another process")
+    assert all(map(is_alive, others))
+    lines = [line for line in service.output.splitlines() if "is short of memory" in line]
+    assert len(lines) == 1, service.output
+    assert "Lower --pes, --job-cache or --memory-limit" in lines[0]
+    end(service, reply)
+
+
+def test_suspended_workers_are_given_up_before_running_ones(
+    service: Running, group: Group, tmp_path: Path
+) -> None:
+    reply, before = begin(service, tmp_path / "census", 200 * MB)
+    service.submit("other", application="SLEEP", priority=10.0, max_demand=2)
+    poll_until(lambda: len(service.events("suspended")) >= 2, "two workers are suspended")
+    group.leave(250 * MB)
+    assert service.await_event("gave back memory")["what"] == "suspended workers"
+    service.await_event("enough memory")
+    assert is_alive(before[0])
+    assert not all(is_alive(pid) for pid in before.values())
+    assert not service.events("paused")
+    group.leave(2000 * MB)
+    service.interrupt("other")
+    poll_until(
+        lambda: all(map(is_alive, census(tmp_path / "census").values())), "there are all workers again"
+    )
+    end(service, reply)
