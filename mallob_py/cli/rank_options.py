@@ -147,7 +147,16 @@ class _World(Config):
         None,
         metavar="DIR",
         group=FILES,
-        help="write each rank's events to DIR/<rank>.jsonl (see `mallob-py report`)",
+        help="write each rank's events to DIR/<start of the run>/<rank>.jsonl (see `mallob-py report`)",
+    )
+    log_size_bytes: int | None = option(
+        "--log-size",
+        values.log_size_limit_bytes,
+        100 << 20,
+        metavar="SIZE",
+        group=FILES,
+        help="so much of its logs a rank keeps in DIR, all runs together; the oldest part goes first "
+        "(default 100m; 0: no limit)",
     )
     tmp_dir: str | None = option(
         "--tmp-dir",

@@ -94,7 +94,7 @@ def test_with_a_full_disk_for_logs_the_service_goes_on_and_says_so_once_per_rank
             poll_until(lambda: "cannot be written: No space left on device" in service.output)
             filling.unlink()
             assert service.ask("later", application="NOOP")["result"]["resultcode"] == 10
-            poll_until(lambda: '"later"' in "".join(path.read_text() for path in disk.glob("*.jsonl")))
+            poll_until(lambda: '"later"' in "".join(path.read_text() for path in disk.rglob("*.jsonl")))
             assert service.stop() == 0
             assert service.output.count("No space left on device") <= 2
             assert "Traceback" not in service.output
