@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from mallob_py.api.formulas import FormulaLike, integers_of, raw_content
 from mallob_py.service import client as service
+from mallob_py.service.medium import medium_of
 from mallob_py.service.quantities import format_duration
 
 #: the folder, beside `in` and `out`, of formulas that are not in their job files
@@ -194,6 +195,7 @@ class Client:
                 folder.mkdir(exist_ok=True)
                 path = folder / f"{uuid.uuid4().hex}.raw"
                 path.write_bytes(raw_content(integers, assumptions))
+                medium_of(folder.parent).flush([path, folder, folder.parent])
                 job["files"] = [str(path)]
                 job["configuration"] = {**job.get("configuration", {}), "content-mode": "raw"}
                 return path

@@ -299,6 +299,11 @@ class ServeOptions(Api, _World):
         group=SERVICE,
         help="look for job files regularly instead of being told by inotify (NFS, Lustre)",
     )
+    durable: bool = switch_option(
+        "--durable",
+        group=SERVICE,
+        help="accepted jobs and replies survive a loss of power, too; small jobs take some milliseconds more",
+    )
     chain_timeout_s: float = option(
         "--chain-timeout",
         values.duration_s,
