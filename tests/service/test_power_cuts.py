@@ -277,6 +277,25 @@ def test_chains_of_revisions_survive_a_loss_of_power_on_a_durable_medium(tmp_pat
         assert len(list((box / "journal").iterdir())) == (0 if ends else 3), story
 
 
+def test_a_job_that_was_taken_is_on_the_medium_even_if_its_submitter_has_flushed_nothing(
+    tmp_path: Path,
+) -> None:
+    JobDirectory(tmp_path / "first/api", tmp_dir=tmp_path).close()
+    content = json.dumps({"user": "u", "name": "a", "application": "NOOP"}).encode()
+
+    def take(root: Path, slow: Medium) -> None:
+        inbox = root / "api/jobs.0/in"
+        journal.write_file(str(inbox / "~a"), content)
+        journal.os.rename(inbox / "~a", inbox / "a.json")
+        directory = JobDirectory(root / "api", tmp_dir=root, medium=slow)
+        assert [incoming.data for incoming in directory.take()] == [content]
+
+    tape = recorded(take, Durable, tmp_path / "first")
+    for _, survives in fates():
+        disk = tape.disk_after(len(tape.steps), survives)
+        assert [held for name, held in disk.items() if name.endswith(".job.a.json")] == [content]
+
+
 def test_what_our_clients_hand_in_to_a_durable_service_is_on_the_medium_when_they_go_on(
     tmp_path: Path,
 ) -> None:
