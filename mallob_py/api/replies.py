@@ -1,7 +1,7 @@
 """Which files have appeared in a folder, at the cost of what has appeared and not of what is awaited.
 
-inotify tells where it works. Elsewhere the folder is listed when its time has changed, and once a second
-in any case, since a file server's clock may be too coarse to show every change. Listing may take long
+inotify tells where it works. Elsewhere the folder is listed when its time has changed, soon after that
+once more, since clocks of files are coarse, and once a second in any case. Listing may take long
 where nobody removes old replies, so it gets a fifth of the time at most.
 """
 
@@ -17,6 +17,8 @@ from mallob_py.service.watching import InotifyWatch, is_remote
 #: with inotify: a safety net
 _RELIST_S = 10.0
 _RELIST_POLLING_S = 1.0
+#: changes of a folder within this may leave it with the same time
+_CLOCK_STEP_S = 0.02
 _SHARE_OF_TIME = 0.2
 
 
@@ -43,13 +45,15 @@ class NewFiles:
                 self._watch = None
         if self._watch is None and self._inotify_wanted:
             self._start_watch()
-        if self._watch is None and self._has_changed():
+        has_changed = self._watch is None and self._has_changed()
+        if has_changed:
             self._due_s = now
         if self._due_s <= now and self._allowed_s <= now:
             names += self._all()
             spent_s = time.monotonic() - now
             self._allowed_s = now + spent_s / _SHARE_OF_TIME
-            self._due_s = now + (_RELIST_POLLING_S if self._watch is None else _RELIST_S)
+            pause_s = _RELIST_POLLING_S if self._watch is None else _RELIST_S
+            self._due_s = now + (_CLOCK_STEP_S if has_changed else pause_s)
         return names
 
     def close(self) -> None:
