@@ -137,8 +137,8 @@ def test_options_that_the_operators_guide_names_exist() -> None:
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
 
 
-#: flags of pip, mpiexec and srun
-_OF_OTHERS = {"--upgrade", "--bind-to", "--cpu-bind", "--mpi", "--signal"}
+#: flags of pip, mpiexec, srun and the benchmarks
+_OF_OTHERS = {"--upgrade", "--only", "--bind-to", "--cpu-bind", "--mpi", "--signal"}
 
 
 def test_errors_that_the_operators_guide_explains_are_in_the_code() -> None:

@@ -9,7 +9,8 @@
 
 A client is nothing but a reader and writer of the service's folder: it may run on any host that
 sees the folder, with or without MPI, and as many of them as one likes. One thread looks for replies,
-for all futures together. If the service is stopped and started again, futures are still answered.
+for all futures together, and only at files that are new. If the service is stopped and started again,
+futures are still answered.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_py.api.formulas import FormulaLike, integers_of, raw_content
+from mallob_py.api.replies import NewFiles
 from mallob_py.service import client as service
+from mallob_py.service.medium import medium_of
 from mallob_py.service.quantities import format_duration
 
 #: the folder, beside `in` and `out`, of formulas that are not in their job files
@@ -80,8 +83,10 @@ class Client:
         self._api_dir = Path(api_dir).absolute()
         self._client = client
         self._user = user or _login_name()
-        service.folder_of(self._api_dir, client)
         self._pending: dict[str, _Pending] = {}
+        #: whose reply a file of `out/` may be: the names of pending jobs
+        self._awaited: dict[str, str] = {}
+        self._new_replies = NewFiles(service.folder_of(self._api_dir, client) / "out")
         #: what chains of revisions need until they end, by the name of their last revision
         self._chain_files: dict[str, list[Path]] = {}
         self._changed = threading.Condition()
@@ -139,6 +144,7 @@ class Client:
                 _remove(input_file)
                 raise
             self._pending[job["name"]] = _Pending(future, submission, input_file)
+            self._awaited |= dict.fromkeys(_files_of(submission), job["name"])
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="mallob-py-client", daemon=True)
                 self._thread.start()
@@ -180,6 +186,7 @@ class Client:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        self._new_replies.close()
 
     # --- formulas -----------------------------------------------------------------------------
 
@@ -194,6 +201,7 @@ class Client:
                 folder.mkdir(exist_ok=True)
                 path = folder / f"{uuid.uuid4().hex}.raw"
                 path.write_bytes(raw_content(integers, assumptions))
+                medium_of(folder.parent).flush([path, folder, folder.parent])
                 job["files"] = [str(path)]
                 job["configuration"] = {**job.get("configuration", {}), "content-mode": "raw"}
                 return path
@@ -222,12 +230,21 @@ class Client:
                     delay_s = _POLL_DELAY_MIN_S
                 if self._closed:
                     return
-                pending = list(self._pending.items())
+            files = self._new_replies.look()
+            with self._changed:  # whoever has submitted a job meanwhile awaits its reply now
+                names = {self._awaited[file] for file in files if file in self._awaited}
+                pending = [(name, self._pending[name]) for name in names]
             answered = [name for name, one in pending if self._settle(one)]
             with self._changed:
                 for name in answered:
-                    _remove(self._pending.pop(name).input_file)
+                    self._forget(name)
             delay_s = _POLL_DELAY_MIN_S if answered else min(1.2 * delay_s, _POLL_DELAY_MAX_S)
+
+    def _forget(self, name: str) -> None:
+        one = self._pending.pop(name)
+        for file in _files_of(one.submission):
+            del self._awaited[file]
+        _remove(one.input_file)
 
     def _settle(self, one: _Pending) -> bool:
         """Whether there was a reply, which the future has now."""
@@ -240,6 +257,10 @@ class Client:
             except Exception as error:
                 one.future.set_exception(error)
         return True
+
+
+def _files_of(submission: service.Submission) -> tuple[str, str]:
+    return submission.reply_path.name, submission.error_path.name
 
 
 def _answer(reply: Mapping[str, Any]) -> Answer:

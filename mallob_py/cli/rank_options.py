@@ -158,7 +158,16 @@ class _World(Config):
         None,
         metavar="DIR",
         group=FILES,
-        help="write each rank's events to DIR/<rank>.jsonl (see `mallob-py report`)",
+        help="write each rank's events to DIR/<start of the run>/<rank>.jsonl (see `mallob-py report`)",
+    )
+    log_size_bytes: int | None = option(
+        "--log-size",
+        values.log_size_limit_bytes,
+        100 << 20,
+        metavar="SIZE",
+        group=FILES,
+        help="so much of its logs a rank keeps in DIR, all runs together; the oldest part goes first "
+        "(default 100m; 0: no limit)",
     )
     tmp_dir: str | None = option(
         "--tmp-dir",
@@ -300,6 +309,11 @@ class ServeOptions(Api, _World):
         "--poll-directory",
         group=SERVICE,
         help="look for job files regularly instead of being told by inotify (NFS, Lustre)",
+    )
+    durable: bool = switch_option(
+        "--durable",
+        group=SERVICE,
+        help="accepted jobs and replies survive a loss of power, too; small jobs take some milliseconds more",
     )
     chain_timeout_s: float = option(
         "--chain-timeout",

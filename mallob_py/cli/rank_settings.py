@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mallob_py.protocol.config import Balancing, Config, Matching, Reuse
 from mallob_py.runtime.boot import WorldSettings
 from mallob_py.service.event_log import EventLog
+from mallob_py.service.log_folder import LogFiles, run_name
 
 if TYPE_CHECKING:
     from mallob_py.cli.rank_options import ServeOptions, SolveOptions
@@ -53,11 +54,13 @@ def with_portfolio(
     return {**configuration, "portfolio": portfolio}
 
 
-def event_log_of(options: ServeOptions | SolveOptions) -> Callable[[int, int], EventLog]:
-    """From a rank and its first PE to its event log; the clock of all ranks starts with the system."""
+def event_log_of(options: ServeOptions | SolveOptions) -> Callable[[int, int, float], EventLog]:
+    """From a rank, its first PE and when the system started to its event log; all clocks start then."""
 
-    def open_log(rank: int, first_pe: int) -> EventLog:
-        path = None if options.log_dir is None else Path(options.log_dir) / f"{rank}.jsonl"
-        return EventLog(path, first_pe, 0.0)
+    def open_log(rank: int, first_pe: int, start_unix_s: float) -> EventLog:
+        if options.log_dir is None:
+            return EventLog(None, first_pe, 0.0)
+        run = Path(options.log_dir) / run_name(start_unix_s)
+        return EventLog(LogFiles(run, rank, options.log_size_bytes), first_pe, 0.0)
 
     return open_log

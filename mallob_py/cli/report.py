@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from mallob_py.cli import CommandError
 from mallob_py.cli.study_options import ReportOptions
 from mallob_py.service.event_log import read_events
+from mallob_py.service.log_folder import runs_of
 from mallob_py.service.report_tables import Report, Reuse, Utilisation, VolumeSamples, make_report
 from mallob_py.service.run_figures import CREATION_RATIO_MEANS, LATENCIES
 from mallob_py.service.text_table import format_cell, format_table
@@ -24,9 +26,14 @@ def run(options: ReportOptions) -> int:
     if not log_dir.is_dir():
         raise CommandError(f"{log_dir}: no such folder")
     try:
-        events = read_events(log_dir, _warn)
+        *older, run = runs_of(log_dir) or [log_dir]
+        events = read_events(run, _warn)
     except OSError as error:
         raise CommandError(f"{error.filename or log_dir}: {error.strerror or error}") from None
+    if older:
+        _tell(
+            f"{log_dir} holds {len(older) + 1} runs, this is the newest: {run}. The one before: {older[-1]}"
+        )
     report = make_report(events)
     print(msgspec.json.encode(report).decode() if options.json else describe(report))
     return 0
@@ -36,7 +43,7 @@ def describe(report: Report) -> str:
     """The whole report as text."""
     pes = f" with {report.pes} PEs" if report.pes != report.ranks else ""
     sections = [
-        f"{report.ranks} ranks{pes} ({report.mode}), {format_cell(report.duration_s)} s, "
+        f"{report.ranks} ranks{pes} ({report.mode}), {_when(report)}{format_cell(report.duration_s)} s, "
         f"{len(report.jobs)} jobs, {report.refused} refused, {report.crashed} workers crashed",
         f"Jobs\n{_jobs(report)}",
         f"Latencies [ms]\n{_latencies(report)}",
@@ -47,8 +54,21 @@ def describe(report: Report) -> str:
     return "\n\n".join(sections)
 
 
+def _when(report: Report) -> str:
+    told = ""
+    if report.started_unix_s is not None:
+        told = f"started {datetime.fromtimestamp(report.started_unix_s, UTC):%Y-%m-%d %H:%M:%S} UTC, "
+    if report.is_cut:
+        told += f"from {format_cell(report.begin_s)} s on (what was before is gone, see --log-size), "
+    return told
+
+
 def _warn(path: Path, line_number: int) -> None:
-    print(f"mallob-py report: {path}:{line_number}: not an event, left out", file=sys.stderr)
+    _tell(f"{path}:{line_number}: not an event, left out")
+
+
+def _tell(message: str) -> None:
+    print(f"mallob-py report: {message}", file=sys.stderr)
 
 
 def _jobs(report: Report) -> str:

@@ -1,15 +1,13 @@
 """`mallob-py serve`: the job-file service on all ranks.
 
 Unless a launcher has started it, this process starts the ranks, and starts them again when they
-have crashed. Logs of ranks before a restart go to `<log-dir>/before-restart-<n>/`.
+have crashed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
-from pathlib import Path
 
 from mallob_py.cli.rank_options import ServeOptions
 from mallob_py.runtime.launch import default_ranks
@@ -33,17 +31,4 @@ def run(options: ServeOptions) -> int:
         # What is left of it; of an option that is given twice, the second counts.
         return [*command, "--time-limit", f"{max(0.001, end_s - time.monotonic()):.3f}s"]
 
-    def before_restart(number: int) -> None:
-        if options.log_dir is not None:
-            _put_aside(Path(options.log_dir), number)
-
-    return supervise(ranks, argv, options.restarts, options.rank_timeout_s, before_restart)
-
-
-def _put_aside(log_dir: Path, number: int) -> None:
-    """Logs of the ranks before a restart; a full disk must not prevent the restart."""
-    aside = log_dir / f"before-restart-{number}"
-    with contextlib.suppress(OSError):
-        aside.mkdir(exist_ok=True)
-        for path in log_dir.glob("*.jsonl"):
-            path.replace(aside / path.name)
+    return supervise(ranks, argv, options.restarts, options.rank_timeout_s)

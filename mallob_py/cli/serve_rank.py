@@ -17,6 +17,7 @@ from mallob_py.runtime.world import AFTER_CRASH_VARIABLE
 from mallob_py.service.directory import JobDirectory, orphaned_folders
 from mallob_py.service.errors import ServiceError
 from mallob_py.service.job_file import InputUse
+from mallob_py.service.medium import Buffered, Durable
 from mallob_py.service.running_jobs import RunningJobs
 from mallob_py.service.service import Service
 from mallob_py.service.user_rules import read_user_rules
@@ -58,6 +59,7 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
             Path(options.tmp_dir) if options.tmp_dir else None,
             Watching.POLL if options.poll_directory else Watching.AUTO,
             complain,
+            medium=Durable() if options.durable else Buffered(),
         )
     except ServiceError as error:
         raise boot.DeskError(str(error)) from error

@@ -26,7 +26,12 @@ EXPERIMENTS = ("uniform", "priorities", "realistic", "matching", "growth", "bala
 class ReportOptions(Config):
     """Options of `mallob-py report`."""
 
-    log_dir: str = positional("LOGDIR", values.path, group=INPUT, help="the --log-dir of a run")
+    log_dir: str = positional(
+        "LOGDIR",
+        values.path,
+        group=INPUT,
+        help="a --log-dir (its newest run is told of) or the folder of one run within it",
+    )
     json: bool = switch_option("--json", group=OUTPUT, help="print the tables as JSON")
 
 

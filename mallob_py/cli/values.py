@@ -19,6 +19,8 @@ CAPACITY_MAX = 256
 SIMULATED_PES_MAX = 1 << 20
 #: ranks show once a second that they live, and a busy machine may hold them up
 SILENCE_MIN_S = 3.0
+#: below it nothing of interest is left
+LOG_SIZE_MIN_BYTES = 1 << 20
 _BYTES_PER_UNIT = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -74,6 +76,14 @@ def memory_reserve(text: str) -> Reserve | None:
     if not 0 <= percent < 100:
         raise ValueError(f"{text!r} is not a share between 0% and 100%")
     return Reserve(share=percent / 100) if percent else None
+
+
+def log_size_limit_bytes(text: str) -> int | None:
+    """How much a rank's logs may take: "100m"; "0" is no limit."""
+    size_bytes = size_limit_bytes(text)
+    if size_bytes is not None and size_bytes < LOG_SIZE_MIN_BYTES:
+        raise ValueError(f"{text!r} is less than 1m")
+    return size_bytes
 
 
 def _integer(text: str) -> int:

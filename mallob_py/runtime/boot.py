@@ -69,14 +69,14 @@ def client_rank(client: int, placement: Placement) -> int:
 
 def run_rank(
     settings: WorldSettings,
-    make_log: Callable[[int, int], EventSink],
+    make_log: Callable[[int, int, float], EventSink],
     make_desk: Callable[[Rank], Desk | None],
     exit_code: Callable[[], int] = lambda: 0,
 ) -> NoReturn:
     """Be a rank until the system stops; does not return.
 
-    `make_log(rank, first PE)` opens this rank's event log. `make_desk(rank)` opens its desk, or
-    gives None; it may raise DeskError.
+    `make_log(rank, first PE, start)` opens this rank's event log, of the system that has started at that
+    time (for all ranks the same). `make_desk(rank)` opens its desk, or gives None; it may raise DeskError.
     """
     stop_bell = StopBell(stop_signals())
     server = ForkServer.start(settings.preload, WorkerLimits(memory_limit_bytes=settings.memory_limit_bytes))
@@ -96,7 +96,7 @@ def run_rank(
     pool = WorkerPool(server, PoolOptions.for_pes(len(pes), settings.warm, settings.config.threads))
     closed = False
     try:
-        log = make_log(transport.rank, pes[0])
+        log = make_log(transport.rank, pes[0], start_s)
         stop_at_s = settings.time_limit_s if settings.time_limit_s is not None else math.inf
         clock = service_clock(start_s)
         ring = Ring(

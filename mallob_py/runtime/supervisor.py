@@ -43,12 +43,8 @@ def supervise(
     argv: Callable[[], Sequence[str]],
     restarts_max: int,
     rank_timeout_s: float | None,
-    before_restart: Callable[[int], None],
 ) -> int:
-    """Run `python argv()...` on `ranks` ranks, again after each crash; the exit code of the last world.
-
-    `before_restart(number)` is called when nothing of the world before is alive.
-    """
+    """Run `python argv()...` on `ranks` ranks, again after each crash; the exit code of the last world."""
     environment = dict(os.environ)
     limit = RestartLimit(restarts_max)
     restarts = 0
@@ -73,7 +69,6 @@ def supervise(
                 stops.wait(left_s)
                 if stops.first is not None:
                     return 128 + stops.first
-            before_restart(restarts)
             environment[AFTER_CRASH_VARIABLE] = "1"
 
 

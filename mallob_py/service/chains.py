@@ -3,10 +3,11 @@
 A chain is a first revision and those that follow, each of which names the one before it as its
 precursor. Pure: no files, no clock.
 
-A revision is part of its chain from its admission on, whatever becomes of the job, unless its input
-cannot be read: then it and those that wait for it leave the chain, which goes on from the revision
-before. The *former* description of a chain holds the inputs of its first so many revisions; those of
-the others (interrupted before they were read, or known again after a restart) are read with the next.
+A revision is part of its chain from its admission on, whatever becomes of the job, unless it fails
+before it is run (its input cannot be read, or it has crashed the service too often): then it and
+those that wait for it leave the chain, which goes on from the revision before. The *former*
+description of a chain holds the inputs of its first so many revisions; those of the others
+(interrupted before they were read, or known again after a restart) are read with the next.
 
 A chain ends when it is done, or `timeout_s` after the last news of it. Why is remembered for later
 revisions, for a bounded number of names.
@@ -157,13 +158,15 @@ class ChainBook:
         return self._orphans.get(job)
 
     def drop(self, job: int) -> None:
-        """The input of a revision cannot be read: it leaves the chain, and so do those that wait for it."""
+        """A revision fails before it is run: it leaves the chain, and so do those that wait for it."""
         chain, revision = self._by_job[job]
         for left in chain.revisions[revision.number :]:
             del self._by_job[left.job]
             del self._by_identity[left.identity]
             if left is not revision:
-                self._orphans[left.job] = f"its precursor {revision.identity} could not be read"
+                self._orphans[left.job] = (
+                    f"{revision.identity}, an earlier revision of its chain, has failed: see its reply"
+                )
         del chain.revisions[revision.number :]
         chain.in_former = min(chain.in_former, len(chain.revisions))
         chain.live.discard(job)

@@ -2,7 +2,8 @@
 
 Standard library only, so that scripts may copy the idea: write under a name that starts
 with "~", rename into `in/`, watch `out/`. File names are unique, so that an error reply finds
-its way to the right submitter even if two submit the same job at once.
+its way to the right submitter even if two submit the same job at once. If the service is durable,
+so are submissions: `submit` returns when the job is on the medium.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from mallob_py.service.errors import ServiceError
 from mallob_py.service.job_file import identity_of
 from mallob_py.service.lock import is_locked
+from mallob_py.service.medium import medium_of
 
 _POLL_DELAY_MIN_S, _POLL_DELAY_MAX_S = 0.0005, 0.02
 
@@ -47,8 +49,11 @@ def submit(
     submission = Submission(reply_path, error_path, file_name, signature_of(reply_path))
     temporary = client_dir / "in" / f"~{file_name}"
     try:
+        medium = medium_of(client_dir)
         temporary.write_text(json.dumps(job), "ascii")
+        medium.flush([temporary])
         temporary.rename(client_dir / "in" / file_name)
+        medium.flush([client_dir / "in"])
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise ServiceError(f"cannot write a job to {client_dir / 'in'}: {error.strerror}") from error

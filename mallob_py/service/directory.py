@@ -3,7 +3,8 @@
 Used from inside an event loop: wait on `fileno()` (if there is one) until `next_deadline()`,
 then call `take`. Nothing here blocks for longer than file operations of one batch take, and
 nothing that lies in `in/` or goes wrong on the disk raises out of `take`, `reply`, `refuse` or
-`dismiss`: what cannot be written is kept, reported through `log` and tried again.
+`dismiss`: what cannot be written is kept, reported through `log` and tried again. On a medium that is
+slow to flush, replies wait for the next `take`, which is due at once, and are flushed together there.
 
 A file that inotify reports is complete. One that is merely found (at start, by polling) may
 still be written: if it is no JSON yet, it is left alone until it has not changed for `SETTLE_S`
@@ -24,14 +25,24 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from mallob_py.service.errors import JobFileError, ServiceError
 from mallob_py.service.finished import FinishedLog
 from mallob_py.service.internal_ids import InternalIds
 from mallob_py.service.job_file import InputUse, Interruption, JobFile, parse_job
-from mallob_py.service.journal import Claimed, Decided, Journal, Kept, Kind, journal_entries, write_file
+from mallob_py.service.journal import (
+    Claimed,
+    Decided,
+    Journal,
+    Kept,
+    Kind,
+    contents,
+    is_json,
+    journal_entries,
+    write_file,
+)
 from mallob_py.service.lock import DirectoryLock
+from mallob_py.service.medium import Buffered, Medium, leave_mark
+from mallob_py.service.replies import RETRY_DELAY_MIN_S, Replies
 from mallob_py.service.reply import Reply, refusal_reply
 from mallob_py.service.watching import InotifyWatch, Watching, is_remote
 
@@ -39,7 +50,6 @@ SETTLE_S = 1.0
 SETTLE_WATCHED_S = 30.0  # inotify tells of a slow writer's end; this is for what it missed
 POLL_INTERVAL_S = 0.05
 RESCAN_INTERVAL_S = 5.0  # with inotify: a safety net, and brings back a deleted folder
-RETRY_DELAY_MIN_S, RETRY_DELAY_MAX_S = 1.0, 30.0
 ADVERTISEMENT_PREFIX = "edu.kit.iti.mallob.apipath."
 
 
@@ -64,14 +74,6 @@ class _Look:
     due: float
 
 
-@dataclass(slots=True)
-class _Unpublished:
-    decided: Decided
-    reply: Reply | None  # None: already in the journal
-    delay_s: float
-    due: float
-
-
 class JobDirectory:
     """The folder of client `client_index` out of `clients` below `api_dir`."""
 
@@ -84,18 +86,21 @@ class JobDirectory:
         watching: Watching = Watching.AUTO,
         log: Callable[[str], None] = lambda message: None,
         clock: Callable[[], float] = time.monotonic,
+        medium: Medium | None = None,
     ) -> None:
+        """`medium`: Buffered unless given."""
         self.path = (api_dir / f"jobs.{client_index}").absolute()
         self._log = log
         self._clock = clock
         self._finished = FinishedLog(self.path / ".finished")
-        self._journal = Journal(self.path, self._finished)
+        self._medium = medium or Buffered()
+        self._journal = Journal(self.path, self._finished, self._medium)
         self._queue: deque[str] = deque()
         self._queued: set[str] = set()
         self._complete: set[str] = set()
         self._looks: dict[str, _Look] = {}
         self._stuck: dict[str, float] = {}
-        self._unpublished: dict[int, _Unpublished] = {}
+        self._replies = Replies(self._journal, self._medium, log, clock)
         self._next_scan = float("-inf")
         self._started = clock()
         self._closed = False
@@ -108,8 +113,9 @@ class JobDirectory:
         try:
             #: identities that ended before, for the bookkeeping of dependencies
             self.finished = self._finished.load()
-            self._ids = InternalIds(api_dir, client_index, clients, log)
-            claimed, decided = self._journal.recover()
+            leave_mark(self.path, self._medium)
+            self._ids = InternalIds(api_dir, client_index, clients, log, self._medium)
+            claimed, decided, lost = self._journal.recover(log)
             self._recovered = deque(claimed)
             self._inotify_wanted = watching is Watching.AUTO and not is_remote(self.path)
             self._advertisement = _advertise(self.path, tmp_dir or Path(tempfile.gettempdir()), log)
@@ -117,8 +123,10 @@ class JobDirectory:
             self._lock.close()
             raise _unusable(self.path, error) from error
         self._start_watch()
-        for entry in decided:
-            self._finish(_Unpublished(entry, None, 0.0, 0.0))
+        self._replies.add_recovered(decided)
+        for entry in lost:
+            why = JobFileError("", "its reply was damaged, as by a loss of power; submit it again")
+            self._replies.add(entry, refusal_reply(why, entry.target, entry.internal_id))
 
     def revisions(self) -> Iterator[tuple[int, Incoming]]:
         """What a former service has kept of live chains, with the chain's id, first ones first."""
@@ -127,6 +135,7 @@ class JobDirectory:
 
     def end_chain(self, chain: int, internal_id: int | None = None) -> None:
         """Keep nothing of a chain any more, nor the claimed file that says so."""
+        self._replies.finish_due()
         try:
             self._journal.end_chain(chain, internal_id)
         except OSError as error:
@@ -145,26 +154,25 @@ class JobDirectory:
         """When `take` is to be called at the latest."""
         if self._queue or self._recovered:
             return float("-inf")
-        deadlines = [self._next_scan, *self._stuck.values()]
+        deadlines = [self._next_scan, self._replies.next_deadline(), *self._stuck.values()]
         deadlines.extend(look.due for look in self._looks.values())
-        deadlines.extend(item.due for item in self._unpublished.values())
         return min(deadlines)
 
     def take(self, limit: int = 64) -> list[Incoming]:
         """Claim up to `limit` files, those of a former service first; more wait for the next call."""
         now = self._clock()
-        for item in [item for item in self._unpublished.values() if item.due <= now]:
-            self._finish(item)
+        self._replies.finish_due()
         self._look_around(now)
         taken: list[Incoming] = []
         while self._recovered and len(taken) < limit:
             taken.append(self._read(self._recovered.popleft()))
-        while self._queue and len(taken) < limit:
+        ready: list[str] = []
+        while self._queue and len(taken) + len(ready) < limit:
             name = self._queue.popleft()
             self._queued.discard(name)
-            if (name in self._complete or self._settled(name, now)) and (claimed := self._claim(name, now)):
-                taken.append(self._read(claimed))
-        return taken
+            if name in self._complete or self._settled(name, now):
+                ready.append(name)
+        return taken + [self._read(claimed) for claimed in self._claim_all(ready, now)]
 
     def reply(self, internal_id: int, identity: str, reply: Reply, chain: int | None = None) -> None:
         """Publish the reply of an accepted job, once and durably.
@@ -172,16 +180,17 @@ class JobDirectory:
         The submission of a revision is kept until its `chain` ends.
         """
         kind = Kind.ENDED if chain is None else Kind.REVISION
-        self._finish(_Unpublished(Decided(internal_id, kind, f"{identity}.json", chain), reply, 0.0, 0.0))
+        self._replies.add(Decided(internal_id, kind, f"{identity}.json", chain), reply)
 
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:
         """Publish an error reply, named after the job or, if it may not be, after the file."""
         target = f"{error.identity or incoming.file_name + '.error'}.json"
         reply = refusal_reply(error, incoming.file_name, incoming.internal_id)
-        self._finish(_Unpublished(Decided(incoming.internal_id, Kind.REFUSED, target), reply, 0.0, 0.0))
+        self._replies.add(Decided(incoming.internal_id, Kind.REFUSED, target), reply)
 
     def dismiss(self, internal_id: int) -> None:
         """Forget a file whose answer is another file's reply (an interruption that was obeyed)."""
+        self._replies.finish_due()
         try:
             self._journal.dismiss(internal_id)
         except OSError as error:
@@ -196,8 +205,7 @@ class JobDirectory:
         if self._closed:
             return
         self._closed = True
-        for item in list(self._unpublished.values()):
-            self._finish(item)
+        self._replies.close()
         self._ids.close()
         self._finished.close()
         if self._watch is not None:
@@ -269,7 +277,7 @@ class JobDirectory:
         path = f"{self._journal.in_dir}/{name}"
         try:
             status = os.lstat(path)
-            if not stat.S_ISREG(status.st_mode) or _is_json(_contents(path)):
+            if not stat.S_ISREG(status.st_mode) or is_json(contents(path)):
                 return True
         except FileNotFoundError:
             self._forget(name)
@@ -285,6 +293,22 @@ class JobDirectory:
             return False
         return now >= look.due
 
+    def _claim_all(self, names: list[str], now: float) -> list[Claimed]:
+        if not names:
+            return []
+        try:
+            self._journal.prepare_claims(names)
+        except OSError as error:
+            for name in names:
+                self._postpone_claim(name, error, now)
+            return []
+        claimed = [one for name in names if (one := self._claim(name, now)) is not None]
+        try:
+            self._journal.confirm_claims()
+        except OSError as error:
+            self._log(f"cannot flush {self.path}: {error.strerror}; a loss of power may cost the newest jobs")
+        return claimed
+
     def _claim(self, name: str, now: float) -> Claimed | None:
         internal_id = self._ids.peek()
         try:
@@ -293,15 +317,16 @@ class JobDirectory:
             if not os.path.lexists(self._journal.in_dir / name):
                 self._forget(name)  # withdrawn by its owner
                 return None
-            if name not in self._stuck:
-                self._log(
-                    f"cannot move {name!a} out of {self._journal.in_dir}: {error.strerror}; trying again"
-                )
-            self._stuck[name] = now + RETRY_DELAY_MIN_S
+            self._postpone_claim(name, error, now)
             return None
         self._ids.take()
         self._forget(name)
         return claimed
+
+    def _postpone_claim(self, name: str, error: OSError, now: float) -> None:
+        if name not in self._stuck:
+            self._log(f"cannot move {name!a} out of {self._journal.in_dir}: {error.strerror}; trying again")
+        self._stuck[name] = now + RETRY_DELAY_MIN_S
 
     def _forget(self, name: str) -> None:
         self._complete.discard(name)
@@ -314,30 +339,13 @@ class JobDirectory:
         try:
             mode = os.stat(path).st_mode
             if stat.S_ISREG(mode):
-                data = _contents(path)
+                data = contents(path)
             else:
                 kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
                 data = JobFileError("", f"{claimed.file_name} is {kind}; a job file is one JSON object")
         except OSError as error:
             data = JobFileError("", f"{claimed.file_name} cannot be read: {error.strerror}")
         return Incoming(claimed.internal_id, claimed.file_name, data)
-
-    def _finish(self, item: _Unpublished) -> None:
-        decided = item.decided
-        self._unpublished[decided.internal_id] = item
-        try:
-            if item.reply is not None:
-                self._journal.decide(decided, item.reply)
-                item.reply = None
-            self._journal.publish(decided)
-        except OSError as error:
-            item.delay_s = min(max(2 * item.delay_s, RETRY_DELAY_MIN_S), RETRY_DELAY_MAX_S)
-            item.due = self._clock() + item.delay_s
-            self._log(
-                f"cannot write the reply {decided.target}: {error.strerror}; again in {item.delay_s:g} s"
-            )
-            return
-        del self._unpublished[decided.internal_id]
 
 
 def orphaned_folders(api_dir: Path, clients: int) -> list[Path]:
@@ -361,26 +369,11 @@ def _is_ours(name: str) -> bool:
     return not name.startswith(("~", "."))
 
 
-def _is_json(data: bytes) -> bool:
-    try:
-        msgspec.json.decode(data, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
-
-
 def _mtime_ns(entry: os.DirEntry[str]) -> int:
     try:
         return entry.stat(follow_symlinks=False).st_mtime_ns
     except OSError:
         return 0
-
-
-def _contents(path: str) -> bytes:
-    # Non-blocking, as what was a file a moment ago may be a pipe now.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with open(descriptor, "rb") as file:
-        return file.read()
 
 
 def _advertise(client_dir: Path, tmp_dir: Path, log: Callable[[str], None]) -> Path | None:

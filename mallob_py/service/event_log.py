@@ -1,18 +1,22 @@
 """The event log: what each rank did and when, as JSON lines; and how to read it back.
 
-`<log-dir>/<rank>.jsonl`, one event a line: {"t": seconds since the service started, "rank",
-"event", ...fields}. "rank" is the number of the PE that it happened at; where each rank hosts
-one PE, that is the rank. The simulator writes the same, so whatever reads this reads both.
+One event a line: {"t": seconds since the service started, "rank", "event", ...fields}. "rank" is the
+number of the PE that it happened at; where each rank hosts one PE, that is the rank. The simulator
+writes the same, so whatever reads this reads both. Where the files are, `log_folder` says.
 
 Writing stays off the hot path: `write` only appends to a list; encoding and the file are
 touched by `flush`, which the event loop calls now and then and which is due by itself after
 `FLUSH_EVENTS` events. Guarantee: no method raises because of the disk. When the file cannot
 be written, that is said once on standard error, and later events are dropped, counted, and
 the count is logged as soon as writing works again.
+
+Parts of a log may be read without those before them, which may be gone: a further part opens with an
+event `continued`, which repeats the fields of `start`, and with `busy` of the PEs that are.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -21,6 +25,10 @@ from typing import Any
 
 import msgspec
 
+from mallob_py.service.log_folder import LogFiles, author_and_part, parts_of, runs_of
+
+#: the events that say what run it is: at its begin, and at the begin of further parts of its logs
+OPENINGS = ("start", "continued")
 FLUSH_EVENTS = 512
 
 # One flush never has to hold more than this, however long the disk stays full.
@@ -37,11 +45,11 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class EventLog:
-    """One rank's log. Without a path it takes events and forgets them."""
+    """One rank's log. Without files it takes events and forgets them."""
 
-    def __init__(self, path: Path | None, first_pe: int, epoch_start: float) -> None:
+    def __init__(self, files: LogFiles | None, first_pe: int, epoch_start: float) -> None:
         """`epoch_start` is when the service started, on the clock that `write` is given."""
-        self._path = path
+        self._files = files
         self._first_pe = first_pe
         self._epoch_start = epoch_start
         self._events: list[dict[str, Any]] = []
@@ -49,11 +57,15 @@ class EventLog:
         self._dropped = 0
         self._complained = False
         self._encoder = msgspec.json.Encoder(enc_hook=str)
-        self._file_descriptor = -1 if path is None else self._open(path)
+        self._descriptor = -1
+        self._part_bytes = 0
+        #: what a further part opens with
+        self._start: dict[str, Any] = {}
+        self._busy: set[int] = set()
 
     def write(self, now: float, event: str, fields: Mapping[str, Any], pe: int | None = None) -> None:
         """Take down an event that happened at `now`, at `pe` or at the rank as a whole: its first PE."""
-        if self._file_descriptor < 0:
+        if self._files is None:
             return
         author = self._first_pe if pe is None else pe
         line = {"t": round(now - self._epoch_start, 6), "rank": author, "event": event}
@@ -64,19 +76,25 @@ class EventLog:
 
     def flush(self) -> None:
         """Hand everything to the operating system."""
-        if self._file_descriptor < 0 or not (self._events or self._unwritten):
+        if self._files is None or not (self._events or self._unwritten):
             return
+        if not self._unwritten and self._files.is_full(self._part_bytes):
+            self._turn_over(self._files)
         lines = b"".join(self._encoder.encode(event) + b"\n" for event in self._events)
         count = len(self._events)
         last_t = self._events[-1]["t"] if self._events else 0.0
+        self._take_note(self._events)
         self._events = []
         pending = self._unwritten + lines
         try:
-            written = os.write(self._file_descriptor, pending)
+            if self._descriptor < 0:
+                self._descriptor = self._files.open()
+            written = os.write(self._descriptor, pending)
         except OSError as error:
-            self._complain(error)
+            self._complain(self._files.path, error)
             self._keep(lines, count)
             return
+        self._part_bytes += written
         # A disk that fills up takes the first part of a line; the rest is kept, so no line tears.
         self._unwritten = pending[written:]
         if self._dropped:
@@ -87,17 +105,33 @@ class EventLog:
     def close(self) -> None:
         """Flush and close. Later events are forgotten."""
         self.flush()
-        if self._file_descriptor >= 0:
-            os.close(self._file_descriptor)
-            self._file_descriptor = -1
+        self._files = None
+        self._close_part()
 
-    def _open(self, path: Path) -> int:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            self._complain(error)
-            return -1
+    def _close_part(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _turn_over(self, files: LogFiles) -> None:
+        """The next part is due, and begins with the events that are to be written now."""
+        self._close_part()
+        files.turn_over(self._part_bytes)
+        self._part_bytes = 0
+        t = self._events[0]["t"]
+        opening = [self._start | {"t": t, "rank": self._first_pe, "event": "continued"}]
+        opening += [{"t": t, "rank": pe, "event": "busy"} for pe in sorted(self._busy)]
+        self._events = opening + self._events
+
+    def _take_note(self, lines: list[dict[str, Any]]) -> None:
+        for line in lines:
+            match line["event"]:
+                case "start":
+                    self._start = line
+                case "busy":
+                    self._busy.add(line["rank"])
+                case "idle":
+                    self._busy.discard(line["rank"])
 
     def _keep(self, lines: bytes, count: int) -> None:
         if len(self._unwritten) + len(lines) <= _UNWRITTEN_BYTES_MAX:
@@ -105,26 +139,51 @@ class EventLog:
         else:
             self._dropped += count
 
-    def _complain(self, error: OSError) -> None:
+    def _complain(self, path: Path, error: OSError) -> None:
         if self._complained:
             return
         self._complained = True
         reason = os.strerror(error.errno or 0)
-        print(f"mallob-py: the event log {self._path} cannot be written: {reason}", file=sys.stderr)
+        print(f"mallob-py: the event log {path} cannot be written: {reason}", file=sys.stderr)
 
 
 def read_events(log_dir: Path, on_bad_line: Callable[[Path, int], None] | None = None) -> list[Event]:
-    """All ranks' events in order of time.
+    """All ranks' events of the newest run in order of time. `log_dir` may also be one run's folder.
 
     Ranks share a clock only roughly across hosts, so neighbours may be swapped by that much.
     A last line that a killed rank left unfinished is passed over; any other unreadable line
-    is too, after `on_bad_line(path, line_number)`.
+    is too, after `on_bad_line(path, line_number)`. Where the first parts of some rank's log are gone,
+    all begin where that one does.
     """
     events: list[Event] = []
-    for path in sorted(log_dir.glob("*.jsonl")):
-        events.extend(_read_file(path, on_bad_line))
+    begin_s = -math.inf
+    authors = set()
+    for run in runs_of(log_dir)[-1:]:
+        for path in parts_of(run):
+            author, part = author_and_part(path)
+            found = _read_file(path, on_bad_line)
+            if part > 0 and author not in authors and found:
+                begin_s = max(begin_s, found[0].t)
+            authors.add(author)
+            events.extend(found)
     events.sort(key=lambda event: event.t)
-    return events
+    return _from(begin_s, events)
+
+
+def _from(begin_s: float, events: list[Event]) -> list[Event]:
+    """What happens from then on, after what it begins with."""
+    openings: dict[tuple[int, str], Event] = {}
+    for event in events:
+        if event.t >= begin_s:
+            break
+        if event.event in OPENINGS:
+            openings[event.rank, "continued"] = event
+        elif event.event == "busy":
+            openings[event.rank, "busy"] = event
+        elif event.event in ("idle", "stop"):
+            openings.pop((event.rank, "busy"), None)
+    told = [Event(begin_s, event.rank, kind, event.fields) for (_, kind), event in openings.items()]
+    return told + [event for event in events if event.t >= begin_s]
 
 
 def _read_file(path: Path, on_bad_line: Callable[[Path, int], None] | None) -> list[Event]:

@@ -15,7 +15,7 @@ class FinishedLog:
     """An append-only file of identities, of bounded length."""
 
     def __init__(self, path: Path, keep_max: int = KEEP_MAX) -> None:
-        self._path = path
+        self.path = path
         self._keep_max = keep_max
         self._descriptor = -1
         self._line_count = 0
@@ -23,7 +23,7 @@ class FinishedLog:
     def load(self) -> list[str]:
         """The identities that ended, oldest first; [] if there is no such file."""
         try:
-            text = self._path.read_text("utf-8", errors="replace")
+            text = self.path.read_text("utf-8", errors="replace")
         except FileNotFoundError:
             return []
         lines = text.split("\n")
@@ -34,11 +34,11 @@ class FinishedLog:
 
     def append(self, identity: str) -> None:
         if self._descriptor < 0:
-            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         os.write(self._descriptor, f"{identity}\n".encode())
         self._line_count += 1
         if self._line_count > 2 * self._keep_max:
-            self._rewrite(self._path.read_text("utf-8", errors="replace").splitlines())
+            self._rewrite(self.path.read_text("utf-8", errors="replace").splitlines())
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -47,8 +47,8 @@ class FinishedLog:
 
     def _rewrite(self, lines: list[str]) -> None:
         kept = lines[-self._keep_max :]
-        temporary = self._path.with_name("~" + self._path.name.lstrip("."))
+        temporary = self.path.with_name("~" + self.path.name.lstrip("."))
         temporary.write_text("".join(f"{line}\n" for line in kept), "utf-8")
-        os.replace(temporary, self._path)
+        os.replace(temporary, self.path)
         self._line_count = len(kept)
         self.close()  # the descriptor leads to the file that was replaced

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mallob_py.service.journal import journal_entries, write_file
+from mallob_py.service.medium import Medium
 
 RESERVED_IDS = 1000
 _FILE_NAME = ".last_id"
@@ -21,10 +22,13 @@ _FILE_NAME = ".last_id"
 class InternalIds:
     """Gives out the ids of one client."""
 
-    def __init__(self, api_dir: Path, client_index: int, clients: int, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, api_dir: Path, client_index: int, clients: int, log: Callable[[str], None], medium: Medium
+    ) -> None:
         self._path = api_dir / f"jobs.{client_index}" / _FILE_NAME
         self._step = clients
         self._log = log
+        self._medium = medium
         last = _last_id(api_dir)
         self._next = ((last - client_index - 1) // clients + 1) * clients + client_index + 1
         self._reserved = last
@@ -48,7 +52,9 @@ class InternalIds:
         temporary = self._path.with_name("~last_id")
         try:
             write_file(temporary, str(last).encode())
+            self._medium.flush([temporary])
             os.replace(temporary, self._path)
+            self._medium.flush([self._path.parent])
         except OSError as error:
             # Live jobs stay unique through the journal; ids of ended ones might come again.
             self._log(f"cannot write {self._path}: {error.strerror}; going on")

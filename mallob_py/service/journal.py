@@ -16,9 +16,13 @@ first revision) ends, for later revisions add to it:
 
 Between the second and the third state both files exist for a moment; the reply wins. At a
 restart `recover` finishes replies and gives back claimed files, to be run again. Names that
-start with "~" are being written and worth nothing. Guarded against is the death of
-processes (kill -9), not the loss of power: nothing is flushed to the medium.
-All methods may raise OSError, and may then be called again: each step can be repeated.
+start with "~" are being written and worth nothing. All methods may raise OSError, and may then be
+called again: each step can be repeated.
+
+Guarded against is the death of processes (kill -9) and, on a `Durable` medium, the loss of power: before
+a file loses its name, the one that takes its place is flushed, and so is the folder that names it.
+On a `Buffered` medium a loss of power may leave files that are empty or cut off. These are told from
+whole ones, as all are JSON, and set aside in `refused/`.
 """
 
 from __future__ import annotations
@@ -29,11 +33,14 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from mallob_py.service.finished import FinishedLog
+from mallob_py.service.medium import Medium
 from mallob_py.service.reply import Reply
 
 _ENTRY = re.compile(r"([0-9]{1,19})\.(job|reply|error|answer|revision|done)\.(.+)", re.DOTALL)
@@ -93,7 +100,7 @@ class Decided:
 class Journal:
     """The folders `in`, `journal`, `out` and `refused` of a client."""
 
-    def __init__(self, client_dir: Path, finished: FinishedLog) -> None:
+    def __init__(self, client_dir: Path, finished: FinishedLog, medium: Medium) -> None:
         self.in_dir = client_dir / "in"
         self.out_dir = client_dir / "out"
         self._dir = client_dir / "journal"
@@ -101,6 +108,9 @@ class Journal:
         # Strings, as pathlib would take a third of the time of a small job's reply.
         self._in, self._out, self._own = (os.fspath(d) for d in (self.in_dir, self.out_dir, self._dir))
         self._finished = finished
+        self._medium = medium
+        #: claimed files that are worth a look, whatever becomes of them
+        self._damaged: set[int] = set()
         self._claimed: dict[int, Claimed] = {}
         #: by chain, in the order of their ids
         self._kept: dict[int, list[Kept]] = {}
@@ -108,9 +118,15 @@ class Journal:
     def create(self) -> None:
         for directory in (self._dir, self.out_dir, self.in_dir):
             directory.mkdir(parents=True, exist_ok=True)
+        client_dir = self.in_dir.parent
+        self._medium.flush((client_dir, client_dir.parent, client_dir.parent.parent))
 
     def path(self, claimed: Claimed | Kept) -> str:
         return f"{self._own}/{claimed.entry}"
+
+    def prepare_claims(self, file_names: Sequence[str]) -> None:
+        """To be called before `claim`: a file that is ours has to be whole."""
+        self._medium.flush([f"{self._in}/{name}" for name in file_names])
 
     def claim(self, file_name: str, internal_id: int) -> Claimed:
         """Make a file of `in/` ours. FileNotFoundError: its owner took it back."""
@@ -119,20 +135,36 @@ class Journal:
         self._claimed[internal_id] = claimed
         return claimed
 
-    def decide(self, decided: Decided, reply: Reply) -> None:
-        """From now on this is the reply, also after a crash."""
-        if reply.solution_path is not None:
-            self._write(os.fspath(reply.solution_path), reply.solution, decided.internal_id)
-        self._write(f"{self._own}/{decided.entry}", reply.body, decided.internal_id)
+    def confirm_claims(self) -> None:
+        """From now on claimed files are ours, whatever happens."""
+        self._medium.flush((self._own, self._in))
+
+    def decide(self, batch: Sequence[tuple[Decided, Reply]]) -> None:
+        """From now on these are the replies, also after a crash."""
+        solutions = [
+            (decided.internal_id, os.fspath(reply.solution_path), reply.solution)
+            for decided, reply in batch
+            if reply.solution_path is not None
+        ]
+        self._write(solutions, self._out)
+        replies = [
+            (decided.internal_id, f"{self._own}/{decided.entry}", reply.body) for decided, reply in batch
+        ]
+        self._write(replies, self._own)
+
+    def release(self, batch: Sequence[Decided]) -> None:
+        """What has been replied to is not run again. To be called between `decide` and `publish`."""
+        for decided in batch:
+            if decided.chain is None:
+                self._dismiss(decided.internal_id)
+            else:
+                self._keep(decided.internal_id, decided.chain)
+            if decided.kind is not Kind.REFUSED:
+                self._finished.append(decided.target.removesuffix(".json"))
+        self._medium.flush((self._own, self._finished.path, self._finished.path.parent))
 
     def publish(self, decided: Decided) -> None:
         """Let the client see a decided reply."""
-        if decided.chain is None:
-            self.dismiss(decided.internal_id)
-        else:
-            self._keep(decided.internal_id, decided.chain)
-        if decided.kind is not Kind.REFUSED:
-            self._finished.append(decided.target.removesuffix(".json"))
         source, target = f"{self._own}/{decided.entry}", f"{self._out}/{decided.target}"
         try:
             os.replace(source, target)
@@ -140,22 +172,50 @@ class Journal:
             self.out_dir.mkdir(exist_ok=True)
             os.replace(source, target)
 
+    def confirm_publications(self) -> None:
+        """From now on published replies stay where they are."""
+        self._medium.flush((self._out, self._own))
+
     def dismiss(self, internal_id: int) -> None:
-        """Forget a claimed file. What is not a file is kept aside, as it may be worth something."""
+        """Forget a claimed file."""
+        self._dismiss(internal_id)
+        self._medium.flush([self._own])
+
+    def _dismiss(self, internal_id: int) -> None:
+        """What is not a file, or damaged, is kept aside, as it may be worth something."""
         claimed = self._claimed.get(internal_id)
         if claimed is None:
             return
         path = self.path(claimed)
         try:
-            os.unlink(path)
+            if internal_id in self._damaged:
+                self._set_aside(claimed)
+            else:
+                os.unlink(path)
         except FileNotFoundError:
             pass  # an earlier try came this far
         except (IsADirectoryError, PermissionError):
             if not stat.S_ISDIR(os.lstat(path).st_mode):
                 raise
-            self._refused_dir.mkdir(exist_ok=True)
-            os.rename(path, self._refused_dir / f"{internal_id}.{claimed.file_name}")
+            self._set_aside(claimed)
+        self._damaged.discard(internal_id)
         del self._claimed[internal_id]
+
+    def _set_aside(self, entry: Claimed | Kept | Decided) -> str:
+        """Where to."""
+        path = self._place_aside(entry)
+        os.rename(f"{self._own}/{entry.entry}", path)
+        return path
+
+    def _keep_copy(self, path: str, entry: Decided) -> None:
+        """Of a reply that another one will replace. One that cannot be kept is not worth much anyway."""
+        with contextlib.suppress(OSError):
+            os.link(path, self._place_aside(entry))
+
+    def _place_aside(self, entry: Claimed | Kept | Decided) -> str:
+        self._refused_dir.mkdir(exist_ok=True)
+        name = entry.target if isinstance(entry, Decided) else entry.file_name
+        return f"{self._refused_dir}/{entry.internal_id}.{name}"
 
     def _keep(self, internal_id: int, chain: int) -> None:
         """A claimed file becomes what later revisions add to."""
@@ -175,6 +235,7 @@ class Journal:
             done = f"{self._own}/{claimed.internal_id}.done.{chain}.{claimed.file_name}"
             os.rename(self.path(claimed), done)
             del self._claimed[claimed.internal_id]
+            self._medium.flush([self._own])
         kept = self._kept.get(chain, [])
         while kept:  # the last one first, so that what is left is a chain
             with contextlib.suppress(FileNotFoundError):
@@ -182,16 +243,11 @@ class Journal:
             kept.pop()
         self._kept.pop(chain, None)
         if done:
+            self._medium.flush([self._own])
             os.unlink(done)
 
-    def kept(self) -> list[Kept]:
-        """The submissions of revisions of live chains, by id."""
-        return sorted(
-            (one for chain in self._kept.values() for one in chain), key=lambda one: one.internal_id
-        )
-
-    def recover(self) -> tuple[list[Claimed], list[Decided]]:
-        """What a former service left: files to run again and replies to publish, by id."""
+    def recover(self, log: Callable[[str], None]) -> tuple[list[Claimed], list[Decided], list[Decided]]:
+        """What a former service left, by id: files to run again, replies to publish, and lost ones."""
         claimed: list[Claimed] = []
         decided: list[Decided] = []
         kept: list[Kept] = []
@@ -199,7 +255,7 @@ class Journal:
         for name in sorted(os.listdir(self._dir)):
             if name.startswith("~"):
                 os.unlink(self._dir / name)
-        for internal_id, kind, rest in journal_entries(self._dir):
+        for internal_id, kind, rest in sorted(journal_entries(self._dir)):
             if kind == "job":
                 claimed.append(Claimed(internal_id, rest))
             elif kind in ("reply", "error"):
@@ -212,24 +268,60 @@ class Journal:
                     kept.append(Kept(internal_id, name, chain))
                 else:
                     done.append((chain, f"{self._own}/{internal_id}.{kind}.{rest}"))
-        kept.sort(key=lambda entry: entry.internal_id)
+        self._recover_chains(kept, done, log)
+        self._claimed = {entry.internal_id: entry for entry in claimed}
+        whole: list[Decided] = []
+        lost: list[Decided] = []
+        for entry in decided:
+            path = f"{self._own}/{entry.entry}"
+            if is_whole(path):
+                whole.append(entry)
+            elif entry.internal_id in self._claimed:
+                log(f"the reply {path} is damaged, now {self._set_aside(entry)}; its job runs again")
+            else:
+                log(f"the reply {path} is damaged, now in {self._refused_dir}; its job gets an error reply")
+                self._keep_copy(path, entry)
+                lost.append(entry)
+        replied = {entry.internal_id for entry in whole}
+        claimed = [entry for entry in claimed if entry.internal_id not in replied]
+        for file in claimed:
+            if not is_whole(self.path(file)):
+                log(f"{self.path(file)} is damaged; it gets an error reply and goes to {self._refused_dir}")
+                self._damaged.add(file.internal_id)
+        return claimed, whole, lost
+
+    def _recover_chains(
+        self, kept: list[Kept], done: list[tuple[int, str]], log: Callable[[str], None]
+    ) -> None:
+        broken: set[int] = set()
         for entry in kept:
-            self._kept.setdefault(entry.chain, []).append(entry)
+            if entry.chain in broken or not is_whole(self.path(entry)):
+                broken.add(entry.chain)  # later revisions add to this one
+                aside = self._set_aside(entry)
+                log(f"the chain of {entry.file_name} in the journal is damaged; this revision is now {aside}")
+            else:
+                self._kept.setdefault(entry.chain, []).append(entry)
         for chain, path in done:
             self.end_chain(chain, None)
             os.unlink(path)
-        self._claimed = {entry.internal_id: entry for entry in claimed}
-        replied = {entry.internal_id for entry in decided}
-        claimed = [entry for entry in claimed if entry.internal_id not in replied]
-        return (
-            sorted(claimed, key=lambda entry: entry.internal_id),
-            sorted(decided, key=lambda entry: entry.internal_id),
+
+    def kept(self) -> list[Kept]:
+        """The submissions of revisions of live chains, by id."""
+        return sorted(
+            (one for chain in self._kept.values() for one in chain), key=lambda one: one.internal_id
         )
 
-    def _write(self, path: str, data: bytes, internal_id: int) -> None:
-        temporary = f"{self._own}/~{internal_id}"
-        write_file(temporary, data)
-        os.replace(temporary, path)
+    def _write(self, files: Sequence[tuple[int, str, bytes]], folder: str) -> None:
+        """Files of `folder`, each by the job's id, its path and what it shall hold."""
+        if not files:
+            return
+        temporaries = [f"{self._own}/~{internal_id}" for internal_id, _, _ in files]
+        for temporary, (_, _, data) in zip(temporaries, files, strict=True):
+            write_file(temporary, data)
+        self._medium.flush(temporaries)
+        for temporary, (_, path, _) in zip(temporaries, files, strict=True):
+            os.replace(temporary, path)
+        self._medium.flush([folder])
 
 
 def journal_entries(journal_dir: Path) -> Iterator[tuple[int, str, str]]:
@@ -248,6 +340,29 @@ def write_file(path: str | Path, data: bytes) -> None:
             view = view[os.write(descriptor, view) :]
     finally:
         os.close(descriptor)
+
+
+def contents(path: str) -> bytes:
+    # Non-blocking, as what was a file a moment ago may be a pipe now.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        return file.read()
+
+
+def is_json(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def is_whole(path: str) -> bool:
+    """Whether this is a file with all that it was to hold; what cannot be read is told later."""
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode) or is_json(contents(path))
+    except OSError:
+        return True
 
 
 def _fitting(file_name: str) -> str:

@@ -18,7 +18,7 @@ from statistics import fmean
 
 import msgspec
 
-from mallob_py.service.event_log import Event
+from mallob_py.service.event_log import OPENINGS, Event
 from mallob_py.service.run_figures import LATENCIES, LatencyRow, creation_ratio, latency_row, tells_latency
 
 UTILISATION_BINS = 10
@@ -77,6 +77,10 @@ class Report(msgspec.Struct, frozen=True):
 
     ranks: int
     pes: int
+    started_unix_s: float | None
+    #: where the log begins; not with the run if `is_cut`
+    begin_s: float
+    is_cut: bool
     duration_s: float
     mode: str
     refused: int
@@ -92,7 +96,7 @@ def make_report(events: Sequence[Event]) -> Report:
     """All tables from events in order of time."""
     begin_s = events[0].t if events else 0.0
     end_s = events[-1].t if events else 0.0
-    starts = [event for event in events if event.event == "start"]
+    starts = [event for event in events if event.event in OPENINGS]
     ranks_told = [_integer(event, "ranks") or 0 for event in starts]
     pes_told = [_integer(event, "pes") or _integer(event, "ranks") or 0 for event in starts]
     pes = max(pes_told + [event.rank + 1 for event in events], default=0)
@@ -101,6 +105,9 @@ def make_report(events: Sequence[Event]) -> Report:
     return Report(
         ranks=max(ranks_told) if any("pes" in event.fields for event in starts) else pes,
         pes=pes,
+        started_unix_s=_number(starts[0], "unix_s") if starts else None,
+        begin_s=begin_s,
+        is_cut=bool(starts) and not any(event.event == "start" for event in starts),
         duration_s=end_s - begin_s,
         mode=str(starts[0].fields.get("mode", "real")) if starts else "unknown",
         refused=sum(event.event == "refused" for event in events),

@@ -30,6 +30,7 @@ from mallob_py.service.job_file import (
     parse_job,
     unfit_for_file_name,
 )
+from mallob_py.service.medium import medium_of
 from mallob_py.service.pending import Pending, PendingJobs
 from mallob_py.service.status_file import JobStatus, ServiceStatus, read_live_status, read_status
 from mallob_py.web.errors import ApiError
@@ -170,7 +171,7 @@ class Jobs:
             upload.id, job.user, job.name, job.application, self.client, now(), older, upload_bytes
         )
         try:
-            upload.keep(record)
+            upload.keep(record, medium_of(self._client_dir))
         except OSError as error:
             raise ApiError(507, f"the job cannot be kept: {error.strerror}") from None
         try:

@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from mallob_py.service.errors import ServiceError
+from mallob_py.service.medium import Medium
 
 KEEP_MAX = 10_000
 #: of a file: its inode and time
@@ -84,10 +85,13 @@ class Upload:
     def discard(self) -> None:
         shutil.rmtree(self._hidden, ignore_errors=True)
 
-    def keep(self, record: Record) -> None:
+    def keep(self, record: Record, medium: Medium) -> None:
         """Raises OSError."""
-        (self._hidden / "record.json").write_bytes(msgspec.json.encode(record))
+        record_path = self._hidden / "record.json"
+        record_path.write_bytes(msgspec.json.encode(record))
+        medium.flush([self.path, record_path, self._hidden])
         self._hidden.rename(self._folder / self.id)
+        medium.flush([self._folder])
 
 
 class Store:

@@ -350,7 +350,8 @@ TREES = (
         "a lifted bound brings back what the application wants",
         _CLIENT,
         "        record.wanted = wanted\n        most = self._demand_max(record)\n",
-        "        most = self._demand_max(record)\n        record.wanted = min(most, most if wanted is None else wanted)\n",
+        "        most = self._demand_max(record)\n"
+        "        record.wanted = min(most, most if wanted is None else wanted)\n",
         "test_a_lifted_bound_gives_a_job_what_its_application_wants_and_no_more",
     ),
     Mutation(

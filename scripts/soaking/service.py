@@ -110,7 +110,7 @@ class Service:
         """The story of what went wrong."""
         print(f"--- output\n{self.output[-8000:]}")
         lines: list[dict[str, Any]] = []
-        for path in self.log_dir.glob("*.jsonl"):
+        for path in self.log_dir.rglob("*.jsonl"):
             for text in path.read_text().splitlines():
                 with contextlib.suppress(json.JSONDecodeError):
                     lines.append(json.loads(text))

@@ -11,10 +11,11 @@ import pytest
 
 from mallob_py.service import event_log
 from mallob_py.service.event_log import FLUSH_EVENTS, EventLog, read_events
+from mallob_py.service.log_folder import LogFiles
 
 
 def test_events_are_written_with_time_since_start_and_rank(tmp_path: Path) -> None:
-    log = EventLog(tmp_path / "new" / "3.jsonl", 3, epoch_start=50.0)
+    log = EventLog(LogFiles(tmp_path / "new", 3), 3, epoch_start=50.0)
     log.write(51.5, "volume", {"job": 4, "volume": 2})
     log.close()
     (event,) = read_events(tmp_path / "new")
@@ -23,7 +24,7 @@ def test_events_are_written_with_time_since_start_and_rank(tmp_path: Path) -> No
 
 
 def test_events_of_the_pes_of_a_rank_carry_their_numbers(tmp_path: Path) -> None:
-    log = EventLog(tmp_path / "1.jsonl", 4, epoch_start=0.0)
+    log = EventLog(LogFiles(tmp_path, 1), 4, epoch_start=0.0)
     log.write(1.0, "start", {})
     log.write(2.0, "busy", {}, 5)
     log.close()
@@ -31,19 +32,18 @@ def test_events_of_the_pes_of_a_rank_carry_their_numbers(tmp_path: Path) -> None
 
 
 def test_nothing_touches_the_file_before_a_flush_is_due(tmp_path: Path) -> None:
-    path = tmp_path / "0.jsonl"
-    log = EventLog(path, 0, 0.0)
+    log = EventLog(LogFiles(tmp_path / "new", 0), 0, 0.0)
     for _ in range(FLUSH_EVENTS - 1):
         log.write(1.0, "busy", {})
-    assert path.stat().st_size == 0
+    assert not list(tmp_path.iterdir())
     log.write(1.0, "idle", {})
-    assert len(read_events(tmp_path)) == FLUSH_EVENTS
+    assert len(read_events(tmp_path / "new")) == FLUSH_EVENTS
     log.close()
 
 
 def test_all_ranks_are_merged_in_order_of_time(tmp_path: Path) -> None:
     for rank in range(3):
-        log = EventLog(tmp_path / f"{rank}.jsonl", rank, 0.0)
+        log = EventLog(LogFiles(tmp_path, rank), rank, 0.0)
         log.write(2.0 - rank, "busy", {})
         log.close()
     assert [event.rank for event in read_events(tmp_path)] == [2, 1, 0]
@@ -60,14 +60,14 @@ def test_a_folder_that_cannot_be_made_is_said_once_and_does_not_stop_the_rank(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
-    log = EventLog(tmp_path / "file" / "0.jsonl", 0, 0.0)
+    log = EventLog(LogFiles(tmp_path / "file", 0), 0, 0.0)
     log.write(1.0, "busy", {})
     log.close()
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_value_that_json_does_not_know_becomes_text(tmp_path: Path) -> None:
-    log = EventLog(tmp_path / "0.jsonl", 0, 0.0)
+    log = EventLog(LogFiles(tmp_path, 0), 0, 0.0)
     log.write(1.0, "stop", {"where": tmp_path, "what": 1j})
     log.close()
     assert read_events(tmp_path)[0].fields["what"] == "1j"
@@ -93,7 +93,7 @@ def test_a_full_disk_is_said_once_and_no_event_is_lost_or_torn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     disk = FullDisk(monkeypatch, room=70)
-    log = EventLog(tmp_path / "0.jsonl", 0, 0.0)
+    log = EventLog(LogFiles(tmp_path, 0), 0, 0.0)
     for t in range(5):
         log.write(float(t), "busy", {})
         log.flush()
@@ -108,7 +108,7 @@ def test_events_beyond_the_bound_are_dropped_and_counted(
 ) -> None:
     monkeypatch.setattr(event_log, "_UNWRITTEN_BYTES_MAX", 100)
     disk = FullDisk(monkeypatch, room=0)
-    log = EventLog(tmp_path / "0.jsonl", 0, 0.0)
+    log = EventLog(LogFiles(tmp_path, 0), 0, 0.0)
     for t in range(10):
         log.write(float(t), "busy", {})
         log.flush()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mallob_py.cli import main as main_module
 from mallob_py.cli.report import describe
 from mallob_py.service.event_log import Event, EventLog, read_events
+from mallob_py.service.log_folder import LogFiles, run_name
 from mallob_py.service.report_tables import VOLUME_INSTANTS, make_report
 from mallob_py.service.run_figures import CREATION_RATIO_MEANS, percentile
 
@@ -47,7 +48,7 @@ def events() -> list[Event]:
 
 def write_logs(folder: Path) -> None:
     for rank in (0, 1):
-        log = EventLog(folder / f"{rank}.jsonl", rank, epoch_start=100.0)
+        log = EventLog(LogFiles(folder, rank), rank, epoch_start=100.0)
         for t, author, event, fields in story():
             if author == rank:
                 log.write(100.0 + t, event, fields)
@@ -186,6 +187,36 @@ def test_a_folder_without_logs_gives_an_empty_report(
 ) -> None:
     assert main_module.main(["report", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("0 ranks (unknown)")
+
+
+def test_of_several_runs_the_newest_is_reported_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, newest = (tmp_path / run_name(second) for second in (1.0, 2.5))
+    write_logs(newest)
+    (tmp_path / run_name(9.0)).mkdir()  # of a service that could not start
+    assert main_module.main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().err == ""
+    log = EventLog(LogFiles(before, 0), 0, 0.0)
+    log.write(0.0, "start", {"ranks": 7, "unix_s": 1.0})
+    log.close()
+    assert main_module.main(["report", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == (
+        f"mallob-py report: {tmp_path} holds 2 runs, this is the newest: {newest}. The one before: {before}\n"
+    )
+    assert captured.out.startswith("2 ranks")
+    assert main_module.main(["report", str(before)]) == 0
+    assert capsys.readouterr() == (describe(make_report(read_events(before))) + "\n", "")
+
+
+def test_a_report_says_when_the_run_started_and_where_its_log_begins() -> None:
+    told = {"ranks": 2, "mode": "real", "unix_s": 86400.0}
+    whole = [Event(0.0, 0, "start", told), Event(90.0, 0, "continued", told), Event(100.0, 1, "stop", {})]
+    assert describe(make_report(whole)).startswith("2 ranks (real), started 1970-01-02 00:00:00 UTC, 100")
+    head = describe(make_report(whole[1:])).split("\n", 1)[0]
+    assert "started 1970-01-02 00:00:00 UTC, from 90" in head
+    assert "see --log-size), 10" in head
 
 
 def test_a_torn_last_line_is_passed_over_in_silence(tmp_path: Path) -> None:

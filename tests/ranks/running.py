@@ -24,6 +24,7 @@ import pytest
 from mallob_py.runtime.launch import find_launcher
 from mallob_py.runtime.transfer import shared_folder
 from mallob_py.runtime.world import LaunchError
+from mallob_py.service.log_folder import parts_of, runs_of
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 60.0
@@ -252,9 +253,10 @@ class Running:
     # --- what is going on ---------------------------------------------------------------------
 
     def events(self, event: str) -> list[dict[str, Any]]:
-        """All events of this name in the logs of all ranks, as far as they are written."""
+        """All events of this name in the logs of all ranks since the last start, as far as written."""
         found = []
-        for path in self.log_dir.glob("*.jsonl"):
+        runs = runs_of(self.log_dir) if self.log_dir.exists() else []
+        for path in (path for run in runs[-1:] for path in parts_of(run)):
             for line in path.read_text().splitlines():
                 with contextlib.suppress(json.JSONDecodeError):
                     parsed = json.loads(line)

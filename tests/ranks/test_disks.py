@@ -94,10 +94,49 @@ def test_with_a_full_disk_for_logs_the_service_goes_on_and_says_so_once_per_rank
             poll_until(lambda: "cannot be written: No space left on device" in service.output)
             filling.unlink()
             assert service.ask("later", application="NOOP")["result"]["resultcode"] == 10
-            poll_until(lambda: '"later"' in "".join(path.read_text() for path in disk.glob("*.jsonl")))
+            poll_until(lambda: '"later"' in "".join(path.read_text() for path in disk.rglob("*.jsonl")))
             assert service.stop() == 0
             assert service.output.count("No space left on device") <= 2
             assert "Traceback" not in service.output
+
+
+def test_a_durable_service_takes_jobs_from_clients_that_are_durable_as_well(tmp_path: Path) -> None:
+    with serving(tmp_path, "--durable", ranks=2) as service:
+        formula = tmp_path / "formula.cnf"
+        formula.write_text("p cnf 2 2\n1 2 0\n-1 0\n")
+        paths = [service.submit(f"{number}", application="NOOP") for number in range(40)]
+        done = run("submit", "--api-dir", service.api_dir, "--wait", formula)
+        assert done.code == 0, done.err
+        for path in paths:
+            assert service.reply(path)["result"]["resultcode"] == 10
+        sleeping = service.submit("sleeping", application="SLEEP")
+        service.await_event("accepted", name="sleeping")
+        service.interrupt("sleeping")
+        assert service.reply(sleeping)["result"]["outcome"] == "interrupted"
+        poll_until(lambda: not list((service.box() / "journal").iterdir()))
+        assert (service.box() / ".durable").exists()
+        assert service.stop() == 0
+
+
+def test_a_damaged_journal_does_not_keep_the_service_from_its_start(tmp_path: Path) -> None:
+    journal = tmp_path / "api/jobs.0/journal"
+    journal.mkdir(parents=True)
+    job = {"user": "u", "name": "whole", "application": "NOOP"}
+    (journal / "1.job.broken.json").touch()
+    (journal / "2.job.whole.json").write_text(json.dumps(job))
+    (journal / "3.reply.u.lost.json").write_bytes(bytes(100))
+    (journal / "4.revision.4.first.json").write_bytes(b'{"user"')
+    with serving(tmp_path, ranks=2) as service:
+        out = service.box() / "out"
+        assert service.reply(out / "u.whole.json")["result"]["resultcode"] == 10
+        assert "error" in service.reply(out / "broken.json.error.json")
+        assert "submit it again" in service.reply(out / "u.lost.json")["error"]["message"]
+        poll_until(lambda: not list(journal.iterdir()))
+        assert len(list((service.box() / "refused").iterdir())) == 3
+        complaints = [line for line in service.output.splitlines() if "is damaged" in line]
+        assert len(complaints) == 3, service.output
+        assert service.stop() == 0
+        assert "Traceback" not in service.output
 
 
 def test_a_journal_that_becomes_unwritable_holds_jobs_up_and_loses_none(tmp_path: Path) -> None:

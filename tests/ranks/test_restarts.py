@@ -10,6 +10,8 @@ import pytest
 from running import Running, command_line, needs_mpiexec, parent_of, poll_until, serving
 from test_faults import APPS as FAULTY_APPS
 
+from mallob_py.service.log_folder import parts_of, runs_of
+
 pytestmark = [needs_mpiexec, pytest.mark.slow]
 
 APPS = FAULTY_APPS | {"MALLOB_PY_APPS": "POISON=rank_apps:Poison"}
@@ -48,7 +50,8 @@ def test_a_rank_that_dies_has_the_ranks_started_again_and_jobs_go_on(
         assert service.reply(running)["result"]["outcome"] == "wallclock-limit"
         assert service.reply(held)["result"]["resultcode"] == 10
         assert not set(before) & set(ranks_of(service))
-        assert list((service.log_dir / "before-restart-1").glob("*.jsonl"))
+        crashed, _ = runs_of(service.log_dir)
+        assert '"event":"started"' in "".join(path.read_text() for path in parts_of(crashed))
         assert service.stop() == 0
         assert not list((tmp_path / "tmp").iterdir())
 

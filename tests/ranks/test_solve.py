@@ -7,6 +7,7 @@ import gzip
 import lzma
 import signal
 import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -65,6 +66,19 @@ def test_any_number_of_ranks_finds_a_model(ranks: int, tmp_path: Path) -> None:
     done = run("solve", "-n", str(ranks), write(tmp_path, text))
     assert (done.code, done.answer) == (SAT, "s SATISFIABLE"), done.err
     assert_is_model(done.model, text)
+
+
+def test_the_package_can_be_run_in_place_of_the_script(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mallob_py", "solve", "-n", "2", str(write(tmp_path, CONTRADICTION))],
+        capture_output=True,
+        text=True,
+        env=environment(uuid.uuid4().hex),
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == UNSAT, done.stderr
+    assert "s UNSATISFIABLE" in done.stdout.splitlines()
 
 
 def test_ranks_started_by_mpiexec_solve_together(tmp_path: Path) -> None:

@@ -22,15 +22,12 @@ os.kill(os.getpid(), -int(how)) if int(how) < 0 else sys.exit(int(how))
 """
 
 
-def run(folder: Path, says: str, how: str, restarts_max: int) -> tuple[int, list[str], list[int]]:
-    """The exit code, what each world was told about crashes, and the restarts that were announced."""
+def run(folder: Path, says: str, how: str, restarts_max: int) -> tuple[int, list[str]]:
+    """The exit code, and what each world was told about crashes."""
     program = folder / "rank.py"
     program.write_text(RANK)
-    announced: list[int] = []
-    code = supervise(
-        1, lambda: [str(program), str(folder / "notes"), says, how], restarts_max, None, announced.append
-    )
-    return code, (folder / "notes").read_text().split(), announced
+    code = supervise(1, lambda: [str(program), str(folder / "notes"), says, how], restarts_max, None)
+    return code, (folder / "notes").read_text().split()
 
 
 def test_restarts_come_later_and_later_and_are_limited() -> None:
@@ -53,10 +50,9 @@ def test_no_delay_is_endless_and_none_is_too_large_for_the_clock() -> None:
 def test_ranks_that_crash_are_started_again_and_told_so(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    code, told, announced = run(tmp_path, "running", "-9", 1)
+    code, told = run(tmp_path, "running", "-9", 1)
     assert code == 128 + 9
     assert told == ["0", "1"]
-    assert announced == [1]
     said = capfd.readouterr().err
     assert "restart 1 in 1 s" in said
     assert "not started again after 1 restarts" in said
@@ -64,11 +60,11 @@ def test_ranks_that_crash_are_started_again_and_told_so(
 
 @pytest.mark.parametrize("code", [0, 2, 10])
 def test_ranks_that_say_how_they_end_are_not_started_again(code: int, tmp_path: Path) -> None:
-    assert run(tmp_path, str(code), "0", 5) == (code, ["0"], [])
+    assert run(tmp_path, str(code), "0", 5) == (code, ["0"])
 
 
 def test_ranks_that_never_came_up_are_not_started_again(tmp_path: Path) -> None:
-    assert run(tmp_path, "", "2", 5) == (2, ["0"], [])
+    assert run(tmp_path, "", "2", 5) == (2, ["0"])
 
 
 def test_a_world_that_ends_without_a_word_and_without_an_error_is_a_crash_all_the_same(

@@ -130,7 +130,8 @@ def test_a_revision_that_cannot_be_read_leaves_the_chain_with_all_that_wait_for_
     admit(book, 3, "c", "b")
     admit(book, 4, "d", "c")
     book.drop(2)
-    assert book.orphaned(3) == book.orphaned(4) == "its precursor u.b could not be read"
+    why = "u.b, an earlier revision of its chain, has failed: see its reply"
+    assert book.orphaned(3) == book.orphaned(4) == why
     assert book.place_of(2) is book.place_of(4) is None
     admit(book, 5, "b", "a")  # a better one
     assert before(book, 5) == wire.Before(1, wire.Inline(b"one"), ())

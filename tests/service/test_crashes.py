@@ -22,6 +22,7 @@ from mallob_py.service.chains import ChainBook
 from mallob_py.service.directory import JobDirectory
 from mallob_py.service.errors import JobFileError
 from mallob_py.service.job_file import InputUse, JobFile
+from mallob_py.service.medium import Medium
 from mallob_py.service.reply import JobStatistics, Outcome, result_reply
 
 APPLICATIONS = {"NOOP": InputUse.NONE, "SAT": InputUse.REVISIONS}
@@ -62,9 +63,9 @@ class Doom:
         return half + rest
 
 
-def run_service(tmp_path: Path, life: int) -> list[str]:
+def run_service(tmp_path: Path, life: int, medium: Medium | None = None) -> list[str]:
     """Answer everything there is; returns the files that were run."""
-    directory = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
+    directory = JobDirectory(tmp_path / "api", tmp_dir=tmp_path, medium=medium)
     ran: list[str] = []
     while batch := directory.take(2):
         for incoming in batch:
@@ -203,9 +204,9 @@ def test_what_was_being_written_at_the_time_of_death_is_removed(tmp_path: Path) 
 CHAINED = {"u.r0.json", "u.r1.json", "u.r2.json"}
 
 
-def run_chain_service(tmp_path: Path) -> int:
+def run_chain_service(tmp_path: Path, medium: Medium | None = None) -> int:
     """Answer all revisions and end chains that are done; returns how many chains are left."""
-    directory = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
+    directory = JobDirectory(tmp_path / "api", tmp_dir=tmp_path, medium=medium)
     book = ChainBook(1e9)
     for first, incoming in directory.revisions():
         file = incoming.parse(APPLICATIONS)

@@ -275,7 +275,7 @@ def test_an_unreadable_file_gets_an_error(open_directory: Open, monkeypatch: pyt
 
     directory = open_directory()
     drop(directory, "job.json", text())
-    monkeypatch.setattr(directory_module, "_contents", fail)
+    monkeypatch.setattr(directory_module, "contents", fail)
     (incoming,) = directory.take()
     answer(directory, incoming)
     assert "Permission denied" in replies(directory)["job.json.error.json"]["error"]["message"]

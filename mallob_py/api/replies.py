@@ -1,0 +1,86 @@
+"""Which files have appeared in a folder, at the cost of what has appeared and not of what is awaited.
+
+inotify tells where it works. Elsewhere the folder is listed when its time has changed, soon after that
+once more, since clocks of files are coarse, and once a second in any case. Listing may take long
+where nobody removes old replies, so it gets a fifth of the time at most.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from mallob_py.service.watching import InotifyWatch, is_remote
+
+#: with inotify: a safety net
+_RELIST_S = 10.0
+_RELIST_POLLING_S = 1.0
+#: changes of a folder within this may leave it with the same time
+_CLOCK_STEP_S = 0.02
+_SHARE_OF_TIME = 0.2
+
+
+class NewFiles:
+    """Names that a folder has got; older ones, and a name twice, may be among them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._inotify_wanted = not is_remote(folder)
+        self._watch: InotifyWatch | None = None
+        self._changed_ns = -1
+        self._allowed_s = -float("inf")
+        self._due_s = -float("inf")
+
+    def look(self) -> Iterable[str]:
+        """Those since the last look; at the first look, all that are there."""
+        now = time.monotonic()
+        names: list[str] = []
+        if self._watch is not None:
+            news = self._watch.news()
+            names = news.complete
+            if news.lost:
+                self._watch.close()
+                self._watch = None
+        if self._watch is None and self._inotify_wanted:
+            self._start_watch()
+        has_changed = self._watch is None and self._has_changed()
+        if has_changed:
+            self._due_s = now
+        if self._due_s <= now and self._allowed_s <= now:
+            names += self._all()
+            spent_s = time.monotonic() - now
+            self._allowed_s = now + spent_s / _SHARE_OF_TIME
+            pause_s = _RELIST_POLLING_S if self._watch is None else _RELIST_S
+            self._due_s = now + (_CLOCK_STEP_S if has_changed else pause_s)
+        return names
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    def _start_watch(self) -> None:
+        try:
+            self._watch = InotifyWatch(self._folder)
+            self._due_s = -float("inf")
+        except FileNotFoundError:
+            pass  # somebody has removed the folder; the service makes it again
+        except OSError:
+            self._inotify_wanted = False
+
+    def _has_changed(self) -> bool:
+        try:
+            changed_ns = os.stat(self._folder).st_mtime_ns
+        except OSError:
+            return False
+        is_new = changed_ns != self._changed_ns
+        self._changed_ns = changed_ns
+        return is_new
+
+    def _all(self) -> list[str]:
+        try:
+            return os.listdir(self._folder)
+        except OSError:
+            return []

@@ -1,0 +1,142 @@
+"""A client looks at replies that are new, however many it waits for and however many are old."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mallob_py import Client
+from mallob_py.api import replies
+from mallob_py.api.replies import NewFiles
+from mallob_py.service import client as service
+from mallob_py.service.directory import JobDirectory
+from mallob_py.service.watching import News
+
+PENDING = 2000
+TIMEOUT_S = 60.0
+
+
+def poll_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
+@pytest.fixture(params=["inotify", "polling"])
+def watching(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(replies, "is_remote", lambda path: request.param == "polling")
+    return str(request.param)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Of a service that has ended, and answers when we say so."""
+    JobDirectory(tmp_path / "api", tmp_dir=tmp_path).close()
+    return tmp_path / "api/jobs.0/out"
+
+
+@pytest.fixture
+def client(out: Path, watching: str) -> Iterator[Client]:
+    with Client(out.parents[1], user="u") as one:
+        yield one
+
+
+def publish(path: Path, code: int = 20) -> None:
+    hidden = path.parent.parent / "journal" / path.name
+    hidden.write_text(f'{{"result": {{"resultcode": {code}, "solution": []}}}}')
+    hidden.rename(path)
+
+
+class Looks:
+    """Counts what the thread of a client does: its turns, and the calls that look at files of replies."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.turns = 0
+        self.at: set[str] = set()
+        look, signature_of, read_reply = NewFiles.look, service.signature_of, service.read_reply
+
+        def count(files: NewFiles) -> object:
+            self.turns += 1
+            return look(files)
+
+        def note(path: Path) -> None:
+            if threading.current_thread().name == "mallob-py-client":
+                self.at.add(path.name)
+
+        patch.setattr(NewFiles, "look", count)
+        patch.setattr(service, "signature_of", lambda path: (note(path), signature_of(path))[1])
+        patch.setattr(service, "read_reply", lambda path: (note(path), read_reply(path))[1])
+
+
+def test_thousands_of_jobs_that_wait_cost_no_look_at_their_files(
+    client: Client, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(100):
+        publish(out / f"u.old-{number}.json")
+    looks = Looks(monkeypatch)
+    futures = [client.submit([[1]], name=f"j{number}") for number in range(PENDING)]
+    turns = looks.turns
+    poll_until(lambda: looks.turns > turns + 20)
+    assert looks.at == set()
+    for number in (7, 1999):
+        publish(out / f"u.j{number}.json")
+        assert futures[number].result(TIMEOUT_S).satisfiable is False
+    answered = {name for name in looks.at if name.startswith("u.")}
+    assert answered == {"u.j7.json", "u.j1999.json"}
+    assert len(looks.at) == 4  # with where their refusals would be
+    for future in futures:  # so that nobody interrupts them one by one
+        if not future.done():
+            future.set_running_or_notify_cancel()
+
+
+def test_a_reply_that_comes_at_once_is_seen(client: Client, out: Path) -> None:
+    for number in range(50):
+        future = client.submit([[1]], name=f"j{number}")
+        publish(out / f"u.j{number}.json")
+        assert future.result(TIMEOUT_S).satisfiable is False
+
+
+def test_an_older_reply_of_that_name_is_left_alone(client: Client, out: Path) -> None:
+    publish(out / "u.a.json", code=10)
+    future = client.submit([[1]], name="a")
+    publish(out / "u.other.json")  # something new to look at
+    other = client.submit([[1]], name="b")
+    publish(out / "u.b.json")
+    other.result(TIMEOUT_S)
+    assert not future.done()
+    publish(out / "u.a.json", code=20)
+    assert future.result(TIMEOUT_S).satisfiable is False
+
+
+def test_replies_are_seen_in_a_folder_that_was_removed_and_made_again(client: Client, out: Path) -> None:
+    before, after = (client.submit([[1]], name=name) for name in ("before", "after"))
+    publish(out / "u.before.json")
+    assert before.result(TIMEOUT_S).satisfiable is False
+    (out / "u.before.json").unlink()
+    out.rmdir()
+    out.mkdir()
+    publish(out / "u.after.json")
+    assert after.result(TIMEOUT_S).satisfiable is False
+
+
+def test_files_that_inotify_lost_are_found_by_listing(
+    out: Path, watching: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = NewFiles(out)
+    assert list(files.look()) == []
+    if watching == "inotify":
+        monkeypatch.setattr(replies.InotifyWatch, "news", lambda self: News([], True))
+    publish(out / "u.a.json")
+    assert "u.a.json" in [*files.look(), *_after(files, "u.a.json")]
+    files.close()
+
+
+def _after(files: NewFiles, name: str) -> list[str]:
+    found: list[str] = []
+    poll_until(lambda: name in found or bool(found.extend(files.look())))
+    return found
