@@ -171,7 +171,12 @@ def test_workers_of_a_rank_are_suspended_and_resumed_each_for_itself(
     poll_until(lambda: not stopped(), "all go on")
     assert census(tmp_path) == before
     job = accepted(service, "patient")
-    assert [one["created"] for one in service.events("adopted") if one["job"] == job].count(True) == PES
+
+    def created() -> int:
+        return [one["created"] for one in service.events("adopted") if one["job"] == job].count(True)
+
+    poll_until(lambda: created() >= PES, "all adoptions are in the logs")
+    assert created() == PES
     end(service, "patient", path)
     poll_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in before.values()), "all have ended")
 
