@@ -9,6 +9,9 @@ SHELL := bash
 PYTHON  ?= python3
 VENV    ?= .venv
 RANKS   ?= 4
+SOAK_MINUTES ?= 5
+SOAK_RANKS ?= 6
+SOAK_SEED ?= 1
 FUZZ_SECONDS ?= 60
 FUZZ_FIRST ?= 0
 FUZZ_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -18,7 +21,7 @@ STAMPS  := $(VENV)/.stamps
 SOURCES := mallob_py apps tests scripts
 EXAMPLES := $(sort $(wildcard apps/mallob_sat/examples/*.cnf*))
 
-.PHONY: help demo test test-slurm test-quick check format fuzz mutate bench native clean
+.PHONY: help demo test test-slurm test-quick soak check format fuzz mutate bench native clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -34,6 +37,9 @@ test-slurm: $(STAMPS)/test ## run the sbatch scripts on two virtual nodes (as ro
 
 test-quick: $(STAMPS)/test ## run the tests that take less than a few seconds each
 	$(BIN)/python -m pytest -m "not slow"
+
+soak: $(STAMPS)/test ## random jobs and faults on a real service (SOAK_MINUTES=5 SOAK_RANKS=6 SOAK_SEED=1)
+	$(BIN)/python scripts/soak.py --minutes $(SOAK_MINUTES) --ranks $(SOAK_RANKS) --seed $(SOAK_SEED)
 
 check: $(STAMPS)/dev ## lint, formatting and types
 	$(BIN)/ruff check $(SOURCES)

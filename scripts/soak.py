@@ -39,6 +39,12 @@ def soak(options: argparse.Namespace, folder: Path) -> None:
     clients = rng.choice((1, 1, 2))
     further = ["--reuse", rng.choice(("none", "basic", "full", "full"))]
     further += ["--job-cache", str(rng.choice((1, 4, 4))), "--threads", str(rng.choice((1, 1, 2)))]
+    if rng.random() < 0.5:
+        rules = folder / "users.toml"
+        rules.write_text("[default]\nactive-jobs = 10\nshare = 0.75\n")
+        further += ["--users", str(rules)]
+    if rng.random() < 0.25:
+        further += ["--durable"]
     print(f"seed {options.seed}: {clients} clients, {' '.join(further)}; {folder}", flush=True)
     service = Service(folder, options.ranks, clients, [*further, "--pes", str(options.pes)])
     try:
