@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import msgspec
 
 from mallob_py.service.errors import ServiceError
+from mallob_py.toml_file import TomlError, in_words, read_toml
 
 _WEIGHT_MAX = 1e6
 
@@ -50,15 +51,13 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def read_user_rules(path: Path) -> UserRules:
     """Raises ServiceError that names the file and the key at fault."""
     try:
-        file = msgspec.toml.decode(path.read_bytes(), type=_File)
+        file = read_toml(path, _File)
         default = _rule("default", file.default)
         users = {name: _rule(f"users.{name}", file.default | own) for name, own in file.users.items()}
-    except OSError as error:
-        raise ServiceError(f"{path} cannot be read: {error.strerror}") from None
+    except TomlError as error:
+        raise ServiceError(str(error)) from None
     except msgspec.ValidationError as error:
-        raise ServiceError(f"{path}: {_in_words(str(error))}") from None
-    except ValueError as error:
-        raise ServiceError(f"{path} is not TOML: {error}") from None
+        raise ServiceError(f"{path}: {error}") from None
     return UserRules(default, users)
 
 
@@ -66,10 +65,4 @@ def _rule(table: str, keys: dict[str, Any]) -> UserRule:
     try:
         return msgspec.convert(keys, UserRule)
     except msgspec.ValidationError as error:
-        raise msgspec.ValidationError(f"[{table}] {_in_words(str(error))}") from None
-
-
-def _in_words(problem: str) -> str:
-    """msgspec's `Expected ... - at `$.weight`` with the key first."""
-    text, _, place = problem.partition(" - at `$.")
-    return f"{place.rstrip('`')}: {text}" if place else text
+        raise msgspec.ValidationError(f"[{table}] {in_words(error)}") from None

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mallob_py.protocol.config import Config
+from mallob_py.toml_file import TomlError, read_toml
 
 ARRIVALS = ("poisson", "uniform", "normal")
 #: beyond it a number is a slip of the keyboard; and it keeps infinity out
@@ -140,16 +141,6 @@ def chosen_setting(file: str | None, stream: str | None, **chosen: float | None)
 def read_setting(path: Path) -> Setting:
     """The setting in a TOML file; raises SettingError that names the file and the field."""
     try:
-        return msgspec.toml.decode(path.read_bytes(), type=Setting)
-    except OSError as error:
-        raise SettingError(f"{path} cannot be read: {error.strerror}") from None
-    except msgspec.ValidationError as error:
-        raise SettingError(f"{path}: {_in_words(str(error))}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        raise SettingError(f"{path} is not TOML: {error}") from None
-
-
-def _in_words(problem: str) -> str:
-    """msgspec's `Expected ... - at `$.jobs.pes`` with the field first."""
-    text, _, place = problem.partition(" - at `$.")
-    return f"{place.rstrip('`')}: {text}" if place else text
+        return read_toml(path, Setting)
+    except TomlError as error:
+        raise SettingError(str(error)) from None

@@ -1,0 +1,32 @@
+"""TOML files into typed structs, with errors that name the file and the key in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+Kind = TypeVar("Kind")
+
+
+class TomlError(Exception):
+    """The file cannot be read, is no TOML, or does not fit."""
+
+
+def read_toml(path: Path, kind: type[Kind]) -> Kind:
+    """What is in the file, as `kind`. Raises TomlError."""
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise TomlError(f"{path} cannot be read: {error.strerror}") from None
+    except msgspec.ValidationError as error:
+        raise TomlError(f"{path}: {in_words(error)}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise TomlError(f"{path} is not TOML: {error}") from None
+
+
+def in_words(error: msgspec.ValidationError) -> str:
+    """msgspec's `Expected ... - at `$.jobs.pes`` with the key first."""
+    text, _, place = str(error).partition(" - at `$.")
+    return f"{place.rstrip('`')}: {text}" if place else text
