@@ -30,7 +30,7 @@ demo: $(STAMPS)/run ## solve the example formulas on 4 ranks
 	$(BIN)/mallob-py solve -n $(RANKS) --time-limit 10m $(EXAMPLES) | cut -c 1-100
 
 test: $(STAMPS)/test ## run all tests but those of Slurm
-	$(BIN)/python -m pytest --ignore tests/slurm
+	$(BIN)/python -m pytest --ignore tests/slurm --durations 25
 
 test-slurm: $(STAMPS)/test ## run the sbatch scripts on two virtual nodes (as root, with Debian's Slurm)
 	$(BIN)/python -m pytest tests/slurm

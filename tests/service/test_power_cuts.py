@@ -26,7 +26,7 @@ from mallob_py.service.directory import JobDirectory
 from mallob_py.service.medium import Buffered, Durable, Medium
 from mallob_py.service.reply import Reply
 
-SEEDS = 4
+SEEDS = 2
 
 
 @dataclass(eq=False)
