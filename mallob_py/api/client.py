@@ -16,7 +16,6 @@ futures are still answered.
 from __future__ import annotations
 
 import base64
-import getpass
 import os
 import threading
 import uuid
@@ -82,7 +81,7 @@ class Client:
         """`client` is which of the service's folders `jobs.<i>` to use; ServiceError if it is not there."""
         self._api_dir = Path(api_dir).absolute()
         self._client = client
-        self._user = user or _login_name()
+        self._user = user or service.login_name()
         self._pending: dict[str, _Pending] = {}
         #: whose reply a file of `out/` may be: the names of pending jobs
         self._awaited: dict[str, str] = {}
@@ -297,10 +296,3 @@ def _solution(result: Mapping[str, Any]) -> NDArray[np.int32]:
 def _remove(path: Path | None) -> None:
     if path is not None:
         path.unlink(missing_ok=True)
-
-
-def _login_name() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return "user"  # a container's user id without a name

@@ -74,18 +74,10 @@ def _summary(status: ServiceStatus) -> list[str]:
     waiting = ", ".join(f"{count} {state}" for state, count in sorted(states.items()) if state != "running")
     queue = f"; {queued} in the queue ({waiting})" if queued else ""
     lines = [pes, f"jobs   {states['running']} running{queue}"]
-    if volumes := volumes_by_user(status):
+    if volumes := status.volumes_by_user():
         parts = (f"{user} {volume}" for user, volume in volumes.most_common())
         lines.append(f"users  volume: {', '.join(parts)}")
     return lines
-
-
-def volumes_by_user(status: ServiceStatus) -> Counter[str]:
-    """Workers of all jobs of each user that has a live job."""
-    volumes: Counter[str] = Counter()
-    for job in status.jobs:
-        volumes[job.user] += job.volume
-    return volumes
 
 
 def _rank_of(job: JobStatus) -> tuple[object, ...]:

@@ -9,7 +9,6 @@ Exit code with `--wait`: 0 for a result, 2 for an error reply.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import sys
@@ -57,7 +56,7 @@ def make_job(options: SubmitOptions) -> dict[str, Any]:
         "max-demand": options.max_demand,
     }
     job.update({field: value for field, value in given.items() if value is not None})
-    job.setdefault("user", _login_name())
+    job.setdefault("user", client.login_name())
     job.setdefault("name", _unused_name(options))
     return job
 
@@ -84,13 +83,6 @@ def _from_job_file(file: str) -> dict[str, Any]:
 
 def _limit(limit_s: float | None) -> str | None:
     return None if limit_s is None else format_duration(limit_s)
-
-
-def _login_name() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return "user"  # a container's user id without a name
 
 
 def _unused_name(options: SubmitOptions) -> str:

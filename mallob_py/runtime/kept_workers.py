@@ -11,11 +11,10 @@ kept last are the ones that stay.
 from __future__ import annotations
 
 import math
-import mmap
 from collections import OrderedDict
-from contextlib import suppress
 from dataclasses import dataclass
 
+from mallob_py.runtime.memory import private_bytes_of
 from mallob_py.runtime.worker_link import WorkerLink
 
 #: chains that have ended and whose processes are not kept any more, should they end only now
@@ -57,7 +56,7 @@ class KeptWorkers:
         """Keep a process; the ones that have to go instead, perhaps itself."""
         if link.dead or chain in self._over:
             return [link]
-        size_bytes = private_bytes(link.pid)
+        size_bytes = private_bytes_of(link.pid)
         self._kept[link.serial] = KeptWorker(link, chain, index, is_stopped, now_s + self._keep_s, size_bytes)
         total_bytes = sum(kept.size_bytes for kept in self._kept.values())
         dropped = []
@@ -110,11 +109,3 @@ class KeptWorkers:
     def next_deadline(self) -> float:
         """When `drop_expired` is wanted."""
         return min((kept.until_s for kept in self._kept.values()), default=math.inf)
-
-
-def private_bytes(pid: int) -> int:
-    """Resident memory of a process without mapped files; 0 if it is gone."""
-    with suppress(OSError, ValueError), open(f"/proc/{pid}/statm") as statm:
-        _, resident, shared, *_ = statm.read().split()
-        return (int(resident) - int(shared)) * mmap.PAGESIZE
-    return 0

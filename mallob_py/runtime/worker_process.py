@@ -37,7 +37,7 @@ import numpy as np
 from mallob_py.app import Application, InputError, JobInput, Payload, Result, TreeMessage, WorkerContext
 from mallob_py.payload import decode_description, description_parts, encode_description
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.memory import forget_peak, peak_bytes_of
+from mallob_py.runtime.memory import forget_peak, peak_bytes_of, private_bytes_of
 
 if TYPE_CHECKING:
     from mallob_py.runtime.app_registry import AppRegistry
@@ -235,7 +235,7 @@ class _Worker:
         if not run.chain and not _left_clean():
             self._fail(*last)
         # In one write with the result, so that the rank never takes us for still running.
-        self._link.send(*last, wire.Idle(_private_bytes()))
+        self._link.send(*last, wire.Idle(private_bytes_of(os.getpid())))
         return None
 
     def _read(self, read: wire.Read) -> None:
@@ -249,7 +249,7 @@ class _Worker:
             self._fail(wire.InputRefused(_describe(error), "application"))
         if not _left_clean():
             self._fail(answer)
-        self._link.send(answer, wire.Idle(_private_bytes()))
+        self._link.send(answer, wire.Idle(private_bytes_of(os.getpid())))
 
     def _description(self, read: wire.Read) -> wire.Description:
         application = self._registry.load(read.application)
@@ -310,7 +310,7 @@ def _touch() -> None:
     wire.decode_to_worker(wire.encode(wire.Run(0, 0, 0, 1, (), 1, wire.Inline(b""))))
     wire.frame(_result_message(Result(0, [0]), peak_bytes_of(os.getpid())))
     _left_clean()
-    _private_bytes()
+    private_bytes_of(os.getpid())
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
@@ -423,13 +423,6 @@ def _left_clean() -> bool:
     except ChildProcessError:
         return True
     return False
-
-
-def _private_bytes() -> int:
-    """Resident memory without mapped files (such as the description of the task just done)."""
-    with open("/proc/self/statm") as statm:
-        _, resident, shared, *_ = statm.read().split()
-    return (int(resident) - int(shared)) * mmap.PAGESIZE
 
 
 def _exit(status: int) -> NoReturn:

@@ -8,6 +8,7 @@ so are submissions: `submit` returns when the job is on the medium.
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import time
@@ -58,6 +59,14 @@ def submit(
         temporary.unlink(missing_ok=True)
         raise ServiceError(f"cannot write a job to {client_dir / 'in'}: {error.strerror}") from error
     return submission
+
+
+def login_name() -> str:
+    """Who submits, unless told otherwise."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return "user"  # a container's user id without a name
 
 
 def interrupt(api_dir: Path, user: str, name: str, client: int = 0) -> Submission:

@@ -13,7 +13,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -46,6 +45,9 @@ class Durable:
     is_slow = True
 
     def __init__(self) -> None:
+        # Only here: it loads much that nobody else needs.
+        from concurrent.futures import ThreadPoolExecutor
+
         self._threads = ThreadPoolExecutor(_THREADS, "mallob-py-flush")
 
     def flush(self, paths: Iterable[str | Path]) -> None:

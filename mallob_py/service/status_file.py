@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -64,6 +65,13 @@ class ServiceStatus(msgspec.Struct, frozen=True):
 
     def is_stale(self, now: float | None = None) -> bool:
         return self.age_s(now) > STALE_AFTER_S
+
+    def volumes_by_user(self) -> Counter[str]:
+        """Workers of all jobs of each user that has a live job."""
+        volumes: Counter[str] = Counter()
+        for job in self.jobs:
+            volumes[job.user] += job.volume
+        return volumes
 
     def job(self, identity: str, client: int) -> JobStatus | None:
         """The live job of this identity at this client."""

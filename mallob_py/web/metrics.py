@@ -33,10 +33,7 @@ def metrics(status: ServiceStatus | None, upload_bytes: int) -> str:
 
 def _of_service(status: ServiceStatus) -> Iterator[str]:
     states = Counter(job.state for job in status.jobs)
-    volumes, jobs = Counter[str](), Counter[str]()
-    for job in status.jobs:
-        volumes[job.user] += job.volume
-        jobs[job.user] += 1
+    jobs = Counter(job.user for job in status.jobs)
     idle = max(0, status.pes - status.busy)
     yield from _family("start_time_seconds", "gauge", "Start of the service.", [({}, status.started)])
     yield from _family("status_age_seconds", "gauge", "Age of these numbers.", [({}, status.age_s())])
@@ -48,7 +45,9 @@ def _of_service(status: ServiceStatus) -> Iterator[str]:
         "jobs", "gauge", "Live jobs by state.", _labelled("state", {state: 0 for state in _STATES} | states)
     )
     yield from _family("user_jobs", "gauge", "Live jobs by user.", _labelled("user", jobs))
-    yield from _family("user_volume", "gauge", "Workers by user.", _labelled("user", volumes))
+    yield from _family(
+        "user_volume", "gauge", "Workers by user.", _labelled("user", status.volumes_by_user())
+    )
     yield from _family(
         "replies_total", "counter", "Replies by outcome.", _labelled("outcome", status.totals.replies)
     )
