@@ -2,10 +2,10 @@
 
 PySAT's CaDiCaL holds the interpreter's lock for the whole search, so clauses can only go in and
 out between slices of it, and slices cost more than sharing gains on some formulas. Here the search
-runs without the lock and is never cut. It needs the package in `native/` of the sources (CaDiCaL
-1.9.5 with a few edits), which needs a C++ compiler to install; nothing else depends on it.
+runs without the lock and is never cut. It needs the package in `native/` of the sources (two
+releases of CaDiCaL with a few edits), which needs a C++ compiler to install; nothing else depends on it.
 
-    solver = NativeSolver()
+    solver = NativeSolver("cadical195")
     solver.add_formula(formula)
     solver.start(assumptions)
     while (answer := solver.wait(0.5)) is Answer.UNDECIDED:
@@ -14,8 +14,8 @@ runs without the lock and is never cut. It needs the package in `native/` of the
             solver.give(clauses)
 
 Every clause from `learned` follows from the formula alone: not from the assumptions, which are
-decisions to the search, and whatever options are set, since CaDiCaL 1.9.5 adds no clause by a step
-that only preserves satisfiability (`native/src/exchange.cpp` has the argument). It holds on one
+decisions to the search, and whatever options are set, since these builds of CaDiCaL add no clause by
+a step that only preserves satisfiability (`native/src/exchange.cpp` has the argument). It holds on one
 condition: what is given to `give` must follow from the formula, too.
 
 Both buffers are bounded: of the learned clauses the shortest are kept, of the foreign ones those
@@ -39,8 +39,10 @@ from mallob_sat.clauses import Clauses
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.solvers import Answer
 
-#: what engine_interface of the library must return
-_INTERFACE = 1
+#: the solvers that there are libraries of
+NATIVE_SOLVERS = ("cadical195", "cadical300")
+#: what engine_interface of a library must return
+_INTERFACE = 2
 _HOW_TO_INSTALL = "install it from a copy of the sources, with a C++ compiler: pip install ./native"
 _ANSWERS = {10: Answer.SATISFIABLE, 20: Answer.UNSATISFIABLE, 0: Answer.UNDECIDED}
 
@@ -89,16 +91,16 @@ class ExchangeCounts:
 
 
 @cache
-def load_library() -> ctypes.CDLL:
-    """The shared library with its functions' types. Raises NativeSolverMissing."""
+def load_library(solver: str) -> ctypes.CDLL:
+    """The shared library of one of NATIVE_SOLVERS with its functions' types. Raises NativeSolverMissing."""
     try:
         import mallob_native
     except ImportError:
         raise NativeSolverMissing(f"the native solver is not installed; {_HOW_TO_INSTALL}") from None
     try:
-        library = ctypes.CDLL(str(mallob_native.library_path()))
+        library = ctypes.CDLL(str(mallob_native.library_path(solver)))
         found = library.engine_interface()
-    except (OSError, AttributeError) as error:
+    except (OSError, AttributeError, TypeError) as error:  # of TypeError: a package of an older version
         reason = f"the native solver cannot be loaded ({error}); {_HOW_TO_INSTALL}"
         raise NativeSolverMissing(reason) from None
     if found != _INTERFACE:
@@ -118,11 +120,14 @@ class NativeSolver:
     library is not installed.
     """
 
-    def __init__(self, max_length: int = 8, capacity: int = 1 << 18) -> None:
-        """`max_length` bounds learned clauses' literals, `capacity` each buffer's integers."""
+    def __init__(self, solver: str, max_length: int = 8, capacity: int = 1 << 18) -> None:
+        """`solver` is one of NATIVE_SOLVERS.
+
+        `max_length` bounds learned clauses' literals, `capacity` each buffer's integers.
+        """
         assert max_length >= 1
         assert capacity > max_length
-        self._library = load_library()
+        self._library = load_library(solver)
         self._capacity = capacity
         engine = self._library.engine_new(max_length, capacity)
         if not engine:
@@ -137,7 +142,7 @@ class NativeSolver:
         self._address: int = engine
 
     def set_option(self, name: str, value: int) -> None:
-        """Set one of CaDiCaL's options; to be done before the formula is added."""
+        """Set one of CaDiCaL's options (but `factor`); to be done before the formula is added."""
         if self._loaded:
             raise ValueError(f"option '{name}' is set after the formula was added")
         if not self._library.engine_set(self._engine, name.encode(), value):

@@ -7,6 +7,7 @@
 #include "cadical.hpp"
 #include "exchange.hpp"
 
+#include <cstring>
 #include <new>
 
 using namespace CaDiCaL;
@@ -15,8 +16,14 @@ namespace {
 
 const int out_of_memory = -1;
 
+// Adds variables, and clauses that do not follow from the formula: not with an exchange.
+const char *const factoring = "factor";
+
 struct Engine : Terminator {
   Engine (int max_length, size_t capacity) : exchange (max_length, capacity) {
+#if CADICAL_RELEASE >= 300
+    solver.set (factoring, 0);
+#endif
     solver.connect_terminator (this);
     solver.connect_exchange (&exchange);
   }
@@ -31,7 +38,8 @@ struct Engine : Terminator {
 
 #define API extern "C" __attribute__ ((visibility ("default")))
 
-API int engine_interface () { return 1; }
+// To be raised whenever one of these functions changes.
+API int engine_interface () { return 2; }
 
 API Engine *engine_new (int max_length, size_t capacity) {
   try {
@@ -44,7 +52,8 @@ API Engine *engine_new (int max_length, size_t capacity) {
 API void engine_delete (Engine *engine) { delete engine; }
 
 API int engine_set (Engine *engine, const char *name, int value) {
-  return Solver::is_valid_option (name) && engine->solver.set (name, value);
+  return Solver::is_valid_option (name) && std::strcmp (name, factoring) &&
+         engine->solver.set (name, value);
 }
 
 API int engine_add (Engine *engine, const int *literals, size_t n_literals) {

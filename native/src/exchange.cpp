@@ -1,18 +1,21 @@
 // What the edits in CMakeLists.txt call inside CaDiCaL, and the buffers between the threads.
 //
-// Why this is sound. Let F be the formula. CaDiCaL 1.9.5 keeps two promises:
+// Why this is sound. Let F be the formula. CaDiCaL 1.9.5 keeps two promises, and so does 3.0.0
+// without its bounded variable addition (`factor`, which engine.cpp switches off):
 //   (1) Every clause it holds follows from F. It adds clauses by conflict analysis, probing,
 //       vivification, hyper ternary resolution, resolvents of eliminated variables, and equivalent
-//       literals; blocked, covered and globally blocked clauses (block.cpp, cover.cpp,
-//       condition.cpp) are only removed. There is no addition of variables in this release. The
-//       witness: each clause and unit added has an LRAT chain (proof.cpp, add_derived_clause), and
-//       its LRAT checker takes nothing but unit propagation (lratchecker.cpp, check): no RAT.
+//       literals; in 3.0.0 also by congruence closure, sweeping, and backbone literals. Blocked,
+//       covered and globally blocked clauses (block.cpp, cover.cpp, condition.cpp) are only
+//       removed. The witness: each clause and unit added has an LRAT chain (proof.cpp,
+//       add_derived_clause), and the LRAT checker takes nothing but unit propagation
+//       (lratchecker.cpp, check). Steps of another kind (add_derived_rat_clause, in 3.0.0 only)
+//       come from factor.cpp alone, as do variables that are not the formula's.
 //   (2) A model of its irredundant clauses extends to a model of F (extend.cpp).
 // A clause that follows from F and comes in as a redundant one keeps both: (1) at once; (2) since
 // redundant clauses may replace irredundant ones by subsuming or strengthening them or by showing
 // literals equivalent, which loses models and adds none. Hence clauses learned later follow from F,
-// too, and may go out. No option changes this. Assumptions are decisions to the search, so no
-// learned clause depends on them.
+// too, and may go out. No other option changes this. Assumptions are decisions to the search, so
+// no learned clause depends on them.
 //
 // A clause over a variable that was eliminated, substituted or found pure cannot come in: to the
 // search this variable is not there. It is counted and dropped. Proofs are not written: a foreign
@@ -182,7 +185,11 @@ void Internal::import_clause (const int *first, const int *last, int glue) {
     } else {
       glue = std::min (std::max (glue, 1), (int) clause.size () - 1);
       Clause *c = new_clause (true, glue);
-      c->used = 1 + (glue <= opts.reducetier2glue); // as for a clause learned here
+#if CADICAL_RELEASE >= 300 // as for a clause learned here
+      c->used = max_used;
+#else
+      c->used = 1 + (glue <= opts.reducetier2glue);
+#endif
       watch_clause (c); // any two literals: none is assigned
     }
   }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mallob_sat.native_solver import NativeSolverMissing, load_library
+from mallob_sat.native_solver import NATIVE_SOLVERS, NativeSolverMissing, load_library
 
 try:
-    load_library()
+    for solver in NATIVE_SOLVERS:
+        load_library(solver)
     _MISSING = ""
 except NativeSolverMissing as missing:
     _MISSING = str(missing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import pytest
@@ -14,14 +14,15 @@ from mallob_py.app import Result, TreeMessage
 from mallob_sat import generate, native_search
 from mallob_sat.clauses import Clauses, union
 from mallob_sat.formula import Formula, formula_from_list
-from mallob_sat.native_search import GIVES_ONLY_S, NativeSearch, search_for
-from mallob_sat.native_solver import NativeSolverMissing
+from mallob_sat.native_search import LEFT_ALONE_S, LEFT_ALONE_SHORT_CLAUSES, NativeSearch, search_for
+from mallob_sat.native_solver import NATIVE_SOLVERS, NativeSolverMissing
 from mallob_sat.portfolio import Portfolio, Strategy, Trade
 from mallob_sat.race import race
 from mallob_sat.search import Search
 from mallob_sat.solvers import Answer, Solver
 
 SHARES = Strategy("cadical195", trade=Trade.BOTH_WAYS)
+THREE = Strategy("cadical300", (("stabilizeonly", 1),), trade=Trade.BOTH_WAYS)
 RENAMED = Strategy("cadical195", (("seed", 3),), phase_seed=2, renaming_seed=7, trade=Trade.BOTH_WAYS)
 
 
@@ -51,10 +52,11 @@ class Exchange:
 
 
 @needs_library
+@pytest.mark.parametrize("solver", NATIVE_SOLVERS)
 @pytest.mark.parametrize("trade", [Trade.GIVES, Trade.BOTH_WAYS])
-def test_cadical_runs_natively_in_a_job_that_shares(trade: Trade) -> None:
+def test_cadical_runs_natively_in_a_job_that_shares(solver: str, trade: Trade) -> None:
     formula = formula_of(generate.pigeonhole(3))
-    search = search_for(formula, Strategy("cadical195", trade=trade))
+    search = search_for(formula, Strategy(solver, trade=trade))
     assert isinstance(search, NativeSearch)
     search.close()
 
@@ -67,7 +69,7 @@ def test_other_strategies_are_left_to_pysat(strategy: Strategy) -> None:
 
 
 def test_without_the_library_all_strategies_are_left_to_pysat(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> None:
+    def missing(solver: str) -> None:
         raise NativeSolverMissing("not here")
 
     monkeypatch.setattr(native_search, "load_library", missing)
@@ -77,7 +79,7 @@ def test_without_the_library_all_strategies_are_left_to_pysat(monkeypatch: pytes
 
 
 @needs_library
-@pytest.mark.parametrize("strategies", [(SHARES, RENAMED), (RENAMED, RENAMED), (SHARES, SHARES)])
+@pytest.mark.parametrize("strategies", [(SHARES, RENAMED), (RENAMED, RENAMED), (SHARES, THREE)])
 def test_searches_that_exchange_find_the_answer_and_learn_only_what_follows(
     strategies: tuple[Strategy, Strategy], context: FakeContext
 ) -> None:
@@ -123,17 +125,38 @@ def test_a_search_uses_what_it_is_given(context: FakeContext) -> None:
     assert result.code == 20
 
 
-@needs_library
-def test_a_search_that_is_to_give_only_takes_later_what_it_has_missed() -> None:
-    now = 0.0
+@pytest.fixture
+def giver() -> Iterator[tuple[NativeSearch, list[float]]]:
+    """A search that is to give only, and what it takes for the time."""
+    now = [0.0]
     strategy = Strategy("cadical195", trade=Trade.GIVES)
-    search = NativeSearch(formula_of(generate.pigeonhole(4)), strategy, clock=lambda: now)
+    search = NativeSearch(formula_of(generate.pigeonhole(4)), strategy, clock=lambda: now[0])
+    yield search, now
+    search.close()
+
+
+@needs_library
+def test_a_search_that_is_to_give_only_takes_later_what_it_has_missed(
+    giver: tuple[NativeSearch, list[float]],
+) -> None:
+    search, now = giver
     assert search.give(clauses_of([[1, 2], [3]])) == 0
     assert search.give(clauses_of([[4, 5], [2, 1]])) == 0
-    now = GIVES_ONLY_S
+    now[0] = LEFT_ALONE_S
     assert search.give(clauses_of([[3], [6]])) == 4
     assert search.give(clauses_of([[6]])) == 0
-    search.close()
+
+
+@needs_library
+def test_a_search_that_is_to_give_only_takes_as_soon_as_there_are_short_clauses(
+    giver: tuple[NativeSearch, list[float]],
+) -> None:
+    search, _ = giver
+    assert search.give(clauses_of([[1, 2, v] for v in range(3, 30)])) == 0
+    short = [[1, v] for v in range(2, LEFT_ALONE_SHORT_CLAUSES + 1)]
+    assert search.give(clauses_of(short)) == 0
+    assert search.give(clauses_of(short)) == 0  # known: not counted again
+    assert search.give(clauses_of([[7]])) == 27 + LEFT_ALONE_SHORT_CLAUSES
 
 
 @needs_library

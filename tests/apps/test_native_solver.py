@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 
 import pytest
 from clause_lists import clauses_of
@@ -14,14 +15,12 @@ from native_library import needs_library
 
 from mallob_sat import generate, native_solver
 from mallob_sat.formula import Formula, formula_from_list
-from mallob_sat.native_solver import NativeSolver, NativeSolverMissing, load_library
+from mallob_sat.native_solver import NATIVE_SOLVERS, NativeSolver, NativeSolverMissing, load_library
 from mallob_sat.solvers import Answer, Solver
 
 #: all that removes clauses, and all inprocessing as early and as often as it goes
-EAGER = {
+_EAGER = {
     "elimint": 1,
-    "probeint": 1,
-    "subsumeint": 1,
     "conditionint": 1,
     "compactint": 1,
     "reduceint": 10,
@@ -31,12 +30,26 @@ EAGER = {
     "instantiate": 1,
     "compactmin": 1,
     "compactlim": 0,
-    "stabilizeint": 20,
     "rephaseint": 5,
+}
+EAGER = {
+    "cadical195": {**_EAGER, "probeint": 1, "subsumeint": 1, "stabilizeint": 20},
+    "cadical300": {
+        **_EAGER,
+        "inprobeint": 1,
+        "reduceinit": 10,
+        "stabilizeinit": 20,
+        "elimdef": 1,
+        "deduplicateallinit": 1,
+        "randec": 1,
+        "backbonethresh": 0,
+        "sweepthresh": 0,
+        "ternarythresh": 0,
+        "vivifythresh": 0,
+    },
 }
 #: so that a foreign clause can come in however long the search has been under way
 KEEPS_VARIABLES = {"elim": 0, "decompose": 0}
-CHOICES = ({}, EAGER, {"chronoalways": 1, **EAGER}, {"elim": 0}, {"stabilizeonly": 1}, {"phase": 0, **EAGER})
 
 Clause = Sequence[int]
 
@@ -55,8 +68,14 @@ def random_clauses(rng: random.Random, n_vars: int) -> list[list[int]]:
     return clauses
 
 
-def native(options: dict[str, int], **buffers: int) -> NativeSolver:
-    solver = NativeSolver(**buffers)
+def choices(solver: str) -> list[dict[str, int]]:
+    """Options to try."""
+    eager = EAGER[solver]
+    return [{}, eager, {"chronoalways": 1, **eager}, {"elim": 0}, {"stabilizeonly": 1}, {"phase": 0, **eager}]
+
+
+def native(name: str, options: dict[str, int], **buffers: int) -> NativeSolver:
+    solver = NativeSolver(name, **buffers)
     for name, value in options.items():
         solver.set_option(name, value)
     return solver
@@ -72,10 +91,10 @@ def follows(clause: Clause, formula_solver: Solver) -> bool:
     return formula_solver.solve([-literal for literal in clause]) is Answer.UNSATISFIABLE
 
 
-@pytest.fixture
-def hard() -> Iterator[NativeSolver]:
+@pytest.fixture(params=NATIVE_SOLVERS)
+def hard(request: pytest.FixtureRequest) -> Iterator[NativeSolver]:
     """A solver that searches for minutes."""
-    solver = native(KEEPS_VARIABLES, max_length=30)
+    solver = native(request.param, KEEPS_VARIABLES, max_length=30)
     solver.add_formula(formula_of(generate.pigeonhole(12).clauses))
     solver.start()
     yield solver
@@ -85,19 +104,20 @@ def hard() -> Iterator[NativeSolver]:
 def test_a_missing_library_is_told_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mallob_native", None)
     with pytest.raises(NativeSolverMissing, match=r"pip install \./native"):
-        load_library.__wrapped__()
+        load_library.__wrapped__("cadical195")
 
 
 @needs_library
 def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_solver, "_INTERFACE", 999)
     with pytest.raises(NativeSolverMissing, match="needed is 999"):
-        load_library.__wrapped__()
+        load_library.__wrapped__("cadical195")
 
 
 @needs_library
-@pytest.mark.parametrize("seed", range(12))
-def test_answers_and_learned_clauses_hold_with_and_without_foreign_clauses(seed: int) -> None:
+@pytest.mark.parametrize("name", NATIVE_SOLVERS)
+@pytest.mark.parametrize("seed", range(8))
+def test_answers_and_learned_clauses_hold_with_and_without_foreign_clauses(seed: int, name: str) -> None:
     """One search after the other gets what those before it learned, under other assumptions.
 
     Each learned clause must follow from the formula alone, by another solver's judgement.
@@ -110,8 +130,8 @@ def test_answers_and_learned_clauses_hold_with_and_without_foreign_clauses(seed:
         formula = formula_of(clauses)
         judge = reference(formula)
         known: list[list[int]] = []
-        for options in rng.sample(CHOICES, 3):
-            solver = native(options, max_length=40)
+        for options in rng.sample(choices(name), 3):
+            solver = native(name, options, max_length=40)
             solver.add_formula(formula)
             solver.give(clauses_of(known))
             for _ in range(2):
@@ -141,17 +161,22 @@ def test_answers_and_learned_clauses_hold_with_and_without_foreign_clauses(seed:
 
 
 @needs_library
-def test_two_searches_that_exchange_while_they_run_learn_only_what_follows() -> None:
-    clauses = random_clauses(random.Random(5), 150)
-    clauses += [[-literal for literal in clause] for clause in random_clauses(random.Random(6), 40)]
-    formula = formula_of(clauses)
+@pytest.mark.parametrize(
+    "names", [("cadical195", "cadical195"), ("cadical300", "cadical195"), ("cadical300", "cadical300")]
+)
+def test_two_searches_that_exchange_while_they_run_learn_only_what_follows(names: tuple[str, str]) -> None:
+    formula = formula_of(generate.uniform(190, 840, seed=6).clauses)
     judge = reference(formula)
     expected = judge.solve()
     n_taken = 0
     for seed in range(500):
-        if seed >= 8 and n_taken:  # whether anything is taken is up to the machine's mood
+        if seed >= 3 and n_taken:  # whether anything is taken is up to the machine's mood
             break
-        pair = [native({**EAGER, "seed": seed}, max_length=20), native({"phase": 0}, max_length=20)]
+        first, second = names
+        pair = [
+            native(first, {**EAGER[first], "seed": seed}, max_length=20),
+            native(second, {"phase": 0}, max_length=20),
+        ]
         exported: list[list[int]] = []
         for solver in pair:
             solver.add_formula(formula)
@@ -165,7 +190,7 @@ def test_two_searches_that_exchange_while_they_run_learn_only_what_follows() -> 
             assert solver.wait() is expected
             n_taken += solver.counts().taken
             solver.close()
-        for clause in exported:
+        for clause in random.Random(seed).sample(exported, min(len(exported), 300)):
             assert follows(clause, judge)
     assert n_taken > 0
 
@@ -179,8 +204,9 @@ def test_a_running_search_uses_what_it_is_given(hard: NativeSolver) -> None:
 
 
 @needs_library
-def test_foreign_clauses_come_in_under_assumptions() -> None:
-    solver = native(KEEPS_VARIABLES)
+@pytest.mark.parametrize("name", NATIVE_SOLVERS)
+def test_foreign_clauses_come_in_under_assumptions(name: str) -> None:
+    solver = native(name, KEEPS_VARIABLES)
     solver.add_formula(formula_of(generate.pigeonhole(12).clauses))
     solver.start([1, -2])
     assert solver.wait(0.05) is Answer.UNDECIDED
@@ -211,7 +237,7 @@ def test_an_interrupted_search_can_be_started_again(hard: NativeSolver) -> None:
 @needs_library
 def test_an_interruption_before_the_search_has_begun_is_not_lost() -> None:
     for _ in range(20):
-        solver = NativeSolver()
+        solver = NativeSolver("cadical195")
         solver.add_formula(formula_of(generate.pigeonhole(11).clauses))
         solver.start()
         solver.interrupt()
@@ -229,7 +255,7 @@ def test_closing_ends_the_search(hard: NativeSolver) -> None:
 
 @needs_library
 def test_the_shortest_clauses_are_kept_when_nobody_fetches_them() -> None:
-    solver = NativeSolver(max_length=30, capacity=200)
+    solver = NativeSolver("cadical195", max_length=30, capacity=200)
     solver.add_formula(formula_of(generate.pigeonhole(12).clauses))
     solver.start()
     while not solver.counts().displaced:
@@ -244,7 +270,7 @@ def test_the_shortest_clauses_are_kept_when_nobody_fetches_them() -> None:
 
 @needs_library
 def test_foreign_clauses_without_room_are_refused_and_counted() -> None:
-    solver = NativeSolver(max_length=8, capacity=10)
+    solver = NativeSolver("cadical195", max_length=8, capacity=10)
     # each takes its literals, an LBD and a 0
     assert solver.give(clauses_of([[6], [7], [1, 2], [3, 4, 5]])) == 3
     assert solver.counts().refused == 1
@@ -252,7 +278,7 @@ def test_foreign_clauses_without_room_are_refused_and_counted() -> None:
 
 @needs_library
 def test_clauses_over_unknown_variables_and_tautologies_are_left_out() -> None:
-    solver = NativeSolver()
+    solver = NativeSolver("cadical195")
     solver.add_formula(formula_of(generate.uniform(120, 500, 3).clauses))
     solver.give(clauses_of([[1000], [2, -2], [-(2**31), 3], [7, 7, 8]]))
     solver.start()
@@ -276,9 +302,11 @@ def test_wrong_use_is_an_error_before_it_reaches_the_library(hard: NativeSolver)
         hard.model()
     with pytest.raises(ValueError, match="UNSATISFIABLE"):
         hard.core()
-    fresh = NativeSolver()
+    fresh = NativeSolver("cadical195")
     with pytest.raises(ValueError, match="no option"):
         fresh.set_option("no-such-option", 1)
+    with pytest.raises(ValueError, match="no option"):
+        NativeSolver("cadical300").set_option("factor", 1)  # would break the promise of `learned`
     with pytest.raises(ValueError, match="no search"):
         fresh.wait()
 
@@ -286,8 +314,8 @@ def test_wrong_use_is_an_error_before_it_reaches_the_library(hard: NativeSolver)
 @needs_library
 def test_phases_steer_the_model() -> None:
     free = formula_of([[variable, variable + 1] for variable in range(1, 40)])
-    for sign in (1, -1):
-        solver = native({"lucky": 0})
+    for name, sign in product(NATIVE_SOLVERS, (1, -1)):
+        solver = native(name, {"lucky": 0})
         solver.add_formula(free)
         wanted = [sign * (v if v % 2 else -v) for v in range(1, 41)]
         solver.set_phases(wanted)
