@@ -113,6 +113,16 @@ def load_library(solver: str) -> ctypes.CDLL:
     return library
 
 
+def natives_are_installed() -> bool:
+    """Whether all of NATIVE_SOLVERS can be loaded."""
+    try:
+        for solver in NATIVE_SOLVERS:
+            load_library(solver)
+    except NativeSolverMissing:
+        return False
+    return True
+
+
 class NativeSolver:
     """One search. Use: options, formula, phases, start; then wait, learned, give until it answers.
 

@@ -92,11 +92,14 @@ TRADES = {
 }
 
 
-#: Order: the first alone must be strong; the second, a newer release, is so on most formulas and finds
-#: models well; the third pays most on formulas with many models; kissat and glucose 4.2 win where CaDiCaL
-#: is slow; then other releases, other restart policies.
-DEFAULT_PORTFOLIO = "c n+ c0 k g c- o m c+0 n h c~ e o0 r x u (c n+ c0 g o n- k c- m c+)*"
+#: Order: the first alone must be strong; the second pays most on formulas with many models; kissat
+#: and glucose 4.2 win where CaDiCaL is slow; then other releases, other restart policies.
+DEFAULT_PORTFOLIO = "c c0 k g c- o m c+0 n h c~ e o0 r x u (c c0 g o k c- m c+)*"
+#: Where native solvers are installed. CaDiCaL 3.0 in stable phases is the best second one if it takes
+#: what the first one learns, but bears no slices.
+NATIVE_PORTFOLIO = "c n+ c0 k g c- o m c+0 n h c~ e o0 r x u (c n+ c0 g o n- k c- m c+)*"
 _DEFAULT = parse_lasso(DEFAULT_PORTFOLIO)
+_NATIVE_DEFAULT = parse_lasso(NATIVE_PORTFOLIO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,10 @@ class Portfolio:
                 if name not in solvers:
                     raise InputError(f"{name} cannot {task}; {', '.join(solvers)} can", _FIELD)
         return replace(self, lasso=self.lasso.only(solvers))
+
+    def with_natives(self) -> Portfolio:
+        """The same where the native solvers are installed: it matters only if nothing else was asked for."""
+        return replace(self, lasso=_NATIVE_DEFAULT) if self.lasso == _DEFAULT else self
 
     def strategy(self, index: int) -> Strategy:
         """The strategy of the worker with this index (0 is the root)."""

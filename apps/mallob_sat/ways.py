@@ -16,6 +16,7 @@ from mallob_sat.cores import CoreFinding
 from mallob_sat.enumeration import Enumerating
 from mallob_sat.formula import Formula
 from mallob_sat.native_search import search_for
+from mallob_sat.native_solver import natives_are_installed
 from mallob_sat.packing import packed, wants_packed
 from mallob_sat.portfolio import Portfolio
 from mallob_sat.proof_search import ProofSearch, solve_with_proof
@@ -70,7 +71,8 @@ class Deciding:
         return {}
 
     def run(self, context: WorkerContext, formula: Formula) -> Result:
-        strategy = self.portfolio.strategy
+        portfolio = self.portfolio.with_natives() if natives_are_installed() else self.portfolio
+        strategy = portfolio.strategy
         quick = solve_quickly(formula, strategy(context.index * context.threads))
         if quick is not None:
             return quick

@@ -22,8 +22,24 @@ def test_the_first_eight_mix_at_least_five_solvers() -> None:
     assert len({Portfolio().strategy(index).solver for index in range(8)}) >= 5
 
 
+def test_native_solvers_change_the_default_only() -> None:
+    assert [Portfolio().with_natives().strategy(index).title for index in range(3)] == [
+        "cadical195",
+        "cadical300(stabilizeonly=1)",
+        "cadical195(phase=0)",
+    ]
+    chosen = Portfolio(lasso_of(["ergo", "maplecm"]))
+    assert chosen.with_natives() == chosen
+
+
 @pytest.mark.parametrize(
-    "portfolio", [Portfolio(), Portfolio(seed=3), Portfolio(lasso_of(["ergo", "maplecm"]))]
+    "portfolio",
+    [
+        Portfolio(),
+        Portfolio().with_natives(),
+        Portfolio(seed=3),
+        Portfolio(lasso_of(["ergo", "maplecm"])),
+    ],
 )
 def test_no_two_of_a_thousand_workers_search_alike(portfolio: Portfolio) -> None:
     strategies = [portfolio.strategy(index) for index in range(1000)]

@@ -11,7 +11,7 @@ import pytest
 from fake_context import FakeContext
 
 from mallob_py.app import InputError, JobInput, Result
-from mallob_sat import SatApplication, generate
+from mallob_sat import SatApplication, generate, ways
 from mallob_sat.dimacs import parse_dimacs
 from mallob_sat.formula import ASSUMPTIONS_MARK, formula_from_list
 from mallob_sat.portfolio import Portfolio, Strategy
@@ -141,8 +141,14 @@ def test_a_model_that_breaks_an_assumption_is_wrong() -> None:
         check_model(formula, np.array([1, 2], dtype=np.int32), Strategy("ergo"))
 
 
-def test_the_result_says_which_solver_won() -> None:
-    assert run([1, 2, 0], 1).fields == {"solver": "cadical195(phase=0)"}
+@pytest.mark.parametrize(
+    ("installed", "solver"), [(False, "cadical195(phase=0)"), (True, "cadical300(stabilizeonly=1)")]
+)
+def test_the_result_says_which_solver_won(
+    installed: bool, solver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ways, "natives_are_installed", lambda: installed)
+    assert run([1, 2, 0], 1).fields == {"solver": solver}
 
 
 def test_an_unknown_configuration_key_is_refused_by_check() -> None:
