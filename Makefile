@@ -12,6 +12,7 @@ RANKS   ?= 4
 SOAK_MINUTES ?= 5
 SOAK_RANKS ?= 6
 SOAK_SEED ?= 1
+TEST_JOBS ?= auto
 FUZZ_SECONDS ?= 60
 FUZZ_FIRST ?= 0
 FUZZ_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -29,8 +30,9 @@ help: ## list these targets
 demo: $(STAMPS)/run ## solve the example formulas on 4 ranks
 	$(BIN)/mallob-py solve -n $(RANKS) --time-limit 10m $(EXAMPLES) | cut -c 1-100
 
-test: $(STAMPS)/test ## run all tests but those of Slurm
-	$(BIN)/python -m pytest --ignore tests/slurm --durations 25
+test: $(STAMPS)/test ## run all tests but those of Slurm (TEST_JOBS=auto for those without MPI)
+	$(BIN)/python -m pytest --ignore tests/slurm --ignore tests/ranks --numprocesses $(TEST_JOBS) --dist worksteal
+	$(BIN)/python -m pytest tests/ranks --durations 15
 
 test-slurm: $(STAMPS)/test ## run the sbatch scripts on two virtual nodes (as root, with Debian's Slurm)
 	$(BIN)/python -m pytest tests/slurm
