@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import signal
 import subprocess
@@ -86,8 +87,8 @@ class WebServer:
 
     def uploads(self) -> list[str]:
         """Files of the store that are no records: what an upload leaves."""
-        files = (self.api_dir / "web" / "submissions").rglob("*")
-        return [path.name for path in files if path.is_file() and path.name != "record.json"]
+        store = self.api_dir / "web" / "submissions"  # folders may go while it is walked
+        return [name for _, _, names in os.walk(store) for name in names if name != "record.json"]
 
     def await_no_upload(self) -> None:
         deadline = time.monotonic() + DEADLINE_S
