@@ -21,7 +21,7 @@ from mallob_py.app import Result
 from mallob_sat.clause_pipe import ClausePipe
 from mallob_sat.clauses import Clauses, KnownClauses, union
 from mallob_sat.formula import Formula
-from mallob_sat.native_solver import NATIVE_SOLVERS, NativeSolver, NativeSolverMissing, load_library
+from mallob_sat.native_solver import NATIVE_SOLVERS, NativeSolver, natives_are_installed
 from mallob_sat.portfolio import Strategy, Trade
 from mallob_sat.renaming import Renaming
 from mallob_sat.search import CLAUSE_LENGTH_MAX, Search, Task
@@ -40,13 +40,10 @@ _MISSED_LITERALS_MAX = 20_000
 
 def search_for(formula: Formula, strategy: Strategy) -> Search | NativeSearch:
     """The best way that is installed to search by this strategy."""
-    if strategy.trade is Trade.NOTHING or strategy.solver not in NATIVE_SOLVERS:
-        return Search(formula, strategy)
-    try:
-        load_library(strategy.solver)
-    except NativeSolverMissing:
-        return Search(formula, strategy)
-    return NativeSearch(formula, strategy)
+    is_native = strategy.trade is not Trade.NOTHING and strategy.solver in NATIVE_SOLVERS
+    if is_native and natives_are_installed():
+        return NativeSearch(formula, strategy)
+    return Search(formula, strategy)
 
 
 class NativeSearch:

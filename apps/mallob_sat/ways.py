@@ -71,11 +71,13 @@ class Deciding:
         return {}
 
     def run(self, context: WorkerContext, formula: Formula) -> Result:
-        portfolio = self.portfolio.with_natives() if natives_are_installed() else self.portfolio
-        strategy = portfolio.strategy
-        quick = solve_quickly(formula, strategy(context.index * context.threads))
+        first = context.index * context.threads
+        quick = solve_quickly(formula, self.portfolio.strategy(first))
         if quick is not None:
             return quick
+        # Not before: small jobs would wait for the native solvers to be loaded.
+        portfolio = self.portfolio.with_natives() if natives_are_installed() else self.portfolio
+        strategy = portfolio.strategy
         sharing = Sharing(context)
         result = race(context, lambda number: search_for(formula, strategy(number)), sharing.turn)
         shared = {"shared_clauses": {"given": sharing.given, "taken": sharing.taken}}

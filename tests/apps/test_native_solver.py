@@ -116,7 +116,7 @@ def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch
 
 @needs_library
 @pytest.mark.parametrize("name", NATIVE_SOLVERS)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(12))
 def test_answers_and_learned_clauses_hold_with_and_without_foreign_clauses(seed: int, name: str) -> None:
     """One search after the other gets what those before it learned, under other assumptions.
 
@@ -170,7 +170,7 @@ def test_two_searches_that_exchange_while_they_run_learn_only_what_follows(names
     expected = judge.solve()
     n_taken = 0
     for seed in range(500):
-        if seed >= 3 and n_taken:  # whether anything is taken is up to the machine's mood
+        if seed >= 8 and n_taken:  # whether anything is taken is up to the machine's mood
             break
         first, second = names
         pair = [
@@ -190,7 +190,7 @@ def test_two_searches_that_exchange_while_they_run_learn_only_what_follows(names
             assert solver.wait() is expected
             n_taken += solver.counts().taken
             solver.close()
-        for clause in random.Random(seed).sample(exported, min(len(exported), 300)):
+        for clause in exported:
             assert follows(clause, judge)
     assert n_taken > 0
 

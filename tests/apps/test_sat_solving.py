@@ -141,14 +141,19 @@ def test_a_model_that_breaks_an_assumption_is_wrong() -> None:
         check_model(formula, np.array([1, 2], dtype=np.int32), Strategy("ergo"))
 
 
+def test_the_result_says_which_solver_won() -> None:
+    assert run([1, 2, 0], 1).fields == {"solver": "cadical195(phase=0)"}
+
+
 @pytest.mark.parametrize(
     ("installed", "solver"), [(False, "cadical195(phase=0)"), (True, "cadical300(stabilizeonly=1)")]
 )
-def test_the_result_says_which_solver_won(
+def test_searches_follow_the_order_that_suits_the_host(
     installed: bool, solver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ways, "solve_quickly", lambda formula, strategy: None)
     monkeypatch.setattr(ways, "natives_are_installed", lambda: installed)
-    assert run([1, 2, 0], 1).fields == {"solver": solver}
+    assert run([1, 2, 0], 1).fields["solver"] == solver
 
 
 def test_an_unknown_configuration_key_is_refused_by_check() -> None:
