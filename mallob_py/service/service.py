@@ -453,14 +453,15 @@ class Service:
         self._forget(job, root)
 
     def _publish(self, job: int, reply: Reply) -> None:
+        # Before: who sees the reply finds the complete file or none, and none comes later.
+        for path in result_file.result_files_of(self._jobs[job].file.configuration).values():
+            result_file.discard_unfinished(path)
         place = self._chains.place_of(job)
         chain = None if place is None else place[0].first
         self._directory.reply(job, self._jobs[job].file.identity, reply, chain)
 
     def _forget(self, job: int, root: int | None = None) -> None:
         self._chains.ended(job, root, self._rank.now())
-        for path in result_file.result_files_of(self._jobs[job].file.configuration).values():
-            result_file.discard_unfinished(path)
         if self._users is not None:
             self._users.ended(job)
         del self._jobs[job]
