@@ -13,7 +13,6 @@ of `prepare_result_file`, so that it is never taken for the new one. A ResultFil
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Mapping
@@ -40,7 +39,7 @@ def prepare_result_file(path: str) -> str:
         if not _may_be_replaced(path):
             raise ResultFileError(f"{path}: exists and is no regular file")
         discard(path)
-        folder = f"{_prefix(path)}{secrets.token_hex(8)}"
+        folder = f"{_prefix(path)}{os.urandom(8).hex()}"
         os.mkdir(folder)
     except OSError as error:
         raise ResultFileError(f"{path}: cannot be written: {error.strerror}") from None
@@ -84,7 +83,7 @@ class UnfinishedFile:
         """`path` is absolute, `folder` what `prepare_result_file` said."""
         self._path = path
         self._folder = folder
-        self._name = os.path.join(folder, secrets.token_hex(8))
+        self._name = os.path.join(folder, os.urandom(8).hex())
         self._has_name = False
         try:
             self.fd = self._open()

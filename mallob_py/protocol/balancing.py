@@ -21,7 +21,6 @@ import msgspec
 from mallob_py.protocol.messages import AnyBalancerMessage, Epoch, Events, JobEvent
 from mallob_py.protocol.outbox import Outbox
 from mallob_py.protocol.rank_tree import place_of
-from mallob_py.protocol.volumes import fair_volumes
 
 
 class Image(msgspec.Struct, frozen=True):
@@ -65,9 +64,11 @@ def local_rule(size: int) -> ImageRule:
 
 def volumes_of(jobs: Mapping[int, JobEvent], size: int) -> dict[int, int]:
     """The fair volumes above 0 of `jobs` on `size` PEs."""
-    if len(jobs) == 1:
-        (event,) = jobs.values()
-        return {event.job: min(event.demand, size)}
+    if len(jobs) <= 1:
+        return {event.job: min(event.demand, size) for event in jobs.values()}
+    # Late: it takes numpy, which ranks that never have two jobs at a time can do without.
+    from mallob_py.protocol.volumes import fair_volumes
+
     events = list(jobs.values())
     volumes = fair_volumes(
         [event.priority for event in events],

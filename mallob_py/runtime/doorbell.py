@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import select
 import socket
 from collections.abc import Sequence
@@ -82,7 +81,7 @@ class Doorbell:
         `hosts` names for each rank the host that it is on.
         """
         rank = comm.Get_rank()
-        session = str(comm.bcast(secrets.token_hex(8)))
+        session = str(comm.bcast(os.urandom(8).hex()))
         host, namespace = hosts[rank], _network_namespace()
         unix_name = f"\0mallob-py.{session}.{rank}".encode()
         barred = os.environ.get(DOORBELL_VARIABLE) == "off"

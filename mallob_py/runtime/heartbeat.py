@@ -5,9 +5,6 @@ heard. A rank that hangs (stopped, stuck in a system call or in a loop) is so no
 exactly one other, at the cost of one small message per second and rank, on any number of hosts. Of
 several that hang, the one before a rank that does not is noticed. If all of them hang, the
 launching process notices, for which rank 0 touches a file.
-
-Guarantee: time in which the watcher itself did not run does not count. So a suspended
-laptop, or a whole service that is stopped and continued, has nobody accused at wake-up.
 """
 
 from __future__ import annotations
@@ -18,35 +15,15 @@ from collections.abc import Sequence
 
 import msgspec
 
+from mallob_py.runtime.silence import Watch
 from mallob_py.runtime.world import EXIT_FILE_VARIABLE, RUNNING
 
 BEAT_S = 1.0
-#: as much as one look may add to a silence: watchers look more often than that, unless they are asleep
-_LOOK_MAX_S = 1.5
 _NO_FILE = -1
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=71):
     """From a rank to the next one: I am still here."""
-
-
-class Watch:
-    """How long somebody has been silent, on the watcher's own waking time."""
-
-    def __init__(self, timeout_s: float | None) -> None:
-        self._timeout_s = math.inf if timeout_s is None else timeout_s
-        self._silent_s = 0.0
-        self._looked_s: float | None = None
-
-    def heard(self) -> None:
-        self._silent_s = 0.0
-
-    def is_silent(self, now: float) -> bool:
-        """To be asked once a second or more often, from when on somebody is to be heard."""
-        if self._looked_s is not None:
-            self._silent_s += min(max(0.0, now - self._looked_s), _LOOK_MAX_S)
-        self._looked_s = now
-        return self._silent_s > self._timeout_s
 
 
 class Ring:

@@ -35,7 +35,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from .heartbeat import Watch
+from .silence import Watch
 from .world import EXIT_FILE_VARIABLE, RUNNING, STOP_SIGNAL_VARIABLE, LaunchError, in_mpi_world
 
 __all__ = [

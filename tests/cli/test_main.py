@@ -45,12 +45,30 @@ def test_errors_are_one_line_and_exit_code_2(
     assert captured.err.startswith("mallob-py")
 
 
-def test_parsing_options_imports_neither_mpi_nor_numpy_nor_commands() -> None:
-    code = (
-        "import sys; from mallob_py.cli import main, options; options.parse('serve', ['-n', '2'], {});"
-        "heavy = {'mpi4py', 'numpy', 'msgspec', 'pysat', 'mallob_py.cli.serve'};"
-        "sys.exit(','.join(sorted(heavy & set(sys.modules))) or 0)"
-    )
+@pytest.mark.parametrize(
+    ("doing", "without"),
+    [
+        pytest.param(
+            "from mallob_py.cli import main, options; options.parse('serve', ['-n', '2'], {})",
+            {"mpi4py", "numpy", "msgspec", "pysat", "mallob_py.cli.serve"},
+            id="parsing options",
+        ),
+        pytest.param(
+            "import mallob_py.cli.main, mallob_py.cli.solve",
+            {"mpi4py", "numpy", "msgspec", "pysat", "mallob_py.runtime.rank"},
+            id="launching ranks",
+        ),
+        pytest.param(
+            "import mallob_py.cli.solve_rank; from mallob_py.protocol.balancing import volumes_of;"
+            "from mallob_py.protocol.messages import JobEvent;"
+            "volumes_of({}, 8); volumes_of({1: JobEvent(1, 1, 8, 1.0, 0.0)}, 8)",
+            {"numpy", "pysat"},
+            id="being a rank with one job at a time",
+        ),
+    ],
+)
+def test_what_is_slow_to_import_is_left_until_it_is_needed(doing: str, without: set[str]) -> None:
+    code = f"{doing}; import sys; sys.exit(','.join(sorted({without} & set(sys.modules))) or 0)"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (finished.returncode, finished.stderr) == (0, "")
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mallob_py.runtime.heartbeat import Ring, Watch
+from mallob_py.runtime.heartbeat import Ring
+from mallob_py.runtime.silence import Watch
 from mallob_py.runtime.world import EXIT_FILE_VARIABLE, RUNNING
 
 NAMES = ["process 1 on a", "process 2 on a", "process 3 on b"]
