@@ -31,11 +31,10 @@ import traceback
 from contextlib import suppress
 
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.numeric_threads import want_no_numeric_threads
 
 _PR_SET_PDEATHSIG = 1
 _PACKET_BYTES = 1 << 16
-#: numeric libraries would start threads on import, and a process with threads cannot fork safely
-_SINGLE_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: a worker that started MPI by accident must not find the rank's connection to its launcher
 _LAUNCHER_PREFIXES = ("PMI_", "PMIX_", "PMI2_", "OMPI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL")
 
@@ -194,8 +193,7 @@ class Server:
 
 
 def _prepare_environment() -> None:
-    for name in _SINGLE_THREAD_VARIABLES:
-        os.environ.setdefault(name, "1")
+    want_no_numeric_threads()
     for name in list(os.environ):
         if name.startswith(_LAUNCHER_PREFIXES):
             del os.environ[name]
