@@ -42,7 +42,10 @@ LETTERS: Mapping[str, str] = {
     "e": "ergo",
     "t": "minisat22",
     "u": "minisat-gh",
+    "y": "cryptominisat",
 }
+#: they choose initial phases themselves
+PHASELESS = ("kissat404", "cryptominisat")
 _OPTIONS = {"+": ("stabilizeonly", 1), "-": ("stabilize", 0), "0": ("phase", 0)}
 _CLASHING = (("+", "-"), ("_", "~"))
 _REPEATS_MAX = 1000
@@ -209,6 +212,6 @@ def _problem_of(solver: str, sign: str, before: str) -> str:
             return f"{one!r} and {other!r} contradict each other"
     if sign in _OPTIONS and not solver.startswith("cadical"):
         return f"{solver} has no {sign!r}; the CaDiCaLs (c, o, n) have"
-    if sign == "~" and solver == "kissat404":
-        return "kissat404 takes no phases"
+    if sign == "~" and solver in PHASELESS:
+        return f"{solver} takes no phases"
     return ""

@@ -20,6 +20,7 @@ import numpy as np
 from mallob_py.app import Result
 from mallob_sat.clause_pipe import ClausePipe
 from mallob_sat.clauses import Clauses, KnownClauses, union
+from mallob_sat.cryptominisat import CryptoMiniSatSearch
 from mallob_sat.formula import Formula
 from mallob_sat.native_solver import NATIVE_SOLVERS, NativeSolver, natives_are_installed
 from mallob_sat.portfolio import Strategy, Trade
@@ -40,6 +41,8 @@ _MISSED_LITERALS_MAX = 20_000
 
 def search_for(formula: Formula, strategy: Strategy) -> Search | NativeSearch:
     """The best way that is installed to search by this strategy."""
+    if strategy.solver == "cryptominisat":
+        return CryptoMiniSatSearch(formula, strategy)
     is_native = strategy.trade is not Trade.NOTHING and strategy.solver in NATIVE_SOLVERS
     if is_native and natives_are_installed():
         return NativeSearch(formula, strategy)

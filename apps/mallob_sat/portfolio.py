@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any
 
 from mallob_py.app import InputError
-from mallob_sat.lasso import Lasso, Member, Phases, lasso_of, parse_lasso
+from mallob_sat.lasso import PHASELESS, Lasso, Member, Phases, lasso_of, parse_lasso
 
 #: The solvers that a job's configuration may name.
 SOLVER_NAMES = (
@@ -40,6 +40,7 @@ SOLVER_NAMES = (
     "mergesat3",
     "minisat22",
     "minisat-gh",
+    "cryptominisat",
 )
 _CADICALS = frozenset(name for name in SOLVER_NAMES if name.startswith("cadical"))
 _KNOWN_KEYS = (
@@ -98,8 +99,12 @@ DEFAULT_PORTFOLIO = "c c0 k g c- o m c+0 n h c~ e o0 r x u (c c0 g o k c- m c+)*
 #: Where native solvers are installed. CaDiCaL 3.0 in stable phases is the best second one if it takes
 #: what the first one learns, but bears no slices.
 NATIVE_PORTFOLIO = "c n+ c0 k g c- o m c+0 n h c~ e o0 r x u (c n+ c0 g o n- k c- m c+)*"
+#: Where CryptoMiniSat is installed, for formulas that are mostly XORs; it needs seconds for some that
+#: no other decides in minutes.
+XOR_PORTFOLIO = "y c (y k y c0 y g y c-)*"
 _DEFAULT = parse_lasso(DEFAULT_PORTFOLIO)
 _NATIVE_DEFAULT = parse_lasso(NATIVE_PORTFOLIO)
+_XOR_DEFAULT = parse_lasso(XOR_PORTFOLIO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,10 @@ class Portfolio:
         """The same where the native solvers are installed: it matters only if nothing else was asked for."""
         return replace(self, lasso=_NATIVE_DEFAULT) if self.lasso == _DEFAULT else self
 
+    def with_cryptominisat(self) -> Portfolio:
+        """The same for a formula of XORs where CryptoMiniSat is installed, if nothing else was asked for."""
+        return replace(self, lasso=_XOR_DEFAULT) if self.lasso == _DEFAULT else self
+
     def strategy(self, index: int) -> Strategy:
         """The strategy of the worker with this index (0 is the root)."""
         member, repeat = self.lasso.at(index)
@@ -167,7 +176,7 @@ class Portfolio:
 def _has_random_phases(member: Member, seed: int) -> bool:
     """Odd seeds keep the solver's own phases, which are often better than random ones."""
     if member.phases is Phases.MIXED:
-        return seed % 2 == 0 and member.solver != "kissat404"
+        return seed % 2 == 0 and member.solver not in PHASELESS
     return member.phases is Phases.RANDOM
 
 

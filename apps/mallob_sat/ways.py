@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from mallob_py.app import InputError, Payload, Result, WorkerContext
 from mallob_sat.cores import CoreFinding
+from mallob_sat.cryptominisat import cryptominisat_is_installed
 from mallob_sat.enumeration import Enumerating
 from mallob_sat.formula import Formula
 from mallob_sat.native_search import search_for
@@ -24,10 +25,13 @@ from mallob_sat.proofs.request import ProofRequest
 from mallob_sat.race import race
 from mallob_sat.search import solve_quickly
 from mallob_sat.sharing import Sharing
+from mallob_sat.xors import xor_share
 
 _FIELD = "configuration"
 #: each asks for a way of its own
 _WISHES = ("proof", "core", "solutions")
+#: with so large a share of XORs, CryptoMiniSat comes first
+_XOR_SHARE_MIN = 0.6
 
 
 def wishes_of(configuration: Mapping[str, Any]) -> list[str]:
@@ -57,8 +61,14 @@ def way_of(configuration: Mapping[str, Any]) -> Way:
     core = CoreFinding.from_configuration(configuration, portfolio)
     enumerating = Enumerating.from_configuration(configuration)
     proving = None if proof is None else Proving(proof.portfolio(portfolio), proof)
-    way: Way = proving or core or enumerating or Deciding(portfolio)
+    way: Way = proving or core or enumerating or _deciding(portfolio)
     return Packing(way) if wants_packed(configuration) else way
+
+
+def _deciding(portfolio: Portfolio) -> Deciding:
+    if "cryptominisat" in portfolio.lasso.solvers and not cryptominisat_is_installed():
+        raise InputError("cryptominisat is not installed; pip install 'mallob-py[cryptominisat]'", _FIELD)
+    return Deciding(portfolio)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +85,18 @@ class Deciding:
         quick = solve_quickly(formula, self.portfolio.strategy(first))
         if quick is not None:
             return quick
-        # Not before: small jobs would wait for the native solvers to be loaded.
-        portfolio = self.portfolio.with_natives() if natives_are_installed() else self.portfolio
-        strategy = portfolio.strategy
+        # Not before: small jobs would wait for other solvers to be loaded.
+        strategy = self._portfolio_for(formula).strategy
         sharing = Sharing(context)
         result = race(context, lambda number: search_for(formula, strategy(number)), sharing.turn)
         shared = {"shared_clauses": {"given": sharing.given, "taken": sharing.taken}}
         return replace(result, fields=dict(result.fields) | shared)
+
+    def _portfolio_for(self, formula: Formula) -> Portfolio:
+        """What is best where this is installed."""
+        if cryptominisat_is_installed() and xor_share(formula) >= _XOR_SHARE_MIN:
+            return self.portfolio.with_cryptominisat()
+        return self.portfolio.with_natives() if natives_are_installed() else self.portfolio
 
 
 @dataclass(frozen=True, slots=True)

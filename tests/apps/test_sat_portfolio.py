@@ -11,7 +11,7 @@ from mallob_sat.solvers import ENGINES
 
 
 def test_named_solvers_are_those_that_exist() -> None:
-    assert set(SOLVER_NAMES) == set(ENGINES)
+    assert set(SOLVER_NAMES) == {*ENGINES, "cryptominisat"}
 
 
 def test_the_root_runs_plain_cadical() -> None:
@@ -32,11 +32,22 @@ def test_native_solvers_change_the_default_only() -> None:
     assert chosen.with_natives() == chosen
 
 
+def test_cryptominisat_comes_first_on_xors_and_changes_the_default_only() -> None:
+    assert [Portfolio().with_cryptominisat().strategy(index).title for index in range(3)] == [
+        "cryptominisat",
+        "cadical195",
+        "cryptominisat(renaming~2)",
+    ]
+    chosen = Portfolio(lasso_of(["ergo", "maplecm"]))
+    assert chosen.with_cryptominisat() == chosen
+
+
 @pytest.mark.parametrize(
     "portfolio",
     [
         Portfolio(),
         Portfolio().with_natives(),
+        Portfolio().with_cryptominisat(),
         Portfolio(seed=3),
         Portfolio(lasso_of(["ergo", "maplecm"])),
     ],
@@ -44,7 +55,7 @@ def test_native_solvers_change_the_default_only() -> None:
 def test_no_two_of_a_thousand_workers_search_alike(portfolio: Portfolio) -> None:
     strategies = [portfolio.strategy(index) for index in range(1000)]
     assert len(set(strategies)) == 1000
-    assert all(strategy.solver in ENGINES for strategy in strategies)
+    assert all(strategy.solver in SOLVER_NAMES for strategy in strategies)
 
 
 def test_strategies_are_functions_of_index_and_configuration() -> None:

@@ -1,0 +1,71 @@
+"""CryptoMiniSat, for formulas full of XORs: it finds them among the clauses and eliminates as Gauss did.
+
+No solver of PySAT does that: parity problems of some dozens of XORs can take them for ever. It needs the
+package `pycryptosat`, which is optional. It offers neither clauses nor proofs, so it searches on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from mallob_py.app import Result
+from mallob_sat.formula import Formula, Literals
+from mallob_sat.search import Search, Task
+from mallob_sat.solvers import Answer
+
+
+@cache
+def cryptominisat_is_installed() -> bool:
+    """Whether its package can be loaded."""
+    try:
+        import pycryptosat  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+class CryptoMiniSat:
+    """One search. Use: formula, then solve, once."""
+
+    def __init__(self) -> None:
+        from pycryptosat import Solver
+
+        self._solver = Solver()
+        self._n_vars = 0
+        self._values: Sequence[bool | None] = ()
+
+    def add_formula(self, formula: Formula) -> None:
+        """Add all clauses; none may be empty. The formula's assumptions are left to `solve`."""
+        self._n_vars = formula.n_vars
+        self._solver.add_clauses(np.ascontiguousarray(formula.literals))
+        self._solver.add_clause([formula.n_vars, -formula.n_vars])  # so that all variables are known
+
+    def set_phases(self, literals: Sequence[int]) -> None:
+        """Without effect: it chooses phases itself."""
+
+    def solve(self, assumptions: Sequence[int] = ()) -> Answer:
+        """Search until there is an answer."""
+        satisfiable, values = self._solver.solve(assumptions)
+        self._values = values or ()
+        return Answer.SATISFIABLE if satisfiable else Answer.UNSATISFIABLE
+
+    def model(self) -> Literals:
+        """After SATISFIABLE: variable v's literal at position v - 1."""
+        variables = np.arange(1, self._n_vars + 1, dtype=np.int32)
+        return np.where(np.array(self._values[1:], dtype=np.bool_), variables, -variables)
+
+    def core(self) -> list[int]:
+        """After UNSATISFIABLE: assumptions that cannot hold together, smallest variable first."""
+        return sorted((-literal for literal in self._solver.get_conflict()), key=abs)
+
+
+class CryptoMiniSatSearch(Search):
+    """An attempt to decide a formula with it, for `race`."""
+
+    def run(self) -> Result:
+        solver = CryptoMiniSat()
+        task = Task(self._formula, self._strategy, self._renaming, solver)
+        return task.result(solver.solve(task.assumptions))

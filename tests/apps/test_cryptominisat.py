@@ -1,0 +1,128 @@
+"""CryptoMiniSat, where it is installed: right answers, and the first to be tried on parity problems."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from importlib.util import find_spec
+from itertools import product
+
+import numpy as np
+import pytest
+from fake_context import FakeContext
+
+from mallob_py.app import InputError, JobInput, Result
+from mallob_sat import SatApplication, generate, ways
+from mallob_sat.cryptominisat import CryptoMiniSat, CryptoMiniSatSearch
+from mallob_sat.formula import Formula, formula_from_list
+from mallob_sat.native_search import search_for
+from mallob_sat.portfolio import Strategy
+from mallob_sat.solvers import Answer
+
+needs_cryptominisat = pytest.mark.skipif(
+    find_spec("pycryptosat") is None, reason="it is not installed: pip install 'mallob-py[cryptominisat]'"
+)
+Clauses = Sequence[Sequence[int]]
+
+
+def formula_of(clauses: Clauses, n_vars: int, assumptions: Sequence[int] = ()) -> Formula:
+    flat = formula_from_list([literal for clause in clauses for literal in (*clause, 0)])
+    return Formula(flat.literals, n_vars, flat.n_clauses, np.array(assumptions, dtype=np.int32))
+
+
+def is_satisfiable(clauses: Clauses, n_vars: int) -> bool:
+    return any(
+        all(any(bits[abs(x) - 1] == (x > 0) for x in clause) for clause in clauses)
+        for bits in product((False, True), repeat=n_vars)
+    )
+
+
+def run(clauses: Clauses, **configuration: object) -> Result:
+    application = SatApplication()
+    application.check(configuration)
+    literals = [literal for clause in clauses for literal in (*clause, 0)]
+    payload = application.read(JobInput(literals=literals, configuration=configuration))
+    return application.run(FakeContext(payload, 0, configuration))
+
+
+@needs_cryptominisat
+@pytest.mark.parametrize("seed", range(20))
+def test_random_formulas_get_the_answer_of_brute_force(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(25):
+        n_vars = rng.randint(1, 7)
+
+        def literal(n_vars: int = n_vars) -> int:
+            return rng.choice((1, -1)) * rng.randint(1, n_vars)
+
+        clauses = [[literal() for _ in range(rng.randint(1, 4))] for _ in range(rng.randint(1, 30))]
+        assumptions = [literal() for _ in range(rng.randint(0, 3))]
+        if any(-x in assumptions for x in assumptions):
+            continue
+        formula = formula_of(clauses, n_vars, assumptions)
+        strategy = Strategy("cryptominisat", renaming_seed=rng.choice((None, 1)))
+        result = CryptoMiniSatSearch(formula, strategy).run()  # checks models itself
+        solution = np.asarray(result.solution).tolist()
+        assert result.code == (10 if is_satisfiable([*clauses, *([x] for x in assumptions)], n_vars) else 20)
+        if result.code == 20:
+            assert set(solution) <= set(assumptions)
+            assert not is_satisfiable([*clauses, *([x] for x in solution)], n_vars)
+        else:
+            assert [abs(x) for x in solution] == list(range(1, n_vars + 1))
+
+
+@needs_cryptominisat
+def test_models_have_variables_that_never_occur() -> None:
+    solver = CryptoMiniSat()
+    solver.add_formula(formula_of([[-4, 2]], 9))
+    assert solver.solve([4, -7]) is Answer.SATISFIABLE
+    model = solver.model().tolist()
+    assert [abs(x) for x in model] == list(range(1, 10))
+    assert {2, 4, -7} <= set(model)
+
+
+@needs_cryptominisat
+def test_parity_problems_are_its_own() -> None:
+    """This one takes CaDiCaL 20 seconds."""
+    result = run(generate.parity(44, 1).clauses)
+    assert (result.code, result.fields["solver"]) == (20, "cryptominisat")
+
+
+@needs_cryptominisat
+@pytest.mark.parametrize(
+    ("configuration", "solver"),
+    [({}, "cadical195"), ({"solvers": ["ergo"]}, "ergo"), ({"portfolio": "y"}, "cryptominisat")],
+)
+def test_other_formulas_and_wishes_are_left_as_they_are(
+    configuration: dict[str, object], solver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ways, "solve_quickly", lambda formula, strategy: None)
+    formula = generate.pigeonhole(4) if not configuration else generate.parity(8, 1)
+    result = run(formula.clauses, **configuration)
+    assert (result.code, result.fields["solver"]) == (20, solver)
+
+
+def test_it_must_be_installed_if_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ways, "cryptominisat_is_installed", lambda: False)
+    with pytest.raises(InputError, match="cryptominisat is not installed; pip install"):
+        run([[1]], portfolio="c(y)*")
+
+
+def test_parity_problems_are_solved_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ways, "cryptominisat_is_installed", lambda: False)
+    monkeypatch.setattr(ways, "solve_quickly", lambda formula, strategy: None)
+    result = run(generate.parity(8, 1).clauses)
+    assert (result.code, result.fields["solver"]) == (20, "cadical195")
+
+
+@pytest.mark.parametrize("wish", ["proof", "core"])
+def test_it_is_refused_where_it_cannot_serve(wish: str) -> None:
+    with pytest.raises(InputError, match="cryptominisat cannot"):
+        SatApplication().check({"portfolio": "y", wish: "/tmp/none"})
+
+
+def test_it_trades_no_clauses() -> None:
+    search = search_for(formula_of([[1, 2]], 2), Strategy("cryptominisat"))
+    assert isinstance(search, CryptoMiniSatSearch)
+    assert search.fds == ()
+    search.close()
