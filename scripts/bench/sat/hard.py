@@ -1,4 +1,4 @@
-"""Hard formulas, one after the other: `solve` with one and two workers beside other solvers.
+"""Hard formulas, one after the other: `solve` with one, two and four workers beside other solvers.
 
 Each run is a whole command, timed from its start to its end. Per formula all commands take turns,
 so that a change of the machine's mood meets all of them. A run that reaches the limit counts with
@@ -49,6 +49,7 @@ def commands(peers_python: str) -> dict[str, list[str]]:
     found = {
         "solve-1": [*solve, "-n", "1"],
         "solve-2": [*solve, "-n", "2"],
+        "solve-4": [*solve, "-n", "4"],
         "solve-2-unshared": [*solve, "-n", "2", "--configuration", _UNSHARED],
     }
     found |= {name: [sys.executable, _PEER, name] for name in SINGLES}
