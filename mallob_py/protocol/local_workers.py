@@ -170,10 +170,10 @@ class LocalWorkers:
         assert self.active is None, "a PE runs one worker at a time"
         self._holds.clear()
         worker = self.suspended.pop(request.job, None)
-        created = worker is None
         if worker is None:
             worker = Worker(self._new_number(), request.job)
-        worker.created = created
+        else:
+            worker.created = False
         worker.index = index = request.index
         worker.path = request.path
         worker.context = self._next_context
@@ -199,10 +199,7 @@ class LocalWorkers:
                 worker.seats.expect(2 * index + side, request.asked_s)
         self.active = worker
         self._out.log("busy")
-        self._out.send(
-            request.parent,
-            Offer(request.job, index, worker.context, self._epoch(), request.asked_s, created),
-        )
+        self._out.send(request.parent, Offer(request.job, index, worker.context, self._epoch()))
         early, self._early = self._early, []
         for source, message in early:
             if isinstance(message, Offer):

@@ -164,8 +164,6 @@ class Offer(Message, frozen=True, tag=12):
     index: int
     context: int
     epoch: int
-    asked_s: float
-    created: bool
 
     def rejection(self) -> Rejected:
         """The answer no."""

@@ -49,7 +49,7 @@ class Parent:
 
 
 def offer(index: int, epoch: int) -> Offer:
-    return Offer(JOB, index, 0, epoch, 0.0, True)
+    return Offer(JOB, index, 0, epoch)
 
 
 def test_a_parent_asks_for_all_below_it_with_one_request_per_seat() -> None:
