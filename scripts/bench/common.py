@@ -88,8 +88,8 @@ class Service:
         name = f"{identity}.json"
         return PreparedJob(identity, hidden, folder / "in" / name, folder / "out" / name)
 
-    def await_reply(self, job: DroppedJob, timeout_s: float = 60.0) -> float:
-        """Wait for a reply; returns seconds since the job was dropped."""
+    def await_reply(self, job: DroppedJob, timeout_s: float = 60.0, poll_s: float = REPLY_POLL_S) -> float:
+        """Wait for a reply; returns seconds since the job was dropped. Looking often takes time of a core."""
         path = os.fspath(job.reply_path)
         deadline_s = time.monotonic() + timeout_s
         while not os.path.exists(path):
@@ -97,7 +97,7 @@ class Service:
                 raise BenchmarkError(f"no reply to {job.identity} within {timeout_s:.0f} s")
             if self.process.poll() is not None:
                 raise BenchmarkError(f"the service ended with exit code {self.process.returncode}")
-            time.sleep(REPLY_POLL_S)
+            time.sleep(poll_s)
         return time.monotonic() - job.dropped_s
 
     def reply(self, job: DroppedJob) -> dict[str, Any]:
@@ -125,6 +125,7 @@ def running_service(ranks: int, extra_arguments: Sequence[str] = ()) -> Iterator
     api_dir, log_dir = folder / "api", folder / "logs"
     command = [sys.executable, "-m", "mallob_py.cli.main", "serve", "-n", str(ranks)]
     command += ["--api-dir", str(api_dir), "--log-dir", str(log_dir), *extra_arguments]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a killed benchmark must not leave it behind
     begin_s = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
