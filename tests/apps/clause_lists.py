@@ -1,12 +1,14 @@
-"""Sets of clauses from lists, for the tests."""
+"""Clauses as lists of literals: sets and formulas of them, and what holds for them, for the tests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import product
 
 import numpy as np
 
 from mallob_sat.clauses import Clauses
+from mallob_sat.formula import Formula, formula_from_list
 
 
 def clauses_of(lists: Iterable[Sequence[int]]) -> Clauses:
@@ -15,4 +17,18 @@ def clauses_of(lists: Iterable[Sequence[int]]) -> Clauses:
     return Clauses.of(
         np.array([len(clause) for clause in lists], dtype=np.int64),
         np.array([literal for clause in lists for literal in clause], dtype=np.int64),
+    )
+
+
+def formula_of(clauses: Iterable[Sequence[int]]) -> Formula:
+    """Without assumptions; its variables go up to the largest that occurs."""
+    return formula_from_list([literal for clause in clauses for literal in (*clause, 0)])
+
+
+def is_satisfiable(clauses: Iterable[Sequence[int]], n_vars: int) -> bool:
+    """By trying all assignments."""
+    clauses = list(clauses)
+    return any(
+        all(any(bits[abs(x) - 1] == (x > 0) for x in clause) for clause in clauses)
+        for bits in product((False, True), repeat=n_vars)
     )

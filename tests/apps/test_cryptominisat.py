@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
-from itertools import product
 
 import numpy as np
 import pytest
+from clause_lists import formula_of, is_satisfiable
 from fake_context import FakeContext
 
 from mallob_py.app import InputError, JobInput, Result
 from mallob_sat import SatApplication, generate, ways
 from mallob_sat.cryptominisat import CryptoMiniSat, CryptoMiniSatSearch
-from mallob_sat.formula import Formula, formula_from_list
+from mallob_sat.formula import Formula
 from mallob_sat.native_search import search_for
 from mallob_sat.portfolio import Strategy
 from mallob_sat.solvers import Answer
@@ -25,16 +26,9 @@ needs_cryptominisat = pytest.mark.skipif(
 Clauses = Sequence[Sequence[int]]
 
 
-def formula_of(clauses: Clauses, n_vars: int, assumptions: Sequence[int] = ()) -> Formula:
-    flat = formula_from_list([literal for clause in clauses for literal in (*clause, 0)])
-    return Formula(flat.literals, n_vars, flat.n_clauses, np.array(assumptions, dtype=np.int32))
-
-
-def is_satisfiable(clauses: Clauses, n_vars: int) -> bool:
-    return any(
-        all(any(bits[abs(x) - 1] == (x > 0) for x in clause) for clause in clauses)
-        for bits in product((False, True), repeat=n_vars)
-    )
+def assuming(clauses: Clauses, n_vars: int, assumptions: Sequence[int]) -> Formula:
+    literals = np.array(assumptions, dtype=np.int32)
+    return replace(formula_of(clauses), n_vars=n_vars, assumptions=literals)
 
 
 def run(clauses: Clauses, **configuration: object) -> Result:
@@ -59,7 +53,7 @@ def test_random_formulas_get_the_answer_of_brute_force(seed: int) -> None:
         assumptions = [literal() for _ in range(rng.randint(0, 3))]
         if any(-x in assumptions for x in assumptions):
             continue
-        formula = formula_of(clauses, n_vars, assumptions)
+        formula = assuming(clauses, n_vars, assumptions)
         strategy = Strategy("cryptominisat", renaming_seed=rng.choice((None, 1)))
         result = CryptoMiniSatSearch(formula, strategy).run()  # checks models itself
         solution = np.asarray(result.solution).tolist()
@@ -74,7 +68,7 @@ def test_random_formulas_get_the_answer_of_brute_force(seed: int) -> None:
 @needs_cryptominisat
 def test_models_have_variables_that_never_occur() -> None:
     solver = CryptoMiniSat()
-    solver.add_formula(formula_of([[-4, 2]], 9))
+    solver.add_formula(assuming([[-4, 2]], 9, []))
     assert solver.solve([4, -7]) is Answer.SATISFIABLE
     model = solver.model().tolist()
     assert [abs(x) for x in model] == list(range(1, 10))
@@ -122,7 +116,7 @@ def test_it_is_refused_where_it_cannot_serve(wish: str) -> None:
 
 
 def test_it_trades_no_clauses() -> None:
-    search = search_for(formula_of([[1, 2]], 2), Strategy("cryptominisat"))
+    search = search_for(formula_of([[1, 2]]), Strategy("cryptominisat"))
     assert isinstance(search, CryptoMiniSatSearch)
     assert search.fds == ()
     search.close()

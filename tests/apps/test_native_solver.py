@@ -6,15 +6,15 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 import pytest
-from clause_lists import clauses_of
+from clause_lists import clauses_of, formula_of
 from native_library import needs_library
 
 from mallob_sat import generate, native_solver
-from mallob_sat.formula import Formula, formula_from_list
+from mallob_sat.formula import Formula
 from mallob_sat.native_solver import NATIVE_SOLVERS, NativeSolver, NativeSolverMissing, load_library
 from mallob_sat.solvers import Answer, Solver
 
@@ -52,10 +52,6 @@ EAGER = {
 KEEPS_VARIABLES = {"elim": 0, "decompose": 0}
 
 Clause = Sequence[int]
-
-
-def formula_of(clauses: Iterable[Clause]) -> Formula:
-    return formula_from_list([literal for clause in clauses for literal in (*clause, 0)])
 
 
 def random_clauses(rng: random.Random, n_vars: int) -> list[list[int]]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from clause_lists import is_satisfiable
 from fake_context import FakeContext
 
 from mallob_py import result_file
@@ -20,13 +20,6 @@ from mallob_sat.proofs.formula_file import read_clauses
 from mallob_sat.search import solve
 
 Clauses = list[list[int]]
-
-
-def is_satisfiable(clauses: Clauses, n_vars: int) -> bool:
-    return any(
-        all(any(bits[abs(x) - 1] == (x > 0) for x in clause) for clause in clauses)
-        for bits in product((False, True), repeat=n_vars)
-    )
 
 
 def flat(clauses: Clauses, assumptions: list[int]) -> list[int]:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from clause_lists import formula_of
 
 from mallob_sat import formula as formula_module
-from mallob_sat.formula import Formula, formula_from_list
 
 CLAUSES = [[1, 2, 3], [-1, -2], [3], [-3, 1, 2, -2], [2, 3]]
-
-
-def formula_of(clauses: list[list[int]]) -> Formula:
-    return formula_from_list([literal for clause in clauses for literal in (*clause, 0)])
 
 
 @pytest.fixture(params=[1, 2, 5, 1000], autouse=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from mallob_py.app import InputError
@@ -22,24 +24,19 @@ def test_the_first_eight_mix_at_least_five_solvers() -> None:
     assert len({Portfolio().strategy(index).solver for index in range(8)}) >= 5
 
 
-def test_native_solvers_change_the_default_only() -> None:
-    assert [Portfolio().with_natives().strategy(index).title for index in range(3)] == [
-        "cadical195",
-        "cadical300(stabilizeonly=1)",
-        "cadical195(phase=0)",
-    ]
+@pytest.mark.parametrize(
+    ("adapted", "titles"),
+    [
+        (Portfolio.with_natives, ["cadical195", "cadical300(stabilizeonly=1)", "cadical195(phase=0)"]),
+        (Portfolio.with_cryptominisat, ["cryptominisat", "cadical195", "cryptominisat(renaming~2)"]),
+    ],
+)
+def test_what_is_installed_changes_the_default_only(
+    adapted: Callable[[Portfolio], Portfolio], titles: list[str]
+) -> None:
+    assert [adapted(Portfolio()).strategy(index).title for index in range(3)] == titles
     chosen = Portfolio(lasso_of(["ergo", "maplecm"]))
-    assert chosen.with_natives() == chosen
-
-
-def test_cryptominisat_comes_first_on_xors_and_changes_the_default_only() -> None:
-    assert [Portfolio().with_cryptominisat().strategy(index).title for index in range(3)] == [
-        "cryptominisat",
-        "cadical195",
-        "cryptominisat(renaming~2)",
-    ]
-    chosen = Portfolio(lasso_of(["ergo", "maplecm"]))
-    assert chosen.with_cryptominisat() == chosen
+    assert adapted(chosen) == chosen
 
 
 @pytest.mark.parametrize(

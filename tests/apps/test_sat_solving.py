@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 import pytest
+from clause_lists import is_satisfiable
 from fake_context import FakeContext
 
 from mallob_py.app import InputError, JobInput, Result
@@ -24,13 +23,6 @@ def run(literals: list[int], index: int = 0, **configuration: object) -> Result:
     application.check(configuration)
     payload = application.read(JobInput(literals=literals, configuration=configuration))
     return application.run(FakeContext(payload, index, configuration))
-
-
-def is_satisfiable(clauses: Sequence[Sequence[int]], n_vars: int) -> bool:
-    return any(
-        all(any(bits[abs(x) - 1] == (x > 0) for x in clause) for clause in clauses)
-        for bits in product((False, True), repeat=n_vars)
-    )
 
 
 def random_case(rng: random.Random) -> tuple[int, list[list[int]], list[int]]:

@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from itertools import product
 
 import pytest
+from clause_lists import formula_of
 
 from mallob_sat import generate
-from mallob_sat.formula import Formula, formula_from_list
 from mallob_sat.xors import xor_share
-
-
-def formula_of(clauses: Sequence[Sequence[int]]) -> Formula:
-    return formula_from_list([literal for clause in clauses for literal in (*clause, 0)])
 
 
 def xor_of(variables: Sequence[int], parity: int) -> list[list[int]]:
