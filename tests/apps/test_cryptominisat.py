@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -14,14 +13,14 @@ from fake_context import FakeContext
 
 from mallob_py.app import InputError, JobInput, Result
 from mallob_sat import SatApplication, generate, ways
-from mallob_sat.cryptominisat import CryptoMiniSat, CryptoMiniSatSearch
+from mallob_sat.cryptominisat import CryptoMiniSat, CryptoMiniSatSearch, cryptominisat_is_installed
 from mallob_sat.formula import Formula
 from mallob_sat.native_search import search_for
 from mallob_sat.portfolio import Strategy
 from mallob_sat.solvers import Answer
 
 needs_cryptominisat = pytest.mark.skipif(
-    find_spec("pycryptosat") is None, reason="it is not installed: pip install 'mallob-py[cryptominisat]'"
+    not cryptominisat_is_installed(), reason="it is not installed: pip install 'mallob-py[cryptominisat]'"
 )
 Clauses = Sequence[Sequence[int]]
 
