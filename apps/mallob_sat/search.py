@@ -26,7 +26,7 @@ from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy, Trade
 from mallob_sat.proof_stream import ProofStream
 from mallob_sat.renaming import Renaming
-from mallob_sat.solvers import ENGINES, Answer, Solver
+from mallob_sat.solvers import Answer, Solver
 
 #: longer clauses are not worth their way
 CLAUSE_LENGTH_MAX = 12
@@ -57,7 +57,6 @@ def solve_quickly(formula: Formula, strategy: Strategy) -> Result | None:
     if (
         trivial is not None
         or formula.literals.size > _SMALL_LITERALS
-        or strategy.solver not in ENGINES
         or not Solver.has_budget(strategy.solver)
     ):
         return trivial

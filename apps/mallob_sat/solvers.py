@@ -86,8 +86,8 @@ class Solver:
 
     @staticmethod
     def has_budget(engine: str) -> bool:
-        """Whether `solve_for` can stop it."""
-        return ENGINES[engine].family not in (Family.KISSAT, Family.LINGELING)
+        """Whether it is one of `ENGINES` that `solve_for` can stop."""
+        return engine in ENGINES and ENGINES[engine].family not in (Family.KISSAT, Family.LINGELING)
 
     @staticmethod
     def takes_assumptions(engine: str) -> bool:

@@ -19,19 +19,27 @@ from mallob_sat.formula import Formula
 from mallob_sat.native_search import search_for
 from mallob_sat.native_solver import natives_are_installed
 from mallob_sat.packing import packed, wants_packed
-from mallob_sat.portfolio import Portfolio
+from mallob_sat.portfolio import (
+    NATIVE_PORTFOLIO,
+    RANDOM_PORTFOLIO,
+    SMALL_RANDOM_PORTFOLIO,
+    XOR_PORTFOLIO,
+    Portfolio,
+)
 from mallob_sat.proof_search import ProofSearch, solve_with_proof
 from mallob_sat.proofs.request import ProofRequest
 from mallob_sat.race import race
 from mallob_sat.search import solve_quickly
 from mallob_sat.sharing import Sharing
-from mallob_sat.xors import xor_share
+from mallob_sat.structure import is_random, xor_share
 
 _FIELD = "configuration"
 #: each asks for a way of its own
 _WISHES = ("proof", "core", "solutions")
 #: with so large a share of XORs, CryptoMiniSat comes first
 _XOR_SHARE_MIN = 0.6
+#: among formulas drawn by lot, larger ones are beyond proving that there is no model
+_PROVABLE_RANDOM_CLAUSES = 1500
 
 
 def wishes_of(configuration: Mapping[str, Any]) -> list[str]:
@@ -93,10 +101,15 @@ class Deciding:
         return replace(result, fields=dict(result.fields) | shared)
 
     def _portfolio_for(self, formula: Formula) -> Portfolio:
-        """What is best where this is installed."""
+        """What the job asks for; if it leaves that to us, what is best where this is installed."""
+        if not self.portfolio.is_default:
+            return self.portfolio
         if cryptominisat_is_installed() and xor_share(formula) >= _XOR_SHARE_MIN:
-            return self.portfolio.with_cryptominisat()
-        return self.portfolio.with_natives() if natives_are_installed() else self.portfolio
+            return self.portfolio.following(XOR_PORTFOLIO)
+        if is_random(formula):
+            small = formula.n_clauses <= _PROVABLE_RANDOM_CLAUSES
+            return self.portfolio.following(SMALL_RANDOM_PORTFOLIO if small else RANDOM_PORTFOLIO)
+        return self.portfolio.following(NATIVE_PORTFOLIO) if natives_are_installed() else self.portfolio
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ import msgspec
 
 from mallob_py.cli import CommandError
 from mallob_py.cli.study_options import ReportOptions
+from mallob_py.run_figures import CREATION_RATIO_MEANS, LATENCIES
 from mallob_py.service.event_log import read_events
 from mallob_py.service.log_folder import runs_of
 from mallob_py.service.report_tables import Report, Reuse, Utilisation, VolumeSamples, make_report
-from mallob_py.service.run_figures import CREATION_RATIO_MEANS, LATENCIES
-from mallob_py.service.text_table import format_cell, format_table
+from mallob_py.text_table import format_cell, format_table
 
 # A report for people stays readable when a run had thousands of jobs; --json has them all.
 _JOBS_SHOWN_MAX = 40

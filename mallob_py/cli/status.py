@@ -11,7 +11,7 @@ import msgspec
 
 from mallob_py.cli.client_options import StatusOptions
 from mallob_py.service.status_file import ServiceStatus, read_status
-from mallob_py.service.text_table import format_table
+from mallob_py.text_table import format_table
 
 _HEADER = ("id", "user", "name", "state", "priority", "volume", "demand", "elapsed [s]")
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from mallob_py.service.text_table import Cell, format_cell, format_table
+from mallob_py.text_table import Cell, format_cell, format_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

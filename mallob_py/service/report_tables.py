@@ -18,8 +18,8 @@ from statistics import fmean
 
 import msgspec
 
+from mallob_py.run_figures import LATENCIES, LatencyRow, creation_ratio, latency_row, tells_latency
 from mallob_py.service.event_log import OPENINGS, Event
-from mallob_py.service.run_figures import LATENCIES, LatencyRow, creation_ratio, latency_row, tells_latency
 
 UTILISATION_BINS = 10
 VOLUME_INSTANTS = 12

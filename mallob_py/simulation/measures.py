@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mallob_py.service.run_figures import (
+from mallob_py.run_figures import (
     CreationRatio,
     LatencyRow,
     creation_ratio,

@@ -6,10 +6,10 @@ from statistics import fmean, median
 
 import msgspec
 
-from mallob_py.service.run_figures import CREATION_RATIO_MEANS, LATENCIES, LatencyRow
-from mallob_py.service.text_table import Cell, format_cell, format_table
+from mallob_py.run_figures import CREATION_RATIO_MEANS, LATENCIES, LatencyRow
 from mallob_py.simulation.measures import DISTINCT_PES
 from mallob_py.simulation.run import Simulation
+from mallob_py.text_table import Cell, format_cell, format_table
 
 _WARM_UP_S_MAX = 60.0
 _WINDOW_S = 1.0

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mallob_py.run_figures import percentile
 from mallob_py.service.event_log import Event, read_events
-from mallob_py.service.run_figures import percentile
-from mallob_py.service.text_table import Cell, format_table
+from mallob_py.text_table import Cell, format_table
 
 REPLY_POLL_S = 0.0002
 START_TIMEOUT_S = 60.0

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from common import summary
 
-from mallob_py.service.text_table import Cell
+from mallob_py.text_table import Cell
 
 
 class Better(Enum):

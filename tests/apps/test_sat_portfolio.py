@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from mallob_py.app import InputError
 from mallob_sat.lasso import lasso_of
-from mallob_sat.portfolio import SOLVER_NAMES, Portfolio
+from mallob_sat.portfolio import (
+    NATIVE_PORTFOLIO,
+    RANDOM_PORTFOLIO,
+    SMALL_RANDOM_PORTFOLIO,
+    SOLVER_NAMES,
+    XOR_PORTFOLIO,
+    Portfolio,
+)
 from mallob_sat.solvers import ENGINES
 
 
@@ -24,27 +29,21 @@ def test_the_first_eight_mix_at_least_five_solvers() -> None:
     assert len({Portfolio().strategy(index).solver for index in range(8)}) >= 5
 
 
-@pytest.mark.parametrize(
-    ("adapted", "titles"),
-    [
-        (Portfolio.with_natives, ["cadical195", "cadical300(stabilizeonly=1)", "cadical195(phase=0)"]),
-        (Portfolio.with_cryptominisat, ["cryptominisat", "cadical195", "cryptominisat(renaming~2)"]),
-    ],
-)
-def test_what_is_installed_changes_the_default_only(
-    adapted: Callable[[Portfolio], Portfolio], titles: list[str]
-) -> None:
-    assert [adapted(Portfolio()).strategy(index).title for index in range(3)] == titles
-    chosen = Portfolio(lasso_of(["ergo", "maplecm"]))
-    assert adapted(chosen) == chosen
+def test_another_order_of_solvers() -> None:
+    other = Portfolio().following("e c0")
+    assert [other.strategy(index).solver for index in range(3)] == ["ergo", "cadical195", "ergo"]
+    assert Portfolio().is_default
+    assert not other.is_default
 
 
 @pytest.mark.parametrize(
     "portfolio",
     [
         Portfolio(),
-        Portfolio().with_natives(),
-        Portfolio().with_cryptominisat(),
+        Portfolio().following(NATIVE_PORTFOLIO),
+        Portfolio().following(XOR_PORTFOLIO),
+        Portfolio().following(RANDOM_PORTFOLIO),
+        Portfolio().following(SMALL_RANDOM_PORTFOLIO),
         Portfolio(seed=3),
         Portfolio(lasso_of(["ergo", "maplecm"])),
     ],

@@ -138,14 +138,32 @@ def test_the_result_says_which_solver_won() -> None:
 
 
 @pytest.mark.parametrize(
-    ("installed", "solver"), [(False, "cadical195(phase=0)"), (True, "cadical300(stabilizeonly=1)")]
+    ("installed", "configuration", "solver"),
+    [
+        (False, {}, "cadical195(phase=0)"),
+        (True, {}, "cadical300(stabilizeonly=1)"),
+        (True, {"portfolio": "g e"}, "ergo"),
+    ],
 )
-def test_searches_follow_the_order_that_suits_the_host(
-    installed: bool, solver: str, monkeypatch: pytest.MonkeyPatch
+def test_searches_follow_the_order_that_suits_the_host_unless_the_job_names_one(
+    installed: bool, configuration: dict[str, object], solver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ways, "solve_quickly", lambda formula, strategy: None)
     monkeypatch.setattr(ways, "natives_are_installed", lambda: installed)
-    assert run([1, 2, 0], 1).fields["solver"] == solver
+    assert run([1, 2, 0], 1, **configuration).fields["solver"] == solver
+
+
+@pytest.mark.parametrize(
+    ("n_vars", "n_clauses", "solver"), [(60, 360, "ergo"), (2000, 6000, "cadical195(stabilizeonly=1)")]
+)
+def test_formulas_drawn_by_lot_have_an_order_of_their_own(
+    n_vars: int, n_clauses: int, solver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ways, "solve_quickly", lambda formula, strategy: None)
+    clauses = generate.uniform(n_vars, n_clauses, 1).clauses
+    literals = [x for clause in clauses for x in (*clause, 0)]
+    assert run(literals).fields["solver"] == solver
+    assert run(literals, portfolio="h").fields["solver"] == "glucose4"
 
 
 def test_an_unknown_configuration_key_is_refused_by_check() -> None:

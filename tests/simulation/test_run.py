@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from mallob_py.protocol.config import Config, Matching, Reuse
+from mallob_py.run_figures import CREATION_RATIO_MEANS
 from mallob_py.service.event_log import read_events
 from mallob_py.service.report_tables import Report, make_report
-from mallob_py.service.run_figures import CREATION_RATIO_MEANS
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.run import LOG_NAME, Simulation, SimulationLog, open_log
 from mallob_py.simulation.setting import Faults, Jobs, Setting

@@ -55,9 +55,9 @@ def of_service(service: Service) -> Arm:
 
 
 @contextmanager
-def pool(python: str, kind: str, size: int) -> Iterator[Arm]:
+def pool(python: str, kind: str, size: int, solver: str) -> Iterator[Arm]:
     """A pool in a process of its own: files in a line of JSON, seconds and answers in another."""
-    command = [python, _POOL_SCRIPT, kind, str(size)]
+    command = [python, _POOL_SCRIPT, kind, str(size), solver]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -86,6 +86,12 @@ def main() -> None:
     parser.add_argument(
         "--peers-python", default=sys.executable, help="an interpreter that has dask, ray and python-sat"
     )
+    parser.add_argument(
+        "--solver",
+        default="cadical195",
+        metavar="NAME",
+        help="what the pools solve with (default cadical195)",
+    )
     options = parser.parse_args()
     files = [str(Path(file).resolve()) for file in options.files]
     with ExitStack() as stack:
@@ -98,7 +104,9 @@ def main() -> None:
             if subprocess.run(probe, capture_output=True).returncode:
                 print_absent(kind, f"pip install {module}")
             else:
-                arms[kind] = stack.enter_context(pool(options.peers_python, kind, options.size))
+                arms[kind] = stack.enter_context(
+                    pool(options.peers_python, kind, options.size, options.solver)
+                )
         seconds: dict[str, list[float]] = {name: [] for name in arms}
         expected: list[bool] | None = None
         for solve in arms.values():
@@ -115,7 +123,9 @@ def main() -> None:
         (name, median, min(seconds[name]), max(seconds[name]), median / base if base else None)
         for name, median in medians.items()
     ]
-    title = f"{len(files)} formulas, wall seconds of {options.repeat} batches"
+    title = (
+        f"{len(files)} formulas, wall seconds of {options.repeat} batches; pools solve with {options.solver}"
+    )
     print_table(title, ("", "median", "least", "most", "to processes"), rows)
     write_results("sat_batch", seconds)
 

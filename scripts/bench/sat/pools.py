@@ -1,4 +1,4 @@
-"""A pool of processes that solve formulas with PySAT, for `batch.py`: python pools.py KIND SIZE.
+"""A pool of processes that solve formulas with PySAT, for `batch.py`: python pools.py KIND SIZE SOLVER.
 
 Reads a JSON list of files from each line of its input and prints the seconds that the pool took
 and the answers.
@@ -11,39 +11,45 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from peer import pysat
 
+#: whether the formula in a file is satisfiable
+Decide = Callable[[str], bool]
 
-def is_satisfiable(file: str) -> bool:
-    return pysat("cadical195", Path(file))
+
+def is_satisfiable(solver: str, file: str) -> bool:
+    return pysat(solver, Path(file))
 
 
-def processes(size: int) -> Callable[[list[str]], list[bool]]:
+def processes(size: int, decide: Decide) -> Callable[[list[str]], list[bool]]:
     pool = multiprocessing.Pool(size)
-    return lambda files: pool.map(is_satisfiable, files, chunksize=1)
+    return lambda files: pool.map(decide, files, chunksize=1)
 
 
-def dask(size: int) -> Callable[[list[str]], list[bool]]:
+def dask(size: int, decide: Decide) -> Callable[[list[str]], list[bool]]:
     from dask.distributed import Client
 
     client = Client(n_workers=size, threads_per_worker=1, dashboard_address=None)
-    return lambda files: list(client.gather(client.map(is_satisfiable, files, pure=False)))
+    return lambda files: list(client.gather(client.map(decide, files, pure=False)))
 
 
-def ray(size: int) -> Callable[[list[str]], list[bool]]:
+def ray(size: int, decide: Decide) -> Callable[[list[str]], list[bool]]:
     import ray
 
     ray.init(num_cpus=size, include_dashboard=False, log_to_driver=False)
-    task = ray.remote(is_satisfiable)
+    task = ray.remote(lambda file: decide(file))  # it takes functions only
     return lambda files: list(ray.get([task.remote(file) for file in files]))
 
 
 def main() -> None:
-    solve = {"processes": processes, "dask": dask, "ray": ray}[sys.argv[1]](int(sys.argv[2]))
+    kind, size, solver = sys.argv[1:]
+    pool = {"processes": processes, "dask": dask, "ray": ray}[kind]
+    solve = pool(int(size), partial(is_satisfiable, solver))
     for line in sys.stdin:
         files = json.loads(line)
         begin_s = time.monotonic()

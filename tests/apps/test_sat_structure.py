@@ -1,4 +1,4 @@
-"""How much of a formula is XORs: counted right, and adders on one side, parity problems on the other."""
+"""What a formula looks like: XORs are counted right, and formulas drawn by lot are told from others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from clause_lists import formula_of
 
 from mallob_sat import generate
-from mallob_sat.xors import xor_share
+from mallob_sat.structure import is_random, xor_share
 
 
 def xor_of(variables: Sequence[int], parity: int) -> list[list[int]]:
@@ -67,3 +67,57 @@ def test_parity_problems_stand_out_from_multipliers_and_random_formulas() -> Non
     assert share(generate.factoring(8051)) < 0.5
     assert share(generate.commutativity(4)) < 0.5
     assert share(generate.uniform(50, 200, 1)) == 0.0
+
+
+def drawn(length: int, n_vars: int, n_clauses: int, seed: int) -> list[list[int]]:
+    """Uniform random clauses of one length."""
+    rng = random.Random(seed)
+    return [
+        [rng.choice((1, -1)) * variable for variable in rng.sample(range(1, n_vars + 1), length)]
+        for _ in range(n_clauses)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "shape", [(3, 250, 1065), (3, 5000, 19_500), (4, 150, 1485), (5, 90, 1900), (7, 60, 5268)]
+)
+def test_formulas_drawn_by_lot_are_recognised(shape: tuple[int, int, int], seed: int) -> None:
+    assert is_random(formula_of(drawn(*shape, seed)))
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        generate.parity(40, 1),
+        generate.pigeonhole(10),
+        generate.factoring(3_215_031_751),
+        generate.commutativity(6),
+    ],
+)
+def test_formulas_that_encode_something_are_not_random(formula: generate.Formula) -> None:
+    assert not is_random(formula_of(formula.clauses))
+
+
+@pytest.mark.parametrize(
+    "clauses",
+    [
+        [],
+        drawn(2, 250, 500, 1),
+        [*drawn(3, 250, 1065, 1), [1, 2]],
+        [[abs(x) for x in clause] for clause in drawn(3, 250, 1065, 1)],
+        # variables that occur equally often, and a few in most of the clauses
+        [[x, x % 249 + 1, -(x * 7 % 251)] for x in range(1, 250)] * 2,
+        [[x % 5 + 1, -x, x + 300] for x in range(6, 250)],
+    ],
+    ids=["empty", "pairs", "a pair", "positive", "regular", "centres"],
+)
+def test_what_differs_from_chance_is_not_random(clauses: list[list[int]]) -> None:
+    assert not is_random(formula_of(clauses))
+
+
+def test_large_variables_take_no_memory() -> None:
+    shift = 2_000_000_000
+    assert is_random(
+        formula_of([[x + shift if x > 0 else x - shift for x in clause] for clause in drawn(3, 250, 1065, 1)])
+    )
