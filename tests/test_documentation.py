@@ -19,6 +19,7 @@ import pytest
 from mallob_py import app
 from mallob_py.cli.option_sources import table
 from mallob_py.cli.options import COMMANDS
+from mallob_sat import portfolio
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests/ranks"), str(ROOT / "tests/apps")]
@@ -135,6 +136,13 @@ def test_options_that_the_operators_guide_names_exist() -> None:
     known = {flag for command in COMMANDS for flag in _flags(command)} | _OF_OTHERS
     text = (ROOT / "docs/operating.md").read_text()
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= known
+
+
+def test_the_table_of_portfolios_is_that_of_the_code() -> None:
+    text = (ROOT / "docs/sat-jobs.md").read_text()
+    table_of_portfolios = text.split("| formula | portfolio |")[1].split("\n\n")[0]
+    in_code = {value for name, value in vars(portfolio).items() if name.endswith("_PORTFOLIO")}
+    assert set(re.findall(r"`([^`]*\*)` \|$", table_of_portfolios, re.MULTILINE)) == in_code
 
 
 #: flags of pip, mpiexec, srun and the benchmarks
