@@ -32,11 +32,13 @@ def xor_share(formula: Formula) -> float:
 
 
 def is_random(formula: Formula) -> bool:
-    """Whether it looks like uniform random k-SAT, k > 2; of a large one, its first clauses do.
+    """Whether it looks like uniform random k-SAT, k > 2.
 
-    That is: all clauses are of one length, half of the literals are positive, and variables occur as
-    often as chance has it (dispersion: variance over mean). What encodes something has clauses of several
-    lengths, and if not, variables that occur equally often, or a few that occur in very many clauses.
+    Of a large formula, only the first clauses are looked at (half a million literals); of more than some
+    300,000 variables, these are too few to tell, and the answer is no. Looks like that means: all clauses are
+    of one length, half of the literals are positive, and variables occur as often as chance has it
+    (dispersion: variance over mean). What encodes something has clauses of several lengths, and if not,
+    variables that occur equally often, or a few that occur in very many clauses.
     """
     block = _first_clauses(formula)
     _, lengths = _bounds(block)
