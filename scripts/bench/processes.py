@@ -40,9 +40,10 @@ def rank_processes(launcher: int) -> list[RankProcesses]:
     children = _children()
     ranks = []
     for pid in _below(launcher, children):
-        servers = [child for child in children.get(pid, ()) if _is_fork_server(child)]
-        # What a fork server forks looks like one, too.
-        if servers and not _is_fork_server(pid):
+        servers = [child for child in children.get(pid, ()) if _FORK_SERVER in _command(child)]
+        # What a fork server forks looks like one, too; what is just dying has no command any more.
+        command = _command(pid)
+        if servers and command and _FORK_SERVER not in command:
             helpers = [helper for server in servers for helper in (server, *_below(server, children))]
             ranks.append(RankProcesses(pid, tuple(helpers)))
     return ranks
@@ -92,7 +93,7 @@ def _below(pid: int, children: dict[int, list[int]]) -> list[int]:
     return found
 
 
-def _is_fork_server(pid: int) -> bool:
+def _command(pid: int) -> bytes:
     with suppress(OSError):
-        return _FORK_SERVER in (_PROC / str(pid) / "cmdline").read_bytes()
-    return False
+        return (_PROC / str(pid) / "cmdline").read_bytes()
+    return b""
