@@ -51,8 +51,7 @@ class SatApplication(Application):
 
 def read_formula(job: JobInput) -> Formula:
     """The formula that a job file names or holds, with its assumptions. Raises InputError."""
-    formula = _clauses_of(job)
-    return formula.assuming(job.assumptions) if job.assumptions else formula
+    return _clauses_of(job).assuming(job.assumptions)
 
 
 def _clauses_of(job: JobInput) -> Formula:

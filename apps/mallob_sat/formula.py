@@ -61,7 +61,7 @@ class Formula:
                 )
         return Formula(
             self.literals,
-            max(self.n_vars, *map(abs, literals)),
+            max([self.n_vars, *map(abs, literals)]),
             self.n_clauses,
             np.concatenate((self.assumptions, np.array(literals, dtype=np.int32))),
         )

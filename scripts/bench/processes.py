@@ -38,11 +38,11 @@ class Memory:
 def rank_processes(launcher: int) -> list[RankProcesses]:
     """The ranks below a launcher."""
     children = _children()
+    commands = {pid: _command(pid) for pid in _below(launcher, children)}
     ranks = []
-    for pid in _below(launcher, children):
-        servers = [child for child in children.get(pid, ()) if _FORK_SERVER in _command(child)]
+    for pid, command in commands.items():
+        servers = [child for child in children.get(pid, ()) if _FORK_SERVER in commands[child]]
         # What a fork server forks looks like one, too; what is just dying has no command any more.
-        command = _command(pid)
         if servers and command and _FORK_SERVER not in command:
             helpers = [helper for server in servers for helper in (server, *_below(server, children))]
             ranks.append(RankProcesses(pid, tuple(helpers)))

@@ -26,8 +26,7 @@ Clauses = Sequence[Sequence[int]]
 
 
 def assuming(clauses: Clauses, n_vars: int, assumptions: Sequence[int]) -> Formula:
-    literals = np.array(assumptions, dtype=np.int32)
-    return replace(formula_of(clauses), n_vars=n_vars, assumptions=literals)
+    return replace(formula_of(clauses), n_vars=n_vars).assuming(assumptions)
 
 
 def run(clauses: Clauses, **configuration: object) -> Result:

@@ -29,11 +29,25 @@ def test_the_first_eight_mix_at_least_five_solvers() -> None:
     assert len({Portfolio().strategy(index).solver for index in range(8)}) >= 5
 
 
-def test_another_order_of_solvers() -> None:
-    other = Portfolio().following("e c0")
-    assert [other.strategy(index).solver for index in range(3)] == ["ergo", "cadical195", "ergo"]
-    assert Portfolio().is_default
+@pytest.mark.parametrize(
+    ("expression", "titles"),
+    [
+        (NATIVE_PORTFOLIO, ["cadical195", "cadical300(stabilizeonly=1)", "cadical195(phase=0)"]),
+        (XOR_PORTFOLIO, ["cryptominisat", "cadical195", "cryptominisat(renaming~2)"]),
+        (RANDOM_PORTFOLIO, ["cadical195(stabilizeonly=1)", "kissat404", "ergo"]),
+        (SMALL_RANDOM_PORTFOLIO, ["ergo", "cadical195(stabilizeonly=1)", "kissat404"]),
+    ],
+)
+def test_other_orders_of_solvers_keep_all_else(expression: str, titles: list[str]) -> None:
+    other = Portfolio(shares=False).following(expression)
+    assert [other.strategy(index).title for index in range(3)] == titles
+    assert not other.shares
     assert not other.is_default
+
+
+def test_an_order_that_is_asked_for_is_not_the_default() -> None:
+    assert Portfolio(seed=3).is_default
+    assert not Portfolio(lasso_of(["ergo", "maplecm"])).is_default
 
 
 @pytest.mark.parametrize(

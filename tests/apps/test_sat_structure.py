@@ -106,9 +106,9 @@ def test_formulas_that_encode_something_are_not_random(formula: generate.Formula
         drawn(2, 250, 500, 1),
         [*drawn(3, 250, 1065, 1), [1, 2]],
         [[abs(x) for x in clause] for clause in drawn(3, 250, 1065, 1)],
-        # variables that occur equally often, and a few in most of the clauses
-        [[x, x % 249 + 1, -(x * 7 % 251)] for x in range(1, 250)] * 2,
-        [[x % 5 + 1, -x, x + 300] for x in range(6, 250)],
+        # half positive, but variables that occur equally often, and a few in all clauses
+        [[sign * x, -sign * (x % 250 + 1), sign * (x * 7 % 251)] for x in range(1, 251) for sign in (1, -1)],
+        [[sign * (x % 5 + 1), -sign * x, sign * (x + 300)] for x in range(6, 250) for sign in (1, -1)],
     ],
     ids=["empty", "pairs", "a pair", "positive", "regular", "centres"],
 )

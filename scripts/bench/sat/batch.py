@@ -2,8 +2,9 @@
 
 All formulas are handed in at the same moment; the clock stops with the last answer. Everybody
 stands ready before: the service is running, the pools' processes have imported PySAT and solved a
-formula. The pools solve with PySAT's CaDiCaL 1.9.5, as the first worker of a job does. The arms take
-turns, and every answer is compared with those of the others.
+formula. The pools solve with one of PySAT's solvers, CaDiCaL 1.9.5 unless `--solver` names another; the
+service chooses by itself, which is ergo for small formulas drawn by lot. The arms take turns, and every
+answer is compared with those of the others.
 
     python scripts/bench/sat/batch.py --repeat 5 --peers-python peers/bin/python data/batch100/*.cnf
 """
