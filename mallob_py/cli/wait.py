@@ -16,6 +16,7 @@ from mallob_py.cli import CommandError
 from mallob_py.cli.client_options import WaitOptions
 from mallob_py.cli.progress import ProgressLine
 from mallob_py.service import client
+from mallob_py.service.entries import reply_name
 from mallob_py.service.pending import PendingJobs
 
 _POLL_DELAY_S = 0.05
@@ -53,4 +54,4 @@ def _await(client_dir: Path, jobs: PendingJobs, identity: str, progress: Progres
 
 
 def _reply_path(client_dir: Path, identity: str) -> Path:
-    return client_dir / "out" / f"{identity}.json"
+    return client_dir / "out" / reply_name(identity)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mallob_py.service.entries import refusal_name, reply_name
 from mallob_py.service.errors import ServiceError
 from mallob_py.service.job_file import identity_of
 from mallob_py.service.lock import is_locked
@@ -45,8 +46,8 @@ def submit(
     identity = identity_of(str(job.get("user", "")), str(job.get("name", "")))
     client_dir = folder_of(api_dir, client)
     file_name = file_name or f"{uuid.uuid4().hex}.json"
-    reply_path = client_dir / "out" / f"{identity}.json"
-    error_path = client_dir / "out" / f"{file_name}.error.json"
+    reply_path = client_dir / "out" / reply_name(identity)
+    error_path = client_dir / "out" / refusal_name(file_name)
     submission = Submission(reply_path, error_path, file_name, signature_of(reply_path))
     temporary = client_dir / "in" / f"~{file_name}"
     try:

@@ -25,21 +25,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mallob_py.service.entries import (
+    Claimed,
+    Decided,
+    Kept,
+    Kind,
+    is_job_file,
+    read_entries,
+    refusal_name,
+    reply_name,
+)
 from mallob_py.service.errors import JobFileError, ServiceError
 from mallob_py.service.finished import FinishedLog
 from mallob_py.service.internal_ids import InternalIds
 from mallob_py.service.job_file import InputUse, Interruption, JobFile, parse_job
-from mallob_py.service.journal import (
-    Claimed,
-    Decided,
-    Journal,
-    Kept,
-    Kind,
-    contents,
-    is_json,
-    journal_entries,
-    write_file,
-)
+from mallob_py.service.journal import Journal, contents, is_json, write_file
 from mallob_py.service.lock import DirectoryLock
 from mallob_py.service.medium import Buffered, Medium, leave_mark
 from mallob_py.service.replies import RETRY_DELAY_MIN_S, Replies
@@ -180,11 +180,11 @@ class JobDirectory:
         The submission of a revision is kept until its `chain` ends.
         """
         kind = Kind.ENDED if chain is None else Kind.REVISION
-        self._replies.add(Decided(internal_id, kind, f"{identity}.json", chain), reply)
+        self._replies.add(Decided(internal_id, kind, reply_name(identity), chain), reply)
 
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:
         """Publish an error reply, named after the job or, if it may not be, after the file."""
-        target = f"{error.identity or incoming.file_name + '.error'}.json"
+        target = reply_name(error.identity) if error.identity else refusal_name(incoming.file_name)
         reply = refusal_reply(error, incoming.file_name, incoming.internal_id)
         self._replies.add(Decided(incoming.internal_id, Kind.REFUSED, target), reply)
 
@@ -219,7 +219,7 @@ class JobDirectory:
         if self._watch is not None:
             news = self._watch.news()
             for name in news.complete:
-                if _is_ours(name):
+                if is_job_file(name):
                     self._complete.add(name)
                     self._enqueue(name)
             if news.lost:
@@ -237,7 +237,7 @@ class JobDirectory:
         try:
             with os.scandir(self._journal.in_dir) as entries:
                 for entry in entries:
-                    if _is_ours(entry.name) and not self._is_known(entry.name):
+                    if is_job_file(entry.name) and not self._is_known(entry.name):
                         found.append((_mtime_ns(entry), entry.name))
         except OSError as error:
             self._log(f"cannot list {self._journal.in_dir}: {error.strerror}; trying again")
@@ -359,14 +359,10 @@ def orphaned_folders(api_dir: Path, clients: int) -> list[Path]:
         if index.isdecimal() and int(index) >= clients:
             is_waiting = any(folder.glob("in/[!~.]*")) or (
                 (folder / "journal").is_dir()
-                and any(kind != "revision" for _, kind, _ in journal_entries(folder / "journal"))
+                and any(isinstance(entry, Claimed | Decided) for entry in read_entries(folder / "journal"))
             )
             orphaned += [folder] if is_waiting else []
     return orphaned
-
-
-def _is_ours(name: str) -> bool:
-    return not name.startswith(("~", "."))
 
 
 def _mtime_ns(entry: os.DirEntry[str]) -> int:

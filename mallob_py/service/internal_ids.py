@@ -12,7 +12,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from mallob_py.service.journal import journal_entries, write_file
+from mallob_py.service.entries import read_entries
+from mallob_py.service.journal import write_file
 from mallob_py.service.medium import Medium
 
 RESERVED_IDS = 1000
@@ -69,6 +70,6 @@ def _last_id(api_dir: Path) -> int:
         with contextlib.suppress(OSError, ValueError):
             last = max(last, int((client_dir / _FILE_NAME).read_text("ascii").strip()[:18]))
         with contextlib.suppress(OSError):
-            for internal_id, _, _ in journal_entries(client_dir / "journal"):
-                last = max(last, internal_id)
+            for entry in read_entries(client_dir / "journal"):
+                last = max(last, entry.internal_id)
     return last

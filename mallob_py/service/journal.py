@@ -28,73 +28,30 @@ whole ones, as all are JSON, and set aside in `refused/`.
 from __future__ import annotations
 
 import contextlib
-import enum
 import hashlib
 import os
-import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import assert_never
 
 import msgspec
 
+from mallob_py.service.entries import (
+    ChainEnd,
+    Claimed,
+    Decided,
+    Entry,
+    Kept,
+    Kind,
+    is_unfinished,
+    read_entries,
+)
 from mallob_py.service.finished import FinishedLog
 from mallob_py.service.medium import Medium
 from mallob_py.service.reply import Reply
 
-_ENTRY = re.compile(r"([0-9]{1,19})\.(job|reply|error|answer|revision|done)\.(.+)", re.DOTALL)
-_CHAIN = re.compile(r"([0-9]{1,19})\.(.+)", re.DOTALL)
 _FILE_NAME_SIZE_MAX = 200  # leaves room for id, state and suffix within the 255 bytes of a name
-
-
-class Kind(enum.Enum):
-    """What a reply says of its job: it ended (dependents may start), or it was never accepted."""
-
-    ENDED = "reply"
-    REFUSED = "error"
-    #: it ended, as a revision of a chain that goes on
-    REVISION = "answer"
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """A file that is ours. `file_name` is its name in `in/`, made valid Unicode and not too long."""
-
-    internal_id: int
-    file_name: str
-
-    @property
-    def entry(self) -> str:
-        return f"{self.internal_id}.job.{self.file_name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """The submission of a revision that has had its reply."""
-
-    internal_id: int
-    file_name: str
-    chain: int
-
-    @property
-    def entry(self) -> str:
-        return f"{self.internal_id}.revision.{self.chain}.{self.file_name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """A reply in the journal that still has to be published. `chain`: of a revision, else None."""
-
-    internal_id: int
-    kind: Kind
-    target: str
-    chain: int | None = None
-
-    @property
-    def entry(self) -> str:
-        chain = "" if self.chain is None else f"{self.chain}."
-        return f"{self.internal_id}.{self.kind.value}.{chain}{self.target}"
 
 
 class Journal:
@@ -121,8 +78,8 @@ class Journal:
         client_dir = self.in_dir.parent
         self._medium.flush((client_dir, client_dir.parent, client_dir.parent.parent))
 
-    def path(self, claimed: Claimed | Kept) -> str:
-        return f"{self._own}/{claimed.entry}"
+    def path(self, entry: Entry) -> str:
+        return f"{self._own}/{entry.entry}"
 
     def prepare_claims(self, file_names: Sequence[str]) -> None:
         """To be called before `claim`: a file that is ours has to be whole."""
@@ -160,7 +117,7 @@ class Journal:
             else:
                 self._keep(decided.internal_id, decided.chain)
             if decided.kind is not Kind.REFUSED:
-                self._finished.append(decided.target.removesuffix(".json"))
+                self._finished.append(decided.identity)
         self._medium.flush((self._own, self._finished.path, self._finished.path.parent))
 
     def publish(self, decided: Decided) -> None:
@@ -204,7 +161,7 @@ class Journal:
     def _set_aside(self, entry: Claimed | Kept | Decided) -> str:
         """Where to."""
         path = self._place_aside(entry)
-        os.rename(f"{self._own}/{entry.entry}", path)
+        os.rename(self.path(entry), path)
         return path
 
     def _keep_copy(self, path: str, entry: Decided) -> None:
@@ -230,10 +187,10 @@ class Journal:
     def end_chain(self, chain: int, internal_id: int | None) -> None:
         """Forget all revisions of a chain, and the file that says so, if one does."""
         claimed = self._claimed.get(internal_id) if internal_id is not None else None
-        done = ""
+        end = None
         if claimed is not None:
-            done = f"{self._own}/{claimed.internal_id}.done.{chain}.{claimed.file_name}"
-            os.rename(self.path(claimed), done)
+            end = ChainEnd(claimed.internal_id, claimed.file_name, chain)
+            os.rename(self.path(claimed), self.path(end))
             del self._claimed[claimed.internal_id]
             self._medium.flush([self._own])
         kept = self._kept.get(chain, [])
@@ -242,57 +199,54 @@ class Journal:
                 os.unlink(self.path(kept[-1]))
             kept.pop()
         self._kept.pop(chain, None)
-        if done:
+        if end is not None:
             self._medium.flush([self._own])
-            os.unlink(done)
+            os.unlink(self.path(end))
 
     def recover(self, log: Callable[[str], None]) -> tuple[list[Claimed], list[Decided], list[Decided]]:
         """What a former service left, by id: files to run again, replies to publish, and lost ones."""
         claimed: list[Claimed] = []
         decided: list[Decided] = []
         kept: list[Kept] = []
-        done: list[tuple[int, str]] = []
-        for name in sorted(os.listdir(self._dir)):
-            if name.startswith("~"):
+        ends: list[ChainEnd] = []
+        for name in os.listdir(self._dir):
+            if is_unfinished(name):
                 os.unlink(self._dir / name)
-        for internal_id, kind, rest in sorted(journal_entries(self._dir)):
-            if kind == "job":
-                claimed.append(Claimed(internal_id, rest))
-            elif kind in ("reply", "error"):
-                decided.append(Decided(internal_id, Kind(kind), rest))
-            elif match := _CHAIN.fullmatch(rest):
-                chain, name = int(match[1]), match[2]
-                if kind == "answer":
-                    decided.append(Decided(internal_id, Kind.REVISION, name, chain))
-                elif kind == "revision":
-                    kept.append(Kept(internal_id, name, chain))
-                else:
-                    done.append((chain, f"{self._own}/{internal_id}.{kind}.{rest}"))
-        self._recover_chains(kept, done, log)
-        self._claimed = {entry.internal_id: entry for entry in claimed}
+        for entry in sorted(read_entries(self._dir), key=lambda entry: (entry.internal_id, entry.entry)):
+            match entry:
+                case Claimed():
+                    claimed.append(entry)
+                case Decided():
+                    decided.append(entry)
+                case Kept():
+                    kept.append(entry)
+                case ChainEnd():
+                    ends.append(entry)
+                case other:
+                    assert_never(other)
+        self._recover_chains(kept, ends, log)
+        self._claimed = {file.internal_id: file for file in claimed}
         whole: list[Decided] = []
         lost: list[Decided] = []
-        for entry in decided:
-            path = f"{self._own}/{entry.entry}"
+        for reply in decided:
+            path = self.path(reply)
             if is_whole(path):
-                whole.append(entry)
-            elif entry.internal_id in self._claimed:
-                log(f"the reply {path} is damaged, now {self._set_aside(entry)}; its job runs again")
+                whole.append(reply)
+            elif reply.internal_id in self._claimed:
+                log(f"the reply {path} is damaged, now {self._set_aside(reply)}; its job runs again")
             else:
                 log(f"the reply {path} is damaged, now in {self._refused_dir}; its job gets an error reply")
-                self._keep_copy(path, entry)
-                lost.append(entry)
-        replied = {entry.internal_id for entry in whole}
-        claimed = [entry for entry in claimed if entry.internal_id not in replied]
+                self._keep_copy(path, reply)
+                lost.append(reply)
+        replied = {reply.internal_id for reply in whole}
+        claimed = [file for file in claimed if file.internal_id not in replied]
         for file in claimed:
             if not is_whole(self.path(file)):
                 log(f"{self.path(file)} is damaged; it gets an error reply and goes to {self._refused_dir}")
                 self._damaged.add(file.internal_id)
         return claimed, whole, lost
 
-    def _recover_chains(
-        self, kept: list[Kept], done: list[tuple[int, str]], log: Callable[[str], None]
-    ) -> None:
+    def _recover_chains(self, kept: list[Kept], ends: list[ChainEnd], log: Callable[[str], None]) -> None:
         broken: set[int] = set()
         for entry in kept:
             if entry.chain in broken or not is_whole(self.path(entry)):
@@ -301,9 +255,9 @@ class Journal:
                 log(f"the chain of {entry.file_name} in the journal is damaged; this revision is now {aside}")
             else:
                 self._kept.setdefault(entry.chain, []).append(entry)
-        for chain, path in done:
-            self.end_chain(chain, None)
-            os.unlink(path)
+        for end in ends:
+            self.end_chain(end.chain, None)
+            os.unlink(self.path(end))
 
     def kept(self) -> list[Kept]:
         """The submissions of revisions of live chains, by id."""
@@ -322,13 +276,6 @@ class Journal:
         for temporary, (_, path, _) in zip(temporaries, files, strict=True):
             os.replace(temporary, path)
         self._medium.flush([folder])
-
-
-def journal_entries(journal_dir: Path) -> Iterator[tuple[int, str, str]]:
-    """(internal id, state, rest of the name) of all entries; strangers are passed over."""
-    for name in os.listdir(journal_dir):
-        if match := _ENTRY.fullmatch(name):
-            yield int(match[1]), match[2], match[3]
 
 
 def write_file(path: str | Path, data: bytes) -> None:

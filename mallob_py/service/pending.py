@@ -11,12 +11,20 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
+from mallob_py.service.entries import (
+    ChainEnd,
+    Claimed,
+    Decided,
+    Kept,
+    is_job_file,
+    is_unfinished,
+    parse_entry,
+)
 from mallob_py.service.job_file import identity_of
 
 _TRIES = 10
-_REFUSED = ".error.json"  # of a reply that is named after the job file
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +63,25 @@ class PendingJobs:
         still_known: dict[_File, str] = {}
         leaving_names: set[str] = set()
         leaving_identities: set[str] = set()
-        for entry, signature in _entries(self._in_dir):
-            if not entry.startswith("."):
-                file = _File(entry, signature)
-                still_known[file] = self._identity(file, self._in_dir / entry)
+        for name, signature in _entries(self._in_dir):
+            if is_job_file(name):
+                file = _File(name, signature)
+                still_known[file] = self._identity(file, self._in_dir / name)
         # Twice, as a listing may miss a reply that appears in its place behind what was listed already.
         journal = dict([*_entries(self._journal_dir), *_entries(self._journal_dir)])
-        for entry, signature in journal.items():
-            _, kind, name = (*entry.split(".", 2), "", "")[:3]
-            if kind == "job":
-                file = _File(name, signature)
-                still_known[file] = self._identity(file, self._journal_dir / entry)
-            elif name.endswith(_REFUSED):
-                leaving_names.add(name.removesuffix(_REFUSED))
-            elif kind in ("reply", "error"):
-                leaving_identities.add(name.removesuffix(".json"))
+        for own_name, signature in journal.items():
+            match entry := parse_entry(own_name):
+                case Claimed():
+                    file = _File(entry.file_name, signature)
+                    still_known[file] = self._identity(file, self._journal_dir / entry.entry)
+                case Decided():
+                    if (refused := entry.refused_file_name) is not None:
+                        leaving_names.add(refused)
+                    leaving_identities.add(entry.identity)
+                case Kept() | ChainEnd() | None:
+                    pass  # it has its reply, or gets none
+                case other:
+                    assert_never(other)
         self._known = still_known
         identities = {identity for identity in still_known.values() if identity} | leaving_identities
         return Pending(frozenset({file.name for file in still_known} | leaving_names), frozenset(identities))
@@ -103,7 +115,7 @@ def _entries(folder: Path) -> list[tuple[str, tuple[int, int]]]:
     with entries:
         found = []
         for entry in entries:
-            if not entry.name.startswith("~"):
+            if not is_unfinished(entry.name):
                 status = entry.stat(follow_symlinks=False)
                 found.append((entry.name, (status.st_ino, status.st_mtime_ns)))
         return found

@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from mallob_py.service.journal import Decided, Journal
+from mallob_py.service.entries import Decided
+from mallob_py.service.journal import Journal
 from mallob_py.service.medium import Medium
 from mallob_py.service.reply import Reply
 

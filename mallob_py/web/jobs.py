@@ -21,6 +21,7 @@ import msgspec
 
 from mallob_py.result_file import result_files_of
 from mallob_py.service import client
+from mallob_py.service.entries import refusal_name, reply_name
 from mallob_py.service.errors import JobFileError, ServiceError
 from mallob_py.service.job_file import (
     DEFAULT_APPLICATION,
@@ -239,7 +240,7 @@ class Jobs:
         return record
 
     def _reply_path(self, identity: str) -> Path:
-        return self._client_dir / "out" / f"{identity}.json"
+        return self._client_dir / "out" / reply_name(identity)
 
     def _reply(self, identity: str) -> dict[str, Any]:
         reply = client.read_reply(self._reply_path(identity))
@@ -248,7 +249,7 @@ class Jobs:
         return reply
 
     def _reply_to(self, record: Record) -> tuple[Ended, Signature | None] | None:
-        refusal = client.read_reply(self._client_dir / "out" / f"{record.file_name}.error.json")
+        refusal = client.read_reply(self._client_dir / "out" / refusal_name(record.file_name))
         if refusal is not None:
             return _summary(refusal), None
         path = self._reply_path(record.identity)

@@ -10,7 +10,9 @@ import pytest
 
 from mallob_py.service import client, pending
 from mallob_py.service.directory import JobDirectory
+from mallob_py.service.entries import Decided
 from mallob_py.service.errors import JobFileError
+from mallob_py.service.journal import Journal
 from mallob_py.service.pending import PendingJobs
 from mallob_py.service.pending import _entries as entries_of
 from mallob_py.service.reply import Reply
@@ -59,6 +61,40 @@ def test_a_job_whose_refusal_is_decided_but_not_published_is_pending(
     monkeypatch.setattr("mallob_py.service.journal.Journal.publish", lambda self, decided: self.dismiss(1))
     directory.refuse(incoming, JobFileError("name", "is live"))
     assert PendingJobs(directory.path).look().file_names == {submission.file_name}
+
+
+def test_a_revision_whose_answer_is_decided_but_not_published_is_pending_and_a_kept_one_is_not(
+    tmp_path: Path, directory: JobDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.submit(tmp_path / "api", JOB | {"incremental": True})
+    (incoming,) = directory.take()
+    jobs = PendingJobs(directory.path)
+    with monkeypatch.context() as patch:
+        patch.setattr("mallob_py.service.journal.Journal.publish", _cannot_publish)
+        directory.reply(incoming.internal_id, "u.a", Reply(b"{}"), chain=incoming.internal_id)
+        assert sorted(path.name.split(".")[1] for path in (directory.path / "journal").iterdir()) == [
+            "answer",
+            "revision",
+        ]
+        assert jobs.look().identities == {"u.a"}
+    directory.close()  # publishes
+    assert (directory.path / "out/u.a.json").exists()
+    assert jobs.look().identities == set()
+
+
+def _cannot_publish(journal: Journal, decided: Decided) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_reply_to_a_job_named_error_is_that_jobs_and_hides_no_other(
+    tmp_path: Path, directory: JobDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.submit(tmp_path / "api", {"user": "u", "name": "error"})
+    (incoming,) = directory.take()
+    monkeypatch.setattr("mallob_py.service.journal.Journal.publish", _cannot_publish)
+    directory.reply(incoming.internal_id, "u.error", Reply(b"{}"))
+    found = PendingJobs(directory.path).look()
+    assert (found.identities, found.file_names) == ({"u.error"}, set())
 
 
 def test_a_reply_that_a_listing_missed_is_found_by_the_next(

@@ -1,0 +1,151 @@
+"""The names of files in a client's folder, and the only parser of them.
+
+In `in/`, names that start with "~" (being written) or "." are nobody's business. In `journal/`:
+
+    <id>.job.<file>                Claimed: a job file that is ours
+    <id>.reply.<target>            Decided: a reply, to be published as `out/<target>`
+    <id>.error.<target>            Decided: a reply that refuses the file
+    <id>.answer.<chain>.<target>   Decided: the reply of a revision
+    <id>.revision.<chain>.<file>   Kept: the submission of a revision that has its reply
+    <id>.done.<chain>.<file>       ChainEnd: this file has ended the chain
+
+A chain is named by the id of its first revision; what each state means is told in `journal`. Who looks at
+entries matches all four classes (`assert_never` sees to it), so that none is forgotten.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+_ENTRY = re.compile(
+    r"([0-9]{1,19})\.(?:(job|reply|error)|(answer|revision|done)\.([0-9]{1,19}))\.(.+)", re.DOTALL
+)
+_REPLY_SUFFIX = ".json"
+_REFUSED_FILE_SUFFIX = ".error.json"
+
+
+class Kind(enum.Enum):
+    """What a reply says of its job: it ended (dependents may start), or it was never accepted."""
+
+    ENDED = "reply"
+    REFUSED = "error"
+    #: it ended, as a revision of a chain that goes on
+    REVISION = "answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A file that is ours. `file_name` is its name in `in/`, made valid Unicode and not too long."""
+
+    internal_id: int
+    file_name: str
+
+    @property
+    def entry(self) -> str:
+        return f"{self.internal_id}.job.{self.file_name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The submission of a revision that has had its reply."""
+
+    internal_id: int
+    file_name: str
+    chain: int
+
+    @property
+    def entry(self) -> str:
+        return f"{self.internal_id}.revision.{self.chain}.{self.file_name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChainEnd:
+    """A file that has ended its chain, and stands for that until nothing of the chain is left."""
+
+    internal_id: int
+    file_name: str
+    chain: int
+
+    @property
+    def entry(self) -> str:
+        return f"{self.internal_id}.done.{self.chain}.{self.file_name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A reply in the journal that still has to be published. `chain`: of a revision, else None."""
+
+    internal_id: int
+    kind: Kind
+    target: str
+    chain: int | None = None
+
+    @property
+    def entry(self) -> str:
+        chain = "" if self.chain is None else f"{self.chain}."
+        return f"{self.internal_id}.{self.kind.value}.{chain}{self.target}"
+
+    @property
+    def identity(self) -> str:
+        """Of the job that the reply is named after; of a file that was refused as such, no job's."""
+        return self.target.removesuffix(_REPLY_SUFFIX)
+
+    @property
+    def refused_file_name(self) -> str | None:
+        """The file that the reply is named after, if it is. (It may be a job named "error" all the same.)"""
+        if self.kind is Kind.REFUSED and self.target.endswith(_REFUSED_FILE_SUFFIX):
+            return self.target.removesuffix(_REFUSED_FILE_SUFFIX)
+        return None
+
+
+Entry: TypeAlias = Claimed | Kept | ChainEnd | Decided
+
+
+def parse_entry(name: str) -> Entry | None:
+    """What a name in `journal/` says; None: it is not one of ours."""
+    match = _ENTRY.fullmatch(name)
+    if match is None:
+        return None
+    number, state, state_in_chain, chain, rest = match.groups()
+    internal_id = int(number)
+    match state or state_in_chain:
+        case "job":
+            return Claimed(internal_id, rest)
+        case "revision":
+            return Kept(internal_id, rest, int(chain))
+        case "done":
+            return ChainEnd(internal_id, rest, int(chain))
+        case kind:
+            return Decided(internal_id, Kind(kind), rest, None if chain is None else int(chain))
+
+
+def read_entries(journal_dir: str | os.PathLike[str]) -> Iterator[Entry]:
+    """All entries of a journal, in no order; strangers are passed over."""
+    for name in os.listdir(journal_dir):
+        if (entry := parse_entry(name)) is not None:
+            yield entry
+
+
+def reply_name(identity: str) -> str:
+    """Of an accepted job, in `out/`."""
+    return f"{identity}{_REPLY_SUFFIX}"
+
+
+def refusal_name(file_name: str) -> str:
+    """Of the reply to a file that is no job, or one whose identity belongs to another job."""
+    return f"{file_name}{_REFUSED_FILE_SUFFIX}"
+
+
+def is_job_file(name: str) -> bool:
+    """Whether a name in `in/` is for the service, and complete."""
+    return not name.startswith(("~", "."))
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a name in `journal/` is that of a file which is still being written."""
+    return name.startswith("~")
