@@ -43,6 +43,7 @@ from mallob_py.runtime.heartbeat import Beat, Ring
 from mallob_py.runtime.hoard import RankHoard
 from mallob_py.runtime.hosted_workers import HostedWorkers
 from mallob_py.runtime.memory_watch import MemoryWatch
+from mallob_py.runtime.roll_call import Roll, RollAnswer, RollCall, WorkerPlace
 from mallob_py.runtime.transfer import Transfer, TransferMessage
 from mallob_py.runtime.workers import WorkerPool
 
@@ -76,7 +77,9 @@ class DeskNews(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=73):
     data: bytes
 
 
-AnyWireMessage: TypeAlias = AnyMessage | TransferMessage | Stop | ChainOver | Beat | DeskNews
+AnyWireMessage: TypeAlias = (
+    AnyMessage | TransferMessage | Stop | ChainOver | Beat | DeskNews | RollCall | RollAnswer
+)
 _decode: Callable[[bytes | memoryview], AnyWireMessage] = msgspec.msgpack.Decoder(AnyWireMessage).decode
 
 
@@ -172,6 +175,8 @@ class Rank:
         self._desk: Desk | None = None
         #: messages to PEs of this rank, from each other too: (source, destination, message)
         self._arrived: deque[tuple[int, int, AnyMessage]] = deque()
+        #: who works for what anywhere, since `call_roll`
+        self.roll = Roll()
         #: by job: the PEs here that wait for its description
         self._fetching: dict[int, dict[int, PE]] = {}
         #: PEs with effects that are still to be executed
@@ -213,16 +218,33 @@ class Rank:
         """Have the desk of another rank hear this."""
         self._send_to_rank(rank, DeskNews(data))
 
+    def call_roll(self) -> None:
+        """Have every rank say who works there for what; `roll` takes the answers."""
+        self._answer_roll(RollCall(self.rank))
+
     def end_chain(self, chain: int) -> None:
         """No further revision of this chain comes: nothing is kept for one on any rank."""
         self._spread_chain_over(ChainOver(chain, self.rank))
 
     def _spread_chain_over(self, message: ChainOver) -> None:
         self.pool.drop_chain(message.chain)
+        self._spread(message.origin, message)
+
+    def _answer_roll(self, call: RollCall) -> None:
+        self._spread(call.origin, call)
+        active = [(pe.rank, pe.workers.active) for pe in self._pes]
+        workers = tuple(WorkerPlace(pe, one.job, one.index) for pe, one in active if one is not None)
+        if call.origin == self.rank:
+            self.roll.note(self.rank, workers)
+        else:
+            self._send_to_rank(call.origin, RollAnswer(workers))
+
+    def _spread(self, origin: int, message: ChainOver | RollCall) -> None:
+        """To the ranks below this one in the binary tree of all ranks whose root is `origin`."""
         ranks = self.placement.ranks
-        place = (self.rank - message.origin) % ranks
+        place = (self.rank - origin) % ranks
         for child in range(2 * place + 1, min(2 * place + 3, ranks)):
-            self._send_to_rank((message.origin + child) % ranks, message)
+            self._send_to_rank((origin + child) % ranks, message)
 
     def stop(self) -> None:
         """End all ranks, this one included."""
@@ -281,6 +303,10 @@ class Rank:
             self._spread_chain_over(message)
         elif isinstance(message, Beat):
             self._ring.heard()
+        elif isinstance(message, RollCall):
+            self._answer_roll(message)
+        elif isinstance(message, RollAnswer):
+            self.roll.note(arrival.source, message.workers)
         elif isinstance(message, DeskNews):
             assert self._desk is not None
             self._desk.hear(arrival.source, message.data, self.now())

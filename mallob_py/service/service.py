@@ -40,12 +40,21 @@ from mallob_py.service.directory import Incoming, JobDirectory
 from mallob_py.service.job_file import InputUse, Interruption, JobFile, JobFileError
 from mallob_py.service.reply import JobStatistics, Outcome, Reply, failure_reply, result_reply
 from mallob_py.service.running_jobs import RunningJobs
-from mallob_py.service.status_file import JobStatus, RankProcess, ServiceStatus, remove_status, write_status
+from mallob_py.service.status_file import (
+    JobStatus,
+    Onlookers,
+    RankProcess,
+    ServiceStatus,
+    remove_status,
+    write_status,
+)
 from mallob_py.service.tallies import Tallies
 from mallob_py.service.users import Terms, UserBook, UserMessage
 
 _TAKE_AT_ONCE = 32
 _STATUS_PERIOD_S = 1.0
+#: before a status is written for somebody who looks: so that the ranks' answers are there
+_ROLL_LEAD_S = 0.05
 #: so often at most do jobs get other terms
 _TERMS_PERIOD_S = 0.1
 #: a revision that adds to others is taken for trivial so long: only its root works on it
@@ -116,6 +125,8 @@ class Service:
         self._more_ready = True
         self._is_new = True
         self._next_status_s = -math.inf
+        self._next_roll_s = math.inf
+        self._onlookers = Onlookers(api_dir) if client == 0 else None
         self._restore_chains(rank.now())
 
     # --- the event loop's side ------------------------------------------------------------
@@ -132,6 +143,7 @@ class Service:
         return min(
             directory_s,
             self._next_status_s,
+            self._next_roll_s,
             self._chains.next_deadline(),
             self._next_terms_s if self._users is not None and self._users.has_news else math.inf,
             math.inf if arrival is None else arrival,
@@ -154,9 +166,13 @@ class Service:
             self._end_chain(chain, why, None)
         while self._suspects and self._suspect is None:
             self._begin(self._suspects.popleft(), now)
+        if now >= self._next_roll_s:
+            self._next_roll_s = math.inf
+            self._rank.call_roll()
         if now >= self._next_status_s:
             self._next_status_s = now + _STATUS_PERIOD_S
             self._write_status(now)
+            self._look_for_onlookers(now)
 
     def close(self) -> None:
         """Jobs without a reply stay in the journal and run again after a restart."""
@@ -492,6 +508,7 @@ class Service:
                     elapsed_s=now - live.accepted_s,
                     application=live.file.application,
                     client=self._client,
+                    balanced_priority=event.priority if event else 0.0,
                 )
             )
         placement = self._rank.placement
@@ -505,8 +522,17 @@ class Service:
             started=self._started,
             totals=self._tallies.totals(),
             processes=(self._process,),
+            workers=self._rank.roll.workers(),
         )
         try:
             write_status(self._api_dir, status, self._client)
         except OSError as error:
             self._rank.log.write(now, "problem", {"message": f"cannot write the status: {error.strerror}"})
+
+    def _look_for_onlookers(self, now: float) -> None:
+        if self._onlookers is None:
+            return
+        if self._onlookers.are_there(now):
+            self._next_roll_s = self._next_status_s - _ROLL_LEAD_S
+        else:
+            self._rank.roll.clear()

@@ -4,10 +4,14 @@
 `jobs.<i>/.status.json` from each further one, replaced atomically. `read_status` makes one of them.
 A reader takes one that is older than `STALE_AFTER_S` (or missing) as "no service is running": a
 service that was killed leaves its last one behind.
+
+Which PE works for which job is in it only while somebody looks, who says so by `look` every few seconds:
+the service asks its ranks for that, and for nobody it would be in vain.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -15,14 +19,21 @@ from pathlib import Path
 
 import msgspec
 
+from mallob_py.runtime.roll_call import WorkerPlace
 from mallob_py.service.tallies import Totals, sum_of
 
 STATUS_FILE_NAME = "status.json"
 STALE_AFTER_S = 5.0
+#: below the api folder; its time says when somebody looked last
+_LOOK_PATH = "web/looking"
+_LOOK_LASTS_S = 5.0
 
 
 class JobStatus(msgspec.Struct, frozen=True):
-    """One live job. `volume` is its number of workers, `client` the one that took it in."""
+    """One live job. `volume` is its number of workers, `client` the one that took it in.
+
+    `balanced_priority` is what it is balanced with, as its user's share allows; 0 before it is.
+    """
 
     id: int
     user: str
@@ -34,6 +45,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     elapsed_s: float = 0.0
     application: str = ""
     client: int = 0
+    balanced_priority: float = 0.0
 
     @property
     def identity(self) -> str:
@@ -59,6 +71,8 @@ class ServiceStatus(msgspec.Struct, frozen=True):
     started: float = 0.0
     totals: Totals = Totals()
     processes: tuple[RankProcess, ...] = ()
+    #: None while nobody looks
+    workers: tuple[WorkerPlace, ...] | None = None
 
     def age_s(self, now: float | None = None) -> float:
         return max(0.0, (time.time() if now is None else now) - self.time)
@@ -111,6 +125,34 @@ def read_live_status(api_dir: str | os.PathLike[str]) -> ServiceStatus | None:
     """The status of a service that runs; None if none does."""
     status = read_status(api_dir)
     return None if status is None or status.is_stale() else status
+
+
+def look(api_dir: str | os.PathLike[str]) -> None:
+    """For the next few seconds, have the status say which PE works for which job. Raises OSError."""
+    path = Path(api_dir) / _LOOK_PATH
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+class Onlookers:
+    """Whether anybody has called `look` lately. Clocks of several hosts are not compared."""
+
+    def __init__(self, api_dir: str | os.PathLike[str]) -> None:
+        self._path = os.path.join(api_dir, _LOOK_PATH)
+        self._last = self._looked()
+        self._until_s = -math.inf
+
+    def are_there(self, now: float) -> bool:
+        if (looked := self._looked()) != self._last:
+            self._last = looked
+            self._until_s = now + _LOOK_LASTS_S
+        return now < self._until_s
+
+    def _looked(self) -> int:
+        try:
+            return os.stat(self._path).st_mtime_ns
+        except OSError:
+            return 0
 
 
 def _path(api_dir: str | os.PathLike[str], client: int) -> Path:
