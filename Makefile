@@ -31,11 +31,15 @@ demo: $(STAMPS)/run ## solve the example formulas on 4 ranks
 	$(BIN)/mallob-py solve -n $(RANKS) --time-limit 10m $(EXAMPLES) | cut -c 1-100
 
 test: $(STAMPS)/test ## run all tests but those of Slurm (TEST_JOBS=auto for those without MPI)
-	$(BIN)/python -m pytest --ignore tests/slurm --ignore tests/ranks --numprocesses $(TEST_JOBS) --dist worksteal
-	$(BIN)/python -m pytest tests/ranks --durations 15
+	@failed=""; \
+	$(BIN)/python -m pytest --ignore tests/slurm --ignore tests/ranks --numprocesses $(TEST_JOBS) --dist worksteal \
+	    || failed="$$failed those without MPI,"; \
+	$(BIN)/python -m pytest tests/ranks --numprocesses 1 --durations 15 || failed="$$failed those of tests/ranks,"; \
+	[ -z "$$failed" ] || { echo "make test: failed:$${failed%,}" >&2; exit 1; }
 
 test-slurm: $(STAMPS)/test ## run the sbatch scripts on two virtual nodes (as root, with Debian's Slurm)
-	$(BIN)/python -m pytest tests/slurm
+	@$(BIN)/python -m pytest tests/slurm | tee $(STAMPS)/slurm.log
+	@! grep -Eq '^=+ [0-9]+ skipped in ' $(STAMPS)/slurm.log || echo "make test-slurm: SKIPPED, nothing was tested (see above why)"
 
 test-quick: $(STAMPS)/test ## run the tests that take less than a few seconds each
 	$(BIN)/python -m pytest -m "not slow"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE_S, poll_until
 
 from mallob_py import Client
 from mallob_py.api import replies
@@ -17,14 +17,6 @@ from mallob_py.service.directory import JobDirectory
 from mallob_py.service.watching import News
 
 PENDING = 2000
-TIMEOUT_S = 60.0
-
-
-def poll_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
 
 
 @pytest.fixture(params=["inotify", "polling"])
@@ -85,7 +77,7 @@ def test_thousands_of_jobs_that_wait_cost_no_look_at_their_files(
     assert looks.at == set()
     for number in (7, 1999):
         publish(out / f"u.j{number}.json")
-        assert futures[number].result(TIMEOUT_S).satisfiable is False
+        assert futures[number].result(DEADLINE_S).satisfiable is False
     answered = {name for name in looks.at if name.startswith("u.")}
     assert answered == {"u.j7.json", "u.j1999.json"}
     assert len(looks.at) == 4  # with where their refusals would be
@@ -98,7 +90,7 @@ def test_a_reply_that_comes_at_once_is_seen(client: Client, out: Path) -> None:
     for number in range(50):
         future = client.submit([[1]], name=f"j{number}")
         publish(out / f"u.j{number}.json")
-        assert future.result(TIMEOUT_S).satisfiable is False
+        assert future.result(DEADLINE_S).satisfiable is False
 
 
 def test_an_older_reply_of_that_name_is_left_alone(client: Client, out: Path) -> None:
@@ -107,21 +99,21 @@ def test_an_older_reply_of_that_name_is_left_alone(client: Client, out: Path) ->
     publish(out / "u.other.json")  # something new to look at
     other = client.submit([[1]], name="b")
     publish(out / "u.b.json")
-    other.result(TIMEOUT_S)
+    other.result(DEADLINE_S)
     assert not future.done()
     publish(out / "u.a.json", code=20)
-    assert future.result(TIMEOUT_S).satisfiable is False
+    assert future.result(DEADLINE_S).satisfiable is False
 
 
 def test_replies_are_seen_in_a_folder_that_was_removed_and_made_again(client: Client, out: Path) -> None:
     before, after = (client.submit([[1]], name=name) for name in ("before", "after"))
     publish(out / "u.before.json")
-    assert before.result(TIMEOUT_S).satisfiable is False
+    assert before.result(DEADLINE_S).satisfiable is False
     (out / "u.before.json").unlink()
     out.rmdir()
     out.mkdir()
     publish(out / "u.after.json")
-    assert after.result(TIMEOUT_S).satisfiable is False
+    assert after.result(DEADLINE_S).satisfiable is False
 
 
 def test_files_that_inotify_lost_are_found_by_listing(

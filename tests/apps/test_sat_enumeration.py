@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_context import FakeContext
+from waiting import DEADLINE_S
 
 from mallob_py import result_file
 from mallob_py.app import InputError, JobInput, Payload, Result, TreeMessage
@@ -21,7 +22,6 @@ from mallob_sat.formula import ASSUMPTIONS_MARK
 from mallob_sat.models import bits_of, cube_of, cubes_of, row_bytes
 
 Solution = tuple[int, ...]
-TIMEOUT_S = 60.0
 
 
 def flat(clauses: Sequence[Sequence[int]], assumptions: Sequence[int] = ()) -> list[int]:
@@ -256,7 +256,7 @@ class Net:
         finally:
             self.over.set()
             for helper in helpers:
-                helper.join(TIMEOUT_S)
+                helper.join(DEADLINE_S)
                 assert not helper.is_alive()
 
     def _help(self, context: FakeContext) -> None:
@@ -277,7 +277,7 @@ class _Joined(FakeContext):
         if self._net.over.is_set():
             raise Over
         if self.index == 0:  # a slow root: it looks for nothing before somebody has helped
-            assert self._net.helped.wait(TIMEOUT_S)
+            assert self._net.helped.wait(DEADLINE_S)
         messages = []
         try:
             messages.append(

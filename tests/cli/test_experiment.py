@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE_S
 
 from mallob_py.cli import main as main_module
 from mallob_py.experiments import realistic
@@ -194,7 +195,7 @@ def test_an_interrupt_ends_all_runs_and_leaves_what_is_done(tmp_path: Path) -> N
     assert experiment.stderr is not None
     first = experiment.stderr.readline()
     os.killpg(experiment.pid, signal.SIGINT)
-    printed, said = experiment.communicate(timeout=60)
+    printed, said = experiment.communicate(timeout=DEADLINE_S)
     assert (experiment.returncode, printed) == (130, "")
     lines = [first, *said.splitlines()]
     assert all(" runs done (" in line for line in lines), said

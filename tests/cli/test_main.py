@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from waiting import DEADLINE_S
 
 from mallob_py import __version__
 from mallob_py.cli import main as main_module
@@ -69,7 +70,9 @@ def test_errors_are_one_line_and_exit_code_2(
 )
 def test_what_is_slow_to_import_is_left_until_it_is_needed(doing: str, without: set[str]) -> None:
     code = f"{doing}; import sys; sys.exit(','.join(sorted({without} & set(sys.modules))) or 0)"
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE_S
+    )
     assert (finished.returncode, finished.stderr) == (0, "")
 
 
@@ -85,5 +88,5 @@ def test_a_reader_who_leaves_early_is_no_error(arguments: list[str], unbuffered:
     assert reader.stdout is not None
     reader.stdout.close()
     reader.stdout = None
-    _, complaints = reader.communicate(timeout=60)
+    _, complaints = reader.communicate(timeout=DEADLINE_S)
     assert (reader.returncode, complaints) == (0, b"")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE_S
 
 from mallob_py.cli import main as main_module
 from mallob_py.cli import simulate, values
@@ -216,7 +217,7 @@ def seen_on_a_terminal(*arguments: object) -> str:
             break
         shown += part
     os.close(ours)
-    assert run.wait(timeout=60) == 0
+    assert run.wait(timeout=DEADLINE_S) == 0
     return shown.decode()
 
 

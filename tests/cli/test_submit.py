@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import DEADLINE_S
 
 from mallob_py.cli import CommandError, options
 from mallob_py.cli import main as main_module
@@ -18,8 +19,6 @@ from mallob_py.cli.client_options import SubmitOptions
 from mallob_py.cli.submit import make_job
 from mallob_py.service import client
 from mallob_py.service.status_file import JobStatus, ServiceStatus, write_status
-
-DEADLINE_S = 30.0
 
 
 def job_of(*arguments: str) -> dict[str, Any]:

@@ -14,12 +14,11 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE_S
 
 from mallob_py.cli import main as main_module
 from mallob_py.cli.status_text import age_text, clipped, progress_text, screen
 from mallob_py.service.status_file import JobStatus, ServiceStatus, remove_status, write_status
-
-DEADLINE_S = 30.0
 
 SMALL = JobStatus(1, "bob", "small", "running", volume=1, demand=1, elapsed_s=5.0, application="SAT")
 LARGE = JobStatus(2, "alice", "large", "running", volume=5, demand=8, elapsed_s=75.0, application="SAT")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import msgspec
 import pytest
+from waiting import poll_until
 
 from mallob_py.experiments.output import Output, Table, side_by_side
 
@@ -28,10 +28,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def play(run: Run) -> Square:
-    deadline_s = time.monotonic() + 60.0
-    while run.waits_for and not Path(run.waits_for).exists():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    poll_until(lambda: not run.waits_for or Path(run.waits_for).exists())
     if run.leaves:
         Path(run.leaves).touch()
     if run.number < 0:

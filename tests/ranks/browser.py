@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from waiting import DEADLINE_S
 
-DEADLINE_S = 60.0
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 _PATH = next((path for name in _NAMES if (path := shutil.which(name))), None)
 

@@ -13,13 +13,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
+from waiting import DEADLINE_S, poll_until
 
 from mallob_py.runtime.launch import find_launcher
 from mallob_py.runtime.transfer import shared_folder
@@ -27,11 +27,8 @@ from mallob_py.runtime.world import LaunchError
 from mallob_py.service.log_folder import parts_of, runs_of
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 60.0
 MARK = "MALLOB_PY_TEST_MARK"
 COMMAND = (sys.executable, "-m", "mallob_py.cli.main")
-
-T = TypeVar("T")
 
 
 def _launcher_is_there() -> bool:
@@ -45,15 +42,6 @@ def _launcher_is_there() -> bool:
 needs_mpiexec = pytest.mark.skipif(not _launcher_is_there(), reason="needs an mpiexec")
 
 
-def poll_until(condition: Callable[[], T], what: str = "", timeout_s: float = TIMEOUT_S) -> T:
-    """Wait until the condition holds, and return what it says."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not in time: {what or condition}"
-        time.sleep(0.01)
-    return value
-
-
 def environment(mark: str, further: Mapping[str, str] | None = None) -> dict[str, str]:
     path = os.pathsep.join([str(ROOT), str(ROOT / "apps"), os.environ.get("PYTHONPATH", "")])
     return dict(os.environ) | {"PYTHONPATH": path, MARK: mark} | dict(further or {})
@@ -61,7 +49,12 @@ def environment(mark: str, further: Mapping[str, str] | None = None) -> dict[str
 
 def marked_processes(mark: str) -> list[int]:
     """The living processes that inherited a mark."""
-    needle = f"{MARK}={mark}".encode()
+    return processes_with(MARK, mark)
+
+
+def processes_with(variable: str, value: str) -> list[int]:
+    """The living processes that were started with a variable of this value in their environment."""
+    needle = f"{variable}={value}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -91,9 +84,14 @@ def parent_of(pid: int) -> int:
 
 def kill_marked(mark: str) -> None:
     """Kill until nobody is left: those who are being forked meanwhile included."""
+    kill_processes(MARK, mark)
+
+
+def kill_processes(variable: str, value: str) -> None:
+    """The same for those with this variable in their environment, but not who calls this."""
 
     def nobody_left() -> bool:
-        pids = marked_processes(mark)
+        pids = [pid for pid in processes_with(variable, value) if pid != os.getpid()]
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -153,8 +151,8 @@ def run(
         start_new_session=True,
     )
     try:
-        out, err = process.communicate(timeout=TIMEOUT_S)
-        poll_until(lambda: not marked_processes(mark), "no process is left", 10)
+        out, err = process.communicate(timeout=DEADLINE_S)
+        poll_until(lambda: not marked_processes(mark), "no process is left")
     finally:
         kill_marked(mark)
         process.wait()
@@ -235,7 +233,7 @@ class Running:
     def interrupt(self, name: str, client: int = 0) -> None:
         self.drop(f"stop-{name}.json", json.dumps({"user": "u", "name": name, "interrupt": True}), client)
 
-    def reply(self, path: Path, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    def reply(self, path: Path, timeout_s: float = DEADLINE_S) -> dict[str, Any]:
         def is_there() -> bool:
             code = self.process.poll()
             assert code is None or path.exists(), f"the service ended with code {code}\n{self.output}"
@@ -279,12 +277,12 @@ class Running:
         """Ask for a clean end, wait for it; the exit code."""
         self.pids |= set(self.processes())
         self.process.send_signal(number)
-        return self.process.wait(TIMEOUT_S)
+        return self.process.wait(DEADLINE_S)
 
     def kill(self) -> None:
         """Kill everything at once."""
         kill_marked(self.mark)
-        self.process.wait(TIMEOUT_S)
+        self.process.wait(DEADLINE_S)
 
 
 @contextlib.contextmanager

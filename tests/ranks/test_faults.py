@@ -21,6 +21,7 @@ from running import (
     serving,
     shared_files_of,
 )
+from waiting import DEADLINE_S
 
 from mallob_sat.generate import pigeonhole
 
@@ -213,7 +214,11 @@ def test_a_signal_stops_the_service_cleanly_and_its_jobs_run_again(
 def test_a_failed_rank_ends_the_service_with_one_line_that_names_it(tmp_path: Path) -> None:
     program = Path(__file__).parent / "programs" / "loses_a_peer.py"
     done = subprocess.run(
-        [sys.executable, program, tmp_path / "api"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, program, tmp_path / "api"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
     )
     assert done.returncode != 0
     assert "rank 3 has failed" in done.stderr

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from running import (
     COMMAND,
+    DEADLINE_S,
     ROOT,
-    TIMEOUT_S,
     Finished,
     environment,
     kill_marked,
@@ -120,7 +120,7 @@ def test_a_signal_leaves_no_unfinished_proof(tmp_path: Path) -> None:
                 break
         assert len(names(tmp_path)) == 2
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=TIMEOUT_S)
+        process.communicate(timeout=DEADLINE_S)
         poll_until(lambda: not marked_processes(mark), "no process is left", 10)
     finally:
         kill_marked(mark)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from running import (
     COMMAND,
-    TIMEOUT_S,
+    DEADLINE_S,
     Finished,
     command_line,
     environment,
@@ -74,7 +74,7 @@ def test_the_package_can_be_run_in_place_of_the_script(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         env=environment(uuid.uuid4().hex),
-        timeout=TIMEOUT_S,
+        timeout=DEADLINE_S,
         check=False,
     )
     assert done.returncode == UNSAT, done.stderr
@@ -229,7 +229,7 @@ def test_a_signal_ends_solving_and_leaves_nothing_behind(number: int, tmp_path: 
         pids = marked_processes(mark)
         assert len(pids) > 2, [command_line(pid) for pid in pids]
         process.send_signal(number)
-        _, err = process.communicate(timeout=TIMEOUT_S)
+        _, err = process.communicate(timeout=DEADLINE_S)
         poll_until(lambda: not marked_processes(mark), "no process is left", 10)
     finally:
         kill_marked(mark)

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE_S
 
 from mallob_py.runtime.launch import Flavour, find_launcher
 from mallob_py.runtime.world import LaunchError
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 90.0
 
 
 def _launcher_is_there() -> bool:
@@ -51,7 +51,9 @@ def run_world_anyhow(
     """Run a program on so many ranks; mpiexec's exit code and all output."""
     launcher = find_launcher()
     environment = dict(os.environ) | launcher.environment() | dict(env or {})
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT), str(ROOT / "tests"), environment.get("PYTHONPATH", "")]
+    )
     process = subprocess.Popen(
         [*launcher.command(ranks), *flags, sys.executable, str(PROGRAMS / program), *arguments],
         stdin=subprocess.DEVNULL,
@@ -62,7 +64,7 @@ def run_world_anyhow(
         start_new_session=True,
     )
     try:
-        out, err = process.communicate(timeout=TIMEOUT_S)
+        out, err = process.communicate(timeout=DEADLINE_S)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

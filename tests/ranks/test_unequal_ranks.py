@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from running import (
     COMMAND,
-    TIMEOUT_S,
+    DEADLINE_S,
     Running,
     beside_each_other,
     environment,
@@ -230,7 +230,7 @@ def test_a_wrong_option_of_one_rank_is_one_line_and_ends_all(wrong: int, tmp_pat
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=DEADLINE_S,
         )
         poll_until(lambda: not marked_processes(mark), "no process is left")
     finally:

@@ -9,13 +9,13 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from waiting import poll_until
 from web_process import DEADLINE_S, Answer, WebServer
 
 from mallob_py.result_file import RESULT_FILE_KEYS
@@ -251,7 +251,7 @@ def test_the_token_is_for_its_owner_only(web: WebServer) -> None:
 
 def run_web(*arguments: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "mallob_py.cli.main", "web", "--port", "0", *arguments]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     return finished.returncode, finished.stderr
 
 
@@ -421,10 +421,7 @@ def test_an_upload_that_is_cut_off_leaves_nothing(web: WebServer, desk: Desk) ->
     with socket.create_connection((netloc.hostname, netloc.port)) as connection:
         head = f"POST /api/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {web.token}\r\n"
         connection.sendall(f"{head}Content-Length: 1000\r\n\r\np cnf".encode())
-        deadline = time.monotonic() + DEADLINE_S
-        while not web.uploads():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        poll_until(web.uploads)
     web.await_no_upload()
     assert web.get("/api/jobs").json["jobs"] == []
     assert desk.directory.take() == []

@@ -9,13 +9,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-DEADLINE_S = 30.0
+from waiting import DEADLINE_S, poll_until
 
 
 class Answer:
@@ -91,10 +90,7 @@ class WebServer:
         return [name for _, _, names in os.walk(store) for name in names if name != "record.json"]
 
     def await_no_upload(self) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while self.uploads():
-            assert time.monotonic() < deadline, self.uploads()
-            time.sleep(0.01)
+        poll_until(lambda: not self.uploads(), lambda: str(self.uploads()))
 
     def stop(self) -> tuple[int, str]:
         """The exit code and what was printed since the greeting."""

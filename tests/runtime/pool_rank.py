@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from waiting import DEADLINE_S
 
 from mallob_py.payload import encode_description
 from mallob_py.runtime import worker_events as events
@@ -16,7 +17,6 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.fork_server_link import ForkServer
 from mallob_py.runtime.workers import WorkerPool
 
-DEADLINE_S = 30.0
 HERE = Path(__file__).parent
 CLASSES = ["Answer", "Finish", "Park", "Spin", "Raise", "Die", "Echo", "Sum", "Litter", "Talk", "Count"]
 APPS = ",".join(f"{name.upper()}=worker_apps:{name}" for name in CLASSES)
@@ -74,13 +74,6 @@ def process_state(pid: int) -> str:
 
 def is_gone(pid: int) -> bool:
     return process_state(pid) in "XZ"
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def result_of(event: events.WorkerResult) -> tuple[int, list[int]]:

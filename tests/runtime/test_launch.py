@@ -8,11 +8,11 @@ import signal
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE_S, poll_until
 
 from mallob_py.runtime import launch, world
 from mallob_py.runtime.launch import (
@@ -27,7 +27,6 @@ from mallob_py.runtime.world import EXIT_FILE_VARIABLE, LaunchError, in_mpi_worl
 
 PROGRAM = Path(__file__).parent / "launch_program.py"
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 60.0
 
 
 def _launcher_is_there() -> bool:
@@ -58,7 +57,7 @@ class Host:
         self.pids: list[int] = []
 
     def wait(self) -> int:
-        self.output, _ = self.process.communicate(timeout=TIMEOUT_S)
+        self.output, _ = self.process.communicate(timeout=DEADLINE_S)
         return self.process.returncode
 
     def await_ranks(self, ranks: int, folder: Path) -> None:
@@ -69,14 +68,7 @@ class Host:
         for pid in [self.process.pid, *self.pids]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.communicate(timeout=TIMEOUT_S)
-
-
-def poll_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "not in time"
-        time.sleep(0.01)
+        self.process.communicate(timeout=DEADLINE_S)
 
 
 def is_alive(pid: int) -> bool:

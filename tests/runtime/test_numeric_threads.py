@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+from waiting import DEADLINE_S
+
 _COUNT = """
 import os
 from mallob_py.runtime.numeric_threads import want_no_numeric_threads
@@ -23,7 +25,7 @@ def _counted(**environment: str) -> list[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=DEADLINE_S,
     ).stdout.split()
 
 

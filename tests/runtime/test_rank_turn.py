@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from mallob_py.placement import Placement
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
@@ -61,7 +59,6 @@ class Log:
         pass
 
 
-@pytest.mark.timeout(30)
 def test_a_request_that_finds_nobody_on_its_walk_lets_the_loop_go_on() -> None:
     rank: Any = object.__new__(Rank)
     rank.rank, rank._first, rank.placement = 0, 0, Placement([2])

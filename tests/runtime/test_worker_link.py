@@ -9,12 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import poll_until
 
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.worker_link import WorkerLink
@@ -62,18 +62,11 @@ def group(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         yield Group(stack)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline_s, "not in time"
-        time.sleep(0.005)
-
-
 def test_a_worker_stops_and_continues_with_all_that_it_started(group: Group) -> None:
     group.link.signal(signal.SIGSTOP)
-    until(lambda: group.states() == ["T", "T"])
+    poll_until(lambda: group.states() == ["T", "T"])
     group.link.signal(signal.SIGCONT)
-    until(lambda: "T" not in group.states())
+    poll_until(lambda: "T" not in group.states())
 
 
 def test_a_killed_worker_is_dead_and_a_dead_one_is_not_signalled(group: Group) -> None:

@@ -22,8 +22,8 @@ from pool_rank import (
     is_gone,
     process_state,
     result_of,
-    wait_until,
 )
+from waiting import poll_until
 
 from mallob_py.app import TreeMessage
 from mallob_py.payload import decode_description, encode_description
@@ -447,18 +447,16 @@ def run_program() -> tuple[subprocess.Popen[str], list[int]]:
     return program, pids
 
 
-@pytest.mark.timeout(60)
 def test_all_processes_die_with_a_rank_that_is_killed() -> None:
     program, pids = run_program()
-    wait_until(lambda: process_state(pids[2]) == "T")
+    poll_until(lambda: process_state(pids[2]) == "T")
     program.kill()
     program.wait()
-    wait_until(lambda: all(map(is_gone, pids)))
+    poll_until(lambda: all(map(is_gone, pids)))
     program.stdin and program.stdin.close()
     program.stdout and program.stdout.close()
 
 
-@pytest.mark.timeout(60)
 def test_close_leaves_no_process_and_no_zombie() -> None:
     program, pids = run_program()
     program.communicate("")

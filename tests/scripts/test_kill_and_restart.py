@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE_S
 
 from mallob_py.runtime.launch import find_launcher
 from mallob_py.runtime.world import LaunchError
@@ -35,7 +36,7 @@ def test_jobs_that_flow_in_while_all_is_killed_get_exactly_one_right_reply_each(
         ],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=2 * DEADLINE_S,
         check=False,
         env=os.environ | {"PYTHONPATH": path, "TMPDIR": str(tmp_path)},
     )

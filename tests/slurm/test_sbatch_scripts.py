@@ -8,20 +8,19 @@ import os
 import re
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from virtual_cluster import Cluster, virtual_cluster, what_is_missing
+from waiting import poll_until
 
 from mallob_py.runtime.launch import Flavour, find_launcher
 from mallob_py.runtime.world import LaunchError
 from mallob_sat.generate import pigeonhole
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 100.0
 
 T = TypeVar("T")
 
@@ -45,14 +44,6 @@ pytestmark = [
 def cluster() -> Iterator[Cluster]:
     with virtual_cluster() as one:
         yield one
-
-
-def poll_until(condition: Callable[[], T], what: Callable[[], str]) -> T:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not (value := condition()):
-        assert time.monotonic() < deadline_s, what()
-        time.sleep(0.05)
-    return value
 
 
 class Batch:

@@ -13,17 +13,16 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from running import MARK, kill_marked, marked_processes
+from waiting import poll_until
 
 NODES = 2
 CPUS_PER_NODE = 4
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "squeue", "sinfo")
-_READY_TIMEOUT_S = 60.0
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
@@ -120,10 +119,7 @@ class Cluster:
         return done.stdout.split().count("idle")
 
     def _wait_until(self, condition: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + _READY_TIMEOUT_S
-        while not condition():
-            assert time.monotonic() < deadline_s, f"Slurm does not come up: {self.log()}"
-            time.sleep(0.05)
+        poll_until(condition, lambda: f"Slurm comes up: {self.log()}")
 
 
 @contextlib.contextmanager

@@ -7,10 +7,10 @@ import sys
 import time
 from collections.abc import Callable
 
+from waiting import DEADLINE_S
+
 from mallob_py.runtime.transport import Arrival, Transport
 from mallob_py.runtime.world import leave, start_mpi
-
-DEADLINE_S = 60.0
 
 
 def join() -> Transport:

@@ -1,0 +1,39 @@
+"""What holds for all tests: they can be interrupted, they have an end, and nothing survives them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+
+import pytest
+from running import command_line, kill_processes, processes_with
+from waiting import TEST_DEADLINE_S
+
+#: in the environment of everything that the tests start
+_SESSION = "MALLOB_PY_TEST_SESSION"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Who was started in the background of a script ignores SIGINT, and so would all that the tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.setdefault(_SESSION, uuid.uuid4().hex)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("timeout") is not None:
+        return
+    for item in items:
+        item.add_marker(pytest.mark.timeout(TEST_DEADLINE_S))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """A test that does not end ends its process, without another chance to clean up."""
+    if hasattr(config, "workerinput"):
+        return  # one of several processes; the one that started them all comes here last
+    session = os.environ[_SESSION]
+    left = [f"{pid} {command_line(pid)}" for pid in processes_with(_SESSION, session) if pid != os.getpid()]
+    if left:
+        print("left behind by the tests, and killed:", *left, sep="\n    ")
+        kill_processes(_SESSION, session)

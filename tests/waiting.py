@@ -1,0 +1,32 @@
+"""How long tests wait for what must come: one deadline for all of them, and one factor for it.
+
+What is there is found at once, so patience costs nothing but in a test that fails. A machine that is
+busy with other things asks for more of it: `MALLOB_PY_TEST_PATIENCE=8 make test`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+PATIENCE = float(os.environ.get("MALLOB_PY_TEST_PATIENCE", "4"))
+#: for anything that takes seconds at most on a machine with nothing else to do
+DEADLINE_S = 45.0 * PATIENCE
+#: for a whole test, whatever it waits for
+TEST_DEADLINE_S = 2.5 * DEADLINE_S
+
+T = TypeVar("T")
+
+
+def poll_until(
+    condition: Callable[[], T], what: str | Callable[[], str] = "", timeout_s: float = DEADLINE_S
+) -> T:
+    """Wait until the condition holds, and return what it says. `what` was waited for, else."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (value := condition()):
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"not in time: {(what() if callable(what) else what) or condition}")
+        time.sleep(0.01)
+    return value
