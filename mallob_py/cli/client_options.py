@@ -91,7 +91,7 @@ class SubmitOptions(_Client):
         None,
         metavar="T",
         group=JOB,
-        help="time summed over its workers (default: no limit)",
+        help="PE-seconds: time summed over its workers and their threads (default: no limit)",
     )
     max_demand: int | None = option(
         "--max-demand",

@@ -75,13 +75,13 @@ def _jobs(report: Report) -> str:
     if not report.jobs:
         return "none"
     header = (
-        *("job", "name", "priority", "outcome", "response [s]", "wallclock [s]", "cpu [s]"),
-        *("mean volume", "max volume", "memory [MB]"),
+        *("job", "name", "priority", "outcome", "response [s]", "wallclock [s]"),
+        *("PE [s]", "CPU [s]", "mean volume", "max volume", "memory [MB]"),
     )
     rows = [
         (
-            *(job.job, job.name, job.priority, job.outcome, job.response_s, job.wallclock_s, job.cpu_s),
-            *(job.mean_volume, job.max_volume, job.peak_memory_mb),
+            *(job.job, job.name, job.priority, job.outcome, job.response_s, job.wallclock_s),
+            *(job.pe_s, job.cpu_s, job.mean_volume, job.max_volume, job.peak_memory_mb),
         )
         for job in report.jobs[:_JOBS_SHOWN_MAX]
     ]

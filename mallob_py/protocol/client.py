@@ -32,7 +32,6 @@ from mallob_py.protocol.messages import (
     DemandChanged,
     Denied,
     JobEvent,
-    MemoryUsed,
     Offer,
     Prefer,
     Remember,
@@ -40,6 +39,7 @@ from mallob_py.protocol.messages import (
     RequestFailed,
     ResultFound,
     RootStarted,
+    Used,
     WorkerFailed,
 )
 from mallob_py.protocol.outbox import Outbox
@@ -119,6 +119,7 @@ class ClientJob:
         self.started_s: float | None = None
         self.volume = 0
         self.max_volume = 0
+        self.pe_s = 0.0
         self.cpu_s = 0.0
         self.peak_memory_bytes = 0
         self.root: int | None = None
@@ -131,10 +132,15 @@ class ClientJob:
         """Whether others have been told of the job."""
         return self.version > 0
 
+    def used(self, cpu_s: float, peak_memory_bytes: int) -> None:
+        """One of its workers has used this."""
+        self.cpu_s += cpu_s
+        self.peak_memory_bytes = max(self.peak_memory_bytes, peak_memory_bytes)
+
     def count(self, now: float, threads: int) -> None:
         """Add the budget used up to `now` with the volume held until then."""
         if self.started_s is not None:
-            self.cpu_s += (now - self._counted_until_s) * self._workers() * threads
+            self.pe_s += (now - self._counted_until_s) * self._workers() * threads
         self._counted_until_s = now
 
     def _workers(self) -> int:
@@ -161,7 +167,7 @@ class ClientJob:
         if self.parameters.wallclock_limit_s:
             deadline = self.started_s + self.parameters.wallclock_limit_s
         if self.parameters.cpu_limit_s and (workers := self._workers()):
-            left_s = (self.parameters.cpu_limit_s - self.cpu_s) / (workers * threads)
+            left_s = (self.parameters.cpu_limit_s - self.pe_s) / (workers * threads)
             deadline = min(deadline, self._counted_until_s + max(0.0, left_s))
         return deadline
 
@@ -175,6 +181,7 @@ class ClientJob:
             started_s=since_submission(self.started_s),
             response_s=now - self.submitted_s,
             wallclock_s=0.0 if self.started_s is None else now - self.started_s,
+            pe_s=self.pe_s,
             cpu_s=self.cpu_s,
             max_volume=self.max_volume,
             peak_memory_bytes=self.peak_memory_bytes,
@@ -361,12 +368,12 @@ class Client:
         """The first result ends the job; later ones find it gone."""
         self._now = now
         if (record := self.jobs.get(message.job)) is not None:
-            record.peak_memory_bytes = max(record.peak_memory_bytes, message.peak_memory_bytes)
+            record.used(message.cpu_s, message.peak_memory_bytes)
             self._end(record, Outcome.RESULT, body=message.body)
 
-    def receive_memory(self, message: MemoryUsed) -> None:
+    def receive_used(self, message: Used) -> None:
         if (record := self.jobs.get(message.job)) is not None:
-            record.peak_memory_bytes = max(record.peak_memory_bytes, message.peak_bytes)
+            record.used(message.cpu_s, message.peak_bytes)
 
     def receive_failure(self, message: WorkerFailed, now: float) -> None:
         self._now = now
@@ -427,6 +434,7 @@ class Client:
             outcome=outcome.value,
             response_s=stats.response_s,
             wallclock_s=stats.wallclock_s,
+            pe_s=stats.pe_s,
             cpu_s=stats.cpu_s,
             max_volume=stats.max_volume,
             peak_memory_bytes=stats.peak_memory_bytes,

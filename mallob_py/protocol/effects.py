@@ -111,10 +111,13 @@ class JobStats(msgspec.Struct, frozen=True):
     started_s: float | None
     response_s: float
     wallclock_s: float
-    cpu_s: float
+    #: the volume added up over time, times the threads of a PE: what a CPU limit bounds
+    pe_s: float
     max_volume: int
     #: of the worker that needed most; 0 if not known
     peak_memory_bytes: int = 0
+    #: CPU time of its workers' processes, as far as it has been told
+    cpu_s: float = 0.0
     root: int | None = None
 
 

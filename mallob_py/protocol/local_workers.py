@@ -29,7 +29,6 @@ from mallob_py.protocol.messages import (
     ChildLeft,
     DemandChanged,
     Denied,
-    MemoryUsed,
     Offer,
     PastWorker,
     Rejected,
@@ -39,6 +38,7 @@ from mallob_py.protocol.messages import (
     ResultFound,
     RootStarted,
     TreeMessage,
+    Used,
     WorkerFailed,
 )
 from mallob_py.protocol.outbox import Outbox
@@ -493,18 +493,19 @@ class LocalWorkers:
         if worker.index == 0:
             self._out.send(worker.client, RootStarted(worker.job))
 
-    def found_result(self, number: int, body: bytes, peak_memory_bytes: int) -> None:
+    def found_result(self, number: int, body: bytes, peak_memory_bytes: int, cpu_s: float) -> None:
         """Any worker's result counts, a suspended one's too. The PE is free at once."""
         worker = self._by_number(number)
         if worker is None:
             return
-        self._out.send(worker.client, ResultFound(worker.job, worker.index, body, peak_memory_bytes))
+        found = ResultFound(worker.job, worker.index, body, peak_memory_bytes, cpu_s)
+        self._out.send(worker.client, found)
         self._end(worker.job)
         self.update_token()
 
-    def used_memory(self, number: int, peak_bytes: int) -> None:
+    def used(self, number: int, cpu_s: float, peak_bytes: int) -> None:
         if (worker := self._by_number(number)) is not None:
-            self._out.send(worker.client, MemoryUsed(worker.job, peak_bytes))
+            self._out.send(worker.client, Used(worker.job, cpu_s, peak_bytes))
 
     def failed(self, number: int, reason: str) -> None:
         """The application raised an error."""

@@ -293,12 +293,15 @@ class ResultFound(Message, frozen=True, tag=25):
     index: int
     body: bytes
     peak_memory_bytes: int = 0
+    #: CPU time of that worker that has not been told yet
+    cpu_s: float = 0.0
 
 
-class MemoryUsed(Message, frozen=True, tag=29):
-    """A worker has needed so much memory, most so far."""
+class Used(Message, frozen=True, tag=29):
+    """A worker has used so much CPU time since it was told last, and so much memory at most so far."""
 
     job: int
+    cpu_s: float
     peak_bytes: int
 
 
@@ -429,7 +432,7 @@ AnyMessage: TypeAlias = (
     | RootStarted
     | DemandChanged
     | ResultFound
-    | MemoryUsed
+    | Used
     | WorkerFailed
 )
 

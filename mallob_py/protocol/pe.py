@@ -40,7 +40,6 @@ from mallob_py.protocol.messages import (
     DemandChanged,
     Denied,
     Described,
-    MemoryUsed,
     Offer,
     Prefer,
     Query,
@@ -53,6 +52,7 @@ from mallob_py.protocol.messages import (
     RootStarted,
     TokenReturned,
     TreeMessage,
+    Used,
     WorkerFailed,
 )
 from mallob_py.protocol.outbox import Outbox
@@ -161,13 +161,16 @@ class PE:
         self.workers.started(worker, now)
         self._settle(now)
 
-    def worker_found_result(self, worker: int, body: bytes, now: float, peak_memory_bytes: int = 0) -> None:
-        self.workers.found_result(worker, body, peak_memory_bytes)
+    def worker_found_result(
+        self, worker: int, body: bytes, now: float, peak_memory_bytes: int = 0, cpu_s: float = 0.0
+    ) -> None:
+        """`cpu_s`: what `worker_used` has not told."""
+        self.workers.found_result(worker, body, peak_memory_bytes, cpu_s)
         self._settle(now)
 
-    def worker_used_memory(self, worker: int, peak_bytes: int, now: float) -> None:
-        """For the job's statistics."""
-        self.workers.used_memory(worker, peak_bytes)
+    def worker_used(self, worker: int, cpu_s: float, peak_bytes: int, now: float) -> None:
+        """For the job's statistics: CPU time since the last call, largest memory so far (0: no news)."""
+        self.workers.used(worker, cpu_s, peak_bytes)
         self._settle(now)
 
     def worker_failed(self, worker: int, reason: str, now: float) -> None:
@@ -336,7 +339,7 @@ _HANDLERS: dict[type, Callable[[PE, int, Any, float], None]] = {
     RootStarted: lambda pe, _, message, now: pe.client.receive_started(message, now),
     DemandChanged: lambda pe, _, message, now: pe.client.receive_demand(message),
     ResultFound: lambda pe, _, message, now: pe.client.receive_result(message, now),
-    MemoryUsed: lambda pe, _, message, now: pe.client.receive_memory(message),
+    Used: lambda pe, _, message, now: pe.client.receive_used(message),
     WorkerFailed: lambda pe, _, message, now: pe.client.receive_failure(message, now),
 }
 _HANDLERS.update(

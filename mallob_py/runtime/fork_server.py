@@ -174,11 +174,11 @@ class Server:
         # The zombie keeps its pid, and so its group's number, from being given away.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
-        _, status = os.waitpid(child.pid, 0)
+        _, status, usage = os.wait4(child.pid, 0)
         self._selector.unregister(child.pidfd)
         os.close(child.pidfd)
         del self._children[child.serial]
-        self._report(wire.Exited(child.serial, exit_reason(status)))
+        self._report(wire.Exited(child.serial, exit_reason(status), usage.ru_utime + usage.ru_stime))
 
     def _report(self, message: wire.FromServer) -> None:
         self._control.send(wire.encode(message))

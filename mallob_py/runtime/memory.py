@@ -30,7 +30,7 @@ def forget_peak() -> None:
 def peak_bytes_of(pid: int) -> int:
     """Of a living process and all that descend from it; 0 if there is none."""
     own_bytes = shared_bytes = 0
-    for each in _family(pid):
+    for each in family(pid):
         with suppress(OSError):
             status = {
                 name: 1024 * int(size) for name, size in _KILOBYTES.findall(_read(f"/proc/{each}/status"))
@@ -45,18 +45,19 @@ def peak_bytes_of(pid: int) -> int:
 def private_bytes_of(pid: int) -> int:
     """What such a process and its descendants hold now that is in no file: about what their end frees."""
     total_bytes = 0
-    for each in _family(pid):
+    for each in family(pid):
         with suppress(OSError):
             if (found := _ANONYMOUS.search(_read(f"/proc/{each}/status"))) is not None:
                 total_bytes += 1024 * int(found[1])
     return total_bytes
 
 
-def _family(pid: int) -> Iterator[int]:
+def family(pid: int) -> Iterator[int]:
+    """A process and all that descend from it."""
     yield pid
     with suppress(OSError):
         for child in _read(f"/proc/{pid}/task/{pid}/children").split():
-            yield from _family(int(child))
+            yield from family(int(child))
 
 
 def _read(path: str) -> bytes:

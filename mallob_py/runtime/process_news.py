@@ -101,11 +101,11 @@ class ProcessNews:
                 for task in self._flow.ready()[:1]:
                     self._flow.waiting.remove(task)
                     self._flow.give_up(task, f"no worker process can be started: {reason}")
-            case wire.Exited(serial, reason):
+            case wire.Exited(serial, reason, cpu_s):
                 if (dead := self._flow.supply.links.pop(serial, None)) is not None:
-                    self._bury(dead, reason)
+                    self._bury(dead, reason, cpu_s)
 
-    def _bury(self, link: WorkerLink, reason: str) -> None:
+    def _bury(self, link: WorkerLink, reason: str, cpu_s: float = 0.0) -> None:
         """A process is gone: hear its last words, then report an unfinished task."""
         link.dead = True
         while not link.closed and self.hear_worker(link):
@@ -120,15 +120,15 @@ class ProcessNews:
         if isinstance(task, JobTask) and task.is_pending:
             self._flow.start_afresh(task)
         elif task is not None:
-            self._report_crash(task, reason)
+            self._report_crash(task, reason, cpu_s)
         self._flow.assign()
 
-    def _report_crash(self, task: Task, reason: str) -> None:
+    def _report_crash(self, task: Task, reason: str, cpu_s: float) -> None:
         if not self._flow.is_open(task):
             return
         if isinstance(task, ReadTask):
             remove_file(task.read.path)
-        if (event := task.event_of_crash(reason)) is not None:
+        if (event := task.event_of_crash(reason, cpu_s)) is not None:
             self._flow.conclude(task, event)
         if isinstance(task, InspectTask) and task.names:
             self._flow.enqueue(InspectTask(task.names))

@@ -167,7 +167,7 @@ class Rank:
             self._blob_here,
             self._blob_failed,
         )
-        self._workers = HostedWorkers(pool, len(numbers), self._description, clock)
+        self._workers = HostedWorkers(pool, len(numbers), self._description, clock, placement.size)
         #: what could be given back if the host runs low on memory
         self.hoard = RankHoard(self._pes, pool, self._workers, self.transfer, self._settle, clock)
         self._memory_watch: MemoryWatch | None = None
@@ -329,6 +329,10 @@ class Rank:
         if now >= self._next_log_flush:
             self._next_log_flush = now + _LOG_FLUSH_S
             self.log.flush()
+        if now >= self._workers.cpu_look_at_s:
+            for slot, worker, cpu_s in self._workers.cpu_news(now):
+                self._pes[slot].worker_used(worker, cpu_s, 0, now)
+                self._settle(self._pes[slot])
         if now >= self._next_memory_s:
             self._next_memory_s = now + _MEMORY_PERIOD_S
             self._look_after_memory(now)
@@ -337,7 +341,7 @@ class Rank:
 
     def _look_after_memory(self, now: float) -> None:
         for slot, worker, peak_bytes in self._workers.grown_memory():
-            self._pes[slot].worker_used_memory(worker, peak_bytes, now)
+            self._pes[slot].worker_used(worker, 0.0, peak_bytes, now)
             self._settle(self._pes[slot])
         self.transfer.keep_only({str(job) for job in self._workers.jobs() | self._fetching.keys()})
         if self._memory_watch is not None:
@@ -359,7 +363,7 @@ class Rank:
 
     def _park(self) -> set[int]:
         """Wait for news, at most until the next deadline."""
-        deadline = min(self._stop_at_s, self._workers.update_at_s)
+        deadline = min(self._stop_at_s, self._workers.update_at_s, self._workers.cpu_look_at_s)
         for pe in self._pes:
             deadline = min(deadline, pe.next_deadline())
         fds = self._fds
@@ -408,11 +412,13 @@ class Rank:
         match event:
             case events.WorkerStarted():
                 pe.worker_started(worker, now)
-            case events.WorkerResult(_, body, peak_memory_bytes):
-                pe.worker_found_result(worker, body, now, peak_memory_bytes)
+            case events.WorkerResult(key, body, peak_memory_bytes, used_s):
+                cpu_s = self._workers.untold_cpu_s(key, used_s)
+                pe.worker_found_result(worker, body, now, peak_memory_bytes, cpu_s)
             case events.WorkerFailed(_, text):
                 pe.worker_failed(worker, text, now)
-            case events.WorkerCrashed(key, reason):
+            case events.WorkerCrashed(key, reason, used_s):
+                pe.worker_used(worker, self._workers.untold_cpu_s(key, used_s), 0, now)
                 self._workers.forget(key)
                 pe.worker_crashed(worker, reason, now)
             case events.WorkerDemand(_, demand):

@@ -31,6 +31,7 @@ class WorkerResult(_Event, frozen=True):
     key: Key
     body: bytes
     peak_memory_bytes: int
+    cpu_s: float
 
 
 class WorkerFailed(_Event, frozen=True):
@@ -45,6 +46,7 @@ class WorkerCrashed(_Event, frozen=True):
 
     key: Key
     reason: str
+    cpu_s: float
 
 
 class WorkerDemand(_Event, frozen=True):

@@ -37,6 +37,7 @@ import numpy as np
 from mallob_py.app import Application, InputError, JobInput, Payload, Result, TreeMessage, WorkerContext
 from mallob_py.payload import decode_description, description_parts, encode_description
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.cpu_time import own_cpu_seconds
 from mallob_py.runtime.memory import forget_peak, peak_bytes_of, private_bytes_of
 
 if TYPE_CHECKING:
@@ -125,6 +126,8 @@ class _Context(WorkerContext):
         self.configuration = description.configuration
         self._link = link
         self._peak_memory_bytes = 0
+        #: CPU time of this process that is not this task's
+        self.cpu_before_s = own_cpu_seconds()
 
     def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:
         messages = self._take_in()
@@ -175,7 +178,7 @@ class _Context(WorkerContext):
 
     def result_message(self, result: Result) -> wire.ResultFound:
         self.note_memory()
-        return _result_message(result, self._peak_memory_bytes)
+        return _result_message(result, self._peak_memory_bytes, own_cpu_seconds() - self.cpu_before_s)
 
 
 def work(connection: socket.socket, registry: AppRegistry, configuration: wire.Configure) -> None:
@@ -217,7 +220,10 @@ class _Worker:
             context = _Context(self._link, run)
             newly_imported = not self._registry.is_loaded(context.application)
             application = self._registry.load(context.application)
-            self._link.send(wire.Started(context.application, newly_imported, run.job, run.context))
+            started = wire.Started(
+                context.application, newly_imported, run.job, run.context, context.cpu_before_s
+            )
+            self._link.send(started)
             result = application.run(context)
             if result is None:
                 context.park()
@@ -308,7 +314,7 @@ def _touch() -> None:
     """Get the copies of shared pages that a task's start needs before there is a task."""
     decode_description(encode_description("", {}, {"": np.zeros(1, dtype=np.int32)}))
     wire.decode_to_worker(wire.encode(wire.Run(0, 0, 0, 1, (), 1, wire.Inline(b""))))
-    wire.frame(_result_message(Result(0, [0]), peak_bytes_of(os.getpid())))
+    wire.frame(_result_message(Result(0, [0]), peak_bytes_of(os.getpid()), own_cpu_seconds()))
     _left_clean()
     private_bytes_of(os.getpid())
 
@@ -371,7 +377,7 @@ def _check_takes_input(application: Application, read: wire.Read) -> None:
         raise InputError(f"application {read.application} takes no literals", "literals")
 
 
-def _result_message(result: Result, peak_memory_bytes: int) -> wire.ResultFound:
+def _result_message(result: Result, peak_memory_bytes: int, cpu_s: float) -> wire.ResultFound:
     if not isinstance(result, Result):
         raise TypeError(f"an application's result must be a Result or None, not {result!r:.80}")
     fields = msgspec.json.encode(dict(result.fields))
@@ -380,7 +386,7 @@ def _result_message(result: Result, peak_memory_bytes: int) -> wire.ResultFound:
     else:
         solution, form = _int32_bytes(result.solution), wire.SolutionForm.INTEGERS
     body = wire.ResultBody(int(result.code), fields, solution, form)
-    return wire.ResultFound(wire.encode_result(body), peak_memory_bytes)
+    return wire.ResultFound(wire.encode_result(body), peak_memory_bytes, cpu_s)
 
 
 def _int32_bytes(solution: Any) -> bytes:

@@ -36,6 +36,8 @@ class JobTask:
     #: its process was kept from a former revision and has not yet said that it is at this task
     is_pending: bool = False
     take_up_by_s: float = math.inf
+    #: CPU time of its process that is not its own; None before it runs
+    cpu_before_s: float | None = None
     #: messages that came before there was a process
     early: deque[TreeMessage] = field(default_factory=deque)
     early_bytes: int = 0
@@ -61,10 +63,11 @@ class JobTask:
 
     def event_of(self, message: wire.FromWorker) -> events.WorkerEvent | None:
         match message:
-            case wire.Started():
+            case wire.Started(cpu_before_s=before_s):
+                self.cpu_before_s = before_s
                 return events.WorkerStarted(self.key)
-            case wire.ResultFound(body, peak_memory_bytes):
-                return events.WorkerResult(self.key, body, peak_memory_bytes)
+            case wire.ResultFound(body, peak_memory_bytes, cpu_s):
+                return events.WorkerResult(self.key, body, peak_memory_bytes, cpu_s)
             case wire.Failed(text):
                 return events.WorkerFailed(self.key, text)
             case wire.Demand(demand):
@@ -75,8 +78,9 @@ class JobTask:
                 return events.WorkerToChildren(self.key, data)
         return None
 
-    def event_of_crash(self, reason: str) -> events.WorkerEvent:
-        return events.WorkerCrashed(self.key, reason)
+    def event_of_crash(self, reason: str, cpu_s: float) -> events.WorkerEvent:
+        used_s = 0.0 if self.cpu_before_s is None else max(0.0, cpu_s - self.cpu_before_s)
+        return events.WorkerCrashed(self.key, reason, used_s)
 
     def events_of_giving_up(self, text: str) -> list[events.WorkerEvent]:
         return [events.WorkerFailed(self.key, text)]
@@ -101,7 +105,7 @@ class ReadTask:
                 return events.ReadFailed(self.request_id, text, field_name)
         return None
 
-    def event_of_crash(self, reason: str) -> events.WorkerEvent:
+    def event_of_crash(self, reason: str, cpu_s: float) -> events.WorkerEvent:
         text = f"the process that read the input ended early: {reason}"
         return events.ReadFailed(self.request_id, text, "application")
 
@@ -125,7 +129,7 @@ class InspectTask:
         self.names.remove(message.name)
         return events.ApplicationKnown(message.name, message.takes_input, message.revises, message.problem)
 
-    def event_of_crash(self, reason: str) -> events.WorkerEvent | None:
+    def event_of_crash(self, reason: str, cpu_s: float) -> events.WorkerEvent | None:
         """The first application not known yet has killed the process."""
         if not self.names:
             return None  # it was done

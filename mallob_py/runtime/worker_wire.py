@@ -137,13 +137,16 @@ class Started(Message, frozen=True, tag=1):
     #: whose worker it is now; all that it said before was about something else
     job: int
     context: int
+    #: CPU time that the process had used before
+    cpu_before_s: float
 
 
 class ResultFound(Message, frozen=True, tag=2):
-    """The job's answer, encoded by `encode_result`, and the memory needed to find it."""
+    """The job's answer, encoded by `encode_result`, and the memory and CPU time needed to find it."""
 
     body: bytes
     peak_memory_bytes: int
+    cpu_s: float
 
 
 class Failed(Message, frozen=True, tag=3):
@@ -254,8 +257,11 @@ class Imported(Message, frozen=True, tag=4):
 
 
 class Exited(Message, frozen=True, tag=5):
+    """A worker process has ended; `cpu_s` is its life's CPU time, with that of its children."""
+
     serial: int
     reason: str
+    cpu_s: float
 
 
 FromServer = Applications | Forked | ForkFailed | Imported | Exited

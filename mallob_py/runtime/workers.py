@@ -31,6 +31,7 @@ import msgspec
 from mallob_py.app import TreeMessage
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.cpu_time import cpu_seconds_of
 from mallob_py.runtime.fork_server_link import ForkServer
 from mallob_py.runtime.link_watch import WRITABLE
 from mallob_py.runtime.memory import private_bytes_of
@@ -167,9 +168,16 @@ class WorkerPool:
     # --- processes ----------------------------------------------------------
 
     def pid_of(self, key: Key) -> int | None:
-        """The worker's process, to account its CPU time and memory by."""
+        """The worker's process, to account its memory by."""
         task = self._flow.jobs.get(key)
         return task.link.pid if task is not None and task.link is not None else None
+
+    def cpu_seconds_of(self, key: Key) -> float | None:
+        """CPU time that the worker has used so far; None if it does not run (yet)."""
+        task = self._flow.jobs.get(key)
+        if task is None or task.link is None or task.is_pending or task.cpu_before_s is None:
+            return None
+        return cpu_seconds_of(task.link.pid) - task.cpu_before_s
 
     def idle_pids(self) -> list[int]:
         """Processes that stand ready."""

@@ -43,10 +43,11 @@ class JobStatistics:
     first_balancing_latency_s: float = 0.0
     processing_s: float = 0.0
     total_s: float = 0.0
-    used_cpu_s: float = 0.0
+    used_pe_s: float = 0.0
     used_wallclock_s: float = 0.0
     max_volume: int = 0
     peak_memory_bytes: int = 0
+    used_cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,7 @@ def _statistics(statistics: JobStatistics) -> dict[str, Any]:
             "total": statistics.total_s,
         },
         "used_cpu_seconds": statistics.used_cpu_s,
+        "used_pe_seconds": statistics.used_pe_s,
         "used_wallclock_seconds": statistics.used_wallclock_s,
         "max_volume": statistics.max_volume,
         "peak_memory_bytes": statistics.peak_memory_bytes,

@@ -40,6 +40,7 @@ class JobRow(msgspec.Struct):
     code: int | None = None
     response_s: float | None = None
     wallclock_s: float | None = None
+    pe_s: float | None = None
     cpu_s: float | None = None
     mean_volume: float | None = None
     max_volume: int | None = None
@@ -170,7 +171,8 @@ def _fill_end(row: JobRow, event: Event) -> None:
     row.code = _integer(event, "code")
     row.response_s = _number(event, "response_s")
     row.wallclock_s = _number(event, "wallclock_s")
-    row.cpu_s = _number(event, "cpu_s")
+    row.pe_s = _number(event, "pe_s")
+    row.cpu_s = _number(event, "cpu_s") or None  # not known in simulations
     row.max_volume = _integer(event, "max_volume")
     if peak_bytes := _integer(event, "peak_memory_bytes"):  # not known in simulations
         row.peak_memory_mb = peak_bytes / 1e6

@@ -429,6 +429,7 @@ class Service:
             "outcome": ending.value,
             "response_s": response_s,
             "wallclock_s": 0.0,
+            "pe_s": 0.0,
             "cpu_s": 0.0,
             "max_volume": 0,
         }
@@ -444,6 +445,7 @@ class Service:
             processing_s=stats.wallclock_s,
             total_s=now - live.accepted_s,
             used_cpu_s=stats.cpu_s,
+            used_pe_s=stats.pe_s,
             used_wallclock_s=stats.wallclock_s,
             max_volume=stats.max_volume,
             peak_memory_bytes=stats.peak_memory_bytes,

@@ -34,7 +34,7 @@ class EndedJob(msgspec.Struct, frozen=True):
     outcome: str
     response_s: float
     wallclock_s: float
-    cpu_s: float
+    pe_s: float
     max_volume: int
     created: int
 
@@ -113,7 +113,7 @@ class Measures:
                 outcome=fields["outcome"],
                 response_s=fields["response_s"],
                 wallclock_s=fields["wallclock_s"],
-                cpu_s=fields["cpu_s"],
+                pe_s=fields["pe_s"],
                 max_volume=fields["max_volume"],
                 created=sum(by_pe.total() for by_pe in created.values()),
             )

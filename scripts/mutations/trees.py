@@ -396,7 +396,14 @@ TREES = (
         "        if True:\n",
         "test_race_10_a_message_whose_sender_has_left_too_is_dropped",
     ),
-    # --- memory ---------------------------------------------------------------------------
+    # --- memory and CPU time ----------------------------------------------------------------
+    Mutation(
+        "the CPU time of a job is that of all its workers",
+        "mallob_py/protocol/client.py",
+        "        self.cpu_s += cpu_s\n",
+        "        self.cpu_s = cpu_s\n",
+        "test_the_cpu_time_of_a_job_is_that_of_all_its_workers_and_late_news_of_it_do_no_harm",
+    ),
     Mutation(
         "the least recently used past worker goes first",
         _WORKERS,

@@ -22,6 +22,7 @@ def story() -> list[tuple[float, int, str, dict[str, Any]]]:
     """Two ranks, 10 s; job 1 has one worker from 1 s, two from 5 s and ends at 9 s."""
     accepted = {"job": 1, "user": "alice", "name": "sort", "application": "SAT", "priority": 2.0}
     ended = {"job": 1, "outcome": "result", "code": 10, "response_s": 8.5, "wallclock_s": 8.0}
+    ended |= {"pe_s": 12.0, "cpu_s": 11.5}
     return [
         (0.0, 0, "start", {"ranks": 2, "clients": 1, "version": "0", "mode": "simulated"}),
         (0.25, 0, "refused", {"file": "x.json", "field": "user", "message": "missing"}),
@@ -35,7 +36,12 @@ def story() -> list[tuple[float, int, str, dict[str, Any]]]:
         (5.0, 1, "busy", {}),
         (5.0, 0, "volume", {"job": 1, "volume": 2, "epoch": 2}),
         (5.0, 1, "adopted", {"job": 1, "index": 1, "latency_s": 0.003, "created": False}),
-        (9.0, 0, "ended", {**ended, "cpu_s": 12.0, "max_volume": 2, "peak_memory_bytes": 345_000_000}),
+        (
+            9.0,
+            0,
+            "ended",
+            {**ended, "max_volume": 2, "peak_memory_bytes": 345_000_000},
+        ),
         (9.0, 0, "idle", {}),
         (9.0, 1, "idle", {}),
         (10.0, 1, "stop", {}),
@@ -58,7 +64,8 @@ def write_logs(folder: Path) -> None:
 def test_a_job_row_has_what_the_client_said_and_how_it_ended() -> None:
     (job,) = make_report(events()).jobs
     assert (job.name, job.priority, job.outcome, job.code) == ("alice.sort", 2.0, "result", 10)
-    assert (job.response_s, job.wallclock_s, job.cpu_s, job.max_volume) == (8.5, 8.0, 12.0, 2)
+    assert (job.response_s, job.wallclock_s, job.max_volume) == (8.5, 8.0, 2)
+    assert (job.pe_s, job.cpu_s) == (12.0, 11.5)
     assert job.peak_memory_mb == 345.0
     assert job.mean_volume == pytest.approx(1.5)
 

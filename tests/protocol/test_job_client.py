@@ -10,7 +10,7 @@ import pytest
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import FetchBlob, JobEnded, Log, Outcome, StartWorker
-from mallob_py.protocol.messages import Blob, DemandChanged, MemoryUsed, WorkerFailed
+from mallob_py.protocol.messages import Blob, DemandChanged, Used, WorkerFailed
 from mallob_py.protocol.pe import PE
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
@@ -74,7 +74,7 @@ def test_the_cpu_limit_counts_all_cores_of_a_worker() -> None:
     assert not alone.ended
     alone.wait_until(2.5)
     assert alone.ended[1].outcome is Outcome.CPU_LIMIT
-    assert alone.ended[1].stats.cpu_s == pytest.approx(10.0)
+    assert alone.ended[1].stats.pe_s == pytest.approx(10.0)
 
 
 def test_the_limit_that_is_reached_first_ends_the_job() -> None:
@@ -102,7 +102,7 @@ def test_no_budget_is_used_before_the_process_runs() -> None:
     alone.pe.interrupt(1, alone.now)
     alone.collect()
     stats = alone.ended[1].stats
-    assert (stats.cpu_s, stats.wallclock_s, stats.started_s) == (0.0, 0.0, None)
+    assert (stats.pe_s, stats.wallclock_s, stats.started_s) == (0.0, 0.0, None)
     assert stats.response_s == 1000.0
 
 
@@ -120,10 +120,10 @@ def test_a_waiting_job_uses_no_budget() -> None:
     assert not alone.ended
     alone.wait_until(58.0)
     assert alone.ended[2].outcome is Outcome.WALLCLOCK_LIMIT
-    assert alone.pe.client.jobs[1].cpu_s < 8.0
+    assert alone.pe.client.jobs[1].pe_s < 8.0
     alone.wait_until(70.0)
     assert alone.ended[1].outcome is Outcome.CPU_LIMIT
-    assert alone.ended[1].stats.cpu_s == pytest.approx(10.0)
+    assert alone.ended[1].stats.pe_s == pytest.approx(10.0)
 
 
 def test_a_failure_of_the_application_is_the_job_s_reason() -> None:
@@ -162,7 +162,7 @@ def test_statistics_tell_when_the_job_was_balanced_scheduled_and_started() -> No
     stats = alone.ended[1].stats
     assert stats.balanced_s == pytest.approx(Config().unannounced_max_s)
     assert (stats.scheduled_s, stats.started_s) == (0.0, 2.0)
-    assert (stats.response_s, stats.wallclock_s, stats.cpu_s, stats.max_volume) == (4.0, 2.0, 2.0, 1)
+    assert (stats.response_s, stats.wallclock_s, stats.pe_s, stats.max_volume) == (4.0, 2.0, 2.0, 1)
     assert alone.ended[1].body == b"yes"
 
 
@@ -171,7 +171,7 @@ def test_the_memory_of_a_job_is_that_of_the_worker_that_needed_most() -> None:
     cluster.submit(1)
     cluster.run(until_s=0.2)
     for (rank, worker), peak_bytes in zip(sorted(cluster.running(1)), (300, 500, 400, 0), strict=True):
-        cluster.call(rank, lambda pe, w=worker, p=peak_bytes: pe.worker_used_memory(w, p, cluster.now))
+        cluster.call(rank, lambda pe, w=worker, p=peak_bytes: pe.worker_used(w, 0.0, p, cluster.now))
     cluster.run(until_s=0.3)
     rank, worker = sorted(cluster.running(1))[0]
     cluster.call(rank, lambda pe: pe.worker_found_result(worker, b"yes", cluster.now, 450))
@@ -179,15 +179,34 @@ def test_the_memory_of_a_job_is_that_of_the_worker_that_needed_most() -> None:
     assert cluster.ended[1].stats.peak_memory_bytes == 500
 
 
+def test_the_cpu_time_of_a_job_is_that_of_all_its_workers_and_late_news_of_it_do_no_harm() -> None:
+    cluster = Cluster(4)
+    cluster.submit(1)
+    cluster.run(until_s=0.2)
+    workers = sorted(cluster.running(1))
+    for _ in range(2):
+        for rank, worker in workers:
+            cluster.call(rank, lambda pe, w=worker: pe.worker_used(w, 0.5, 0, cluster.now))
+    cluster.run(until_s=0.3)
+    rank, worker = workers[0]
+    cluster.call(rank, lambda pe: pe.worker_found_result(worker, b"yes", cluster.now, cpu_s=0.25))
+    rank, worker = workers[1]
+    cluster.call(rank, lambda pe: pe.worker_used(worker, 0.5, 0, cluster.now))
+    cluster.run(until_s=0.4)
+    stats = cluster.ended[1].stats
+    assert stats.cpu_s == pytest.approx(4.25)
+    assert stats.pe_s == pytest.approx(4 * 0.3, rel=0.2)
+
+
 def test_the_memory_needed_for_the_result_counts_and_late_news_of_it_do_no_harm() -> None:
     alone = Alone()
     alone.submit(1)
     alone.start()
     worker = alone.started[-1].worker
-    alone.pe.worker_used_memory(worker, 300, 1.0)
+    alone.pe.worker_used(worker, 0.0, 300, 1.0)
     alone.pe.worker_found_result(worker, b"yes", 2.0, 450)
-    alone.pe.worker_used_memory(worker, 900, 2.0)
-    alone.pe.receive(0, MemoryUsed(1, 900), 2.0)
+    alone.pe.worker_used(worker, 0.0, 900, 2.0)
+    alone.pe.receive(0, Used(1, 0.0, 900), 2.0)
     alone.collect()
     assert alone.ended[1].stats.peak_memory_bytes == 450
 

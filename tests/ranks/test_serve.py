@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from running import Running, mpiexec, needs_mpiexec, poll_until, run, serving
 
-from mallob_sat.generate import planted
+from mallob_sat.generate import pigeonhole, planted
 
 pytestmark = needs_mpiexec
 
@@ -96,8 +96,19 @@ def test_a_limit_ends_a_job_with_statistics(limit: str, service: Running) -> Non
     result, stats = reply["result"], reply["stats"]
     assert (result["resultcode"], result["resultstring"]) == (UNKNOWN, "UNKNOWN")
     assert result["outcome"] == f"{limit}-limit"
-    assert stats[f"used_{limit}_seconds"] >= 0.3
+    assert stats["used_wallclock_seconds" if limit == "wallclock" else "used_pe_seconds"] >= 0.3
+    assert stats["used_cpu_seconds"] < 0.1, "it sleeps"
     assert stats["time"]["total"] >= stats["used_wallclock_seconds"]
+
+
+def test_cpu_time_is_that_of_all_workers_and_their_processes(service: Running) -> None:
+    """More solvers than cores: of the PEs' time, each gets some."""
+    formula = [literal for clause in pigeonhole(11).clauses for literal in (*clause, 0)]
+    reply = service.ask("busy", literals=formula, max_demand=2, wallclock_limit="1500ms")
+    stats = reply["stats"]
+    assert reply["result"]["outcome"] == "wallclock-limit"
+    assert stats["max_volume"] == 2
+    assert 0.1 < stats["used_cpu_seconds"] <= stats["used_pe_seconds"] * 1.2
 
 
 def test_more_jobs_than_ranks_all_end(service: Running) -> None:
@@ -381,7 +392,7 @@ def test_status_and_interrupt_speak_of_the_live_jobs(service: Running) -> None:
         assert done.code == 0, done.err
         status = json.loads(done.out)
         assert status["ranks"] == RANKS
-        return [job for job in status["jobs"] if job["state"] == "running" and job["volume"] == 2]
+        return [job for job in status["jobs"] if job["name"] == "alive" and job["volume"] == 2]
 
     (job,) = poll_until(jobs)
     assert (job["user"], job["name"], job["priority"], job["volume"]) == ("u", "alive", 0.25, 2)

@@ -18,7 +18,10 @@ from mallob_py.runtime.fork_server_link import ForkServer
 from mallob_py.runtime.workers import WorkerPool
 
 HERE = Path(__file__).parent
-CLASSES = ["Answer", "Finish", "Park", "Spin", "Raise", "Die", "Echo", "Sum", "Litter", "Talk", "Count"]
+CLASSES = [
+    *("Answer", "Finish", "Park", "Spin", "Raise", "Die", "Echo", "Sum", "Litter", "Talk", "Count"),
+    "Work",
+]
 APPS = ",".join(f"{name.upper()}=worker_apps:{name}" for name in CLASSES)
 KEY = (7, 1)
 

@@ -117,6 +117,32 @@ def test_a_process_that_dies_is_reported_with_the_reason(rank: Rank, how: str, r
     assert reason in crashed.reason
 
 
+# --- CPU time --------------------------------------------------------------------
+
+
+def test_a_result_tells_the_cpu_time_of_its_own_task_with_its_children(rank: Rank) -> None:
+    pids: set[int] = set()
+    for number in range(3):
+        rank.start("WORK", (number, 0), cpu_s=0.2)
+        result = rank.hear(events.WorkerResult, number + 1)[number]
+        pids.add(result_of(result)[1][0])
+        assert 0.4 <= result.cpu_s < 0.6
+        rank.until(rank.pool.idle_pids)
+    assert len(pids) < 3, "some task shall run in a process that has used CPU time before"
+
+
+def test_the_cpu_time_of_a_worker_can_be_asked_while_it_runs(rank: Rank) -> None:
+    assert rank.pool.cpu_seconds_of(KEY) is None
+    rank.run("WORK", cpu_s=0.2, then="wait")
+    rank.until(lambda: (rank.pool.cpu_seconds_of(KEY) or 0.0) >= 0.35)  # four times up to a tick is lost
+
+
+def test_a_crash_tells_the_cpu_time_used_until_then(rank: Rank) -> None:
+    rank.start("WORK", cpu_s=0.2, then="die")
+    (crashed,) = rank.hear(events.WorkerCrashed)
+    assert 0.4 <= crashed.cpu_s < 0.6
+
+
 def test_a_process_that_talks_nonsense_is_killed_and_reported_as_crashed(rank: Rank) -> None:
     rank.start("TALK")
     assert "SIGKILL" in rank.hear(events.WorkerCrashed)[0].reason

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -144,6 +145,31 @@ class Litter(_NoInput):
         child = subprocess.Popen(["sleep", "1000"], close_fds=False)
         threading.Thread(target=threading.Event().wait, daemon=True).start()
         return Result(10, [os.getpid(), child.pid])
+
+
+class Work(_NoInput):
+    """Uses CPU time itself, and as much in a child; then it answers, waits or dies, as configured."""
+
+    name = "WORK"
+
+    def run(self, context: WorkerContext) -> Result | None:
+        self._use(context.configuration["cpu_s"])
+        if (pid := os.fork()) == 0:
+            self._use(context.configuration["cpu_s"])
+            os._exit(0)
+        os.waitpid(pid, 0)
+        match context.configuration.get("then"):
+            case "wait":
+                return None
+            case "die":
+                os._exit(7)
+        return Result(10, [os.getpid()])
+
+    @staticmethod
+    def _use(cpu_s: float) -> None:
+        end_s = time.process_time() + cpu_s
+        while time.process_time() < end_s:
+            pass
 
 
 class Talk(_NoInput):

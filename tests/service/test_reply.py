@@ -28,7 +28,9 @@ def solution(*literals: int) -> bytes:
 
 
 def test_a_result_echoes_the_job_and_carries_solution_and_statistics() -> None:
-    statistics = JobStatistics(0.1, 0.2, 0.3, 0.4, 1.0, 8.0, 0.5, max_volume=4, peak_memory_bytes=1 << 33)
+    statistics = JobStatistics(
+        *(0.1, 0.2, 0.3, 0.4, 1.0, 8.0, 0.5), max_volume=4, peak_memory_bytes=1 << 33, used_cpu_s=7.5
+    )
     outcome = Outcome("result", 10, b'{"extra":[1]}', solution(1, -2))
     reply = json.loads(result_reply(job(priority=2), 7, outcome, statistics, BESIDE).body)
     assert reply["user"] == "u"
@@ -49,7 +51,8 @@ def test_a_result_echoes_the_job_and_carries_solution_and_statistics() -> None:
         "processing": 0.4,
         "total": 1.0,
     }
-    assert reply["stats"]["used_cpu_seconds"] == 8.0
+    assert reply["stats"]["used_pe_seconds"] == 8.0
+    assert reply["stats"]["used_cpu_seconds"] == 7.5
     assert reply["stats"]["max_volume"] == 4
     assert reply["stats"]["peak_memory_bytes"] == 1 << 33
 

@@ -31,7 +31,7 @@ def ended(measures: Measures, now: float, job: int, max_volume: int = 1) -> None
         "outcome": "result",
         "response_s": now,
         "wallclock_s": now - 1.0,
-        "cpu_s": 2.0 * now,
+        "pe_s": 2.0 * now,
         "max_volume": max_volume,
     }
     measures.observe(now, 0, "ended", fields)
@@ -125,7 +125,7 @@ def test_what_a_jobs_end_says_is_kept() -> None:
     ended(measures, 4.0, 7, max_volume=3)
     (job,) = measures.ended
     assert (job.job, job.ended_s, job.outcome) == (7, 4.0, "result")
-    assert (job.response_s, job.wallclock_s, job.cpu_s, job.max_volume) == (4.0, 3.0, 8.0, 3)
+    assert (job.response_s, job.wallclock_s, job.pe_s, job.max_volume) == (4.0, 3.0, 8.0, 3)
 
 
 # --- reuse -------------------------------------------------------------------------------------

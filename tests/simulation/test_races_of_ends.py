@@ -327,7 +327,7 @@ def test_race_15_the_cpu_limit_is_spent_faster_by_more_workers() -> None:
     play(cluster, 2.0)
     ended = cluster.ended[1]
     assert ended.outcome is Outcome.CPU_LIMIT
-    assert ended.stats.cpu_s == pytest.approx(40.0)
+    assert ended.stats.pe_s == pytest.approx(40.0)
     assert ended.stats.wallclock_s == pytest.approx(15.0, abs=0.1)
     assert ended.stats.max_volume == 4
     rest(cluster)

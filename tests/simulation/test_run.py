@@ -133,7 +133,7 @@ def test_a_job_without_work_runs_until_its_limits() -> None:
     wallclock, cpu = played(SMALL, *specs).measures.ended
     assert (wallclock.outcome, cpu.outcome) == ("wallclock-limit", "cpu-limit")
     assert wallclock.wallclock_s == pytest.approx(4.0, abs=0.05)
-    assert cpu.cpu_s == pytest.approx(36.0, rel=0.05)
+    assert cpu.pe_s == pytest.approx(36.0, rel=0.05)
 
 
 def test_one_is_told_of_each_end_and_may_submit_the_next_job_then() -> None:

@@ -1,4 +1,4 @@
-"""News of workers' memory on their way through random lives: they harm nobody, and most arrive."""
+"""News of what workers have used on their way through random lives: they harm nobody, and most arrive."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _PEAK_BYTES = 1 << 20
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))
-def test_news_of_memory_leave_every_random_life_in_order(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_news_of_use_leave_every_random_life_in_order(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tell = scenario._tell
 
-    def tell_of_memory_too(pe: PE, deed: AnyDeed, worker: int, now: float) -> None:
-        pe.worker_used_memory(worker, _PEAK_BYTES, now)
+    def tell_of_use_too(pe: PE, deed: AnyDeed, worker: int, now: float) -> None:
+        pe.worker_used(worker, 0.5, _PEAK_BYTES, now)
         tell(pe, deed, worker, now)
 
-    monkeypatch.setattr(scenario, "_tell", tell_of_memory_too)
+    monkeypatch.setattr(scenario, "_tell", tell_of_use_too)
     known = set()
     for seed in range(first, first + 20):
         life = scenario.Scenario(draw_plan(seed))
