@@ -20,15 +20,14 @@ FUZZ_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BIN     := $(VENV)/bin
 STAMPS  := $(VENV)/.stamps
 SOURCES := mallob_py apps tests scripts
-EXAMPLES := $(sort $(wildcard apps/mallob_sat/examples/*.cnf*))
 
-.PHONY: help demo test test-slurm test-quick soak check format fuzz mutate bench native clean
+.PHONY: help demo test test-slurm test-quick soak check format fuzz mutate bench site native clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
-demo: $(STAMPS)/run ## solve the example formulas on 4 ranks
-	$(BIN)/mallob-py solve -n $(RANKS) --time-limit 10m $(EXAMPLES) | cut -c 1-100
+demo: $(STAMPS)/run ## formulas share a service of 4 ranks, whose workers move (RANKS=4)
+	@$(BIN)/python scripts/demo.py $(RANKS)
 
 test: $(STAMPS)/test ## run all tests but those of Slurm (TEST_JOBS=auto for those without MPI)
 	@failed=""; \
@@ -70,6 +69,11 @@ bench: $(STAMPS)/run ## run the benchmarks one after another
 
 native: $(STAMPS)/run ## build and install the native solver (needs a C++ compiler; some minutes)
 	$(BIN)/python -m pip install --quiet ./native
+
+site: $(STAMPS)/run ## the documents as a site in build/site
+	$(BIN)/python -m pip install --quiet --editable '.[site]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "build/site/index.html"
 
 clean: ## remove the environment, caches and whatever the other targets made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .api

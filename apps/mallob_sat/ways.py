@@ -75,7 +75,7 @@ def way_of(configuration: Mapping[str, Any]) -> Way:
 
 def _deciding(portfolio: Portfolio) -> Deciding:
     if "cryptominisat" in portfolio.lasso.solvers and not cryptominisat_is_installed():
-        raise InputError("cryptominisat is not installed; pip install 'mallob-py[cryptominisat]'", _FIELD)
+        raise InputError("cryptominisat is not installed; pip install pycryptosat", _FIELD)
     return Deciding(portfolio)
 
 

@@ -17,7 +17,7 @@ def run(options: WebOptions) -> int:
         from mallob_py.web.receiving import Limits
         from mallob_py.web.server import serve
     except ModuleNotFoundError as error:
-        raise CommandError(f"{error.name} is missing; install it: pip install 'mallob-py[web]'") from None
+        raise CommandError(f"{error.name} is missing; install it: pip install starlette uvicorn") from None
     if options.allow_paths is not None and not Path(options.allow_paths).is_dir():
         raise CommandError(f"--allow-paths {options.allow_paths} is no folder")
     serve(

@@ -73,7 +73,7 @@ class Output:
         try:
             from matplotlib.figure import Figure
         except ImportError:
-            print(f"no figure {name}: matplotlib is missing (pip install 'mallob-py[plot]')", file=sys.stderr)
+            print(f"no figure {name}: matplotlib is missing (pip install matplotlib)", file=sys.stderr)
             return
         figure = Figure(figsize=(8.0, 4.5), layout="constrained")
         draw(figure)

@@ -100,8 +100,7 @@ def find_launcher() -> Launcher:
     path = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec") or shutil.which("mpirun")
     if path is None:
         raise LaunchError(
-            "no mpiexec found beside Python or on PATH; pip install 'mallob-py[mpich]', "
-            "or load your site's MPI module"
+            "no mpiexec found beside Python or on PATH; pip install mpich, or load your site's MPI module"
         )
     try:
         answer = subprocess.run(

@@ -99,7 +99,7 @@ def _join_world() -> MPI.Intracomm:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        raise LaunchError(f"no usable MPI library ({error}); pip install 'mallob-py[mpich]'") from error
+        raise LaunchError(f"no usable MPI library ({error}); pip install mpich") from error
     world = MPI.COMM_WORLD
     refuse_singletons(world.Get_size(), os.environ, MPI.Get_library_version())
     return world

@@ -20,7 +20,7 @@ from mallob_sat.portfolio import Strategy
 from mallob_sat.solvers import Answer
 
 needs_cryptominisat = pytest.mark.skipif(
-    not cryptominisat_is_installed(), reason="it is not installed: pip install 'mallob-py[cryptominisat]'"
+    not cryptominisat_is_installed(), reason="it is not installed: pip install pycryptosat"
 )
 Clauses = Sequence[Sequence[int]]
 

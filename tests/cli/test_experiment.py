@@ -112,7 +112,7 @@ def test_without_matplotlib_there_are_tables_and_a_line_that_says_how_to_install
     assert command(tmp_path, name, "--pes", 12, "--seconds", 2) == 0
     assert titles(tmp_path, name)
     captured = capsys.readouterr()
-    assert captured.err.count("matplotlib is missing (pip install 'mallob-py[plot]')\n") == figures
+    assert captured.err.count("matplotlib is missing (pip install matplotlib)\n") == figures
     assert list(tmp_path.glob("fig*")) == []
 
 

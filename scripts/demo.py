@@ -1,0 +1,145 @@
+"""What this is, in half a minute: several formulas share the PEs of a service, and their workers move.
+
+    python scripts/demo.py [RANKS]
+
+Starts a service in a folder of its own, hands in formulas of apps/mallob_sat/examples with other
+priorities at other times, shows once a second who has the PEs, and compares the answers with the known
+ones. Exit code 0 if all are right.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from mallob_py import Answer, Client
+from mallob_py.service.status_file import ServiceStatus, read_live_status
+
+EXAMPLES = Path(__file__).parents[1] / "apps/mallob_sat/examples"
+TIMEOUT_S = 240.0
+COMMAND = (sys.executable, "-m", "mallob_py")
+
+NEXT = """
+What to try next (mallob-py is .venv/bin/mallob-py here):
+
+    mallob-py solve formula.cnf.xz            one formula on all cores; models, proofs, cores: --help
+    mallob-py serve -n 4                      a service like this one: job files in, replies out
+    mallob-py submit --wait formula.cnf.xz    a job for it; watch it with: mallob-py top
+    mallob-py simulate --seconds 60           the same scheduler on 1536 PEs, in virtual time
+
+README.md tells the rest, docs/writing-an-application.md how to have jobs of your own kind."""
+
+
+@dataclass(frozen=True)
+class Job:
+    letter: str
+    formula: str
+    is_satisfiable: bool
+    priority: float
+    arrival_s: float
+
+
+JOBS = (
+    Job("A", "factoring_sat.cnf.xz", True, 1.0, 0.0),
+    Job("B", "commutativity_unsat.cnf.xz", False, 1.0, 2.0),
+    Job("C", "factoring_unsat.cnf.gz", False, 4.0, 4.0),
+    Job("D", "tiny_sat.cnf", True, 1.0, 6.0),
+)
+
+
+def main() -> int:
+    ranks = sys.argv[1] if len(sys.argv) > 1 else "4"
+    with tempfile.TemporaryDirectory(prefix="mallob-py-demo-") as folder:
+        api_dir, log_dir = Path(folder, "api"), Path(folder, "logs")
+        with _serving(ranks, api_dir, log_dir), Client(api_dir) as client:
+            print(f"Ranks of this service: {ranks}. Letter: a PE at work for that job, dot: idle.")
+            wrong = _play(client, api_dir)
+        _tell_latencies(log_dir)
+    print(f"wrong or late: {', '.join(wrong)}" if wrong else NEXT)
+    return 1 if wrong else 0
+
+
+@contextmanager
+def _serving(ranks: str, api_dir: Path, log_dir: Path) -> Iterator[None]:
+    """A service that accepts jobs."""
+    command = [*COMMAND, "serve", "-n", ranks, "--api-dir", str(api_dir), "--log-dir", str(log_dir)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
+        assert service.stdout is not None
+        if "accepting jobs" not in service.stdout.readline():
+            sys.exit("the service does not start")
+        try:
+            yield
+        finally:
+            service.send_signal(signal.SIGTERM)
+
+
+def _play(client: Client, api_dir: Path) -> list[str]:
+    """Hand the jobs in and show what becomes of them; the formulas without a right answer."""
+    begin_s, shown = time.monotonic(), ""
+    coming, solving = list(JOBS), dict[Job, Future[Answer]]()
+    wrong: list[str] = []
+
+    def tell(what: str) -> None:
+        print(f"{time.monotonic() - begin_s:5.1f} s  {what}", flush=True)
+
+    while (coming or solving) and time.monotonic() < begin_s + TIMEOUT_S:
+        if coming and time.monotonic() >= begin_s + coming[0].arrival_s:
+            job = coming.pop(0)
+            tell(f"{job.letter} arrives: {job.formula}, priority {job.priority:g}")
+            solving[job] = client.submit(EXAMPLES / job.formula, name=job.letter, priority=job.priority)
+        status = read_live_status(api_dir)
+        if status is not None and (shares := _shares(status)) != shown:
+            shown = shares
+            tell(f"[{shares}]")
+        for job in [job for job, future in solving.items() if future.done()]:
+            answer = solving.pop(job).result()
+            total_s = answer.reply["stats"]["time"]["total"]
+            tell(f"{job.letter} is {_ANSWERS[answer.satisfiable]} after {_seconds(total_s)}")
+            if answer.satisfiable is not job.is_satisfiable:
+                wrong.append(job.formula)
+        time.sleep(0.02)
+    return wrong + [job.formula for job in (*coming, *solving)]
+
+
+_ANSWERS = {True: "satisfiable", False: "unsatisfiable", None: "not decided"}
+
+
+def _seconds(duration_s: float) -> str:
+    return f"{duration_s:.1f} s" if duration_s >= 1 else f"{duration_s * 1000:.0f} ms"
+
+
+def _shares(status: ServiceStatus) -> str:
+    letters = "".join(job.name * job.volume for job in status.jobs)
+    return letters.ljust(status.pes, ".")
+
+
+def _tell_latencies(log_dir: Path) -> None:
+    """What the event logs say of how quickly workers came."""
+    report = subprocess.run(
+        [*COMMAND, "report", log_dir, "--json"], capture_output=True, text=True, check=True
+    )
+    for latency in json.loads(report.stdout)["latencies"]:
+        what = _LATENCIES.get(latency["kind"])
+        if what and latency["count"]:
+            print(
+                f"median time {what}: {latency['median_ms']:.1f} ms (n = {latency['count']}, all cores busy)"
+            )
+
+
+_LATENCIES = {
+    "scheduled": "from a job's arrival to its first worker",
+    "adopted": "from a larger share to each further worker",
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
