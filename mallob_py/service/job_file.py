@@ -247,11 +247,18 @@ def unfit_for_file_name(text: str) -> str:
         return "must not contain '..'"
     if any(ord(char) < 32 or 127 <= ord(char) < 160 or char in "\u2028\u2029" for char in text):
         return "must not contain control characters"
-    try:
-        size_bytes = len(text.encode())
-    except UnicodeEncodeError:
+    if not is_valid_text(text):
         return "is not valid Unicode"
-    return f"is longer than {IDENTITY_SIZE_MAX} bytes" if size_bytes > IDENTITY_SIZE_MAX else ""
+    return f"is longer than {IDENTITY_SIZE_MAX} bytes" if len(text.encode()) > IDENTITY_SIZE_MAX else ""
+
+
+def is_valid_text(text: str) -> bool:
+    """Whether there are no unpaired surrogates, which JSON can hold and no file."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _string(key: str, value: object) -> str:

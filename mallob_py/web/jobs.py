@@ -8,12 +8,14 @@ folder of --allow-paths is read, whatever a request says. All methods may be cal
 
 from __future__ import annotations
 
-import array
 import contextlib
 import json
+import math
 import os
 import threading
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +30,19 @@ from mallob_py.service.job_file import (
     InputUse,
     Interruption,
     JobFile,
+    is_valid_text,
     parse_job,
     unfit_for_file_name,
 )
 from mallob_py.service.medium import medium_of
 from mallob_py.service.pending import Pending, PendingJobs
-from mallob_py.service.status_file import JobStatus, ServiceStatus, read_live_status, read_status
+from mallob_py.service.status_file import JobStatus, ServiceStatus, read_status
 from mallob_py.web.errors import ApiError
+from mallob_py.web.solutions import Solution, solution_of
 from mallob_py.web.store import Ended, Record, Signature, Store, Upload, is_submission, now
 
 _RECENT_MAX = 50
+_STATUS_LASTS_S = 0.2
 _FORGOTTEN = "another job of that name has replied since; its reply is under USER.NAME"
 
 
@@ -86,16 +91,20 @@ class Jobs:
         self._client_dir = (api_dir / f"jobs.{client_index}").absolute()
         self._store = store
         self._allowed = None if allow_paths is None else os.path.realpath(allow_paths)
-        self._pending = PendingJobs(self._client_dir)
+        self._status = _SharedStatus(api_dir)
         self._mutex = threading.Lock()
+        #: of each client that was asked for
+        self._looks: dict[int, _SharedLook] = {}
 
     # --- looking --------------------------------------------------------------------------------
 
     def status(self) -> ServiceStatus | None:
-        return read_live_status(self._api_dir)
+        """Of a service that runs; None if none does."""
+        status = self._status.now().status
+        return None if status is None or status.is_stale() else status
 
     def service(self) -> ServiceState:
-        status = read_status(self._api_dir)
+        status = self._status.now().status
         if status is None:
             return ServiceState(False)
         if status.is_stale():
@@ -113,41 +122,80 @@ class Jobs:
         recent = [_ended(record) for record in self._store.recent(_RECENT_MAX)]
         return Overview(self.service(), live + queued, recent)
 
-    def get(self, key: str) -> Job:
-        pending = self.sweep()
+    def _live(self, identity: str, client_index: int) -> JobStatus | None:
+        """As the service's status tells it."""
+        seen = self._status.now()
+        is_live = seen.status is not None and not seen.status.is_stale()
+        return seen.jobs.get((client_index, identity)) if is_live else None
+
+    def get(self, key: str, client_index: int | None = None) -> Job:
+        """A job, live or ended. The client is asked for only where a name is. Raises ApiError."""
         if is_submission(key):
-            record = self._record(key)
+            record = self._settled(self._record(key))
             if record.ended is not None:
                 return _ended(record)
-            status = self.status()
-            found = status.job(record.identity, record.client) if status else None
-            ids = {(record.client, record.identity): record.id}
-            return _queued(record) if found is None else _job_of(found, ids)
-        identity = _checked(key)
-        if identity in pending.identities:
-            status = self.status()
-            if status and (found := status.job(identity, self.client)):
-                return _job_of(found, {})
-            user, _, name = identity.partition(".")
-            return Job(user, name, identity, "queued", client=self.client)
-        ended = _summary(self._reply(identity))
+            if (found := self._live(record.identity, record.client)) is None:
+                return _queued(record)
+            return _job_of(found, {(record.client, record.identity): record.id})
+        identity, index = _checked(key), self._checked_client(client_index)
         user, _, name = identity.partition(".")
-        return Job(user, name, identity, "ended", client=self.client, ended=ended)
+        if identity in self._look(index).identities:
+            if (found := self._live(identity, index)) is not None:
+                return _job_of(found, {})
+            return Job(user, name, identity, "queued", client=index)
+        ended = _summary(self._reply(identity, index))
+        return Job(user, name, identity, "ended", client=index, ended=ended)
 
-    def sweep(self) -> Pending:
-        """Take note of replies to what was handed in here; remove their uploads."""
+    def files_awaited(self, key: str, client_index: int | None = None) -> tuple[int, frozenset[str]]:
+        """The client, and names in its `out/`, one of which appears when this job ends. Raises ApiError."""
+        if is_submission(key):
+            record = self._record(key)
+            return record.client, frozenset((reply_name(record.identity), refusal_name(record.file_name)))
+        return self._checked_client(client_index), frozenset((reply_name(_checked(key)),))
+
+    def out_dir(self, client_index: int) -> Path:
+        """Where the replies of a client appear."""
+        return self._folder_of(client_index) / "out"
+
+    def sweep(self) -> None:
+        """Take note of replies to what was handed in here; remove their uploads.
+
+        Costs a look at all jobs that have no reply yet.
+        """
+        records = self._store.open_records()  # first: who is in there has been submitted
+        looks = {index: self._look(index) for index in {record.client for record in records}}
+        for record in records:
+            pending = looks[record.client]
+            if record.file_name in pending.file_names:
+                continue
+            if (found := self._reply_to(record)) is not None:
+                self._store.end(record, found.ended, found.signature)
+            elif record.identity not in pending.identities:  # else it is about to appear
+                lost = "there is no reply of this job; somebody has removed it, or it was never handed in"
+                self._store.end(record, Ended("lost", error={"field": "", "message": lost}), None)
+
+    def _settled(self, record: Record) -> Record:
+        """The same with its end, if it has ended, at the cost of a look at its own reply.
+
+        A reply of its name may be that of an earlier job that was live when this one was handed in. Where
+        that cannot be told from the reply itself, all jobs without a reply are looked at.
+        """
+        if record.ended is not None or (found := self._reply_to(record)) is None:
+            return record
+        if not found.is_its_own:
+            if record.file_name in self._look(record.client).file_names:
+                return record
+            found = self._reply_to(record)  # as it was when the job had its reply
+        if found is not None:
+            self._store.end(record, found.ended, found.signature)
+        return self._store.get(record.id) or record
+
+    def _look(self, client_index: int) -> Pending:
         with self._mutex:
-            records = self._store.open_records()  # first: who is in there has been submitted
-            pending = self._pending.look()
-            for record in records:
-                if record.file_name in pending.file_names:
-                    continue
-                if (found := self._reply_to(record)) is not None:
-                    self._store.end(record, *found)
-                elif record.identity not in pending.identities:  # else it is about to appear
-                    lost = "there is no reply of this job; somebody has removed it, or it was never handed in"
-                    self._store.end(record, Ended("lost", error={"field": "", "message": lost}), None)
-            return pending
+            look = self._looks.get(client_index)
+            if look is None:
+                look = self._looks[client_index] = _SharedLook(self._folder_of(client_index))
+        return look.now()
 
     # --- steering -------------------------------------------------------------------------------
 
@@ -156,20 +204,33 @@ class Jobs:
         with _telling():
             client.folder_of(self._api_dir, self.client)
 
-    def submit(self, fields: dict[str, Any], upload: Upload, upload_bytes: int) -> Record:
-        """Hand in a job whose input is what was uploaded, or in the fields. Raises ApiError."""
+    def submit(
+        self, fields: dict[str, Any], upload: Upload, upload_bytes: int, is_name_unique: bool
+    ) -> Record:
+        """Hand in a job whose input is what was uploaded, or in the fields. Raises ApiError.
+
+        `is_name_unique`: see `Record`.
+        """
         if upload_bytes and ("files" in fields or "literals" in fields):
             raise ApiError(400, "the upload is the job's input; leave this out", "files")
         if not upload_bytes:
             fields = self._with_allowed_files(fields)
         else:
-            fields = fields | {"files": [str(upload.final_path)]}
+            fields = fields | {"files": [str(self._store.upload_path(upload.id))]}
         job = _parsed(fields)
         self.check_room()
-        self.sweep()  # so that the reply to an earlier job of that name is taken note of
-        older = client.signature_of(self._reply_path(job.identity))
+        for earlier in self._store.open_of(job.identity):
+            self._settled(earlier)  # so that a reply that is there already is taken for its own
         record = Record(
-            upload.id, job.user, job.name, job.application, self.client, now(), older, upload_bytes
+            id=upload.id,
+            user=job.user,
+            name=job.name,
+            application=job.application,
+            client=self.client,
+            submitted=now(),
+            older=client.signature_of(self._reply_path(job.identity, self.client)),
+            upload_bytes=upload_bytes,
+            is_name_unique=is_name_unique,
         )
         try:
             upload.keep(record, medium_of(self._client_dir))
@@ -184,18 +245,15 @@ class Jobs:
         self._store.add(record)
         return record
 
-    def interrupt(self, key: str, client_index: int) -> None:
+    def interrupt(self, key: str, client_index: int | None) -> None:
         """Ask for the end of a live job. Raises ApiError."""
         if is_submission(key):
             record = self._record(key)
             identity, client_index = record.identity, record.client
-            is_live = self.get(key).ended is None
+            is_live = self._settled(record).ended is None
         else:
-            identity = _checked(key)
-            status = self.status()
-            is_live = (client_index == self.client and identity in self.sweep().identities) or (
-                status is not None and status.job(identity, client_index) is not None
-            )
+            identity, client_index = _checked(key), self._checked_client(client_index)
+            is_live = identity in self._look(client_index).identities
         if not is_live:
             raise ApiError(409, f"{identity} is not live (it may have ended already)")
         user, _, name = identity.partition(".")
@@ -204,32 +262,31 @@ class Jobs:
 
     # --- results --------------------------------------------------------------------------------
 
-    def reply(self, key: str) -> dict[str, Any]:
+    def reply(self, key: str, client_index: int | None = None) -> dict[str, Any]:
         """The reply of a job as the service wrote it. Raises ApiError."""
-        job = self.get(key)
+        job = self.get(key, client_index)
         if job.ended is None:
             raise ApiError(409, "the job has not ended; wait for it with ?wait=SECONDS")
         if not is_submission(key):
-            return self._reply(job.key)
+            return self._reply(job.key, job.client)
         record = self._record(key)
         if record.signature is None:  # refused: the reply is no file of this name
             return {"user": job.user, "name": job.name, "error": job.ended.error}
-        if client.signature_of(self._reply_path(record.identity)) != record.signature:
+        if client.signature_of(self._reply_path(record.identity, record.client)) != record.signature:
             raise ApiError(410, _FORGOTTEN)
-        return self._reply(record.identity)
+        return self._reply(record.identity, record.client)
 
-    def solution(self, reply: Mapping[str, Any]) -> array.array[int]:
-        """The integers of a reply, wherever they are. Raises ApiError."""
+    def solution(self, reply: Mapping[str, Any], client_index: int | None = None) -> Solution:
+        """What a reply says or where it says it. Raises ApiError."""
         result = reply.get("result", {})
-        if "solution-file" not in result:
-            return array.array("i", result.get("solution", []))
-        path = self._client_dir / "out" / Path(str(result["solution-file"])).name
-        solution = array.array("i")
-        try:
-            solution.frombytes(path.read_bytes())
-        except OSError as error:
-            raise ApiError(410, f"the solution cannot be read: {error.strerror}") from None
-        return solution
+        content: bytes | None = None
+        if "solution-file" in result:
+            path = self.out_dir(self._checked_client(client_index)) / Path(str(result["solution-file"])).name
+            try:
+                content = path.read_bytes()
+            except OSError as error:
+                raise ApiError(410, f"the solution cannot be read: {error.strerror}") from None
+        return solution_of(result, content)
 
     # --- details --------------------------------------------------------------------------------
 
@@ -239,25 +296,43 @@ class Jobs:
             raise ApiError(404, "no such submission here, or it is too old")
         return record
 
-    def _reply_path(self, identity: str) -> Path:
-        return self._client_dir / "out" / reply_name(identity)
+    def _checked_client(self, client_index: int | None) -> int:
+        """Of a client that there is. Raises ApiError."""
+        index = self.client if client_index is None else client_index
+        if index != self.client and not self._folder_of(index).is_dir():
+            raise ApiError(404, f"there is no client {index}")
+        return index
 
-    def _reply(self, identity: str) -> dict[str, Any]:
-        reply = client.read_reply(self._reply_path(identity))
+    def _folder_of(self, client_index: int) -> Path:
+        return self._client_dir.parent / f"jobs.{client_index}"
+
+    def _reply_path(self, identity: str, client_index: int) -> Path:
+        return self.out_dir(client_index) / reply_name(identity)
+
+    def _reply(self, identity: str, client_index: int) -> dict[str, Any]:
+        reply = client.read_reply(self._reply_path(identity, client_index))
         if reply is None:
             raise ApiError(404, f"no job {identity} here, neither live nor ended")
         return reply
 
-    def _reply_to(self, record: Record) -> tuple[Ended, Signature | None] | None:
-        refusal = client.read_reply(self._client_dir / "out" / refusal_name(record.file_name))
+    def _reply_to(self, record: Record) -> _Found | None:
+        out_dir = self.out_dir(record.client)
+        refusal = client.read_reply(out_dir / refusal_name(record.file_name))
         if refusal is not None:
-            return _summary(refusal), None
-        path = self._reply_path(record.identity)
+            return _Found(_summary(refusal), None, is_its_own=True)
+        path = self._reply_path(record.identity, record.client)
         signature = client.signature_of(path)
         if signature in (None, record.older):
             return None
         reply = client.read_reply(path)
-        return None if reply is None else (_summary(reply), signature)
+        if reply is None:
+            return None
+        is_its_own = (
+            record.is_name_unique
+            or reply.get("file") == record.file_name
+            or reply.get("files") == [str(self._store.upload_path(record.id))]
+        )
+        return _Found(_summary(reply), signature, is_its_own)
 
     def _with_allowed_files(self, fields: dict[str, Any]) -> dict[str, Any]:
         paths = fields.get("files")
@@ -276,6 +351,61 @@ class Jobs:
         return resolved
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A reply of a submission's name. `is_its_own`: it cannot be that of another job of this name."""
+
+    ended: Ended
+    signature: Signature | None
+    is_its_own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The status, however old, and its jobs by client and name."""
+
+    status: ServiceStatus | None
+    jobs: Mapping[tuple[int, str], JobStatus]
+
+
+class _SharedStatus:
+    """The service's status, read a few times a second for all who ask: it holds all live jobs."""
+
+    def __init__(self, api_dir: Path) -> None:
+        self._api_dir = api_dir
+        self._mutex = threading.Lock()
+        self._read_s = -math.inf
+        self._seen = _Seen(None, {})
+
+    def now(self) -> _Seen:
+        with self._mutex:
+            if time.monotonic() >= self._read_s + _STATUS_LASTS_S:
+                status = read_status(self._api_dir)
+                jobs = status.jobs if status else ()
+                self._seen = _Seen(status, {(job.client, job.identity): job for job in jobs})
+                self._read_s = time.monotonic()
+            return self._seen
+
+
+class _SharedLook:
+    """Looks at the jobs of a client without a reply. Who asks while others look shares the next one."""
+
+    def __init__(self, client_dir: Path) -> None:
+        self._pending = PendingJobs(client_dir)
+        self._mutex = threading.Lock()
+        self._begun_s = -math.inf
+        self._found = Pending(frozenset(), frozenset())
+
+    def now(self) -> Pending:
+        """What there is now, or has been after this call."""
+        asked_s = time.monotonic()
+        with self._mutex:
+            if self._begun_s <= asked_s:
+                self._begun_s = time.monotonic()
+                self._found = self._pending.look()
+            return self._found
+
+
 def _checked(key: str) -> str:
     """A key that can safely be part of a file name."""
     if "." not in key.strip(".") or unfit_for_file_name(key):
@@ -287,6 +417,8 @@ def _parsed(fields: Mapping[str, Any]) -> JobFile:
     """The schema of job files, which the service checks again, and what HTTP may not ask for."""
     application = fields.get("application", DEFAULT_APPLICATION)
     known = {application: InputUse.UNKNOWN} if isinstance(application, str) else {}
+    if isinstance(application, str) and not is_valid_text(application):
+        raise ApiError(400, "is not valid Unicode", "application")
     try:
         job = parse_job(json.dumps(fields).encode(), known)
     except JobFileError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,17 +68,17 @@ class Receiver:
         async for piece in _pieces(request, min(_JSON_BYTES_MAX, self.limits.upload or _JSON_BYTES_MAX)):
             body += piece
         fields = await run_in_threadpool(_decoded, bytes(body))
-        _fill_in(fields)
+        is_name_unique = _fill_in(fields)
         upload = self.store.begin()
         try:
-            record: Record = await run_in_threadpool(self.jobs.submit, fields, upload, 0)
+            record: Record = await run_in_threadpool(self.jobs.submit, fields, upload, 0, is_name_unique)
             return record
         finally:
             upload.discard()
 
     async def _receive_formula(self, request: Request) -> Record:
         fields = _fields_of_query(request)
-        _fill_in(fields)
+        is_name_unique = _fill_in(fields)
         upload = self.store.begin()
         size = 0
         try:
@@ -91,7 +91,7 @@ class Receiver:
             if not size:
                 raise ApiError(400, "the body is empty; send a formula in DIMACS CNF")
             await run_in_threadpool(_check_decompressed, upload.path, self.limits.formula)
-            record: Record = await run_in_threadpool(self.jobs.submit, fields, upload, size)
+            record: Record = await run_in_threadpool(self.jobs.submit, fields, upload, size, is_name_unique)
             return record
         finally:
             self._under_way -= size
@@ -166,6 +166,10 @@ def _decoded(body: bytes) -> dict[str, Any]:
     return fields
 
 
-def _fill_in(fields: dict[str, Any]) -> None:
+def _fill_in(fields: dict[str, Any]) -> bool:
+    """User and name, if they are missing. Whether the name is one that nobody else has."""
     fields.setdefault("user", _DEFAULT_USER)
-    fields.setdefault("name", f"job-{time.time_ns() // 1000}")
+    if "name" in fields:
+        return False
+    fields["name"] = f"job-{uuid.uuid4().hex[:16]}"
+    return True

@@ -6,7 +6,6 @@ There are no cookies. Whatever goes wrong becomes one JSON error with field and 
 
 from __future__ import annotations
 
-import array
 import asyncio
 import base64
 import hashlib
@@ -27,21 +26,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mallob_py.web.arrivals import Arrivals
 from mallob_py.web.errors import ApiError
 from mallob_py.web.jobs import Job, Jobs, Overview, ServiceState
 from mallob_py.web.metrics import CONTENT_TYPE, metrics
 from mallob_py.web.openapi import Operation, Parameter, document, readable
 from mallob_py.web.receiving import Receiver
+from mallob_py.web.solutions import solution_json, solution_lines
 from mallob_py.web.store import Store
 from mallob_py.web.token import Token
 
 _WAIT_MAX_S = 300.0
-_POLL_S = 0.1
 _SWEEP_S = 2.0
 _JSON = "application/json"
 _TEXT = "text/plain"
-_ANSWERS = {10: "SATISFIABLE", 20: "UNSATISFIABLE"}
-_LITERALS_PER_LINE = 12
 
 _KEY = Parameter("key", "string", "id of the submission, or USER.NAME")
 _CLIENT = Parameter("client", "integer", "whose client the job is, for USER.NAME (default: the server's)")
@@ -78,14 +76,18 @@ SUBMIT = Operation(
     {"application/octet-stream": _FORMULA, _JSON: _JOB_FILE},
     status=202,
 )
-JOB = Operation("GET", "/api/jobs/{key}", "One job: state, volume, age, result.", {_JSON: Job}, (_KEY, _WAIT))
-REPLY = Operation("GET", "/api/jobs/{key}/reply", "The reply of a job that ended.", {_JSON: _REPLY}, (_KEY,))
+JOB = Operation(
+    "GET", "/api/jobs/{key}", "One job: state, volume, age, result.", {_JSON: Job}, (_KEY, _CLIENT, _WAIT)
+)
+REPLY = Operation(
+    "GET", "/api/jobs/{key}/reply", "The reply of a job that ended.", {_JSON: _REPLY}, (_KEY, _CLIENT)
+)
 MODEL = Operation(
     "GET",
     "/api/jobs/{key}/model",
     "The answer of a SAT job; as JSON with Accept: application/json.",
     {_TEXT: _SOLUTION_LINES, _JSON: _MODEL},
-    (_KEY,),
+    (_KEY, _CLIENT),
 )
 INTERRUPT = Operation(
     "POST",
@@ -115,6 +117,7 @@ class Interface:
     store: Store
     jobs: Jobs
     receiver: Receiver
+    arrivals: Arrivals
 
     # --- seeing ---------------------------------------------------------------------------------
 
@@ -125,21 +128,21 @@ class Interface:
         return _json(await run_in_threadpool(self.jobs.service))
 
     async def job(self, request: Request) -> Response:
-        return _json(await self._ended(_key(request), _wait_s(request)))
+        return _json(await self._ended(_key(request), _wait_s(request), _client(request)))
 
     async def reply(self, request: Request) -> Response:
-        reply = await run_in_threadpool(self.jobs.reply, _key(request))
+        reply = await run_in_threadpool(self.jobs.reply, _key(request), _client(request))
         return await run_in_threadpool(_json, reply)  # it can be megabytes
 
     async def model(self, request: Request) -> Response:
-        reply = await run_in_threadpool(self.jobs.reply, _key(request))
+        client = _client(request)
+        reply = await run_in_threadpool(self.jobs.reply, _key(request), client)
         if "error" in reply:
             raise ApiError(409, f"the job failed: {reply['error'].get('message', '')}")
-        code = reply["result"]["resultcode"]
-        solution = await run_in_threadpool(self.jobs.solution, reply)
+        solution = await run_in_threadpool(self.jobs.solution, reply, client)
         if _JSON in request.headers.get("accept", ""):
-            return await run_in_threadpool(_json, {"resultcode": code, "solution": solution.tolist()})
-        return Response(await run_in_threadpool(_solution_lines, code, solution), media_type=_TEXT)
+            return await run_in_threadpool(_json, solution_json(reply["result"], solution))
+        return Response(await run_in_threadpool(solution_lines, reply["result"], solution), media_type=_TEXT)
 
     async def metrics(self, request: Request) -> Response:
         status = await run_in_threadpool(self.jobs.status)
@@ -157,20 +160,22 @@ class Interface:
 
     async def interrupt(self, request: Request) -> Response:
         key = _key(request)
-        client = request.query_params.get("client", str(self.jobs.client))
-        if not re.fullmatch("[0-9]{1,6}", client):
-            raise ApiError(400, "must be a number", "client")
-        await run_in_threadpool(self.jobs.interrupt, key, int(client))
+        await run_in_threadpool(self.jobs.interrupt, key, _client(request))
         return _json({"key": key}, 202)
 
-    async def _ended(self, key: str, wait_s: float) -> Job:
+    async def _ended(self, key: str, wait_s: float, client: int | None = None) -> Job:
         """The job, at its end or when the time is over."""
+        job: Job = await run_in_threadpool(self.jobs.get, key, client)
+        if not wait_s or job.ended is not None:
+            return job
         deadline = time.monotonic() + wait_s
-        while True:
-            job: Job = await run_in_threadpool(self.jobs.get, key)
-            if job.ended is not None or time.monotonic() >= deadline:
-                return job
-            await asyncio.sleep(_POLL_S)
+        with self.arrivals.expecting(*self.jobs.files_awaited(key, client)) as news:
+            while True:
+                job = await run_in_threadpool(self.jobs.get, key, client)
+                remaining_s = deadline - time.monotonic()
+                if job.ended is not None or remaining_s <= 0:
+                    return job
+                await news.wait(remaining_s)
 
 
 def make_app(interface: Interface) -> Starlette:
@@ -296,17 +301,15 @@ def _key(request: Request) -> str:
     return str(request.path_params["key"])
 
 
+def _client(request: Request) -> int | None:
+    text = request.query_params.get("client")
+    if text is not None and not re.fullmatch("[0-9]{1,6}", text):
+        raise ApiError(400, "must be a number", "client")
+    return None if text is None else int(text)
+
+
 def _wait_s(request: Request) -> float:
     text = request.query_params.get("wait", "0")
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
         raise ApiError(400, "must be a number of seconds", "wait")
     return min(float(text), _WAIT_MAX_S)
-
-
-def _solution_lines(code: int, solution: array.array[int]) -> str:
-    lines = [f"s {_ANSWERS.get(code, 'UNKNOWN')}"]
-    if code == 10:
-        literals = [*solution, 0]
-        for start in range(0, len(literals), _LITERALS_PER_LINE):
-            lines.append("v " + " ".join(map(str, literals[start : start + _LITERALS_PER_LINE])))
-    return "\n".join(lines) + "\n"

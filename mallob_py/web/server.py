@@ -10,6 +10,7 @@ from types import FrameType
 import uvicorn
 
 from mallob_py.service.errors import ServiceError
+from mallob_py.web.arrivals import Arrivals
 from mallob_py.web.jobs import Jobs
 from mallob_py.web.receiving import Limits, Receiver
 from mallob_py.web.routes import Interface, make_app
@@ -34,7 +35,7 @@ def serve(
     store = Store(api_dir)
     token = load_token(token_file or store.path / "token")
     jobs = Jobs(api_dir, client, store, allow_paths)
-    app = make_app(Interface(token, store, jobs, Receiver(jobs, store, limits)))
+    app = make_app(Interface(token, store, jobs, Receiver(jobs, store, limits), Arrivals(jobs.out_dir)))
     config = uvicorn.Config(
         app,
         log_level="warning",

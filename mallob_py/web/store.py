@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import re
 import shutil
@@ -26,6 +27,7 @@ from typing import Any
 import msgspec
 
 from mallob_py.service.errors import ServiceError
+from mallob_py.service.job_file import identity_of
 from mallob_py.service.medium import Medium
 
 KEEP_MAX = 10_000
@@ -46,7 +48,10 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One submission. `older` is an earlier reply file of that name, `signature` the one that is ours."""
+    """One submission. `older` is an earlier reply file of that name, `signature` the one that is ours.
+
+    `is_name_unique`: nobody else can have a job of this name, since it was made up here.
+    """
 
     id: str
     user: str
@@ -58,10 +63,11 @@ class Record(msgspec.Struct, frozen=True):
     upload_bytes: int = 0
     ended: Ended | None = None
     signature: Signature | None = None
+    is_name_unique: bool = False
 
     @property
     def identity(self) -> str:
-        return f"{self.user}.{self.name}"
+        return identity_of(self.user, self.name)
 
     @property
     def file_name(self) -> str:
@@ -77,10 +83,6 @@ class Upload:
         self._hidden = folder / f"~{self.id}"
         self._hidden.mkdir(mode=0o755)
         self.path = self._hidden / "formula"
-
-    @property
-    def final_path(self) -> Path:
-        return self._folder / self.id / "formula"
 
     def discard(self) -> None:
         shutil.rmtree(self._hidden, ignore_errors=True)
@@ -113,10 +115,20 @@ class Store:
             raise ServiceError(f"{self.path} is used by another `mallob-py web`; stop that one") from None
         except OSError:
             pass  # no locks on this file system
-        self._records = self._load()
+        self._open: dict[str, Record] = {}
+        #: by name of the job
+        self._open_of: dict[str, set[str]] = {}
+        #: in the order of their ends
+        self._ended: dict[str, Record] = {}
+        self._upload_bytes = 0
+        self._load()
 
     def close(self) -> None:
         self._lock.close()
+
+    def upload_path(self, submission: str) -> Path:
+        """Where an upload is while the service may read it."""
+        return self._folder / submission / "formula"
 
     def begin(self) -> Upload:
         """Raises OSError."""
@@ -125,48 +137,73 @@ class Store:
     def add(self, record: Record) -> None:
         """Of a job that the service can see."""
         with self._mutex:
-            self._records[record.id] = record
+            self._note(record)
 
     def forget(self, submission: str) -> None:
         with self._mutex:
-            self._records.pop(submission, None)
+            self._drop(submission)
         shutil.rmtree(self._folder / submission, ignore_errors=True)
 
     def get(self, submission: str) -> Record | None:
         with self._mutex:
-            return self._records.get(submission)
+            return self._open.get(submission) or self._ended.get(submission)
 
     def open_records(self) -> list[Record]:
         """Of jobs whose reply we have not seen."""
         with self._mutex:
-            return [record for record in self._records.values() if record.ended is None]
+            return list(self._open.values())
+
+    def open_of(self, identity: str) -> list[Record]:
+        """Those of one name."""
+        with self._mutex:
+            return [self._open[one] for one in self._open_of.get(identity, ())]
 
     def recent(self, count: int) -> list[Record]:
-        """The newest of those that have ended, the newest first."""
+        """Those that have ended last, the last one first."""
         with self._mutex:
-            ended = [record for record in self._records.values() if record.ended is not None]
-        return ended[-count:][::-1]
+            return list(itertools.islice(reversed(self._ended.values()), count))
 
     def upload_bytes(self) -> int:
         """Of all uploads that are kept for the service."""
-        return sum(record.upload_bytes for record in self.open_records())
+        return self._upload_bytes
 
     def end(self, record: Record, ended: Ended, signature: Signature | None) -> None:
         """The reply is there: the upload goes, the record stays."""
         record = msgspec.structs.replace(record, ended=ended, signature=signature)
+        with self._mutex:
+            if record.id not in self._open:
+                return  # seen by two requests at once
+            self._drop(record.id)
+            self._note(record)
+            surplus = list(itertools.islice(self._ended, max(0, len(self._ended) - KEEP_MAX)))
         folder = self._folder / record.id
         with contextlib.suppress(OSError):
             (folder / "~record.json").write_bytes(msgspec.json.encode(record))
             (folder / "~record.json").replace(folder / "record.json")
         with contextlib.suppress(FileNotFoundError):
             (folder / "formula").unlink()
-        with self._mutex:
-            self._records[record.id] = record
-            surplus = [one for one in self._records.values() if one.ended is not None][:-KEEP_MAX]
-        for one in surplus:
-            self.forget(one.id)
+        for submission in surplus:
+            self.forget(submission)
 
-    def _load(self) -> dict[str, Record]:
+    def _note(self, record: Record) -> None:
+        if record.ended is not None:
+            self._ended[record.id] = record
+            return
+        self._open[record.id] = record
+        self._open_of.setdefault(record.identity, set()).add(record.id)
+        self._upload_bytes += record.upload_bytes
+
+    def _drop(self, submission: str) -> None:
+        self._ended.pop(submission, None)
+        if (record := self._open.pop(submission, None)) is None:
+            return
+        self._upload_bytes -= record.upload_bytes
+        of_name = self._open_of[record.identity]
+        of_name.discard(submission)
+        if not of_name:
+            del self._open_of[record.identity]
+
+    def _load(self) -> None:
         records: list[Record] = []
         for name in os.listdir(self._folder):
             if not _ID.fullmatch(name):
@@ -177,7 +214,8 @@ class Store:
                 records.append(msgspec.json.decode(content, type=Record))
             except (OSError, msgspec.MsgspecError):
                 continue
-        return {record.id: record for record in sorted(records, key=lambda record: record.submitted)}
+        for record in sorted(records, key=lambda record: record.submitted):
+            self._note(record)
 
 
 def is_submission(key: str) -> bool:

@@ -19,6 +19,7 @@ from waiting import poll_until
 from web_process import DEADLINE_S, Answer, WebServer
 
 from mallob_py.result_file import RESULT_FILE_KEYS
+from mallob_py.runtime.worker_wire import SolutionForm
 from mallob_py.service.directory import JobDirectory
 from mallob_py.service.job_file import InputUse, JobFile
 from mallob_py.service.reply import JobStatistics, Outcome, result_reply
@@ -29,6 +30,10 @@ pytest.importorskip("uvicorn", reason="needs the extra web")
 FORMULA = b"p cnf 2 2\n1 2 0\n-1 0\n"
 APPLICATIONS = {"SAT": InputUse.REQUIRED, "SLEEP": InputUse.NONE}
 LIMITS = ("--upload-limit", "100k", "--formula-limit", "1m", "--store-limit", "150k")
+
+
+def integers(*values: int) -> bytes:
+    return b"".join(value.to_bytes(4, "little", signed=True) for value in values)
 
 
 class Desk:
@@ -54,13 +59,11 @@ class Desk:
         for internal_id, job in list(self._live.items()):
             self.answer(internal_id, job)
 
-    def answer(self, internal_id: int, job: JobFile) -> None:
+    def answer(self, internal_id: int, job: JobFile, outcome: Outcome | None = None) -> None:
         del self._live[internal_id]
-        solution = b"".join(literal.to_bytes(4, "little", signed=True) for literal in (-1, 2))
+        outcome = outcome or Outcome("result", 10, b"{}", integers(-1, 2))
         path = self.directory.solution_path(internal_id, job.identity)
-        reply = result_reply(
-            job, internal_id, Outcome("result", 10, b"{}", solution), JobStatistics(), path, inline_max=3
-        )
+        reply = result_reply(job, internal_id, outcome, JobStatistics(), path, inline_max=3)
         self.directory.reply(internal_id, job.identity, reply)
 
 
@@ -136,6 +139,36 @@ def test_a_model_comes_as_json_too(web: WebServer, desk: Desk) -> None:
     desk.answer(*desk.take())
     answer = web.ask("GET", f"{job}/model", headers={"Accept": "application/json"})
     assert answer.json == {"resultcode": 10, "solution": [-1, 2]}
+
+
+@pytest.mark.parametrize("variables", [3, 200])  # in the reply, and in a file beside it
+def test_a_packed_model_comes_as_literals(web: WebServer, desk: Desk, variables: int) -> None:
+    true = {1, 3}
+    bits = sum(1 << (variable - 1) for variable in true).to_bytes((variables + 7) // 8, "little")
+    expected = [v if v in true else -v for v in range(1, variables + 1)]
+    job = keyed(web.post_job(literals=[1, 0], configuration={"model": "packed"}))
+    fields = json.dumps({"variables": variables}).encode()
+    desk.answer(*desk.take(), Outcome("result", 10, fields, bits, SolutionForm.BYTES))
+    lines = web.get(f"{job}/model").text.splitlines()
+    assert lines[0] == "s SATISFIABLE"
+    assert [int(word) for line in lines[1:] for word in line[2:].split()] == [*expected, 0]
+    answer = web.ask("GET", f"{job}/model", headers={"Accept": "application/json"})
+    assert answer.json == {"resultcode": 10, "solution": expected}
+
+
+def test_an_answer_of_bytes_comes_as_json_only(web: WebServer, desk: Desk) -> None:
+    job = keyed(web.post_job(application="SLEEP"))
+    desk.answer(*desk.take(), Outcome("result", 1, b"{}", b"abc", SolutionForm.BYTES))
+    assert web.get(f"{job}/model").status == 406
+    answer = web.ask("GET", f"{job}/model", headers={"Accept": "application/json"})
+    assert answer.json == {"resultcode": 1, "solution": "YWJj", "solution-format": "base64"}
+
+
+def test_several_solutions_are_v_lines_of_their_own(web: WebServer, desk: Desk) -> None:
+    job = keyed(web.post_job(literals=[1, 2, 0], configuration={"solutions": 2}))
+    found = Outcome("result", 10, b'{"solutions": 2}', integers(-1, 2, 0, 1, 2, 0))
+    desk.answer(*desk.take(), found)
+    assert web.get(f"{job}/model").text == "s SATISFIABLE\nv -1 2 0\nv 1 2 0\n"
 
 
 def test_a_restarted_web_server_knows_its_jobs_and_removes_their_uploads(
@@ -353,6 +386,7 @@ BAD_JOBS: list[tuple[Any, str]] = [
     ({"interrupt": True}, "interrupt"),
     ({"user": 7, "literals": [1, 0]}, "user"),
     ({"application": ["x"]}, "application"),
+    ({"application": "\ud800", "literals": [1, 0]}, "application"),
     ([], ""),
     ("x", ""),
 ]
