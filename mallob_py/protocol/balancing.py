@@ -14,7 +14,7 @@ heard of the job, because they may run a worker of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, KeysView, Mapping
 
 import msgspec
 
@@ -139,6 +139,10 @@ class Balancer:
         image = self.image
         volume = image.volumes.get(job)
         return 0 if volume is None and job in image.jobs else volume
+
+    def with_volume(self) -> KeysView[int] | None:
+        """The jobs with a volume above 0, if they are known without looking at all jobs."""
+        return self.image.volumes.keys()
 
     @property
     def jobs(self) -> Mapping[int, JobEvent]:

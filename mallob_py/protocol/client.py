@@ -14,6 +14,7 @@ workers, or nothing at all, since the job is over and nobody else ever heard of 
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -49,12 +50,15 @@ if TYPE_CHECKING:
 
 _CLIENT_CONTEXT = -1
 _FINAL_VERSION = 2**62
+#: so many deadlines that hold no more may be remembered beside two for each job
+_OUTDATED_MAX = 64
 
 
 class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
     """What a user may ask for. 0 means no limit.
 
     `near`: a PE where the root had better be, if it is free. `growth_delay_s`: instead of the config's.
+    `waiting_since_s`: for who comes first where PEs are scarce; None: since the submission.
     """
 
     priority: float = 1.0
@@ -63,6 +67,7 @@ class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
     cpu_limit_s: float = 0.0
     near: int | None = None
     growth_delay_s: float | None = None
+    waiting_since_s: float | None = None
 
 
 class _RootPort:
@@ -106,7 +111,8 @@ class ClientJob:
         self, job: int, parameters: JobParameters, seats: Seats, now: float, ageing_s: float
     ) -> None:
         self.job = job
-        self.standing = standing(parameters.priority, now, ageing_s)
+        since_s = now if parameters.waiting_since_s is None else parameters.waiting_since_s
+        self.standing = standing(parameters.priority, since_s, ageing_s)
         self.parameters = parameters
         self.seats = seats
         self.version = 0
@@ -125,6 +131,8 @@ class ClientJob:
         self.root: int | None = None
         #: when to publish the job, or that it may have more workers than its root
         self.announce_at_s = math.inf
+        #: when the client looks at the job next, if nothing happens before
+        self.due_s = math.inf
         self._counted_until_s = now
 
     @property
@@ -209,7 +217,10 @@ class Client:
         self.jobs: dict[int, ClientJob] = {}
         #: submitted, but in no epoch yet
         self._unseen: set[int] = set()
-        self._deadline: float | None = math.inf
+        #: with a volume above 0
+        self._seated: set[int] = set()
+        #: (due_s, job); what a job's `due_s` does not say any more is passed over
+        self._due: list[tuple[float, int]] = []
 
     # --- from the service -----------------------------------------------------------------
 
@@ -282,11 +293,12 @@ class Client:
 
     def _announce_at(self, record: ClientJob, when_s: float) -> None:
         record.announce_at_s = when_s
-        self._deadline = None
+        self._schedule(record)
 
     def on_epoch(self, now: float) -> None:
         self._now = now
-        for job, record in self.jobs.items():
+        for job in self._in_question():
+            record = self.jobs[job]
             volume = self._balancer.volume(job)
             if volume is None:
                 continue
@@ -297,12 +309,23 @@ class Client:
             record.count(now, self._config.threads)
             record.volume = volume
             record.max_volume = max(record.max_volume, volume)
-            self._deadline = None
+            if volume:
+                self._seated.add(job)
+            else:
+                self._seated.discard(job)
+            self._schedule(record)
             if volume and record.balanced_s is None:
                 record.balanced_s = now
                 self._out.log("balanced", job=job, latency_s=now - record.submitted_s)
             self._out.log("volume", job=job, volume=volume, epoch=self._balancer.epoch)
             record.seats.fit(volume, self._balancer.epoch, now)
+
+    def _in_question(self) -> list[int]:
+        """The jobs that an epoch may mean something to: not those that have waited and go on waiting."""
+        with_volume = self._balancer.with_volume()
+        if with_volume is None or len(self.jobs) <= len(with_volume):
+            return list(self.jobs)
+        return sorted(self._unseen | self._seated | (with_volume & self.jobs.keys()))
 
     def _volume(self, record: ClientJob) -> int:
         """The job's volume; a job asked for ahead of its first epoch counts as 1."""
@@ -354,10 +377,10 @@ class Client:
         if record is not None and record.started_s is None:
             record.count(now, self._config.threads)
             record.started_s = now
-            self._deadline = None
             if record.demand == 1:
                 delay_s = record.parameters.growth_delay_s
-                self._announce_at(record, now + (self._config.growth_delay_s if delay_s is None else delay_s))
+                record.announce_at_s = now + (self._config.growth_delay_s if delay_s is None else delay_s)
+            self._schedule(record)
 
     def receive_demand(self, message: DemandChanged) -> None:
         if (record := self.jobs.get(message.job)) is not None:
@@ -385,25 +408,38 @@ class Client:
     def tick(self, now: float) -> None:
         """End the jobs that have reached a limit, and let those grow that have outlived the first moment."""
         self._now = now
-        if now < self.next_deadline():
-            return
-        self._deadline = None
-        for record in list(self.jobs.values()):
+        while self.next_deadline() <= now:
+            record = self.jobs[heapq.heappop(self._due)[1]]
+            record.due_s = math.inf
             record.count(now, self._config.threads)
             if now >= record.announce_at_s:
                 record.announce_at_s = math.inf
                 self._demand(record, None if record.started_s is not None else 1)
             if (outcome := record.used_up(now, self._config.threads)) is not None:
                 self._end(record, outcome)
+            else:
+                self._schedule(record)
 
     def next_deadline(self) -> float:
-        if self._deadline is None:
-            threads = self._config.threads
-            self._deadline = min(
-                (min(record.deadline(threads), record.announce_at_s) for record in self.jobs.values()),
-                default=math.inf,
-            )
-        return self._deadline
+        while self._due:
+            due_s, job = self._due[0]
+            record = self.jobs.get(job)
+            if record is not None and record.due_s == due_s:
+                return due_s
+            heapq.heappop(self._due)
+        return math.inf
+
+    def _schedule(self, record: ClientJob) -> None:
+        """Note when the job is to be looked at, whatever was noted before."""
+        due_s = min(record.deadline(self._config.threads), record.announce_at_s)
+        if due_s == record.due_s:
+            return
+        record.due_s = due_s
+        if due_s < math.inf:
+            heapq.heappush(self._due, (due_s, record.job))
+        if len(self._due) > 2 * len(self.jobs) + _OUTDATED_MAX:
+            self._due = [(one.due_s, job) for job, one in self.jobs.items() if one.due_s < math.inf]
+            heapq.heapify(self._due)
 
     def _has_left_no_trace(self, record: ClientJob, outcome: Outcome) -> bool:
         """Nobody has heard of it, its one worker ended itself, and its description was in messages only."""
@@ -421,7 +457,7 @@ class Client:
         record.count(self._now, self._config.threads)
         del self.jobs[record.job]
         self._unseen.discard(record.job)
-        self._deadline = None
+        self._seated.discard(record.job)
         record.seats.close()
         if not self._has_left_no_trace(record, outcome):
             self._balancer.author(

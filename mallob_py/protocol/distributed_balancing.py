@@ -66,6 +66,9 @@ class DistributedBalancer:
             volume = self._known_volumes[job] = self._volumes.of(event)
         return volume
 
+    def with_volume(self) -> None:
+        """Which jobs have a volume above 0: nobody knows that of all (compare `Balancer`)."""
+
     @property
     def total_volume(self) -> int:
         """The sum of all volumes in the present epoch."""

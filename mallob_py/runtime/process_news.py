@@ -98,8 +98,8 @@ class ProcessNews:
                     self._flow.supply.discard(link)
                 self._flow.assign()
             case wire.ForkFailed(reason):
-                for task in self._flow.ready()[:1]:
-                    self._flow.waiting.remove(task)
+                for task in list(self._flow.waiting)[:1]:
+                    del self._flow.waiting[task]
                     self._flow.give_up(task, f"no worker process can be started: {reason}")
             case wire.Exited(serial, reason, cpu_s):
                 if (dead := self._flow.supply.links.pop(serial, None)) is not None:
@@ -138,7 +138,7 @@ class ProcessNews:
         for serial, task in list(self._flow.at_work.items()):
             if isinstance(task, InspectTask):  # not the fault of the application just imported
                 del self._flow.at_work[serial]
-                self._flow.waiting.append(InspectTask(task.names))
+                self._flow.wait(InspectTask(task.names))
         for link in lost:
             self._bury(link, "its fork server ended")
         if self._flow.supply.is_worth_a_restart:
@@ -146,8 +146,9 @@ class ProcessNews:
             self._flow.assign()
             return
         # The next task tries again.
-        waiting, self._flow.waiting = self._flow.waiting, []
-        for left in waiting:
+        while self._flow.waiting:
+            left = next(iter(self._flow.waiting))
+            del self._flow.waiting[left]
             self._flow.give_up(left, "no worker process can be started: the fork server ends at once")
 
 

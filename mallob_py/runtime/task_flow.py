@@ -35,7 +35,11 @@ class TaskFlow:
         self.events: list[WorkerEvent] = []
         self.jobs: dict[Key, JobTask] = {}
         self.reads: dict[int, ReadTask] = {}
-        self.waiting: list[Task] = []
+        #: tasks that should have a process now, in the order in which they came (a dict is a set with one)
+        self.waiting: dict[Task, None] = {}
+        #: further reads than may be under way
+        self._later_reads: dict[ReadTask, None] = {}
+        self._admitted_reads: set[ReadTask] = set()
         #: by serial of the process
         self.at_work: dict[int, Task] = {}
         #: files to remove when the process that may be writing them is gone
@@ -61,17 +65,32 @@ class TaskFlow:
         self.watch.watch(link)
 
     def enqueue(self, task: Task) -> None:
-        self.waiting.append(task)
+        self.wait(task)
         if self.supply.is_given_up:
             self.supply.restart_server()
         self.assign()
 
+    def wait(self, task: Task) -> None:
+        """Give a task its place in the queue; a suspended one gets it when it is resumed."""
+        match task:
+            case JobTask(suspended=True):
+                return
+            case ReadTask() if not self._admits(task):
+                self._later_reads[task] = None
+                return
+        self.waiting[task] = None
+
+    def _admits(self, task: ReadTask) -> bool:
+        if task not in self._admitted_reads and len(self._admitted_reads) >= self.options.max_reads:
+            return False
+        self._admitted_reads.add(task)
+        return True
+
     def assign(self) -> None:
         """Give waiting tasks to idle processes and see that enough of those are coming."""
-        ready = self.ready()
-        given, left = ready[: len(self.supply.idle)], ready[len(self.supply.idle) :]
-        for task in given:
-            self.waiting.remove(task)
+        while self.waiting and self.supply.idle:
+            task = next(iter(self.waiting))
+            del self.waiting[task]
             link = self.supply.idle.pop()
             task.link = link
             self.at_work[link.serial] = task
@@ -80,31 +99,27 @@ class TaskFlow:
             if isinstance(task, JobTask):
                 for message in task.take_early():
                     self.send(task, link, wire.Deliver(message.source, message.data, message.returned))
-        self.supply.top_up(len(left))
-
-    def ready(self) -> list[Task]:
-        """Waiting tasks that should have a process now."""
-        reads_left = self.options.max_reads - sum(task.link is not None for task in self.reads.values())
-        ready: list[Task] = []
-        for task in self.waiting:
-            match task:
-                case JobTask(suspended=True):
-                    continue
-                case ReadTask() if reads_left <= 0:
-                    continue
-                case ReadTask():
-                    reads_left -= 1
-            ready.append(task)
-        return ready
+        self.supply.top_up(len(self.waiting))
 
     def abandon(self, task: Task) -> None:
+        if isinstance(task, ReadTask):
+            self.end_read(task)
         if task.link is None:
-            self.waiting.remove(task)
+            self.waiting.pop(task, None)
             return
         self.at_work.pop(task.link.serial, None)
         if isinstance(task, JobTask):
             self.pending.discard(task)
         self.supply.discard(task.link)
+
+    def end_read(self, task: ReadTask) -> None:
+        """A read is over, or will not be: the next one has its turn."""
+        self._later_reads.pop(task, None)
+        self._admitted_reads.discard(task)
+        if self._later_reads and len(self._admitted_reads) < self.options.max_reads:
+            following = next(iter(self._later_reads))
+            del self._later_reads[following]
+            self.wait(following)
 
     def inspect(self) -> None:
         self.is_inspection_wanted = False
@@ -132,6 +147,7 @@ class TaskFlow:
                 del self.jobs[key]
             case ReadTask(request_id=request_id):
                 del self.reads[request_id]
+                self.end_read(task)
 
     def give_up(self, task: Task, text: str) -> None:
         for event in task.events_of_giving_up(text):
@@ -176,7 +192,7 @@ class TaskFlow:
         self.at_work.pop(task.link.serial, None)
         self.pending.discard(task)
         task.link, task.is_pending = None, False
-        self.waiting.append(task)
+        self.wait(task)
 
     # --- time ----------------------------------------------------------------------
 

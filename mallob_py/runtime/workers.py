@@ -77,7 +77,9 @@ class WorkerPool:
     def suspend(self, key: Key) -> None:
         if (task := self._flow.jobs.get(key)) is not None and not task.suspended:
             task.suspended = True
-            if task.link is not None:
+            if task.link is None:
+                self._flow.waiting.pop(task, None)
+            else:
                 task.link.signal(signal.SIGSTOP)
 
     def resume(self, key: Key, index: int, volume: int, children: tuple[int, ...]) -> None:
@@ -87,9 +89,11 @@ class WorkerPool:
         self.update(key, index, volume, children)
         task.suspended = False
         task.take_up_by_s = time.monotonic() + TAKE_UP_S
-        if task.link is not None:
+        if task.link is None:
+            self._flow.wait(task)
+            self._flow.assign()
+        else:
             task.link.signal(signal.SIGCONT)
-        self._flow.assign()
 
     def terminate(self, key: Key) -> None:
         """End a worker, whatever it does; no events of it follow."""
@@ -214,7 +218,7 @@ class WorkerPool:
         """What has happened since the last call."""
         now_s = time.monotonic()
         if now_s >= self._flow.supply.refill_at_s:
-            self._flow.supply.refill(len(self._flow.ready()))
+            self._flow.supply.refill(len(self._flow.waiting))
         if self._flow.pending or now_s >= self._flow.kept.next_deadline():
             self._flow.look_after_kept(now_s)
         for link, mask in self._flow.watch.ready():

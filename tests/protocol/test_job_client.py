@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mallob_py.protocol.client import JobParameters
+from mallob_py.protocol.balancing import Balancer
+from mallob_py.protocol.client import ClientJob, JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import FetchBlob, JobEnded, Log, Outcome, StartWorker
 from mallob_py.protocol.messages import Blob, DemandChanged, Used, WorkerFailed
@@ -339,3 +340,71 @@ def test_terms_that_are_no_news_are_not_published() -> None:
 def test_an_unknown_job_has_no_terms() -> None:
     alone = Alone()
     assert not alone.pe.set_terms(1, 1.0, 0, alone.now)
+
+
+class _Counted:
+    """How often a method is called."""
+
+    def __init__(self, owner: type, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = 0
+        original = getattr(owner, name)
+
+        def counting(*arguments: Any) -> Any:
+            self.calls += 1
+            return original(*arguments)
+
+        monkeypatch.setattr(owner, name, counting)
+
+
+def test_an_epoch_and_a_deadline_cost_nothing_for_jobs_that_go_on_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = Alone()
+    for job in range(1, 301):
+        alone.submit(job, cpu_limit_s=10.0, wallclock_limit_s=20.0)
+    alone.wait_until(1.0)
+    looks = _Counted(Balancer, "volume", monkeypatch)
+    deadlines = _Counted(ClientJob, "deadline", monkeypatch)
+    for _ in range(100):
+        alone.start()
+        alone.wait_until(alone.now + 10.0)
+    assert len(alone.ended) == 100
+    assert looks.calls < 100 * 30
+    assert deadlines.calls < 100 * 30
+
+
+def test_deadlines_that_change_all_the_time_are_not_all_remembered() -> None:
+    alone = Alone()
+    alone.submit(1, cpu_limit_s=1e6)
+    alone.start()
+    for change in range(1000):
+        alone.submit(2 + change, priority=1000.0)
+        alone.wait_until(alone.now + 0.1)
+        alone.pe.interrupt(2 + change, alone.now)
+        alone.collect()
+        alone.wait_until(alone.now + 0.1)
+    assert len(alone.pe.client._due) < 200
+
+
+def test_a_job_that_waited_before_its_submission_comes_first() -> None:
+    alone = Alone()
+    alone.now = 50.0
+    alone.submit(1)
+    alone.start()
+    alone.submit(2, waiting_since_s=40.0)
+    alone.submit(3, waiting_since_s=20.0)
+    alone.submit(4, waiting_since_s=30.0)
+    alone.wait_until(51.0)
+    for _ in range(3):
+        alone.pe.interrupt(alone.started[-1].job, alone.now)
+        alone.collect()
+        alone.wait_until(alone.now + 1.0)
+    assert [effect.job for effect in alone.started] == [1, 3, 4, 2]
+
+
+def test_a_job_that_grows_late_still_ends_at_its_limit() -> None:
+    alone = Alone(growth_delay_s=5.0)
+    alone.submit(1, wallclock_limit_s=10.0)
+    alone.start()
+    alone.wait_until(100.0)
+    assert alone.ended[1].outcome is Outcome.WALLCLOCK_LIMIT
