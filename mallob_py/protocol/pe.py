@@ -27,6 +27,7 @@ from mallob_py.protocol.client import Client, JobParameters
 from mallob_py.protocol.config import Balancing, Config
 from mallob_py.protocol.distributed_balancing import AnyBalancer, DistributedBalancer
 from mallob_py.protocol.effects import AnyEffect, JobOver
+from mallob_py.protocol.fault import Fault
 from mallob_py.protocol.local_workers import LocalWorkers
 from mallob_py.protocol.matchers import matcher_of
 from mallob_py.protocol.messages import (
@@ -152,7 +153,7 @@ class PE:
         self.workers.blob_ready(job)
         self._settle(now)
 
-    def blob_failed(self, job: int, reason: str, now: float) -> None:
+    def blob_failed(self, job: int, reason: str, fault: Fault, now: float) -> None:
         """The description asked for by `FetchBlob` cannot be brought to this host."""
         self.workers.blob_failed(job, reason)
         self._settle(now)

@@ -17,14 +17,23 @@ _pack, _unpack = _HEADER.pack, _HEADER.unpack_from
 T = TypeVar("T")
 
 
+class WireError(Exception):
+    """Bytes from another rank that none can have sent: it, or what lies between, is broken."""
+
+
 def seal(source: int, dest: int, body: bytes) -> bytes:
     """The bytes to send."""
     return _pack(source, dest) + body
 
 
 def open_envelope(data: bytes | bytearray, decode: Callable[[bytes | memoryview], T]) -> tuple[int, int, T]:
-    """(source PE, destination PE, message)."""
+    """(source PE, destination PE, message). Raises WireError."""
+    if len(data) < _SIZE_BYTES:
+        raise WireError(f"{len(data)} bytes, less than a header")
     source, dest = _unpack(data)
     # Small messages come as bytes, large ones as bytearray: a copy of few bytes is the cheaper way.
     body = data[_SIZE_BYTES:] if type(data) is bytes else memoryview(data)[_SIZE_BYTES:]
-    return source, dest, decode(body)
+    try:
+        return source, dest, decode(body)
+    except ValueError as error:  # msgspec's decoding errors are ValueErrors
+        raise WireError(str(error)) from error

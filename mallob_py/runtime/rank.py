@@ -32,13 +32,14 @@ from mallob_py.protocol.balancing import local_rule
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import AnyEffect, FetchBlob, JobEnded, JobOver, Log, Send
+from mallob_py.protocol.fault import Fault
 from mallob_py.protocol.messages import AnyMessage, Blob, Message, encode
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.shared_rule import shared_rule
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.channel import Arrival, Channel
-from mallob_py.runtime.envelope import open_envelope, seal
+from mallob_py.runtime.envelope import WireError, open_envelope, seal
 from mallob_py.runtime.heartbeat import Beat, Ring
 from mallob_py.runtime.hoard import RankHoard
 from mallob_py.runtime.hosted_workers import HostedWorkers
@@ -284,7 +285,10 @@ class Rank:
             self._transport.wake()
         transfers = 0
         for arrival in self._transport.receive():
-            transfers += self._take_in(arrival)
+            try:
+                transfers += self._take_in(arrival)
+            except WireError as error:
+                self._lose(arrival.source, f"sent what no rank sends ({error})")
             self._settle()
             if transfers == _TRANSFERS_PER_TURN:
                 break
@@ -296,6 +300,7 @@ class Rank:
             return True
         source, dest, message = open_envelope(arrival.data, _decode)
         if isinstance(message, Message):
+            self._check_envelope(arrival.source, source, dest)
             self._arrived.append((source, dest, message))
         elif isinstance(message, Stop):
             self._stopping = True
@@ -314,6 +319,14 @@ class Rank:
             self.transfer.receive(arrival.source, message)
             return True
         return False
+
+    def _check_envelope(self, rank: int, source: int, dest: int) -> None:
+        """Raises WireError if that rank does not host the source, or this one not the destination."""
+        rank_of = self.placement.rank_of
+        if not (source < len(rank_of) and rank_of[source] == rank):
+            raise WireError(f"a message of PE {source}, which is not there")
+        if not self._first <= dest < self._first + len(self._pes):
+            raise WireError(f"a message for PE {dest}, which is not here")
 
     def _serve_desk(self, readable: set[int]) -> None:
         desk = self._desk
@@ -477,9 +490,9 @@ class Rank:
             pe.blob_ready(int(key), self.now())
             self._unsettled.append(pe)
 
-    def _blob_failed(self, key: str, reason: str) -> None:
+    def _blob_failed(self, key: str, reason: str, fault: Fault) -> None:
         for pe in self._fetching.pop(int(key), {}).values():
-            pe.blob_failed(int(key), reason, self.now())
+            pe.blob_failed(int(key), reason, fault, self.now())
             self._unsettled.append(pe)
 
     def _description(self, blob: Blob) -> wire.Description:

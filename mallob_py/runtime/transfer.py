@@ -7,6 +7,10 @@ chunks of 256 KB, at most WINDOW of them unacknowledged, on the bulk channel. A 
 is itself waiting lets others wait for it only if it waits for the client's: so no two hosts
 wait for each other.
 
+Room for the whole description is reserved before its first byte is asked for. Each time a keeper asks another
+one, it gives that transfer a new number; chunks are taken in the order of their offsets, those of any other
+transfer are refused, which ends it at its sender. So a file is what it should be or is not there.
+
 A rank holds a shared lock on each description that its workers need. What nobody on the host has locked can
 be dropped when memory is short, but on the client's host, which others may ask.
 
@@ -28,7 +32,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from mallob_py.protocol.fault import Fault
 from mallob_py.protocol.messages import Blob
+from mallob_py.runtime.envelope import WireError
 
 CHUNK_BYTES = 256 << 10
 WINDOW = 4
@@ -51,15 +57,19 @@ class BlobHere(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=61):
 
 
 class BlobWanted(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=62):
-    """To the keeper of a host that should have it: send it to me."""
+    """To the keeper of a host that should have it: send me its `size` bytes as transfer `number` of mine."""
 
     key: str
+    size: int
+    number: int
 
 
 class BlobMissing(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=63):
-    """Answer to `BlobWanted`: not here."""
+    """Answer to `BlobWanted`: not here, for this reason."""
 
     key: str
+    number: int
+    reason: str
 
 
 class BlobFailed(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=65):
@@ -67,24 +77,52 @@ class BlobFailed(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=65)
 
     key: str
     reason: str
+    fault: Fault
 
 
 class ChunkTaken(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=64):
     """Acknowledgement of one chunk."""
 
     key: str
+    number: int
 
 
-TransferMessage: TypeAlias = BlobNeeded | BlobHere | BlobWanted | BlobMissing | BlobFailed | ChunkTaken
+class ChunkRefused(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=66):
+    """Nobody waits for this transfer any more: send nothing further."""
+
+    key: str
+    number: int
+
+
+TransferMessage: TypeAlias = (
+    BlobNeeded | BlobHere | BlobWanted | BlobMissing | BlobFailed | ChunkTaken | ChunkRefused
+)
 
 
 class _ChunkHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
     key: str
+    number: int
     offset: int
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_header = msgspec.msgpack.Decoder(_ChunkHeader).decode
+
+
+def _open_chunk(data: bytes | bytearray) -> tuple[_ChunkHeader, memoryview]:
+    """A chunk's header and content. Raises WireError."""
+    view = memoryview(data)
+    start = 2 + int.from_bytes(view[:2], "little")
+    try:
+        return _decode_header(view[2:start]), view[start:]
+    except msgspec.MsgspecError as error:
+        raise WireError(f"a chunk without a header: {error}") from error
+
+
+def _write(file: int, data: memoryview, offset: int) -> None:
+    while data:
+        written = os.pwrite(file, data, offset)
+        data, offset = data[written:], offset + written
 
 
 def shared_folder() -> Path:
@@ -104,18 +142,28 @@ def _hold(path: Path) -> int:
 
 
 class _Incoming:
-    """A description on its way to this host."""
+    """A description on its way to this host. Raises OSError if there is no room for it."""
 
     def __init__(self, blob: Blob, sources: tuple[int, ...], path: Path) -> None:
         self.size = blob.size
         self.sources = list(sources)
+        #: of the present transfer, and who sends it
+        self.number = -1
+        self.sender = -1
         self.received = 0
+        #: why those asked so far do not have it
+        self.missing: list[str] = []
         self.path = path
         #: asked for at the client's host, which has it as long as the job lives
         self.is_from_origin = False
         self.waiting: set[int] = set()
-        self.wanted_by: list[int] = []
+        self.wanted_by: list[tuple[int, BlobWanted]] = []
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(self.file, 0, self.size)
+        except OSError:
+            self.discard()
+            raise
 
     def discard(self) -> None:
         os.close(self.file)
@@ -123,11 +171,12 @@ class _Incoming:
 
 
 class _Outgoing:
-    """A description on its way from this host to another keeper."""
+    """A description on its way from this host to another keeper, as that one's transfer `number`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, number: int) -> None:
         self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.size = os.fstat(self.file).st_size
+        self.number = number
         self.offset = 0
         self.unacknowledged = 0
 
@@ -136,7 +185,7 @@ class Transfer:
     """One rank's part. `send(rank, message)` and `send_bulk(rank, data)` never block.
 
     `on_here(key)` is called when a description that this rank asked for is on its host,
-    `on_failed(key, reason)` when there is no room for it.
+    `on_failed(key, reason, fault)` when it cannot be had there.
     """
 
     def __init__(
@@ -147,7 +196,7 @@ class Transfer:
         send: Callable[[int, TransferMessage], None],
         send_bulk: Callable[[int, bytes], None],
         on_here: Callable[[str], None],
-        on_failed: Callable[[str, str], None],
+        on_failed: Callable[[str, str, Fault], None],
     ) -> None:
         self._rank = rank
         self._keeper_of = keeper_of
@@ -160,6 +209,7 @@ class Transfer:
         self._prefix = f"{_PREFIX}{session}.{self._keeper}."
         self._incoming: dict[str, _Incoming] = {}
         self._outgoing: dict[tuple[str, int], _Outgoing] = {}
+        self._transfers = 0
         self._over: OrderedDict[str, None] = OrderedDict()
         #: locked files of descriptions that this rank needs
         self._used: dict[str, int] = {}
@@ -243,8 +293,8 @@ class Transfer:
         self._over[key] = None
         if len(self._over) > _OVER_MAX:
             self._over.popitem(last=False)
-        for taker in [taker for taker in self._outgoing if taker[0] == key]:
-            os.close(self._outgoing.pop(taker).file)
+        for taker in [taker for sent, taker in self._outgoing if sent == key]:
+            self._stop_sending(key, taker)
         if (incoming := self._incoming.pop(key, None)) is not None:
             incoming.discard()
         # Most jobs have no file, and every rank's keeper comes through here for every job.
@@ -278,18 +328,31 @@ class Transfer:
                 self._need(source, blob, sources)
             case BlobHere(key):
                 self._find(key)
-            case BlobFailed(key, reason):
+            case BlobFailed(key, reason, fault):
                 self._asked.pop(key, None)
-                self._on_failed(key, reason)
-            case BlobWanted(key):
-                self._want(source, key)
-            case BlobMissing(key):
-                if (incoming := self._incoming.get(key)) is not None:
+                self._on_failed(key, reason, fault)
+            case BlobWanted():
+                self._want(source, message)
+            case BlobMissing(key, number, reason):
+                incoming = self._incoming.get(key)
+                if incoming is not None and incoming.number == number:
+                    incoming.missing.append(reason)
                     self._ask_next(key, incoming)
-            case ChunkTaken(key):
-                if (outgoing := self._outgoing.get((key, source))) is not None:
+            case ChunkTaken(key, number):
+                if (outgoing := self._outgoing_to(source, key, number)) is not None:
                     outgoing.unacknowledged -= 1
                     self._send_chunks(key, source, outgoing)
+            case ChunkRefused(key, number):
+                if self._outgoing_to(source, key, number) is not None:
+                    self._stop_sending(key, source)
+
+    def _outgoing_to(self, taker: int, key: str, number: int) -> _Outgoing | None:
+        """What is on its way there as that transfer of the taker's; not what was, or will be."""
+        outgoing = self._outgoing.get((key, taker))
+        return outgoing if outgoing is not None and outgoing.number == number else None
+
+    def _stop_sending(self, key: str, taker: int) -> None:
+        os.close(self._outgoing.pop((key, taker)).file)
 
     def _find(self, key: str) -> None:
         """The keeper has told that a description is here. It may be gone again: then ask once more."""
@@ -309,7 +372,7 @@ class Transfer:
         try:
             incoming = _Incoming(blob, sources, self._folder / f"{self._prefix}{blob.key}~")
         except OSError as error:
-            self._give_up(blob.key, error, [rank])
+            self._refuse([rank], blob.key, self._no_room(error), Fault.HOST)
             return
         self._incoming[blob.key] = incoming
         incoming.waiting.add(rank)
@@ -321,71 +384,92 @@ class Transfer:
             keeper = self._keeper_of(incoming.sources.pop(0))
             if keeper != self._rank:
                 incoming.is_from_origin = all(self._keeper_of(each) == keeper for each in incoming.sources)
-                self._send(keeper, BlobWanted(key))
+                self._transfers += 1
+                incoming.number, incoming.sender, incoming.received = self._transfers, keeper, 0
+                self._send(keeper, BlobWanted(key, incoming.size, incoming.number))
                 return
-        # Nobody has it: the job has ended meanwhile, and everybody will hear so.
-        self.forget(key)
+        reason = "; ".join(incoming.missing) or "no other host has it"
+        self._give_up(key, f"cannot get the job's description: {reason}", Fault.NOBODY)
 
-    def _want(self, taker: int, key: str) -> None:
+    def _want(self, taker: int, wanted: BlobWanted) -> None:
+        key = wanted.key
         if (incoming := self._incoming.get(key)) is not None and incoming.is_from_origin:
-            incoming.wanted_by.append(taker)
+            incoming.wanted_by.append((taker, wanted))
             return
+        if (key, taker) in self._outgoing:  # of a transfer that has failed there
+            self._stop_sending(key, taker)
         try:
-            outgoing = self._outgoing[key, taker] = _Outgoing(self.path_of(key))
-        except OSError:
-            self._send(taker, BlobMissing(key))
+            outgoing = _Outgoing(self.path_of(key), wanted.number)
+        except OSError as error:
+            self._send(taker, BlobMissing(key, wanted.number, f"rank {self._rank}: {error.strerror}"))
+            return
+        self._outgoing[key, taker] = outgoing
+        if outgoing.size != wanted.size:
+            self._stop_sending(key, taker)
+            reason = f"rank {self._rank} has {outgoing.size} bytes, not {wanted.size}"
+            self._send(taker, BlobMissing(key, wanted.number, reason))
             return
         self._send_chunks(key, taker, outgoing)
 
     def _send_chunks(self, key: str, taker: int, outgoing: _Outgoing) -> None:
         while outgoing.unacknowledged < WINDOW and outgoing.offset < outgoing.size:
             data = os.pread(outgoing.file, CHUNK_BYTES, outgoing.offset)
-            header = _encode(_ChunkHeader(key, outgoing.offset))
+            header = _encode(_ChunkHeader(key, outgoing.number, outgoing.offset))
             self._send_bulk(taker, len(header).to_bytes(2, "little") + header + data)
             outgoing.offset += len(data)
             outgoing.unacknowledged += 1
-        if outgoing.unacknowledged == 0:
-            os.close(outgoing.file)
-            del self._outgoing[key, taker]
+        if outgoing.unacknowledged <= 0:
+            self._stop_sending(key, taker)
 
     def receive_chunk(self, source: int, data: bytes | bytearray) -> None:
-        view = memoryview(data)
-        start = 2 + int.from_bytes(view[:2], "little")
-        header = _decode_header(view[2:start])
-        self._send(source, ChunkTaken(header.key))
-        incoming = self._incoming.get(header.key)
-        if incoming is None:
+        """Raises WireError if this is no chunk."""
+        header, chunk = _open_chunk(data)
+        key = header.key
+        incoming = self._incoming.get(key)
+        if incoming is None or (incoming.number, incoming.sender) != (header.number, source):
+            self._send(source, ChunkRefused(key, header.number))
+            return
+        if header.offset != incoming.received or not 0 < len(chunk) <= incoming.size - incoming.received:
+            what = f"rank {source} sent {len(chunk)} bytes at {header.offset} of the job's description"
+            self._give_up(key, f"{what} after {incoming.received} of {incoming.size}", Fault.NOBODY)
+            self._send(source, ChunkRefused(key, header.number))
             return
         try:
-            os.pwrite(incoming.file, view[start:], header.offset)
+            _write(incoming.file, chunk, header.offset)
         except OSError as error:
-            self._give_up(header.key, error, incoming.waiting)
+            self._give_up(key, self._no_room(error), Fault.HOST)
+            self._send(source, ChunkRefused(key, header.number))
             return
-        incoming.received += len(view) - start
+        self._send(source, ChunkTaken(key, header.number))
+        incoming.received += len(chunk)
         if incoming.received < incoming.size:
             return
-        del self._incoming[header.key]
+        del self._incoming[key]
         os.close(incoming.file)
-        incoming.path.rename(self.path_of(header.key))
-        self._fetched[header.key] = None
+        incoming.path.rename(self.path_of(key))
+        self._fetched[key] = None
         for rank in incoming.waiting:
-            self._tell(rank, header.key)
-        for taker in incoming.wanted_by:
-            self._want(taker, header.key)
+            self._tell(rank, key)
+        for taker, wanted in incoming.wanted_by:
+            self._want(taker, wanted)
 
-    def _give_up(self, key: str, error: OSError, asking: Iterable[int]) -> None:
-        """Shared memory is full: those who ask here cannot work for this job; others go on."""
-        reason = f"cannot store the job's description in {self._folder}: {error.strerror}"
-        incoming = self._incoming.pop(key, None)
-        if incoming is not None:
-            for taker in incoming.wanted_by:
-                self._send(taker, BlobMissing(key))
-            incoming.discard()
+    def _no_room(self, error: OSError) -> str:
+        return f"cannot store the job's description in {self._folder}: {error.strerror}"
+
+    def _give_up(self, key: str, reason: str, fault: Fault) -> None:
+        """A description on its way here will not come: who waits for it cannot work for this job."""
+        incoming = self._incoming.pop(key)
+        incoming.discard()
+        for taker, wanted in incoming.wanted_by:
+            self._send(taker, BlobMissing(key, wanted.number, f"rank {self._rank}: {reason}"))
+        self._refuse(incoming.waiting, key, reason, fault)
+
+    def _refuse(self, asking: Iterable[int], key: str, reason: str, fault: Fault) -> None:
         for rank in asking:
             if rank == self._rank:
-                self._on_failed(key, reason)
+                self._on_failed(key, reason, fault)
             else:
-                self._send(rank, BlobFailed(key, reason))
+                self._send(rank, BlobFailed(key, reason, fault))
 
     def _tell(self, rank: int, key: str) -> None:
         if rank != self._rank:

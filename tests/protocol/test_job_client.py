@@ -11,6 +11,7 @@ from mallob_py.protocol.balancing import Balancer
 from mallob_py.protocol.client import ClientJob, JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import FetchBlob, JobEnded, Log, Outcome, StartWorker
+from mallob_py.protocol.fault import Fault
 from mallob_py.protocol.messages import Blob, DemandChanged, Used, WorkerFailed
 from mallob_py.protocol.pe import PE
 from mallob_py.simulation.check import check_invariants
@@ -139,7 +140,7 @@ def test_a_job_whose_root_gets_no_description_ends_with_the_reason() -> None:
     pe = PE(0, 1, Config())
     pe.submit(1, JobParameters(), Blob("1", 10_000), 0.0)
     assert any(isinstance(effect, FetchBlob) for effect in pe.take_effects())
-    pe.blob_failed(1, "no space left", 0.1)
+    pe.blob_failed(1, "no space left", Fault.HOST, 0.1)
     (ended,) = [effect for effect in pe.take_effects() if isinstance(effect, JobEnded)]
     assert (ended.outcome, ended.reason) == (Outcome.FAILED, "no space left")
 

@@ -43,7 +43,7 @@ def test_all_workers_see_the_same_payload_and_the_root_answers(service: Running,
     assert found == {str(index): checksum for index in range(RANKS)}
     job = reply["internal_id"]
     for rank in range(RANKS):
-        service.await_event("started", job=job, rank=rank)
+        service.await_event("adopted", job=job, rank=rank)
     poll_until(lambda: not descriptions_of(service, job), "no description is left")
 
 

@@ -6,15 +6,18 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from mallob_py.placement import Placement
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import StartWorker
-from mallob_py.protocol.messages import Blob
+from mallob_py.protocol.messages import Blob, Supply, encode
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.runtime.channel import Arrival, Channel
-from mallob_py.runtime.rank import Rank
+from mallob_py.runtime.envelope import seal
+from mallob_py.runtime.rank import PeerFailure, Rank
 
 
 class Flood:
@@ -58,6 +61,9 @@ class Log:
     def write(self, *_: Any) -> None:
         pass
 
+    def flush(self) -> None:
+        pass
+
 
 def test_a_request_that_finds_nobody_on_its_walk_lets_the_loop_go_on() -> None:
     rank: Any = object.__new__(Rank)
@@ -72,3 +78,41 @@ def test_a_request_that_finds_nobody_on_its_walk_lets_the_loop_go_on() -> None:
     started = [effect for effect in rank._workers.effects if isinstance(effect, StartWorker)]
     assert len(started) == 2, "all PEs are busy"
     assert any(pe.matcher.is_asking(3, 0) for pe in rank._pes)
+
+
+class Ring:
+    def describe(self, rank: int) -> str:
+        return f"rank {rank} (process 7 on h)"
+
+
+class Broken:
+    """A transport with one message that no rank sends."""
+
+    def __init__(self, channel: Channel, data: bytes) -> None:
+        self._arrival = Arrival(1, channel, data)
+
+    def receive(self) -> Iterator[Arrival]:
+        yield self._arrival
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"short", "less than a header"),
+        (seal(2, 0, b"\xc1"), "malformed"),
+        (seal(2, 0, encode(Supply(1, 1)) + b"!"), "trailing"),
+        (seal(0, 1, encode(Supply(1, 1))), "a message of PE 0, which is not there"),
+        (seal(5, 1, encode(Supply(1, 1))), "a message of PE 5, which is not there"),
+        (seal(2, 2, encode(Supply(1, 1))), "a message for PE 2, which is not here"),
+    ],
+)
+def test_a_message_that_no_rank_can_have_sent_ends_the_system_with_the_name_of_its_sender(
+    data: bytes, what: str
+) -> None:
+    rank: Any = object.__new__(Rank)
+    rank.rank, rank._first, rank.placement = 0, 0, Placement([2, 1])
+    rank._pes = [PE(number, 3, Config()) for number in range(2)]
+    rank.log, rank.now, rank._ring = Log(), lambda: 0.0, Ring()
+    rank._transport = Broken(Channel.CONTROL, data)
+    with pytest.raises(PeerFailure, match=rf"rank 1 \(process 7 on h\) sent what no rank sends .*{what}"):
+        rank._receive(False)

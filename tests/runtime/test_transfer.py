@@ -5,74 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from transfer_net import Network
 
+from mallob_py.protocol.fault import Fault
 from mallob_py.protocol.messages import Blob
 from mallob_py.runtime import transfer
 from mallob_py.runtime.transfer import CHUNK_BYTES, WINDOW, BlobWanted, ChunkTaken, Transfer
-
-PER_HOST = 2
-
-
-class Network:
-    """Some hosts of two ranks each. Messages wait per pair of ranks until they are delivered."""
-
-    def __init__(self, ranks: int, folder: Path) -> None:
-        self.folder = folder
-        self.here: list[tuple[int, str]] = []
-        self.failed: list[tuple[int, str, str]] = []
-        self.sent: list[tuple[int, int, Any]] = []
-        self.most_on_the_way = 0
-        self._wires: dict[tuple[int, int], deque[Any]] = {}
-        self.ranks = [self._transfer(rank) for rank in range(ranks)]
-
-    def _transfer(self, rank: int) -> Transfer:
-        def send(dest: int, message: Any) -> None:
-            self.sent.append((rank, dest, message))
-            self._wires.setdefault((rank, dest), deque()).append(message)
-            chunks = sum(isinstance(one, bytes) for wire in self._wires.values() for one in wire)
-            self.most_on_the_way = max(self.most_on_the_way, chunks)
-
-        def keeper_of(rank: int) -> int:
-            return rank - rank % PER_HOST
-
-        def on_here(key: str) -> None:
-            self.here.append((rank, key))
-
-        def on_failed(key: str, reason: str) -> None:
-            self.failed.append((rank, key, reason))
-
-        return Transfer(rank, "1-test", keeper_of, send, send, on_here, on_failed)
-
-    def deliver_one(self, rng: random.Random, may: Callable[[int, int], bool] = lambda *_: True) -> bool:
-        """One message on a random wire of those that `may`; False if there is none."""
-        loaded = [pair for pair, wire in self._wires.items() if wire and may(*pair)]
-        if not loaded:
-            return False
-        source, dest = rng.choice(loaded)
-        message = self._wires[source, dest].popleft()
-        if isinstance(message, bytes):
-            self.ranks[dest].receive_chunk(source, message)
-        else:
-            self.ranks[dest].receive(source, message)
-        return True
-
-    def deliver_all(self, seed: int = 0) -> None:
-        rng = random.Random(seed)
-        while self.deliver_one(rng):
-            pass
-
-    def put(self, rank: int, key: str, data: bytes) -> Blob:
-        self.ranks[rank].path_of(key).write_bytes(data)
-        return Blob(key, len(data))
-
-    def files(self) -> list[str]:
-        return sorted(path.name for path in self.folder.iterdir() if not path.name.endswith("lock"))
 
 
 @pytest.fixture
@@ -179,7 +121,7 @@ def test_a_request_that_comes_after_the_end_of_its_job_brings_nothing_here(netwo
 
 
 def test_an_acknowledgement_after_the_end_is_ignored(network: Network) -> None:
-    network.ranks[0].receive(2, ChunkTaken("1"))
+    network.ranks[0].receive(2, ChunkTaken("1", 1))
     assert network.sent == []
 
 
@@ -198,6 +140,7 @@ def test_full_shared_memory_costs_the_job_a_host_and_nobody_the_service(
     assert network.files() == ["mallob-py.1-test.0.1"]
     assert {(rank, key) for rank, key, _ in network.failed} == {(4, "1"), (5, "1")}
     assert all("No space left" in reason for _, _, reason in network.failed)
+    assert network.faults == [Fault.HOST] * 2
 
 
 def test_a_host_that_had_no_room_is_asked_again_by_the_next_fetch(
