@@ -36,6 +36,7 @@ def be_rank(options: ServeOptions) -> NoReturn:
 def _open(options: ServeOptions, rank: Rank) -> Desk | None:
     ranks = rank.placement.ranks
     clients = [boot.client_rank(client, rank.placement) for client in range(min(options.clients, ranks))]
+    rank.tell_news_to(clients[0])
     if rank.rank not in clients:
         return None
     if options.clients > ranks:

@@ -145,10 +145,15 @@ class ClientJob:
         self.cpu_s += cpu_s
         self.peak_memory_bytes = max(self.peak_memory_bytes, peak_memory_bytes)
 
+    def pe_s_until(self, now: float, threads: int) -> float:
+        """The budget used, as `count` would have it."""
+        if self.started_s is None:
+            return 0.0
+        return self.pe_s + (now - self._counted_until_s) * self._workers() * threads
+
     def count(self, now: float, threads: int) -> None:
         """Add the budget used up to `now` with the volume held until then."""
-        if self.started_s is not None:
-            self.pe_s += (now - self._counted_until_s) * self._workers() * threads
+        self.pe_s = self.pe_s_until(now, threads)
         self._counted_until_s = now
 
     def _workers(self) -> int:

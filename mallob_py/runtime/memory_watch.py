@@ -73,6 +73,11 @@ class MemoryWatch:
         self._is_short = False
         self._has_bid = False
 
+    @property
+    def is_short(self) -> bool:
+        """Whether memory has to be given back."""
+        return self._is_short
+
     def look(self, now_s: float) -> None:
         """Measure, and do what is to be done."""
         rooms = self._measure()

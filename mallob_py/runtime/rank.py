@@ -44,6 +44,8 @@ from mallob_py.runtime.heartbeat import Beat, Ring
 from mallob_py.runtime.hoard import RankHoard
 from mallob_py.runtime.hosted_workers import HostedWorkers
 from mallob_py.runtime.memory_watch import MemoryWatch
+from mallob_py.runtime.rank_news import PERIOD_S as _NEWS_PERIOD_S
+from mallob_py.runtime.rank_news import Newsboy, RankNews
 from mallob_py.runtime.roll_call import Roll, RollAnswer, RollCall, WorkerPlace
 from mallob_py.runtime.transfer import Transfer, TransferMessage
 from mallob_py.runtime.workers import WorkerPool
@@ -79,7 +81,7 @@ class DeskNews(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=73):
 
 
 AnyWireMessage: TypeAlias = (
-    AnyMessage | TransferMessage | Stop | ChainOver | Beat | DeskNews | RollCall | RollAnswer
+    AnyMessage | TransferMessage | Stop | ChainOver | Beat | DeskNews | RollCall | RollAnswer | RankNews
 )
 _decode: Callable[[bytes | memoryview], AnyWireMessage] = msgspec.msgpack.Decoder(AnyWireMessage).decode
 
@@ -153,6 +155,7 @@ class Rank:
         self.pool = pool
         self.now = clock
         self.log = log
+        self.config = config
         numbers = placement.pes_of(self.rank)
         rule = shared_rule(local_rule(placement.size), len(numbers))
         self._first = numbers[0]
@@ -174,6 +177,13 @@ class Rank:
         self._memory_watch: MemoryWatch | None = None
         self._transport = transport
         self._desk: Desk | None = None
+        #: how each rank is, on the rank that is told (see `tell_news_to`)
+        self.news_of_ranks: dict[int, RankNews] = {}
+        #: what is wrong here, for people; told with the news
+        self.troubles: list[str] = []
+        self._newsboy = Newsboy(len(numbers))
+        self._news_go_to: int | None = None
+        self._next_news_s = -math.inf
         #: messages to PEs of this rank, from each other too: (source, destination, message)
         self._arrived: deque[tuple[int, int, AnyMessage]] = deque()
         #: who works for what anywhere, since `call_roll`
@@ -194,6 +204,10 @@ class Rank:
 
     def set_desk(self, desk: Desk) -> None:
         self._desk = desk
+
+    def tell_news_to(self, rank: int) -> None:
+        """From now on this rank tells that one how it is; all ranks should tell the same one."""
+        self._news_go_to = rank
 
     def set_memory_watch(self, watch: MemoryWatch) -> None:
         self._memory_watch = watch
@@ -312,6 +326,8 @@ class Rank:
             self._answer_roll(message)
         elif isinstance(message, RollAnswer):
             self.roll.note(arrival.source, message.workers)
+        elif isinstance(message, RankNews):
+            self.news_of_ranks[arrival.source] = message
         elif isinstance(message, DeskNews):
             assert self._desk is not None
             self._desk.hear(arrival.source, message.data, self.now())
@@ -349,8 +365,26 @@ class Rank:
         if now >= self._next_memory_s:
             self._next_memory_s = now + _MEMORY_PERIOD_S
             self._look_after_memory(now)
+        if now >= self._next_news_s:
+            self._next_news_s = now + _NEWS_PERIOD_S
+            self._tell_news()
         if now >= self._ring.next_beat_s:
             self._beat(now)
+
+    def _tell_news(self) -> None:
+        if self._news_go_to is None:
+            return
+        busy = sum(pe.workers.active is not None for pe in self._pes)
+        if (news := self._newsboy.news(busy, self._all_troubles())) is None:
+            return
+        if self._news_go_to == self.rank:
+            self.news_of_ranks[self.rank] = news
+        else:
+            self._send_to_rank(self._news_go_to, news)
+
+    def _all_troubles(self) -> list[str]:
+        is_short = self._memory_watch is not None and self._memory_watch.is_short
+        return [*self.troubles, "short of memory"] if is_short else self.troubles
 
     def _look_after_memory(self, now: float) -> None:
         for slot, worker, peak_bytes in self._workers.grown_memory():

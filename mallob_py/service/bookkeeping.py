@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from mallob_py.service.errors import JobFileError
@@ -68,6 +68,11 @@ class JobBook:
             self._waiting_for.setdefault(name, set()).add(job_id)
         if not unmet:
             heapq.heappush(self._arrivals, (arrival_s, job_id))
+
+    def waits_for(self, job_id: int) -> tuple[Set[str], float]:
+        """The jobs that must end before a live job is ready, and its arrival time."""
+        job = self._live[job_id]
+        return job.unmet, job.arrival_s
 
     def ready(self, now: float) -> list[int]:
         """The jobs to be started now, each named once, earliest arrival first."""

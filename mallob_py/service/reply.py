@@ -120,7 +120,7 @@ def refusal_reply(error: JobFileError, file_name: str, internal_id: int) -> Repl
     """The reply of a job file that was not accepted."""
     content = {
         "internal_id": internal_id,
-        "file": _valid_text(file_name),
+        "file": valid_text(file_name),
         "error": _error(error.field, error.message),
         "result": _unknown("refused"),
     }
@@ -170,10 +170,11 @@ def _statistics(statistics: JobStatistics) -> dict[str, Any]:
 
 
 def _error(field: str, message: str) -> dict[str, str]:
-    return {"field": _valid_text(field), "message": _valid_text(message)}
+    return {"field": valid_text(field), "message": valid_text(message)}
 
 
-def _valid_text(text: str) -> str:
+def valid_text(text: str) -> str:
+    """The text with unpaired surrogates written out, which no encoder takes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

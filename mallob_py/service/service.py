@@ -14,18 +14,17 @@ from __future__ import annotations
 import array
 import math
 import os
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from mallob_py import result_file
+from mallob_py.app import RESULT_STRINGS
 from mallob_py.payload import encode_description
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.effects import JobEnded
@@ -38,16 +37,11 @@ from mallob_py.service.bookkeeping import JobBook
 from mallob_py.service.chains import Chain, ChainBook, Revision
 from mallob_py.service.directory import Incoming, JobDirectory
 from mallob_py.service.job_file import InputUse, Interruption, JobFile, JobFileError
+from mallob_py.service.live_job import JobState, LiveJob
 from mallob_py.service.reply import JobStatistics, Outcome, Reply, failure_reply, result_reply
 from mallob_py.service.running_jobs import RunningJobs
-from mallob_py.service.status_file import (
-    JobStatus,
-    Onlookers,
-    RankProcess,
-    ServiceStatus,
-    remove_status,
-    write_status,
-)
+from mallob_py.service.status_file import Onlookers
+from mallob_py.service.status_writer import StatusWriter
 from mallob_py.service.tallies import Tallies
 from mallob_py.service.users import Terms, UserBook, UserMessage
 
@@ -60,24 +54,6 @@ _TERMS_PERIOD_S = 0.1
 #: a revision that adds to others is taken for trivial so long: only its root works on it
 _TRIVIAL_S = 0.03
 _decode_user_message = msgspec.msgpack.Decoder(UserMessage).decode
-
-
-class JobState(Enum):
-    HELD = "held"
-    QUEUED = "queued"
-    READING = "reading"
-    SUBMITTED = "submitted"
-
-
-class _LiveJob:
-    """A job between its acceptance and its reply."""
-
-    def __init__(self, file: JobFile, now: float) -> None:
-        self.file = file
-        self.state = JobState.HELD
-        self.accepted_s = now
-        self.reading_s = 0.0
-        self.parsing_s = 0.0
 
 
 class Service:
@@ -105,20 +81,20 @@ class Service:
         self._rank = rank
         self._directory = directory
         self._applications = applications
-        self._api_dir = api_dir
         self._client = client
         self._client_ranks = client_ranks
         self._tallies = Tallies()
-        self._process = RankProcess(socket.gethostname(), os.getpid())
-        self._started = time.time()
         self._configured = configured
         self._book = JobBook(directory.finished)
         self._chains = ChainBook(chain_timeout_s)
         self._chain_timeout_s = chain_timeout_s
         self._users = users
         self._next_terms_s = -math.inf
-        self._jobs: dict[int, _LiveJob] = {}
+        self._jobs: dict[int, LiveJob] = {}
         self._running = running
+        self._status = StatusWriter(
+            rank, api_dir, client, len(client_ranks), self._jobs, self._book, running, users, self._tallies
+        )
         #: the job that runs although it may end the service, and those that wait for its end
         self._suspect: int | None = None
         self._suspects: deque[int] = deque()
@@ -178,7 +154,7 @@ class Service:
         """Jobs without a reply stay in the journal and run again after a restart."""
         self._directory.close()
         self._running.close()
-        remove_status(self._api_dir, self._client)
+        self._status.remove()
 
     def _announce(self) -> None:
         """Only now, when the desks of all ranks are open, can somebody rely on us."""
@@ -201,6 +177,7 @@ class Service:
                 error = JobFileError(error.field, error.message)
             self._directory.refuse(incoming, error)
             self._tallies.replied("refused")
+            self._status.refused(incoming.internal_id, incoming.file_name, str(error))
             refusal = {"file": incoming.file_name, "field": error.field, "message": error.message}
             self._rank.log.write(now, "refused", refusal)
 
@@ -213,7 +190,7 @@ class Service:
         self._book.admit(job, file.identity, file.arrival_s, dependencies)
         if file.incremental:
             self._chains.admit(job, file, now)
-        self._jobs[job] = _LiveJob(file, now)
+        self._jobs[job] = LiveJob(file, now)
         self._rank.log.write(
             now,
             "accepted",
@@ -305,6 +282,7 @@ class Service:
             self._chains.drop(job)
         self._publish(job, reply)
         self._tallies.replied(Ending.FAILED.value)
+        self._status.job_ended(job, file, Ending.FAILED, statistics, error=f"{field}: {message}")
         self._forget(job)
         self._log_early_end(job, Ending.FAILED, statistics.total_s, now)
 
@@ -456,6 +434,7 @@ class Service:
             number, revision = self._numbers(ended.job)
             reply = failure_reply(live.file, number, "application", message, statistics, revision)
             self._publish(ended.job, reply)
+            self._status.job_ended(ended.job, live.file, Ending.FAILED, statistics, error=message)
             self._forget(ended.job, stats.root)
             return
         outcome = Outcome(ended.outcome.value)
@@ -468,6 +447,8 @@ class Service:
         file, (number, revision) = self._jobs[job].file, self._numbers(job)
         solution_path = self._directory.solution_path(job, file.identity)
         self._publish(job, result_reply(file, number, outcome, statistics, solution_path, revision=revision))
+        result = RESULT_STRINGS.get(outcome.code, str(outcome.code))
+        self._status.job_ended(job, file, Ending(outcome.kind), statistics, result)
         self._forget(job, root)
 
     def _publish(self, job: int, reply: Reply) -> None:
@@ -493,41 +474,8 @@ class Service:
     # --- status -----------------------------------------------------------------------------------
 
     def _write_status(self, now: float) -> None:
-        balancer = self._rank.pe.balancer
-        jobs = []
-        for job, live in self._jobs.items():
-            event = balancer.jobs.get(job)
-            volume = balancer.volume(job) or 0
-            jobs.append(
-                JobStatus(
-                    id=job,
-                    user=live.file.user,
-                    name=live.file.name,
-                    state="running" if volume else ("waiting" if event else live.state.value),
-                    priority=live.file.priority,
-                    volume=volume,
-                    demand=event.demand if event else 0,
-                    elapsed_s=now - live.accepted_s,
-                    application=live.file.application,
-                    client=self._client,
-                    balanced_priority=event.priority if event else 0.0,
-                )
-            )
-        placement = self._rank.placement
-        status = ServiceStatus(
-            time=time.time(),
-            ranks=placement.ranks,
-            pes=placement.size,
-            busy=balancer.total_volume,
-            jobs=tuple(jobs),
-            clients=len(self._client_ranks),
-            started=self._started,
-            totals=self._tallies.totals(),
-            processes=(self._process,),
-            workers=self._rank.roll.workers(),
-        )
         try:
-            write_status(self._api_dir, status, self._client)
+            self._status.write(now)
         except OSError as error:
             self._rank.log.write(now, "problem", {"message": f"cannot write the status: {error.strerror}"})
 

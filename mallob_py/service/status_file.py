@@ -15,6 +15,7 @@ import math
 import os
 import time
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -33,6 +34,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     """One live job. `volume` is its number of workers, `client` the one that took it in.
 
     `balanced_priority` is what it is balanced with, as its user's share allows; 0 before it is.
+    Limits and bounds of 0 are none.
     """
 
     id: int
@@ -46,10 +48,84 @@ class JobStatus(msgspec.Struct, frozen=True):
     application: str = ""
     client: int = 0
     balanced_priority: float = 0.0
+    # --- what its job file asks for
+    max_demand: int = 0
+    wallclock_limit_s: float = 0.0
+    cpu_limit_s: float = 0.0
+    # --- before it runs
+    #: some of the jobs that it depends on and that have not ended, and how many these are
+    waits_for: tuple[str, ...] = ()
+    waits_for_count: int = 0
+    arrives_in_s: float = 0.0
+    #: so long has its input been read, or waited for a reader
+    reading_s: float = 0.0
+    #: how often in a row the service has crashed while it was running; suspects run one at a time
+    crashes: int = 0
+    crashes_max: int = 0
+    is_suspect: bool = False
+    # --- once the PEs know of it
+    #: bound of its demand: its own, or its part of its user's
+    demand_bound: int = 0
+    #: what its application could use; None: all there is
+    wanted: int | None = None
+    #: who waits gets a PE by it, the largest first
+    standing: float = 0.0
+    root_is_placed: bool = False
+    running_s: float = 0.0
+    pe_s: float = 0.0
+    cpu_s: float = 0.0
+    peak_memory_bytes: int = 0
 
     @property
     def identity(self) -> str:
         return f"{self.user}.{self.name}"
+
+
+class EndedJob(msgspec.Struct, frozen=True):
+    """A job that has its reply. `ended`: when (since 1970); `result`: such as SAT; `error`: where it failed.
+
+    Of a file that was refused, `name` is the file's, and the user is empty.
+    """
+
+    id: int
+    user: str
+    name: str
+    outcome: str
+    ended: float
+    result: str = ""
+    error: str = ""
+    application: str = ""
+    priority: float = 1.0
+    max_volume: int = 0
+    total_s: float = 0.0
+    wallclock_s: float = 0.0
+    pe_s: float = 0.0
+    cpu_s: float = 0.0
+    client: int = 0
+
+
+class UserStatus(msgspec.Struct, frozen=True):
+    """One user with live jobs, at one client or at all. What follows `volume` is known with --users only."""
+
+    jobs: int
+    volume: int
+    #: jobs at work, how many may be (None: any number), and the sum of their priorities
+    at_work: int = 0
+    at_work_max: int | None = None
+    priorities: float = 0.0
+    #: of how many PEs this user may have workers at most
+    pes_max: int | None = None
+    weight: float = 1.0
+
+
+class HostStatus(msgspec.Struct, frozen=True):
+    """A host of the service: `busy` of the `pes` of its ranks run a worker."""
+
+    name: str
+    ranks: tuple[int, ...]
+    pes: int
+    busy: int
+    troubles: tuple[str, ...] = ()
 
 
 class RankProcess(msgspec.Struct, frozen=True):
@@ -60,7 +136,10 @@ class RankProcess(msgspec.Struct, frozen=True):
 
 
 class ServiceStatus(msgspec.Struct, frozen=True):
-    """The service at `time` (seconds since 1970): `busy` of its `pes` run a worker."""
+    """The service at `time` (seconds since 1970): `busy` of its `pes` run a worker.
+
+    `jobs` are all that run and some of those that wait; `states` and `users` count all.
+    """
 
     time: float
     ranks: int
@@ -73,6 +152,21 @@ class ServiceStatus(msgspec.Struct, frozen=True):
     processes: tuple[RankProcess, ...] = ()
     #: None while nobody looks
     workers: tuple[WorkerPlace, ...] | None = None
+    #: how many jobs are in each state
+    states: Mapping[str, int] = {}
+    users: Mapping[str, UserStatus] = {}
+    hosts: tuple[HostStatus, ...] = ()
+    #: the last ones of each client, oldest first
+    ended: tuple[EndedJob, ...] = ()
+    #: cores of a PE, for CPU limits
+    threads: int = 1
+    #: a job that waits for a PE gains as much as twice the priority in this time
+    ageing_s: float = 60.0
+
+    @property
+    def job_count(self) -> int:
+        """How many jobs are live."""
+        return sum(self.states.values())
 
     def age_s(self, now: float | None = None) -> float:
         return max(0.0, (time.time() if now is None else now) - self.time)
@@ -82,10 +176,7 @@ class ServiceStatus(msgspec.Struct, frozen=True):
 
     def volumes_by_user(self) -> Counter[str]:
         """Workers of all jobs of each user that has a live job."""
-        volumes: Counter[str] = Counter()
-        for job in self.jobs:
-            volumes[job.user] += job.volume
-        return volumes
+        return Counter({name: user.volume for name, user in self.users.items()})
 
     def job(self, identity: str, client: int) -> JobStatus | None:
         """The live job of this identity at this client."""
@@ -118,7 +209,28 @@ def read_status(api_dir: str | os.PathLike[str]) -> ServiceStatus | None:
         jobs=tuple(job for part in parts for job in part.jobs),
         totals=sum_of(part.totals for part in parts),
         processes=tuple(process for part in parts for process in part.processes),
+        states=sum((Counter(part.states) for part in parts), Counter()),
+        users=_users_of(parts),
+        ended=tuple(sorted((job for part in parts for job in part.ended), key=lambda job: job.ended)),
     )
+
+
+def _users_of(parts: Iterable[ServiceStatus]) -> dict[str, UserStatus]:
+    users: dict[str, UserStatus] = {}
+    for part in parts:
+        for name, user in part.users.items():
+            if (known := users.get(name)) is None:
+                users[name] = user
+                continue
+            # What is at work counts for all clients already; who was last to hear of it, knows most.
+            users[name] = msgspec.structs.replace(
+                user,
+                jobs=known.jobs + user.jobs,
+                volume=known.volume + user.volume,
+                at_work=max(known.at_work, user.at_work),
+                priorities=max(known.priorities, user.priorities),
+            )
+    return users
 
 
 def read_live_status(api_dir: str | os.PathLike[str]) -> ServiceStatus | None:

@@ -34,6 +34,9 @@ class Totals(msgspec.Struct, frozen=True):
 
     replies: Mapping[str, int] = {}
     times: Mapping[str, Histogram] = {}
+    #: what ended jobs have used
+    pe_s: float = 0.0
+    cpu_s: float = 0.0
 
 
 class Tallies:
@@ -43,6 +46,8 @@ class Tallies:
         self._replies: Counter[str] = Counter()
         self._counts: dict[str, list[int]] = {}
         self._sums_s: dict[str, float] = {}
+        self._pe_s = 0.0
+        self._cpu_s = 0.0
 
     def replied(self, outcome: str) -> None:
         self._replies[outcome] += 1
@@ -50,6 +55,8 @@ class Tallies:
     def ended(self, outcome: str, statistics: JobStatistics) -> None:
         """A job that was handed to the PE has its reply."""
         self.replied(outcome)
+        self._pe_s += statistics.used_pe_s
+        self._cpu_s += statistics.used_cpu_s
         self._take_down("total", statistics.total_s)
         self._take_down("parsing", statistics.parsing_s)
         if statistics.max_volume:  # without a worker, there was nothing to wait for
@@ -59,7 +66,7 @@ class Tallies:
 
     def totals(self) -> Totals:
         times = {name: Histogram(tuple(counts), self._sums_s[name]) for name, counts in self._counts.items()}
-        return Totals(dict(self._replies), times)
+        return Totals(dict(self._replies), times, self._pe_s, self._cpu_s)
 
     def _take_down(self, name: str, duration_s: float) -> None:
         counts = self._counts.setdefault(name, [0] * (len(BOUNDS_S) + 1))
@@ -71,8 +78,10 @@ def sum_of(all_totals: Iterable[Totals]) -> Totals:
     """The totals of several clients as one."""
     replies: Counter[str] = Counter()
     times: dict[str, Histogram] = {}
+    pe_s = cpu_s = 0.0
     for totals in all_totals:
+        pe_s, cpu_s = pe_s + totals.pe_s, cpu_s + totals.cpu_s
         replies.update(totals.replies)
         for name, histogram in totals.times.items():
             times[name] = times[name].plus(histogram) if name in times else histogram
-    return Totals(dict(replies), times)
+    return Totals(dict(replies), times, pe_s, cpu_s)

@@ -45,6 +45,16 @@ class Work(NamedTuple):
     priorities: float = 0.0
 
 
+class Account(NamedTuple):
+    """How a user stands: jobs at work and the sum of their priorities, and the bounds (None: none)."""
+
+    at_work: int
+    at_work_max: int | None
+    priorities: float
+    pes_max: int | None
+    weight: float
+
+
 class AtWork(msgspec.Struct, frozen=True, array_like=True, tag="at work"):
     """To all clients: what is at work here, by user."""
 
@@ -188,6 +198,19 @@ class UserBook:
         wishes = [min(one.max_demand or self._pes, self._pes) for one in asked]
         volumes = fair_volumes([one.priority for one in asked], wishes, pes, job_ids=jobs)
         return dict(zip(jobs, volumes.tolist(), strict=True))
+
+    def account(self, user: str) -> Account:
+        """How a user stands, over all clients as far as is known here."""
+        rule, elsewhere = self._rules.of(user), self._work_elsewhere(user)
+        here = self._users[user].work if user in self._users else Work()
+        pes_max = self._pes_of(rule) if rule.share < 1.0 else None
+        return Account(
+            here.jobs + elsewhere.jobs,
+            self._limit_of(user),
+            here.priorities + elsewhere.priorities,
+            pes_max,
+            rule.weight,
+        )
 
     # --- several clients -------------------------------------------------------------------------
 

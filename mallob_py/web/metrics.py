@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -32,8 +31,7 @@ def metrics(status: ServiceStatus | None, upload_bytes: int) -> str:
 
 
 def _of_service(status: ServiceStatus) -> Iterator[str]:
-    states = Counter(job.state for job in status.jobs)
-    jobs = Counter(job.user for job in status.jobs)
+    jobs = {name: user.jobs for name, user in status.users.items()}
     idle = max(0, status.pes - status.busy)
     yield from _family("start_time_seconds", "gauge", "Start of the service.", [({}, status.started)])
     yield from _family("status_age_seconds", "gauge", "Age of these numbers.", [({}, status.age_s())])
@@ -41,9 +39,8 @@ def _of_service(status: ServiceStatus) -> Iterator[str]:
     yield from _family(
         "pes", "gauge", "PEs by state.", [({"state": "busy"}, status.busy), ({"state": "idle"}, idle)]
     )
-    yield from _family(
-        "jobs", "gauge", "Live jobs by state.", _labelled("state", {state: 0 for state in _STATES} | states)
-    )
+    states = dict.fromkeys(_STATES, 0) | dict(status.states)
+    yield from _family("jobs", "gauge", "Live jobs by state.", _labelled("state", states))
     yield from _family("user_jobs", "gauge", "Live jobs by user.", _labelled("user", jobs))
     yield from _family(
         "user_volume", "gauge", "Workers by user.", _labelled("user", status.volumes_by_user())

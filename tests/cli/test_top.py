@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from waiting import DEADLINE_S
 
 from mallob_py.cli import main as main_module
 from mallob_py.cli.status_text import age_text, clipped, progress_text, screen
-from mallob_py.service.status_file import JobStatus, ServiceStatus, remove_status, write_status
+from mallob_py.service.status_file import JobStatus, ServiceStatus, UserStatus, remove_status, write_status
 
 SMALL = JobStatus(1, "bob", "small", "running", volume=1, demand=1, elapsed_s=5.0, application="SAT")
 LARGE = JobStatus(2, "alice", "large", "running", volume=5, demand=8, elapsed_s=75.0, application="SAT")
@@ -27,7 +28,16 @@ QUEUED = JobStatus(4, "alice", "queued", "waiting", priority=3.0, demand=8)
 
 
 def status_of(*jobs: JobStatus) -> ServiceStatus:
-    return ServiceStatus(time.time(), ranks=4, pes=8, busy=sum(job.volume for job in jobs), jobs=jobs)
+    users = {
+        name: UserStatus(len(mine), sum(job.volume for job in mine))
+        for name in sorted({job.user for job in jobs})
+        if (mine := [job for job in jobs if job.user == name])
+    }
+    return ServiceStatus(
+        *(time.time(), 4, 8, sum(job.volume for job in jobs), jobs),
+        states=Counter(job.state for job in jobs),
+        users=users,
+    )
 
 
 def text_of(*jobs: JobStatus, columns: int = 80, lines: int = 24) -> str:

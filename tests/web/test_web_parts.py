@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mallob_py.service.reply import JobStatistics
-from mallob_py.service.status_file import JobStatus, ServiceStatus
+from mallob_py.service.status_file import JobStatus, ServiceStatus, UserStatus
 from mallob_py.service.tallies import Tallies
 from mallob_py.web.metrics import metrics
 from mallob_py.web.uploads import TooMuchMemory, decompressed_size
@@ -31,7 +31,12 @@ def status_with(user: str) -> ServiceStatus:
     for total_s in (0.0001, 0.02, 0.02, 99999.0):
         tallies.ended("result", JobStatistics(total_s=total_s))
     jobs = (JobStatus(1, user, "a", "running", volume=3), JobStatus(2, user, "b", "waiting"))
-    return ServiceStatus(time.time(), 4, 8, 3, jobs, totals=tallies.totals())
+    return ServiceStatus(
+        *(time.time(), 4, 8, 3, jobs),
+        totals=tallies.totals(),
+        states={"running": 1, "waiting": 1},
+        users={user: UserStatus(2, 3)},
+    )
 
 
 def test_each_line_is_of_prometheus_form() -> None:
