@@ -12,12 +12,14 @@ from waiting import TEST_DEADLINE_S
 
 #: in the environment of everything that the tests start
 _SESSION = "MALLOB_PY_TEST_SESSION"
+_FOUNDED = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # Who was started in the background of a script ignores SIGINT, and so would all that the tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.setdefault(_SESSION, uuid.uuid4().hex)
+    if _SESSION not in os.environ:  # else these tests are among several processes of one session
+        os.environ[_SESSION] = config.stash[_FOUNDED] = uuid.uuid4().hex
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -30,9 +32,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     """A test that does not end ends its process, without another chance to clean up."""
-    if hasattr(config, "workerinput"):
-        return  # one of several processes; the one that started them all comes here last
-    session = os.environ[_SESSION]
+    if (session := config.stash.get(_FOUNDED, None)) is None:
+        return
     left = [f"{pid} {command_line(pid)}" for pid in processes_with(_SESSION, session) if pid != os.getpid()]
     if left:
         print("left behind by the tests, and killed:", *left, sep="\n    ")

@@ -1,0 +1,156 @@
+"""The transport's promises, by a world that is there anyway: order, completeness, hosts, a closing together.
+
+What needs a world of its own (ranks that die, hang or flood) is in tests/ranks/test_transport.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mallob_py.runtime.channel import Channel
+
+pytestmark = pytest.mark.mpi
+needs_others = pytest.mark.mpi(min_size=2)
+
+SIZES_BYTES = (0, 1, 40, 300, 5_000, 8_192, 20_000, 100_000)
+BIG_SIZES_BYTES = (5_000_000, 262_144, 1, 3_333_333)
+MESSAGES, PER_TURN_MAX = 2000, 30
+
+
+@pytest.fixture(params=["unix sockets", "several hosts", "no doorbell"])
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    from mallob_py.runtime.transport import Transport
+    from mallob_py.runtime.world import start_mpi
+
+    if request.param == "several hosts":
+        monkeypatch.setenv("MALLOB_PY_RANKS_PER_HOST", "2")
+    if request.param == "no doorbell":
+        monkeypatch.setenv("MALLOB_PY_DOORBELL", "off")
+    one = Transport(start_mpi())
+    yield one
+    assert one.close()
+
+
+def run_until(
+    transport: Any,
+    done: Callable[[], bool],
+    handle: Callable[[Any], None],
+    act: Callable[[], None] = lambda: None,
+) -> None:
+    import turns  # initialises MPI
+
+    turns.run_until(transport, done, handle, act)
+
+
+@needs_others
+def test_random_traffic_arrives_complete_and_in_order(transport: Any) -> None:
+    me, size = transport.rank, transport.size
+    others = [rank for rank in range(size) if rank != me]
+    randomness = random.Random(me)
+    sent = {(peer, channel): 0 for peer in range(size) for channel in Channel}
+    received = dict(sent)
+    expected: dict[int, list[int]] = {}
+    left = MESSAGES // size
+
+    def act() -> None:
+        nonlocal left
+        for _ in range(min(left, randomness.randint(1, PER_TURN_MAX))):
+            peer = randomness.choice(others)
+            channel = randomness.choice((Channel.CONTROL, Channel.CONTROL, Channel.BULK))
+            number = sent[peer, channel]
+            filling = bytes([number % 251]) * randomness.choice(SIZES_BYTES)
+            data = b"D" + number.to_bytes(4, "little") + filling
+            (transport.send if channel is Channel.CONTROL else transport.send_bulk)(peer, data)
+            sent[peer, channel] += 1
+            left -= 1
+            if left == 0:
+                for other in others:
+                    counts = b"".join(sent[other, c].to_bytes(4, "little") for c in Channel)
+                    transport.send(other, b"E" + counts)
+
+    def handle(arrival: Any) -> None:
+        source, channel, data = arrival
+        if data[:1] == b"E":
+            assert channel is Channel.CONTROL
+            expected[source] = [int.from_bytes(data[1 + 4 * c : 5 + 4 * c], "little") for c in Channel]
+            assert received[source, Channel.CONTROL] == expected[source][Channel.CONTROL]
+            return
+        number = int.from_bytes(data[1:5], "little")
+        assert number == received[source, channel]
+        assert data[5:].count(number % 251) == len(data) - 5
+        received[source, channel] += 1
+
+    def done() -> bool:
+        return (
+            left == 0
+            and len(expected) == len(others)
+            and all(received[peer, c] == expected[peer][c] for peer in others for c in Channel)
+        )
+
+    run_until(transport, done, handle, act)
+
+
+@needs_others
+def test_big_messages_arrive_intact_beside_small_ones(transport: Any) -> None:
+    contents = [random.Random(size).randbytes(size) for size in BIG_SIZES_BYTES]
+    digests = [hashlib.sha256(content).digest() for content in contents]
+    seen: dict[Channel, list[bytes]] = {channel: [] for channel in Channel}
+
+    def note(arrival: Any) -> None:
+        data = bytes(arrival.data)
+        seen[arrival.channel].append(
+            hashlib.sha256(data).digest() if arrival.channel is Channel.BULK else data
+        )
+
+    if transport.rank == 0:
+        for content, digest in zip(contents, digests, strict=True):
+            for peer in range(1, transport.size):
+                transport.send_bulk(peer, content)
+                transport.send(peer, digest)
+        run_until(transport, lambda: len(seen[Channel.CONTROL]) == transport.size - 1, note)
+        assert set(seen[Channel.CONTROL]) == {b"intact"}
+    else:
+        run_until(transport, lambda: all(len(d) == len(digests) for d in seen.values()), note)
+        assert seen[Channel.BULK] == seen[Channel.CONTROL] == digests
+        transport.send(0, b"intact")
+        transport.flush()
+
+
+def test_all_ranks_agree_on_who_shares_a_host(transport: Any) -> None:
+    from mpi4py import MPI
+
+    hosts = [transport.host_of(rank) for rank in range(transport.size)]
+    assert MPI.COMM_WORLD.allgather(hosts) == [hosts] * transport.size
+    together = int(os.environ.get("MALLOB_PY_RANKS_PER_HOST", transport.size))
+    assert hosts == [rank // together * together for rank in range(transport.size)]
+    assert list(transport.local_ranks) == [
+        rank for rank, host in enumerate(hosts) if host == hosts[transport.rank]
+    ]
+    assert transport.doorbell.available is ("MALLOB_PY_DOORBELL" not in os.environ)
+    assert transport.doorbell.has_remote_peers is (len(set(hosts)) > 1)
+
+
+def test_sending_to_oneself_is_refused(transport: Any) -> None:
+    with pytest.raises(AssertionError):
+        transport.send(transport.rank, b"me")
+
+
+def test_a_rank_that_will_not_start_keeps_all_from_starting() -> None:
+    from mpi4py import MPI
+
+    from mallob_py.runtime.world import OthersRefused, refuse_to_start, start_mpi
+
+    world = MPI.COMM_WORLD
+    for unwilling in range(world.Get_size()):
+        if world.Get_rank() == unwilling:
+            refuse_to_start()
+        else:
+            with pytest.raises(OthersRefused):
+                start_mpi()
+    assert start_mpi() == world
