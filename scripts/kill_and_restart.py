@@ -34,7 +34,7 @@ from typing import Any
 from soaking.jobs import Formulas, satisfies
 from soaking.processes import MARK, Wrong, marked_processes, wait_until
 
-from mallob_py.runtime.transfer import shared_folder
+from mallob_py.runtime.session_folder import shared_folder
 from mallob_py.service.client import service_is_running
 from mallob_sat.generate import Formula
 

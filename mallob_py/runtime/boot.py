@@ -89,7 +89,7 @@ def run_rank(
     from mallob_py.runtime.transport import Transport
 
     transport = Transport(world)
-    session, start_s = world.bcast((f"{os.getpid()}-{time.time_ns():x}", time.time()))
+    start_s: float = world.bcast(time.time())
     offer = CapacityOffer.here(settings.pes, settings.config.threads, transport.host_of(transport.rank))
     placement = Placement(capacities_of(world.allgather(offer)))
     pes = placement.pes_of(transport.rank)
@@ -104,9 +104,7 @@ def run_rank(
             world.allgather(f"process {os.getpid()} on {socket.gethostname()}"),
             settings.rank_timeout_s,
         )
-        rank = Rank(
-            transport, placement, pool, settings.config, log, session, clock, ring, stop_bell, stop_at_s
-        )
+        rank = Rank(transport, placement, pool, settings.config, log, clock, ring, stop_bell, stop_at_s)
         if settings.memory_reserve is not None:
             rank.set_memory_watch(_memory_watch(settings.memory_reserve, rank, transport.host_of))
         if transport.rank == 0 and (warning := binding_warning()) is not None:

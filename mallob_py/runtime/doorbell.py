@@ -3,13 +3,14 @@
 Why: a rank blocked inside MPI burns a core, and one that polls with short sleeps pays for
 them twice per round trip. So an idle rank waits in select on a datagram socket, and whoever
 has sent it an MPI message rings that socket afterwards. Between ranks that share a host and
-a network namespace the socket is AF_UNIX (an abstract name, nothing to clean up), otherwise UDP.
+a network namespace the socket is AF_UNIX, in a folder that only our user may enter, otherwise UDP.
 
 Guarantees: `ring` never blocks and never raises. A ring carries no information but "look at
-your MPI messages"; a ring too many is harmless. On one host no ring is lost: if the peer's
-socket buffer is full, rings that it has not seen yet lie in it. UDP rings may be lost or
-overtake their message, so whoever has remote peers must look now and then on its own
-(`Transport.park_timeout_s` sees to both). Where sockets are barred, `available` is False.
+your MPI messages" and a secret of the session; a ring too many is harmless. What strangers send to
+a UDP socket wakes its rank, which throws it away, a bounded number at a time, and goes on. On one
+host no ring is lost: if the peer's socket buffer is full, rings that it has not seen yet lie in it.
+UDP rings may be lost or overtake their message, so whoever has remote peers must look now and then on
+its own (`Transport.park_timeout_s` sees to both). Where sockets are barred, `available` is False.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 import select
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -29,8 +31,10 @@ DOORBELL_VARIABLE = "MALLOB_PY_DOORBELL"
 #: the address on which peers of other hosts reach this one, where guessing goes wrong
 BELL_ADDRESS_VARIABLE = "MALLOB_PY_BELL_ADDRESS"
 
-_RING = b"!"
-_DRAIN_SIZE_BYTES = 16
+#: size of the secret that a ring consists of
+_RING_BYTES = 16
+#: datagrams taken at a time, so that a flood of a stranger's does not keep us
+_DRAIN_MAX = 256
 
 
 class Bell(NamedTuple):
@@ -50,10 +54,12 @@ class Doorbell:
         self,
         rank: int,
         bells: Sequence[Bell],
+        secret: bytes,
         unix_socket: socket.socket | None,
         udp_socket: socket.socket | None,
     ) -> None:
         own = bells[rank]
+        self._secret = secret
         self._unix_socket = unix_socket
         self._udp_socket = udp_socket
         self._targets: list[tuple[socket.socket, bytes | tuple[str, int]] | None] = [
@@ -75,15 +81,15 @@ class Doorbell:
                 self._epoll.register(each.fileno(), select.EPOLLIN)
 
     @classmethod
-    def hang(cls, comm: MPI.Intracomm, hosts: Sequence[int]) -> Doorbell:
+    def hang(cls, comm: MPI.Intracomm, hosts: Sequence[int], folder: Path) -> Doorbell:
         """Make this rank's sockets and exchange addresses (collective over `comm`).
 
-        `hosts` names for each rank the host that it is on.
+        `hosts` names for each rank the host that it is on, `folder` is private and shared by a host's ranks.
         """
         rank = comm.Get_rank()
-        session = str(comm.bcast(os.urandom(8).hex()))
+        secret: bytes = comm.bcast(os.urandom(_RING_BYTES))
         host, namespace = hosts[rank], _network_namespace()
-        unix_name = f"\0mallob-py.{session}.{rank}".encode()
+        unix_name = os.fsencode(folder / f"bell.{rank}")
         barred = os.environ.get(DOORBELL_VARIABLE) == "off"
         unix_socket = None if barred else _open(socket.AF_UNIX, unix_name)
         udp_address, udp_port, udp_socket = "", 0, None
@@ -95,7 +101,7 @@ class Doorbell:
             udp_port = udp_socket.getsockname()[1] if udp_socket is not None else 0
         bell = Bell(host, namespace, unix_name if unix_socket is not None else b"", udp_address, udp_port)
         bells: list[Bell] = comm.allgather(bell)
-        return cls(rank, bells, unix_socket, udp_socket)
+        return cls(rank, bells, secret, unix_socket, udp_socket)
 
     def fileno(self) -> int:
         """The descriptor that becomes readable when somebody rings."""
@@ -108,13 +114,13 @@ class Doorbell:
             return
         # EAGAIN: it has unseen rings already. ECONNREFUSED: it has left. Both need nothing.
         with contextlib.suppress(OSError):
-            target[0].sendto(_RING, target[1])
+            target[0].sendto(self._secret, target[1])
 
     def drain(self) -> bool:
         """Take all rings off the sockets; True if one came by UDP (its message may be late)."""
         if self._unix_socket is not None:
-            _empty(self._unix_socket)
-        return self._udp_socket is not None and _empty(self._udp_socket)
+            self._empty(self._unix_socket)
+        return self._udp_socket is not None and self._empty(self._udp_socket)
 
     def close(self) -> None:
         if self._epoll is not None:
@@ -122,6 +128,18 @@ class Doorbell:
         for each in self._sockets:
             each.close()
         self._targets = [None] * len(self._targets)
+
+    def _empty(self, source: socket.socket) -> bool:
+        """Take the datagrams off a socket; whether there was a ring among them."""
+        rang = False
+        for _ in range(_DRAIN_MAX):
+            try:
+                rang |= source.recv(_RING_BYTES + 1) == self._secret
+            except BlockingIOError:
+                break
+            except OSError:  # an ICMP error that an earlier ring of ours caused, reported once
+                continue
+        return rang
 
     def _target(self, own: Bell, bell: Bell) -> tuple[socket.socket, bytes | tuple[str, int]] | None:
         if _share_sockets(own, bell):
@@ -151,21 +169,8 @@ def _open(family: socket.AddressFamily, address: bytes | tuple[str, int]) -> soc
     return opened
 
 
-def _empty(source: socket.socket) -> bool:
-    """Take all datagrams off a socket; whether there were any."""
-    rang = False
-    while True:
-        try:
-            source.recv(_DRAIN_SIZE_BYTES)
-        except BlockingIOError:
-            return rang
-        except OSError:  # an ICMP error that an earlier ring of ours caused, reported once
-            continue
-        rang = True
-
-
 def _network_namespace() -> int:
-    """Abstract sockets are visible within one network namespace only (containers)."""
+    """Containers of one host may have a network, and more, of their own: to them rings go by UDP."""
     try:
         return os.stat("/proc/self/ns/net").st_ino
     except OSError:

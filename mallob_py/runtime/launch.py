@@ -35,6 +35,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from .private_folder import PrivateFolder, sweep
 from .silence import Watch
 from .world import EXIT_FILE_VARIABLE, RUNNING, STOP_SIGNAL_VARIABLE, LaunchError, in_mpi_world
 
@@ -168,8 +169,8 @@ def run_world(
         command, further, stop_signal = launcher.command(ranks), launcher.environment(), launcher.stop_signal
     else:
         command, further, stop_signal = [], {}, signal.SIGTERM
-    with tempfile.TemporaryDirectory(prefix="mallob-py.") as folder, _no_orphans():
-        exit_file = Path(folder) / "exit-code"
+    with _own_folder() as folder, _no_orphans():
+        exit_file = folder / "exit-code"
         environment = {**env, **further, EXIT_FILE_VARIABLE: str(exit_file)}
         watch = Watch(None if rank_timeout_s is None else 1.5 * rank_timeout_s)
         world = _World([*command, sys.executable, *argv], environment, stop_signal, stops)
@@ -268,6 +269,21 @@ class _World:
         # mpiexec's helpers see it vanish and kill the ranks; those who do not are orphans soon.
         self._process.kill()
         self._process.wait(_FORCE_GRACE_S)
+
+
+@contextlib.contextmanager
+def _own_folder() -> Iterator[Path]:
+    """A folder for what the ranks have to say to us. Raises LaunchError."""
+    parent = Path(tempfile.gettempdir())
+    sweep(parent)
+    try:
+        folder = PrivateFolder.create(parent)
+    except OSError as error:
+        raise LaunchError(f"cannot make a folder in {parent}: {error.strerror}; set TMPDIR") from None
+    try:
+        yield folder.path
+    finally:
+        folder.remove()
 
 
 @contextlib.contextmanager

@@ -143,7 +143,6 @@ class Rank:
         pool: WorkerPool,
         config: Config,
         log: EventSink,
-        session: str,
         clock: Callable[[], float],
         ring: Ring,
         stop_bell: StopBell,
@@ -164,7 +163,7 @@ class Rank:
         self.pe = self._pes[0]
         self.transfer = Transfer(
             self.rank,
-            session,
+            transport.folder.path,
             transport.host_of,
             self._send_to_rank,
             transport.send_bulk,
@@ -541,7 +540,6 @@ class Rank:
         if self._desk is not None:
             self._desk.close()
         self.pool.close()
-        self.transfer.close()
         self.log.flush()
         return self._transport.close()
 

@@ -14,9 +14,7 @@ transfer are refused, which ends it at its sender. So a file is what it should b
 A rank holds a shared lock on each description that its workers need. What nobody on the host has locked can
 be dropped when memory is short, but on the client's host, which others may ask.
 
-Files carry the session in their name and are removed when the job is over. A service that
-was killed leaves them behind; the next one on the same host sweeps what no living process
-holds the lock of.
+Files lie in the session's private folder and are removed when the job is over, or with that folder.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Set
 from pathlib import Path
@@ -40,7 +37,6 @@ CHUNK_BYTES = 256 << 10
 WINDOW = 4
 # Requests that were under way when their job ended are late by milliseconds, not by so many jobs.
 _OVER_MAX = 10_000
-_PREFIX = "mallob-py."
 
 
 class BlobNeeded(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=60):
@@ -125,22 +121,6 @@ def _write(file: int, data: memoryview, offset: int) -> None:
         data, offset = data[written:], offset + written
 
 
-def shared_folder() -> Path:
-    """Where descriptions lie: shared memory if there is any, else the temporary folder."""
-    shared = Path("/dev/shm")
-    return shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
-
-
-def _hold(path: Path) -> int:
-    """Create and lock a file; another service's sweep may get in between, for an instant."""
-    while True:
-        lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if os.fstat(lock).st_nlink > 0:
-            return lock
-        os.close(lock)
-
-
 class _Incoming:
     """A description on its way to this host. Raises OSError if there is no room for it."""
 
@@ -191,7 +171,7 @@ class Transfer:
     def __init__(
         self,
         rank: int,
-        session: str,
+        folder: Path,
         keeper_of: Callable[[int], int],
         send: Callable[[int, TransferMessage], None],
         send_bulk: Callable[[int, bytes], None],
@@ -205,8 +185,7 @@ class Transfer:
         self._send_bulk = send_bulk
         self._on_here = on_here
         self._on_failed = on_failed
-        self._folder = shared_folder()
-        self._prefix = f"{_PREFIX}{session}.{self._keeper}."
+        self._folder = folder
         self._incoming: dict[str, _Incoming] = {}
         self._outgoing: dict[tuple[str, int], _Outgoing] = {}
         self._transfers = 0
@@ -217,14 +196,10 @@ class Transfer:
         self._asked: dict[str, BlobNeeded] = {}
         #: of a keeper: descriptions that came from other hosts, the one used last at the end
         self._fetched: OrderedDict[str, None] = OrderedDict()
-        self._lock: int | None = None
-        if self._keeper == rank:
-            self._sweep_stale()
-            self._lock = _hold(self._folder / f"{self._prefix}lock")
 
     def path_of(self, key: str) -> Path:
         """The file of a description on this host."""
-        return self._folder / f"{self._prefix}{key}"
+        return self._folder / key
 
     def fetch(self, blob: Blob, sources: tuple[int, ...]) -> None:
         """Bring a description to this host.
@@ -299,26 +274,7 @@ class Transfer:
             incoming.discard()
         # Most jobs have no file, and every rank's keeper comes through here for every job.
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{self._folder}/{self._prefix}{key}")
-
-    def close(self) -> None:
-        """Remove all files of this session on this host."""
-        self.keep_only(set())
-        if self._lock is not None:
-            for path in self._folder.glob(f"{self._prefix}*"):
-                path.unlink(missing_ok=True)
-            os.close(self._lock)
-
-    def _sweep_stale(self) -> None:
-        for lock_path in self._folder.glob(f"{_PREFIX}*.lock"):
-            with contextlib.suppress(OSError):
-                lock = os.open(lock_path, os.O_RDWR | os.O_CLOEXEC)
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    for path in self._folder.glob(lock_path.name.removesuffix("lock") + "*"):
-                        path.unlink(missing_ok=True)
-                finally:
-                    os.close(lock)
+            os.unlink(f"{self._folder}/{key}")
 
     # --- messages -----------------------------------------------------------------------
 
@@ -370,7 +326,7 @@ class Transfer:
             incoming.waiting.add(rank)
             return
         try:
-            incoming = _Incoming(blob, sources, self._folder / f"{self._prefix}{blob.key}~")
+            incoming = _Incoming(blob, sources, self._folder / f"{blob.key}~")
         except OSError as error:
             self._refuse([rank], blob.key, self._no_room(error), Fault.HOST)
             return

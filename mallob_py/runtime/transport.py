@@ -34,6 +34,7 @@ from collections.abc import Iterator
 
 from .channel import Arrival, Channel
 from .doorbell import Doorbell
+from .session_folder import open_session_folder
 from .world import prepare_mpi
 
 prepare_mpi()  # must come before the import, which initialises MPI
@@ -115,7 +116,7 @@ class _Inbox:
 
 
 class Transport:
-    """All of this rank's traffic. Creation and `close` are collective over `comm`."""
+    """All of this rank's traffic, and its host's folder. Creation and `close` are collective over `comm`."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.rank = comm.Get_rank()
@@ -125,7 +126,9 @@ class Transport:
             each.Set_errhandler(MPI.ERRORS_RETURN)
         self._hosts = _hosts(comm)
         self.local_ranks = tuple(r for r in range(self.size) if self._hosts[r] == self._hosts[self.rank])
-        self.doorbell = Doorbell.hang(comm, self._hosts)
+        #: shared by the ranks of this host
+        self.folder = open_session_folder(comm, self._hosts)
+        self.doorbell = Doorbell.hang(comm, self._hosts, self.folder.path)
         self._inboxes = [_Inbox(channel, channels[channel]) for channel in Channel]
         self._lanes = [[_Lane(each, dest) for dest in range(self.size)] for each in channels]
         self._busy: dict[tuple[Channel, int], _Lane] = {}
@@ -265,6 +268,10 @@ class Transport:
         with contextlib.suppress(TransportError):
             met = self._meet(time.monotonic() + timeout_s)
         self.doorbell.close()
+        if self._hosts[self.rank] == self.rank:
+            self.folder.remove()
+        else:
+            self.folder.close()
         return met
 
     # --- inner parts

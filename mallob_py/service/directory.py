@@ -15,7 +15,6 @@ Names that start with "~" or "." are ignored.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import tempfile
@@ -25,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mallob_py.service.advertisement import Advertisement
 from mallob_py.service.entries import (
     Claimed,
     Decided,
@@ -39,7 +39,7 @@ from mallob_py.service.errors import JobFileError, ServiceError
 from mallob_py.service.finished import FinishedLog
 from mallob_py.service.internal_ids import InternalIds
 from mallob_py.service.job_file import InputUse, Interruption, JobFile, parse_job
-from mallob_py.service.journal import Journal, contents, is_json, write_file
+from mallob_py.service.journal import Journal, contents, is_json
 from mallob_py.service.lock import DirectoryLock
 from mallob_py.service.medium import Buffered, Medium, leave_mark
 from mallob_py.service.replies import RETRY_DELAY_MIN_S, Replies
@@ -50,7 +50,6 @@ SETTLE_S = 1.0
 SETTLE_WATCHED_S = 30.0  # inotify tells of a slow writer's end; this is for what it missed
 POLL_INTERVAL_S = 0.05
 RESCAN_INTERVAL_S = 5.0  # with inotify: a safety net, and brings back a deleted folder
-ADVERTISEMENT_PREFIX = "edu.kit.iti.mallob.apipath."
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ class JobDirectory:
             claimed, decided, lost = self._journal.recover(log)
             self._recovered = deque(claimed)
             self._inotify_wanted = watching is Watching.AUTO and not is_remote(self.path)
-            self._advertisement = _advertise(self.path, tmp_dir or Path(tempfile.gettempdir()), log)
+            self._advertisement = Advertisement(self.path, tmp_dir or Path(tempfile.gettempdir()), log)
         except OSError as error:
             self._lock.close()
             raise _unusable(self.path, error) from error
@@ -211,8 +210,7 @@ class JobDirectory:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-        if self._advertisement is not None:
-            self._advertisement.unlink(missing_ok=True)
+        self._advertisement.close()
         self._lock.close()
 
     def _look_around(self, now: float) -> None:
@@ -370,22 +368,6 @@ def _mtime_ns(entry: os.DirEntry[str]) -> int:
         return entry.stat(follow_symlinks=False).st_mtime_ns
     except OSError:
         return 0
-
-
-def _advertise(client_dir: Path, tmp_dir: Path, log: Callable[[str], None]) -> Path | None:
-    """Tell clients on this host where to submit, as Mallob does."""
-    path = tmp_dir / f"{ADVERTISEMENT_PREFIX}{os.getpid()}"
-    content = os.fsencode(client_dir)
-    for older in tmp_dir.glob(f"{ADVERTISEMENT_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            if older.read_bytes() == content:
-                older.unlink()  # by a service that was killed: this folder is ours now
-    try:
-        write_file(path, content)
-    except OSError as error:
-        log(f"cannot write {path}: {error.strerror}; clients must be told the api folder")
-        return None
-    return path
 
 
 def _unusable(path: Path, error: OSError) -> ServiceError:

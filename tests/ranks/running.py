@@ -22,7 +22,7 @@ import pytest
 from waiting import DEADLINE_S, poll_until
 
 from mallob_py.runtime.launch import find_launcher
-from mallob_py.runtime.transfer import shared_folder
+from mallob_py.runtime.session_folder import shared_folder
 from mallob_py.runtime.world import LaunchError
 from mallob_py.service.log_folder import parts_of, runs_of
 
@@ -100,14 +100,15 @@ def kill_processes(variable: str, value: str) -> None:
     poll_until(nobody_left, "all processes killed")
 
 
-def descriptions_in_shared_memory() -> set[str]:
-    """Files of descriptions that lie in shared memory, of whatever service on this host."""
-    return {path.name for path in shared_folder().glob("mallob-py.*")}
+def session_folders_of(pids: Sequence[int]) -> list[Path]:
+    """Folders in shared memory that one of these processes has made."""
+    found = shared_folder().glob("mallob-py.*-*")
+    return [folder for folder in found if int(folder.name.split(".")[1].split("-")[0]) in pids]
 
 
-def shared_files_of(pids: Sequence[int]) -> list[str]:
-    """Files in shared memory whose session was founded by one of these processes."""
-    return [name for name in descriptions_in_shared_memory() if int(name.split(".")[1].split("-")[0]) in pids]
+def descriptions_of(pids: Sequence[int]) -> list[str]:
+    """The files of jobs in these folders, such as `7` of job 7."""
+    return [file.name for folder in session_folders_of(pids) for file in folder.glob("[0-9]*")]
 
 
 class Finished:

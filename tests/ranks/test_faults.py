@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from running import (
     parent_of,
     poll_until,
     serving,
-    shared_files_of,
+    session_folders_of,
 )
 from waiting import DEADLINE_S
 
@@ -157,7 +158,7 @@ def test_after_the_death_of_everything_each_accepted_job_gets_exactly_one_reply(
         assert {name: published[name] for name in replied} == replied
         assert len(published) == len(names) + 3
         assert not list((second.box() / "journal").iterdir())
-        assert shared_files_of(list(dead)) == []
+        assert session_folders_of(list(dead)) == []
         assert second.stop() == 0
 
 
@@ -184,7 +185,45 @@ def test_nothing_outlives_the_launching_process(tmp_path: Path) -> None:
         running.process.kill()
         running.process.wait()
         poll_until(lambda: not running.processes(), "nothing is left of the service")
-        assert shared_files_of(list(running.pids)) == []
+        assert session_folders_of(list(running.pids)) == []
+
+
+def places_of(service: Running, temporary: Path) -> set[Path]:
+    """What the processes of a service have in folders that all users share."""
+    service.pids |= set(service.processes())
+    folders = session_folders_of(list(service.pids))
+    outside = [
+        line.split()[1] for folder in folders for line in (folder / ".outside").read_text().splitlines()
+    ]
+    numbers = {str(pid) for pid in service.pids}
+    named = [path for path in temporary.iterdir() if numbers & set(re.findall("[0-9]+", path.name))]
+    return {*folders, *map(Path, outside), *named}
+
+
+def test_the_next_start_removes_what_a_killed_service_left_and_nothing_of_a_living_one(
+    tmp_path: Path,
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    env = {"TMPDIR": str(temporary)}
+    with serving(tmp_path / "living", ranks=2, env=env) as living:
+        long = living.submit("long", **hard_job(tmp_path))
+        with serving(tmp_path / "killed", ranks=2, env=env) as killed:
+            left = places_of(killed, temporary)
+            killed.kill()
+        assert all(path.exists() for path in left)
+        assert {"mpich", "mallob", "edu"} == {re.split("[-_.]", path.name)[0] for path in left}
+        assert len(left) == 4, left
+        held = places_of(living, temporary)
+        with serving(tmp_path / "next", ranks=2, env=env) as following:
+            assert not any(path.exists() for path in left)
+            assert all(path.exists() for path in held)
+            assert following.stop() == 0
+        living.interrupt("long")
+        assert living.reply(long)["result"]["outcome"] == "interrupted"
+        assert living.stop() == 0
+    assert list(temporary.iterdir()) == []
+    assert not any(path.exists() for path in held)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
@@ -195,10 +234,10 @@ def test_a_signal_stops_the_service_cleanly_and_its_jobs_run_again(
         path = first.submit("hard", **hard_job(tmp_path))
         held = first.submit("held", application="NOOP", arrival=1e6)
         poll_until(lambda: busy_solvers(first))
-        assert shared_files_of(first.processes())
+        assert session_folders_of(first.processes())
         assert first.stop(number) == 0, first.output
         assert first.processes() == []
-        assert shared_files_of(list(first.pids)) == []
+        assert session_folders_of(list(first.pids)) == []
         assert "Traceback" not in first.output
         assert not path.exists()
         assert not list((tmp_path / "tmp").iterdir())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Running, command_line, needs_mpiexec, parent_of, poll_until, serving, shared_files_of
+from running import Running, command_line, descriptions_of, needs_mpiexec, parent_of, poll_until, serving
 
 from mallob_sat.generate import pigeonhole, planted
 
@@ -101,10 +101,7 @@ def test_each_of_many_jobs_gets_its_right_reply(seed: int, options: tuple[str, .
             reply = service.reply(path)
             if READER_KILLED not in str(reply.get("error")):
                 assert reply["result"]["resultcode"] == CODES.get(kind, 0), (kind, reply)
-        poll_until(
-            lambda: all(name.endswith((".lock", ".memory")) for name in shared_files_of(list(service.pids))),
-            "no description is left",
-        )
+        poll_until(lambda: not descriptions_of(list(service.pids)), "no description is left")
         assert service.stop() == 0
         assert service.processes() == []
         assert "Traceback" not in service.output

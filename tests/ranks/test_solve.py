@@ -25,7 +25,7 @@ from running import (
     needs_mpiexec,
     poll_until,
     run,
-    shared_files_of,
+    session_folders_of,
 )
 
 from mallob_sat.generate import pigeonhole, planted
@@ -235,4 +235,4 @@ def test_a_signal_ends_solving_and_leaves_nothing_behind(number: int, tmp_path: 
         kill_marked(mark)
         process.wait()
     assert "Traceback" not in err
-    assert shared_files_of(pids) == []
+    assert session_folders_of(pids) == []

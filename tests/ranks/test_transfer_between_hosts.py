@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Running, needs_mpiexec, poll_until, serving, shared_files_of
+from running import Running, descriptions_of, needs_mpiexec, poll_until, serving, session_folders_of
 
 pytestmark = needs_mpiexec
 
@@ -28,11 +28,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with serving(tmp_path_factory.mktemp("service"), ranks=RANKS, env=env) as running:
         yield running
         assert running.stop() == 0
-        assert shared_files_of(list(running.pids)) == []
+        assert session_folders_of(list(running.pids)) == []
 
 
-def descriptions_of(service: Running, job: int) -> list[str]:
-    return [name for name in shared_files_of(list(service.pids)) if name.endswith(f".{job}")]
+def copies_of(service: Running, job: int) -> int:
+    """On how many hosts the job's description is."""
+    return descriptions_of(list(service.pids)).count(str(job))
 
 
 def test_all_workers_see_the_same_payload_and_the_root_answers(service: Running, tmp_path: Path) -> None:
@@ -44,7 +45,7 @@ def test_all_workers_see_the_same_payload_and_the_root_answers(service: Running,
     job = reply["internal_id"]
     for rank in range(RANKS):
         service.await_event("adopted", job=job, rank=rank)
-    poll_until(lambda: not descriptions_of(service, job), "no description is left")
+    poll_until(lambda: not copies_of(service, job), "no description is left")
 
 
 def test_each_host_holds_one_copy_until_the_job_ends(service: Running, tmp_path: Path) -> None:
@@ -52,11 +53,10 @@ def test_each_host_holds_one_copy_until_the_job_ends(service: Running, tmp_path:
     path = service.submit("endless", application="BULK", configuration=configuration)
     poll_until(lambda: len(list(tmp_path.glob("[0-9]*"))) == RANKS, "all workers have their payload")
     job = service.await_event("accepted", name="endless")["job"]
-    hosts = sorted(int(name.split(".")[2]) for name in descriptions_of(service, job))
-    assert hosts == [0, 2, 4]
+    assert copies_of(service, job) == HOSTS
     service.interrupt("endless")
     assert service.reply(path)["result"]["outcome"] == "interrupted"
-    poll_until(lambda: not descriptions_of(service, job), "no description is left")
+    poll_until(lambda: not copies_of(service, job), "no description is left")
 
 
 def test_a_job_that_ends_during_its_transfer_leaves_nothing(service: Running, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_job_that_ends_during_its_transfer_leaves_nothing(service: Running, tm
         for limit_ms in (1, 5, 10, 15, 20, 30)
     ]
     jobs = [reply["internal_id"] for reply in replies]
-    poll_until(lambda: not any(descriptions_of(service, job) for job in jobs), "no description is left")
+    poll_until(lambda: not any(copies_of(service, job) for job in jobs), "no description is left")
     assert service.ask("after", application="NOOP")["result"]["resultcode"] == 10
 
 
@@ -83,4 +83,4 @@ def test_a_large_formula_is_solved_on_several_hosts(service: Running, tmp_path: 
     reply = service.ask("chain", files=[str(formula)])
     assert reply["result"]["solution"] == list(range(1, n_vars + 1))
     job = reply["internal_id"]
-    poll_until(lambda: not descriptions_of(service, job), "no description is left")
+    poll_until(lambda: not copies_of(service, job), "no description is left")

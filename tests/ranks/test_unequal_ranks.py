@@ -16,6 +16,7 @@ from running import (
     DEADLINE_S,
     Running,
     beside_each_other,
+    descriptions_of,
     environment,
     kill_marked,
     marked_processes,
@@ -24,7 +25,6 @@ from running import (
     poll_until,
     run,
     serving,
-    shared_files_of,
 )
 
 from mallob_sat.generate import pigeonhole, planted
@@ -206,10 +206,7 @@ def test_all_pes_of_a_rank_that_fetch_a_description_get_it(tmp_path: Path) -> No
                 configuration=configuration,
                 wallclock_limit=f"{limit_ms}ms",
             )
-        poll_until(
-            lambda: all(name.endswith((".lock", ".memory")) for name in shared_files_of(list(service.pids))),
-            "no description is left",
-        )
+        poll_until(lambda: not descriptions_of(list(service.pids)), "no description is left")
         service.stop()
         assert "Traceback" not in service.output
 

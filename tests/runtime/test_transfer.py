@@ -13,18 +13,14 @@ from transfer_net import Network
 
 from mallob_py.protocol.fault import Fault
 from mallob_py.protocol.messages import Blob
-from mallob_py.runtime import transfer
-from mallob_py.runtime.transfer import CHUNK_BYTES, WINDOW, BlobWanted, ChunkTaken, Transfer
+from mallob_py.runtime.transfer import CHUNK_BYTES, WINDOW, BlobWanted, ChunkTaken
 
 
 @pytest.fixture
-def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
-    monkeypatch.setattr(transfer, "shared_folder", lambda: tmp_path)
+def network(tmp_path: Path) -> Iterator[Network]:
     network = Network(8, tmp_path)
     yield network
-    for each in network.ranks:
-        each.close()
-    assert list(tmp_path.iterdir()) == []
+    network.close()
 
 
 @pytest.mark.parametrize("size", [1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 9 * CHUNK_BYTES + 77])
@@ -116,7 +112,7 @@ def test_a_request_that_comes_after_the_end_of_its_job_brings_nothing_here(netwo
     network.ranks[4].forget("1")
     network.ranks[5].fetch(blob, (0, 0))
     network.deliver_all()
-    assert network.files() == ["mallob-py.1-test.0.1"]
+    assert network.files() == ["0/1"]
     assert network.here == []
 
 
@@ -137,7 +133,7 @@ def test_full_shared_memory_costs_the_job_a_host_and_nobody_the_service(
     network.ranks[5].fetch(blob, (0, 0))
     network.deliver_all()
     assert network.here == []
-    assert network.files() == ["mallob-py.1-test.0.1"]
+    assert network.files() == ["0/1"]
     assert {(rank, key) for rank, key, _ in network.failed} == {(4, "1"), (5, "1")}
     assert all("No space left" in reason for _, _, reason in network.failed)
     assert network.faults == [Fault.HOST] * 2
@@ -157,26 +153,6 @@ def test_a_host_that_had_no_room_is_asked_again_by_the_next_fetch(
     network.ranks[5].fetch(blob, (0, 0))
     network.deliver_all()
     assert network.here == [(5, "1")]
-
-
-def test_files_of_a_dead_service_are_swept_and_those_of_a_living_one_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transfer, "shared_folder", lambda: tmp_path)
-    for name in ("mallob-py.7-dead.0.lock", "mallob-py.7-dead.0.1", "mallob-py.7-dead.0.2~"):
-        (tmp_path / name).touch()
-    living = Network(2, tmp_path)
-    living.put(0, "1", b"data")
-    second = Transfer(
-        0, "2-test", lambda _: 0, lambda *_: None, lambda *_: None, lambda _: None, lambda *_: None
-    )
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "mallob-py.1-test.0.1",
-        "mallob-py.1-test.0.lock",
-        "mallob-py.2-test.0.lock",
-    ]
-    for each in (second, *living.ranks):
-        each.close()
 
 
 # --- when memory is short ---------------------------------------------------------------------

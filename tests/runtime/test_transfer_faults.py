@@ -17,7 +17,6 @@ from transfer_net import PER_HOST, Network
 
 from mallob_py.protocol.fault import Fault
 from mallob_py.protocol.messages import Blob
-from mallob_py.runtime import transfer
 from mallob_py.runtime.envelope import WireError
 from mallob_py.runtime.transfer import CHUNK_BYTES, WINDOW
 
@@ -54,7 +53,6 @@ def test_what_arrives_is_whole_after_failures_at_any_moment_and_in_any_order(
     rng = random.Random(seed)
     data = rng.randbytes(size)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(transfer, "shared_folder", lambda: Path(folder))
         disk = Disk(monkeypatch)
         network = Network(RANKS, Path(folder))
         blob = network.put(0, KEY, data)
@@ -89,18 +87,14 @@ def test_what_arrives_is_whole_after_failures_at_any_moment_and_in_any_order(
             each.forget(KEY)
         network.deliver_all(seed)
         assert network.files() == []
-        for each in network.ranks:
-            each.close()
+        network.close()
 
 
 @pytest.fixture
-def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
-    monkeypatch.setattr(transfer, "shared_folder", lambda: tmp_path)
+def network(tmp_path: Path) -> Iterator[Network]:
     network = Network(RANKS, tmp_path)
     yield network
-    for each in network.ranks:
-        each.close()
-    assert list(tmp_path.iterdir()) == []
+    network.close()
 
 
 def descriptors() -> int:
@@ -119,7 +113,7 @@ def test_a_host_without_room_says_so_before_anything_is_sent(
     ]
     assert "No space left" in network.failed[0][2]
     assert network.sent == []
-    assert network.files() == ["mallob-py.1-test.0.1"]
+    assert network.files() == ["0/1"]
     assert descriptors() == before
 
 

@@ -45,7 +45,9 @@ class Network:
             self.failed.append((rank, key, reason))
             self.faults.append(fault)
 
-        return Transfer(rank, "1-test", keeper_of, send, send, on_here, on_failed)
+        host = self.folder / str(keeper_of(rank))
+        host.mkdir(exist_ok=True)
+        return Transfer(rank, host, keeper_of, send, send, on_here, on_failed)
 
     def deliver_one(self, rng: random.Random, may: Callable[[int, int], bool] = lambda *_: True) -> bool:
         """One message on a random wire of those that `may`; False if there is none."""
@@ -70,4 +72,9 @@ class Network:
         return Blob(key, len(data))
 
     def files(self) -> list[str]:
-        return sorted(path.name for path in self.folder.iterdir() if not path.name.endswith("lock"))
+        return sorted(str(path.relative_to(self.folder)) for path in self.folder.glob("*/*"))
+
+    def close(self) -> None:
+        """No rank holds a description any more."""
+        for each in self.ranks:
+            each.keep_only(set())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mallob_py.service import directory as directory_module
-from mallob_py.service.directory import ADVERTISEMENT_PREFIX, Incoming, JobDirectory, orphaned_folders
+from mallob_py.service.directory import Incoming, JobDirectory, orphaned_folders
 from mallob_py.service.errors import JobFileError, ServiceError
 from mallob_py.service.job_file import InputUse, JobFile
 from mallob_py.service.reply import JobStatistics, Outcome, Reply, result_reply
@@ -460,14 +460,6 @@ def test_a_damaged_id_file_does_not_lead_to_ids_of_live_jobs(open_directory: Ope
     recovered, second = directory.take()
     assert recovered == first
     assert second.internal_id > first.internal_id
-
-
-def test_the_folder_is_advertised_while_the_service_runs(open_directory: Open, tmp_path: Path) -> None:
-    directory = open_directory()
-    advertisement = tmp_path / f"{ADVERTISEMENT_PREFIX}{os.getpid()}"
-    assert advertisement.read_text() == str(directory.path)
-    directory.close()
-    assert not advertisement.exists()
 
 
 def test_ended_jobs_are_known_after_a_restart_and_refused_ones_are_not(open_directory: Open) -> None:
