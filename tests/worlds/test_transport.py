@@ -132,7 +132,7 @@ def test_all_ranks_agree_on_who_shares_a_host(transport: Any) -> None:
     assert list(transport.local_ranks) == [
         rank for rank, host in enumerate(hosts) if host == hosts[transport.rank]
     ]
-    assert transport.doorbell.available is ("MALLOB_PY_DOORBELL" not in os.environ)
+    assert transport.size == 1 or transport.doorbell.available is ("MALLOB_PY_DOORBELL" not in os.environ)
     assert transport.doorbell.has_remote_peers is (len(set(hosts)) > 1)
 
 
