@@ -74,7 +74,7 @@ def _serving(ranks: str, api_dir: Path, log_dir: Path) -> Iterator[None]:
     command = [*COMMAND, "serve", "-n", ranks, "--api-dir", str(api_dir), "--log-dir", str(log_dir)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
         assert service.stdout is not None
-        if "accepting jobs" not in service.stdout.readline():
+        if not any("accepting jobs" in line for line in service.stdout):
             sys.exit("the service does not start")
         try:
             yield
