@@ -43,6 +43,7 @@ from mallob_py.web.store import Ended, Record, Signature, Store, Upload, is_subm
 
 _RECENT_MAX = 50
 _STATUS_LASTS_S = 0.2
+_NESTING_MAX = 100
 _FORGOTTEN = "another job of that name has replied since; its reply is under USER.NAME"
 
 
@@ -310,21 +311,21 @@ class Jobs:
         return self.out_dir(client_index) / reply_name(identity)
 
     def _reply(self, identity: str, client_index: int) -> dict[str, Any]:
-        reply = client.read_reply(self._reply_path(identity, client_index))
+        reply = _read_reply(self._reply_path(identity, client_index))
         if reply is None:
             raise ApiError(404, f"no job {identity} here, neither live nor ended")
         return reply
 
     def _reply_to(self, record: Record) -> _Found | None:
         out_dir = self.out_dir(record.client)
-        refusal = client.read_reply(out_dir / refusal_name(record.file_name))
+        refusal = _read_reply(out_dir / refusal_name(record.file_name))
         if refusal is not None:
             return _Found(_summary(refusal), None, is_its_own=True)
         path = self._reply_path(record.identity, record.client)
         signature = client.signature_of(path)
         if signature in (None, record.older):
             return None
-        reply = client.read_reply(path)
+        reply = _read_reply(path)
         if reply is None:
             return None
         is_its_own = (
@@ -406,6 +407,17 @@ class _SharedLook:
             return self._found
 
 
+def _read_reply(path: Path) -> dict[str, Any] | None:
+    """None if there is none. What cannot be understood is an error of its own."""
+    try:
+        return client.read_reply(path)
+    except (OSError, ValueError, AssertionError):
+        why = "the reply is damaged, as by a loss of power"
+    except RecursionError:
+        why = "the reply is nested too deeply"
+    return {"error": {"field": "", "message": f"{why}; look at {path.name} yourself"}}
+
+
 def _checked(key: str) -> str:
     """A key that can safely be part of a file name."""
     if "." not in key.strip(".") or unfit_for_file_name(key):
@@ -415,6 +427,8 @@ def _checked(key: str) -> str:
 
 def _parsed(fields: Mapping[str, Any]) -> JobFile:
     """The schema of job files, which the service checks again, and what HTTP may not ask for."""
+    if _is_deep(fields):
+        raise ApiError(400, f"nested more than {_NESTING_MAX} deep")
     application = fields.get("application", DEFAULT_APPLICATION)
     known = {application: InputUse.UNKNOWN} if isinstance(application, str) else {}
     if isinstance(application, str) and not is_valid_text(application):
@@ -430,6 +444,17 @@ def _parsed(fields: Mapping[str, Any]) -> JobFile:
             403, f"{key} names a file of the host, which is not offered over HTTP", "configuration"
         )
     return job
+
+
+def _is_deep(fields: Mapping[str, Any]) -> bool:
+    """Deeper than anybody means it; all that work on it later could stand it or not, by chance."""
+    level: list[Any] = [fields]
+    for _ in range(_NESTING_MAX):
+        inside = (inner for one in level for inner in (one.values() if isinstance(one, dict) else one))
+        level = [inner for inner in inside if isinstance(inner, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 @contextlib.contextmanager

@@ -132,7 +132,10 @@ class Interface:
 
     async def reply(self, request: Request) -> Response:
         reply = await run_in_threadpool(self.jobs.reply, _key(request), _client(request))
-        return await run_in_threadpool(_json, reply)  # it can be megabytes
+        try:
+            return await run_in_threadpool(_json, reply)  # it can be megabytes
+        except RecursionError:
+            raise ApiError(409, "the reply is nested too deeply; look at its file yourself") from None
 
     async def model(self, request: Request) -> Response:
         client = _client(request)

@@ -424,6 +424,23 @@ def test_a_body_that_is_no_json_is_an_error(web: WebServer, body: bytes) -> None
     assert answer.error["message"]
 
 
+def test_a_job_that_is_nested_deeply_is_refused_at_any_depth(web: WebServer) -> None:
+    for depth in (101, 500, *range(900, 1000), 10_000):
+        body = '{"literals": [1, 0], "configuration": {"x": ' + "[" * depth + "]" * depth + "}}"
+        answer = web.ask("POST", "/api/jobs", body, {"Content-Type": "application/json"})
+        assert answer.status == 400, (depth, answer.text)
+        assert answer.error["message"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"x": ' + "[" * 100_000])
+def test_a_damaged_reply_is_said(web: WebServer, content: str) -> None:
+    path = web.api_dir / "jobs.0" / "out" / "u.damaged.json"
+    path.write_text(content)
+    assert "look at u.damaged.json" in web.get("/api/jobs/u.damaged").json["ended"]["error"]["message"]
+    assert web.get("/api/jobs/u.damaged/model").status == 409
+    path.unlink()
+
+
 def test_what_is_too_large_is_refused_and_leaves_nothing(web: WebServer, desk: Desk) -> None:
     plain = b"c" * 200_000
     bomb = gzip.compress(b"\n" * 20_000_000)
