@@ -1,4 +1,4 @@
-"""The service's numbers in Prometheus' text format 0.0.4.
+"""The service's numbers for Prometheus, in its text format.
 
 All of them come from the status file, so that a scrape costs the service nothing; the memory of the
 ranks comes from /proc, of those that run on this host. Counters start at zero with the service.
@@ -9,95 +9,99 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
 
 from mallob_py.runtime.world import RANK_VARIABLES
 from mallob_py.service.status_file import ServiceStatus
 from mallob_py.service.tallies import BOUNDS_S, Histogram
+from mallob_py.web.shares import shares_by_user
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_PREFIX = "mallob_py_"
 _STATES = ("held", "queued", "reading", "submitted", "waiting", "running")
 
 
-def metrics(status: ServiceStatus | None, upload_bytes: int) -> str:
+def metrics(status: ServiceStatus | None, upload_bytes: int) -> bytes:
     """The whole page. Without a service: that there is none."""
-    lines = [
-        *_family("up", "gauge", "Whether a service runs on the api folder.", [({}, status is not None)]),
-        *_family("web_upload_bytes", "gauge", "Uploads kept for live jobs.", [({}, upload_bytes)]),
-    ]
-    if status is not None:
-        lines += _of_service(status)
-    return "\n".join(lines) + "\n"
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Numbers(status, upload_bytes))
+    return generate_latest(registry)
 
 
-def _of_service(status: ServiceStatus) -> Iterator[str]:
-    jobs = {name: user.jobs for name, user in status.users.items()}
-    idle = max(0, status.pes - status.busy)
-    yield from _family("start_time_seconds", "gauge", "Start of the service.", [({}, status.started)])
-    yield from _family("status_age_seconds", "gauge", "Age of these numbers.", [({}, status.age_s())])
-    yield from _family("ranks", "gauge", "Number of ranks.", [({}, status.ranks)])
-    yield from _family(
-        "pes", "gauge", "PEs by state.", [({"state": "busy"}, status.busy), ({"state": "idle"}, idle)]
-    )
+class _Numbers(Collector):
+    def __init__(self, status: ServiceStatus | None, upload_bytes: int) -> None:
+        self._status = status
+        self._upload_bytes = upload_bytes
+
+    def collect(self) -> Iterable[Metric]:
+        yield _gauge("up", "Whether a service runs on the api folder.", self._status is not None)
+        yield _gauge("web_upload_bytes", "Uploads kept for live jobs.", self._upload_bytes)
+        if self._status is not None:
+            yield from _of_service(self._status)
+
+
+def _of_service(status: ServiceStatus) -> Iterator[Metric]:
+    users, totals = status.users, status.totals
+    yield _gauge("start_time_seconds", "Start of the service.", status.started)
+    yield _gauge("status_age_seconds", "Age of these numbers.", status.age_s())
+    yield _gauge("ranks", "Number of ranks.", status.ranks)
+    pes = {"busy": status.busy, "idle": max(0, status.pes - status.busy)}
+    yield _gauges("pes", "PEs by state.", "state", pes)
     states = dict.fromkeys(_STATES, 0) | dict(status.states)
-    yield from _family("jobs", "gauge", "Live jobs by state.", _labelled("state", states))
-    yield from _family("user_jobs", "gauge", "Live jobs by user.", _labelled("user", jobs))
-    yield from _family(
-        "user_volume", "gauge", "Workers by user.", _labelled("user", status.volumes_by_user())
-    )
-    yield from _family(
-        "replies_total", "counter", "Replies by outcome.", _labelled("outcome", status.totals.replies)
-    )
-    yield from _histograms(status.totals.times)
-    yield from _family(
-        "rank_resident_memory_bytes", "gauge", "Memory of ranks on this host.", _memory(status)
-    )
+    yield _gauges("jobs", "Live jobs by state.", "state", states)
+    jobs_by_user = {name: user.jobs for name, user in users.items()}
+    yield _gauges("user_jobs", "Live jobs by user.", "user", jobs_by_user)
+    volumes = {name: user.volume for name, user in users.items()}
+    yield _gauges("user_volume", "Workers by user.", "user", volumes)
+    shares = dict.fromkeys(users, 0.0) | shares_by_user(status)
+    yield _gauges("user_fair_share", "PEs that a user's jobs deserve, not rounded.", "user", shares)
+    replies = CounterMetricFamily(f"{_PREFIX}replies", "Replies by outcome.", labels=["outcome"])
+    for outcome, count in sorted(totals.replies.items()):
+        replies.add_metric([outcome], count)
+    yield replies
+    yield CounterMetricFamily(f"{_PREFIX}pe_seconds", "PE-seconds of jobs that have ended.", totals.pe_s)
+    yield CounterMetricFamily(f"{_PREFIX}cpu_seconds", "CPU seconds of jobs that have ended.", totals.cpu_s)
+    yield _durations(totals.times)
+    memory = {str(rank): size for rank, size in sorted(_memory(status).items())}
+    yield _gauges("rank_resident_memory_bytes", "Memory of ranks on this host.", "rank", memory)
 
 
-def _labelled(label: str, values: Mapping[str, float]) -> list[tuple[dict[str, str], float]]:
-    return [({label: name}, value) for name, value in sorted(values.items())]
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(_PREFIX + name, text, value)
 
 
-def _family(
-    name: str, kind: str, text: str, samples: Iterable[tuple[Mapping[str, str], float]]
-) -> Iterator[str]:
-    yield f"# HELP mallob_py_{name} {text}"
-    yield f"# TYPE mallob_py_{name} {kind}"
-    for labels, value in samples:
-        yield _sample(name, labels, value)
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(_PREFIX + name, text, labels=[label])
+    for label_value, value in values.items():
+        family.add_metric([label_value], value)
+    return family
 
 
-def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
-    inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-    return (
-        f"mallob_py_{name}{{{inside}}} {float(value):.12g}"
-        if inside
-        else (f"mallob_py_{name} {float(value):.12g}")
-    )
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def _histograms(times: Mapping[str, Histogram]) -> Iterator[str]:
-    name = "job_duration_seconds"
-    yield f"# HELP mallob_py_{name} Times of jobs that have ended, by part of their way."
-    yield f"# TYPE mallob_py_{name} histogram"
+def _durations(times: Mapping[str, Histogram]) -> Metric:
+    text = "Times of jobs that have ended, by part of their way."
+    family = HistogramMetricFamily(f"{_PREFIX}job_duration_seconds", text, labels=["part"])
+    edges = (*(f"{bound:g}" for bound in BOUNDS_S), "+Inf")
     for part, histogram in sorted(times.items()):
-        total = 0
-        for bound, count in zip((*BOUNDS_S, float("inf")), histogram.counts, strict=True):
-            total += count
-            edge = "+Inf" if bound == float("inf") else f"{bound:g}"
-            yield _sample(f"{name}_bucket", {"part": part, "le": edge}, total)
-        yield _sample(f"{name}_sum", {"part": part}, histogram.sum_s)
-        yield _sample(f"{name}_count", {"part": part}, total)
+        buckets = list(zip(edges, map(float, accumulate(histogram.counts)), strict=True))
+        family.add_metric([part], buckets, histogram.sum_s)
+    return family
 
 
-def _memory(status: ServiceStatus) -> list[tuple[Mapping[str, str], float]]:
+def _memory(status: ServiceStatus) -> dict[int, float]:
     """Of all ranks beside the clients' ones: a launcher is the parent of all ranks of its host."""
     host = socket.gethostname()
-    found: dict[int, tuple[Mapping[str, str], float]] = {}
+    found: dict[int, float] = {}
     for process in status.processes:
         if process.host != host:
             continue
@@ -105,8 +109,8 @@ def _memory(status: ServiceStatus) -> list[tuple[Mapping[str, str], float]]:
         for pid in _children(parent) if parent > 1 else ():
             rank = _rank_number(pid)
             if rank is not None:
-                found[rank] = ({"rank": str(rank)}, _resident_bytes(pid))
-    return [found[rank] for rank in sorted(found)]
+                found[rank] = _resident_bytes(pid)
+    return found
 
 
 def _parent(pid: int) -> int:

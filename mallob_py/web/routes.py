@@ -222,11 +222,13 @@ def make_app(interface: Interface) -> Starlette:
         yield
         task.cancel()
 
-    return Starlette(
+    app = Starlette(
         routes=routes,
         lifespan=sweeping,
         exception_handlers={HTTPException: _http_error, ApiError: _api_error, Exception: _internal_error},
     )
+    app.router.redirect_slashes = False
+    return app
 
 
 async def _sweep(jobs: Jobs) -> None:

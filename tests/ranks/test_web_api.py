@@ -234,8 +234,8 @@ def test_jobs_are_listed_and_counted_also_while_no_service_runs(web: WebServer, 
     assert overview["service"]["running"] is False
     assert [job["key"] for job in overview["jobs"]] == ["u.n"]
     metrics = web.get("/metrics").text
-    assert "\nmallob_py_up 0\n" in metrics
-    assert f"\nmallob_py_web_upload_bytes {len(FORMULA)}\n" in metrics
+    assert "\nmallob_py_up 0.0\n" in metrics
+    assert f"\nmallob_py_web_upload_bytes {float(len(FORMULA))}\n" in metrics
 
 
 def test_a_folder_that_no_service_has_used_is_said(tmp_path: Path) -> None:

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
+import math
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mallob_py.service.reply import JobStatistics
 from mallob_py.service.status_file import JobStatus, ServiceStatus, UserStatus
 from mallob_py.service.tallies import Tallies
+
+pytest.importorskip("prometheus_client", reason="needs the extra web")
+
+from prometheus_client.parser import text_string_to_metric_families
+
 from mallob_py.web.metrics import metrics
+from mallob_py.web.shares import fair_shares
 from mallob_py.web.uploads import TooMuchMemory, decompressed_size
 
+REPOSITORY = Path(__file__).parents[2]
 SIZE = 1_000_000
 CONTENT = b"c comment\n" * (SIZE // 10)
 COMPRESSORS: list[Callable[[bytes], bytes]] = [
@@ -29,38 +40,124 @@ COMPRESSORS: list[Callable[[bytes], bytes]] = [
 def status_with(user: str) -> ServiceStatus:
     tallies = Tallies()
     for total_s in (0.0001, 0.02, 0.02, 99999.0):
-        tallies.ended("result", JobStatistics(total_s=total_s))
-    jobs = (JobStatus(1, user, "a", "running", volume=3), JobStatus(2, user, "b", "waiting"))
+        tallies.ended("result", JobStatistics(total_s=total_s, used_pe_s=2.0, used_cpu_s=1.0))
+    jobs = (
+        JobStatus(1, user, "a", "running", volume=3, demand=8, balanced_priority=3.0),
+        JobStatus(2, user, "b", "waiting", demand=8, balanced_priority=1.0),
+        JobStatus(3, "other", "c", "queued"),
+    )
     return ServiceStatus(
         *(time.time(), 4, 8, 3, jobs),
         totals=tallies.totals(),
-        states={"running": 1, "waiting": 1},
-        users={user: UserStatus(2, 3)},
+        states={"running": 1, "waiting": 1, "queued": 1},
+        users={user: UserStatus(2, 3), "other": UserStatus(1, 0)},
     )
 
 
-def test_each_line_is_of_prometheus_form() -> None:
-    line = re.compile(
-        r'# (HELP|TYPE) mallob_py_\w+ .+|mallob_py_\w+(\{\w+="([^"\\]|\\.)*"(,\w+="[^"]*")*\})? \S+'
-    )
-    for text in (metrics(None, 0), metrics(status_with("u"), 7)):
-        assert text.endswith("\n")
-        for one in text.splitlines():
-            assert line.fullmatch(one), one
+def samples(status: ServiceStatus | None) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """As Prometheus reads the page: values by name and labels."""
+    families = text_string_to_metric_families(metrics(status, 7).decode())
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def value(status: ServiceStatus, name: str, **labels: str) -> float:
+    return samples(status)[f"mallob_py_{name}", frozenset(labels.items())]
+
+
+def test_without_a_service_only_that_and_the_uploads_are_told() -> None:
+    assert samples(None) == {
+        ("mallob_py_up", frozenset()): 0.0,
+        ("mallob_py_web_upload_bytes", frozenset()): 7.0,
+    }
 
 
 def test_a_users_name_cannot_break_out_of_its_label() -> None:
-    text = metrics(status_with('a"} 1\\'), 0)
-    assert r'mallob_py_user_volume{user="a\"} 1\\"} 3' in text.splitlines()
+    user = 'a"} 1\\\n'
+    assert value(status_with(user), "user_volume", user=user) == 3
+
+
+def test_numbers_of_jobs_and_users() -> None:
+    status = status_with("u")
+    assert value(status, "up") == 1
+    assert value(status, "pes", state="idle") == 5
+    assert value(status, "jobs", state="held") == 0
+    assert value(status, "jobs", state="queued") == 1
+    assert value(status, "user_jobs", user="u") == 2
+    assert value(status, "user_fair_share", user="u") == 8
+    assert value(status, "user_fair_share", user="other") == 0
+    assert value(status, "replies_total", outcome="result") == 4
+    assert value(status, "pe_seconds_total") == 8
+    assert value(status, "cpu_seconds_total") == 4
 
 
 def test_buckets_are_cumulative() -> None:
-    found = re.findall(r'_bucket\{part="total",le="([^"]+)"\} (\d+)', metrics(status_with("u"), 0))
-    counts = [int(count) for _, count in found]
+    status = status_with("u")
+    counts = [
+        count
+        for (name, labels), count in samples(status).items()
+        if name.endswith("_bucket") and ("part", "total") in labels
+    ]
     assert counts == sorted(counts)
-    assert dict(found)["0.001"] == "1"
-    assert dict(found)["0.025"] == "3"
-    assert found[-1] == ("+Inf", "4")
+    assert value(status, "job_duration_seconds_bucket", part="total", le="0.001") == 1
+    assert value(status, "job_duration_seconds_bucket", part="total", le="0.025") == 3
+    assert value(status, "job_duration_seconds_bucket", part="total", le="+Inf") == 4
+    assert value(status, "job_duration_seconds_count", part="total") == 4
+
+
+def test_the_dashboard_asks_for_numbers_that_there_are() -> None:
+    dashboard = json.loads((REPOSITORY / "docs" / "grafana.json").read_text())
+    there = samples(status_with("u"))
+    # what depends on the host: ranks of this service run nowhere
+    labels_of: dict[str, set[str]] = {"mallob_py_rank_resident_memory_bytes": {"rank"}}
+    for name, labels in there:
+        labels_of.setdefault(name, set()).update(label for label, _ in labels)
+    queries = [target for panel in dashboard["panels"] for target in panel["targets"]]
+    assert len(queries) > 10
+    for query in queries:
+        asked = re.findall(r"(mallob_py_\w+)\{([^}]*)\}", query["expr"])
+        assert len(asked) == query["expr"].count("mallob_py_") > 0, query
+        known = set().union(*(labels_of[name] for name, _ in asked))
+        for name, selector in asked:
+            wanted = set(re.findall(r"(\w+)[!=~]+", selector)) - {"job"}  # given by Prometheus
+            assert wanted <= labels_of[name], query
+        assert set(re.findall(r"\{\{(\w+)\}\}", query["legendFormat"])) <= known, query
+    shown = {name for query in queries for name in re.findall(r"mallob_py_\w+", query["expr"])}
+    # the text of a panel or of nothing: how old numbers are, when the service began
+    unseen = {"mallob_py_ranks", "mallob_py_status_age_seconds", "mallob_py_start_time_seconds"}
+    assert {name for name, _ in there} - unseen <= shown
+
+
+# --- fair shares ----------------------------------------------------------------------------------
+
+
+def test_shares_are_by_priority_and_capped_by_demand() -> None:
+    assert fair_shares([], [], 8) == []
+    assert fair_shares([1.0, 1.0], [8, 8], 8) == [4.0, 4.0]
+    assert fair_shares([3.0, 1.0], [8, 8], 8) == [6.0, 2.0]
+    assert fair_shares([3.0, 1.0], [2, 8], 8) == [2.0, 6.0]
+    assert fair_shares([1.0, 1.0], [2, 3], 8) == [2.0, 3.0]
+    assert fair_shares([1.0] * 4, [9] * 4, 2) == [0.5] * 4
+
+
+@given(st.lists(st.tuples(st.floats(1e-9, 1e9), st.integers(1, 2**31)), max_size=30), st.integers(1, 10_000))
+def test_shares_use_all_pes_in_one_proportion(jobs: list[tuple[float, int]], pes: int) -> None:
+    priorities, demands = [job[0] for job in jobs], [job[1] for job in jobs]
+    shares = fair_shares(priorities, demands, pes)
+    assert math.fsum(shares) == pytest.approx(min(pes, sum(demands)))
+    free = [share / priority for share, priority, demand in zip(shares, priorities, demands, strict=True)
+            if share < demand * (1 - 1e-9)]  # fmt: skip
+    capped = [demand / priority for share, priority, demand in zip(shares, priorities, demands, strict=True)
+              if share >= demand * (1 - 1e-9)]  # fmt: skip
+    if free:
+        assert min(free) == pytest.approx(max(free), rel=1e-5)
+        assert all(one <= free[0] * (1 + 1e-5) for one in capped)
+
+
+# --- uploads --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("compress", COMPRESSORS)
