@@ -1,0 +1,183 @@
+"""A service in many lives, and all the ways in which a part of it dies or stops."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from soaking.processes import MARK, Family, Wrong, command_line, marked_processes, parent_of, wait_until
+
+from mallob_py.runtime.session_folder import shared_folder
+from mallob_py.service.client import service_is_running
+
+#: a service whose ranks are being started again may be silent for so long (the longest delay and a start)
+DEADLINE_S = 180.0
+#: shorter than a stop, so that ranks give each other up
+RANK_TIMEOUT_S = 10.0
+LIFE_MEAN_S = 3.0
+
+
+class Service:
+    """`mallob-py serve` in many lives; all its processes inherit a mark."""
+
+    def __init__(self, folder: Path, ranks: int) -> None:
+        self.api_dir = folder / "api"
+        self.output_path = folder / "output"
+        self.mark = uuid.uuid4().hex
+        #: of all processes that were alive at a kill, or at the end
+        self.pids: set[int] = set()
+        self._command = [sys.executable, "-m", "mallob_py.cli.main", "serve", "-n", str(ranks)]
+        self._command += ["--api-dir", str(self.api_dir), "--log-dir", str(folder / "logs")]
+        self._command += ["--rank-timeout", f"{RANK_TIMEOUT_S:g}s", "--restarts", "1000"]
+        self._environment = os.environ | {MARK: self.mark, "TMPDIR": str(folder)}
+        self.start()
+
+    def start(self) -> None:
+        with open(self.output_path, "ab") as output:
+            self.process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+            )
+
+    def start_if_ended(self) -> None:
+        """The launching process may have ended by itself: ranks that never came up are not started again."""
+        if self.process.poll() is not None:
+            self.await_nobody("all ranks end with their launching process")
+            self.start()
+
+    def tell(self, what: str) -> None:
+        """Into the output, between what the service says."""
+        with open(self.output_path, "a") as output:
+            output.write(f"--- {time.time():.3f} {what}\n")
+
+    def await_nobody(self, what: str) -> None:
+        wait_until(lambda: not marked_processes(self.mark), what, DEADLINE_S)
+
+    def kill_everything(self) -> None:
+        while pids := marked_processes(self.mark):
+            self.pids.update(pids)
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        # One that is still being started has no reply to a signal but to die of it.
+        wait_until(lambda: service_is_running(self.api_dir), "the service runs", DEADLINE_S)
+        self.pids.update(marked_processes(self.mark))
+        self.process.send_signal(signal.SIGTERM)
+        if (code := self.process.wait(DEADLINE_S)) != 0:
+            raise Wrong(f"the service ended with code {code}")
+        self.await_nobody("no process is left")
+        names = [path.name for path in shared_folder().glob("mallob-py.*")]
+        if left := [name for name in names if int(name.split(".")[1].split("-")[0]) in self.pids]:
+            raise Wrong(f"left in shared memory: {left}")
+
+    # --- its parts ------------------------------------------------------------------------------------
+
+    def parts(self) -> dict[str, list[int]]:
+        """The processes that can be hit, by what they are; parts that there are none of are left out."""
+        pids = marked_processes(self.mark)
+        family = Family.of(self.mark)
+        named = {
+            "launching process": [self.process.pid],
+            "launcher": [pid for pid in pids if parent_of(pid) == self.process.pid and _is(pid, "mpiexec")],
+            "proxy": [pid for pid in pids if _is(pid, "hydra_pmi_proxy")],
+            "rank": family.ranks,
+            "fork server": family.fork_servers,
+            "worker": family.workers,
+        }
+        return {name: found for name, found in named.items() if found}
+
+
+def _is(pid: int, program: str) -> bool:
+    words = command_line(pid).split(" ")
+    return any(Path(word).name.startswith(program) for word in words[:2])
+
+
+class Killer(threading.Thread):
+    """Kills and stops parts of the service, so many times, and sees that there is one again."""
+
+    #: what is killed how often
+    KILLS: tuple[tuple[str, int], ...] = (
+        ("everything", 3), ("launching process", 3), ("launcher", 2), ("proxy", 2), ("rank", 6),
+        ("worker", 3), ("fork server", 1),
+    )  # fmt: skip
+    STOPS: tuple[str, ...] = ("everything", "launching process", "launcher", "proxy", "rank")
+
+    def __init__(
+        self, service: Service, kills: int, stops: Sequence[int], stop_s: float, rng: random.Random
+    ) -> None:
+        """`stops`: which of the kills are stops of `stop_s` instead."""
+        super().__init__()
+        self._service = service
+        self._kills = kills
+        self._stops = frozenset(stops)
+        self._stop_s = stop_s
+        self._rng = rng
+        self.done: Counter[str] = Counter()
+        self.problem: Wrong | None = None
+
+    def run(self) -> None:
+        try:
+            for number in range(self._kills):
+                time.sleep(self._rng.expovariate(1 / LIFE_MEAN_S))
+                self._service.start_if_ended()
+                if number in self._stops:
+                    self._hit("stop", self.STOPS, [1] * len(self.STOPS), self._pause)
+                else:
+                    names, weights = zip(*self.KILLS, strict=True)
+                    self._hit("kill", names, weights, self._kill)
+            self._service.start_if_ended()
+        except Wrong as wrong:
+            self.problem = wrong
+
+    def _hit(
+        self, verb: str, names: Sequence[str], weights: Sequence[int], hit: Callable[[Sequence[int]], None]
+    ) -> None:
+        """One of the parts that are there now; ranks may just be waiting for their restart."""
+        parts = self._service.parts()
+        self._service.pids.update(pid for pids in parts.values() for pid in pids)
+        present = [name == "everything" or name in parts for name in names]
+        weights = [weight * here for weight, here in zip(weights, present, strict=True)]
+        (name,) = self._rng.choices(names, weights)
+        if name == "everything" and verb == "kill":
+            self._service.tell("kill everything")
+            self._service.kill_everything()
+        else:
+            pids = [pid for found in parts.values() for pid in found]
+            if name != "everything":
+                pids = [self._rng.choice(parts[name])]
+            self._service.tell(f"{verb} {name} {pids}")
+            hit(pids)
+        self.done[f"{verb} {name}"] += 1
+
+    def _kill(self, pids: Sequence[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self._service.process.pid in pids:
+            self._service.process.wait()
+            self._service.await_nobody("all ranks end without their launching process")
+
+    def _pause(self, pids: Sequence[int]) -> None:
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            if number == signal.SIGSTOP:
+                time.sleep(self._stop_s)
