@@ -24,7 +24,9 @@ from mallob_py.service.client import service_is_running
 DEADLINE_S = 180.0
 #: shorter than a stop, so that ranks give each other up
 RANK_TIMEOUT_S = 10.0
-LIFE_MEAN_S = 3.0
+LIFE_MEAN_S = 2.0
+#: before so many of the kills, the service has come up
+UP_SHARE = 0.8
 
 
 class Service:
@@ -135,8 +137,7 @@ class Killer(threading.Thread):
     def run(self) -> None:
         try:
             for number in range(self._kills):
-                time.sleep(self._rng.expovariate(1 / LIFE_MEAN_S))
-                self._service.start_if_ended()
+                self._let_live()
                 if number in self._stops:
                     self._hit("stop", self.STOPS, [1] * len(self.STOPS), self._pause)
                 else:
@@ -145,6 +146,18 @@ class Killer(threading.Thread):
             self._service.start_if_ended()
         except Wrong as wrong:
             self.problem = wrong
+
+    def _let_live(self) -> None:
+        """Mostly until it takes jobs, and then for a while; sometimes it is hit while it starts."""
+        if self._rng.random() < UP_SHARE:
+            deadline_s = time.monotonic() + DEADLINE_S
+            while not service_is_running(self._service.api_dir):
+                if time.monotonic() > deadline_s:
+                    raise Wrong("the service is not up again")
+                self._service.start_if_ended()
+                time.sleep(0.1)
+        time.sleep(self._rng.expovariate(1 / LIFE_MEAN_S))
+        self._service.start_if_ended()
 
     def _hit(
         self, verb: str, names: Sequence[str], weights: Sequence[int], hit: Callable[[Sequence[int]], None]
