@@ -12,7 +12,7 @@ from contextlib import suppress
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.task_flow import TaskFlow
 from mallob_py.runtime.worker_link import WorkerLink
-from mallob_py.runtime.worker_tasks import InspectTask, JobTask, ReadTask, Task
+from mallob_py.runtime.worker_tasks import READERS_MAX, InspectTask, JobTask, ReadTask, Task
 
 
 class ProcessNews:
@@ -128,6 +128,11 @@ class ProcessNews:
             return
         if isinstance(task, ReadTask):
             remove_file(task.read.path)
+            task.crashes += 1
+            if task.crashes < READERS_MAX:
+                task.link = None
+                self._flow.waiting[task] = None
+                return
         if (event := task.event_of_crash(reason, cpu_s)) is not None:
             self._flow.conclude(task, event)
         if isinstance(task, InspectTask) and task.names:

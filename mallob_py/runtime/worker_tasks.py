@@ -86,13 +86,18 @@ class JobTask:
         return [events.WorkerFailed(self.key, text)]
 
 
+#: a process that dies while it reads an input may have been killed: others try again
+READERS_MAX = 3
+
+
 @dataclass(slots=True, eq=False)
 class ReadTask:
-    """Reading a job's input."""
+    """Reading a job's input. `crashes`: how many processes have died of it, or for other reasons."""
 
     request_id: int
     read: wire.Read
     link: WorkerLink | None = None
+    crashes: int = 0
 
     def first_message(self) -> wire.ToWorker:
         return self.read
@@ -106,7 +111,7 @@ class ReadTask:
         return None
 
     def event_of_crash(self, reason: str, cpu_s: float) -> events.WorkerEvent:
-        text = f"the process that read the input ended early: {reason}"
+        text = f"each process that read the input ended early ({self.crashes} did): {reason}"
         return events.ReadFailed(self.request_id, text, "application")
 
     def events_of_giving_up(self, text: str) -> list[events.WorkerEvent]:

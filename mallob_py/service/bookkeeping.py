@@ -3,15 +3,17 @@
 Pure: no clock, no files. A job is *held* until its arrival time has come and all jobs that
 it depends on have ended; then `ready` names it once. Dependencies are on identities
 ("user.name"): a live job must end, a job that ended before is satisfied, and one never seen
-is waited for (as in Mallob). Guarantees: one live job per identity; no cycle among held
-jobs; memory is bounded by the live jobs plus `finished_max` identities.
+is waited for (as in Mallob). A revision waits for its precursor; if that ends while it is held itself
+(interrupted), for the one before, so that the revisions of a chain run one after the other.
+Guarantees: one live job per identity; no cycle among held jobs; memory is bounded by the live jobs
+plus `finished_max` identities.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 
 from mallob_py.service.errors import JobFileError
@@ -25,13 +27,21 @@ class _LiveJob:
     identity: str
     arrival_s: float
     unmet: set[str]
+    precursor: str
     interruptions: list[int] = field(default_factory=list)
 
 
 class JobBook:
     """Tracks the live jobs of one client by identity and internal id."""
 
-    def __init__(self, finished: Iterable[str] = (), finished_max: int = FINISHED_MAX) -> None:
+    def __init__(
+        self,
+        finished: Iterable[str] = (),
+        has_reply: Callable[[str], bool] = lambda identity: False,
+        finished_max: int = FINISHED_MAX,
+    ) -> None:
+        """`finished`: what ended before, as far as is known; of others, `has_reply` tells."""
+        self._has_reply = has_reply
         self._live: dict[int, _LiveJob] = {}
         self._id_of: dict[str, int] = {}
         self._waiting_for: dict[str, set[int]] = {}
@@ -51,18 +61,25 @@ class JobBook:
         """The internal id of the live job of this identity."""
         return self._id_of.get(identity)
 
-    def admit(self, job_id: int, identity: str, arrival_s: float, dependencies: Iterable[str]) -> None:
-        """Take in a job; `ready` will name it. Raises JobFileError if it must be refused."""
+    def admit(
+        self, job_id: int, identity: str, arrival_s: float, dependencies: Iterable[str], precursor: str = ""
+    ) -> None:
+        """Take in a job; `ready` will name it. Raises JobFileError if it must be refused.
+
+        `precursor`: of a revision, the one before it; waited for if it is live.
+        """
         assert job_id not in self._live, f"job {job_id} admitted twice"
         if identity in self._id_of:
             raise JobFileError(
                 "name", f"a job {identity} is live; choose another name, or wait for its reply"
             )
-        unmet = {name for name in dependencies if name in self._id_of or name not in self._finished}
+        unmet = {name for name in dependencies if not self._has_ended(name)}
+        if precursor in self._id_of:
+            unmet.add(precursor)
         if cycle := self._cycle(identity, unmet):
             path = " -> ".join(cycle)
             raise JobFileError("dependencies", f"closes a cycle of waiting jobs: {path}", identity)
-        self._live[job_id] = _LiveJob(job_id, identity, arrival_s, unmet)
+        self._live[job_id] = _LiveJob(job_id, identity, arrival_s, unmet, precursor)
         self._id_of[identity] = job_id
         for name in unmet:
             self._waiting_for.setdefault(name, set()).add(job_id)
@@ -73,6 +90,11 @@ class JobBook:
         """The jobs that must end before a live job is ready, and its arrival time."""
         job = self._live[job_id]
         return job.unmet, job.arrival_s
+
+    def _has_ended(self, identity: str) -> bool:
+        if identity in self._id_of:
+            return False
+        return identity in self._finished or self._has_reply(identity)
 
     def ready(self, now: float) -> list[int]:
         """The jobs to be started now, each named once, earliest arrival first."""
@@ -107,13 +129,28 @@ class JobBook:
         del self._id_of[job.identity]
         for name in job.unmet:
             self._stop_waiting(name, job_id)
-        for waiting_id in sorted(self._waiting_for.pop(job.identity, ())):
+        for waiting_id in self._waiting_for.get(job.identity, ()):
             waiting = self._live[waiting_id]
-            waiting.unmet.discard(job.identity)
+            if waiting.precursor == job.identity:
+                waiting.precursor = job.precursor
+                if job.precursor in job.unmet:
+                    waiting.unmet.add(job.precursor)
+                    self._waiting_for.setdefault(job.precursor, set()).add(waiting_id)
+        self._release(job.identity)
+        return job.interruptions
+
+    def refused(self, identity: str) -> None:
+        """A job was never live, but has a reply of its name: those that depend on it wait no longer."""
+        if identity not in self._id_of:
+            self._release(identity)
+
+    def _release(self, identity: str) -> None:
+        for waiting_id in sorted(self._waiting_for.pop(identity, ())):
+            waiting = self._live[waiting_id]
+            waiting.unmet.discard(identity)
             if not waiting.unmet:
                 heapq.heappush(self._arrivals, (waiting.arrival_s, waiting_id))
-        self._remember(job.identity)
-        return job.interruptions
+        self._remember(identity)
 
     def _stop_waiting(self, name: str, job_id: int) -> None:
         waiting = self._waiting_for[name]

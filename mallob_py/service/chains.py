@@ -87,6 +87,19 @@ class ChainBook:
 
     # --- admission ------------------------------------------------------------------------
 
+    def is_early(self, file: JobFile) -> bool:
+        """Whether its precursor has never been seen here: it may be about to come."""
+        precursor = file.precursor
+        return bool(precursor) and precursor not in self._by_identity and precursor not in self._ended
+
+    def live_before(self, file: JobFile) -> str:
+        """The last revision before this one that has no reply yet; "" if all have theirs."""
+        if file.precursor not in self._by_identity:
+            return ""
+        chain = self._by_identity[file.precursor][0]
+        live = (one.identity for one in reversed(chain.revisions) if one.job in chain.live)
+        return next(live, "")
+
     def check(self, file: JobFile) -> None:
         """Raises JobFileError if no live chain can go on, start or end with this file."""
         if file.identity in self._by_identity and not file.done:

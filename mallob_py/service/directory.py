@@ -116,6 +116,7 @@ class JobDirectory:
             self._ids = InternalIds(api_dir, client_index, clients, log, self._medium)
             claimed, decided, lost = self._journal.recover(log)
             self._recovered = deque(claimed)
+            self.finished += [entry.identity for entry in (*decided, *lost)]
             self._inotify_wanted = watching is Watching.AUTO and not is_remote(self.path)
             self._advertisement = Advertisement(self.path, tmp_dir or Path(tempfile.gettempdir()), log)
         except OSError as error:
@@ -194,6 +195,10 @@ class JobDirectory:
             self._journal.dismiss(internal_id)
         except OSError as error:
             self._log(f"cannot remove file {internal_id} from the journal: {error.strerror}")
+
+    def has_reply(self, identity: str) -> bool:
+        """Whether a reply of that name is there to be read."""
+        return os.path.lexists(f"{self._journal.out_dir}/{reply_name(identity)}")
 
     def solution_path(self, internal_id: int, identity: str) -> Path:
         """Where a solution goes that is too large for the reply."""

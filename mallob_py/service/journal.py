@@ -43,7 +43,6 @@ from mallob_py.service.entries import (
     Decided,
     Entry,
     Kept,
-    Kind,
     is_unfinished,
     read_entries,
 )
@@ -116,8 +115,7 @@ class Journal:
                 self._dismiss(decided.internal_id)
             else:
                 self._keep(decided.internal_id, decided.chain)
-            if decided.kind is not Kind.REFUSED:
-                self._finished.append(decided.identity)
+            self._finished.append(decided.identity)
         self._medium.flush((self._own, self._finished.path, self._finished.path.parent))
 
     def publish(self, decided: Decided) -> None:

@@ -53,6 +53,8 @@ _ROLL_LEAD_S = 0.05
 _TERMS_PERIOD_S = 0.1
 #: a revision that adds to others is taken for trivial so long: only its root works on it
 _TRIVIAL_S = 0.03
+#: a revision that is taken in before its precursor, which was handed in at the same moment, is held so long
+_PRECURSOR_WAIT_S = 1.0
 _decode_user_message = msgspec.msgpack.Decoder(UserMessage).decode
 
 
@@ -85,7 +87,7 @@ class Service:
         self._client_ranks = client_ranks
         self._tallies = Tallies()
         self._configured = configured
-        self._book = JobBook(directory.finished)
+        self._book = JobBook(directory.finished, directory.has_reply)
         self._chains = ChainBook(chain_timeout_s)
         self._chain_timeout_s = chain_timeout_s
         self._users = users
@@ -98,6 +100,10 @@ class Service:
         #: the job that runs although it may end the service, and those that wait for its end
         self._suspect: int | None = None
         self._suspects: deque[int] = deque()
+        #: revisions that a former service has answered, by precursors that are still to be run again
+        self._unrestored: dict[str, tuple[int, Incoming, JobFile]] = {}
+        #: revisions without a precursor yet, and when to give up on it
+        self._early: deque[tuple[float, Incoming]] = deque()
         self._more_ready = True
         self._is_new = True
         self._next_status_s = -math.inf
@@ -132,7 +138,13 @@ class Service:
         taken = self._directory.take(_TAKE_AT_ONCE)
         for incoming in taken:
             self._take_in(incoming, now)
+        if self._early:
+            self._take_in_early(now)
         self._more_ready = bool(taken)
+        if not taken and self._unrestored:
+            for _, incoming, _ in self._unrestored.values():
+                self._cannot_go_on_from(incoming, "its precursor is gone", now)
+            self._unrestored.clear()
         for job in self._book.ready(now):
             self._queue(job, now)
         if self._users is not None:
@@ -164,11 +176,16 @@ class Service:
 
     # --- from file to PE --------------------------------------------------------------------
 
-    def _take_in(self, incoming: Incoming, now: float) -> None:
+    def _take_in(self, incoming: Incoming, now: float, precursor_due_s: float | None = None) -> None:
+        """`precursor_due_s`: of a revision that was taken in before: how long to wait for its precursor."""
         try:
             request = incoming.parse(self._applications)
             if isinstance(request, Interruption):
                 self._interrupt(self._book.interrupt(request.identity, incoming.internal_id), now)
+            elif self._chains.is_early(request) and now < (
+                due_s := precursor_due_s or now + _PRECURSOR_WAIT_S
+            ):
+                self._early.append((due_s, incoming))
             else:
                 self._accept(incoming.internal_id, request, now)
         except JobFileError as error:
@@ -176,20 +193,30 @@ class Service:
                 # That identity's reply belongs to the live job.
                 error = JobFileError(error.field, error.message)
             self._directory.refuse(incoming, error)
+            if error.identity is not None:
+                self._book.refused(error.identity)
             self._tallies.replied("refused")
             self._status.refused(incoming.internal_id, incoming.file_name, str(error))
             refusal = {"file": incoming.file_name, "field": error.field, "message": error.message}
             self._rank.log.write(now, "refused", refusal)
 
+    def _take_in_early(self, now: float) -> None:
+        """Again, as long as precursors come, of which some may have been early themselves."""
+        known = -1
+        while self._early and known != len(self._early):
+            known = len(self._early)
+            for _ in range(known):
+                due_s, incoming = self._early.popleft()
+                self._take_in(incoming, now, due_s)
+
     def _accept(self, job: int, file: JobFile, now: float) -> None:
-        dependencies = set(file.dependencies)
         if file.incremental:
             self._chains.check(file)
-            if file.precursor in self._book:
-                dependencies.add(file.precursor)
-        self._book.admit(job, file.identity, file.arrival_s, dependencies)
+        before = self._chains.live_before(file)
+        self._book.admit(job, file.identity, file.arrival_s, file.dependencies, before)
         if file.incremental:
             self._chains.admit(job, file, now)
+            self._restore_after(file, now)
         self._jobs[job] = LiveJob(file, now)
         self._rank.log.write(
             now,
@@ -340,15 +367,30 @@ class Service:
         for first, incoming in self._directory.revisions():
             try:
                 file = incoming.parse(self._applications)
-                fits = isinstance(file, JobFile) and self._chains.restore(
-                    incoming.internal_id, first, file, now
-                )
-                problem = "" if fits else "its precursor is gone"
+                assert isinstance(file, JobFile)
             except JobFileError as error:
-                problem = str(error)
-            if problem:
-                message = f"the revision {incoming.file_name} cannot be gone on from: {problem}"
-                self._rank.log.write(now, "problem", {"message": message})
+                self._cannot_go_on_from(incoming, str(error), now)
+                continue
+            if not self._chains.restore(incoming.internal_id, first, file, now):
+                self._unrestored[file.precursor] = (first, incoming, file)
+            else:
+                self._restore_after(file, now)
+
+    def _restore_after(self, file: JobFile, now: float) -> None:
+        """Know the revisions again that were answered before this one, which they add to.
+
+        Such were interrupted while this one ran, or were handed in at the same moment as it.
+        """
+        precursor: JobFile | None = file
+        while precursor is not None and precursor.identity in self._unrestored:
+            first, incoming, following = self._unrestored.pop(precursor.identity)
+            if not self._chains.restore(incoming.internal_id, first, following, now):
+                self._cannot_go_on_from(incoming, "its precursor is gone", now)
+            precursor = following
+
+    def _cannot_go_on_from(self, incoming: Incoming, why: str, now: float) -> None:
+        message = f"the revision {incoming.file_name} cannot be gone on from: {why}"
+        self._rank.log.write(now, "problem", {"message": message})
 
     def _numbers(self, job: int) -> tuple[int, int]:
         """The internal id and revision in a job's reply."""

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -369,6 +370,44 @@ def test_reading_a_pipe_that_nobody_writes_can_be_cancelled(rank: Rank, tmp_path
     rank.pool.cancel_read(1)
     rank.until(lambda: is_gone(pid))
     assert not rank.of(events.ReadFailed)
+
+
+def kill_reader(rank: Rank, but: int = 0) -> int:
+    rank.until(lambda: set(rank.pool.busy_pids()) - {but})
+    (pid,) = set(rank.pool.busy_pids()) - {but}
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def test_another_process_reads_what_a_killed_one_has_not(rank: Rank, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    rank.pool.read(1, read([pipe], tmp_path / "description"))
+    kill_reader(rank, kill_reader(rank))
+    writers: list[int] = []
+
+    def is_read() -> bool:
+        with suppress(OSError):
+            writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(writers)
+
+    rank.until(is_read)
+    os.write(writers[0], b"1 2 3")
+    os.close(writers[0])
+    (done,) = rank.hear(events.ReadDone)
+    assert isinstance(done.description, wire.Inline)
+    assert not rank.of(events.ReadFailed)
+
+
+def test_an_input_that_three_processes_died_of_is_given_up(rank: Rank, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    rank.pool.read(1, read([pipe], tmp_path / "description"))
+    pid = 0
+    for _ in range(3):
+        pid = kill_reader(rank, pid)
+    (failed,) = rank.hear(events.ReadFailed)
+    assert "each process that read the input ended early (3 did): killed by signal 9" in failed.message
 
 
 def test_reads_beyond_the_limit_wait_for_their_turn(make: Make, tmp_path: Path) -> None:

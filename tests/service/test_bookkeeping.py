@@ -152,3 +152,32 @@ def test_a_chain_of_thousands_of_waiting_jobs_is_released_one_by_one() -> None:
         for job_id in ready:
             book.ended(job_id)
     assert order == list(reversed(range(count)))
+
+
+def test_a_revision_whose_precursor_ends_while_held_waits_for_the_one_before_that() -> None:
+    book = JobBook()
+    book.admit(1, "u.r0", 0.0, ())
+    for number in range(1, 5):
+        book.admit(1 + number, f"u.r{number}", 0.0, (), f"u.r{number - 1}")
+    book.admit(9, "u.dependent", 0.0, ("u.r2",))
+    assert book.ready(0.0) == [1]
+    book.ended(3)  # r2, interrupted while it waits for r1
+    assert book.ready(0.0) == [9]  # an ordinary dependency is met
+    book.ended(4)  # r3, too
+    book.ended(1)
+    assert book.ready(0.0) == [2]
+    assert book.ready(0.0) == []
+    book.ended(2)
+    assert book.ready(0.0) == [5]
+
+
+def test_jobs_that_depend_on_a_refused_one_wait_no_longer_than_for_its_reply() -> None:
+    book = JobBook()
+    book.admit(1, "u.early", 0.0, ("u.bad",))
+    book.refused("u.bad")
+    book.admit(2, "u.late", 0.0, ("u.bad",))
+    assert book.ready(0.0) == [1, 2]
+    book.admit(3, "u.live", 0.0, ())
+    book.admit(4, "u.waiting", 0.0, ("u.live",))
+    book.refused("u.live")  # a second one of that name: the live one counts
+    assert book.ready(0.0) == [3]

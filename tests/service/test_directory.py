@@ -462,14 +462,14 @@ def test_a_damaged_id_file_does_not_lead_to_ids_of_live_jobs(open_directory: Ope
     assert second.internal_id > first.internal_id
 
 
-def test_ended_jobs_are_known_after_a_restart_and_refused_ones_are_not(open_directory: Open) -> None:
+def test_all_that_have_a_reply_are_known_after_a_restart(open_directory: Open) -> None:
     directory = open_directory()
     drop(directory, "one.json", text())
     drop(directory, "two.json", text("bad", priority=0))
     for incoming in directory.take():
         answer(directory, incoming)
     directory.close()
-    assert open_directory().finished == ["u.a"]
+    assert open_directory().finished == ["u.a", "u.bad"]
 
 
 def test_the_file_system_of_a_path_can_be_told() -> None:
