@@ -14,7 +14,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,24 @@ from mallob_py.service.job_file import (
     InputUse,
     Interruption,
     JobFile,
+    identity_of,
     is_valid_text,
     parse_job,
     unfit_for_file_name,
 )
 from mallob_py.service.medium import medium_of
 from mallob_py.service.pending import Pending, PendingJobs
-from mallob_py.service.status_file import JobStatus, ServiceStatus, read_status
+from mallob_py.service.status_file import (
+    EndedJob,
+    HostStatus,
+    JobStatus,
+    ServiceStatus,
+    look,
+    read_status,
+)
 from mallob_py.web.errors import ApiError
+from mallob_py.web.history import History
+from mallob_py.web.shares import shares_by_job, shares_by_user
 from mallob_py.web.solutions import Solution, solution_of
 from mallob_py.web.store import Ended, Record, Signature, Store, Upload, is_submission, now
 
@@ -48,7 +58,10 @@ _FORGOTTEN = "another job of that name has replied since; its reply is under USE
 
 
 class ServiceState(msgspec.Struct, frozen=True):
-    """Whether a service runs on the api folder, and how busy it is. Ages in seconds."""
+    """Whether a service runs on the api folder, and how busy it is. Ages in seconds.
+
+    `states`: how many live jobs are in each.
+    """
 
     running: bool
     last_sign_of_life: float | None = None
@@ -56,29 +69,48 @@ class ServiceState(msgspec.Struct, frozen=True):
     pes: int = 0
     busy: int = 0
     up: float = 0.0
+    states: Mapping[str, int] = {}
+    hosts: list[HostStatus] = []
+
+
+class UserState(msgspec.Struct, frozen=True):
+    """A user with live jobs: their workers, and the PEs that they deserve, not rounded."""
+
+    user: str
+    jobs: int
+    volume: int
+    fair_share: float
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job. Times in seconds; `volume` is its number of workers. `ended` is there once it has a reply."""
+    """A job. Times in seconds; `volume` is its number of workers, `fair_share` the PEs that it deserves.
+
+    `number` is its number in the service, once it has one. `ended` is there once it has a reply.
+    """
 
     user: str
     name: str
     key: str
     state: str
     id: str = ""
+    number: int = 0
     application: str = ""
     client: int = 0
     priority: float = 1.0
     volume: int = 0
     demand: int = 0
+    fair_share: float = 0.0
     age: float = 0.0
+    pe_seconds: float = 0.0
+    cpu_seconds: float = 0.0
     ended: Ended | None = None
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """Live jobs of all, and those handed in over HTTP that ended last."""
+    """Live jobs (all that run, some of those that wait), their users, and what ended last, of all clients."""
 
     service: ServiceState
+    users: list[UserState]
     jobs: list[Job]
     recent: list[Job]
 
@@ -93,9 +125,11 @@ class Jobs:
         self._store = store
         self._allowed = None if allow_paths is None else os.path.realpath(allow_paths)
         self._status = _SharedStatus(api_dir)
+        self.history = History()
         self._mutex = threading.Lock()
         #: of each client that was asked for
         self._looks: dict[int, _SharedLook] = {}
+        self._upload_pattern = store.upload_pattern
 
     # --- looking --------------------------------------------------------------------------------
 
@@ -110,24 +144,58 @@ class Jobs:
             return ServiceState(False)
         if status.is_stale():
             return ServiceState(False, status.age_s())
-        up_s = status.time - status.started
-        return ServiceState(True, status.age_s(), status.ranks, status.pes, status.busy, up_s)
+        return ServiceState(
+            running=True,
+            last_sign_of_life=status.age_s(),
+            ranks=status.ranks,
+            pes=status.pes,
+            busy=status.busy,
+            up=status.time - status.started,
+            states=status.states,
+            hosts=list(status.hosts),
+        )
 
     def overview(self) -> Overview:
         self.sweep()
-        status = self.status()
-        ids = {(record.client, record.identity): record.id for record in self._store.open_records()}
-        live = [_job_of(job, ids) for job in (status.jobs if status else ())]
+        status, shares = self.status(), self._status.now().shares
+        records = self._store.open_records()
+        ids = {(record.client, record.identity): record.id for record in records}
+        jobs = () if status is None else status.jobs
+        live = [_job_of(job, ids, shares) for job in jobs]
         shown = {job.id for job in live}
-        queued = [_queued(record) for record in self._store.open_records() if record.id not in shown]
-        recent = [_ended(record) for record in self._store.recent(_RECENT_MAX)]
-        return Overview(self.service(), live + queued, recent)
+        queued = [_queued(record) for record in records if record.id not in shown]
+        users = [] if status is None else _users_of(status)
+        return Overview(self.service(), users, live + queued, self._recent(status))
 
-    def _live(self, identity: str, client_index: int) -> JobStatus | None:
+    def look(self) -> None:
+        """Have the service tell for a while which PE works for which job, and keep it."""
+        with contextlib.suppress(OSError):  # then the page does without
+            look(self._api_dir)
+
+    def note(self) -> None:
+        """Keep this moment for the history."""
+        if (status := self.status()) is not None:
+            self.history.note(status)
+
+    def _recent(self, status: ServiceStatus | None) -> list[Job]:
+        """What ended last: handed in over HTTP, or told of by the service that runs now."""
+        ours = [_ended(record) for record in self._store.recent(_RECENT_MAX)]
+        known = {(job.client, job.ended.number) for job in ours if job.ended}
+        told = () if status is None else status.ended
+        others = [
+            _told_of(job, self._without_paths(job.error)) for job in told if (job.client, job.id) not in known
+        ]
+        return sorted(ours + others, key=_end_of, reverse=True)[:_RECENT_MAX]
+
+    def _live(self, identity: str, client_index: int, submission: str = "") -> Job | None:
         """As the service's status tells it."""
         seen = self._status.now()
-        is_live = seen.status is not None and not seen.status.is_stale()
-        return seen.jobs.get((client_index, identity)) if is_live else None
+        if seen.status is None or seen.status.is_stale():
+            return None
+        found = seen.jobs.get((client_index, identity))
+        if found is None:
+            return None
+        return _job_of(found, {(client_index, identity): submission}, seen.shares)
 
     def get(self, key: str, client_index: int | None = None) -> Job:
         """A job, live or ended. The client is asked for only where a name is. Raises ApiError."""
@@ -135,16 +203,15 @@ class Jobs:
             record = self._settled(self._record(key))
             if record.ended is not None:
                 return _ended(record)
-            if (found := self._live(record.identity, record.client)) is None:
-                return _queued(record)
-            return _job_of(found, {(record.client, record.identity): record.id})
+            live = self._live(record.identity, record.client, record.id)
+            return _queued(record) if live is None else live
         identity, index = _checked(key), self._checked_client(client_index)
         user, _, name = identity.partition(".")
         if identity in self._look(index).identities:
-            if (found := self._live(identity, index)) is not None:
-                return _job_of(found, {})
+            if (live := self._live(identity, index)) is not None:
+                return live
             return Job(user, name, identity, "queued", client=index)
-        ended = _summary(self._reply(identity, index))
+        ended = _summary(self._reply(identity, index), client.signature_of(self._reply_path(identity, index)))
         return Job(user, name, identity, "ended", client=index, ended=ended)
 
     def files_awaited(self, key: str, client_index: int | None = None) -> tuple[int, frozenset[str]]:
@@ -173,7 +240,8 @@ class Jobs:
                 self._store.end(record, found.ended, found.signature)
             elif record.identity not in pending.identities:  # else it is about to appear
                 lost = "there is no reply of this job; somebody has removed it, or it was never handed in"
-                self._store.end(record, Ended("lost", error={"field": "", "message": lost}), None)
+                error = {"field": "", "message": lost}
+                self._store.end(record, Ended("lost", error=error, at=now()), None)
 
     def _settled(self, record: Record) -> Record:
         """The same with its end, if it has ended, at the cost of a look at its own reply.
@@ -202,8 +270,8 @@ class Jobs:
 
     def check_room(self) -> None:
         """Raises ApiError if no job can be handed in."""
-        with _telling():
-            client.folder_of(self._api_dir, self.client)
+        if not (self._client_dir / "in").is_dir():
+            raise ApiError(503, "no service has used the api folder yet; start one: mallob-py serve")
 
     def submit(
         self, fields: dict[str, Any], upload: Upload, upload_bytes: int, is_name_unique: bool
@@ -238,7 +306,7 @@ class Jobs:
         except OSError as error:
             raise ApiError(507, f"the job cannot be kept: {error.strerror}") from None
         try:
-            with _telling():
+            with self._telling():
                 client.submit(self._api_dir, fields, self.client, record.file_name)
         except ApiError:
             self._store.forget(record.id)
@@ -258,7 +326,7 @@ class Jobs:
         if not is_live:
             raise ApiError(409, f"{identity} is not live (it may have ended already)")
         user, _, name = identity.partition(".")
-        with _telling():
+        with self._telling():
             client.interrupt(self._api_dir, user, name, client_index)
 
     # --- results --------------------------------------------------------------------------------
@@ -291,6 +359,31 @@ class Jobs:
 
     # --- details --------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """What is wrong with our surroundings, said to the sender."""
+        try:
+            yield
+        except ServiceError as error:
+            raise ApiError(503, self._without_paths(str(error))) from None
+
+    def _without_paths(self, text: str) -> str:
+        """Where things lie on the host is nobody's business."""
+        text = self._upload_pattern.sub("upload", text).replace(f"{self._client_dir.parent}/", "")
+        return text if self._allowed is None else text.replace(f"{self._allowed}/", "")
+
+    def _presentable(self, reply: dict[str, Any]) -> dict[str, Any]:
+        """A reply without paths of the host."""
+        if "error" in reply:
+            shown = {key: self._without_paths(str(text)) for key, text in reply["error"].items()}
+            reply = reply | {"error": shown}
+        if isinstance(reply.get("files"), list):
+            reply = reply | {"files": [self._without_paths(str(path)) for path in reply["files"]]}
+        result = reply.get("result", {})
+        if "solution-file" in result:
+            reply = reply | {"result": result | {"solution-file": Path(str(result["solution-file"])).name}}
+        return reply
+
     def _record(self, submission: str) -> Record:
         record = self._store.get(submission)
         if record is None:
@@ -314,13 +407,13 @@ class Jobs:
         reply = _read_reply(self._reply_path(identity, client_index))
         if reply is None:
             raise ApiError(404, f"no job {identity} here, neither live nor ended")
-        return reply
+        return self._presentable(reply)
 
     def _reply_to(self, record: Record) -> _Found | None:
         out_dir = self.out_dir(record.client)
         refusal = _read_reply(out_dir / refusal_name(record.file_name))
         if refusal is not None:
-            return _Found(_summary(refusal), None, is_its_own=True)
+            return _Found(_summary(self._presentable(refusal), None), None, is_its_own=True)
         path = self._reply_path(record.identity, record.client)
         signature = client.signature_of(path)
         if signature in (None, record.older):
@@ -333,7 +426,7 @@ class Jobs:
             or reply.get("file") == record.file_name
             or reply.get("files") == [str(self._store.upload_path(record.id))]
         )
-        return _Found(_summary(reply), signature, is_its_own)
+        return _Found(_summary(self._presentable(reply), signature), signature, is_its_own)
 
     def _with_allowed_files(self, fields: dict[str, Any]) -> dict[str, Any]:
         paths = fields.get("files")
@@ -363,10 +456,11 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The status, however old, and its jobs by client and name."""
+    """The status, however old, its jobs by client and name, and their fair shares by number."""
 
     status: ServiceStatus | None
     jobs: Mapping[tuple[int, str], JobStatus]
+    shares: Mapping[int, float]
 
 
 class _SharedStatus:
@@ -376,14 +470,15 @@ class _SharedStatus:
         self._api_dir = api_dir
         self._mutex = threading.Lock()
         self._read_s = -math.inf
-        self._seen = _Seen(None, {})
+        self._seen = _Seen(None, {}, {})
 
     def now(self) -> _Seen:
         with self._mutex:
             if time.monotonic() >= self._read_s + _STATUS_LASTS_S:
                 status = read_status(self._api_dir)
                 jobs = status.jobs if status else ()
-                self._seen = _Seen(status, {(job.client, job.identity): job for job in jobs})
+                shares = shares_by_job(status) if status else {}
+                self._seen = _Seen(status, {(job.client, job.identity): job for job in jobs}, shares)
                 self._read_s = time.monotonic()
             return self._seen
 
@@ -457,16 +552,7 @@ def _is_deep(fields: Mapping[str, Any]) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def _telling() -> Any:
-    """What is wrong with our surroundings, said to the sender."""
-    try:
-        yield
-    except ServiceError as error:
-        raise ApiError(503, str(error)) from None
-
-
-def _job_of(job: JobStatus, ids: Mapping[tuple[int, str], str]) -> Job:
+def _job_of(job: JobStatus, ids: Mapping[tuple[int, str], str], shares: Mapping[int, float]) -> Job:
     return Job(
         user=job.user,
         name=job.name,
@@ -478,7 +564,11 @@ def _job_of(job: JobStatus, ids: Mapping[tuple[int, str], str]) -> Job:
         priority=job.priority,
         volume=job.volume,
         demand=job.demand,
+        number=job.id,
+        fair_share=shares.get(job.id, 0.0),
         age=job.elapsed_s,
+        pe_seconds=job.pe_s,
+        cpu_seconds=job.cpu_s,
     )
 
 
@@ -508,7 +598,40 @@ def _of_record(record: Record, state: str, age_s: float) -> Job:
     )
 
 
-def _summary(reply: Mapping[str, Any]) -> Ended:
+def _users_of(status: ServiceStatus) -> list[UserState]:
+    shares = shares_by_user(status)
+    users = [
+        UserState(name, user.jobs, user.volume, shares.get(name, 0.0)) for name, user in status.users.items()
+    ]
+    return sorted(users, key=lambda user: (-user.volume, -user.fair_share, user.user))
+
+
+def _told_of(job: EndedJob, error_text: str) -> Job:
+    """An end that the service tells of."""
+    error = {"field": "", "message": error_text} if error_text else None
+    stats = {"time": {"total": job.total_s}, "used_pe_seconds": job.pe_s, "used_cpu_seconds": job.cpu_s}
+    ended = Ended(job.outcome, resultstring=job.result, error=error, stats=stats, at=job.ended, number=job.id)
+    return Job(
+        user=job.user,
+        name=job.name,
+        key=identity_of(job.user, job.name),
+        state="ended",
+        number=job.id,
+        application=job.application,
+        client=job.client,
+        priority=job.priority,
+        age=job.total_s,
+        pe_seconds=job.pe_s,
+        cpu_seconds=job.cpu_s,
+        ended=ended,
+    )
+
+
+def _end_of(job: Job) -> float:
+    return 0.0 if job.ended is None else job.ended.at
+
+
+def _summary(reply: Mapping[str, Any], signature: Signature | None) -> Ended:
     result = reply.get("result", {})
     return Ended(
         outcome=str(result.get("outcome", "")),
@@ -517,4 +640,7 @@ def _summary(reply: Mapping[str, Any]) -> Ended:
         solver=str(result.get("solver", "")),
         error=reply.get("error"),
         stats=reply.get("stats", {}),
+        warnings=[str(warning) for warning in reply.get("warnings", ())],
+        at=now() if signature is None else signature[1] / 1e9,
+        number=int(reply.get("internal_id", 0)),
     )

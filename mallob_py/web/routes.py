@@ -28,6 +28,7 @@ from starlette.routing import Route
 
 from mallob_py.web.arrivals import Arrivals
 from mallob_py.web.errors import ApiError
+from mallob_py.web.history import HistoryPart
 from mallob_py.web.jobs import Job, Jobs, Overview, ServiceState
 from mallob_py.web.metrics import CONTENT_TYPE, metrics
 from mallob_py.web.openapi import Operation, Parameter, document, readable
@@ -38,12 +39,14 @@ from mallob_py.web.token import Token
 
 _WAIT_MAX_S = 300.0
 _SWEEP_S = 2.0
+_NOTE_S = 1.0
 _JSON = "application/json"
 _TEXT = "text/plain"
 
 _KEY = Parameter("key", "string", "id of the submission, or USER.NAME")
 _CLIENT = Parameter("client", "integer", "whose client the job is, for USER.NAME (default: the server's)")
 _WAIT = Parameter("wait", "number", "seconds to wait for the job's end, at most 300 (default 0)")
+_SINCE = Parameter("since", "number", "seconds since 1970: only what is younger (default: all)")
 _FIELDS = (
     Parameter("name", "string", "name of the job (default: made up)"),
     Parameter("user", "string", "who submits (default: web)"),
@@ -97,6 +100,13 @@ INTERRUPT = Operation(
     (_KEY, _CLIENT),
     status=202,
 )
+HISTORY = Operation(
+    "GET",
+    "/api/history",
+    "Volumes, fair shares and job trees of the last ten minutes, second by second.",
+    {_JSON: HistoryPart},
+    (_SINCE,),
+)
 SERVICE = Operation("GET", "/api/service", "Whether a service runs, how busy it is.", {_JSON: ServiceState})
 METRICS = Operation("GET", "/metrics", "Numbers for Prometheus.", {_TEXT: {"type": "string"}})
 PAGE = Operation("GET", "/", "The page.", {"text/html": {"type": "string"}}, is_open=True)
@@ -104,7 +114,7 @@ OPENAPI = Operation("GET", "/openapi.json", "This description.", {_JSON: {"type"
 DOCS = Operation(
     "GET", "/docs", "This description as a page.", {"text/html": {"type": "string"}}, is_open=True
 )
-_OPERATIONS = (SUBMIT, OVERVIEW, JOB, INTERRUPT, REPLY, MODEL, SERVICE, METRICS, PAGE, OPENAPI, DOCS)
+_OPERATIONS = (SUBMIT, OVERVIEW, JOB, INTERRUPT, REPLY, MODEL, HISTORY, SERVICE, METRICS, PAGE, OPENAPI, DOCS)
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -123,6 +133,12 @@ class Interface:
 
     async def overview(self, request: Request) -> Response:
         return _json(await run_in_threadpool(self.jobs.overview))
+
+    async def history(self, request: Request) -> Response:
+        since_s = _seconds(request, "since")
+        await run_in_threadpool(self.jobs.look)
+        await run_in_threadpool(self.jobs.note)
+        return Response(await run_in_threadpool(self.jobs.history.since, since_s), media_type=_JSON)
 
     async def service(self, request: Request) -> Response:
         return _json(await run_in_threadpool(self.jobs.service))
@@ -183,7 +199,7 @@ class Interface:
 
 def make_app(interface: Interface) -> Starlette:
     page, page_policy = _page()
-    description = msgspec.json.encode(document(_OPERATIONS, (Job, Overview, ServiceState)))
+    description = msgspec.json.encode(document(_OPERATIONS, (Job, Overview, ServiceState, HistoryPart)))
     docs = readable(_OPERATIONS)
 
     async def show_page(request: Request) -> Response:
@@ -203,6 +219,7 @@ def make_app(interface: Interface) -> Starlette:
         (REPLY, interface.reply),
         (MODEL, interface.model),
         (INTERRUPT, interface.interrupt),
+        (HISTORY, interface.history),
         (SERVICE, interface.service),
         (METRICS, interface.metrics),
         (PAGE, show_page),
@@ -218,9 +235,10 @@ def make_app(interface: Interface) -> Starlette:
 
     @asynccontextmanager
     async def sweeping(app: Starlette) -> AsyncIterator[None]:
-        task = asyncio.create_task(_sweep(interface.jobs))
+        tasks = [asyncio.create_task(_sweep(interface.jobs)), asyncio.create_task(_note(interface.jobs))]
         yield
-        task.cancel()
+        for task in tasks:
+            task.cancel()
 
     app = Starlette(
         routes=routes,
@@ -239,6 +257,13 @@ async def _sweep(jobs: Jobs) -> None:
         except OSError as error:
             print(f"mallob-py web: cannot look for replies: {error}", flush=True)
         await asyncio.sleep(_SWEEP_S)
+
+
+async def _note(jobs: Jobs) -> None:
+    """The last minutes are there when somebody begins to look."""
+    while True:
+        await run_in_threadpool(jobs.note)
+        await asyncio.sleep(_NOTE_S)
 
 
 def _guarded(operation: Operation, handler: Handler, token: Token) -> Handler:
@@ -314,7 +339,11 @@ def _client(request: Request) -> int | None:
 
 
 def _wait_s(request: Request) -> float:
-    text = request.query_params.get("wait", "0")
-    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
-        raise ApiError(400, "must be a number of seconds", "wait")
-    return min(float(text), _WAIT_MAX_S)
+    return min(_seconds(request, "wait"), _WAIT_MAX_S)
+
+
+def _seconds(request: Request, parameter: str) -> float:
+    text = request.query_params.get(parameter, "0")
+    if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,9})?", text):
+        raise ApiError(400, "must be a number of seconds", parameter)
+    return float(text)

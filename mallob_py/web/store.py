@@ -37,7 +37,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """What a reply says, in short."""
+    """What a reply says, in short. `at`: when (since 1970); `number`: that of the job in the service."""
 
     outcome: str
     resultcode: int = 0
@@ -45,6 +45,9 @@ class Ended(msgspec.Struct, frozen=True):
     solver: str = ""
     error: dict[str, str] | None = None
     stats: dict[str, Any] = {}
+    warnings: list[str] = []
+    at: float = 0.0
+    number: int = 0
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -125,6 +128,11 @@ class Store:
 
     def close(self) -> None:
         self._lock.close()
+
+    @property
+    def upload_pattern(self) -> re.Pattern[str]:
+        """Of the paths of all uploads."""
+        return re.compile(re.escape(f"{self._folder}/") + _ID.pattern + "/formula")
 
     def upload_path(self, submission: str) -> Path:
         """Where an upload is while the service may read it."""

@@ -22,7 +22,7 @@ from mallob_py.result_file import RESULT_FILE_KEYS
 from mallob_py.runtime.worker_wire import SolutionForm
 from mallob_py.service.directory import JobDirectory
 from mallob_py.service.job_file import InputUse, JobFile
-from mallob_py.service.reply import JobStatistics, Outcome, result_reply
+from mallob_py.service.reply import JobStatistics, Outcome, failure_reply, result_reply
 
 pytest.importorskip("starlette", reason="needs the extra web")
 pytest.importorskip("uvicorn", reason="needs the extra web")
@@ -58,6 +58,10 @@ class Desk:
             self._live[incoming.internal_id] = job
         for internal_id, job in list(self._live.items()):
             self.answer(internal_id, job)
+
+    def forget(self, internal_id: int) -> None:
+        """The test has answered."""
+        del self._live[internal_id]
 
     def answer(self, internal_id: int, job: JobFile, outcome: Outcome | None = None) -> None:
         del self._live[internal_id]
@@ -244,6 +248,7 @@ def test_a_folder_that_no_service_has_used_is_said(tmp_path: Path) -> None:
         answer = server.upload(FORMULA)
         assert answer.status == 503
         assert "mallob-py serve" in answer.error["message"]
+        assert str(tmp_path) not in answer.text
     finally:
         server.stop()
 
@@ -253,7 +258,7 @@ def test_a_folder_that_no_service_has_used_is_said(tmp_path: Path) -> None:
 GUARDED = [
     *(("GET", "/api/jobs"), ("POST", "/api/jobs"), ("GET", "/api/jobs/u.n"), ("GET", "/api/jobs/u.n/reply")),
     *(("GET", "/api/jobs/u.n/model"), ("POST", "/api/jobs/u.n/interrupt"), ("GET", "/api/service")),
-    ("GET", "/metrics"),
+    *(("GET", "/api/history"), ("GET", "/metrics")),
 ]
 
 
@@ -485,6 +490,25 @@ def test_unknown_paths_and_methods_are_errors_in_json(web: WebServer) -> None:
     assert web.upload(FORMULA, "").status == 202
     answer = web.ask("POST", "/api/jobs", b"x", {"Content-Type": "multipart/form-data; boundary=x"})
     assert answer.status == 415
+
+
+def test_no_answer_names_a_path_of_the_host(web: WebServer, desk: Desk) -> None:
+    job = keyed(web.upload(FORMULA, "name=n&user=u"))
+    internal_id, taken = desk.take()
+    error = f"{taken.files[0]}: line 3: no literal"
+    desk.directory.reply(
+        internal_id, "u.n", failure_reply(taken, internal_id, "files", error, JobStatistics())
+    )
+    desk.forget(internal_id)
+    large = keyed(web.upload(FORMULA, "name=large&user=u"))
+    desk.answer(*desk.take(), Outcome("result", 10, b"{}", integers(*range(1, 100))))
+    assert web.get(job).json["ended"]["error"] == {"field": "files", "message": "upload: line 3: no literal"}
+    reply = web.get(f"{large}/reply").json
+    assert reply["files"] == ["upload"]
+    assert reply["result"]["solution-size"] == 99
+    assert web.get(f"{large}/model").text.startswith("s SATISFIABLE\nv 1 2 3")
+    for path in ("/api/jobs", job, f"{job}/reply", f"{large}/reply", "/api/jobs/u.n", "/api/jobs/u.n/reply"):
+        assert str(web.api_dir.parent) not in web.get(path).text
 
 
 # --- the page and the description -----------------------------------------------------------------

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from browser import Browser, browsing, needs_browser
@@ -79,6 +80,42 @@ def test_volumes_and_interruptions_of_all_clients(web: WebServer, service: Runni
     assert web.get(f"/api/jobs/{job}?wait=60").json["ended"]["outcome"] == "interrupted"
     assert web.ask("POST", "/api/jobs/u.elsewhere/interrupt?client=1").status == 202
     assert service.reply(other)["result"]["outcome"] == "interrupted"
+
+
+def test_ended_jobs_of_all_clients_are_listed_and_answer(web: WebServer, service: Running) -> None:
+    service.reply(service.submit("file", client=1, literals=[1, 0, -2, 0]))
+    web.get(f"/api/jobs/{web.post_job(user='http', name='over', literals=[1, 0]).json['id']}?wait=60")
+
+    def ended() -> dict[str, dict[str, Any]]:
+        return {job["key"]: job for job in web.get("/api/jobs").json["recent"]}
+
+    poll_until(lambda: {"u.file", "http.over"} <= ended().keys(), "both are told")
+    assert ended()["u.file"]["client"] == 1
+    assert ended()["u.file"]["ended"]["resultstring"] == "SAT"
+    assert web.get("/api/jobs/u.file/model?client=1").text == "s SATISFIABLE\nv 1 -2 0\n"
+    assert web.get("/api/jobs/u.file/model").status == 404
+    assert web.get("/api/jobs/u.file?client=7").status == 404
+    keys = [job["key"] for job in web.get("/api/jobs").json["recent"]]
+    assert keys.count("http.over") == 1
+
+
+def test_the_history_tells_volumes_shares_and_trees(web: WebServer) -> None:
+    job = web.post_job(user="http", name="grown", application="SLEEP").json["id"]
+
+    def last() -> dict[str, Any]:
+        history = web.get("/api/history").json
+        numbers = [number for number, one in history["jobs"].items() if one["name"] == "grown"]
+        sample: dict[str, Any] = history["samples"][-1]
+        return {"number": numbers[-1] if numbers else "", **sample}
+
+    found = poll_until(lambda: (sample := last())["workers"] and len(sample["workers"]) == RANKS and sample)
+    assert found
+    assert found["volumes"] == {found["number"]: RANKS}
+    assert found["shares"] == {found["number"]: RANKS}
+    assert sorted(index for _, _, index in found["workers"]) == list(range(RANKS))
+    assert {str(number) for _, number, _ in found["workers"]} == {found["number"]}
+    web.ask("POST", f"/api/jobs/{job}/interrupt")
+    assert web.get(f"/api/jobs/{job}?wait=60").json["ended"]["outcome"] == "interrupted"
 
 
 def test_the_second_of_two_live_jobs_of_one_name_is_refused(web: WebServer) -> None:
