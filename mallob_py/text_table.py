@@ -1,10 +1,20 @@
-"""Plain text tables: numbers to the right, words to the left, a rule under the header."""
+"""Tables for people, by rich: numbers to the right, words to the left, a rule under the header."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Sequence
 
+from rich.box import Box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 Cell = str | int | float | bool | None
+
+#: blanks between columns, and a rule of each column's width under the header
+RULED = Box("    \n    \n -  \n    \n    \n    \n    \n    \n", ascii=True)
+_WIDE_ENOUGH = 100_000
 
 
 def format_cell(value: Cell) -> str:
@@ -17,22 +27,26 @@ def format_cell(value: Cell) -> str:
     return f"{value:.{digits}f}"
 
 
+def empty_table() -> Table:
+    """A table in our manner, still without columns."""
+    return Table(box=RULED, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+
+
 def format_table(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
     """Lines of a table, without trailing blanks or newline."""
     body = [list(row) for row in rows]
-    texts = [list(header), *([format_cell(cell) for cell in row] for row in body)]
-    widths = [max(len(row[column]) for row in texts) for column in range(len(header))]
-    is_number = [
-        all(isinstance(row[column], int | float) or row[column] is None for row in body)
-        for column in range(len(header))
-    ]
+    table = empty_table()
+    for column, title in enumerate(header):
+        is_number = all(isinstance(row[column], int | float) or row[column] is None for row in body)
+        table.add_column(Text(title), justify="right" if is_number else "left", no_wrap=True)
+    for row in body:
+        table.add_row(*(Text(format_cell(cell)) for cell in row))
+    return plain(table)
 
-    def line(cells: Sequence[str]) -> str:
-        aligned = [
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(cells, widths, is_number, strict=True)
-        ]
-        return "  ".join(aligned).rstrip()
 
-    rule = "  ".join("-" * width for width in widths)
-    return "\n".join([line(texts[0]), rule, *(line(row) for row in texts[1:])])
+def plain(table: Table) -> str:
+    """The whole table as text, however wide, without colours, trailing blanks or newline."""
+    console = Console(file=io.StringIO(), width=_WIDE_ENOUGH, color_system=None, emoji=False)
+    with console.capture() as capture:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())

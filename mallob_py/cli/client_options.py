@@ -13,6 +13,7 @@ from mallob_py.cli.option_groups import (
     SERVICE,
     WEB,
     Config,
+    choice,
 )
 from mallob_py.cli.option_sources import (
     OptionError,
@@ -21,6 +22,9 @@ from mallob_py.cli.option_sources import (
     positional_list,
     switch_option,
 )
+
+#: columns of live jobs (see status_tables.py)
+JOB_ORDERS = ("id", "user", "name", "application", "priority", "volume", "demand", "age", "state")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
@@ -120,21 +124,49 @@ class WaitOptions(_Client):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class ExplainOptions(_Client):
+    """Options of `mallob-py explain`."""
+
+    job: str = positional(
+        "USER.NAME", values.identity_or_id, group=JOB, help="the job, or its id as `status` lists it"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class InterruptOptions(_Client):
     """Options of `mallob-py interrupt`."""
 
     identity: str = positional("USER.NAME", values.identity, group=JOB, help="the job to end")
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class _Jobs(Api):
+    """What the commands that list jobs have in common."""
+
+    user: str | None = option(
+        "--user", values.word, None, metavar="USER", group=OUTPUT, help="only jobs of this user"
+    )
+    sort: str = choice(
+        "--sort", JOB_ORDERS, "volume", group=OUTPUT, help="order of the jobs (default volume)"
+    )
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class StatusOptions(Api):
+class StatusOptions(_Jobs):
     """Options of `mallob-py status`."""
 
-    json: bool = switch_option("--json", group=OUTPUT, help="print the status as JSON")
+    hosts: bool = switch_option("--hosts", group=OUTPUT, help="list the hosts, with their troubles")
+    ended: bool = switch_option("--ended", group=OUTPUT, help="list the jobs that ended last")
+    json: bool = switch_option("--json", group=OUTPUT, help="print the whole status as JSON")
+
+    def validate(self) -> None:
+        super().validate()
+        if self.hosts and self.ended:
+            raise OptionError("--hosts and --ended are two lists; ask for one of them")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TopOptions(Api):
+class TopOptions(_Jobs):
     """Options of `mallob-py top`."""
 
     once: bool = switch_option("--once", group=OUTPUT, help="print it once and end")

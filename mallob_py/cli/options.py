@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from mallob_py.cli.client_options import (
+    ExplainOptions,
     InterruptOptions,
     StatusOptions,
     SubmitOptions,
@@ -31,6 +32,7 @@ COMMANDS: dict[str, tuple[str, type[CommandOptions]]] = {
     "submit": ("Hand a job to the service.", SubmitOptions),
     "interrupt": ("End a job of the service.", InterruptOptions),
     "status": ("Show the service's jobs and how busy its ranks are.", StatusOptions),
+    "explain": ("Say why a job waits, has the volume it has, or how it has ended.", ExplainOptions),
     "wait": ("Wait for jobs of the service and print their replies.", WaitOptions),
     "top": ("Watch the service's jobs and volumes, live.", TopOptions),
     "web": ("Offer the service over HTTP, with a page to see and steer it.", WebOptions),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
+from typing import TYPE_CHECKING
 
-from mallob_py.cli.status_text import clipped, progress_text
+from mallob_py.cli.status_text import printable, progress_text
 from mallob_py.service.status_file import read_live_status
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 _PERIOD_S = 0.5
 
@@ -21,6 +24,7 @@ class ProgressLine:
         self._is_shown = sys.stderr.isatty()
         self._started_s = time.monotonic()
         self._next_s = self._started_s + _PERIOD_S  # short jobs have no progress to tell
+        self._live: Live | None = None
 
     def tick(self, identity: str) -> None:
         now = time.monotonic()
@@ -29,12 +33,26 @@ class ProgressLine:
         self._next_s = now + _PERIOD_S
         status = read_live_status(self._api_dir)
         text = progress_text(identity, status, self._client, now - self._started_s)
-        self._write(clipped(text, shutil.get_terminal_size().columns - 1))
+        self._show(printable(text))
 
     def clear(self) -> None:
-        if self._is_shown:
-            self._write("")
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
-    def _write(self, text: str) -> None:
-        sys.stderr.write(f"\r{text}\x1b[K")
-        sys.stderr.flush()
+    def _show(self, text: str) -> None:
+        # Late: short jobs do not pay for it.
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        if self._live is None:
+            self._live = Live(
+                console=Console(stderr=True),
+                transient=True,
+                auto_refresh=False,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)

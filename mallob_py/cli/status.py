@@ -1,4 +1,4 @@
-"""`mallob-py status`: the service's live jobs and how many of its PEs are busy.
+"""`mallob-py status`: the service's jobs and how busy its PEs are; or its hosts, or the jobs that ended last.
 
 Exit code 0 while a service runs on the api-dir, 1 if none does.
 """
@@ -8,12 +8,22 @@ from __future__ import annotations
 import sys
 
 import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from mallob_py.cli.client_options import StatusOptions
+from mallob_py.cli.screen import summary
+from mallob_py.cli.status_tables import (
+    ENDED_COLUMNS,
+    HOST_COLUMNS,
+    JOB_COLUMNS,
+    in_order,
+    make_table,
+    of_user,
+)
 from mallob_py.service.status_file import ServiceStatus, read_status
-from mallob_py.text_table import format_table
-
-_HEADER = ("id", "user", "name", "state", "priority", "volume", "demand", "elapsed [s]")
+from mallob_py.text_table import plain
 
 
 def run(options: StatusOptions) -> int:
@@ -22,17 +32,31 @@ def run(options: StatusOptions) -> int:
         last = "" if status is None else f" (its last sign of life is {status.age_s():.0f} s old)"
         print(f"mallob-py status: no service is running on {options.api_dir}{last}", file=sys.stderr)
         return 1
-    print(msgspec.json.encode(status).decode() if options.json else describe(status))
+    status = of_user(status, options.user)
+    if options.json:
+        print(msgspec.json.encode(status).decode())
+        return 0
+    console = Console(highlight=False, emoji=False, soft_wrap=True)
+    width = console.width if console.is_terminal else None
+    for line in summary(status):
+        console.print(line)
+    table, rest = _table(options, status, width)
+    if table.row_count:
+        console.print()
+        # Who reads it from a pipe gets whole lines.
+        console.print(table if console.is_terminal else Text(plain(table)))
+    if rest:
+        console.print(rest)
     return 0
 
 
-def describe(status: ServiceStatus) -> str:
-    """The status as text."""
-    summary = f"{status.busy} of {status.pes} PEs busy, {len(status.jobs)} jobs"
-    if not status.jobs:
-        return summary
-    rows = [
-        (job.id, job.user, job.name, job.state, job.priority, job.volume, job.demand, job.elapsed_s)
-        for job in status.jobs
-    ]
-    return f"{summary}\n\n{format_table(_HEADER, rows)}"
+def _table(options: StatusOptions, status: ServiceStatus, width: int | None) -> tuple[Table, str]:
+    """What is asked for, and what to say below it."""
+    if options.hosts:
+        return make_table(HOST_COLUMNS, status.hosts, width), ""
+    if options.ended:
+        rest = "" if status.ended else "none has ended yet"
+        return make_table(ENDED_COLUMNS, status.ended[::-1], width), rest
+    table = make_table(JOB_COLUMNS, in_order(status.jobs, options.sort), width)
+    omitted = status.job_count - len(status.jobs)
+    return table, f"... and {omitted} more jobs" if omitted > 0 else ""

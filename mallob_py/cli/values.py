@@ -173,6 +173,16 @@ def identity(text: str) -> str:
     return text
 
 
+def identity_or_id(text: str) -> str:
+    """A job as USER.NAME or by its number."""
+    if text.isascii() and text.isdecimal():
+        return text
+    try:
+        return identity(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither of the form USER.NAME nor the id of a job") from None
+
+
 def port(text: str) -> int:
     """A TCP port, 0 for any."""
     number = count(text)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pty
+import re
 import signal
 import struct
 import subprocess
@@ -14,11 +16,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
+from rich.console import Console
 from waiting import DEADLINE_S
 
 from mallob_py.cli import main as main_module
-from mallob_py.cli.status_text import age_text, clipped, progress_text, screen
+from mallob_py.cli.screen import picture
+from mallob_py.cli.status_tables import ranges
+from mallob_py.cli.status_text import age_text, progress_text
 from mallob_py.service.status_file import JobStatus, ServiceStatus, UserStatus, remove_status, write_status
 
 SMALL = JobStatus(1, "bob", "small", "running", volume=1, demand=1, elapsed_s=5.0, application="SAT")
@@ -41,7 +47,16 @@ def status_of(*jobs: JobStatus) -> ServiceStatus:
 
 
 def text_of(*jobs: JobStatus, columns: int = 80, lines: int = 24) -> str:
-    return "\n".join(screen(status_of(*jobs), columns, lines))
+    return "\n".join(lines_of(status_of(*jobs), columns, lines))
+
+
+def lines_of(
+    status: ServiceStatus, columns: int, lines: int, sort: str = "volume", is_reversed: bool = False
+) -> list[str]:
+    console = Console(file=io.StringIO(), width=columns)
+    with console.capture() as capture:
+        console.print(picture(status, columns, lines, sort, is_reversed))
+    return [line.rstrip() for line in capture.get().splitlines()]
 
 
 def test_busy_and_idle_pes_the_queue_and_users_are_summed_up() -> None:
@@ -60,22 +75,45 @@ def test_the_largest_jobs_stand_first_and_the_queue_last() -> None:
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
     wide = JobStatus(9, "u" * 60, "名" * 60, "running", 1e-9, 2**31 - 1, 2**31 - 1, 1e9, "APPLICATION")
-    for line in screen(status_of(wide, LARGE), columns, 24):
+    for line in lines_of(status_of(wide, LARGE), columns, 24):
         assert len(line) + line.count("名") <= columns
 
 
 def test_more_jobs_than_lines_are_counted() -> None:
     jobs = [JobStatus(number, "u", f"job-{number}", "waiting") for number in range(100)]
-    lines = screen(status_of(*jobs), 80, 24)
+    lines = lines_of(status_of(*jobs), 80, 24)
     assert len(lines) == 24
     shown = sum("job-" in line for line in lines)
     assert lines[-1] == f"... and {100 - shown} more jobs"
 
 
-def test_a_text_is_cut_by_cells_of_the_terminal() -> None:
-    assert clipped("abcdef", 6) == "abcdef"
-    assert clipped("abcdef", 4) == "abc…"
-    assert clipped("名名名", 4) == "名…"
+def test_jobs_that_the_status_does_not_list_are_counted() -> None:
+    status = msgspec.structs.replace(status_of(LARGE), states={"running": 1, "waiting": 5000})
+    assert lines_of(status, 80, 24)[-1] == "... and 5000 more jobs"
+
+
+def test_short_names_leave_their_room_to_long_ones() -> None:
+    line = next(line for line in text_of(JobStatus(1, "u", "n" * 70, "held")).splitlines() if "nnn" in line)
+    assert len(line) == 80 - len("STATE") + len("held")
+    assert "…" in line
+
+
+def test_a_narrow_terminal_has_fewer_columns() -> None:
+    header = next(line for line in text_of(LARGE, columns=44).splitlines() if "NAME" in line)
+    assert header.split() == ["USER", "NAME", "VOL", "DEMAND", "AGE", "STATE"]
+
+
+def test_jobs_are_sorted_by_a_column_either_way() -> None:
+    status = status_of(SMALL, LARGE, OTHER, QUEUED)
+    for is_reversed in (False, True):
+        text = "\n".join(lines_of(status, 80, 24, "name", is_reversed))
+        positions = [text.index(name) for name in ("large", "other", "queued", "small")]
+        assert positions == sorted(positions, reverse=is_reversed)
+
+
+def test_ranks_are_told_as_ranges() -> None:
+    assert ranges((0, 1, 2, 5, 7, 8)) == "0-2,5,7-8"
+    assert ranges(()) == ""
 
 
 def test_ages_are_short_at_any_size() -> None:
@@ -108,14 +146,14 @@ def test_once_without_a_service_has_exit_code_1(tmp_path: Path, capsys: pytest.C
 class Terminal:
     """`mallob-py top` in a terminal of its own."""
 
-    def __init__(self, api_dir: Path) -> None:
+    def __init__(self, api_dir: Path, **variables: str) -> None:
         self.master, slave = pty.openpty()
         self.seen = ""
         self.resize(80, 24)
         command = [sys.executable, "-m", "mallob_py.cli.main", "top", "--api-dir", str(api_dir)]
-        environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")} | {
-            "TERM": "xterm"
-        }
+        own = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
+        environment = {key: value for key, value in os.environ.items() if key not in own}
+        environment |= {"TERM": "xterm"} | variables
         self.process = subprocess.Popen(
             [*command, "--interval", "50ms"],
             stdin=slave,
@@ -144,6 +182,14 @@ class Terminal:
         self.seen += piece.decode(errors="replace")
         return bool(piece)
 
+    def press(self, key: str) -> None:
+        os.write(self.master, key.encode())
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
         while self.read():
@@ -169,6 +215,48 @@ def test_a_terminal_is_filled_follows_the_service_and_is_given_back(
         assert terminal.seen.endswith("\x1b[?25h\x1b[?1049l")
         assert "Traceback" not in terminal.seen
     finally:
-        terminal.process.kill()
-        terminal.process.wait()
-        os.close(terminal.master)
+        terminal.close()
+
+
+def test_q_leaves_the_view_and_the_terminal_is_as_before(tmp_path: Path) -> None:
+    write_status(tmp_path, status_of(LARGE))
+    terminal = Terminal(tmp_path)
+    try:
+        before = termios.tcgetattr(terminal.master)
+        terminal.await_text("large")
+        terminal.press("q")
+        while terminal.read():
+            pass
+        assert terminal.process.wait(DEADLINE_S) == 0
+        assert termios.tcgetattr(terminal.master) == before
+    finally:
+        terminal.close()
+
+
+def test_keys_sort(tmp_path: Path) -> None:
+    write_status(tmp_path, status_of(LARGE, SMALL))
+    terminal = Terminal(tmp_path)
+    try:
+        terminal.await_text("small")
+        order = re.compile(r"small.*large", re.DOTALL)
+        terminal.press("u")  # alice, bob
+        terminal.press("r")
+        deadline = time.monotonic() + DEADLINE_S
+        while not order.search(terminal.seen.rpartition("NAME")[2]):
+            assert time.monotonic() < deadline, terminal.seen
+            terminal.read()
+    finally:
+        terminal.close()
+
+
+@pytest.mark.parametrize(("variables", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_states_have_colours_unless_nobody_wants_them(
+    tmp_path: Path, variables: dict[str, str], is_coloured: bool
+) -> None:
+    write_status(tmp_path, status_of(LARGE))
+    terminal = Terminal(tmp_path, **variables)
+    try:
+        terminal.await_text("q quits")
+        assert ("\x1b[32mrunning" in terminal.seen) is is_coloured
+    finally:
+        terminal.close()
