@@ -1,0 +1,98 @@
+"""A job of a batch system: what its scheduler may know of it (`Job`), and what only time tells (`Truth`)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import msgspec
+
+from mallob_py.batch.speedup import LINEAR, Amdahl, Linear, Logarithmic, Power
+
+AnySpeedup = Linear | Power | Amdahl | Logarithmic
+
+
+class Kind(enum.Enum):
+    """Who chooses a job's number of nodes, and when."""
+
+    #: the user
+    RIGID = "rigid"
+    #: the scheduler, at its start
+    MOLDABLE = "moldable"
+    #: the scheduler, at its start and while it runs
+    MALLEABLE = "malleable"
+    #: the job itself, which asks while it runs
+    EVOLVING = "evolving"
+
+
+class Job(msgspec.Struct, frozen=True, gc=False):
+    """What a scheduler may know. Times are seconds; `nodes` is the preferred number, as asked for.
+
+    `id` counts a workload's jobs from 0, in the order of submission; `number` is the job's own in its
+    source. `estimate_s` is the requested time on `nodes` nodes. `speedup` is what is said of the job, which
+    may be wrong. `demand` is what each of its units needs of a node's resources, where nodes are shared
+    (see cluster.py); empty: a unit is a whole node.
+    """
+
+    id: int
+    submit_s: float
+    nodes: int
+    estimate_s: float
+    kind: Kind = Kind.RIGID
+    nodes_min: int = 0
+    nodes_max: int = 0
+    speedup: AnySpeedup = LINEAR
+    number: int = 0
+    queue: str = ""
+    user: str = ""
+    demand: tuple[float, ...] = ()
+
+    @property
+    def low(self) -> int:
+        """The fewest nodes that it can run on."""
+        return self.nodes if self.kind is Kind.RIGID else self.nodes_min or self.nodes
+
+    @property
+    def high(self) -> int:
+        """The most nodes that it can use."""
+        return self.nodes if self.kind is Kind.RIGID else self.nodes_max or self.nodes
+
+    @property
+    def is_malleable(self) -> bool:
+        return self.kind is Kind.MALLEABLE
+
+    def estimate_on(self, nodes: int) -> float:
+        """The estimated run time [s] on so many nodes."""
+        return (
+            self.estimate_s
+            if nodes == self.nodes
+            else self.estimate_s / self.speedup.speed(nodes, self.nodes)
+        )
+
+
+class Wish(msgspec.Struct, frozen=True, gc=False):
+    """An evolving job wants `nodes` nodes when `progress` (0 to 1) of its work is done."""
+
+    progress: float
+    nodes: int
+
+
+class Truth(msgspec.Struct, frozen=True, gc=False):
+    """What no scheduler knows: the run time [s] on the preferred number of nodes, and the true speedup.
+
+    With `iterations`, a malleable job can be resized only between two of them, which are of equal work.
+    """
+
+    run_s: float
+    speedup: AnySpeedup | None = None
+    iterations: int = 0
+    wishes: tuple[Wish, ...] = ()
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """Jobs by (submission, number), their truths at the same places, and how many nodes their machine had."""
+
+    jobs: Sequence[Job]
+    truths: Sequence[Truth]
+    nodes: int = 0
+    name: str = ""

@@ -1,0 +1,132 @@
+"""Rigid jobs in the order of their arrival, with more or less of overtaking.
+
+Each starts a job on its preferred number of nodes, and resizes none.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+
+from mallob_py.batch.job import Job
+from mallob_py.batch.policy import Action, Start, View
+
+
+class Fcfs:
+    """First come, first served: nobody overtakes."""
+
+    name = "fcfs"
+
+    def begin(self, nodes: int) -> None:
+        pass
+
+    def decide(self, view: View) -> Sequence[Action]:
+        free, actions = view.free, list[Action]()
+        for job in view.queue:
+            if job.nodes > free:
+                break
+            free -= job.nodes
+            actions.append(Start(job.id, job.nodes))
+        return actions
+
+
+class Backfilling:
+    """Whoever fits starts, on as many nodes as it can use. Nobody has a promise; large jobs may starve."""
+
+    name = "backfilling"
+
+    def begin(self, nodes: int) -> None:
+        pass
+
+    def decide(self, view: View) -> Sequence[Action]:
+        free, actions = view.free, list[Action]()
+        # Who did not fit before does not fit now, if nothing but arrivals has happened.
+        candidates = view.queue if view.ended else view.queue[len(view.queue) - view.arrived :]
+        for job in candidates:
+            if not free:
+                break
+            if job.low <= free:
+                size = min(job.high, free)
+                free -= size
+                actions.append(Start(job.id, size))
+        return actions
+
+
+class Easy:
+    """The first that does not fit has a reservation; others start if they do not delay it.
+
+    The reservation is at the shadow time: the earliest at which enough nodes will be free, by the
+    estimates. Another job starts if it fits now and either ends before (by its estimate) or uses only the
+    extra nodes: those which the reservation does not need. With `extra=False`, only the former. At most
+    `depth` waiting jobs are looked at (the head counted), all if 0.
+    """
+
+    def __init__(self, depth: int = 0, extra: bool = True) -> None:
+        self.name = "easy"
+        self._depth = depth or math.inf
+        self._uses_extra = extra
+        self._head = -1
+        #: of the head: when it can start, and how many nodes it leaves then; None: not looked for yet
+        self._shadow: tuple[float, int] | None = None
+
+    def begin(self, nodes: int) -> None:
+        self._head = -1
+
+    def decide(self, view: View) -> Sequence[Action]:
+        queue, actions = view.queue, list[Action]()
+        if not queue:
+            return actions
+        free, first = view.free, 0
+        if view.ended or queue[0].id != self._head:
+            self._head, self._shadow = -1, None
+            for job in queue:
+                if job.nodes > free:
+                    self._head = job.id
+                    break
+                free -= job.nodes
+                actions.append(Start(job.id, job.nodes))
+            else:
+                return actions
+            # Looked for when a job fits that might delay the head.
+            started, first = len(actions), len(actions) + 1
+        else:
+            # The head still waits for the same, and so do the others that were seen before.
+            started, first = 0, len(queue) - view.arrived
+        if not free:
+            return actions
+        now = view.now_s
+        for place in range(first, int(min(len(queue), started + self._depth))):
+            job = queue[place]
+            size = job.nodes
+            if size > free:
+                continue
+            if self._shadow is None:
+                self._shadow = _shadow(view, free, queue[started].nodes, queue[:started])
+            shadow_s, extra = self._shadow
+            if now + job.estimate_s > shadow_s:
+                if not self._uses_extra or size > extra:
+                    continue
+                self._shadow = (shadow_s, extra - size)
+            actions.append(Start(job.id, size))
+            free -= size
+            if not free:
+                break
+        return actions
+
+
+def _shadow(view: View, free: int, need: int, started: Sequence[Job]) -> tuple[float, int]:
+    """When `need` nodes will be free, by the estimates, and how many more than that.
+
+    `free` are so now; `started` are jobs that start now, and are not among the running ones yet.
+    """
+    ends: Iterable[tuple[float, int]] = ((end_s, len(running.nodes)) for end_s, _, running in view.ends)
+    if started:
+        ends = heapq.merge(ends, sorted((view.now_s + job.estimate_s, job.nodes) for job in started))
+    shadow_s = view.now_s
+    for end_s, size in ends:
+        if free >= need and end_s > shadow_s:
+            break
+        free += size
+        shadow_s = max(shadow_s, end_s)
+    return shadow_s, free - need

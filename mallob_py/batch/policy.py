@@ -1,0 +1,129 @@
+"""The interface of policies: what a scheduler sees, and what it can do.
+
+A policy is an object with a name and a method `decide(view)` that returns actions, which the simulator
+carries out in their order, at the time of the view. It may keep a memory of what it was shown, but must not
+look at anything else; a run begins with `begin`. Impossible actions raise `PolicyError`.
+
+A policy of one's own is a class with the methods of `Policy`, in a package with an entry point:
+
+    [project.entry-points."mallob_py.policies"]
+    mine = "my_package:MyPolicy"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from mallob_py.batch.job import Job
+
+
+class Start(msgspec.Struct, frozen=True, gc=False):
+    """Start a waiting job, on so many nodes or on just these."""
+
+    job: int
+    nodes: int | tuple[int, ...]
+
+
+class Resize(msgspec.Struct, frozen=True, gc=False):
+    """Let a running malleable job have so many nodes, or just these, from its next resize point on."""
+
+    job: int
+    nodes: int | tuple[int, ...]
+
+
+class Reserve(msgspec.Struct, frozen=True, gc=False):
+    """A promise that a waiting job starts at this time [s] at the latest, which is kept account of."""
+
+    job: int
+    at_s: float
+
+
+class Wake(msgspec.Struct, frozen=True, gc=False):
+    """Ask for a decision at this time [s], whatever happens until then."""
+
+    at_s: float
+
+
+Action = Start | Resize | Reserve | Wake
+
+
+class PolicyError(Exception):
+    """A policy wants something impossible; the text names policy, job and time."""
+
+
+class Running:
+    """A running job, as a scheduler sees it."""
+
+    __slots__ = ("estimated_end_s", "job", "nodes", "order", "resized_s", "start_s", "target")
+
+    def __init__(
+        self, job: Job, start_s: float, nodes: list[int], estimated_end_s: float, order: int
+    ) -> None:
+        self.job = job
+        self.start_s = start_s
+        #: their numbers, in the order in which the job got them
+        self.nodes = nodes
+        #: by the user's estimate and the speedup that is said of the job
+        self.estimated_end_s = estimated_end_s
+        #: how many jobs were started before
+        self.order = order
+        #: number of nodes that was ordered and not yet taken; None if there is no order
+        self.target: int | None = None
+        #: when it was resized last, or had an order to; None: never
+        self.resized_s: float | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.nodes)
+
+
+class View:
+    """What a scheduler sees. Nothing of it may be changed, or kept: it goes on changing."""
+
+    __slots__ = (
+        "arrived",
+        "ended",
+        "ends",
+        "free",
+        "free_nodes",
+        "nodes",
+        "now_s",
+        "queue",
+        "running",
+        "wishes",
+    )
+
+    def __init__(self, nodes: int) -> None:
+        self.now_s = 0.0
+        #: of the machine
+        self.nodes = nodes
+        #: nodes that run no job
+        self.free = nodes
+        #: which these are, in no particular order
+        self.free_nodes: Sequence[int] = ()
+        #: waiting jobs in the order of their submission
+        self.queue: Sequence[Job] = []
+        #: by job
+        self.running: Mapping[int, Running] = {}
+        #: (estimated end, order, running job), sorted
+        self.ends: Sequence[tuple[float, int, Running]] = []
+        #: so many jobs at the end of `queue` are new since the last decision
+        self.arrived = 0
+        #: whether anything else has changed since: a job has ended, changed its size, or can be resized again
+        self.ended = True
+        #: evolving jobs that ask for a number of nodes, with that number
+        self.wishes: Mapping[int, int] = {}
+
+
+class Policy(Protocol):
+    """See the module's text."""
+
+    name: str
+
+    def begin(self, nodes: int) -> None:
+        """A new run on a machine of so many nodes."""
+
+    def decide(self, view: View) -> Iterable[Action]: ...

@@ -1,0 +1,408 @@
+"""A batch system in virtual time.
+
+What really happens is known here alone: how long jobs run, how fast they are on how many nodes, when they
+can be resized. A job's progress is piecewise linear (work left, rate), so that a change of its nodes is one
+re-timing. Work is counted in seconds on the preferred number of nodes. Policies see a `View`, whose types
+have no place for any of this, and every action is checked.
+
+Event order at equal times: `EventOrder.BATCH` takes all ends, then all submissions, then one decision.
+`EventOrder.PYSS` is that of the simulator pyss: submissions before ends, a decision after each event, and
+after a submission only if so many nodes are free.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+import math
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from mallob_py.batch.job import Job, Kind, Truth, Workload
+from mallob_py.batch.policy import Action, Policy, PolicyError, Reserve, Resize, Running, Start, View, Wake
+
+#: of iterations: what lies nearer to a whole number is one
+_ROUNDING = 1e-9
+
+
+class EventOrder(enum.Enum):
+    """See the module's text."""
+
+    BATCH = "batch"
+    PYSS = "pyss"
+
+
+class ResizeCost(Protocol):
+    """How long [s] a job stands still when its number of nodes changes."""
+
+    def pause_s(self, job: Job, before: int, after: int) -> float: ...
+
+
+class FreeResizes(msgspec.Struct, frozen=True):
+    """Resizes take no time."""
+
+    def pause_s(self, job: Job, before: int, after: int) -> float:
+        return 0.0
+
+
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """Part of a job's life, on nodes that stay the same."""
+
+    job: int
+    start_s: float
+    end_s: float
+    nodes: tuple[int, ...]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a workload: for each job its start and end [s], and the nodes of its last piece.
+
+    `pieces`: the former ones of jobs that were resized. `promises`: the earliest reservation that each job
+    was told, if any.
+    """
+
+    workload: Workload
+    policy: str
+    nodes: int
+    starts_s: Sequence[float]
+    ends_s: Sequence[float]
+    allocations: Sequence[Sequence[int]]
+    piece_starts_s: Sequence[float]
+    pieces: Sequence[Piece]
+    promises: dict[int, float]
+    decisions: int
+    resizes: int
+
+
+def simulate(
+    workload: Workload,
+    policy: Policy,
+    nodes: int = 0,
+    *,
+    costs: ResizeCost | None = None,
+    order: EventOrder = EventOrder.BATCH,
+) -> Outcome:
+    """Play a workload on a machine of so many nodes (0: its own number).
+
+    Raises PolicyError for an impossible action, ValueError for a job that can never run on this machine.
+    """
+    return _Run(workload, policy, nodes or workload.nodes, costs or FreeResizes(), order).play()
+
+
+class _Run:
+    def __init__(
+        self, workload: Workload, policy: Policy, nodes: int, costs: ResizeCost, order: EventOrder
+    ) -> None:
+        for job in workload.jobs:
+            if job.low > nodes:
+                raise ValueError(f"job {job.number} needs {job.low} nodes, the machine has {nodes}")
+        self._workload = workload
+        self._jobs = workload.jobs
+        self._truths: Sequence[Truth] = workload.truths
+        self._policy = policy
+        self._costs = costs
+        self._order = order
+        self._view = View(nodes)
+        self._nodes = nodes
+        self._free: list[int] = list(range(nodes - 1, -1, -1))
+        self._queue: list[Job] = []
+        #: the ids of `_queue`, which are sorted
+        self._queued: list[int] = []
+        self._running: dict[int, Running] = {}
+        self._ends: list[tuple[float, int, Running]] = []
+        self._wishes: dict[int, int] = {}
+        view = self._view
+        view.free_nodes, view.queue, view.running = self._free, self._queue, self._running
+        view.ends, view.wishes = self._ends, self._wishes
+        count = len(self._jobs)
+        self._starts = [math.nan] * count
+        self._true_ends = [math.nan] * count
+        self._allocations: list[Sequence[int]] = [()] * count
+        self._piece_starts = [math.nan] * count
+        self._pieces: list[Piece] = []
+        self._promises: dict[int, float] = {}
+        #: of running jobs: work left [s] at a time [s] (from then on it shrinks at a rate)
+        self._left = [0.0] * count
+        self._since = [0.0] * count
+        self._rate = [1.0] * count
+        #: (time, number, job): what is due; one with another number than the job's is void
+        self._due: list[tuple[float, int, int]] = []
+        self._number = 0
+        self._valid = [0] * count
+        #: the nodes that a job takes when it is due next
+        self._taking: dict[int, list[int]] = {}
+        #: how many of its wishes an evolving job has told
+        self._told: dict[int, int] = {}
+        self._wake_s = math.inf
+        self._decisions = 0
+        self._resizes = 0
+
+    def play(self) -> Outcome:
+        self._policy.begin(self._nodes)
+        if self._order is EventOrder.BATCH:
+            self._play_in_batches()
+        else:
+            self._play_one_by_one()
+        return Outcome(
+            self._workload,
+            self._policy.name,
+            self._nodes,
+            self._starts,
+            self._true_ends,
+            self._allocations,
+            self._piece_starts,
+            self._pieces,
+            self._promises,
+            self._decisions,
+            self._resizes,
+        )
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def _play_in_batches(self) -> None:
+        jobs, view, due, valid = self._jobs, self._view, self._due, self._valid
+        count, arrived = len(jobs), 0
+        while arrived < count or due:
+            now = jobs[arrived].submit_s if arrived < count else math.inf
+            if due and due[0][0] < now:
+                now = due[0][0]
+            if self._wake_s < now:
+                now = self._wake_s
+            view.now_s = now
+            if self._wake_s <= now:
+                self._wake_s = math.inf
+                view.ended = True
+            while due and due[0][0] <= now:
+                _, number, job = heapq.heappop(due)
+                if number == valid[job]:
+                    self._come_due(job)
+                    view.ended = True
+            before = arrived
+            while arrived < count and jobs[arrived].submit_s <= now:
+                self._queue.append(jobs[arrived])
+                self._queued.append(arrived)
+                arrived += 1
+            view.arrived = arrived - before
+            if view.arrived or view.ended:
+                self._decide()
+        self._refuse_leftovers()
+
+    def _play_one_by_one(self) -> None:
+        jobs, view, due, valid = self._jobs, self._view, self._due, self._valid
+        count, arrived = len(jobs), 0
+        while arrived < count or due:
+            if arrived < count and (not due or jobs[arrived].submit_s <= due[0][0]):
+                job = jobs[arrived]
+                view.now_s = job.submit_s
+                self._queue.append(job)
+                self._queued.append(arrived)
+                arrived += 1
+                view.arrived += 1
+                if view.free >= job.low:
+                    self._decide()
+                continue
+            view.now_s, number, ended = heapq.heappop(due)
+            if number == valid[ended]:
+                self._come_due(ended)
+                view.ended = True
+                self._decide()
+        self._refuse_leftovers()
+
+    def _decide(self) -> None:
+        view = self._view
+        self._decisions += 1
+        actions = self._policy.decide(view)
+        view.arrived = 0
+        view.ended = False
+        for action in actions:
+            self._act(action)
+
+    def _refuse_leftovers(self) -> None:
+        if self._queue:
+            raise self._error(self._queue[0].id, "is left waiting, though the machine is empty")
+
+    # --- ends and resize points ---------------------------------------------------------------
+
+    def _plan(self, job: int) -> None:
+        """What comes next in a job's life: a wish, or its end."""
+        left, truth = self._left[job], self._truths[job]
+        if truth.wishes and (told := self._told.get(job, 0)) < len(truth.wishes):
+            left -= (1.0 - truth.wishes[told].progress) * truth.run_s
+        self._schedule(job, self._since[job] + left / self._rate[job])
+
+    def _schedule(self, job: int, when_s: float) -> None:
+        self._number += 1
+        self._valid[job] = self._number
+        heapq.heappush(self._due, (when_s, self._number, job))
+
+    def _come_due(self, job: int) -> None:
+        if job in self._taking:
+            self._take(job)
+        elif (wishes := self._truths[job].wishes) and (told := self._told.get(job, 0)) < len(wishes):
+            self._told[job] = told + 1
+            self._wishes[job] = wishes[told].nodes
+            self._bring_up_to_date(job)
+            self._plan(job)
+        else:
+            self._end(job)
+
+    def _end(self, job: int) -> None:
+        running = self._running.pop(job)
+        self._valid[job] = -1
+        self._true_ends[job] = self._view.now_s
+        self._free += running.nodes
+        self._view.free = len(self._free)
+        self._forget_end(running)
+        self._wishes.pop(job, None)
+
+    def _bring_up_to_date(self, job: int) -> None:
+        """Count the work that was done; a job that stands still has its time ahead."""
+        elapsed_s = self._view.now_s - self._since[job]
+        if elapsed_s > 0.0:
+            self._left[job] = max(0.0, self._left[job] - elapsed_s * self._rate[job])
+            self._since[job] = self._view.now_s
+
+    def _forget_end(self, running: Running) -> None:
+        del self._ends[bisect_left(self._ends, (running.estimated_end_s, running.order))]
+
+    # --- actions ------------------------------------------------------------------------------
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Start():
+                self._start(action)
+            case Resize():
+                self._resize(action)
+            case Reserve(job, at_s):
+                self._promises.setdefault(job, at_s)
+            case Wake(at_s):
+                if at_s <= self._view.now_s:
+                    raise PolicyError(
+                        f"{self._policy.name} wants to be woken at {at_s:g} s, which has gone by"
+                    )
+                self._wake_s = min(self._wake_s, at_s)
+            case _:
+                raise PolicyError(f"{self._policy.name}: {action!r} is no action")
+
+    def _start(self, action: Start) -> None:
+        number = action.job
+        place = bisect_left(self._queued, number)
+        if place == len(self._queued) or self._queued[place] != number:
+            raise self._error(number, "is started, but does not wait")
+        job = self._jobs[number]
+        nodes = self._nodes_for(number, action.nodes)
+        size = len(nodes)
+        if not job.low <= size <= job.high:
+            raise self._error(number, f"is started on {size} nodes; it runs on {job.low} to {job.high}")
+        del self._queue[place], self._queued[place]
+        view, truth = self._view, self._truths[number]
+        view.free -= size
+        now = view.now_s
+        self._number += 1
+        running = Running(job, now, nodes, now + job.estimate_on(size), self._number)
+        self._running[number] = running
+        insort(self._ends, (running.estimated_end_s, self._number, running))
+        self._starts[number] = self._piece_starts[number] = now
+        self._allocations[number] = nodes
+        rate = 1.0 if size == job.nodes else self._speed(number, size)
+        self._left[number], self._since[number], self._rate[number] = truth.run_s, now, rate
+        self._plan(number)
+
+    def _nodes_for(self, job: int, wanted: int | tuple[int, ...]) -> list[int]:
+        """Take free nodes."""
+        free = self._free
+        if isinstance(wanted, int):
+            if not 0 < wanted <= len(free):
+                raise self._error(job, f"is to get {wanted} nodes; {len(free)} are free")
+            nodes = free[-wanted:]
+            del free[-wanted:]
+            return nodes
+        chosen = set(wanted)
+        if len(chosen) < len(wanted) or not chosen.issubset(free):
+            raise self._error(job, f"is to get nodes that are not free, or one of them twice: {wanted}")
+        free[:] = [node for node in free if node not in chosen]
+        return list(wanted)
+
+    def _speed(self, job: int, size: int) -> float:
+        described = self._jobs[job]
+        return (self._truths[job].speedup or described.speedup).speed(size, described.nodes)
+
+    def _resize(self, action: Resize) -> None:
+        number = action.job
+        running = self._running.get(number)
+        if running is None:
+            raise self._error(number, "is resized, but does not run")
+        job = running.job
+        if job.kind not in (Kind.MALLEABLE, Kind.EVOLVING):
+            raise self._error(number, f"is resized, but is {job.kind.value}")
+        if running.target is not None:
+            raise self._error(number, "is resized, but has not taken its last change yet")
+        wait_s = self._until_resize_point(number)
+        if wait_s == math.inf:
+            return  # an order that comes too late
+        kept, wanted = running.nodes, action.nodes
+        if isinstance(wanted, int):
+            grown = (
+                [*kept, *self._nodes_for(number, wanted - len(kept))] if wanted > len(kept) else kept[:wanted]
+            )
+        else:
+            new = tuple(node for node in wanted if node not in set(kept))
+            if new:
+                self._nodes_for(number, new)
+            grown = list(wanted)
+        if not job.low <= len(grown) <= job.high:
+            raise self._error(number, f"is to run on {len(grown)} nodes; it runs on {job.low} to {job.high}")
+        self._view.free = len(self._free)
+        self._taking[number] = grown
+        running.target = len(grown)
+        running.resized_s = self._view.now_s
+        self._resizes += 1
+        self._wishes.pop(number, None)
+        if wait_s > 0.0:
+            self._schedule(number, self._view.now_s + wait_s)
+        else:
+            self._take(number)
+
+    def _until_resize_point(self, number: int) -> float:
+        """How long [s] until a running job comes to where it can be resized; infinite: it ends before."""
+        truth = self._truths[number]
+        if not truth.iterations:
+            return 0.0
+        self._bring_up_to_date(number)
+        iterations_left = self._left[number] / truth.run_s * truth.iterations
+        whole = math.floor(iterations_left + _ROUNDING)
+        if whole == 0:
+            return math.inf
+        work_s = (iterations_left - whole) / truth.iterations * truth.run_s
+        return max(0.0, self._since[number] - self._view.now_s) + max(0.0, work_s) / self._rate[number]
+
+    def _take(self, number: int) -> None:
+        """A job goes on with other nodes."""
+        running, now = self._running[number], self._view.now_s
+        self._bring_up_to_date(number)
+        before, after = running.nodes, self._taking.pop(number)
+        if now > self._piece_starts[number]:
+            self._pieces.append(Piece(number, self._piece_starts[number], now, tuple(before)))
+        kept = set(after)
+        self._free += [node for node in before if node not in kept]
+        self._view.free = len(self._free)
+        pause_s = self._costs.pause_s(running.job, len(before), len(after))
+        self._forget_end(running)
+        # The same estimated work, at another estimated speed.
+        estimated_left = max(0.0, running.estimated_end_s - now) / running.job.estimate_on(len(before))
+        running.estimated_end_s = now + pause_s + estimated_left * running.job.estimate_on(len(after))
+        insort(self._ends, (running.estimated_end_s, running.order, running))
+        running.nodes, running.target = after, None
+        self._allocations[number] = after
+        self._piece_starts[number] = now
+        self._since[number] = max(self._since[number], now) + pause_s
+        self._rate[number] = self._speed(number, len(after))
+        self._plan(number)
+        self._view.ended = True
+
+    def _error(self, job: int, what: str) -> PolicyError:
+        described = self._jobs[job]
+        return PolicyError(f"{self._policy.name}: job {described.number} {what} (at {self._view.now_s:g} s)")

@@ -1,0 +1,61 @@
+"""How the speed of a job depends on its nodes.
+
+A model tells the speed on `n` nodes relative to that on the job's preferred number, on which it is 1: with
+run time T(pref), the run time on n nodes is T(pref) / speed(n, pref).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import msgspec
+
+
+class Speedup(Protocol):
+    def speed(self, nodes: int, preferred: int) -> float:
+        """Relative to the speed on `preferred` nodes. Both are at least 1."""
+        ...
+
+
+class Linear(msgspec.Struct, frozen=True):
+    """All nodes are of full use."""
+
+    def speed(self, nodes: int, preferred: int) -> float:
+        return nodes / preferred
+
+
+class Power(msgspec.Struct, frozen=True):
+    """T(n) = T(pref) (pref/n)^(1-rho): doubled nodes bring less than doubled speed."""
+
+    rho: float
+
+    def speed(self, nodes: int, preferred: int) -> float:
+        return math.pow(nodes / preferred, 1.0 - self.rho)
+
+
+class Amdahl(msgspec.Struct, frozen=True):
+    """A share of the work is sequential: T(n) is proportional to serial + (1 - serial)/n."""
+
+    serial: float
+
+    def speed(self, nodes: int, preferred: int) -> float:
+        return self._duration(preferred) / self._duration(nodes)
+
+    def _duration(self, nodes: int) -> float:
+        return self.serial + (1.0 - self.serial) / nodes
+
+
+class Logarithmic(msgspec.Struct, frozen=True):
+    """T(n) is proportional to (1 + rho log2 n)/n: communication along trees."""
+
+    rho: float
+
+    def speed(self, nodes: int, preferred: int) -> float:
+        return self._duration(preferred) / self._duration(nodes)
+
+    def _duration(self, nodes: int) -> float:
+        return (1.0 + self.rho * math.log2(nodes)) / nodes
+
+
+LINEAR = Linear()

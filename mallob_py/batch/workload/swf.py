@@ -1,0 +1,163 @@
+"""The Standard Workload Format of the Parallel Workloads Archive: 18 numbers a line, comments after `;`.
+
+Read whole by numpy where all is well, line by line where it is not, so that a damaged line is named.
+Fields count from 1: number, submission [s], wait [s], run time [s], processors, CPU time [s], memory [KB],
+requested processors, requested time [s], requested memory [KB], status, user, group, executable, queue,
+partition, preceding job, think time [s]. -1: not known.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mallob_py.batch.job import Job, Truth, Workload
+
+FIELDS = 18
+_UNPACK: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.decompress,
+    ".xz": lzma.decompress,
+    ".bz2": bz2.decompress,
+}
+_HEADER = re.compile(rb"^;\s*([A-Za-z]+):[ \t]*(.*?)\s*$", re.MULTILINE)
+
+
+class SwfError(Exception):
+    """The text names file and line."""
+
+
+class Swf(msgspec.Struct, frozen=True):
+    """A file: its rows (float64, shape (jobs, 18)), what its header says, and which lines are damaged."""
+
+    rows: NDArray[np.float64]
+    header: dict[str, str]
+    damaged: tuple[str, ...] = ()
+
+    def header_number(self, key: str) -> int:
+        """A whole number of the header; 0 if it is not there."""
+        match = re.match(r"\d+", self.header.get(key, ""))
+        return int(match[0]) if match else 0
+
+
+def read_swf(path: Path, strict: bool = False) -> Swf:
+    """Read a trace, also one compressed by gzip, xz or bzip2.
+
+    Lines that are no job are left out and told of in `damaged`; with `strict`, the first raises SwfError, as
+    does a file without any job. OSError: the file cannot be read.
+    """
+    content = _content(path)
+    head = content[: content.find(b"\n", content.rfind(b"\n;") + 1) + 1] if b";" in content else b""
+    header = {key.decode(): value.decode(errors="replace") for key, value in _HEADER.findall(head)}
+    rows, damaged = _rows_at_once(content), tuple[str, ...]()
+    if rows is None:
+        rows, damaged = _rows_by_line(path, content, strict)
+    if not len(rows):
+        raise SwfError(f"{path}: no jobs in it")
+    return Swf(rows, header, damaged)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return _UNPACK.get(path.suffix, bytes)(path.read_bytes())
+    except (EOFError, ValueError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise SwfError(f"{path}: damaged archive ({error})") from error
+
+
+def _rows_at_once(content: bytes) -> NDArray[np.float64] | None:
+    """All rows, or None if a line is damaged."""
+    if b";" in content:
+        content = re.sub(rb";[^\n]*", b"", content)
+    lines = sum(1 for line in content.split(b"\n") if line.strip())
+    try:
+        numbers = np.fromstring(content, sep=" ")
+    except ValueError:
+        return None
+    return numbers.reshape(-1, FIELDS) if len(numbers) == lines * FIELDS else None
+
+
+def _rows_by_line(path: Path, content: bytes, strict: bool) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    rows: list[list[float]] = []
+    damaged: list[str] = []
+    for number, line in enumerate(content.split(b"\n"), 1):
+        words = line.partition(b";")[0].split()
+        if not words:
+            continue
+        try:
+            row = [float(word) for word in words]
+            problem = "" if len(row) == FIELDS else f"{len(row)} fields instead of {FIELDS}"
+        except ValueError:
+            problem = "a field is no number"
+        if problem:
+            damaged.append(f"{path}, line {number}: {problem}")
+            if strict:
+                raise SwfError(damaged[0])
+        else:
+            rows.append(row)
+    return np.array(rows, dtype=np.float64).reshape(-1, FIELDS), tuple(damaged)
+
+
+def workload_of(
+    swf: Swf,
+    *,
+    name: str = "",
+    nodes: int = 0,
+    processors_per_node: int = 1,
+    partition: int | None = None,
+    rows: slice | None = None,
+    minimal_run_s: int | None = None,
+) -> Workload:
+    """The jobs of a trace as rigid ones, by (submission, number), the first at second 1.
+
+    Left out are jobs without processors or run time (with `minimal_run_s`, a run time below it becomes
+    that), and those too large for the machine (`nodes`, else the header's). An estimate is at least the run
+    time. `rows`: these only, after sorting. ValueError: nothing is known of the machine's size.
+    """
+    data = swf.rows
+    if partition is not None:
+        data = data[data[:, 15] == partition]
+    data = data[np.lexsort((data[:, 0], data[:, 1]))]
+    if rows is not None:
+        data = data[rows]
+    processors = np.where(data[:, 4] > 0, data[:, 4], data[:, 7])
+    sizes = -(-processors // processors_per_node)
+    runs = data[:, 3] if minimal_run_s is None else np.maximum(data[:, 3], minimal_run_s)
+    machine = nodes or (swf.header_number("MaxNodes") or swf.header_number("MaxProcs"))
+    if not machine:
+        raise ValueError("the trace does not say how many nodes its machine had; say it")
+    fits = (processors > 0) & (runs > 0) & (sizes <= machine)
+    data, sizes, runs = data[fits], sizes[fits].astype(int), runs[fits]
+    if not len(data):
+        return Workload((), (), machine, name)
+    estimates = np.maximum(data[:, 8], runs)
+    submissions = data[:, 1] - data[0, 1] + 1
+    jobs = [
+        Job(number, submit, size, estimate, number=own, queue=queue, user=user)
+        for number, (submit, size, estimate, own, queue, user) in enumerate(
+            zip(
+                submissions.tolist(),
+                sizes.tolist(),
+                estimates.tolist(),
+                data[:, 0].astype(int).tolist(),
+                _texts(data[:, 14]),
+                _texts(data[:, 11]),
+                strict=True,
+            )
+        )
+    ]
+    return Workload(jobs, [Truth(run) for run in runs.tolist()], machine, name)
+
+
+def _texts(numbers: NDArray[np.float64]) -> Sequence[str]:
+    """Each distinct number as one text."""
+    values, places = np.unique(numbers, return_inverse=True)
+    texts = [f"{value:g}" if value >= 0 else "" for value in values]
+    return [texts[place] for place in places]

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+from hypothesis import given
+from workloads import malleable, rigid, rigid_workloads
+
+from mallob_py.batch.job import Job, Kind, Truth, Wish, Workload
+from mallob_py.batch.policies.backfilling import Backfilling, Easy, Fcfs
+from mallob_py.batch.policy import Action, PolicyError, Resize, Start, View, Wake
+from mallob_py.batch.simulator import EventOrder, Outcome, simulate
+from mallob_py.batch.speedup import Power
+
+
+class Scripted:
+    """Does at each decision what the test says."""
+
+    name = "scripted"
+
+    def __init__(self, decide: Callable[[View], Iterable[Action]]) -> None:
+        self.decide = decide
+
+    def begin(self, nodes: int) -> None:
+        pass
+
+
+def start_all(view: View) -> list[Action]:
+    return [Start(job.id, job.low) for job in view.queue]
+
+
+def start_on(nodes: int) -> Callable[[View], list[Action]]:
+    return lambda view: [Start(job.id, nodes) for job in view.queue]
+
+
+def at(time_s: float, action: Action, otherwise: Callable[[View], list[Action]] = start_all) -> Scripted:
+    """Everything starts at once on as few nodes as can be; at one time, something else is done."""
+
+    def decide(view: View) -> list[Action]:
+        if view.now_s == time_s:
+            return [action]
+        return [*otherwise(view), *([Wake(time_s)] if view.now_s < time_s else [])]
+
+    return Scripted(decide)
+
+
+def check(outcome: Outcome) -> None:
+    """Nobody starts early, runs too short, or has a node that somebody else has."""
+    spans = [(piece.start_s, piece.end_s, piece.nodes) for piece in outcome.pieces]
+    last = zip(outcome.piece_starts_s, outcome.ends_s, outcome.allocations, strict=True)
+    spans += [(begin, end, tuple(nodes)) for begin, end, nodes in last]
+    by_node: dict[int, list[tuple[float, float]]] = {}
+    for begin, end, nodes in spans:
+        assert len(set(nodes)) == len(nodes) > 0
+        for node in nodes:
+            assert 0 <= node < outcome.nodes
+            by_node.setdefault(node, []).append((begin, end))
+    for busy in by_node.values():
+        busy.sort()
+        assert all(former[1] <= latter[0] for former, latter in itertools.pairwise(busy))
+    for job, begin in zip(outcome.workload.jobs, outcome.starts_s, strict=True):
+        assert begin >= job.submit_s
+
+
+@given(rigid_workloads())
+@pytest.mark.parametrize("order", EventOrder)
+@pytest.mark.parametrize("make", [Fcfs, Backfilling, Easy, lambda: Easy(depth=3), lambda: Easy(extra=False)])
+def test_rigid_jobs_run_for_their_time_and_share_no_node(
+    make: Callable[[], Fcfs | Backfilling | Easy], order: EventOrder, workload: Workload
+) -> None:
+    outcome = simulate(workload, make(), order=order)
+    check(outcome)
+    for truth, begin, end in zip(workload.truths, outcome.starts_s, outcome.ends_s, strict=True):
+        assert end - begin == truth.run_s
+
+
+def test_a_job_of_doubled_nodes_needs_the_rest_of_its_time_half() -> None:
+    outcome = simulate(malleable((0, 1, 2, 4, 10), nodes=4), at(6, Resize(0, 4), start_on(2)))
+    assert outcome.ends_s[0] == 8
+    assert [(piece.start_s, piece.end_s, len(piece.nodes)) for piece in outcome.pieces] == [(0, 6, 2)]
+    check(outcome)
+
+
+def test_the_true_speedup_counts_not_the_one_that_is_said() -> None:
+    job = Job(0, 0.0, 2, 8.0, Kind.MALLEABLE, 1, 4, speedup=Power(0.0))
+    outcome = simulate(Workload([job], [Truth(8.0, Power(0.5))], 4), Scripted(start_on(4)))
+    assert outcome.ends_s[0] == pytest.approx(8 / 2**0.5)
+
+
+def test_a_shrunk_job_gives_its_nodes_to_one_that_waits() -> None:
+    workload = malleable((0, 1, 4, 4, 8), (2, 3, 3, 3, 4), nodes=4)
+
+    def decide(view: View) -> list[Action]:
+        if view.now_s == 2:
+            return [Resize(0, 1), Start(1, 3)]
+        return [Start(0, 4)] if view.queue else []
+
+    outcome = simulate(workload, Scripted(decide))
+    assert list(outcome.starts_s) == [0, 2]
+    assert list(outcome.ends_s) == [2 + 6 * 4, 6]
+    check(outcome)
+
+
+def test_a_resize_costs_a_pause_on_the_new_nodes() -> None:
+    class Pause:
+        def pause_s(self, job: Job, before: int, after: int) -> float:
+            return 0.5 * abs(after - before)
+
+    workload = malleable((0, 1, 2, 4, 10), nodes=4)
+    outcome = simulate(workload, at(6, Resize(0, 4), start_on(2)), costs=Pause())
+    assert outcome.ends_s[0] == 6 + 1 + 2
+
+
+@pytest.mark.parametrize(("when_s", "taken_s"), [(4.0, 5.0), (5.0, 5.0), (5.5, 10.0)])
+def test_with_iterations_a_job_is_resized_between_two_of_them(when_s: float, taken_s: float) -> None:
+    workload = malleable((0, 1, 2, 4, 20), nodes=4, iterations=4)
+    outcome = simulate(workload, at(when_s, Resize(0, 4), start_on(2)))
+    assert [piece.end_s for piece in outcome.pieces] == [pytest.approx(taken_s)]
+    assert outcome.ends_s[0] == pytest.approx(taken_s + (20 - taken_s) / 2)
+
+
+def test_an_order_within_the_last_iteration_comes_too_late() -> None:
+    workload = malleable((0, 1, 2, 4, 20), (18, 2, 2, 2, 1), nodes=4, iterations=4)
+    outcome = simulate(workload, at(17, Resize(0, 4), start_on(2)))
+    assert (outcome.resizes, len(outcome.pieces)) == (0, 0)
+    assert list(outcome.ends_s) == [20, 19]
+
+
+def test_an_evolving_job_asks_and_may_be_given() -> None:
+    job = Job(0, 0.0, 2, 20.0, Kind.EVOLVING, 1, 4)
+    workload = Workload([job], [Truth(20.0, wishes=(Wish(0.25, 4), Wish(0.75, 1)))], 4)
+
+    def decide(view: View) -> Sequence[Action]:
+        if view.queue:
+            return [Start(0, 2)]
+        return [Resize(job, nodes) for job, nodes in view.wishes.items()]
+
+    outcome = simulate(workload, Scripted(decide))
+    assert [(piece.end_s, len(piece.nodes)) for piece in outcome.pieces] == [(5, 2), (10, 4)]
+    assert outcome.ends_s[0] == 10 + 5 * 2
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ([Start(0, 9)], "job 1 is to get 9 nodes; 8 are free"),
+        ([Start(0, 3)], "job 1 is started on 3 nodes; it runs on 4 to 4"),
+        ([Start(0, 4), Start(0, 4)], "job 1 is started, but does not wait"),
+        ([Start(0, (0, 1, 2, 2))], "job 1 is to get nodes that are not free, or one of them twice"),
+        ([Start(0, 4), Start(1, (0, 1, 2, 3, 4))], "job 2 is to get nodes that are not free"),
+        ([Resize(0, 4)], "job 1 is resized, but does not run"),
+        ([Start(0, 4), Resize(0, 5)], "job 1 is resized, but is rigid"),
+        ([], "job 1 is left waiting"),
+        ([Start(0, 4), Wake(0.0)], "wants to be woken at 0 s"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_policy_job_and_time(actions: list[Action], message: str) -> None:
+    workload = rigid((0, 4, 5), (0, 5, 5), nodes=8)
+    with pytest.raises(PolicyError, match=rf"^scripted.*{message}"):
+        simulate(workload, Scripted(lambda view: actions if view.now_s == 0 else []))
+
+
+def test_a_job_larger_than_the_machine_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="job 1 needs 9 nodes, the machine has 8"):
+        simulate(rigid((0, 9, 1), nodes=8), Fcfs())
