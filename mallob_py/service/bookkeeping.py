@@ -14,11 +14,14 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mallob_py.service.errors import JobFileError
 
 FINISHED_MAX = 100_000
+
+
+_NONE: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -26,9 +29,10 @@ class _LiveJob:
     job_id: int
     identity: str
     arrival_s: float
-    unmet: set[str]
-    precursor: str
-    interruptions: list[int] = field(default_factory=list)
+    # Shared while empty: of a hundred thousand jobs hardly one has either.
+    unmet: set[str] | frozenset[str] = _NONE
+    precursor: str = ""
+    interruptions: tuple[int, ...] = ()
 
 
 class JobBook:
@@ -79,7 +83,7 @@ class JobBook:
         if cycle := self._cycle(identity, unmet):
             path = " -> ".join(cycle)
             raise JobFileError("dependencies", f"closes a cycle of waiting jobs: {path}", identity)
-        self._live[job_id] = _LiveJob(job_id, identity, arrival_s, unmet, precursor)
+        self._live[job_id] = _LiveJob(job_id, identity, arrival_s, unmet or _NONE, precursor)
         self._id_of[identity] = job_id
         for name in unmet:
             self._waiting_for.setdefault(name, set()).add(job_id)
@@ -120,7 +124,7 @@ class JobBook:
         job_id = self._id_of.get(identity)
         if job_id is None:
             raise JobFileError("interrupt", f"no live job {identity} here (it may have ended already)")
-        self._live[job_id].interruptions.append(by_id)
+        self._live[job_id].interruptions += (by_id,)
         return job_id
 
     def ended(self, job_id: int) -> list[int]:
@@ -134,10 +138,10 @@ class JobBook:
             if waiting.precursor == job.identity:
                 waiting.precursor = job.precursor
                 if job.precursor in job.unmet:
-                    waiting.unmet.add(job.precursor)
+                    waiting.unmet |= {job.precursor}
                     self._waiting_for.setdefault(job.precursor, set()).add(waiting_id)
         self._release(job.identity)
-        return job.interruptions
+        return list(job.interruptions)
 
     def refused(self, identity: str) -> None:
         """A job was never live, but has a reply of its name: those that depend on it wait no longer."""
@@ -147,7 +151,7 @@ class JobBook:
     def _release(self, identity: str) -> None:
         for waiting_id in sorted(self._waiting_for.pop(identity, ())):
             waiting = self._live[waiting_id]
-            waiting.unmet.discard(identity)
+            waiting.unmet -= {identity}
             if not waiting.unmet:
                 heapq.heappush(self._arrivals, (waiting.arrival_s, waiting_id))
         self._remember(identity)

@@ -5,12 +5,6 @@ then call `take`. Nothing here blocks for longer than file operations of one bat
 nothing that lies in `in/` or goes wrong on the disk raises out of `take`, `reply`, `refuse` or
 `dismiss`: what cannot be written is kept, reported through `log` and tried again. On a medium that is
 slow to flush, replies wait for the next `take`, which is due at once, and are flushed together there.
-
-A file that inotify reports is complete. One that is merely found (at start, by polling) may
-still be written: if it is no JSON yet, it is left alone until it has not changed for `SETTLE_S`
-(longer where inotify would tell of its completion). That is measured with our clock between
-two looks, as a file server's may differ.
-Names that start with "~" or "." are ignored.
 """
 
 from __future__ import annotations
@@ -30,26 +24,21 @@ from mallob_py.service.entries import (
     Decided,
     Kept,
     Kind,
-    is_job_file,
     read_entries,
     refusal_name,
     reply_name,
 )
 from mallob_py.service.errors import JobFileError, ServiceError
 from mallob_py.service.finished import FinishedLog
+from mallob_py.service.in_folder import InFolder
 from mallob_py.service.internal_ids import InternalIds
 from mallob_py.service.job_file import InputUse, Interruption, JobFile, parse_job
-from mallob_py.service.journal import Journal, contents, is_json
+from mallob_py.service.journal import Journal, contents
 from mallob_py.service.lock import DirectoryLock
 from mallob_py.service.medium import Buffered, Medium, leave_mark
-from mallob_py.service.replies import RETRY_DELAY_MIN_S, Replies
+from mallob_py.service.replies import Replies
 from mallob_py.service.reply import Reply, refusal_reply
-from mallob_py.service.watching import InotifyWatch, Watching, is_remote
-
-SETTLE_S = 1.0
-SETTLE_WATCHED_S = 30.0  # inotify tells of a slow writer's end; this is for what it missed
-POLL_INTERVAL_S = 0.05
-RESCAN_INTERVAL_S = 5.0  # with inotify: a safety net, and brings back a deleted folder
+from mallob_py.service.watching import Watching
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +48,18 @@ class Incoming:
     internal_id: int
     file_name: str
     data: bytes | JobFileError
+    #: when it was put into `in/`, in seconds since 1970; after a restart: when it was claimed
+    handed_in_s: float
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data) if isinstance(self.data, bytes) else 0
 
     def parse(self, applications: Mapping[str, InputUse]) -> JobFile | Interruption:
         """Raises JobFileError if the file must be refused."""
         if isinstance(self.data, JobFileError):
             raise self.data
         return parse_job(self.data, applications)
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    signature: tuple[int, int, int]
-    due: float
 
 
 class JobDirectory:
@@ -94,16 +83,8 @@ class JobDirectory:
         self._finished = FinishedLog(self.path / ".finished")
         self._medium = medium or Buffered()
         self._journal = Journal(self.path, self._finished, self._medium)
-        self._queue: deque[str] = deque()
-        self._queued: set[str] = set()
-        self._complete: set[str] = set()
-        self._looks: dict[str, _Look] = {}
-        self._stuck: dict[str, float] = {}
         self._replies = Replies(self._journal, self._medium, log, clock)
-        self._next_scan = float("-inf")
-        self._started = clock()
         self._closed = False
-        self._watch: InotifyWatch | None = None
         try:
             self._journal.create()
             self._lock = DirectoryLock(self.path, log)
@@ -117,12 +98,11 @@ class JobDirectory:
             claimed, decided, lost = self._journal.recover(log)
             self._recovered = deque(claimed)
             self.finished += [entry.identity for entry in (*decided, *lost)]
-            self._inotify_wanted = watching is Watching.AUTO and not is_remote(self.path)
+            self._in = InFolder(self._journal.in_dir, watching, self._journal.create, log, clock)
             self._advertisement = Advertisement(self.path, tmp_dir or Path(tempfile.gettempdir()), log)
         except OSError as error:
             self._lock.close()
             raise _unusable(self.path, error) from error
-        self._start_watch()
         self._replies.add_recovered(decided)
         for entry in lost:
             why = JobFileError("", "its reply was damaged, as by a loss of power; submit it again")
@@ -148,31 +128,32 @@ class JobDirectory:
 
     def fileno(self) -> int | None:
         """Readable when `take` has something new; None while polling."""
-        return self._watch.fileno() if self._watch is not None else None
+        return self._in.fileno()
 
     def next_deadline(self) -> float:
         """When `take` is to be called at the latest."""
-        if self._queue or self._recovered:
+        if self._recovered:
             return float("-inf")
-        deadlines = [self._next_scan, self._replies.next_deadline(), *self._stuck.values()]
-        deadlines.extend(look.due for look in self._looks.values())
-        return min(deadlines)
+        return min(self._in.next_deadline(), self._replies.next_deadline())
 
     def take(self, limit: int = 64) -> list[Incoming]:
-        """Claim up to `limit` files, those of a former service first; more wait for the next call."""
+        """Claim up to `limit` files; more wait for the next call.
+
+        Those of a former service come first, but leave room for new ones.
+        """
         now = self._clock()
         self._replies.finish_due()
-        self._look_around(now)
+        self._in.look(now)
         taken: list[Incoming] = []
-        while self._recovered and len(taken) < limit:
+        of_former = limit - min(len(self._in), limit // 2)
+        while self._recovered and len(taken) < of_former:
             taken.append(self._read(self._recovered.popleft()))
-        ready: list[str] = []
-        while self._queue and len(taken) + len(ready) < limit:
-            name = self._queue.popleft()
-            self._queued.discard(name)
-            if name in self._complete or self._settled(name, now):
-                ready.append(name)
-        return taken + [self._read(claimed) for claimed in self._claim_all(ready, now)]
+        names = self._in.next_names(limit - len(taken), now)
+        return taken + self._claim_all(names, now)
+
+    def read_again(self, internal_id: int) -> Incoming:
+        """A file that `take` has given before, and that has no reply yet."""
+        return self._read(self._journal.claimed(internal_id))
 
     def reply(self, internal_id: int, identity: str, reply: Reply, chain: int | None = None) -> None:
         """Publish the reply of an accepted job, once and durably.
@@ -212,143 +193,62 @@ class JobDirectory:
         self._replies.close()
         self._ids.close()
         self._finished.close()
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        self._in.close()
         self._advertisement.close()
         self._lock.close()
 
-    def _look_around(self, now: float) -> None:
-        if self._watch is not None:
-            news = self._watch.news()
-            for name in news.complete:
-                if is_job_file(name):
-                    self._complete.add(name)
-                    self._enqueue(name)
-            if news.lost:
-                self._next_scan = now
-        due = [name for name, look in self._looks.items() if look.due <= now]
-        due += [name for name, again in self._stuck.items() if again <= now]
-        for name in due:
-            self._enqueue(name)
-        if now >= self._next_scan:
-            self._scan(now)
-
-    def _scan(self, now: float) -> None:
-        self._next_scan = now + (POLL_INTERVAL_S if self._watch is None else RESCAN_INTERVAL_S)
-        found: list[tuple[int, str]] = []
-        try:
-            with os.scandir(self._journal.in_dir) as entries:
-                for entry in entries:
-                    if is_job_file(entry.name) and not self._is_known(entry.name):
-                        found.append((_mtime_ns(entry), entry.name))
-        except OSError as error:
-            self._log(f"cannot list {self._journal.in_dir}: {error.strerror}; trying again")
-            self._bring_back()
-            return
-        for _, name in sorted(found):
-            self._enqueue(name)
-
-    def _bring_back(self) -> None:
-        try:
-            self._journal.create()
-        except OSError:
-            return  # the next scan will say so again
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
-        self._start_watch()
-
-    def _start_watch(self) -> None:
-        if not self._inotify_wanted:
-            return
-        try:
-            self._watch = InotifyWatch(self._journal.in_dir)
-        except OSError as error:
-            self._log(f"inotify does not work here ({error.strerror}); polling {self._journal.in_dir}")
-            self._inotify_wanted = False
-
-    def _is_known(self, name: str) -> bool:
-        return name in self._queued or name in self._looks or name in self._stuck
-
-    def _enqueue(self, name: str) -> None:
-        if name not in self._queued:
-            self._queued.add(name)
-            self._queue.append(name)
-
-    def _settled(self, name: str, now: float) -> bool:
-        path = f"{self._journal.in_dir}/{name}"
-        try:
-            status = os.lstat(path)
-            if not stat.S_ISREG(status.st_mode) or is_json(contents(path)):
-                return True
-        except FileNotFoundError:
-            self._forget(name)
-            return False
-        except OSError:
-            return True  # unreadable: claimed all the same, and told so
-        signature = (status.st_ino, status.st_size, status.st_mtime_ns)
-        look = self._looks.get(name)
-        if look is None or look.signature != signature:
-            at_start = now < self._started + RESCAN_INTERVAL_S
-            wait_s = SETTLE_S if self._watch is None or at_start else SETTLE_WATCHED_S
-            self._looks[name] = _Look(signature, now + wait_s)
-            return False
-        return now >= look.due
-
-    def _claim_all(self, names: list[str], now: float) -> list[Claimed]:
+    def _claim_all(self, names: list[str], now: float) -> list[Incoming]:
         if not names:
             return []
         try:
             self._journal.prepare_claims(names)
         except OSError as error:
             for name in names:
-                self._postpone_claim(name, error, now)
+                self._put_off(name, error, now)
             return []
         claimed = [one for name in names if (one := self._claim(name, now)) is not None]
         try:
             self._journal.confirm_claims()
         except OSError as error:
             self._log(f"cannot flush {self.path}: {error.strerror}; a loss of power may cost the newest jobs")
-        return claimed
+        return [self._read(one, handed_in_s) for one, handed_in_s in claimed]
 
-    def _claim(self, name: str, now: float) -> Claimed | None:
+    def _claim(self, name: str, now: float) -> tuple[Claimed, float] | None:
         internal_id = self._ids.peek()
         try:
+            # The time of its renaming, which ours will replace.
+            handed_in_s = os.lstat(f"{self._in.path}/{name}").st_ctime
             claimed = self._journal.claim(name, internal_id)
         except OSError as error:
-            if not os.path.lexists(self._journal.in_dir / name):
-                self._forget(name)  # withdrawn by its owner
+            if not os.path.lexists(f"{self._in.path}/{name}"):
+                self._in.forget(name)  # withdrawn by its owner
                 return None
-            self._postpone_claim(name, error, now)
+            self._put_off(name, error, now)
             return None
         self._ids.take()
-        self._forget(name)
-        return claimed
+        self._in.forget(name)
+        return claimed, handed_in_s
 
-    def _postpone_claim(self, name: str, error: OSError, now: float) -> None:
-        if name not in self._stuck:
-            self._log(f"cannot move {name!a} out of {self._journal.in_dir}: {error.strerror}; trying again")
-        self._stuck[name] = now + RETRY_DELAY_MIN_S
+    def _put_off(self, name: str, error: OSError, now: float) -> None:
+        if self._in.put_off(name, now):
+            self._log(f"cannot move {name!a} out of {self._in.path}: {error.strerror}; trying again")
 
-    def _forget(self, name: str) -> None:
-        self._complete.discard(name)
-        self._looks.pop(name, None)
-        self._stuck.pop(name, None)
-
-    def _read(self, claimed: Claimed | Kept) -> Incoming:
+    def _read(self, claimed: Claimed | Kept, handed_in_s: float | None = None) -> Incoming:
+        """`handed_in_s`: None if it was claimed before."""
         path = self._journal.path(claimed)
         data: bytes | JobFileError
         try:
-            mode = os.stat(path).st_mode
-            if stat.S_ISREG(mode):
+            status = os.stat(path)
+            if stat.S_ISREG(status.st_mode):
                 data = contents(path)
             else:
-                kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+                kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
                 data = JobFileError("", f"{claimed.file_name} is {kind}; a job file is one JSON object")
+            if handed_in_s is None:
+                handed_in_s = status.st_ctime
         except OSError as error:
             data = JobFileError("", f"{claimed.file_name} cannot be read: {error.strerror}")
-        return Incoming(claimed.internal_id, claimed.file_name, data)
+        return Incoming(claimed.internal_id, claimed.file_name, data, handed_in_s or time.time())
 
 
 def orphaned_folders(api_dir: Path, clients: int) -> list[Path]:
@@ -366,13 +266,6 @@ def orphaned_folders(api_dir: Path, clients: int) -> list[Path]:
             )
             orphaned += [folder] if is_waiting else []
     return orphaned
-
-
-def _mtime_ns(entry: os.DirEntry[str]) -> int:
-    try:
-        return entry.stat(follow_symlinks=False).st_mtime_ns
-    except OSError:
-        return 0
 
 
 def _unusable(path: Path, error: OSError) -> ServiceError:

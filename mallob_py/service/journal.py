@@ -80,6 +80,10 @@ class Journal:
     def path(self, entry: Entry) -> str:
         return f"{self._own}/{entry.entry}"
 
+    def claimed(self, internal_id: int) -> Claimed:
+        """A file that is ours and has no reply yet."""
+        return self._claimed[internal_id]
+
     def prepare_claims(self, file_names: Sequence[str]) -> None:
         """To be called before `claim`: a file that is ours has to be whole."""
         self._medium.flush([f"{self._in}/{name}" for name in file_names])
@@ -287,11 +291,12 @@ def write_file(path: str | Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def contents(path: str) -> bytes:
+def contents(path: str, size_max: int = -1) -> bytes:
+    """All of a file, or so many bytes of it."""
     # Non-blocking, as what was a file a moment ago may be a pipe now.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:
-        return file.read()
+        return file.read(size_max)
 
 
 def is_json(data: bytes) -> bool:

@@ -2,8 +2,11 @@
 
 A job's way: claimed by the directory (from here on it survives a crash) -> checked against
 the schema -> held until its arrival time and its dependencies -> queued until its user may begin
-another one -> its input read by a helper process -> submitted to the PE -> ended -> replied.
-Whatever goes wrong on this way becomes the job's one reply; nothing raises into the event loop.
+another one and it is its turn -> its input read by a helper process -> submitted to the PE -> ended ->
+replied. Whatever goes wrong on this way becomes the job's one reply; nothing raises into the event loop.
+
+A turn takes in, and begins, a bounded number of jobs. Of those that wait little is kept but their place
+in the queue: where they are many, a job's file is read again when it begins.
 
 A revision of an incremental job is held until its precursor has its reply, too, and read on top of
 what its chain holds so far (`chains.py`). For the PEs it is a job like any other.
@@ -37,7 +40,8 @@ from mallob_py.service.bookkeeping import JobBook
 from mallob_py.service.chains import Chain, ChainBook, Revision
 from mallob_py.service.directory import Incoming, JobDirectory
 from mallob_py.service.job_file import InputUse, Interruption, JobFile, JobFileError
-from mallob_py.service.live_job import JobState, LiveJob
+from mallob_py.service.job_queue import JobQueue
+from mallob_py.service.live_job import JobState, LiveJob, LiveJobs
 from mallob_py.service.reply import JobStatistics, Outcome, Reply, failure_reply, result_reply
 from mallob_py.service.running_jobs import RunningJobs
 from mallob_py.service.status_file import Onlookers
@@ -45,7 +49,11 @@ from mallob_py.service.status_writer import StatusWriter
 from mallob_py.service.tallies import Tallies
 from mallob_py.service.users import Terms, UserBook, UserMessage
 
-_TAKE_AT_ONCE = 32
+_TAKE_AT_ONCE = 16
+_BEGIN_AT_ONCE = 16
+#: of job files that need not be read again: what they take in memory, roughly
+_PARSED_BYTES_MAX = 8 << 20
+_PARSED_PER_BYTE, _PARSED_BYTES_MIN = 10, 2000
 _STATUS_PERIOD_S = 1.0
 #: before a status is written for somebody who looks: so that the ranks' answers are there
 _ROLL_LEAD_S = 0.05
@@ -92,10 +100,23 @@ class Service:
         self._chain_timeout_s = chain_timeout_s
         self._users = users
         self._next_terms_s = -math.inf
-        self._jobs: dict[int, LiveJob] = {}
+        self._jobs = LiveJobs()
+        self._queue = JobQueue(
+            rank.placement.size, rank.config.ageing_s, None if users is None else users.weight_of
+        )
+        self._parsed_bytes = 0
         self._running = running
         self._status = StatusWriter(
-            rank, api_dir, client, len(client_ranks), self._jobs, self._book, running, users, self._tallies
+            rank,
+            api_dir,
+            client,
+            len(client_ranks),
+            self._jobs,
+            self._queue,
+            self._book,
+            running,
+            users,
+            self._tallies,
         )
         #: the job that runs although it may end the service, and those that wait for its end
         self._suspect: int | None = None
@@ -146,12 +167,13 @@ class Service:
                 self._cannot_go_on_from(incoming, "its precursor is gone", now)
             self._unrestored.clear()
         for job in self._book.ready(now):
-            self._queue(job, now)
+            self._enqueue(job, now)
         if self._users is not None:
             self._serve_users(self._users, now)
         for chain in self._chains.expired(now):
             why = f"its chain has ended: no further revision came for {self._chain_timeout_s:g} s"
             self._end_chain(chain, why, None)
+        self._begin_jobs(now)
         while self._suspects and self._suspect is None:
             self._begin(self._suspects.popleft(), now)
         if now >= self._next_roll_s:
@@ -187,7 +209,7 @@ class Service:
             ):
                 self._early.append((due_s, incoming))
             else:
-                self._accept(incoming.internal_id, request, now)
+                self._accept(incoming, request, now)
         except JobFileError as error:
             if error.identity is not None and error.identity in self._book:
                 # That identity's reply belongs to the live job.
@@ -209,7 +231,8 @@ class Service:
                 due_s, incoming = self._early.popleft()
                 self._take_in(incoming, now, due_s)
 
-    def _accept(self, job: int, file: JobFile, now: float) -> None:
+    def _accept(self, incoming: Incoming, file: JobFile, now: float) -> None:
+        job = incoming.internal_id
         if file.incremental:
             self._chains.check(file)
         before = self._chains.live_before(file)
@@ -217,7 +240,14 @@ class Service:
         if file.incremental:
             self._chains.admit(job, file, now)
             self._restore_after(file, now)
-        self._jobs[job] = LiveJob(file, now)
+        live = LiveJob(file, now, now - max(0.0, time.time() - incoming.handed_in_s))
+        self._jobs.add(job, live)
+        parsed_bytes = _PARSED_BYTES_MIN + _PARSED_PER_BYTE * incoming.size_bytes
+        if self._parsed_bytes + parsed_bytes <= _PARSED_BYTES_MAX:
+            live.parsed_bytes = parsed_bytes
+            self._parsed_bytes += parsed_bytes
+        else:
+            live.file = None
         self._rank.log.write(
             now,
             "accepted",
@@ -230,21 +260,44 @@ class Service:
             },
         )
 
-    def _queue(self, job: int, now: float) -> None:
+    def _file_of(self, job: int) -> JobFile:
+        """What a live job's file says. Raises JobFileError if it cannot be read any more."""
         live = self._jobs[job]
-        if self._users is None or live.file.done:
+        if live.file is None:
+            again = self._directory.read_again(job).parse(self._applications)
+            assert isinstance(again, JobFile), "a claimed file does not change"
+            live.file = again
+        return live.file
+
+    def _enqueue(self, job: int, now: float) -> None:
+        live = self._jobs[job]
+        self._jobs.enter(job, JobState.QUEUED)
+        if now > live.accepted_s:  # it was held
+            live.since_s = now
+        if live.is_done:
+            self._done(job)
+        elif self._users is None:
+            self._queue.put(job, live.user, live.priority, live.since_s)
+        else:
+            self._users.ask(job, live.user, live.priority, live.max_demand)
+
+    def _begin_jobs(self, now: float) -> None:
+        """Those whose turn it is."""
+        for _ in range(_BEGIN_AT_ONCE):
+            if (job := self._queue.next()) is None:
+                return
+            if self._users is not None:
+                self._users.begins(job)
             self._begin(job, now)
-            return
-        live.state = JobState.QUEUED
-        self._users.ask(job, live.file.user, live.file.priority, live.file.max_demand)
+        self._more_ready = True
 
     def _begin(self, job: int, now: float) -> None:
-        live = self._jobs.get(job)
-        if live is None:
+        if (live := self._jobs.get(job)) is None:
             return  # a suspect that was interrupted while it waited
-        file = live.file
-        if file.done:
-            self._done(job)
+        try:
+            file = self._file_of(job)
+        except JobFileError as error:
+            self._lose(job, error, now)
             return
         if (problem := self._chains.orphaned(job)) is not None:
             self._fail(job, "precursor", problem, JobStatistics(total_s=now - live.accepted_s), now)
@@ -264,9 +317,20 @@ class Service:
             description = wire.Inline(encode_description(file.application, {}, {}))
             self._submit(job, blob_of(job, description), now)
             return
-        live.state = JobState.READING
+        self._jobs.enter(job, JobState.READING)
         live.reading_s = now
         self._rank.pool.read(job, self._read_task(job, file))
+
+    def _lose(self, job: int, error: JobFileError, now: float) -> None:
+        """The file of an accepted job cannot be read again."""
+        live = self._jobs[job]
+        if self._chains.place_of(job) is not None:
+            self._chains.drop(job)
+        error = JobFileError(error.field, error.message, live.identity)
+        self._directory.refuse(self._directory.read_again(job), error)
+        self._tallies.replied(Ending.FAILED.value)
+        self._forget(job)
+        self._log_early_end(job, Ending.FAILED, now - live.accepted_s, now)
 
     def _read_task(self, job: int, file: JobFile) -> wire.Read:
         literals: array.array[int] | None = file.literals
@@ -303,7 +367,7 @@ class Service:
 
     def _fail(self, job: int, field: str, message: str, statistics: JobStatistics, now: float) -> None:
         """A job does not get to the PE. If it is a revision, its chain goes on without it."""
-        file, (number, revision) = self._jobs[job].file, self._numbers(job)
+        file, (number, revision) = self._file_of(job), self._numbers(job)
         reply = failure_reply(file, number, field, message, statistics, revision)
         if self._chains.place_of(job) is not None:
             self._chains.drop(job)
@@ -317,8 +381,8 @@ class Service:
         live = self._jobs[job]
         if live.state is JobState.READING:
             live.parsing_s = now - live.reading_s
-        live.state = JobState.SUBMITTED
-        file, place = live.file, self._chains.place_of(job)
+        self._jobs.enter(job, JobState.SUBMITTED)
+        file, place = self._file_of(job), self._chains.place_of(job)
         adds_to_others = place is not None and place[1].number > 0
         terms = self._users.terms(job) if self._users else Terms(file.priority, file.max_demand)
         parameters = JobParameters(
@@ -328,16 +392,18 @@ class Service:
             cpu_limit_s=file.cpu_limit_s,
             near=None if place is None else place[0].root,
             growth_delay_s=_TRIVIAL_S if adds_to_others else None,
+            waiting_since_s=live.since_s,
         )
         self._rank.submit(job, parameters, blob)
 
     # --- shares of users ------------------------------------------------------------------------
 
     def _serve_users(self, users: UserBook, now: float) -> None:
-        """Begin what may begin, and have jobs go on with other terms where others have come or gone."""
+        """Queue what may begin, and have jobs go on with other terms where others have come or gone."""
         while users.has_urgent_news:
             for job in users.admitted():
-                self._begin(job, now)
+                live = self._jobs[job]
+                self._queue.put(job, live.user, live.priority, live.since_s)
             for client, message in users.urgent_messages():
                 self._tell_client(client, message)
         if not users.has_news or now < self._next_terms_s:
@@ -438,6 +504,11 @@ class Service:
         if live.state is JobState.READING:
             self._rank.pool.cancel_read(job)
         statistics = JobStatistics(total_s=now - live.accepted_s)
+        try:
+            self._file_of(job)
+        except JobFileError as error:
+            self._lose(job, error, now)
+            return
         self._reply(job, Outcome(Ending.INTERRUPTED.value), statistics)
         self._tallies.replied(Ending.INTERRUPTED.value)
         self._log_early_end(job, Ending.INTERRUPTED, statistics.total_s, now)
@@ -473,10 +544,10 @@ class Service:
         self._tallies.ended(ended.outcome.value, statistics)
         if ended.outcome is Ending.FAILED:
             message = ended.reason or "the application failed"
-            number, revision = self._numbers(ended.job)
-            reply = failure_reply(live.file, number, "application", message, statistics, revision)
+            file, (number, revision) = self._file_of(ended.job), self._numbers(ended.job)
+            reply = failure_reply(file, number, "application", message, statistics, revision)
             self._publish(ended.job, reply)
-            self._status.job_ended(ended.job, live.file, Ending.FAILED, statistics, error=message)
+            self._status.job_ended(ended.job, file, Ending.FAILED, statistics, error=message)
             self._forget(ended.job, stats.root)
             return
         outcome = Outcome(ended.outcome.value)
@@ -486,7 +557,7 @@ class Service:
         self._reply(ended.job, outcome, statistics, stats.root)
 
     def _reply(self, job: int, outcome: Outcome, statistics: JobStatistics, root: int | None = None) -> None:
-        file, (number, revision) = self._jobs[job].file, self._numbers(job)
+        file, (number, revision) = self._file_of(job), self._numbers(job)
         solution_path = self._directory.solution_path(job, file.identity)
         self._publish(job, result_reply(file, number, outcome, statistics, solution_path, revision=revision))
         result = RESULT_STRINGS.get(outcome.code, str(outcome.code))
@@ -495,17 +566,18 @@ class Service:
 
     def _publish(self, job: int, reply: Reply) -> None:
         # Before: who sees the reply finds the complete file or none, and none comes later.
-        for path in result_file.result_files_of(self._jobs[job].file.configuration).values():
+        for path in result_file.result_files_of(self._file_of(job).configuration).values():
             result_file.discard_unfinished(path)
         place = self._chains.place_of(job)
         chain = None if place is None else place[0].first
-        self._directory.reply(job, self._jobs[job].file.identity, reply, chain)
+        self._directory.reply(job, self._jobs[job].identity, reply, chain)
 
     def _forget(self, job: int, root: int | None = None) -> None:
         self._chains.ended(job, root, self._rank.now())
         if self._users is not None:
             self._users.ended(job)
-        del self._jobs[job]
+        self._queue.drop(job)
+        self._parsed_bytes -= self._jobs.remove(job).parsed_bytes
         self._running.end(job)
         if job == self._suspect:
             self._suspect = None

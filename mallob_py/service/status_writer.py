@@ -11,7 +11,7 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from operator import attrgetter
+from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
@@ -21,7 +21,8 @@ from mallob_py.protocol.messages import JobEvent
 from mallob_py.runtime.rank import Rank
 from mallob_py.service.bookkeeping import JobBook
 from mallob_py.service.job_file import JobFile
-from mallob_py.service.live_job import JobState, LiveJob
+from mallob_py.service.job_queue import JobQueue
+from mallob_py.service.live_job import JobState, LiveJob, LiveJobs
 from mallob_py.service.reply import JobStatistics, valid_text
 from mallob_py.service.running_jobs import CRASHES_MAX, RunningJobs
 from mallob_py.service.status_file import (
@@ -52,7 +53,8 @@ class StatusWriter:
         api_dir: Path,
         client: int,
         clients: int,
-        jobs: Mapping[int, LiveJob],
+        jobs: LiveJobs,
+        queue: JobQueue,
         book: JobBook,
         running: RunningJobs,
         users: UserBook | None,
@@ -64,6 +66,7 @@ class StatusWriter:
         self._client = client
         self._clients = clients
         self._jobs = jobs
+        self._queue = queue
         self._book = book
         self._running = running
         self._users = users
@@ -120,12 +123,7 @@ class StatusWriter:
         """How the client is now."""
         placement, balancer = self._rank.placement, self._rank.pe.balancer
         volumes = {job: volume for job in self._rank.pe.client.jobs if (volume := balancer.volume(job))}
-        listed = [job for job in volumes if job in self._jobs]
-        for job in self._jobs:
-            if len(listed) >= len(volumes) + OTHERS_MAX:
-                break
-            if job not in volumes:
-                listed.append(job)
+        listed = [*(volumes.keys() & self._jobs.keys()), *self._others(volumes)]
         return ServiceStatus(
             time=time.time(),
             ranks=placement.ranks,
@@ -145,25 +143,30 @@ class StatusWriter:
             ageing_s=self._rank.config.ageing_s,
         )
 
+    def _others(self, volumes: Mapping[int, int]) -> list[int]:
+        """Some that do not run: those at work, the best of those that wait, the oldest."""
+        others = chain(self._queue.at_work(), self._queue.first(OTHERS_MAX // 2), self._jobs)
+        found = islice((job for job in others if job not in volumes), 2 * OTHERS_MAX)
+        return list(dict.fromkeys(found))[:OTHERS_MAX]
+
     def _job_status(self, job: int, volume: int, now: float) -> JobStatus:
         live = self._jobs[job]
-        file = live.file
         event = self._rank.pe.balancer.jobs.get(job)
         unmet, arrival_s = self._book.waits_for(job)
         status = JobStatus(
             id=job,
-            user=file.user,
-            name=file.name,
+            user=live.user,
+            name=live.name,
             state=_state(live, volume, event),
-            priority=file.priority,
+            priority=live.priority,
             volume=volume,
             demand=event.demand if event else 0,
             elapsed_s=now - live.accepted_s,
-            application=file.application,
+            application=live.application,
             client=self._client,
-            max_demand=file.max_demand,
-            wallclock_limit_s=file.wallclock_limit_s,
-            cpu_limit_s=file.cpu_limit_s,
+            max_demand=live.max_demand,
+            wallclock_limit_s=live.wallclock_limit_s,
+            cpu_limit_s=live.cpu_limit_s,
             waits_for=tuple(sorted(unmet)[:_DEPENDENCIES_MAX]),
             waits_for_count=len(unmet),
             arrives_in_s=max(0.0, arrival_s - now),
@@ -194,7 +197,7 @@ class StatusWriter:
 
     def _states(self, volumes: Mapping[int, int]) -> dict[str, int]:
         """How many jobs are in each state: of all, listed or not."""
-        counts = Counter(map(attrgetter("state.value"), self._jobs.values()))
+        counts = Counter({state.value: count for state, count in self._jobs.states.items()})
         running = len(volumes)
         known = len(self._rank.pe.balancer.jobs.keys() & self._rank.pe.client.jobs.keys())
         counts["submitted"] -= known
@@ -202,11 +205,11 @@ class StatusWriter:
         return {state: count for state, count in counts.items() if count > 0}
 
     def _user_statuses(self, volumes: Mapping[int, int]) -> dict[str, UserStatus]:
-        jobs = Counter(live.file.user for live in self._jobs.values())
+        jobs = self._jobs.users
         held: Counter[str] = Counter()
         for job, volume in volumes.items():
             if job in self._jobs:
-                held[self._jobs[job].file.user] += volume
+                held[self._jobs[job].user] += volume
         if self._users is None:
             return {user: UserStatus(count, held[user]) for user, count in jobs.items()}
         return {

@@ -1,7 +1,7 @@
 """With which priority and bound each job works, so that users share the PEs fairly.
 
-Pure: no clock, no files. A job is *at work* from when it may begin (`admission.py`) until its
-reply. By the rule of its user (`user_rules.py`)
+Pure: no clock, no files. A job is *at work* from its beginning (as `admission.py` and `job_queue.py` let it)
+until its reply. By the rule of its user (`user_rules.py`)
 - its priority is scaled: the priorities of all jobs of a user at work add up to the user's weight,
   in the proportions that their job files say. So users get PEs by their weights, no matter how
   many jobs each has, wherever there are enough PEs for a worker per job (P 2.3 on top of it);
@@ -114,15 +114,19 @@ class UserBook:
         self._admission.ask(job, user, priority)
 
     def admitted(self) -> list[int]:
-        """The jobs that begin now, each named once."""
-        begin = [job for job in self._admission.take_admitted() if job in self._jobs]
-        for job in begin:
-            one = self._jobs[job]
-            user = self._users.setdefault(one.user, _User(self._rules.of(one.user)))
-            user.jobs.add(job)
-            user.priorities += Fraction(one.asked.priority)
-            self._work_changes(one.user)
-        return begin
+        """The jobs that may begin now, each named once."""
+        return [job for job in self._admission.take_admitted() if job in self._jobs]
+
+    def begins(self, job: int) -> None:
+        """A job that was named by `admitted` is at work from now on."""
+        one = self._jobs[job]
+        user = self._users.setdefault(one.user, _User(self._rules.of(one.user)))
+        user.jobs.add(job)
+        user.priorities += Fraction(one.asked.priority)
+        self._work_changes(one.user)
+
+    def weight_of(self, user: str) -> float:
+        return self._rules.of(user).weight
 
     def ended(self, job: int) -> None:
         """A job has its reply, begun or not."""

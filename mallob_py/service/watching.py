@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from inotify_simple import INotify, flags
+from inotify_simple import INotify, flags, parse_events
 
 _REMOTE_TYPES = frozenset(
     (
@@ -44,6 +44,10 @@ class Watching(enum.Enum):
     POLL = "poll"
 
 
+#: of the kernel's queue of events: a thousand or so at a time
+_READ_BYTES = 1 << 16
+
+
 @dataclass(frozen=True, slots=True)
 class News:
     """`complete` files were closed or renamed into place; `lost`: something was missed, look yourself."""
@@ -67,9 +71,14 @@ class InotifyWatch:
         return int(self._inotify.fileno())
 
     def news(self) -> News:
+        """As much of it as does not take long; the descriptor stays readable while there is more."""
         complete: list[str] = []
         lost = False
-        for event in self._inotify.read(timeout=0):
+        try:
+            data = os.read(self.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            data = b""
+        for event in parse_events(data):
             # IGNORED: the folder itself is gone and with it the watch.
             lost = lost or bool(event.mask & (flags.Q_OVERFLOW | flags.IGNORED))
             if event.name:

@@ -458,3 +458,24 @@ def test_a_service_under_mpiexec_ends_with_a_signal_to_it(tmp_path: Path) -> Non
         assert not path.exists()
         assert list((running.box() / "journal").iterdir())
         assert "Traceback" not in running.output
+
+
+def test_of_hundreds_of_jobs_only_a_few_are_balanced_and_an_urgent_one_comes_first(tmp_path: Path) -> None:
+    with serving(tmp_path, ranks=2) as service:
+        many = [service.submit(f"many-{number}", application="SLEEP") for number in range(300)]
+        status = poll_until(lambda: _status_with(service, 300), "all are accepted")
+        assert status["states"]["running"] == 2
+        assert status["states"]["queued"] > 250, status["states"]
+        urgent = service.submit("urgent", application="NOOP", priority=1000.0)
+        assert service.reply(urgent)["result"]["resultcode"] == SAT
+        for number in range(300):
+            service.interrupt(f"many-{number}")
+        assert {service.reply(one)["result"]["outcome"] for one in many} == {"interrupted"}
+        assert service.stop() == 0
+
+
+def _status_with(service: Running, jobs: int) -> dict[str, Any] | None:
+    path = service.api_dir / "status.json"
+    status: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {"states": {}}
+    states = status["states"]
+    return status if sum(states.values()) == jobs and states.get("running") else None

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mallob_py.service import directory as directory_module
+from mallob_py.service import in_folder
 from mallob_py.service.directory import Incoming, JobDirectory, orphaned_folders
 from mallob_py.service.errors import JobFileError, ServiceError
 from mallob_py.service.job_file import InputUse, JobFile
@@ -167,13 +168,11 @@ def test_a_lost_inotify_queue_leads_to_a_look_into_the_folder(
     directory = open_directory()
     directory.take()
     drop(directory, "job.json", text())
-    watch = directory._watch
+    watch = directory._in._watch
     assert watch is not None
     watch.news()  # this news gets lost
-    lost = directory_module.InotifyWatch.news
-    monkeypatch.setattr(
-        directory_module.InotifyWatch, "news", lambda self: type(lost(self))(complete=[], lost=True)
-    )
+    lost = in_folder.InotifyWatch.news
+    monkeypatch.setattr(in_folder.InotifyWatch, "news", lambda self: type(lost(self))(complete=[], lost=True))
     assert len(directory.take()) == 1
 
 
@@ -183,7 +182,7 @@ def test_polling_takes_over_where_inotify_fails(
     def fail(path: Path) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(directory_module, "InotifyWatch", fail)
+    monkeypatch.setattr(in_folder, "InotifyWatch", fail)
     directory = open_directory()
     drop(directory, "job.json", text())
     assert directory.fileno() is None
@@ -458,7 +457,7 @@ def test_a_damaged_id_file_does_not_lead_to_ids_of_live_jobs(open_directory: Ope
     directory = open_directory()
     drop(directory, "two.json", text("b"))
     recovered, second = directory.take()
-    assert recovered == first
+    assert (recovered.internal_id, recovered.data) == (first.internal_id, first.data)
     assert second.internal_id > first.internal_id
 
 
@@ -475,3 +474,52 @@ def test_all_that_have_a_reply_are_known_after_a_restart(open_directory: Open) -
 def test_the_file_system_of_a_path_can_be_told() -> None:
     assert file_system_type(Path("/proc/self")) == "proc"
     assert not is_remote(Path("/proc"))
+
+
+def test_an_important_file_is_taken_before_hundreds_that_came_first(open_directory: Open) -> None:
+    directory = open_directory()
+    directory.take()
+    for number in range(300):
+        drop(directory, f"{number}.json", text(str(number)))
+    drop(directory, "urgent.json", text("urgent", priority=100.0))
+    drop(directory, "bound.json", text("bound", priority=100.0, dependencies=["u.7"]))
+    first = [incoming.file_name for incoming in directory.take(10)]
+    assert first == ["urgent.json", *(f"{number}.json" for number in range(9))]
+    names = first + [incoming.file_name for _ in range(40) for incoming in directory.take(10)]
+    assert names[1:] == [*(f"{number}.json" for number in range(300)), "bound.json"]
+
+
+def test_new_files_are_taken_beside_those_of_a_former_service(open_directory: Open) -> None:
+    directory = open_directory()
+    for number in range(30):
+        drop(directory, f"{number}.json", text(str(number)))
+    assert len(directory.take(30)) == 30
+    directory.close()
+    directory = open_directory()
+    drop(directory, "new.json", text("new"))
+    names = [incoming.file_name for incoming in directory.take(10)]
+    assert names == [*(f"{number}.json" for number in range(9)), "new.json"]
+
+
+def test_a_taken_file_can_be_read_again_until_it_has_its_reply(open_directory: Open) -> None:
+    directory = open_directory()
+    drop(directory, "job.json", text("a", priority=2.0))
+    (incoming,) = directory.take()
+    again = directory.read_again(incoming.internal_id)
+    assert again.parse(APPLICATIONS) == incoming.parse(APPLICATIONS)
+
+
+def test_a_folder_of_thousands_is_listed_in_parts_and_taken_oldest_first(
+    open_directory: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_folder, "_LISTED_AT_ONCE", 7)
+    directory = open_directory()
+    directory.close()
+    for number in range(50):
+        path = drop(directory, f"{number}.json", text(str(number)))
+        os.utime(path, (10_000 - number, 10_000 - number))
+    directory = open_directory(watching=Watching.POLL)
+    names: list[str] = []
+    while directory.next_deadline() == float("-inf") or not names:
+        names += [incoming.file_name for incoming in directory.take(4)]
+    assert names == [f"{number}.json" for number in reversed(range(50))]

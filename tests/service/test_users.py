@@ -20,11 +20,19 @@ def book(default: UserRule | None = None, **users: UserRule) -> UserBook:
     return UserBook(UserRules(default or UserRule(), users), PES)
 
 
+def begun(users: UserBook) -> list[int]:
+    """The jobs that may begin, and do."""
+    jobs = users.admitted()
+    for job in jobs:
+        users.begins(job)
+    return jobs
+
+
 def begin(users: UserBook, user: str, *jobs: int, priority: float = 1.0, max_demand: int = 0) -> list[Terms]:
     """Queue jobs that may begin at once; what they begin with."""
     for job in jobs:
         users.ask(job, user, priority, max_demand)
-    assert users.admitted() == list(jobs)
+    assert begun(users) == list(jobs)
     return [users.terms(job) for job in jobs]
 
 
@@ -40,7 +48,7 @@ class Net:
         """What a service does in its turn."""
         book = self.books[client]
         while book.has_urgent_news:
-            self.told |= {job: book.terms(job) for job in book.admitted()}
+            self.told |= {job: book.terms(job) for job in begun(book)}
             for other, message in book.urgent_messages():
                 self._channels.setdefault((client, other), deque()).append(message)
         self.told |= book.changes()
@@ -88,13 +96,13 @@ def test_further_jobs_wait_for_those_at_work_the_most_important_first() -> None:
     users.ask(3, "u", 1.0, 0)
     users.ask(4, "u", 5.0, 0)
     users.ask(5, "u", 1.0, 0)
-    assert users.admitted() == []
+    assert begun(users) == []
     begin(users, "v", 6)
     users.ended(1)
-    assert users.admitted() == [4]
+    assert begun(users) == [4]
     users.ended(2)
     users.ended(4)
-    assert users.admitted() == [3, 5]
+    assert begun(users) == [3, 5]
 
 
 def test_a_job_that_ends_in_the_queue_lets_the_next_one_pass() -> None:
@@ -104,7 +112,7 @@ def test_a_job_that_ends_in_the_queue_lets_the_next_one_pass() -> None:
     users.ask(3, "u", 1.0, 0)
     users.ended(2)
     users.ended(1)
-    assert users.admitted() == [3]
+    assert begun(users) == [3]
 
 
 def test_a_share_of_the_pes_is_distributed_fairly_among_the_user_s_jobs() -> None:
@@ -122,7 +130,7 @@ def test_no_more_jobs_are_at_work_than_a_share_has_pes() -> None:
     users = book(UserRule(share=0.2))
     begin(users, "u", 1, 2, 3)
     users.ask(4, "u", 1.0, 0)
-    assert users.admitted() == []
+    assert begun(users) == []
     assert [users.terms(job).max_demand for job in (1, 2, 3)] == [1, 1, 1]
 
 
@@ -173,7 +181,7 @@ def test_users_who_are_not_at_work_anywhere_are_forgotten() -> None:
         users.ask(job, f"user {job}", 1.0, 0)
     for job in range(0, 100, 2):
         users.ended(job)
-    assert sorted(users.admitted()) == list(range(1, 100, 2))
+    assert sorted(begun(users)) == list(range(1, 100, 2))
     for job in range(1, 100, 2):
         users.ended(job)
     assert not users._users
