@@ -139,16 +139,18 @@ class JobDirectory:
     def take(self, limit: int = 64) -> list[Incoming]:
         """Claim up to `limit` files; more wait for the next call.
 
-        Those of a former service come first, but leave room for new ones.
+        Those of a former service come first, as new ones may be interruptions of them or go on from them;
+        only important ones, which have nothing to do with others, do not wait for that.
         """
         now = self._clock()
         self._replies.finish_due()
         self._in.look(now)
         taken: list[Incoming] = []
-        of_former = limit - min(len(self._in), limit // 2)
-        while self._recovered and len(taken) < of_former:
+        names = self._in.important_names(limit // 2) if self._recovered else []
+        while self._recovered and len(taken) + len(names) < limit:
             taken.append(self._read(self._recovered.popleft()))
-        names = self._in.next_names(limit - len(taken), now)
+        if not self._recovered:
+            names += self._in.next_names(limit - len(taken) - len(names), now)
         return taken + self._claim_all(names, now)
 
     def read_again(self, internal_id: int) -> Incoming:

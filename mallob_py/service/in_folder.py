@@ -81,6 +81,8 @@ class InFolder:
         self._again: list[tuple[float, str]] = []
         self._next_scan = -math.inf
         self._listing: Iterator[os.DirEntry[str]] | None = None
+        #: once, at least
+        self._is_listed = False
         self._watch: InotifyWatch | None = None
         self._is_watch_wanted = watching is Watching.AUTO and not is_remote(path)
         self._start_watch()
@@ -119,7 +121,7 @@ class InFolder:
 
     def next_names(self, count: int, now: float) -> list[str]:
         """So many files at most that are complete and have not been named since they came or were put off."""
-        names = self._important(count // 2) if len(self._waiting) > count else []
+        names = self.important_names(count // 2) if len(self._waiting) > count else []
         for _ in range(count):
             if len(names) >= count or (name := self._next()) is None:
                 break
@@ -157,15 +159,22 @@ class InFolder:
 
     def _next(self) -> str | None:
         """The name that has waited longest."""
-        while self._queue or (self._found and self._listing is None):
-            name = self._queue.popleft() if self._queue else heapq.heappop(self._found)[1]
+        # What was here before us comes first: what came since may be an interruption of it, or go on from it.
+        while self._is_listed and ((self._found and self._listing is None) or self._queue):
+            if self._found and self._listing is None:
+                name = heapq.heappop(self._found)[1]
+            else:
+                name = self._queue.popleft()
             if name in self._waiting:
                 self._waiting.remove(name)
                 return name
         return None
 
-    def _important(self, count: int) -> list[str]:
-        """Files told of lately that may be more important than those before them; each is glanced at once."""
+    def important_names(self, count: int) -> list[str]:
+        """So many at most of those told of lately that may be more important than those before them.
+
+        Each is glanced at once.
+        """
         names: list[str] = []
         for _ in range(_GLANCES_AT_ONCE):
             if not self._fresh or len(names) == count:
@@ -232,6 +241,7 @@ class InFolder:
                 heapq.heappush(self._found, (_mtime_ns(entry), name))
         if len(entries) < _LISTED_AT_ONCE:
             self._listing = None
+            self._is_listed = True
             # A folder that takes long to list is not listed all the time.
             self._next_scan = max(self._next_scan, now + _PAUSE_PER_NAME_S * len(self._waiting))
 

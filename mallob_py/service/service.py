@@ -147,6 +147,7 @@ class Service:
             directory_s,
             self._next_status_s,
             self._next_roll_s,
+            self._early[0][0] if self._early else math.inf,
             self._chains.next_deadline(),
             self._next_terms_s if self._users is not None and self._users.has_news else math.inf,
             math.inf if arrival is None else arrival,

@@ -489,16 +489,30 @@ def test_an_important_file_is_taken_before_hundreds_that_came_first(open_directo
     assert names[1:] == [*(f"{number}.json" for number in range(300)), "bound.json"]
 
 
-def test_new_files_are_taken_beside_those_of_a_former_service(open_directory: Open) -> None:
+def test_new_files_are_taken_after_those_of_a_former_service_but_for_urgent_ones(
+    open_directory: Open,
+) -> None:
     directory = open_directory()
     for number in range(30):
         drop(directory, f"{number}.json", text(str(number)))
     assert len(directory.take(30)) == 30
     directory.close()
     directory = open_directory()
-    drop(directory, "new.json", text("new"))
+    drop(directory, "stop.json", json.dumps({"user": "u", "name": "29", "interrupt": True}))
+    drop(directory, "urgent.json", text("urgent", priority=10.0))
     names = [incoming.file_name for incoming in directory.take(10)]
-    assert names == [*(f"{number}.json" for number in range(9)), "new.json"]
+    assert names == [*(f"{number}.json" for number in range(9)), "urgent.json"]
+    names = [incoming.file_name for _ in range(4) for incoming in directory.take(10)]
+    assert names == [*(f"{number}.json" for number in range(9, 30)), "stop.json"]
+
+
+def test_what_was_in_the_folder_at_the_start_comes_before_what_is_told_of_later(open_directory: Open) -> None:
+    directory = open_directory()
+    directory.close()
+    drop(directory, "job.json", text("a"))
+    directory = open_directory()
+    drop(directory, "a-stop.json", json.dumps({"user": "u", "name": "a", "interrupt": True}))
+    assert [incoming.file_name for incoming in directory.take()] == ["job.json", "a-stop.json"]
 
 
 def test_a_taken_file_can_be_read_again_until_it_has_its_reply(open_directory: Open) -> None:
