@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import re
 import subprocess
 import sys
@@ -172,9 +173,13 @@ def test_a_rank_never_imports_the_web_server() -> None:
 
 def row_of(name: str, body: str) -> str:
     """A JavaScript expression of a job's row."""
-    return (
-        f"[...document.querySelectorAll('#{body} tr')].find(row => row.children[1].textContent === '{name}')"
-    )
+    cell = "row.querySelector('[data-label=Name]')"
+    return f"[...document.querySelectorAll('#{body} tr')].find(row => {cell}.textContent === '{name}')"
+
+
+def cell_of(name: str, body: str, label: str) -> str:
+    """A JavaScript expression of what stands there; undefined if there is no such row."""
+    return f"""{row_of(name, body)}?.querySelector('[data-label="{label}"]').textContent"""
 
 
 def click(browser: Browser, row: str, button: str) -> None:
@@ -186,32 +191,99 @@ def click(browser: Browser, row: str, button: str) -> None:
 def test_the_page_submits_watches_interrupts_and_shows_results(
     web: WebServer, service: Running, tmp_path: Path
 ) -> None:
-    formula = tmp_path / "formula.cnf"
-    formula.write_text(FORMULA.text("easy"))
+    formula = tmp_path / "sorter.cnf.xz"
+    formula.write_bytes(lzma.compress(FORMULA.text("easy").encode()))
     with browsing() as browser:
         browser.open(f"{web.url}#token={web.token}")
         browser.await_truth("document.getElementById('state').textContent.startsWith('Running')")
         assert web.token not in browser.evaluate("location.href")
 
         browser.choose_file("#file", str(formula))
-        for field, value in (("name", "paged"), ("user", EVIL)):
-            browser.evaluate(f"document.getElementById('{field}').value = {value!r}")
+        assert browser.evaluate("document.getElementById('name').value") == "sorter"
+        browser.evaluate(f"document.getElementById('user').value = {EVIL!r}")
         browser.evaluate("document.getElementById('submit').requestSubmit()")
-        click(browser, row_of("paged", "ended"), "Answer")
+        browser.await_truth("document.getElementById('sent').textContent.includes('ended: SAT after')")
+        assert browser.evaluate("document.getElementById('sent').textContent").startswith(f"{EVIL}.sorter")
+        click(browser, row_of("sorter", "ended"), "Answer")
         browser.await_truth("document.getElementById('result').textContent.includes('s SATISFIABLE')")
+        click(browser, row_of("sorter", "ended"), "Reply")
+        browser.await_truth("document.getElementById('result').textContent.includes('internal_id')")
+        assert str(web.api_dir.parent) not in browser.text()
+        browser.evaluate("document.getElementById('result-close').click()")
         # A name is a text, whatever it looks like.
         assert browser.evaluate("document.querySelectorAll('img').length") == 0
         assert EVIL in browser.text()
 
         web.post_job(user="http", name="endless", application="SLEEP")
-        browser.await_truth(f"{row_of('endless', 'live')}?.children[5].textContent === '{RANKS}'")
+        browser.await_truth(f"{cell_of('endless', 'live', 'Workers')} === '{RANKS}'")
+        assert browser.evaluate(cell_of("endless", "live", "Fair share")) == str(RANKS)
         click(browser, row_of("endless", "live"), "Interrupt")
-        browser.await_truth(f"{row_of('endless', 'ended')}?.children[3].textContent === 'interrupted'")
+        browser.await_truth(f"{cell_of('endless', 'ended', 'How')} === 'interrupted'")
 
+        other = service.submit("elsewhere", client=1, literals=[1, 0])
+        service.reply(other)
+        click(browser, row_of("elsewhere", "ended"), "Answer")
+        browser.await_truth("document.getElementById('result').textContent.includes('v 1 0')")
+
+        browser.choose_file("#file", str(formula))
         browser.evaluate("document.getElementById('max-demand').value = 'many'")
         browser.evaluate("document.getElementById('submit').requestSubmit()")
         browser.await_truth("document.getElementById('message').textContent.includes('max-demand')")
         assert browser.complaints == []
+
+
+@needs_browser
+def test_the_page_draws_volumes_pes_and_trees_and_goes_back_in_time(web: WebServer) -> None:
+    def count(selector: str) -> str:
+        return f"document.querySelectorAll('{selector}').length"
+
+    with browsing() as browser:
+        browser.open(f"{web.url}#token={web.token}")
+        jobs = [
+            web.post_job(user="http", name=name, application="SLEEP", max_demand=demand).json["id"]
+            for name, demand in (("small", 1), ("large", 2))
+        ]
+        browser.await_truth(f"{count('#grid [data-job]')} === {RANKS} && {count('#trees figure')} === 2")
+        browser.await_truth(f"{count('#trees circle')} === {RANKS} && {count('#trees line')} === 1")
+        assert browser.evaluate(f"{count('#volumes path[data-job]')} >= 2")
+        assert "http.large" in browser.evaluate("document.getElementById('legend').textContent")
+        fills = "[...document.querySelectorAll('#grid [data-job] rect')].map(one => one.getAttribute('fill'))"
+        assert browser.evaluate(f"new Set({fills}).size") == 2
+        browser.await_truth("document.getElementById('users').textContent.includes('3 / 3')")
+
+        # Back to this moment when all is over.
+        slide = "slider.dispatchEvent(new Event('input'))"
+        for job in jobs:
+            web.ask("POST", f"/api/jobs/{job}/interrupt")
+        browser.await_truth(f"{count('#grid [data-job]')} === 0")
+        browser.await_truth("document.getElementById('moment').textContent === 'now'")
+        find = "samples.findLastIndex(sample => sample.workers && sample.workers.length === 3)"
+        browser.evaluate(f"(() => {{ const slider = at('slider'); slider.value = {find}; {slide} }})()")
+        assert browser.evaluate(count("#grid [data-job]")) == RANKS
+        assert browser.evaluate(count("#trees line")) == 1
+        assert "ago" in browser.evaluate("document.getElementById('moment').textContent")
+        browser.evaluate("document.getElementById('now').click()")
+        assert browser.evaluate(count("#grid [data-job]")) == 0
+        assert browser.complaints == []
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_a_phone_and_follows_the_scheme(web: WebServer, scheme: str) -> None:
+    web.post_job(user="http-" + "u" * 60, name="n" * 100, literals=[1, 0])
+    with browsing() as browser:
+        browser.command(
+            "Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=2, mobile=True
+        )
+        browser.command(
+            "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
+        )
+        browser.open(f"{web.url}#token={web.token}")
+        browser.await_truth(f"{cell_of('n' * 100, 'ended', 'Result')} === 'SAT'")
+        assert browser.evaluate("document.documentElement.scrollWidth") <= 390
+        ground = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+        lightness = sum(int(part) for part in re.findall(r"\d+", ground)[:3]) / 3
+        assert (lightness > 128) == (scheme == "light")
 
 
 @needs_browser
