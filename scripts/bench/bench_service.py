@@ -19,7 +19,14 @@ import msgspec
 from common import BenchmarkError, print_absent, print_table
 from latencies import measure_noop, measure_sat, measure_tree
 from measured import Measured
-from rates import measure_burst, measure_closed_loop, measure_idle, measure_memory, measure_solve
+from rates import (
+    measure_burst,
+    measure_closed_loop,
+    measure_idle,
+    measure_memory,
+    measure_solve,
+    measure_urgent,
+)
 
 Measure = Callable[[bool], list[Measured]]
 
@@ -28,6 +35,7 @@ MEASURES: dict[str, Measure] = {
     "sat": measure_sat,
     "tree": measure_tree,
     "burst": measure_burst,
+    "urgent": measure_urgent,
     "loop": measure_closed_loop,
     "idle": measure_idle,
     "memory": measure_memory,

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from common import BenchmarkError, DroppedJob, Service, running_service
 from measured import Better, Measured
 from processes import RankProcesses, cpu_s, everyone_below, memory, rank_processes
 
-_BURST_JOBS = 500
+#: files dropped at once, and how often that is repeated
+_BURSTS = ((100, 5), (500, 3), (10_000, 1), (100_000, 1))
+_BURSTS_QUICK = _BURSTS[:2]
+_CPP_BURST_RECORDED = {500: "280 to 430"}
+_URGENT: dict[str, object] = {"priority": 1000.0}
+_URGENT_JOBS, _URGENT_BEHIND, _URGENT_PAUSE_S = 40, 20_000, 0.1
 _LOOK_S = 0.0005
 _SETTLE_S = 4.0
 _PES = 16
@@ -22,20 +30,67 @@ _SATISFIABLE_EXIT_CODE = 10
 
 
 def measure_burst(quick: bool) -> list[Measured]:
-    """All files dropped at once until the last reply is there."""
-    rates = []
+    """All files dropped at once until the last reply is there; and what the client's rank takes in memory."""
+    measured = []
+    medians = []
+    for jobs, repetitions in _BURSTS_QUICK if quick else _BURSTS:
+        rates = []
+        with running_service(4) as service:
+            _warm_up(service)
+            rank_bytes = memory((_client_pid(service),)).resident_bytes
+            peak_bytes = 0
+            for burst in range(repetitions):
+                prepared = [service.prepare(_noop(f"burst-{burst}-{n}")) for n in range(jobs)]
+                begin_s = time.monotonic()
+                for each in prepared:
+                    each.drop()
+                peak_bytes = max(peak_bytes, _await_replies(service, (burst + 1) * jobs + 1))
+                rates.append(jobs / (time.monotonic() - begin_s))
+                time.sleep(0.5)
+        what = f"burst of {jobs} no-op jobs, 4 ranks"
+        recorded = _CPP_BURST_RECORDED.get(jobs, "")
+        measured.append(Measured.of(what, "jobs/s", rates, Better.HIGHER, 500.0, recorded))
+        grown = max(0.0, (peak_bytes - rank_bytes) / 1e6)
+        measured.append(Measured.of(f"client's rank grows by, {jobs} jobs", "MB", [grown]))
+        medians.append(measured[-2].median)
+    flat = medians[-1] / medians[0]
+    measured.append(Measured.of("largest burst over smallest", "ratio", [flat], Better.HIGHER, 0.75))
+    return measured
+
+
+def _await_replies(service: Service, count: int) -> int:
+    """Wait for so many files in `out/`; the most memory that the client's rank took meanwhile, in bytes."""
+    out, pid = service.api_dir / "jobs.0" / "out", _client_pid(service)
+    peak_bytes = 0
+    deadline_s = time.monotonic() + 600.0
+    while (there := sum(1 for _ in os.scandir(out))) < count:
+        if time.monotonic() > deadline_s or service.process.poll() is not None:
+            raise BenchmarkError(f"{there} of {count} replies")
+        peak_bytes = max(peak_bytes, memory((pid,)).resident_bytes)
+        time.sleep(max(_LOOK_S, 2e-6 * count))
+    return peak_bytes
+
+
+def _client_pid(service: Service) -> int:
+    status: dict[str, Any] = json.loads((service.api_dir / "status.json").read_bytes())
+    return int(status["processes"][0]["pid"])
+
+
+def measure_urgent(quick: bool) -> list[Measured]:
+    """A job of high priority, dropped behind thousands; its reply comes after its start."""
+    jobs = 2000 if quick else _URGENT_BEHIND
     with running_service(4) as service:
         _warm_up(service)
-        for burst in range(1 if quick else 3):
-            prepared = [service.prepare(_noop(f"burst-{burst}-{n}")) for n in range(_BURST_JOBS)]
-            begin_s = time.monotonic()
-            jobs = [each.drop() for each in prepared]
-            for job in jobs:
-                service.await_reply(job)
-            rates.append(_BURST_JOBS / (time.monotonic() - begin_s))
-            time.sleep(0.5)
-    what = f"burst of {_BURST_JOBS} no-op jobs, 4 ranks"
-    return [Measured.of(what, "jobs/s", rates, Better.HIGHER, 250.0, "280 to 430")]
+        others = [service.prepare(_noop(f"other-{n}")) for n in range(jobs)]
+        urgent = [service.prepare(_noop(f"urgent-{n}") | _URGENT) for n in range(_URGENT_JOBS)]
+        for other in others:
+            other.drop()
+        latencies_ms = []
+        for each in urgent:
+            latencies_ms.append(1000 * service.await_reply(each.drop()))
+            time.sleep(_URGENT_PAUSE_S)
+    what = f"urgent no-op job behind {jobs} others, file to reply"
+    return [Measured.of(what, "ms", latencies_ms, Better.LOWER, 50.0)]
 
 
 def measure_closed_loop(quick: bool) -> list[Measured]:
@@ -155,5 +210,5 @@ def _warm_up(service: Service) -> None:
     time.sleep(1.0)
 
 
-def _noop(name: str) -> dict[str, str]:
+def _noop(name: str) -> dict[str, object]:
     return {"user": "bench", "name": name, "application": "NOOP"}

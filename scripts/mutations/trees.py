@@ -351,7 +351,7 @@ TREES = (
         _CLIENT,
         "            else:\n                self._schedule(record)\n",
         "",
-        "test_a_job_that_grows_late_still_ends_at_its_limit",
+        "test_a_waiting_job_uses_no_budget",
     ),
     Mutation(
         "a job demands at least one worker",
