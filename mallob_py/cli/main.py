@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mallob_py import __version__
 from mallob_py.cli import CommandError
@@ -44,13 +44,13 @@ def _dispatch(given: list[str]) -> int:
     if not given or given[0] in ("-h", "--help", "help"):
         print(_overview(options.COMMANDS))
         return 0 if given else _fail("mallob-py: a command is needed")
-    command = given[0]
+    command, given = _command(given, options.COMMANDS)
     if command not in options.COMMANDS:
         return _fail(f"mallob-py: no command {command!r} (there are {', '.join(options.COMMANDS)})")
     from mallob_py.runtime.world import LaunchError, OthersRefused, refuse_to_start
 
     try:
-        parsed = options.parse(command, given[1:])
+        parsed = options.parse(command, given)
     except OptionError as error:
         _fail(f"mallob-py {command}: {error} (see mallob-py {command} --help)")
         if command in _RANK_COMMANDS:
@@ -58,7 +58,7 @@ def _dispatch(given: list[str]) -> int:
         return 2
     from mallob_py.service.errors import ServiceError
 
-    module = importlib.import_module(f"mallob_py.cli.{command.replace('-', '_')}")
+    module = importlib.import_module(f"mallob_py.cli.{command.replace('-', '_').replace(' ', '_')}")
     try:
         return int(module.run(parsed))
     except OthersRefused:
@@ -67,9 +67,15 @@ def _dispatch(given: list[str]) -> int:
         return _fail(f"mallob-py {command}: {error}")
 
 
+def _command(given: list[str], commands: Iterable[str]) -> tuple[str, list[str]]:
+    """The command, of one word or two, and what stands behind it."""
+    two = " ".join(given[:2])
+    return (two, given[2:]) if two in commands else (given[0], given[1:])
+
+
 def _overview(commands: dict[str, tuple[str, type]]) -> str:
     lines = ["usage: mallob-py COMMAND [options]", ""]
-    lines += [f"  {name:<13}{summary}" for name, (summary, _) in commands.items()]
+    lines += [f"  {name:<16}{summary}" for name, (summary, _) in commands.items()]
     lines += ["", "mallob-py COMMAND --help lists a command's options; mallob-py --version the version."]
     return "\n".join(lines)
 

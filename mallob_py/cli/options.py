@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from mallob_py.cli.batch_options import BatchSimulateOptions
 from mallob_py.cli.client_options import (
     ExplainOptions,
     InterruptOptions,
@@ -39,6 +40,7 @@ COMMANDS: dict[str, tuple[str, type[CommandOptions]]] = {
     "check-proof": ("Check a proof that a formula is unsatisfiable.", CheckProofOptions),
     "simulate": ("Play many PEs on a stream of jobs in virtual time.", SimulateOptions),
     "experiment": ("Repeat an experiment of the paper in virtual time.", ExperimentOptions),
+    "batch simulate": ("Play policies for whole jobs on a trace, side by side.", BatchSimulateOptions),
     "report": ("Make tables from the logs of a run, real or simulated.", ReportOptions),
 }
 

@@ -1,0 +1,64 @@
+"""What an outcome says: waiting, turnaround, slowdown, utilisation. Times are seconds."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mallob_py.batch.simulator import Outcome
+
+#: shorter jobs count as if they were that long in the bounded slowdown
+SLOWDOWN_BOUND_S = 10.0
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """Of one policy on one workload; means over its jobs.
+
+    `slowdown` is turnaround/run time; `bounded_slowdown` takes run times as 10 s at least, and is at least 1.
+    `utilisation` is the share of node-seconds that jobs held between the first submission and the last end.
+    """
+
+    policy: str
+    jobs: int
+    makespan_s: float
+    wait_s: float
+    wait_max_s: float
+    run_s: float
+    turnaround_s: float
+    slowdown: float
+    bounded_slowdown: float
+    utilisation: float
+    resizes: int
+
+
+def metrics_of(outcome: Outcome) -> Metrics:
+    """The means over all jobs of an outcome. ValueError: there are none."""
+    jobs = outcome.workload.jobs
+    if not jobs:
+        raise ValueError("there are no jobs")
+    submissions = np.array([job.submit_s for job in jobs])
+    starts, ends = np.asarray(outcome.starts_s), np.asarray(outcome.ends_s)
+    runs, turnarounds = ends - starts, ends - submissions
+    makespan_s = float(ends.max() - submissions.min())
+    return Metrics(
+        policy=outcome.policy,
+        jobs=len(jobs),
+        makespan_s=makespan_s,
+        wait_s=float((starts - submissions).mean()),
+        wait_max_s=float((starts - submissions).max()),
+        run_s=float(runs.mean()),
+        turnaround_s=float(turnarounds.mean()),
+        slowdown=float((turnarounds / runs).mean()),
+        bounded_slowdown=float(np.maximum(1.0, turnarounds / np.maximum(runs, SLOWDOWN_BOUND_S)).mean()),
+        utilisation=float(_held_s(outcome, ends).sum()) / (outcome.nodes * makespan_s),
+        resizes=outcome.resizes,
+    )
+
+
+def _held_s(outcome: Outcome, ends: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Node-seconds, of the last piece of each job and of all former ones."""
+    sizes = np.array([len(nodes) for nodes in outcome.allocations])
+    last = (ends - np.asarray(outcome.piece_starts_s)) * sizes
+    former = [(piece.end_s - piece.start_s) * len(piece.nodes) for piece in outcome.pieces]
+    return np.concatenate([last, np.array(former)])

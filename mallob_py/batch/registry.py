@@ -1,0 +1,66 @@
+"""Which policies there are, and how to make one from a text such as `easy:depth=10,extra=no`.
+
+They are found through the entry-point group `mallob_py.policies`. What stands behind the colon are keyword
+arguments of the class, of the types that its constructor names.
+"""
+
+from __future__ import annotations
+
+import inspect
+from importlib.metadata import entry_points
+from typing import Any, get_type_hints
+
+from mallob_py.batch.policy import Policy
+
+ENTRY_POINT_GROUP = "mallob_py.policies"
+_SWITCH = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
+
+
+class PolicyTextError(ValueError):
+    """No policy is meant by a text; one line says why."""
+
+
+def policy_names() -> tuple[str, ...]:
+    return tuple(sorted(point.name for point in entry_points(group=ENTRY_POINT_GROUP)))
+
+
+def policy_of(text: str) -> Policy:
+    """The policy that a text names, called by this text. Raises PolicyTextError."""
+    name, _, settings = text.partition(":")
+    found = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == name]
+    if not found:
+        raise PolicyTextError(f"no policy {name!r} (there are {', '.join(policy_names())})")
+    make: Any = found[0].load()
+    try:
+        policy: Policy = make(**_arguments(name, make, settings))
+    except (TypeError, ValueError) as error:
+        raise PolicyTextError(f"policy {text!r}: {error}") from None
+    policy.name = text
+    return policy
+
+
+def _arguments(name: str, make: Any, settings: str) -> dict[str, Any]:
+    parameters = inspect.signature(make).parameters
+    types = get_type_hints(make.__init__) if inspect.isclass(make) else get_type_hints(make)
+    arguments: dict[str, Any] = {}
+    for item in filter(None, settings.split(",")):
+        key, _, value = item.partition("=")
+        key = key.strip().replace("-", "_")
+        if key not in parameters:
+            known = ", ".join(parameters) or "none"
+            raise ValueError(f"{name} has no setting {key!r} (it has {known})")
+        arguments[key] = _value(key, types.get(key, str), value.strip())
+    return arguments
+
+
+def _value(key: str, kind: Any, text: str) -> Any:
+    if kind is bool:
+        if text.lower() not in _SWITCH:
+            raise ValueError(f"{key} is {text!r}, not yes or no")
+        return _SWITCH[text.lower()]
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            raise ValueError(f"{key} is {text!r}, not a number") from None
+    return text

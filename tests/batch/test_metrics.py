@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+from workloads import malleable, rigid
+
+from mallob_py.batch.job import Workload
+from mallob_py.batch.metrics import metrics_of
+from mallob_py.batch.policies.backfilling import Backfilling, Fcfs
+from mallob_py.batch.policy import Action, Resize, Start, View, Wake
+from mallob_py.batch.simulator import simulate
+
+
+def test_the_means_are_those_of_a_schedule_made_by_hand() -> None:
+    metrics = metrics_of(simulate(rigid((0, 4, 10), (2, 4, 5), (2, 2, 20), nodes=4), Fcfs()))
+    assert metrics.makespan_s == 35
+    assert (metrics.wait_s, metrics.wait_max_s) == (pytest.approx((0 + 8 + 13) / 3), 13)
+    assert metrics.turnaround_s == pytest.approx((10 + 13 + 33) / 3)
+    assert metrics.slowdown == pytest.approx((1 + 13 / 5 + 33 / 20) / 3)
+    assert metrics.bounded_slowdown == pytest.approx((1 + 13 / 10 + 33 / 20) / 3)
+    assert metrics.utilisation == pytest.approx((40 + 20 + 40) / (4 * 35))
+
+
+def test_utilisation_counts_each_piece_of_a_resized_job_with_its_own_nodes() -> None:
+    class Grow:
+        name = "grow"
+
+        def begin(self, nodes: int) -> None:
+            pass
+
+        def decide(self, view: View) -> list[Action]:
+            return [Start(0, 2), Wake(6.0)] if view.queue else [Resize(0, 4)] if view.now_s == 6 else []
+
+    metrics = metrics_of(simulate(malleable((0, 1, 2, 4, 10), nodes=4), Grow()))
+    assert (metrics.makespan_s, metrics.resizes) == (8, 1)
+    assert metrics.utilisation == pytest.approx((6 * 2 + 2 * 4) / (8 * 4))
+
+
+def test_without_jobs_there_are_no_means() -> None:
+    with pytest.raises(ValueError, match="no jobs"):
+        metrics_of(simulate(Workload((), (), 4), Backfilling()))
