@@ -21,6 +21,7 @@ from mallob_sat.dimacs import read_dimacs
 from mallob_sat.files import COMPRESSED_SUFFIXES, decompressed_blocks, read_decompressed, read_plain
 from mallob_sat.formula import Formula, formula_from_list, formula_from_raw
 from mallob_sat.incremental import Revisions, grown
+from mallob_sat.portfolio import content_mode
 from mallob_sat.ways import way_of
 
 
@@ -64,7 +65,7 @@ def _clauses_of(job: JobInput) -> Formula:
     if len(job.files) != 1:
         raise InputError(f"one formula file is needed, {len(job.files)} given")
     path = job.files[0]
-    if job.configuration.get("content-mode") == "raw":
+    if content_mode(job.configuration) == "raw":
         # raw integers may begin like a compressed file, so here the name decides
         named_compressed = path.endswith(COMPRESSED_SUFFIXES)
         return formula_from_raw(read_decompressed(path) if named_compressed else read_plain(path), path)

@@ -187,8 +187,19 @@ def formula_from_raw(content: bytes, path: str) -> Formula:
         )
     integers = np.frombuffer(content, dtype="<i4")
     if not (integers == ASSUMPTIONS_MARK).any():
+        integers = _with_mark(integers, path)
+    return formula_from_integers(integers, path, "files")
+
+
+def _with_mark(integers: Integers, path: str) -> Integers:
+    """Earlier releases of Mallob's IPASIR bridge open the assumptions by a clause without literals."""
+    empty = integers == 0
+    empty[1:] &= integers[:-1] == 0
+    if not empty.any():
         raise InputError(
             f"{path}: no {ASSUMPTIONS_MARK} after the clauses (truncated?); raw content ends with"
             f" {ASSUMPTIONS_MARK}, the assumptions and a 0"
         )
-    return formula_from_integers(integers, path, "files")
+    marked = integers.copy()
+    marked[int(np.argmax(empty))] = ASSUMPTIONS_MARK
+    return marked

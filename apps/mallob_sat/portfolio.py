@@ -125,7 +125,7 @@ class Portfolio:
         for key in configuration:
             if key not in _KNOWN_KEYS:
                 raise InputError(f"unknown key '{key}'; known are {', '.join(_KNOWN_KEYS)}", _FIELD)
-        mode = configuration.get("content-mode", "text")
+        mode = content_mode(configuration)
         if mode not in _CONTENT_MODES:
             raise InputError(f"content-mode is {mode!r}; known are {', '.join(_CONTENT_MODES)}", _FIELD)
         shares = configuration.get("sharing", True)
@@ -197,6 +197,12 @@ def _lasso(configuration: Mapping[str, Any]) -> Lasso:
         if name not in SOLVER_NAMES:
             raise InputError(f"unknown solver {name!r}; known are {', '.join(SOLVER_NAMES)}", _FIELD)
     return lasso_of(names)
+
+
+def content_mode(configuration: Mapping[str, Any]) -> object:
+    """What formula files hold, one of _CONTENT_MODES if it is anything sensible."""
+    mode = configuration.get("content-mode", "text")
+    return mode.lower() if isinstance(mode, str) else mode  # Mallob had it in capitals
 
 
 def _seed(configuration: Mapping[str, Any]) -> int:

@@ -1,8 +1,9 @@
-"""A file in the temporary folder that tells clients on this host where a service takes jobs, as in Mallob.
+"""Files in the temporary folder that tell clients on this host where a service takes jobs, as in Mallob.
 
-`edu.kit.iti.mallob.apipath.<pid>` holds the absolute path of a client's folder while its service runs. Who
-else may write to the temporary folder may have put anything there under such a name; so what is there is
-neither waited for nor written through.
+`edu.kit.iti.mallob.apipath.<pid>`, and `mallob.apipath.<pid>` for earlier releases of Mallob's IPASIR bridge,
+hold the absolute path of a client's folder while its service runs. Who else may write to the temporary
+folder may have put anything there under such a name; so what is there is neither waited for nor written
+through.
 
 Guarantees: nothing of another user is read, written or removed. Files that killed services of this user
 have left are removed.
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from mallob_py.service.lock import is_locked
 
-_PREFIX = "edu.kit.iti.mallob.apipath."
+_PREFIXES = ("edu.kit.iti.mallob.apipath.", "mallob.apipath.")
 _PATH_BYTES_MAX = 4096
 
 
@@ -27,22 +28,22 @@ class Advertisement:
 
     def __init__(self, client_dir: Path, temporary: Path, log: Callable[[str], None]) -> None:
         """`client_dir` is ours: we hold its lock."""
-        self._path = temporary / f"{_PREFIX}{os.getpid()}"
-        self._is_there = False
+        self._paths: list[Path] = []
         content = os.fsencode(client_dir)
-        try:
-            for older in temporary.glob(f"{_PREFIX}*"):
-                _remove_if_stale(older, content)
-            _write(self._path, content)
-            self._is_there = True
-        except OSError as error:
-            log(f"cannot write {self._path}: {error.strerror}; clients must be told the api folder")
+        for prefix in _PREFIXES:
+            path = temporary / f"{prefix}{os.getpid()}"
+            try:
+                for older in temporary.glob(f"{prefix}*"):
+                    _remove_if_stale(older, content)
+                _write(path, content)
+                self._paths.append(path)
+            except OSError as error:
+                log(f"cannot write {path}: {error.strerror}; clients must be told the api folder")
 
     def close(self) -> None:
-        if self._is_there:
-            self._is_there = False
+        while self._paths:
             with contextlib.suppress(OSError):
-                self._path.unlink()
+                self._paths.pop().unlink()
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -2,7 +2,8 @@
 
 Compatible with Mallob's JSON interface, but stricter: what is not understood is refused
 with a message that names the field and says what to do, since a misspelt limit that is
-silently ignored costs hours. `parse_job` raises `JobFileError` and nothing else.
+silently ignored costs hours. What Mallob's clients write and this service does without is taken, and
+told in the reply (`mallob_fields.py`). `parse_job` raises `JobFileError` and nothing else.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from mallob_py.service.errors import JobFileError
+from mallob_py.service.mallob_fields import is_from_ipasir_bridge, unused_fields
 from mallob_py.service.quantities import parse_duration_s
 
 __all__ = ["InputUse", "Interruption", "JobFile", "JobFileError", "identity_of", "parse_job"]
@@ -62,6 +64,10 @@ class JobFile:
     group_id: str
     description_id: str
     configuration: Mapping[str, Any]
+    #: whether variables are looked up in its model by index, so that something must stand at index 0
+    indexes_model: bool
+    #: what its fields wish for in vain
+    warnings: tuple[str, ...]
     #: the fields as submitted, for the reply, without `literals` (kept compactly above)
     submitted: Mapping[str, Any]
 
@@ -117,7 +123,7 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         raise JobFileError(
             "application", f"no application {_clipped(application)!r} here (known: {known}){hint}"
         )
-    files, literals = checked.get("files", ()), checked.get("literals")
+    files, literals = _files_of(checked), checked.get("literals")
     use = applications[application]
     if checked.get("done"):
         _check_end(checked)
@@ -125,9 +131,7 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         _check_revision(identity_of(user, name), application, use, checked)
         if not checked.get("incremental"):
             _check_input(application, use, files, literals)
-    configuration = dict(checked.get("configuration", {}))
-    if "content-mode" in checked:
-        configuration.setdefault("content-mode", checked["content-mode"])
+    configuration = _configuration_of(checked)
     fields.pop("literals", None)
     return JobFile(
         user=user,
@@ -148,8 +152,30 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         group_id=checked.get("group-id", ""),
         description_id=checked.get("description-id", ""),
         configuration=configuration,
+        indexes_model=is_from_ipasir_bridge(fields),
+        warnings=unused_fields(fields),
         submitted=fields,
     )
+
+
+def _files_of(checked: Mapping[str, Any]) -> tuple[str, ...]:
+    files: tuple[str, ...] = checked.get("files", ())
+    if "file" not in checked:
+        return files
+    if files:
+        raise JobFileError("file", "give either file or files, not both")
+    return (checked["file"],)
+
+
+def _configuration_of(checked: Mapping[str, Any]) -> dict[str, Any]:
+    """With the content mode, which may stand beside it."""
+    configuration = dict(checked.get("configuration", {}))
+    if "content-mode" in checked:
+        mode = checked["content-mode"]
+        other = configuration.setdefault("content-mode", mode)
+        if other != mode:
+            raise JobFileError("content-mode", f"is {mode!r} here, {other!r} in the configuration; keep one")
+    return configuration
 
 
 def _check_end(checked: Mapping[str, Any]) -> None:
@@ -320,15 +346,25 @@ def _list(key: str, value: object) -> list[Any]:
 
 
 def _files(key: str, value: object) -> tuple[str, ...]:
-    paths = tuple(_string(key, path) for path in _list(key, value))
-    for path in paths:
-        if not path or "\0" in path:
-            raise JobFileError(key, "holds an empty path or one with a NUL character")
-        try:
-            os.fsencode(path)
-        except UnicodeEncodeError:
-            raise JobFileError(key, "holds a path that is not valid Unicode") from None
-    return paths
+    return tuple(_path(key, path) for path in _list(key, value))
+
+
+def _path(key: str, value: object) -> str:
+    path = _string(key, value)
+    if not path or "\0" in path:
+        raise JobFileError(key, "holds an empty path or one with a NUL character")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise JobFileError(key, "holds a path that is not valid Unicode") from None
+    if not os.path.isabs(path):
+        # Who wrote it has another working folder than the service, where another file may have the name.
+        raise JobFileError(key, f"{_clipped(path)!r} is a relative path; give an absolute one")
+    return path
+
+
+def _in_process_literals(key: str, value: object) -> NoReturn:
+    raise JobFileError(key, "names a formula in the memory of Mallob itself; give literals or files")
 
 
 def _assumptions(key: str, value: object) -> tuple[int, ...]:
@@ -393,6 +429,7 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "precursor": _precursor,
     "done": _boolean,
     "application": _string,
+    "file": _path,
     "files": _files,
     "literals": _literals,
     "assumptions": _assumptions,
@@ -405,6 +442,8 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "group-id": _string,
     "description-id": _string,
     "content-mode": _string,
+    "piped-response": _boolean,
+    "internalliterals": _in_process_literals,
     "checksum": _checksum,
     "configuration": _configuration,
 }

@@ -84,6 +84,10 @@ class Journal:
         """A file that is ours and has no reply yet."""
         return self._claimed[internal_id]
 
+    def reply_path(self, decided: Decided) -> str:
+        """Where a reply is once it is published."""
+        return f"{self._out}/{decided.target}"
+
     def prepare_claims(self, file_names: Sequence[str]) -> None:
         """To be called before `claim`: a file that is ours has to be whole."""
         self._medium.flush([f"{self._in}/{name}" for name in file_names])
@@ -107,9 +111,7 @@ class Journal:
             if reply.solution_path is not None
         ]
         self._write(solutions, self._out)
-        replies = [
-            (decided.internal_id, f"{self._own}/{decided.entry}", reply.body) for decided, reply in batch
-        ]
+        replies = [(decided.internal_id, self.path(decided), reply.body) for decided, reply in batch]
         self._write(replies, self._own)
 
     def release(self, batch: Sequence[Decided]) -> None:
@@ -124,7 +126,7 @@ class Journal:
 
     def publish(self, decided: Decided) -> None:
         """Let the client see a decided reply."""
-        source, target = f"{self._own}/{decided.entry}", f"{self._out}/{decided.target}"
+        source, target = self.path(decided), self.reply_path(decided)
         try:
             os.replace(source, target)
         except FileNotFoundError:  # somebody has removed `out/`

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mallob_py.service.entries import Decided
-from mallob_py.service.journal import Journal
+from mallob_py.service.journal import Journal, contents
 from mallob_py.service.medium import Medium
 from mallob_py.service.reply import Reply
+from mallob_py.service.reply_pipes import ReplyPipes
 
 RETRY_DELAY_MIN_S, RETRY_DELAY_MAX_S = 1.0, 30.0
 
@@ -40,9 +41,11 @@ class Replies:
         self._log = log
         self._clock = clock
         self._unpublished: dict[int, _Unpublished] = {}
+        self._pipes = ReplyPipes(clock)
 
     def next_deadline(self) -> float:
-        return min((item.due for item in self._unpublished.values()), default=math.inf)
+        unpublished = min((item.due for item in self._unpublished.values()), default=math.inf)
+        return min(unpublished, self._pipes.next_deadline())
 
     def add(self, decided: Decided, reply: Reply) -> None:
         self._unpublished[decided.internal_id] = _Unpublished(decided, reply)
@@ -56,12 +59,14 @@ class Replies:
         self.finish_due()
 
     def finish_due(self) -> None:
+        self._pipes.feed_due()
         now = self._clock()
         self._finish([item for item in self._unpublished.values() if item.due <= now])
 
     def close(self) -> None:
         """A last try; what is in the journal is published by the next service."""
         self._finish(list(self._unpublished.values()))
+        self._pipes.close()
 
     def _finish(self, items: list[_Unpublished]) -> None:
         if not items:
@@ -80,7 +85,7 @@ class Replies:
             return
         for item in items:
             try:
-                self._journal.publish(item.decided)
+                self._publish(item.decided)
                 del self._unpublished[item.decided.internal_id]
             except OSError as error:
                 self._postpone(item, error)
@@ -88,6 +93,20 @@ class Replies:
             self._journal.confirm_publications()
         except OSError as error:
             self._log(f"cannot flush replies: {error.strerror}; a loss of power may bring them back")
+
+    def _publish(self, decided: Decided) -> None:
+        """Raises OSError."""
+        pipe = self._pipes.at(
+            self._journal.reply_path(decided), lambda: contents(self._journal.path(decided))
+        )
+        try:
+            self._journal.publish(decided)
+        except OSError:
+            if pipe is not None:
+                pipe.close()
+            raise
+        if pipe is not None:
+            self._pipes.feed(pipe)
 
     def _postpone(self, item: _Unpublished, error: OSError) -> None:
         item.delay_s = min(max(2 * item.delay_s, RETRY_DELAY_MIN_S), RETRY_DELAY_MAX_S)

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from mallob_py.app import RESULT_STRINGS, UNKNOWN
+from mallob_py.app import RESULT_STRINGS, SATISFIABLE, UNKNOWN
 from mallob_py.runtime.worker_wire import SolutionForm
 from mallob_py.service.errors import JobFileError
 from mallob_py.service.job_file import JobFile
@@ -88,24 +88,28 @@ def result_reply(
         "resultstring": RESULT_STRINGS.get(outcome.code, str(outcome.code)),
         "outcome": outcome.kind,
     }
+    solution = outcome.solution
     extra = msgspec.json.decode(outcome.fields or b"{}", type=dict[str, msgspec.Raw])
     own = {"resultcode", "outcome", "solution", "solution-file", "solution-size", "solution-format"}
     if outcome.code in RESULT_STRINGS:
         own.add("resultstring")  # codes beyond SAT, UNSAT, UNKNOWN are the application's to name
     result.update((key, value) for key, value in extra.items() if key not in own)
-    is_long = len(outcome.solution) > _INTEGER_BYTES * inline_max
+    is_model = outcome.code == SATISFIABLE and outcome.form is SolutionForm.INTEGERS
+    if job.indexes_model and is_model and "solutions" not in extra:
+        solution = bytes(_INTEGER_BYTES) + solution
+    is_long = len(solution) > _INTEGER_BYTES * inline_max
     if outcome.form is SolutionForm.BYTES:
         result["solution-format"] = "bytes" if is_long else "base64"
     if is_long:
         result["solution-file"] = str(solution_path)
         unit_bytes = 1 if outcome.form is SolutionForm.BYTES else _INTEGER_BYTES
-        result["solution-size"] = len(outcome.solution) // unit_bytes
+        result["solution-size"] = len(solution) // unit_bytes
     elif outcome.form is SolutionForm.BYTES:
-        result["solution"] = base64.b64encode(outcome.solution).decode()
+        result["solution"] = base64.b64encode(solution).decode()
     else:
-        result["solution"] = _integers(outcome.solution).tolist()
+        result["solution"] = _integers(solution).tolist()
     body = _body(job, internal_id, revision, {"result": result, "stats": _statistics(statistics)})
-    return Reply(body, solution_path, outcome.solution) if is_long else Reply(body)
+    return Reply(body, solution_path, solution) if is_long else Reply(body)
 
 
 def failure_reply(
@@ -146,6 +150,8 @@ def _body(job: JobFile, internal_id: int, revision: int, parts: Mapping[str, Any
     }
     if job.literals is not None and len(job.literals) <= LITERALS_ECHO_MAX:
         content["literals"] = job.literals.tolist()
+    if job.warnings:
+        content["warnings"] = list(job.warnings)
     content["internal_id"] = internal_id
     content["internal_revision"] = revision
     content.update(parts)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import array
 import math
 import os
+import stat
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +64,9 @@ _TERMS_PERIOD_S = 0.1
 _TRIVIAL_S = 0.03
 #: a revision that is taken in before its precursor, which was handed in at the same moment, is held so long
 _PRECURSOR_WAIT_S = 1.0
+#: how long what is left of an interrupted revision may take to come through its pipe
+_LAST_WORDS_S = 10.0
+_UNREADABLE = "its chain has ended: the service has been restarted, and named pipes cannot be read again"
 _decode_user_message = msgspec.msgpack.Decoder(UserMessage).decode
 
 
@@ -130,6 +134,10 @@ class Service:
         self._next_status_s = -math.inf
         self._next_roll_s = math.inf
         self._onlookers = Onlookers(api_dir) if client == 0 else None
+        #: revisions that are interrupted while they come through a pipe, and until when that is waited for
+        self._last_words: dict[int, float] = {}
+        #: chains by their first revision
+        self._unreadable_chains: set[int] = set()
         self._restore_chains(rank.now())
 
     # --- the event loop's side ------------------------------------------------------------
@@ -149,6 +157,7 @@ class Service:
             self._next_roll_s,
             self._early[0][0] if self._early else math.inf,
             self._chains.next_deadline(),
+            min(self._last_words.values(), default=math.inf),
             self._next_terms_s if self._users is not None and self._users.has_news else math.inf,
             math.inf if arrival is None else arrival,
         )
@@ -157,6 +166,9 @@ class Service:
         if self._is_new:
             self._is_new = False
             self._announce()
+            for first in self._unreadable_chains:
+                if (place := self._chains.place_of(first)) is not None:
+                    self._end_chain(place[0], _UNREADABLE, None)
         taken = self._directory.take(_TAKE_AT_ONCE)
         for incoming in taken:
             self._take_in(incoming, now)
@@ -174,6 +186,10 @@ class Service:
         for chain in self._chains.expired(now):
             why = f"its chain has ended: no further revision came for {self._chain_timeout_s:g} s"
             self._end_chain(chain, why, None)
+        for job in [job for job, until_s in self._last_words.items() if until_s <= now]:
+            self._rank.pool.cancel_read(job)
+            message = "interrupted before it had come through its pipe; its chain goes on without it"
+            self._fail(job, "files", message, JobStatistics(total_s=now - self._jobs[job].accepted_s), now)
         self._begin_jobs(now)
         while self._suspects and self._suspect is None:
             self._begin(self._suspects.popleft(), now)
@@ -360,6 +376,9 @@ class Service:
                     return
                 chain, revision = place
                 self._keep_description(chain, revision, description)
+                if job in self._last_words:
+                    self._end_interrupted(job, now)
+                    return
                 self._submit(job, blob_of(job, description, chain.first, revision.number), now)
             case events.ReadFailed(job, message, field):
                 live = self._jobs[job]
@@ -438,6 +457,8 @@ class Service:
             except JobFileError as error:
                 self._cannot_go_on_from(incoming, str(error), now)
                 continue
+            if _comes_through_pipe(file):
+                self._unreadable_chains.add(first)
             if not self._chains.restore(incoming.internal_id, first, file, now):
                 self._unrestored[file.precursor] = (first, incoming, file)
             else:
@@ -503,7 +524,16 @@ class Service:
             self._rank.interrupt(job)
             return
         if live.state is JobState.READING:
+            if self._chains.place_of(job) is not None and _comes_through_pipe(self._file_of(job)):
+                # What is read of it cannot be read again, and later revisions add to it.
+                self._last_words.setdefault(job, now + _LAST_WORDS_S)
+                return
             self._rank.pool.cancel_read(job)
+        self._end_interrupted(job, now)
+
+    def _end_interrupted(self, job: int, now: float) -> None:
+        """A job ends that has not got to the PE."""
+        live = self._jobs[job]
         statistics = JobStatistics(total_s=now - live.accepted_s)
         try:
             self._file_of(job)
@@ -579,6 +609,7 @@ class Service:
             self._users.ended(job)
         self._queue.drop(job)
         self._parsed_bytes -= self._jobs.remove(job).parsed_bytes
+        self._last_words.pop(job, None)
         self._running.end(job)
         if job == self._suspect:
             self._suspect = None
@@ -601,3 +632,11 @@ class Service:
             self._next_roll_s = self._next_status_s - _ROLL_LEAD_S
         else:
             self._rank.roll.clear()
+
+
+def _comes_through_pipe(file: JobFile) -> bool:
+    for path in file.files:
+        with suppress(OSError):
+            if stat.S_ISFIFO(os.stat(path).st_mode):
+                return True
+    return False

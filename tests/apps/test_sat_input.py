@@ -158,9 +158,31 @@ def test_raw_content_holds_clauses_and_assumptions(tmp_path: Path) -> None:
     assert (formula.n_vars, formula.n_clauses) == (4, 2)
 
 
+@pytest.mark.parametrize("mode", ["raw", "RAW"])
+@pytest.mark.parametrize(
+    ("integers", "clauses", "assumptions"),
+    [
+        ([1, -2, 0, 3, 0, 0, -3, 4, 0], [1, -2, 0, 3, 0], [-3, 4]),
+        ([1, -2, 0, 0, 0], [1, -2, 0], []),
+        ([0, 0], [], []),
+        ([0, 5, 0], [], [5]),
+    ],
+)
+def test_earlier_clients_open_the_assumptions_by_a_clause_without_literals(
+    tmp_path: Path, integers: list[int], clauses: list[int], assumptions: list[int], mode: str
+) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(raw(integers))
+    formula = read_formula(JobInput(files=[str(path)], configuration={"content-mode": mode}))
+    assert formula.literals.tolist() == clauses
+    assert formula.assumptions.tolist() == assumptions
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
+        (raw([1, 0, 0, 2]), "not closed"),
+        (raw([1, 0, 0, 2, 0, 3, 0]), "integer 6 follows the 0"),
         (raw([1, 0])[:-1], "whole number of 32-bit"),
         (raw([1, 0]), "no 2147483647 after the clauses"),
         (raw([1, 2, MARK, 0]), "last clause is not closed"),

@@ -225,14 +225,14 @@ def test_a_revision_interrupted_before_it_was_read_counts_all_the_same(
 ) -> None:
     chain = Chain(service, "unread")
     chain.ask([[1, 2]], [])
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    path = service.submit("unread-1", incremental=True, precursor="u.unread-0", files=[str(pipe)])
+    formula = tmp_path / "formula.cnf"
+    formula.write_text("p cnf 2 1\n-1 0\n")
+    path = service.submit(
+        "unread-1", incremental=True, precursor="u.unread-0", files=[str(formula)], arrival=1e6
+    )
     service.await_event("accepted", name="unread-1")
     service.interrupt("unread-1")
     assert service.reply(path)["result"]["outcome"] == "interrupted"
-    pipe.unlink()
-    pipe.write_text("p cnf 2 1\n-1 0\n")
     reply = service.ask("unread-2", incremental=True, precursor="u.unread-1", assumptions=[-2])
     assert reply["result"]["resultcode"] == UNSAT
     assert reply["internal_revision"] == 2

@@ -41,8 +41,9 @@ def names(temporary: Path) -> set[str]:
 
 def test_the_folder_is_told_while_the_service_runs(tmp_path: Path, temporary: Path) -> None:
     directory = JobDirectory(tmp_path / "api", tmp_dir=temporary)
-    assert own_file(temporary).read_text() == str(directory.path)
-    assert names(temporary) == {own_file(temporary).name}
+    earlier_name = temporary / f"mallob.apipath.{os.getpid()}"
+    assert own_file(temporary).read_text() == earlier_name.read_text() == str(directory.path)
+    assert names(temporary) == {own_file(temporary).name, earlier_name.name}
     directory.close()
     assert names(temporary) == set()
 
@@ -109,8 +110,9 @@ def test_files_of_killed_services_go_and_those_of_living_ones_and_of_the_origina
         (temporary / f"{PREFIX}gone").write_text(str(tmp_path / "gone" / "jobs.0"))
         subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / api), str(temporary)], check=False)
         assert f"{PREFIX}gone" not in names(temporary)
-    assert len(names(temporary)) == 4
+    assert len(names(temporary)) == 6
     following = JobDirectory(tmp_path / "one", tmp_dir=temporary)
-    assert names(temporary) == {own_file(temporary).name, f"{PREFIX}living", f"{PREFIX}original"}
+    own = {own_file(temporary).name, f"mallob.apipath.{os.getpid()}"}
+    assert names(temporary) == own | {f"{PREFIX}living", f"{PREFIX}original"}
     following.close()
     living.close()

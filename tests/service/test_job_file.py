@@ -68,8 +68,40 @@ def test_content_mode_beside_the_configuration_reaches_the_application() -> None
     assert parse(**{"content-mode": "raw"}).configuration == {"content-mode": "raw"}
 
 
+def test_content_modes_at_two_places_must_agree() -> None:
+    raw = {"content-mode": "raw"}
+    assert parse(**raw, configuration=raw).configuration == raw
+    assert refusal(**raw, configuration={"content-mode": "text"}).field == "content-mode"
+
+
+def test_one_file_may_be_named_as_mallob_did_at_first() -> None:
+    job = parse(application="SAT", file="/f.cnf")
+    assert job.files == ("/f.cnf",)
+    assert refusal(file="/f", files=["/g"]).field == "file"
+
+
+def test_what_the_ipasir_bridge_of_mallob_writes_is_understood() -> None:
+    fields = {"application": "SAT", "files": ["/tmp/x.pipe"], "content-mode": "raw", "incremental": True}
+    limits = {"wallclock-limit": "0", "cpu-limit": "0"}
+    job = parse(**fields, **limits, **{"piped-response": True, "precursor": "ipasir.job-7_0-0"})
+    assert job.indexes_model
+    assert job.warnings == ()
+    assert parse(user="ipasir", **fields).indexes_model
+    assert not parse(**fields).indexes_model
+
+
+def test_wishes_that_change_nothing_are_told() -> None:
+    job = parse(**{"group-id": "1", "description-id": "x", "checksum": [1, 2]})
+    assert [warning.partition(":")[0] for warning in job.warnings] == [
+        "group-id",
+        "description-id",
+        "checksum",
+    ]
+    assert parse(**{"group-id": ""}).warnings == ()
+
+
 def test_application_is_sat_by_default() -> None:
-    job = parse_job(b'{"user":"u","name":"n","files":["f"]}', APPLICATIONS)
+    job = parse_job(b'{"user":"u","name":"n","files":["/f"]}', APPLICATIONS)
     assert isinstance(job, JobFile)
     assert job.application == "SAT"
 
@@ -167,13 +199,19 @@ def test_user_and_name_together_must_fit_into_a_file_name() -> None:
         ("dependencies", ["a.b", ["nodot"], [1], [".a"], ["a."], ["a/../b.c"], [""], ["a.b", None]]),
         ("interrupt", [1, "true", None]),
         ("incremental", [1, "yes", None]),
-        ("files", ["f.cnf", [1], [""], ["a\0b"], [None], ["\ud800"], {}]),
+        (
+            "files",
+            ["/f.cnf", [1], [""], ["f.cnf"], ["./f"], ["/f", "../f"], ["a\0b"], [None], ["\ud800"], {}],
+        ),
         ("literals", ["1 2 0", [1.0], [True], ["1"], [None], [2**31], [-(2**31) - 1], [10**30]]),
         ("configuration", [[], "x", None, {"big": 2**64}, {"bad": "\ud800"}]),
         ("checksum", [1, [1], [1, 2, 3], ["a", "b"], [1.5, 2]]),
         ("group-id", [1, None]),
         ("description-id", [[]]),
         ("content-mode", [1]),
+        ("file", [1, "", "f.cnf", ["/f"]]),
+        ("piped-response", ["yes", 1, None]),
+        ("internalliterals", ["some job"]),
         ("done", ["no"]),
         ("precursor", [7, "nodot", ".a", "a/../b.c"]),
         ("assumptions", ["1", [1.5], [2**31], {}]),
@@ -203,7 +241,7 @@ def test_a_revision_may_add_nothing_or_only_assume() -> None:
     assert parse(application="SAT", incremental=True).incremental
     later = parse(application="SAT", incremental=True, precursor="admin.a", literals=[], assumptions=[1, -2])
     assert (later.precursor, later.assumptions, later.done) == ("admin.a", (1, -2), False)
-    assert parse(application="SAT", files=["f"], assumptions=[3]).assumptions == (3,)
+    assert parse(application="SAT", files=["/f"], assumptions=[3]).assumptions == (3,)
 
 
 def test_a_file_that_ends_a_chain_names_it_and_adds_nothing() -> None:
@@ -211,7 +249,7 @@ def test_a_file_that_ends_a_chain_names_it_and_adds_nothing() -> None:
     assert (end.done, end.precursor) == (True, "admin.a")
     assert refusal(incremental=True, done=True).field == "done"
     assert refusal(precursor="admin.a", done=True).field == "done"
-    for key, value in {"files": ["f"], "literals": [1, 0], "assumptions": [1]}.items():
+    for key, value in {"files": ["/f"], "literals": [1, 0], "assumptions": [1]}.items():
         assert refusal(incremental=True, precursor="admin.a", done=True, **{key: value}).field == key
 
 
@@ -226,11 +264,11 @@ def test_input_must_be_given_where_it_is_needed_and_only_there() -> None:
     assert refusal(application="SAT").field == "files"
     assert refusal(application="SAT", files=[]).field == "files"
     assert parse(application="SAT", literals=[]).literals is not None
-    assert refusal(application="NOOP", files=["f"]).field == "files"
+    assert refusal(application="NOOP", files=["/f"]).field == "files"
     assert refusal(application="NOOP", literals=[1]).field == "literals"
     assert parse(application="NOOP", files=[]).files == ()
     assert parse(application="OTHER").files == ()
-    assert parse(application="OTHER", files=["f"]).files == ("f",)
+    assert parse(application="OTHER", files=["/f"]).files == ("/f",)
 
 
 JSON_VALUES = st.recursive(
@@ -243,7 +281,7 @@ KEYS = st.sampled_from(
         *["user", "name", "application", "files", "literals", "priority", "wallclock-limit", "cpu-limit"],
         *["max-demand", "arrival", "dependencies", "interrupt", "incremental", "precursor", "done"],
         *["group-id", "description-id", "content-mode", "configuration", "checksum", "stranger"],
-        "assumptions",
+        *["assumptions", "file", "piped-response"],
     ]
 )
 

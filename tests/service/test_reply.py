@@ -67,6 +67,29 @@ def test_a_timeout_says_so_and_has_statistics() -> None:
     assert reply["stats"]["used_wallclock_seconds"] == 3.0
 
 
+def test_a_model_for_the_ipasir_bridge_has_something_at_index_0() -> None:
+    bridge = job(**{"piped-response": True})
+
+    def solution_of(outcome: Outcome, **options: Any) -> Any:
+        return json.loads(result_reply(bridge, 7, outcome, JobStatistics(), BESIDE, **options).body)["result"]
+
+    assert solution_of(Outcome("result", 10, b"{}", solution(1, -2)))["solution"] == [0, 1, -2]
+    assert solution_of(Outcome("result", 20, b"{}", solution(-2)))["solution"] == [-2]
+    assert solution_of(Outcome("interrupted"))["solution"] == []
+    long = result_reply(
+        bridge, 7, Outcome("result", 10, b"{}", solution(1, -2)), JobStatistics(), BESIDE, inline_max=2
+    )
+    assert json.loads(long.body)["result"]["solution-size"] == 3
+    assert long.solution == solution(0, 1, -2)
+
+
+def test_wishes_in_vain_are_told_in_the_reply() -> None:
+    reply = result_reply(job(**{"group-id": "1"}), 7, Outcome("result", 10), JobStatistics(), BESIDE)
+    (warning,) = json.loads(reply.body)["warnings"]
+    assert warning.startswith("group-id: not used")
+    assert b"warnings" not in result_reply(job(), 7, Outcome("result", 10), JobStatistics(), BESIDE).body
+
+
 def test_a_large_solution_goes_beside_the_reply() -> None:
     data = solution(*range(11))
     reply = result_reply(job(), 7, Outcome("result", 10, b"{}", data), JobStatistics(), BESIDE, inline_max=10)
