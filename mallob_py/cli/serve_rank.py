@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from pathlib import Path
 from typing import NoReturn
 
 from mallob_py.cli.rank_options import ServeOptions
 from mallob_py.cli.rank_settings import event_log_of, settings_of, with_portfolio
+from mallob_py.notices import tell
 from mallob_py.runtime import boot
 from mallob_py.runtime.rank import Desk, Rank
 from mallob_py.runtime.worker_events import ApplicationKnown
@@ -45,7 +45,7 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
     api_dir = Path(options.api_dir)
 
     def complain(message: str) -> None:
-        print(f"mallob-py: {message}", file=sys.stderr, flush=True)
+        tell(message)
         rank.log.write(rank.now(), "problem", {"message": message})
 
     try:

@@ -20,6 +20,7 @@ from typing import NoReturn
 import msgspec
 
 from mallob_py import __version__
+from mallob_py.notices import tell
 from mallob_py.placement import Placement
 from mallob_py.protocol.config import Config
 from mallob_py.runtime.cores import CapacityOffer, capacities_of
@@ -108,13 +109,13 @@ def run_rank(
         if settings.memory_reserve is not None:
             rank.set_memory_watch(_memory_watch(settings.memory_reserve, rank, transport.host_of))
         if transport.rank == 0 and (warning := binding_warning()) is not None:
-            print(f"mallob-py: warning: {warning}", file=sys.stderr)
+            tell(f"warning: {warning}")
         problem = _open_desk(rank, make_desk)
         problems = [text for text in world.allgather(problem) if text is not None]
         code = 2
         if problems:
             if transport.rank == 0:
-                print(f"mallob-py: {problems[0]}", file=sys.stderr, flush=True)
+                tell(problems[0])
         else:
             log.write(
                 rank.now(),
@@ -136,7 +137,7 @@ def run_rank(
         closed = rank.close()
     except BaseException as error:
         if isinstance(error, PeerFailure):
-            print(f"mallob-py: {error}; all ranks end", file=sys.stderr)
+            tell(f"{error}; all ranks end")
         else:
             traceback.print_exc()
         sys.stderr.flush()
@@ -151,7 +152,7 @@ def _memory_watch(reserve: Reserve, rank: Rank, host_of: Callable[[int], int]) -
     host = socket.gethostname()
 
     def complain(text: str) -> None:
-        print(f"mallob-py: {host} is {text}", file=sys.stderr, flush=True)
+        tell(f"{host} is {text}")
 
     def log(event: str, fields: Mapping[str, object]) -> None:
         rank.log.write(rank.now(), event, fields)

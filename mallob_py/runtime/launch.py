@@ -35,6 +35,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ..notices import tell
 from .private_folder import PrivateFolder, sweep
 from .silence import Watch
 from .world import EXIT_FILE_VARIABLE, RUNNING, STOP_SIGNAL_VARIABLE, LaunchError, in_mpi_world
@@ -255,7 +256,7 @@ class _World:
                         watch.heard()
                     seen = status
                 if seen is not None and deadline_s == math.inf and watch.is_silent(now):
-                    print("mallob-py: rank 0 does not answer any more; ended by force", file=sys.stderr)
+                    tell("rank 0 does not answer any more; ended by force")
                     deadline_s = now + _FORCE_GRACE_S
                     process.send_signal(self._stop_signal)
                 stops.wait(_LOOK_AFTER_S, descriptor)

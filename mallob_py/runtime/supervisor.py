@@ -9,11 +9,11 @@ that never came up at all is not started again: the next one would do no better.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from mallob_py.notices import tell
 from mallob_py.runtime.launch import StopRequests, run_world
 from mallob_py.runtime.world import AFTER_CRASH_VARIABLE
 
@@ -57,20 +57,16 @@ def supervise(
                 return end.exit_code
             delay_s = limit.next_delay_s(time.monotonic())
             if delay_s is None:
-                _tell(
+                tell(
                     f"the ranks have crashed (exit code {end.exit_code}) and are not started again after "
                     f"{restarts} restarts; unanswered jobs go on at the next start"
                 )
                 return end.exit_code or 1
             restarts += 1
-            _tell(f"the ranks have crashed (exit code {end.exit_code}); restart {restarts} in {delay_s:g} s")
+            tell(f"the ranks have crashed (exit code {end.exit_code}); restart {restarts} in {delay_s:g} s")
             deadline_s = time.monotonic() + delay_s
             while (left_s := deadline_s - time.monotonic()) > 0:
                 stops.wait(left_s)
                 if stops.first is not None:
                     return 128 + stops.first
             environment[AFTER_CRASH_VARIABLE] = "1"
-
-
-def _tell(message: str) -> None:
-    print(f"mallob-py: {message}", file=sys.stderr, flush=True)

@@ -24,6 +24,7 @@ from mallob_py.service.entries import (
     Decided,
     Kept,
     Kind,
+    is_job_file,
     read_entries,
     refusal_name,
     reply_name,
@@ -186,6 +187,18 @@ class JobDirectory:
     def solution_path(self, internal_id: int, identity: str) -> Path:
         """Where a solution goes that is too large for the reply."""
         return self._journal.out_dir / f"{identity}.{internal_id}.solution"
+
+    @property
+    def unpublished(self) -> int:
+        """Replies that wait to be written."""
+        return len(self._replies)
+
+    def untaken(self) -> int:
+        """Job files that nobody has taken."""
+        try:
+            return sum(map(is_job_file, os.listdir(self.path / "in")))
+        except OSError:
+            return 0
 
     def close(self) -> None:
         """Unpublished replies get a last try; what stays claimed runs again at the next start."""

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from mallob_py.notices import tell
 from mallob_py.service.log_folder import LogFiles, author_and_part, parts_of, runs_of
 
 #: the events that say what run it is: at its begin, and at the begin of further parts of its logs
@@ -144,7 +144,7 @@ class EventLog:
             return
         self._complained = True
         reason = os.strerror(error.errno or 0)
-        print(f"mallob-py: the event log {path} cannot be written: {reason}", file=sys.stderr)
+        tell(f"the event log {path} cannot be written: {reason}")
 
 
 def read_events(log_dir: Path, on_bad_line: Callable[[Path, int], None] | None = None) -> list[Event]:

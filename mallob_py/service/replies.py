@@ -43,6 +43,9 @@ class Replies:
         self._unpublished: dict[int, _Unpublished] = {}
         self._pipes = ReplyPipes(clock)
 
+    def __len__(self) -> int:
+        return len(self._unpublished)
+
     def next_deadline(self) -> float:
         unpublished = min((item.due for item in self._unpublished.values()), default=math.inf)
         return min(unpublished, self._pipes.next_deadline())

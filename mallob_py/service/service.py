@@ -29,6 +29,7 @@ import msgspec
 
 from mallob_py import result_file
 from mallob_py.app import RESULT_STRINGS
+from mallob_py.notices import tell
 from mallob_py.payload import encode_description
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.effects import JobEnded
@@ -42,6 +43,7 @@ from mallob_py.service.chains import Chain, ChainBook, Revision
 from mallob_py.service.directory import Incoming, JobDirectory
 from mallob_py.service.job_file import InputUse, Interruption, JobFile, JobFileError
 from mallob_py.service.job_queue import JobQueue
+from mallob_py.service.last_words import Leftovers, last_words
 from mallob_py.service.live_job import JobState, LiveJob, LiveJobs
 from mallob_py.service.reply import JobStatistics, Outcome, Reply, failure_reply, result_reply
 from mallob_py.service.running_jobs import RunningJobs
@@ -203,7 +205,18 @@ class Service:
 
     def close(self) -> None:
         """Jobs without a reply stay in the journal and run again after a restart."""
+        states = self._status.states()
         self._directory.close()
+        if not self._is_new:  # else it never took jobs, and why is told already
+            running = states.pop("running", 0)
+            left = Leftovers(
+                running_jobs=running,
+                waiting_jobs=sum(states.values()) + len(self._early) + self._directory.recovered_count,
+                chains=len(self._chains),
+                replies=self._directory.unpublished,
+                files=self._directory.untaken(),
+            )
+            tell(last_words(self._directory.path, left))
         self._running.close()
         self._status.remove()
 

@@ -122,7 +122,7 @@ class StatusWriter:
     def status(self, now: float) -> ServiceStatus:
         """How the client is now."""
         placement, balancer = self._rank.placement, self._rank.pe.balancer
-        volumes = {job: volume for job in self._rank.pe.client.jobs if (volume := balancer.volume(job))}
+        volumes = self._volumes()
         listed = [*(volumes.keys() & self._jobs.keys()), *self._others(volumes)]
         return ServiceStatus(
             time=time.time(),
@@ -135,13 +135,18 @@ class StatusWriter:
             totals=self._tallies.totals(),
             processes=(self._process,),
             workers=self._rank.roll.workers(),
-            states=self._states(volumes),
+            states=self.states(),
             users=self._user_statuses(volumes),
             hosts=self._hosts() if self._client == 0 else (),
             ended=tuple(self._ended),
             threads=self._rank.config.threads,
             ageing_s=self._rank.config.ageing_s,
         )
+
+    def _volumes(self) -> dict[int, int]:
+        """Of the jobs that run."""
+        balancer = self._rank.pe.balancer
+        return {job: volume for job in self._rank.pe.client.jobs if (volume := balancer.volume(job))}
 
     def _others(self, volumes: Mapping[int, int]) -> list[int]:
         """Some that do not run: those at work, the best of those that wait, the oldest."""
@@ -195,10 +200,10 @@ class StatusWriter:
             peak_memory_bytes=record.peak_memory_bytes,
         )
 
-    def _states(self, volumes: Mapping[int, int]) -> dict[str, int]:
+    def states(self) -> dict[str, int]:
         """How many jobs are in each state: of all, listed or not."""
         counts = Counter({state.value: count for state, count in self._jobs.states.items()})
-        running = len(volumes)
+        running = len(self._volumes())
         known = len(self._rank.pe.balancer.jobs.keys() & self._rank.pe.client.jobs.keys())
         counts["submitted"] -= known
         counts["running"], counts["waiting"] = running, known - running

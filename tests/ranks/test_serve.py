@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         assert running.ask("last", application="NOOP")["result"]["resultcode"] == SAT
         assert running.stop() == 0
         assert "Traceback" not in running.output
+        for client in range(2):
+            assert f"mallob-py: ended; every job of {running.box(client)} has its reply" in running.output
 
 
 def accepted(service: Running, name: str) -> int:
@@ -435,7 +438,19 @@ def test_an_api_folder_that_cannot_be_used_is_one_line_and_exit_code_2(tmp_path:
 def test_a_service_with_a_time_limit_ends_by_itself(tmp_path: Path) -> None:
     done = run("serve", "-n", "2", "--time-limit", "500ms", "--api-dir", tmp_path / "api")
     assert done.code == 0, done.err
-    assert done.err == ""
+    stamp = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+    assert re.fullmatch(rf"{stamp} mallob-py: ended; every job of \S+/jobs\.0 has its reply\n", done.err)
+
+
+def test_a_service_says_what_it_leaves_behind(tmp_path: Path) -> None:
+    with serving(tmp_path, ranks=2) as running:
+        running.submit("long", application="SLEEP")
+        running.submit("later", application="SLEEP", dependencies=["u.never"])
+        running.await_event("scheduled")
+        accepted(running, "later")
+        assert running.stop() == 0
+        kept = f"ended; kept in {running.box()}/journal for the next start: 1 running job, 1 waiting job\n"
+        assert kept in running.output
 
 
 def test_folders_that_somebody_removes_come_back_and_polling_finds_the_jobs(tmp_path: Path) -> None:
