@@ -28,6 +28,7 @@ from mallob_py.protocol.effects import JobEnded, JobStats, Outcome
 from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import (
+    Blamed,
     Blob,
     ChildLeft,
     DemandChanged,
@@ -129,6 +130,8 @@ class ClientJob:
         self.cpu_s = 0.0
         self.peak_memory_bytes = 0
         self.root: int | None = None
+        #: PEs that had the root and could not start it, since it last ran
+        self.lost_at: list[int] = []
         #: when to publish the job, or that it may have more workers than its root
         self.announce_at_s = math.inf
         #: when the client looks at the job next, if nothing happens before
@@ -366,10 +369,18 @@ class Client:
 
     def receive_left(self, source: int, message: ChildLeft, now: float) -> None:
         self._now = now
-        if (record := self.jobs.get(message.job)) is not None:
-            record.seats.receive_left(
-                source, 0, message.context, self._volume(record), self._balancer.epoch, now
-            )
+        record = self.jobs.get(message.job)
+        if record is None or not record.seats.receive_left(source, message):
+            return
+        if message.lost:
+            record.lost_at.append(source)
+            if len(record.lost_at) > self._config.losses_max:
+                reason = (
+                    f"no PE could start the job, {len(record.lost_at)} have tried; the last: {message.lost}"
+                )
+                self._end(record, Outcome.FAILED, reason=reason)
+                return
+        record.seats.fit(self._volume(record), self._balancer.epoch, now)
 
     def receive_remember(self, message: Remember) -> None:
         if (record := self.jobs.get(message.job)) is not None:
@@ -377,8 +388,16 @@ class Client:
 
     # --- the job's own news -------------------------------------------------------------------
 
-    def receive_started(self, message: RootStarted, now: float) -> None:
+    def _blame(self, record: ClientJob, source: int) -> None:
+        """The root runs: so those that could not start it are at fault, not the job."""
+        for rank in set(record.lost_at) - {source}:
+            self._out.send(rank, Blamed(record.job))
+        record.lost_at.clear()
+
+    def receive_started(self, source: int, message: RootStarted, now: float) -> None:
         record = self.jobs.get(message.job)
+        if record is not None:
+            self._blame(record, source)
         if record is not None and record.started_s is None:
             record.count(now, self._config.threads)
             record.started_s = now

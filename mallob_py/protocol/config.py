@@ -66,6 +66,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     hops_max: Annotated[int, msgspec.Meta(ge=1)] = 64
     #: restarts of one worker whose process died
     restarts_max: _Count = 2
+    #: how often a place in a job tree may lose its worker for want of a process: after that its job is given
+    #: up, if the place is the root's; else it goes without a process if that may be the job's fault
+    losses_max: _Count = 3
+    #: how long a host without processes for anybody rests: first, and at most after failures in a row
+    rest_s: _Seconds = 0.25
+    rest_max_s: _Seconds = 60.0
+    #: the same for a host that may not be at fault: until a request has found another one
+    doubt_rest_s: _Seconds = 0.05
     #: a job asks for more than its root when that has run for so long: trivial jobs disturb nobody
     growth_delay_s: _Seconds = 0.0003
     #: how long a job that found an idle PE at once may stay unknown to the others

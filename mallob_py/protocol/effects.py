@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from mallob_py.protocol.fault import Fault
 from mallob_py.protocol.messages import AnyMessage, Blob
 
 
@@ -91,6 +92,13 @@ class UpdateWorker(Effect, frozen=True):
     children: tuple[int, ...]
 
 
+class BlameHost(Effect, frozen=True):
+    """A worker got no process here: `HostHealth.blame` says how long the PEs of the rank are to `rest`."""
+
+    fault: Fault
+    reason: str
+
+
 class DeliverMessage(Effect, frozen=True):
     """Hand a tree message to a worker's process."""
 
@@ -148,6 +156,7 @@ AnyEffect: TypeAlias = (
     | TerminateWorker
     | UpdateWorker
     | DeliverMessage
+    | BlameHost
     | JobEnded
     | Log
 )

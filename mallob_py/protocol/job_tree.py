@@ -18,6 +18,9 @@ child offers itself in its epoch c, the parent accepts in its epoch p.
 - An epoch e in (p, c] without room for the child: the child was not there yet. So the
   parent, when it gets to e, keeps it; if e makes the parent itself leave, it tells the child.
 Every further combination agrees by itself.
+
+A worker for which no process can be had is *lost*. It keeps its seat until its parent has accepted it,
+since only then there is a seat to leave, and then tells the parent (`ChildLeft`).
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.messages import (
     Accepted,
     Blob,
+    ChildLeft,
     Described,
     Offer,
     PastWorker,
@@ -65,10 +69,12 @@ class SeatState(Enum):
 class Seat:
     """The place of child `index`. `rank` is who was queried, or who has taken it."""
 
-    __slots__ = ("asked_s", "context", "index", "offer_epoch", "queries", "rank", "state")
+    __slots__ = ("asked_s", "context", "index", "losses", "offer_epoch", "queries", "rank", "state")
 
     def __init__(self, index: int) -> None:
         self.index = index
+        #: workers that had this place and got no process
+        self.losses = 0
         self.clear()
 
     def clear(self) -> None:
@@ -232,6 +238,7 @@ class Seats:
                 parent_context=self._context,
                 past=handed_down,
                 blob=self.blob,
+                losses=seat.losses,
             ),
         )
         return True
@@ -247,15 +254,13 @@ class Seats:
             seat.clear()
             self.fit(volume, epoch, now)
 
-    def receive_left(
-        self, source: int, index: int, context: int, volume: int, epoch: int, now: float
-    ) -> bool:
-        """The child has left before we accepted it: look for another. False: old news."""
-        seat = self._seats[index]
-        if seat.state is not SeatState.TAKEN or (seat.rank, seat.context) != (source, context):
+    def receive_left(self, source: int, message: ChildLeft) -> bool:
+        """The child has left, and another is to be looked for (`fit`). False: old news."""
+        seat = self._seats[message.index]
+        if seat.state is not SeatState.TAKEN or (seat.rank, seat.context) != (source, message.context):
             return False
+        seat.losses += bool(message.lost)
         seat.clear()
-        self.fit(volume, epoch, now)
         return True
 
     def dismiss(self, since_epoch: int) -> None:

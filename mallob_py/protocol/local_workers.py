@@ -1,8 +1,8 @@
 """The workers of one PE: at most one active, some suspended (P 3.2, 3.3).
 
 The PE's idle token is offered while there is no active worker and nothing else is expected:
-no match under way, no request parked for a coming epoch, and, with full reuse, no suspended
-worker that its job may want back right now.
+no match under way, no request parked for a coming epoch, no rest since the host gives workers no
+processes, and, with full reuse, no suspended worker that its job may want back right now.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.effects import (
+    BlameHost,
     DeliverMessage,
     FetchBlob,
     ResumeWorker,
@@ -21,6 +22,7 @@ from mallob_py.protocol.effects import (
     TerminateWorker,
     UpdateWorker,
 )
+from mallob_py.protocol.fault import Fault
 from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import (
@@ -45,6 +47,7 @@ from mallob_py.protocol.outbox import Outbox
 from mallob_py.protocol.worker import Worker, WorkerState
 
 _INBOX_MAX = 1024
+_DOUBTS_MAX = 64
 
 
 class LocalWorkers:
@@ -71,25 +74,43 @@ class LocalWorkers:
         self._early: list[tuple[int, Offer | RequestFailed]] = []
         self._next_number = 0
         self._next_context = 0
+        #: until when no token is offered, since the host gives no processes
+        self._rests_until_s: float | None = None
+        #: jobs that were lost here and may be at fault themselves: why
+        self._doubts: OrderedDict[int, str] = OrderedDict()
 
     # --- being idle ---------------------------------------------------------------------
 
     def is_free(self) -> bool:
         """Whether a worker could be adopted on the spot, without a match."""
-        return not (self.active or self._holds or self._matcher.token_granted)
+        return not (self.active or self._holds or self._matcher.token_granted or self.is_resting)
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether this PE offers itself to nobody for a while."""
+        return self._rests_until_s is not None
 
     def update_token(self) -> None:
-        self._matcher.offer_token(not (self.active or self._holds))
+        self._matcher.offer_token(not (self.active or self._holds or self.is_resting))
+
+    def rest(self, until_s: float) -> None:
+        """Adopt no worker that needs a process, until then at least."""
+        self._rests_until_s = max(until_s, self._rests_until_s or until_s)
+        self.update_token()
 
     def tick(self, now: float) -> None:
         """Stop waiting for those who did not come back in time."""
         if self._holds and min(self._holds.values()) <= now:
             self._holds = {job: until for job, until in self._holds.items() if until > now}
             self.update_token()
+        if self._rests_until_s is not None and self._rests_until_s <= now:
+            self._rests_until_s = None
+            self.update_token()
 
     def next_deadline(self) -> float:
-        """Until when this PE keeps itself free for a suspended worker."""
-        return min(self._holds.values()) if self._holds else math.inf
+        """Until when this PE keeps itself free for a suspended worker, or rests."""
+        rested_s = math.inf if self._rests_until_s is None else self._rests_until_s
+        return min(rested_s, *self._holds.values()) if self._holds else rested_s
 
     def receive_release(self, job: int) -> None:
         if self._holds.pop(job, None) is not None:
@@ -127,12 +148,14 @@ class LocalWorkers:
         if self.active is None and self.is_obsolete(request):
             self.fail(request)
             self._reject_early()
-        elif self.active is None:
+        elif self.active is None and not self.is_resting:
             self.adopt(request, now)
         elif request.hops >= self._config.hops_max:
             self.fail(request)
         else:
             self._matcher.carry(request)
+        if self.is_resting:
+            self._reject_early()
         self.update_token()
 
     def receive_preference(self, request: Request, now: float) -> None:
@@ -180,6 +203,7 @@ class LocalWorkers:
         self._next_context += 1
         worker.state = WorkerState.COMMITTED
         worker.accepted_epoch = None
+        worker.losses = 0
         worker.parent_context = -1
         worker.asked_s = request.asked_s
         worker.volume = max(self._volume_of(request.job) or 0, index + 1)
@@ -222,6 +246,7 @@ class LocalWorkers:
             return
         assert worker.accepted_epoch is None, "accepted twice"
         worker.accepted_epoch = message.epoch
+        worker.losses = message.losses
         self._out.log(
             "adopted",
             job=worker.job,
@@ -235,6 +260,8 @@ class LocalWorkers:
         if worker.blob is None and message.blob is not None:
             self._describe(worker, message.blob)
             self._proceed(worker)
+        if worker.state is WorkerState.LOST:
+            self._vacate(worker)
 
     def receive_rejected(self, message: Rejected) -> None:
         worker = self._active_in(message.context)
@@ -271,12 +298,10 @@ class LocalWorkers:
         if (worker := self._waiting_for_blob(job)) is not None:
             self._start(worker)
 
-    def blob_failed(self, job: int, reason: str) -> None:
-        """There will be no process here. A root cannot do without, any other worker is only lost."""
+    def blob_failed(self, job: int, reason: str, fault: Fault, now: float) -> None:
+        """The description does not come to this host."""
         if (worker := self._waiting_for_blob(job)) is not None:
-            self._out.log("crashed", job=job, index=worker.index, reason=reason)
-            if worker.index == 0:
-                self._out.send(worker.client, WorkerFailed(job, 0, reason))
+            self._lose(worker, reason, fault, now)
 
     def _waiting_for_blob(self, job: int) -> Worker | None:
         worker = self.active
@@ -293,12 +318,66 @@ class LocalWorkers:
         if worker.seats.children():
             self._update_process(worker)
 
+    # --- being lost ---------------------------------------------------------------------
+
+    def lost(self, number: int, reason: str, now: float) -> None:
+        """No process could be had for this worker."""
+        if (worker := self._by_number(number)) is None:
+            return
+        if worker is self.active:
+            self._lose(worker, reason, Fault.HOST, now)
+        else:
+            self._forget_suspended(worker)
+
+    def _lose(self, worker: Worker, reason: str, fault: Fault, now: float) -> None:
+        """The active worker has no process and gets none here: its place is for another PE."""
+        self._out.log("lost", job=worker.job, index=worker.index, reason=reason, fault=fault.value)
+        worker.state = WorkerState.LOST
+        worker.has_process = worker.is_running = False
+        worker.loss = (fault, reason)
+        self._empty_inbox(worker)
+        self.rest(now + self._config.doubt_rest_s)
+        if fault is Fault.UNCLEAR:
+            self._doubts[worker.job] = reason
+            if len(self._doubts) > _DOUBTS_MAX:
+                self._doubts.popitem(last=False)
+        if fault is not Fault.NOBODY:
+            self._out.act(BlameHost(fault, reason))
+        if worker.accepted_epoch is not None:
+            self._vacate(worker)
+
+    def _vacate(self, worker: Worker) -> None:
+        """Give the seat of a lost worker back to its parent, with what is known of those below.
+
+        But if the seat has lost many for a reason that may be the job's, this one keeps it without a process:
+        the next one would be lost as well, and so on for ever.
+        """
+        assert worker.loss is not None
+        fault, reason = worker.loss
+        if worker.index > 0 and fault is not Fault.HOST and worker.losses >= self._config.losses_max:
+            worker.state = WorkerState.ACTIVE
+            return
+        parent_index = (worker.index - 1) // 2 if worker.index else -1
+        if self._config.reuse is Reuse.FULL:
+            children = (PastWorker(seat.index, seat.rank, self._epoch()) for seat in worker.seats.taken())
+            if past := (*worker.seats.past.take_all(), *children):
+                self._out.send(worker.parent, Remember(worker.job, parent_index, past))
+        self._out.send(worker.parent, ChildLeft(worker.job, worker.index, worker.context, reason))
+        worker.seats.dismiss(since_epoch=0)
+        self._put_aside(worker)
+
+    def receive_blamed(self, job: int) -> None:
+        """A job that was lost here runs elsewhere."""
+        if (reason := self._doubts.pop(job, None)) is not None:
+            self._out.act(BlameHost(Fault.HOST, reason))
+
     # --- leaving ------------------------------------------------------------------------
 
     def on_epoch(self, now: float, ended: list[int]) -> None:
         """Apply the present volumes to all workers here."""
         for job in ended:
             self._end(job)
+            self._doubts.pop(job, None)
         worker = self.active
         if worker is not None:
             volume = self._volume_of(worker.job)
@@ -456,9 +535,8 @@ class LocalWorkers:
 
     def receive_left(self, source: int, message: ChildLeft, now: float) -> None:
         worker = self._parent_of(message.job, message.index)
-        if worker is not None and worker.seats.receive_left(
-            source, message.index, message.context, worker.volume, self._epoch(), now
-        ):
+        if worker is not None and worker.seats.receive_left(source, message):
+            worker.seats.fit(worker.volume, self._epoch(), now)
             self._update_process(worker)
 
     def receive_remember(self, message: Remember) -> None:
@@ -485,7 +563,7 @@ class LocalWorkers:
         worker = self._by_number(number)
         if worker is None or worker.is_running:
             return
-        worker.is_running = True
+        worker.is_running = worker.has_run = True
         self._out.log("started", job=worker.job, index=worker.index, latency_s=now - worker.asked_s)
         for _, message in worker.inbox:
             self._deliver(worker, message)
@@ -513,19 +591,20 @@ class LocalWorkers:
         if worker is not None:
             self._out.send(worker.client, WorkerFailed(worker.job, worker.index, reason))
 
-    def crashed(self, number: int, reason: str) -> None:
-        """The process died: restart it here, a few times; a root that keeps dying ends its job."""
+    def crashed(self, number: int, reason: str, now: float) -> None:
+        """The process died: restart it here, a few times.
+
+        If it never ran, another PE is to try. A root that runs and keeps dying ends its job.
+        """
         worker = self._by_number(number)
         if worker is None:
             return
         self._out.log("crashed", job=worker.job, index=worker.index, reason=reason)
+        if worker.state is WorkerState.SUSPENDED:
+            self._forget_suspended(worker)
+            return
         if worker.state is not WorkerState.ACTIVE:
-            worker.has_process = False
-            worker.is_running = False
-            if worker.state is WorkerState.SUSPENDED:
-                del self.suspended[worker.job]
-                self._holds.pop(worker.job, None)
-                self.update_token()
+            worker.has_process = worker.is_running = False
             return
         worker.restarts += 1
         worker.is_running = False
@@ -534,8 +613,18 @@ class LocalWorkers:
             self._start(worker)
             return
         worker.has_process = False
-        if worker.index == 0:
+        if not worker.has_run:
+            story = f"the solver process died {worker.restarts} times before it ran, last: {reason}"
+            self._lose(worker, story, Fault.UNCLEAR, now)
+        elif worker.index == 0:
             self.failed(number, f"the solver process died {worker.restarts} times, last: {reason}")
+
+    def _forget_suspended(self, worker: Worker) -> None:
+        """The process of a suspended worker is gone: nothing is left of it."""
+        worker.has_process = worker.is_running = False
+        del self.suspended[worker.job]
+        self._holds.pop(worker.job, None)
+        self.update_token()
 
     def demanded(self, number: int, demand: int) -> None:
         worker = self._by_number(number)

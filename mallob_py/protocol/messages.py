@@ -171,7 +171,10 @@ class Offer(Message, frozen=True, tag=12):
 
 
 class Accepted(Message, frozen=True, tag=13):
-    """To the child: you are in the tree. `past` are past workers of its subtree."""
+    """To the child: you are in the tree. `past` are past workers of its subtree.
+
+    `losses`: how many workers were lost in this place before, since the parent is there.
+    """
 
     job: int
     index: int
@@ -180,6 +183,7 @@ class Accepted(Message, frozen=True, tag=13):
     parent_context: int
     past: tuple[PastWorker, ...]
     blob: Blob | None
+    losses: int = 0
 
 
 class Rejected(Message, frozen=True, tag=14):
@@ -199,11 +203,21 @@ class Described(Message, frozen=True, tag=15):
 
 
 class ChildLeft(Message, frozen=True, tag=16):
-    """To the parent: the worker you accepted had left its place before your acceptance."""
+    """To the parent: the worker you accepted had left its place before your acceptance.
+
+    Or it is lost, at any time: no process could be had for it, for the reason `lost`.
+    """
 
     job: int
     index: int
     context: int
+    lost: str = ""
+
+
+class Blamed(Message, frozen=True, tag=28):
+    """To a PE that lost a root of this job: it runs elsewhere, so it was not the job's fault."""
+
+    job: int
 
 
 class RequestFailed(Message, frozen=True, tag=17):
@@ -423,6 +437,7 @@ AnyMessage: TypeAlias = (
     | Rejected
     | Described
     | ChildLeft
+    | Blamed
     | RequestFailed
     | Query
     | Denied

@@ -36,6 +36,7 @@ from mallob_py.protocol.messages import (
     AnyBalancerMessage,
     AnyMatcherMessage,
     AnyMessage,
+    Blamed,
     Blob,
     ChildLeft,
     DemandChanged,
@@ -155,7 +156,7 @@ class PE:
 
     def blob_failed(self, job: int, reason: str, fault: Fault, now: float) -> None:
         """The description asked for by `FetchBlob` cannot be brought to this host."""
-        self.workers.blob_failed(job, reason)
+        self.workers.blob_failed(job, reason, fault, now)
         self._settle(now)
 
     def worker_started(self, worker: int, now: float) -> None:
@@ -181,7 +182,12 @@ class PE:
 
     def worker_crashed(self, worker: int, reason: str, now: float) -> None:
         """The process died without a word."""
-        self.workers.crashed(worker, reason)
+        self.workers.crashed(worker, reason, now)
+        self._settle(now)
+
+    def worker_lost(self, worker: int, reason: str, now: float) -> None:
+        """The process that `StartWorker` asked for cannot be had on this host."""
+        self.workers.lost(worker, reason, now)
         self._settle(now)
 
     def worker_demands(self, worker: int, demand: int, now: float) -> None:
@@ -194,6 +200,11 @@ class PE:
 
     def worker_sends_to_children(self, worker: int, data: bytes, now: float) -> None:
         self.workers.sends_to_children(worker, data)
+        self._settle(now)
+
+    def rest(self, until_s: float, now: float) -> None:
+        """The host gives workers no processes (`HostHealth`): adopt none until then."""
+        self.workers.rest(until_s)
         self._settle(now)
 
     # --- from a host that is short of memory, or has enough again (see shortage.py) --------------
@@ -337,7 +348,8 @@ _HANDLERS: dict[type, Callable[[PE, int, Any, float], None]] = {
     Described: lambda pe, _, message, now: pe.workers.receive_described(message.context, message.blob),
     Release: lambda pe, _, message, now: pe.workers.receive_release(message.job),
     TreeMessage: lambda pe, source, message, now: pe.workers.receive_message(source, message),
-    RootStarted: lambda pe, _, message, now: pe.client.receive_started(message, now),
+    Blamed: lambda pe, _, message, now: pe.workers.receive_blamed(message.job),
+    RootStarted: lambda pe, source, message, now: pe.client.receive_started(source, message, now),
     DemandChanged: lambda pe, _, message, now: pe.client.receive_demand(message),
     ResultFound: lambda pe, _, message, now: pe.client.receive_result(message, now),
     Used: lambda pe, _, message, now: pe.client.receive_used(message),

@@ -6,6 +6,7 @@ States of a worker:
     COMMITTED, ACTIVE --volume drops, rejected--> SUSPENDED (with a process) or forgotten
     any --job ends, cache full, memory is short--> terminated
     ACTIVE (not the root) --memory is short--> without a process --there is memory--> COMMITTED
+    COMMITTED, ACTIVE --no process can be had--> LOST --parent has accepted--> forgotten
 
 A worker is in the tree from its adoption on: it asks for children, accepts them and even
 starts before its parent has answered, so a tree grows by all its layers at once. If its
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from mallob_py.protocol.fault import Fault
 from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.messages import Blob, TreeMessage
 
@@ -24,6 +26,7 @@ class WorkerState(Enum):
     COMMITTED = "committed"
     ACTIVE = "active"
     SUSPENDED = "suspended"
+    LOST = "lost"
 
 
 class Worker:
@@ -48,6 +51,12 @@ class Worker:
         self.volume = 1
         self.created = True
         self.restarts = 0
+        #: its process has run, now or before
+        self.has_run = False
+        #: of its place, before it
+        self.losses = 0
+        #: why and by whose fault there is no process
+        self.loss: tuple[Fault, str] | None = None
         #: its process was ended for lack of memory, and may be started again
         self.is_paused = False
         #: messages that came before the process runs, with the ranks they came from
@@ -59,8 +68,8 @@ class Worker:
 
     @property
     def is_dead(self) -> bool:
-        """It keeps its place in the tree without a process: that died too often, or memory is short."""
-        return self.state is WorkerState.ACTIVE and not self.has_process
+        """It is in the tree without a process: that died too often, memory is short, or it is lost."""
+        return self.state in (WorkerState.ACTIVE, WorkerState.LOST) and not self.has_process
 
     @property
     def parent(self) -> int:

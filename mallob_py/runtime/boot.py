@@ -24,6 +24,7 @@ from mallob_py.notices import tell
 from mallob_py.placement import Placement
 from mallob_py.protocol.config import Config
 from mallob_py.runtime.cores import CapacityOffer, capacities_of
+from mallob_py.runtime.descriptors import raise_limit, shortage
 from mallob_py.runtime.fork_server_link import ForkServer, WorkerLimits
 from mallob_py.runtime.heartbeat import Ring
 from mallob_py.runtime.host_board import HostBoard
@@ -80,6 +81,7 @@ def run_rank(
     time (for all ranks the same). `make_desk(rank)` opens its desk, or gives None; it may raise DeskError.
     """
     stop_bell = StopBell(stop_signals())
+    descriptors = raise_limit()
     server = ForkServer.start(settings.preload, WorkerLimits(memory_limit_bytes=settings.memory_limit_bytes))
     try:
         world = start_mpi()
@@ -94,7 +96,10 @@ def run_rank(
     offer = CapacityOffer.here(settings.pes, settings.config.threads, transport.host_of(transport.rank))
     placement = Placement(capacities_of(world.allgather(offer)))
     pes = placement.pes_of(transport.rank)
-    pool = WorkerPool(server, PoolOptions.for_pes(len(pes), settings.warm, settings.config.threads))
+    pool_options = PoolOptions.for_pes(len(pes), settings.warm, settings.config.threads)
+    pool = WorkerPool(server, pool_options)
+    #: one runs, others are suspended, kept or stand ready
+    processes_per_pe = 1 + settings.config.job_cache + settings.warm + pool_options.kept_max // len(pes)
     closed = False
     try:
         log = make_log(transport.rank, pes[0], start_s)
@@ -110,7 +115,7 @@ def run_rank(
             rank.set_memory_watch(_memory_watch(settings.memory_reserve, rank, transport.host_of))
         if transport.rank == 0 and (warning := binding_warning()) is not None:
             tell(f"warning: {warning}")
-        problem = _open_desk(rank, make_desk)
+        problem = shortage(len(pes), processes_per_pe, descriptors) or _open_desk(rank, make_desk)
         problems = [text for text in world.allgather(problem) if text is not None]
         code = 2
         if problems:

@@ -28,9 +28,10 @@ import signal
 import socket
 import sys
 import traceback
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.descriptors import raise_limit
 from mallob_py.runtime.numeric_threads import want_no_numeric_threads
 
 _PR_SET_PDEATHSIG = 1
@@ -136,25 +137,34 @@ class Server:
             traceback.print_exc()
 
     def _fork(self) -> None:
+        try:
+            child, ours = self._forked()
+        except OSError as error:
+            self._report(wire.ForkFailed(str(error.strerror)))
+            return
+        with ours:
+            self._children[child.serial] = child
+            self._selector.register(child.pidfd, selectors.EVENT_READ, child)
+            packet = wire.encode(wire.Forked(child.serial, child.pid, self._generation))
+            socket.send_fds(self._control, [packet], [ours.fileno(), child.pidfd])
+
+    def _forked(self) -> tuple[_Child, socket.socket]:
+        """A new child and the rank's end of its socket. Raises OSError, and then there is no child."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with ours, theirs:
-            server_pid = os.getpid()
-            try:
+        with ExitStack() as undo:
+            undo.enter_context(ours)
+            with theirs:
+                server_pid = os.getpid()
                 pid = os.fork()
-            except OSError as error:
-                self._report(wire.ForkFailed(f"fork: {error.strerror}"))
-                return
-            if pid == 0:
-                self._become_worker(theirs.detach(), server_pid)
+                if pid == 0:
+                    self._become_worker(theirs.detach(), server_pid)
             with suppress(OSError):  # both sides do it: whoever comes first, the group exists
                 os.setpgid(pid, pid)
+            undo.callback(_kill_and_reap, pid)
             pidfd = os.pidfd_open(pid)
-            self._serial += 1
-            child = _Child(self._serial, pid, pidfd)
-            self._children[child.serial] = child
-            self._selector.register(pidfd, selectors.EVENT_READ, child)
-            packet = wire.encode(wire.Forked(child.serial, pid, self._generation))
-            socket.send_fds(self._control, [packet], [ours.fileno(), pidfd])
+            undo.pop_all()
+        self._serial += 1
+        return _Child(self._serial, pid, pidfd), ours
 
     def _become_worker(self, fd: int, server_pid: int) -> None:
         """In the child: never returns."""
@@ -192,6 +202,11 @@ class Server:
             os.waitpid(child.pid, 0)
 
 
+def _kill_and_reap(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
 def _prepare_environment() -> None:
     want_no_numeric_threads()
     for name in list(os.environ):
@@ -204,6 +219,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     die_with_parent(int(sys.argv[2]))
+    raise_limit()
     _prepare_environment()
     Server(control).run()
 

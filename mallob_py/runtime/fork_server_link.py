@@ -36,6 +36,8 @@ class WorkerLimits(msgspec.Struct, frozen=True):
 
 
 class ServerPacket(msgspec.Struct, frozen=True):
+    """A report. `fds` is empty if there was no room for the descriptors that came with it."""
+
     message: wire.FromServer
     fds: tuple[int, ...]
 
@@ -119,10 +121,15 @@ class ForkServer:
 
 def _receive_packet(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
     fds = array.array("i")
-    packet, ancillary, _, _ = connection.recvmsg(
+    packet, ancillary, flags, _ = connection.recvmsg(
         _PACKET_BYTES, socket.CMSG_SPACE(_MAX_FDS * fds.itemsize), socket.MSG_CMSG_CLOEXEC
     )
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    if flags & socket.MSG_CTRUNC:
+        # This process has no descriptor free. Those that did arrive are of no use alone.
+        for fd in fds:
+            os.close(fd)
+        return packet, ()
     return packet, tuple(fds)

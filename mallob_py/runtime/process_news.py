@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import suppress
 
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.task_flow import TaskFlow
 from mallob_py.runtime.worker_link import WorkerLink
 from mallob_py.runtime.worker_tasks import READERS_MAX, InspectTask, JobTask, ReadTask, Task
+
+_FORK_AGAIN_S = 0.1
 
 
 class ProcessNews:
@@ -98,12 +101,23 @@ class ProcessNews:
                     self._flow.supply.discard(link)
                 self._flow.assign()
             case wire.ForkFailed(reason):
-                for task in list(self._flow.waiting)[:1]:
-                    del self._flow.waiting[task]
-                    self._flow.give_up(task, f"no worker process can be started: {reason}")
+                self._do_without(f"no worker process can be started: {reason}")
             case wire.Exited(serial, reason, cpu_s):
                 if (dead := self._flow.supply.links.pop(serial, None)) is not None:
                     self._bury(dead, reason, cpu_s)
+
+    def _do_without(self, text: str) -> None:
+        """A fork has failed. A worker is lost, for another PE has its place; what must be done here waits."""
+        flow, now_s = self._flow, time.monotonic()
+        workers = (task for task in flow.waiting if isinstance(task, JobTask))
+        task = next(workers, None) or next(iter(flow.waiting), None)
+        if task is None:
+            return
+        if not isinstance(task, JobTask) and task.waits_on(now_s):
+            flow.supply.refill_at_s = min(flow.supply.refill_at_s, now_s + _FORK_AGAIN_S)
+            return
+        del flow.waiting[task]
+        flow.give_up(task, text)
 
     def _bury(self, link: WorkerLink, reason: str, cpu_s: float = 0.0) -> None:
         """A process is gone: hear its last words, then report an unfinished task."""
@@ -146,15 +160,10 @@ class ProcessNews:
                 self._flow.wait(InspectTask(task.names))
         for link in lost:
             self._bury(link, "its fork server ended")
-        if self._flow.supply.is_worth_a_restart:
-            self._flow.supply.restart_server()
+        if not self._flow.supply.is_worth_a_restart:
+            self._flow.give_up_all("no worker process can be started: the fork server ends at once")
+        elif self._flow.restart_server():
             self._flow.assign()
-            return
-        # The next task tries again.
-        while self._flow.waiting:
-            left = next(iter(self._flow.waiting))
-            del self._flow.waiting[left]
-            self._flow.give_up(left, "no worker process can be started: the fork server ends at once")
 
 
 def remove_file(path: str) -> None:

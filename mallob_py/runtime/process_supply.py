@@ -7,7 +7,9 @@ then, and are not used again. A server that dies is replaced.
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import signal
 import time
 
@@ -144,8 +146,12 @@ class ProcessSupply:
         if packet is None:
             return None
         match packet.message:
-            case wire.Forked() as forked:
+            case wire.Forked() as forked if packet.fds:
                 self._welcome(forked, packet.fds)
+            case wire.Forked(pid=pid):
+                # Its end of the socket is closed: it ends by itself, and nobody misses it.
+                self._forks_asked = max(0, self._forks_asked - 1)
+                return wire.ForkFailed(f"{os.strerror(errno.EMFILE)} in the rank, for process {pid}")
             case wire.ForkFailed():
                 self._forks_asked = max(0, self._forks_asked - 1)
             case wire.Imported(application, generation):

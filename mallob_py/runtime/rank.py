@@ -31,8 +31,9 @@ from mallob_py.placement import Placement
 from mallob_py.protocol.balancing import local_rule
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import AnyEffect, FetchBlob, JobEnded, JobOver, Log, Send
+from mallob_py.protocol.effects import AnyEffect, BlameHost, FetchBlob, JobEnded, JobOver, Log, Send
 from mallob_py.protocol.fault import Fault
+from mallob_py.protocol.host_health import HostHealth
 from mallob_py.protocol.messages import AnyMessage, Blob, Message, encode
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.shared_rule import shared_rule
@@ -157,6 +158,7 @@ class Rank:
         self.config = config
         numbers = placement.pes_of(self.rank)
         rule = shared_rule(local_rule(placement.size), len(numbers))
+        self._health = HostHealth(config)
         self._first = numbers[0]
         self._pes = [PE(number, placement.size, config, rule) for number in numbers]
         #: the PE that the desk talks to
@@ -178,8 +180,6 @@ class Rank:
         self._desk: Desk | None = None
         #: how each rank is, on the rank that is told (see `tell_news_to`)
         self.news_of_ranks: dict[int, RankNews] = {}
-        #: what is wrong here, for people; told with the news
-        self.troubles: list[str] = []
         self._newsboy = Newsboy(len(numbers))
         self._news_go_to: int | None = None
         self._next_news_s = -math.inf
@@ -382,8 +382,10 @@ class Rank:
             self._send_to_rank(self._news_go_to, news)
 
     def _all_troubles(self) -> list[str]:
+        """What is wrong here, for people."""
         is_short = self._memory_watch is not None and self._memory_watch.is_short
-        return [*self.troubles, "short of memory"] if is_short else self.troubles
+        troubles = ["short of memory"] if is_short else []
+        return troubles if (trouble := self._health.trouble()) is None else [*troubles, trouble]
 
     def _look_after_memory(self, now: float) -> None:
         for slot, worker, peak_bytes in self._workers.grown_memory():
@@ -457,6 +459,7 @@ class Rank:
     def _hear_worker(self, pe: PE, worker: int, event: events.JobWorkerEvent, now: float) -> None:
         match event:
             case events.WorkerStarted():
+                self._find_well()
                 pe.worker_started(worker, now)
             case events.WorkerResult(key, body, peak_memory_bytes, used_s):
                 cpu_s = self._workers.untold_cpu_s(key, used_s)
@@ -467,12 +470,34 @@ class Rank:
                 pe.worker_used(worker, self._workers.untold_cpu_s(key, used_s), 0, now)
                 self._workers.forget(key)
                 pe.worker_crashed(worker, reason, now)
+            case events.WorkerLost(key, reason):
+                self._workers.forget(key)
+                pe.worker_lost(worker, reason, now)
             case events.WorkerDemand(_, demand):
                 pe.worker_demands(worker, demand, now)
             case events.WorkerToParent(_, data):
                 pe.worker_sends_to_parent(worker, data, now)
             case events.WorkerToChildren(_, data):
                 pe.worker_sends_to_children(worker, data, now)
+
+    # --- the host's health --------------------------------------------------------------------
+
+    def _rest(self, fault: Fault, reason: str) -> None:
+        """A worker got no process here: have all PEs of this rank rest."""
+        now, health = self.now(), self._health
+        failures = health.failures
+        until_s = health.blame(fault, reason, now)
+        for pe in self._pes:
+            pe.rest(until_s, now)
+            self._unsettled.append(pe)
+        if health.failures > failures:
+            fields = {"failures": health.failures, "rest_s": until_s - now, "reason": reason}
+            self.log.write(now, "host rests", fields)
+
+    def _find_well(self) -> None:
+        if self._health.failures:
+            self._health.clear()
+            self.log.write(self.now(), "host is well", {})
 
     # --- effects ------------------------------------------------------------------------------
 
@@ -510,6 +535,8 @@ class Rank:
                         del self._fetching[job]
                 if pe is self.pe:
                     self.transfer.forget(str(job))
+            case BlameHost(fault, reason):
+                self._rest(fault, reason)
             case JobEnded():
                 assert self._desk is not None
                 self._desk.job_ended(effect, self.now())

@@ -66,9 +66,25 @@ class TaskFlow:
 
     def enqueue(self, task: Task) -> None:
         self.wait(task)
-        if self.supply.is_given_up:
+        if not self.supply.is_given_up or self.restart_server():
+            self.assign()
+
+    def restart_server(self) -> bool:
+        """Replace the fork server. If that is not possible, all tasks that wait are given up."""
+        try:
             self.supply.restart_server()
-        self.assign()
+        except OSError as error:
+            self.give_up_all(f"no worker process can be started: no fork server either: {error.strerror}")
+            return False
+        return True
+
+    def give_up_all(self, text: str) -> None:
+        """There is no fork server: nothing that waits can begin. The next task has another one tried."""
+        while self.waiting:
+            task = next(iter(self.waiting))
+            del self.waiting[task]
+            self.give_up(task, text)
+        self.watch.wake()
 
     def wait(self, task: Task) -> None:
         """Give a task its place in the queue; a suspended one gets it when it is resumed."""

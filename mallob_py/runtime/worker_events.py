@@ -34,8 +34,15 @@ class WorkerResult(_Event, frozen=True):
     cpu_s: float
 
 
+class WorkerLost(_Event, frozen=True):
+    """No process could be had for the worker; the key is free from now on."""
+
+    key: Key
+    reason: str
+
+
 class WorkerFailed(_Event, frozen=True):
-    """The application raised, or no process could be had; the key is free from now on."""
+    """The application raised; the key is free from now on."""
 
     key: Key
     text: str
@@ -101,6 +108,7 @@ JobWorkerEvent = (
     | WorkerResult
     | WorkerFailed
     | WorkerCrashed
+    | WorkerLost
     | WorkerDemand
     | WorkerToParent
     | WorkerToChildren

@@ -15,11 +15,16 @@ from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.worker_link import WorkerLink
 
+#: how long a read waits for a process while none can be had
+PATIENCE_S = 5.0
+#: a process that dies while it reads an input may have been killed: others try again
+READERS_MAX = 3
 #: after one of these a task is over
 FINAL_EVENTS = (
     events.WorkerResult,
     events.WorkerFailed,
     events.WorkerCrashed,
+    events.WorkerLost,
     events.ReadDone,
     events.ReadFailed,
 )
@@ -83,15 +88,23 @@ class JobTask:
         return events.WorkerCrashed(self.key, reason, used_s)
 
     def events_of_giving_up(self, text: str) -> list[events.WorkerEvent]:
-        return [events.WorkerFailed(self.key, text)]
+        return [events.WorkerLost(self.key, text)]
 
 
-#: a process that dies while it reads an input may have been killed: others try again
-READERS_MAX = 3
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Patient:
+    """A task that has to be done on this host: if no process can be had, it waits for one for a while."""
+
+    give_up_at_s: float = math.inf
+
+    def waits_on(self, now_s: float) -> bool:
+        """No process could be had once more: whether to wait for one still."""
+        self.give_up_at_s = min(self.give_up_at_s, now_s + PATIENCE_S)
+        return now_s < self.give_up_at_s
 
 
 @dataclass(slots=True, eq=False)
-class ReadTask:
+class ReadTask(_Patient):
     """Reading a job's input. `crashes`: how many processes have died of it, or for other reasons."""
 
     request_id: int
@@ -119,7 +132,7 @@ class ReadTask:
 
 
 @dataclass(slots=True, eq=False)
-class InspectTask:
+class InspectTask(_Patient):
     """Finding out what applications are like; `names` are those not known yet, in order."""
 
     names: list[str]

@@ -11,7 +11,7 @@ worker of a chain of revisions: these are kept for the next one, for a while (`k
 
 Guarantees
 - Every started key ends by exactly one of: `terminate`, WorkerResult, WorkerFailed,
-  WorkerCrashed. Every read request ends by `cancel_read`, ReadDone or ReadFailed.
+  WorkerCrashed, WorkerLost. Every read request ends by `cancel_read`, ReadDone or ReadFailed.
 - A kept process that does not take up the next revision soon is replaced by a fresh one.
 - Commands for a key that is unknown or over have no effect, for the end of a worker and a
   command for it may cross.

@@ -4,8 +4,8 @@ Messages between two PEs keep their order, as MPI's do; between different pairs 
 overtake each other at will. A PE whose messages have a cost handles one after another; PEs of
 one rank share an event loop, so there only one of them is busy at a time.
 Worker processes are stand-ins that start after a delay and never compute. What users do
-(`submit`, `interrupt`, results, crashes) comes from outside by `at`. Whatever happens follows
-from the seed, so any run can be replayed.
+(`submit`, `interrupt`, results, crashes) comes from outside by `at`, and what fails of itself is
+asked of `fails`. Whatever happens follows from the seed, so any run can be replayed.
 
 At a quiescent moment, with nothing in flight and no protocol timer running,
 `check.check_invariants` must hold; `run` can call it then.
@@ -25,6 +25,7 @@ from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
     AnyEffect,
+    BlameHost,
     DeliverMessage,
     FetchBlob,
     JobEnded,
@@ -37,10 +38,13 @@ from mallob_py.protocol.effects import (
     TerminateWorker,
     UpdateWorker,
 )
+from mallob_py.protocol.fault import Fault
+from mallob_py.protocol.host_health import HostHealth
 from mallob_py.protocol.messages import AnyMessage, Blob
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.shared_rule import shared_rule
 from mallob_py.simulation.delays import Delays, RandomDelays
+from mallob_py.simulation.failing import Failing, Step
 
 Action = Callable[[], object]
 MessageTest = Callable[[int, int, AnyMessage], bool]
@@ -115,6 +119,9 @@ class Cluster:
         rule = shared_rule(local_rule(size), size)
         self.pes = [PE(rank, size, self.config, rule) for rank in range(size)]
         self.processes: dict[tuple[int, int], Process] = {}
+        self.health = [HostHealth(self.config) for _ in range(self.placement.ranks)]
+        #: whether something goes wrong this time: (PE, job, step)
+        self.fails: Callable[[int, int, Step], Failing | None] = lambda rank, job, step: None
         self.ended: dict[int, JobEnded] = {}
         self.submitted: dict[int, int] = {}
         self.logs: deque[tuple[float, int, str, dict[str, Any]]] = deque(maxlen=200_000)
@@ -232,7 +239,7 @@ class Cluster:
     def _after(self, rank: int) -> None:
         """Execute the effects of a PE and note when it wants its next tick."""
         pe = self.pes[rank]
-        if pe.effects:
+        while pe.effects:
             loop = self._loop_of[rank]
             departure_s = max(self.now, self._busy_until_s[loop])
             for effect in pe.take_effects():
@@ -253,14 +260,13 @@ class Cluster:
             case Log(event, fields):
                 self.observe(self.now, rank, event, fields)
             case FetchBlob(job):
-                self._later(
-                    self.delays.fetch_s(rank),
-                    lambda: self.call(rank, lambda pe: pe.blob_ready(job, self.now)),
-                )
+                self._fetch(rank, job)
             case StartWorker(worker):
                 assert (rank, worker) not in self.processes, f"worker {worker} started twice on rank {rank}"
                 process = self.processes[rank, worker] = Process(effect)
-                self._later(self.delays.process_start_s(rank), lambda: self._started(rank, worker, process))
+                failing = self.fails(rank, effect.job, Step.START)
+                delay_s = self.delays.process_start_s(rank)
+                self._later(delay_s, lambda: self._started(rank, worker, process, failing))
             case SuspendWorker(worker):
                 self.processes[rank, worker].is_suspended = True
             case ResumeWorker(worker, index, volume):
@@ -278,6 +284,8 @@ class Cluster:
                 process.volume, process.children = volume, children
             case DeliverMessage(worker):
                 self.processes[rank, worker].heard.append(effect)
+            case BlameHost(fault, reason):
+                self._rest(rank, fault, reason)
             case JobOver():
                 pass
             case JobEnded(job):
@@ -287,9 +295,39 @@ class Cluster:
             case Send():
                 raise AssertionError("messages are posted, not executed")
 
-    def _started(self, rank: int, worker: int, process: Process) -> None:
-        if self.processes.get((rank, worker)) is process:
+    def _fetch(self, rank: int, job: int) -> None:
+        failing = self.fails(rank, job, Step.FETCH)
+
+        def tell(pe: PE) -> None:
+            if failing is None:
+                pe.blob_ready(job, self.now)
+            else:
+                fault = Fault.HOST if failing is Failing.ROOM else Fault.NOBODY
+                pe.blob_failed(job, f"no {failing.value}", fault, self.now)
+
+        self._later(self.delays.fetch_s(rank), lambda: self.call(rank, tell))
+
+    def _rest(self, rank: int, fault: Fault, reason: str) -> None:
+        """What the event loop of a rank does: all of its PEs rest."""
+        loop = self._loop_of[rank]
+        until_s = self.health[loop].blame(fault, reason, self.now)
+        for neighbour in self.placement.pes_of(loop):
+            self.pes[neighbour].rest(until_s, self.now)
+            if neighbour != rank:
+                self._after(neighbour)
+
+    def _started(self, rank: int, worker: int, process: Process, failing: Failing | None) -> None:
+        if self.processes.get((rank, worker)) is not process:
+            return
+        if failing is not None:
+            del self.processes[rank, worker]
+            if failing is Failing.FORK:
+                self.call(rank, lambda pe: pe.worker_lost(worker, "no fork", self.now))
+            else:
+                self.call(rank, lambda pe: pe.worker_crashed(worker, "exit status 1", self.now))
+        else:
             process.is_started = True
+            self.health[self._loop_of[rank]].clear()
             if not process.is_suspended:
                 self.call(rank, lambda pe: pe.worker_started(worker, self.now))
 

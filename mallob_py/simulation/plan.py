@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from mallob_py.protocol.config import Balancing, Config, Matching, Reuse
 from mallob_py.simulation.delays import Delayed, DelayRanges, mixed
+from mallob_py.simulation.failing import Failing
 
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 32, 64)
 _LARGE_SIZES = (128, 256)
@@ -103,8 +104,16 @@ class Terms(Deed, frozen=True, kw_only=True, tag="terms"):
     max_demand: int
 
 
+class Breakdown(Deed, frozen=True, kw_only=True, tag="breakdown"):
+    """From now on the next `count` workers of the job get no process, or, with `rank`, those of its host."""
+
+    what: Failing
+    count: int
+    rank: int | None = None
+
+
 AnyDeed: TypeAlias = (
-    Submit | Demand | Crash | Chat | Drop | Pause | Unpause | Answer | Fail | Interrupt | Terms
+    Submit | Demand | Crash | Chat | Drop | Pause | Unpause | Answer | Fail | Interrupt | Terms | Breakdown
 )
 
 
@@ -172,6 +181,7 @@ def draw_plan(seed: int) -> Plan:
         matcher=matcher,
         random_hops=random_hops,
         bulk_requests=bulk_requests,
+        **_draw_rests(random.Random(f"rests {seed}")),
     )
     delays = DelayRanges(
         message_s=(1e-5, longest_s),
@@ -185,6 +195,7 @@ def draw_plan(seed: int) -> Plan:
         deeds += _draw_deeds(choose, job, size, span_s, clients, _draw_near(seed, job, size))
         deeds += _draw_terms(random.Random(f"terms {seed} {job}"), job, span_s)
         deeds += _draw_shortages(random.Random(f"memory {seed} {job}"), job, span_s)
+        deeds += _draw_breakdowns(random.Random(f"breakdown {seed} {job}"), job, span_s, size)
     deeds.sort(key=lambda deed: deed.at_s)
     return Plan(
         seed=seed,
@@ -237,6 +248,31 @@ def _draw_shortages(choose: random.Random, job: int, span_s: float) -> list[AnyD
     if deeds and choose.random() < 0.8:
         deeds.append(Unpause(number=number, at_s=at_s + choose.uniform(0, span_s / 2), job=job))
     return deeds
+
+
+def _draw_breakdowns(choose: random.Random, job: int, span_s: float, size: int) -> list[AnyDeed]:
+    """Every third job or so, or a host, has trouble once or twice."""
+    return [
+        Breakdown(
+            number=_NUMBERS_PER_JOB * job + 12 + count,
+            at_s=choose.uniform(0, span_s),
+            job=job,
+            what=choose.choice(list(Failing)),
+            count=choose.choice((1, 1, 2, 4, 12)),
+            rank=choose.randrange(size) if choose.random() < 0.3 else None,
+        )
+        for count in range(choose.choice((0, 0, 0, 0, 1, 2)))
+    ]
+
+
+def _draw_rests(choose: random.Random) -> dict[str, Any]:
+    """How long hosts rest, and what a job bears."""
+    return {
+        "rest_s": choose.choice((0.0, 0.001, 0.02)),
+        "rest_max_s": choose.choice((0.02, 0.1)),
+        "doubt_rest_s": choose.choice((0.0, 0.001, 0.01)),
+        "losses_max": choose.choice((0, 1, 3)),
+    }
 
 
 def _draw_terms(choose: random.Random, job: int, span_s: float) -> list[AnyDeed]:

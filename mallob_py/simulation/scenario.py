@@ -15,9 +15,11 @@ from mallob_py.protocol.random_walk import NO_LIMIT, WALK_PERIOD_S
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster, Process
 from mallob_py.simulation.delays import HashedDelays
+from mallob_py.simulation.failing import Failing, Step
 from mallob_py.simulation.plan import (
     Answer,
     AnyDeed,
+    Breakdown,
     Chat,
     Crash,
     Demand,
@@ -39,6 +41,8 @@ ROUNDS_PER_BIT = 15
 #: waits much longer): of 597 seeds one took 14.1 rounds per bit on 256 PEs, which is 6 rounds per
 #: bit and 0.46 hops per PE. A walk has as many hops as there are PEs, or more
 WALKS = 8
+#: from the loss of a worker until another one has its place
+ROUNDS_PER_LOSS = 4
 
 
 def rest_bound_s(plan: Plan) -> float:
@@ -54,7 +58,9 @@ def rest_bound_s(plan: Plan) -> float:
     )
     walk_s = plan.size * delays.message_s[1] + WALK_PERIOD_S
     walks_s = WALKS * walk_s if config.random_hops == NO_LIMIT else 0.0
-    return ROUNDS_PER_BIT * (round_s * math.log2(plan.size + 1) + once_s) + walks_s
+    losses = sum(deed.count for deed in plan.deeds if isinstance(deed, Breakdown))
+    loss_s = config.rest_max_s + once_s + ROUNDS_PER_LOSS * round_s * math.log2(plan.size + 1)
+    return ROUNDS_PER_BIT * (round_s * math.log2(plan.size + 1) + once_s) + walks_s + losses * loss_s
 
 
 class Scenario:
@@ -66,6 +72,9 @@ class Scenario:
         self.cluster = Cluster(plan.size, plan.seed, plan.config, self.delays, capacities=plan.capacities())
         #: the longest that the cluster has taken to rest, as a part of what it may
         self.slowest = 0.0
+        #: breakdowns that have begun, and how many workers each has yet to meet
+        self._left: dict[Breakdown, int] = {}
+        self.cluster.fails = self._fails
         for deed in plan.deeds:
             self.cluster.at(deed.at_s, partial(self._do, deed))
 
@@ -117,7 +126,9 @@ class Scenario:
             return
         if deed.job not in cluster.submitted:
             return
-        if isinstance(deed, Interrupt):
+        if isinstance(deed, Breakdown):
+            self._left[deed] = deed.count
+        elif isinstance(deed, Interrupt):
             cluster.interrupt(deed.job)
         elif isinstance(deed, Terms):
             cluster.set_terms(deed.job, deed.priority, deed.max_demand)
@@ -126,6 +137,15 @@ class Scenario:
             if isinstance(deed, Crash):
                 del cluster.processes[worker]
             cluster.call(rank, lambda pe: _tell(pe, deed, number, now))
+
+    def _fails(self, rank: int, job: int, step: Step) -> Failing | None:
+        host_of = self.cluster.placement.rank_of
+        for deed, left in self._left.items():
+            is_met = deed.job == job if deed.rank is None else host_of[deed.rank] == host_of[rank]
+            if left and is_met and deed.what.step is step:
+                self._left[deed] -= 1
+                return deed.what
+        return None
 
     def _worker_for(self, deed: AnyDeed) -> WorkerKey | None:
         cluster = self.cluster

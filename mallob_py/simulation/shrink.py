@@ -17,7 +17,7 @@ import msgspec
 from mallob_py.protocol.config import Config
 from mallob_py.simulation.delays import Delayed, What
 from mallob_py.simulation.failure import Failure, failure_in, failure_of
-from mallob_py.simulation.plan import AnyDeed, Demand, Plan, Submit
+from mallob_py.simulation.plan import AnyDeed, Breakdown, Demand, Plan, Submit
 from mallob_py.simulation.scenario import Scenario
 
 Part = TypeVar("Part")
@@ -172,6 +172,8 @@ def _on_fewer_pes(deed: AnyDeed, size: int) -> AnyDeed:
         case Submit():
             near = None if deed.near is None else deed.near % size
             return msgspec.structs.replace(deed, rank=deed.rank % size, near=near)
+        case Breakdown(rank=int(rank)):
+            return msgspec.structs.replace(deed, rank=rank % size)
         case Demand():
             return msgspec.structs.replace(deed, workers=min(deed.workers, size))
         case _:

@@ -10,6 +10,7 @@ _WORKERS = "mallob_py/protocol/local_workers.py"
 _CLIENT = "mallob_py/protocol/client.py"
 _SHORTAGE = "mallob_py/protocol/shortage.py"
 _REUSE = "mallob_py/protocol/reuse.py"
+_HEALTH = "mallob_py/protocol/host_health.py"
 
 TREES = (
     # --- epochs ---------------------------------------------------------------------------
@@ -466,5 +467,97 @@ TREES = (
         "        worker.asked_s = now\n        self._proceed(worker)\n",
         "        worker.asked_s = now\n        self._start(worker)\n",
         "test_a_paused_worker_gets_another_process_and_knows_its_children_when_there_is_memory",
+    ),
+    # --- workers that are lost ------------------------------------------------------------------
+    Mutation(
+        "a worker without a description is lost",
+        _WORKERS,
+        "            self._lose(worker, reason, fault, now)\n\n    def _waiting_for_blob",
+        "            pass\n\n    def _waiting_for_blob",
+        "test_a_worker_whose_description_cannot_be_stored_gives_its_place_to_another",
+    ),
+    Mutation(
+        "a worker that is lost before it is accepted leaves when it is",
+        _WORKERS,
+        "        if worker.state is WorkerState.LOST:\n            self._vacate(worker)\n",
+        "",
+        "test_a_worker_that_is_lost_before_its_parent_has_accepted_it_leaves_when_it_has",
+    ),
+    Mutation(
+        "a lost worker tells of those below it",
+        _WORKERS,
+        "            if past := (*worker.seats.past.take_all(), *children):",
+        "            if past := ():",
+        "test_workers_below_a_lost_one_are_found_again_by_the_next",
+    ),
+    Mutation(
+        "a lost worker sends its children away",
+        _WORKERS,
+        "worker.context, reason))\n        worker.seats.dismiss(since_epoch=0)",
+        "worker.context, reason))\n        worker.seats.close()",
+        "test_workers_below_a_lost_one_are_found_again_by_the_next",
+    ),
+    Mutation(
+        "a place that loses every worker is left without a process",
+        _WORKERS,
+        "worker.losses >= self._config.losses_max:",
+        "worker.losses >= 10**9:",
+        "test_workers_that_always_die_before_they_run_are_not_tried_for_ever",
+    ),
+    Mutation(
+        "a resting PE carries on what it is matched with",
+        _WORKERS,
+        "        elif self.active is None and not self.is_resting:",
+        "        elif self.active is None:",
+        "test_a_request_that_has_met_a_resting_pe_goes_on_to_another_and_its_children_are_sent_away",
+    ),
+    Mutation(
+        "a resting PE sends early children away",
+        _WORKERS,
+        "        if self.is_resting:\n            self._reject_early()\n",
+        "",
+        "test_a_request_that_has_met_a_resting_pe_goes_on_to_another_and_its_children_are_sent_away",
+    ),
+    Mutation(
+        "a resting PE offers no token",
+        _WORKERS,
+        "offer_token(not (self.active or self._holds or self.is_resting))",
+        "offer_token(not (self.active or self._holds))",
+        "test_a_root_is_not_started_on_its_clients_own_pe_while_that_rests",
+    ),
+    Mutation(
+        "a resting PE starts no root of its own client",
+        _WORKERS,
+        "self._matcher.token_granted or self.is_resting)",
+        "self._matcher.token_granted)",
+        "test_a_root_is_not_started_on_its_clients_own_pe_while_that_rests",
+    ),
+    Mutation(
+        "who has lost a worker rests at once",
+        _WORKERS,
+        "        self.rest(now + self._config.doubt_rest_s)\n",
+        "",
+        "test_a_host_on_which_a_root_dies_is_blamed_when_the_job_runs_elsewhere",
+    ),
+    Mutation(
+        "a job whose root is lost again and again ends",
+        _CLIENT,
+        "if len(record.lost_at) > self._config.losses_max:",
+        "if False:",
+        "test_a_root_that_is_lost_again_and_again_ends_its_job_with_the_reason",
+    ),
+    Mutation(
+        "a host that lost a root which runs elsewhere is blamed",
+        _CLIENT,
+        "for rank in set(record.lost_at) - {source}:",
+        "for rank in ():",
+        "test_a_host_on_which_a_root_dies_is_blamed_when_the_job_runs_elsewhere",
+    ),
+    Mutation(
+        "a host that fails in a row rests for longer each time",
+        _HEALTH,
+        "2.0 ** min(self.failures - 1, 64)",
+        "1.0",
+        "test_each_failure_after_a_rest_doubles_the_rest_up_to_a_bound",
     ),
 )

@@ -137,12 +137,17 @@ def test_a_failure_of_the_application_is_the_job_s_reason() -> None:
 
 
 def test_a_job_whose_root_gets_no_description_ends_with_the_reason() -> None:
-    pe = PE(0, 1, Config())
+    pe = PE(0, 1, Config(losses_max=1))
     pe.submit(1, JobParameters(), Blob("1", 10_000), 0.0)
-    assert any(isinstance(effect, FetchBlob) for effect in pe.take_effects())
-    pe.blob_failed(1, "no space left", Fault.HOST, 0.1)
+    for now in (1.0, 2.0):
+        pe.tick(now)
+        effects = pe.take_effects()
+        assert any(isinstance(effect, FetchBlob) for effect in effects)
+        assert not any(isinstance(effect, JobEnded) for effect in effects)
+        pe.blob_failed(1, "no space left", Fault.HOST, now)
     (ended,) = [effect for effect in pe.take_effects() if isinstance(effect, JobEnded)]
-    assert (ended.outcome, ended.reason) == (Outcome.FAILED, "no space left")
+    assert ended.outcome is Outcome.FAILED
+    assert ended.reason == "no PE could start the job, 2 have tried; the last: no space left"
 
 
 def test_an_unknown_job_cannot_be_interrupted() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -482,13 +483,57 @@ def test_a_fork_server_that_dies_is_replaced_and_its_workers_are_reported(rank: 
     rank.hear(events.WorkerResult)
 
 
+def test_a_worker_without_a_process_is_lost_with_the_reason_and_the_next_one_is_not(rank: Rank) -> None:
+    rank.run("ANSWER")
+    rank.hear(events.WorkerResult)
+    limits = resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    for number in range(20):
+        rank.start("PARK", (8, number))
+    assert "Too many open files" in rank.hear(events.WorkerLost)[0].reason
+    resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE, limits)
+    rank.start("ANSWER", (9, 1))
+    rank.until(lambda: any(event.key == (9, 1) for event in rank.of(events.WorkerResult)))
+    assert not rank.of(events.WorkerFailed)
+
+
+def test_an_input_is_read_later_if_no_process_can_be_had_for_the_moment(rank: Rank, tmp_path: Path) -> None:
+    source = tmp_path / "numbers"
+    source.write_text("1 2")
+    rank.run("PARK")
+    limits = resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    rank.start("PARK", (8, 1))
+    rank.start("PARK", (8, 2))
+    rank.pool.read(1, read([source], tmp_path / "description"))
+    rank.hear(events.WorkerLost)
+    rank.turn()
+    assert not rank.of(events.ReadFailed)
+    resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE, limits)
+    rank.hear(events.ReadDone)
+
+
+def test_a_rank_without_a_free_descriptor_loses_the_worker_and_not_itself(rank: Rank) -> None:
+    rank.run("PARK")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 1, limits[1]))
+        for number in range(10):
+            rank.start("PARK", (8, number))
+        assert "Too many open files in the rank" in rank.hear(events.WorkerLost)[0].reason
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    rank.start("ANSWER", (9, 1))
+    rank.until(lambda: any(event.key == (9, 1) for event in rank.of(events.WorkerResult)))
+
+
 def test_a_server_that_cannot_come_up_fails_the_tasks_instead_of_trying_for_ever(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     rank = make()
     rank.start("ANSWER")
-    assert "fork server" in rank.hear(events.WorkerFailed)[0].text
+    assert "fork server" in rank.hear(events.WorkerLost)[0].reason
     monkeypatch.undo()
     monkeypatch.setenv("MALLOB_PY_APPS", APPS)
     monkeypatch.syspath_prepend(str(HERE))

@@ -19,7 +19,7 @@ from mallob_py.simulation.shrink import Shrunk, minimal, shrink
 
 #: more than enough on a busy machine, for lives of that size
 _SHRINK_SECONDS = 100.0
-_SEEDS = 600
+_SEEDS = 2000
 _SIZE_MAX = 31
 _DEEDS_MAX = 40
 #: the kind of the failures that are shrunk here

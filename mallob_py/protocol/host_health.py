@@ -1,0 +1,52 @@
+"""What a rank has learned of its host: whether it gives workers their processes.
+
+A host that fails once rests: the PEs of its rank offer no idle token for a while, so that the worker that
+was lost here is looked for elsewhere. One that fails again and again rests for longer each time, up to a
+bound; then it is tried anew. A process that runs clears it of all failures.
+
+A process that dies before it runs accuses nobody: its job may be at fault, and must not cost everybody else
+the host. If the job then runs elsewhere, its client says so (`messages.Blamed`), and it was the host.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.fault import Fault
+
+
+class HostHealth:
+    """One rank's record of its host, for all of its PEs; what follows from it, `PE.rest` does."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        #: in a row, without a process that ran in between
+        self.failures = 0
+        #: the last one
+        self.reason = ""
+        self.rests_until_s = -math.inf
+
+    def blame(self, fault: Fault, reason: str, now: float) -> float:
+        """Note a failure; until when the PEs here should rest."""
+        config = self._config
+        if fault is not Fault.HOST:
+            return now + config.doubt_rest_s
+        self.reason = reason
+        if not self.failures or now >= self.rests_until_s:  # else it belongs to the failure before
+            self.failures += 1
+            rest_s = min(config.rest_s * 2.0 ** min(self.failures - 1, 64), config.rest_max_s)
+            self.rests_until_s = now + rest_s
+        return self.rests_until_s
+
+    def trouble(self) -> str | None:
+        """In words, if the host has failed and not been well since."""
+        if not self.failures:
+            return None
+        times = "" if self.failures == 1 else f", {self.failures} times in a row"
+        return f"gives workers no processes{times}: {self.reason}"
+
+    def clear(self) -> None:
+        """A process runs: the host is well."""
+        self.failures = 0
+        self.reason = ""
