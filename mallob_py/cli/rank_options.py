@@ -315,6 +315,14 @@ class ServeOptions(Api, _World):
         group=SERVICE,
         help="accepted jobs and replies survive a loss of power, too; small jobs take some milliseconds more",
     )
+    max_job_file_bytes: int = option(
+        "--max-job-file",
+        values.size_bytes,
+        16 << 20,
+        metavar="SIZE",
+        group=SERVICE,
+        help="a larger job file is refused before it is read (default 16m); formulas belong into files",
+    )
     chain_timeout_s: float = option(
         "--chain-timeout",
         values.duration_s,

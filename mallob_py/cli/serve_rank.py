@@ -61,6 +61,7 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
             Watching.POLL if options.poll_directory else Watching.AUTO,
             complain,
             medium=Durable() if options.durable else Buffered(),
+            size_max_bytes=options.max_job_file_bytes,
         )
     except ServiceError as error:
         raise boot.DeskError(str(error)) from error

@@ -61,6 +61,14 @@ def size_limit_bytes(text: str) -> int | None:
     return int(number * _BYTES_PER_UNIT[unit]) or None
 
 
+def size_bytes(text: str) -> int:
+    """A size as above, but not 0."""
+    size = size_limit_bytes(text)
+    if size is None:
+        raise ValueError(f"{text!r} is nothing")
+    return size
+
+
 def memory_reserve(text: str) -> Reserve | None:
     """A size as above, or a share of the memory that there is, such as "5%"; "0" is none."""
     if not text.strip().endswith("%"):

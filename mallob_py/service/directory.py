@@ -33,7 +33,7 @@ from mallob_py.service.errors import JobFileError, ServiceError
 from mallob_py.service.finished import FinishedLog
 from mallob_py.service.in_folder import InFolder
 from mallob_py.service.internal_ids import InternalIds
-from mallob_py.service.job_file import InputUse, Interruption, JobFile, parse_job
+from mallob_py.service.job_file import JOB_FILE_BYTES_MAX, InputUse, Interruption, JobFile, parse_job
 from mallob_py.service.journal import Journal, contents
 from mallob_py.service.lock import DirectoryLock
 from mallob_py.service.medium import Buffered, Medium, leave_mark
@@ -76,11 +76,13 @@ class JobDirectory:
         log: Callable[[str], None] = lambda message: None,
         clock: Callable[[], float] = time.monotonic,
         medium: Medium | None = None,
+        size_max_bytes: int = JOB_FILE_BYTES_MAX,
     ) -> None:
-        """`medium`: Buffered unless given."""
+        """`medium`: Buffered unless given. `size_max_bytes`: of a job file; a larger one is not read."""
         self.path = (api_dir / f"jobs.{client_index}").absolute()
         self._log = log
         self._clock = clock
+        self._size_max_bytes = size_max_bytes
         self._finished = FinishedLog(self.path / ".finished")
         self._medium = medium or Buffered()
         self._journal = Journal(self.path, self._finished, self._medium)
@@ -254,8 +256,10 @@ class JobDirectory:
         data: bytes | JobFileError
         try:
             status = os.stat(path)
-            if stat.S_ISREG(status.st_mode):
-                data = contents(path)
+            if status.st_size > self._size_max_bytes and stat.S_ISREG(status.st_mode):
+                data = self._too_large(claimed.file_name, status.st_size)
+            elif stat.S_ISREG(status.st_mode):
+                data = contents(path, self._size_max_bytes)
             else:
                 kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
                 data = JobFileError("", f"{claimed.file_name} is {kind}; a job file is one JSON object")
@@ -264,6 +268,14 @@ class JobDirectory:
         except OSError as error:
             data = JobFileError("", f"{claimed.file_name} cannot be read: {error.strerror}")
         return Incoming(claimed.internal_id, claimed.file_name, data, handed_in_s or time.time())
+
+    def _too_large(self, file_name: str, size_bytes: int) -> JobFileError:
+        size, most = f"{size_bytes / (1 << 20):.6g}", f"{self._size_max_bytes / (1 << 20):.6g}"
+        return JobFileError(
+            "",
+            f"{file_name} has {size} MB, a job file at most {most} MB (see --max-job-file); "
+            "put the formula into a file of its own and name that in files",
+        )
 
 
 def orphaned_folders(api_dir: Path, clients: int) -> list[Path]:

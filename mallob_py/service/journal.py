@@ -50,6 +50,8 @@ from mallob_py.service.finished import FinishedLog
 from mallob_py.service.medium import Medium
 from mallob_py.service.reply import Reply
 
+#: a larger file is not looked into for damage, which takes time for each byte
+_LOOKED_INTO_BYTES_MAX = 1 << 28
 _FILE_NAME_SIZE_MAX = 200  # leaves room for id, state and suffix within the 255 bytes of a name
 
 
@@ -310,9 +312,11 @@ def is_json(data: bytes) -> bool:
 
 
 def is_whole(path: str) -> bool:
-    """Whether this is a file with all that it was to hold; what cannot be read is told later."""
+    """Whether this is a file with all that it was to hold; what cannot or shall not be read is told later."""
     try:
-        return not stat.S_ISREG(os.stat(path).st_mode) or is_json(contents(path))
+        status = os.stat(path)
+        is_small = stat.S_ISREG(status.st_mode) and status.st_size <= _LOOKED_INTO_BYTES_MAX
+        return not is_small or is_json(contents(path, _LOOKED_INTO_BYTES_MAX))
     except OSError:
         return True
 

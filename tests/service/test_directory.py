@@ -269,7 +269,7 @@ def test_folders_pipes_sockets_and_dead_links_get_an_error_and_leave(
 
 
 def test_an_unreadable_file_gets_an_error(open_directory: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: str) -> bytes:
+    def fail(path: str, size_max: int) -> bytes:
         raise PermissionError(13, "Permission denied")
 
     directory = open_directory()
@@ -537,3 +537,31 @@ def test_a_folder_of_thousands_is_listed_in_parts_and_taken_oldest_first(
     while directory.next_deadline() == float("-inf") or not names:
         names += [incoming.file_name for incoming in directory.take(4)]
     assert names == [f"{number}.json" for number in reversed(range(50))]
+
+
+def test_a_file_above_the_bound_is_refused_unread_now_and_at_every_later_start(
+    open_directory: Open, clock: Clock
+) -> None:
+    directory = open_directory(watching=Watching.POLL, size_max_bytes=1000)
+    huge = directory.path / "in" / "~huge"
+    huge.touch()
+    os.truncate(huge, 1 << 40)
+    huge.rename(directory.path / "in" / "huge.json")
+    drop(directory, "large.json", text("large", group=" " * 1000))
+    drop(directory, "fits.json", text("fits"))
+    taken: dict[str, Incoming] = {}
+    for _ in range(100):
+        taken |= {incoming.file_name: incoming for incoming in directory.take()}
+        clock.now += 1.0
+    assert isinstance(taken["fits.json"].data, bytes)
+    directory.close()
+    directory = open_directory(size_max_bytes=1000)
+    for incoming in directory.take():
+        answer(directory, incoming)
+    errors = {
+        name: reply["error"]["message"] for name, reply in replies(directory).items() if "error" in reply
+    }
+    assert errors.keys() == {"huge.json.error.json", "large.json.error.json"}
+    assert "1.04858e+06 MB" in errors["huge.json.error.json"]
+    assert "--max-job-file" in errors["large.json.error.json"]
+    assert left_over(directory) == []
