@@ -58,18 +58,24 @@ _FIELDS = (
 )
 _FORMULA = {"type": "string", "format": "binary", "description": "DIMACS CNF; plain, gzip, bzip2, xz or lzma"}
 _JOB_FILE = {"type": "object", "description": "the fields of a job file; files only with --allow-paths"}
-_REPLY = {"type": "object", "description": "the reply as the service wrote it"}
+_REPLY = {"type": "object", "description": "the service's reply, without paths of its host"}
 _MODEL = {
     "type": "object",
+    "required": ["resultcode", "solution"],
     "properties": {
         "resultcode": {"type": "integer"},
-        "solution": {"type": "array", "items": {"type": "integer"}},
+        "solution": {
+            "oneOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "string"}],
+            "description": "literals (each of several solutions ends with a 0), or bytes in Base64",
+        },
+        "solutions": {"type": "integer", "description": "how many, if several were asked for"},
+        "solution-format": {"enum": ["base64"], "description": "there if the solution is made of bytes"},
     },
 }
 _ASKED = {"type": "object", "properties": {"key": {"type": "string"}}}
 _SOLUTION_LINES = {"type": "string", "description": "s and v lines as in SAT competitions"}
 
-OVERVIEW = Operation("GET", "/api/jobs", "Live jobs, and what ended last.", {_JSON: Overview})
+OVERVIEW = Operation("GET", "/api/jobs", "Live jobs, their users, and what ended last.", {_JSON: Overview})
 SUBMIT = Operation(
     "POST",
     "/api/jobs",

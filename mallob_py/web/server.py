@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
 from pathlib import Path
@@ -17,7 +18,10 @@ from mallob_py.web.routes import Interface, make_app
 from mallob_py.web.store import Store
 from mallob_py.web.token import load_token
 
-_CONNECTIONS_MAX = 200
+#: most of them wait, which costs next to nothing
+_CONNECTIONS_MAX = 1000
+#: files, folders and the libraries' own beside the connections
+_OTHER_DESCRIPTORS = 200
 _FAREWELL_S = 2
 
 
@@ -31,6 +35,7 @@ def serve(
     limits: Limits,
 ) -> None:
     """Until SIGINT or SIGTERM. Raises ServiceError."""
+    _allow_descriptors(_CONNECTIONS_MAX + _OTHER_DESCRIPTORS)
     listening = _listen(host, port)
     store = Store(api_dir)
     token = load_token(token_file or store.path / "token")
@@ -56,6 +61,14 @@ def serve(
         uvicorn.Server(config).run(sockets=[listening])
     finally:
         store.close()
+
+
+def _allow_descriptors(count: int) -> None:
+    """As far as this process may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _end(number: int, frame: FrameType | None) -> None:
