@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from mallob_py.cli import CommandError
 from mallob_py.cli.study_options import ReportOptions
 from mallob_py.run_figures import CREATION_RATIO_MEANS, LATENCIES
 from mallob_py.service.event_log import read_events
-from mallob_py.service.log_folder import runs_of
+from mallob_py.service.log_folder import parts_of, runs_of
 from mallob_py.service.report_tables import Report, Reuse, Utilisation, VolumeSamples, make_report
 from mallob_py.text_table import format_cell, format_table
 
@@ -23,17 +24,23 @@ _BAR_WIDTH = 40
 
 def run(options: ReportOptions) -> int:
     log_dir = Path(options.log_dir)
-    if not log_dir.is_dir():
-        raise CommandError(f"{log_dir}: no such folder")
     try:
-        *older, run = runs_of(log_dir) or [log_dir]
+        runs = runs_of(log_dir)
+        if not runs:
+            raise CommandError(f"{log_dir} holds no logs of a run (what a --log-dir is for)")
+        *older, run = runs
         events = read_events(run, _warn)
     except OSError as error:
         raise CommandError(f"{error.filename or log_dir}: {error.strerror or error}") from None
-    if older:
+    if not events:
+        raise CommandError(f"{run} holds no event that could be read")
+    if len(older) > 1 or (older and older[0] != log_dir):
         _tell(
             f"{log_dir} holds {len(older) + 1} runs, this is the newest: {run}. The one before: {older[-1]}"
         )
+    if older and older[0] == log_dir:
+        beside = ", ".join(map(str, parts_of(log_dir)))
+        _tell(f"this is {run}; {log_dir} holds another run, too, such as of a simulation: {beside}")
     report = make_report(events)
     print(msgspec.json.encode(report).decode() if options.json else describe(report))
     return 0
@@ -44,7 +51,7 @@ def describe(report: Report) -> str:
     pes = f" with {report.pes} PEs" if report.pes != report.ranks else ""
     sections = [
         f"{report.ranks} ranks{pes} ({report.mode}), {_when(report)}{format_cell(report.duration_s)} s, "
-        f"{len(report.jobs)} jobs, {report.refused} refused, {report.crashed} workers crashed",
+        f"{_outcomes(report)}, {report.refused} refused, {report.crashed} workers crashed",
         f"Jobs\n{_jobs(report)}",
         f"Latencies [ms]\n{_latencies(report)}",
         f"Utilisation (share of busy PEs)\n{_utilisation(report.utilisation)}",
@@ -52,6 +59,13 @@ def describe(report: Report) -> str:
         f"Reuse of workers\n{_reuse(report.reuse)}",
     ]
     return "\n\n".join(sections)
+
+
+def _outcomes(report: Report) -> str:
+    """Such as "12 jobs (7 SAT, 4 UNSAT, 1 wallclock-limit)"."""
+    counts = Counter(job.result or job.outcome for job in report.jobs)
+    told = ", ".join(f"{count} {what}" for what, count in counts.most_common())
+    return f"{len(report.jobs)} jobs ({told})" if told else "0 jobs"
 
 
 def _when(report: Report) -> str:
@@ -75,12 +89,12 @@ def _jobs(report: Report) -> str:
     if not report.jobs:
         return "none"
     header = (
-        *("job", "name", "priority", "outcome", "response [s]", "wallclock [s]"),
+        *("job", "name", "priority", "outcome", "result", "response [s]", "wallclock [s]"),
         *("PE [s]", "CPU [s]", "mean volume", "max volume", "memory [MB]"),
     )
     rows = [
         (
-            *(job.job, job.name, job.priority, job.outcome, job.response_s, job.wallclock_s),
+            *(job.job, job.name, job.priority, job.outcome, job.result, job.response_s, job.wallclock_s),
             *(job.pe_s, job.cpu_s, job.mean_volume, job.max_volume, job.peak_memory_mb),
         )
         for job in report.jobs[:_JOBS_SHOWN_MAX]

@@ -162,6 +162,7 @@ class SolveDesk:
         elif ended.body is not None:
             body = wire.decode_result(ended.body)
             code, solution = body.code, body.solution
+            self._rank.log.write(now, "answered", {"job": ended.job, "code": code})
             fields = wire.decode_fields(body.fields)
             solver = fields.get("solver", "?")
             seconds = now - self._submitted_s

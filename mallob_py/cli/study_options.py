@@ -30,7 +30,7 @@ class ReportOptions(Config):
         "LOGDIR",
         values.path,
         group=INPUT,
-        help="a --log-dir (its newest run is told of) or the folder of one run within it",
+        help="a --log-dir (its newest run is told of), or the folder or file of one run within it",
     )
     json: bool = switch_option("--json", group=OUTPUT, help="print the tables as JSON")
 

@@ -148,7 +148,7 @@ class EventLog:
 
 
 def read_events(log_dir: Path, on_bad_line: Callable[[Path, int], None] | None = None) -> list[Event]:
-    """All ranks' events of the newest run in order of time. `log_dir` may also be one run's folder.
+    """All ranks' events of the newest run in order of time. `log_dir` may also be one run's folder or file.
 
     Ranks share a clock only roughly across hosts, so neighbours may be swapped by that much.
     A last line that a killed rank left unfinished is passed over; any other unreadable line

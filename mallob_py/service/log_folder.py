@@ -35,21 +35,24 @@ def run_name(start_unix_s: float) -> str:
 
 
 def runs_of(log_dir: Path) -> list[Path]:
-    """The folders of runs that have logged something, oldest first. Raises OSError."""
+    """The folders of runs that have logged something, oldest first; a file is a run, too. Raises OSError."""
+    if log_dir.is_file():
+        return [log_dir] if log_dir.stat().st_size else []
     folders = sorted(path for path in log_dir.iterdir() if _RUN.fullmatch(path.name))
     return [folder for folder in (log_dir, *folders) if any(path.stat().st_size for path in parts_of(folder))]
 
 
 def parts_of(run: Path) -> list[Path]:
     """The files of a run, those of each rank in their order."""
+    if run.is_file():
+        return [run]
     return sorted(run.glob("*.jsonl"), key=author_and_part)
 
 
 def author_and_part(path: Path) -> tuple[str, int]:
     """Whose log a file belongs to, and which part of it it is; 0 is the first."""
     match = _PART.fullmatch(path.name)
-    assert match is not None
-    return match[1], int(match[2] or 0)
+    return (match[1], int(match[2] or 0)) if match is not None else (path.name, 0)
 
 
 class LogFiles:

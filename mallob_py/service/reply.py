@@ -85,7 +85,7 @@ def result_reply(
     """
     result: dict[str, Any] = {
         "resultcode": outcome.code,
-        "resultstring": RESULT_STRINGS.get(outcome.code, str(outcome.code)),
+        "resultstring": result_string(outcome.code),
         "outcome": outcome.kind,
     }
     solution = outcome.solution
@@ -110,6 +110,11 @@ def result_reply(
         result["solution"] = _integers(solution).tolist()
     body = _body(job, internal_id, revision, {"result": result, "stats": _statistics(statistics)})
     return Reply(body, solution_path, solution) if is_long else Reply(body)
+
+
+def result_string(code: int) -> str:
+    """Such as SAT or UNSAT."""
+    return RESULT_STRINGS.get(code, str(code))
 
 
 def failure_reply(

@@ -38,6 +38,8 @@ class JobRow(msgspec.Struct):
     submitted_s: float | None = None
     outcome: str = UNFINISHED
     code: int | None = None
+    #: such as SAT or UNSAT, of a job with a result
+    result: str | None = None
     response_s: float | None = None
     wallclock_s: float | None = None
     pe_s: float | None = None
@@ -145,7 +147,7 @@ def job_rows(events: Iterable[Event], steps: VolumeSteps, end_s: float) -> tuple
     rows: dict[int, JobRow] = {}
     for event in events:
         job = _integer(event, "job")
-        if job is None or event.event not in ("accepted", "submitted", "adopted", "ended"):
+        if job is None or event.event not in ("accepted", "submitted", "adopted", "ended", "answered"):
             continue
         row = rows.setdefault(job, JobRow(job))
         if event.event == "accepted":
@@ -157,6 +159,8 @@ def job_rows(events: Iterable[Event], steps: VolumeSteps, end_s: float) -> tuple
             row.priority = row.priority or _number(event, "priority")
         elif event.event == "adopted":
             row.created_workers += event.fields.get("created") is True and row.outcome == UNFINISHED
+        elif event.event == "answered":
+            row.result = str(event.fields.get("result", "?"))
         else:
             _fill_end(row, event)
     for job, row in rows.items():

@@ -28,7 +28,6 @@ from typing import Any
 import msgspec
 
 from mallob_py import result_file
-from mallob_py.app import RESULT_STRINGS
 from mallob_py.notices import tell
 from mallob_py.payload import encode_description
 from mallob_py.protocol.client import JobParameters
@@ -45,7 +44,14 @@ from mallob_py.service.job_file import InputUse, Interruption, JobFile, JobFileE
 from mallob_py.service.job_queue import JobQueue
 from mallob_py.service.last_words import Leftovers, last_words
 from mallob_py.service.live_job import JobState, LiveJob, LiveJobs
-from mallob_py.service.reply import JobStatistics, Outcome, Reply, failure_reply, result_reply
+from mallob_py.service.reply import (
+    JobStatistics,
+    Outcome,
+    Reply,
+    failure_reply,
+    result_reply,
+    result_string,
+)
 from mallob_py.service.running_jobs import RunningJobs
 from mallob_py.service.status_file import Onlookers
 from mallob_py.service.status_writer import StatusWriter
@@ -598,13 +604,14 @@ class Service:
         if ended.body is not None:
             body = wire.decode_result(ended.body)
             outcome = Outcome(ended.outcome.value, body.code, body.fields, body.solution, body.form)
+            self._rank.log.write(now, "answered", {"job": ended.job, "code": body.code})
         self._reply(ended.job, outcome, statistics, stats.root)
 
     def _reply(self, job: int, outcome: Outcome, statistics: JobStatistics, root: int | None = None) -> None:
         file, (number, revision) = self._file_of(job), self._numbers(job)
         solution_path = self._directory.solution_path(job, file.identity)
         self._publish(job, result_reply(file, number, outcome, statistics, solution_path, revision=revision))
-        result = RESULT_STRINGS.get(outcome.code, str(outcome.code))
+        result = result_string(outcome.code)
         self._status.job_ended(job, file, Ending(outcome.kind), statistics, result)
         self._forget(job, root)
 

@@ -21,7 +21,7 @@ from mallob_py.service.report_tables import VOLUME_INSTANTS, make_report
 def story() -> list[tuple[float, int, str, dict[str, Any]]]:
     """Two ranks, 10 s; job 1 has one worker from 1 s, two from 5 s and ends at 9 s."""
     accepted = {"job": 1, "user": "alice", "name": "sort", "application": "SAT", "priority": 2.0}
-    ended = {"job": 1, "outcome": "result", "code": 10, "response_s": 8.5, "wallclock_s": 8.0}
+    ended = {"job": 1, "outcome": "result", "response_s": 8.5, "wallclock_s": 8.0}
     ended |= {"pe_s": 12.0, "cpu_s": 11.5}
     return [
         (0.0, 0, "start", {"ranks": 2, "clients": 1, "version": "0", "mode": "simulated"}),
@@ -42,6 +42,7 @@ def story() -> list[tuple[float, int, str, dict[str, Any]]]:
             "ended",
             {**ended, "max_volume": 2, "peak_memory_bytes": 345_000_000},
         ),
+        (9.0, 0, "answered", {"job": 1, "code": 10}),
         (9.0, 0, "idle", {}),
         (9.0, 1, "idle", {}),
         (10.0, 1, "stop", {}),
@@ -64,6 +65,7 @@ def write_logs(folder: Path) -> None:
 def test_a_job_row_has_what_the_client_said_and_how_it_ended() -> None:
     (job,) = make_report(events()).jobs
     assert (job.name, job.priority, job.outcome, job.code) == ("alice.sort", 2.0, "result", 10)
+    assert job.result == "SAT"
     assert (job.response_s, job.wallclock_s, job.max_volume) == (8.5, 8.0, 2)
     assert (job.pe_s, job.cpu_s) == (12.0, 11.5)
     assert job.peak_memory_mb == 345.0
@@ -179,7 +181,7 @@ def test_the_command_reads_all_ranks_and_prints_tables(
     write_logs(tmp_path)
     assert main_module.main(["report", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("2 ranks (simulated), 10.00 s, 1 jobs, 1 refused, 0 workers crashed")
+    assert printed.startswith("2 ranks (simulated), 10.00 s, 1 jobs (1 SAT), 1 refused, 0 workers crashed")
     assert "alice.sort" in printed
 
 
@@ -189,11 +191,55 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["utilisation"]["mean"] == pytest.approx(0.6)
 
 
-def test_a_folder_without_logs_gives_an_empty_report(
+@pytest.mark.parametrize("name", ["empty", "missing", "empty.jsonl"])
+def test_what_holds_no_logs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty.jsonl").touch()
+    assert main_module.main(["report", str(tmp_path / name)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert str(tmp_path / name) in captured.err
+
+
+def test_logs_without_an_event_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "0.jsonl").write_text("{")
+    assert main_module.main(["report", str(tmp_path)]) == 2
+    assert "no event" in capsys.readouterr().err
+
+
+def test_sat_is_told_from_unsat() -> None:
+    second = [
+        Event(9.5, 0, "ended", {"job": 2, "outcome": "result"}),
+        Event(9.5, 0, "answered", {"job": 2, "code": 20}),
+        Event(9.6, 0, "ended", {"job": 3, "outcome": "wallclock-limit"}),
+    ]
+    text = describe(make_report([*events(), *second]))
+    assert "3 jobs (1 SAT, 1 UNSAT, 1 wallclock-limit)" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert [row[3:5] for row in rows if row[:1] in (["1"], ["2"], ["3"]) and len(row) > 8][:3] == [
+        ["result", "SAT"],
+        ["result", "UNSAT"],
+        ["wallclock-limit", "-"],
+    ]
+
+
+def test_a_simulated_run_in_the_same_folder_is_named_and_can_be_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    write_logs(tmp_path / run_name(1.0))
+    simulated = tmp_path / "simulated.jsonl"
+    lines = (b"".join(path.read_bytes() for path in (tmp_path / run_name(1.0)).iterdir())).splitlines()
+    simulated.write_bytes(b"\n".join(lines[:3]) + b"\n")
     assert main_module.main(["report", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.startswith("0 ranks (unknown)")
+    assert capsys.readouterr().err == (
+        f"mallob-py report: this is {tmp_path / run_name(1.0)}; {tmp_path} holds another run, too, such as "
+        f"of a simulation: {simulated}\n"
+    )
+    assert main_module.main(["report", str(simulated)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert "unfinished" in captured.out
 
 
 def test_of_several_runs_the_newest_is_reported_and_named(

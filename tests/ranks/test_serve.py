@@ -417,6 +417,8 @@ def test_report_tells_of_the_jobs(service: Running) -> None:
     assert row["name"] == "u.reported"
     assert (row["priority"], row["outcome"], row["max_volume"]) == (0.5, "wallclock-limit", RANKS)
     assert row["wallclock_s"] >= 0.1
+    answered = service.ask("answered", literals=[1, 0, -1, 0])
+    service.await_event("answered", job=answered["internal_id"], code=UNSAT)
     assert run("report", service.log_dir).out.startswith(f"{RANKS} ranks")
 
 
