@@ -18,6 +18,7 @@ from statistics import fmean
 
 import msgspec
 
+from mallob_py.app import RESULT_STRINGS
 from mallob_py.run_figures import LATENCIES, LatencyRow, creation_ratio, latency_row, tells_latency
 from mallob_py.service.event_log import OPENINGS, Event
 
@@ -160,7 +161,8 @@ def job_rows(events: Iterable[Event], steps: VolumeSteps, end_s: float) -> tuple
         elif event.event == "adopted":
             row.created_workers += event.fields.get("created") is True and row.outcome == UNFINISHED
         elif event.event == "answered":
-            row.result = str(event.fields.get("result", "?"))
+            row.code = _integer(event, "code")
+            row.result = None if row.code is None else RESULT_STRINGS.get(row.code, str(row.code))
         else:
             _fill_end(row, event)
     for job, row in rows.items():
