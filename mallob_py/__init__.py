@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would have every command import typing before anything else
 if TYPE_CHECKING:
+    from typing import Any
+
     from mallob_py.api.client import Answer, Client, JobError
     from mallob_py.api.incremental import IncrementalSolver, Ipasir
 

@@ -1,7 +1,17 @@
-"""`python -m mallob_py ...` is `mallob-py ...`, for where the script is not on PATH."""
+"""The script `mallob-py`, and `python -m mallob_py` for where that is not on PATH."""
 
-import sys
+from __future__ import annotations
 
-from mallob_py.cli.main import main
+from mallob_py.cli import interrupts
 
-sys.exit(main())
+interrupts.end_at_once()  # the imports below take long enough to be interrupted in
+
+
+def main() -> None:
+    from mallob_py.cli.main import main as run
+
+    interrupts.exit_with(run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""The console script: finds the command, parses its options, imports and runs it alone.
+"""The command line: finds the command, parses its options, imports and runs it alone.
 
 A rank started by mpiexec or srun comes through here with the same arguments, hence the
 late imports. Exit codes: the command's own; 2 and one line on standard error for anything
@@ -13,7 +13,8 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from mallob_py import __version__
-from mallob_py.cli import CommandError
+from mallob_py.cli import interrupts
+from mallob_py.cli.outcome import fail, outcome_of
 
 #: commands that several ranks run together
 _RANK_COMMANDS = ("solve", "serve")
@@ -21,17 +22,19 @@ _RANK_COMMANDS = ("solve", "serve")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        try:
-            return _dispatch(given)
-        finally:
-            sys.stdout.flush()  # here, where a reader who has left can still be dealt with
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # Whoever read our output (head, less) has enough; nothing more may be flushed to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    _open_standard_streams()
+    code = outcome_of("mallob-py", lambda: _dispatch(given))
+    interrupts.let_go()
+    return code
+
+
+def _open_standard_streams() -> None:
+    """Have all three, where a shell has closed some (`>&-`): else the next file would take their place."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def _dispatch(given: list[str]) -> int:
@@ -42,29 +45,23 @@ def _dispatch(given: list[str]) -> int:
     from mallob_py.cli.option_sources import OptionError
 
     if not given or given[0] in ("-h", "--help", "help"):
-        print(_overview(options.COMMANDS))
-        return 0 if given else _fail("mallob-py: a command is needed")
+        print(_overview())
+        return 0 if given else fail("mallob-py: a command is needed")
     command, given = _command(given, options.COMMANDS)
     if command not in options.COMMANDS:
-        return _fail(f"mallob-py: no command {command!r} (there are {', '.join(options.COMMANDS)})")
-    from mallob_py.runtime.world import LaunchError, OthersRefused, refuse_to_start
-
+        return fail(f"mallob-py: no command {command!r} (there are {', '.join(options.COMMANDS)})")
     try:
         parsed = options.parse(command, given)
     except OptionError as error:
-        _fail(f"mallob-py {command}: {error} (see mallob-py {command} --help)")
+        fail(f"mallob-py {command}: {error} (see mallob-py {command} --help)")
         if command in _RANK_COMMANDS:
+            from mallob_py.runtime.world import refuse_to_start
+
             refuse_to_start()
         return 2
-    from mallob_py.service.errors import ServiceError
-
     module = importlib.import_module(f"mallob_py.cli.{command.replace('-', '_').replace(' ', '_')}")
-    try:
-        return int(module.run(parsed))
-    except OthersRefused:
-        return 2
-    except (CommandError, LaunchError, ServiceError) as error:
-        return _fail(f"mallob-py {command}: {error}")
+    interrupts.raise_in_command()
+    return outcome_of(f"mallob-py {command}", lambda: int(module.run(parsed)))
 
 
 def _command(given: list[str], commands: Iterable[str]) -> tuple[str, list[str]]:
@@ -73,16 +70,13 @@ def _command(given: list[str], commands: Iterable[str]) -> tuple[str, list[str]]
     return (two, given[2:]) if two in commands else (given[0], given[1:])
 
 
-def _overview(commands: dict[str, tuple[str, type]]) -> str:
+def _overview() -> str:
+    from mallob_py.cli.options import COMMANDS
+
     lines = ["usage: mallob-py COMMAND [options]", ""]
-    lines += [f"  {name:<16}{summary}" for name, (summary, _) in commands.items()]
+    lines += [f"  {name:<16}{summary}" for name, (summary, _) in COMMANDS.items()]
     lines += ["", "mallob-py COMMAND --help lists a command's options; mallob-py --version the version."]
     return "\n".join(lines)
-
-
-def _fail(line: str) -> int:
-    print(line.replace("\n", " "), file=sys.stderr)
-    return 2
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 All ranks work on one formula at a time. Standard output gets, for each, the answer (`s`) and
 a model (`v` lines); comments (`c`) tell what happens meanwhile. Exit code: 10 or 20 for the
-one formula given, 0 for unknown or several formulas, 2 if an input could not be read.
+one formula given, 0 for unknown or several formulas, 2 if an input could not be read. What is not answered
+when a signal comes is UNKNOWN.
 
 A proof or core is written by the worker that finds the answer; unless that is UNSATISFIABLE, none is
 left. Of several solutions each gets its own `v` lines, closed by 0.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import array
 import math
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn, TextIO
@@ -33,7 +35,7 @@ _LINE_LENGTH = 78
 _PROGRESS_S = 5.0
 
 
-def be_rank(options: SolveOptions) -> NoReturn:
+def be_rank(options: SolveOptions, fork_server: socket.socket | None = None) -> NoReturn:
     desks: list[SolveDesk] = []
 
     def open_desk(rank: Rank) -> Desk | None:
@@ -47,6 +49,7 @@ def be_rank(options: SolveOptions) -> NoReturn:
         event_log_of(options),
         open_desk,
         lambda: desks[0].exit_code if desks else 0,
+        fork_server,
     )
 
 
@@ -75,13 +78,19 @@ class SolveDesk:
         self._submitted_s = 0.0
         self._next_progress_s = math.inf
         self._failed = False
+        self._was_stopped = False
         self._code = 0
 
     @property
     def exit_code(self) -> int:
-        """2 as soon as an input failed; the answer's code for a single formula; else 0."""
+        """2 as soon as an input failed; the answer's code for a single formula; else 0.
+
+        After a signal that kept a formula from its answer, 128 + its number.
+        """
         if self._failed:
             return 2
+        if self._was_stopped and self._rank.stopped_by is not None:
+            return 128 + self._rank.stopped_by
         return self._code if self._single else 0
 
     # --- the event loop's side ------------------------------------------------------------
@@ -108,6 +117,9 @@ class SolveDesk:
         raise AssertionError("there is no other desk")
 
     def close(self) -> None:
+        self._was_stopped = bool(self._files)
+        for _ in self._files:
+            self._answer(0, b"")
         self._tidy_up()
         if self._output is not sys.stdout:
             self._output.close()

@@ -74,15 +74,18 @@ def run_rank(
     make_log: Callable[[int, int, float], EventSink],
     make_desk: Callable[[Rank], Desk | None],
     exit_code: Callable[[], int] = lambda: 0,
+    fork_server: socket.socket | None = None,
 ) -> NoReturn:
     """Be a rank until the system stops; does not return.
 
     `make_log(rank, first PE, start)` opens this rank's event log, of the system that has started at that
     time (for all ranks the same). `make_desk(rank)` opens its desk, or gives None; it may raise DeskError.
+    `fork_server`: the control socket of one that runs already.
     """
     stop_bell = StopBell(stop_signals())
     descriptors = raise_limit()
-    server = ForkServer.start(settings.preload, WorkerLimits(memory_limit_bytes=settings.memory_limit_bytes))
+    limits = WorkerLimits(memory_limit_bytes=settings.memory_limit_bytes)
+    server = ForkServer.start(settings.preload, limits, fork_server)
     try:
         world = start_mpi()
     except (LaunchError, OthersRefused):

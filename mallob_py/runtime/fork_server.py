@@ -6,12 +6,12 @@ process costs a fork instead of an interpreter start, and shares its memory with
 until it writes to it.
 
 Started by `mallob_py.runtime.fork_server_link.ForkServer` as
-`python -m mallob_py.runtime.fork_server <control socket fd> <pid of the rank>`.
+`python -m mallob_py.runtime.fork_server <control socket fd> <pid of the rank>`. Where one process
+starts several ranks by forking, it has one process import for all their servers (`raise_servers`).
 
 Guarantees
-- It dies with its rank, and its children die with it: each has the kernel send SIGKILL
-  when the parent is gone (which also ends stopped processes). It ends by itself, with all
-  children, when the control socket closes.
+- It ends, with all children, when the control socket closes, as it does when its rank is gone. Its
+  children die with it: the kernel sends them SIGKILL then, which also ends stopped processes.
 - Every child's end is reported once, with its reason. Processes that a child left behind
   in its process group are killed with it.
 - Terminal and batch-system signals (SIGINT, SIGTERM, SIGHUP) are the rank's business:
@@ -28,11 +28,18 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.descriptors import raise_limit
 from mallob_py.runtime.numeric_threads import want_no_numeric_threads
+
+if TYPE_CHECKING:
+    from mallob_py.runtime.app_registry import AppRegistry
+
+    Work: TypeAlias = Callable[[socket.socket, AppRegistry, wire.Configure], None]
 
 _PR_SET_PDEATHSIG = 1
 _PACKET_BYTES = 1 << 16
@@ -71,13 +78,9 @@ class _Child:
 class Server:
     """Fork, reap and report until the rank closes the control socket."""
 
-    def __init__(self, control: socket.socket) -> None:
-        # Imported late: numpy reads the thread limits set by `main` when it is loaded.
-        from mallob_py.runtime.app_registry import AppRegistry
-        from mallob_py.runtime.worker_process import work
-
+    def __init__(self, control: socket.socket, registry: AppRegistry, work: Work) -> None:
+        self._registry = registry
         self._work = work
-        self._registry = AppRegistry.discover()
         self._control = control
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ)
@@ -115,7 +118,7 @@ class Server:
     def _configure(self, configuration: wire.Configure) -> None:
         self._configuration = configuration
         for name in configuration.preload:
-            self._load(name)
+            _load(self._registry, name)
         # Objects made so far are kept out of the children's garbage collections, which
         # would otherwise write to (and so copy) every page that holds one.
         gc.collect()
@@ -123,18 +126,11 @@ class Server:
         self._report(wire.Applications(self._registry.names()))
 
     def _import(self, application: str) -> None:
-        self._load(application)
+        _load(self._registry, application)
         gc.collect()
         gc.freeze()
         self._generation += 1
         self._report(wire.Imported(application, self._generation))
-
-    def _load(self, name: str) -> None:
-        try:
-            self._registry.load(name)
-        except Exception:
-            # Not lost: a worker or reader of such a job fails with the same traceback.
-            traceback.print_exc()
 
     def _fork(self) -> None:
         try:
@@ -207,21 +203,61 @@ def _kill_and_reap(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def _prepare_environment() -> None:
+def raise_servers(controls: Sequence[socket.socket], preload: Sequence[str], parent_pid: int) -> NoReturn:
+    """Import once for the servers of several ranks, and fork them; that is all this process does.
+
+    To be called in a process that was forked for it, by its parent, and has a single thread.
+    """
+    status = 1
+    try:
+        die_with_parent(parent_pid)
+        os.setsid()
+        registry, work = _prepare()
+        for name in preload:
+            _load(registry, name)
+        gc.freeze()
+        for control in controls:
+            if os.fork() == 0:
+                for other in controls:
+                    if other is not control:
+                        other.close()
+                Server(control, registry, work).run()
+                break
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _prepare() -> tuple[AppRegistry, Work]:
+    """Make this process fit to import applications; which there are, and what workers do."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    raise_limit()
     want_no_numeric_threads()
     for name in list(os.environ):
         if name.startswith(_LAUNCHER_PREFIXES):
             del os.environ[name]
+    # Imported late: numpy reads the limits of threads when it is loaded.
+    from mallob_py.runtime.app_registry import AppRegistry
+    from mallob_py.runtime.worker_process import work
+
+    return AppRegistry.discover(), work
+
+
+def _load(registry: AppRegistry, name: str) -> None:
+    try:
+        registry.load(name)
+    except Exception:
+        # Not lost: a worker or reader of such a job fails with the same traceback.
+        traceback.print_exc()
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     die_with_parent(int(sys.argv[2]))
-    raise_limit()
-    _prepare_environment()
-    Server(control).run()
+    Server(control, *_prepare()).run()
 
 
 if __name__ == "__main__":

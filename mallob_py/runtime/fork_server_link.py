@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import array
 import os
+import select
 import socket
 import subprocess
 import sys
+import time
 from collections import deque
 from contextlib import suppress
 
@@ -45,16 +47,32 @@ class ServerPacket(msgspec.Struct, frozen=True):
 class ForkServer:
     """A running fork server (use `ForkServer.start`)."""
 
-    def __init__(self, preload: tuple[str, ...], limits: WorkerLimits) -> None:
+    def __init__(
+        self, preload: tuple[str, ...], limits: WorkerLimits, running: socket.socket | None = None
+    ) -> None:
         self._preload = preload
         self._limits = limits
         self._outgoing: deque[bytes] = deque()
-        self._launch()
+        self._process: subprocess.Popen[bytes] | None = None
+        if running is None:
+            self._launch()
+        else:
+            running.setblocking(False)
+            self._socket = running
+            self._configure()
 
     @classmethod
-    def start(cls, preload: tuple[str, ...] = (), limits: WorkerLimits | None = None) -> ForkServer:
-        """Returns at once; `preload` names applications to import before the first fork."""
-        return cls(preload, limits or WorkerLimits())
+    def start(
+        cls,
+        preload: tuple[str, ...] = (),
+        limits: WorkerLimits | None = None,
+        running: socket.socket | None = None,
+    ) -> ForkServer:
+        """Returns at once; `preload` names applications to import before the first fork.
+
+        `running`: the control socket of a server that somebody else has started for us.
+        """
+        return cls(preload, limits or WorkerLimits(), running)
 
     def _launch(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -70,6 +88,9 @@ class ForkServer:
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
                 process_group=0,  # a terminal's Ctrl-C is for the rank
             )
+        self._configure()
+
+    def _configure(self) -> None:
         self._outgoing.clear()
         limits = self._limits
         self.send(wire.Configure(self._preload, limits.memory_limit_bytes, limits.niceness))
@@ -81,6 +102,8 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
+        """Only of a server that we have started ourselves."""
+        assert self._process is not None
         return self._process.pid
 
     def fileno(self) -> int:
@@ -111,12 +134,28 @@ class ForkServer:
 
     def stop(self) -> None:
         """End the server and all of its children; waits for it (bounded)."""
+        if self._process is None:
+            _await_end(self._socket)
+            self._socket.close()
+            return
         self._socket.close()
         try:
             self._process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:  # importing for long, or stopped: its children die with it
             self._process.kill()
             self._process.wait()
+
+
+def _await_end(connection: socket.socket) -> None:
+    """Ask a server that is not our child to end, and wait for it (bounded; who started it cleans up)."""
+    deadline_s = time.monotonic() + _STOP_TIMEOUT_S
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            if poll.poll(left_s * 1000) and not connection.recv(_PACKET_BYTES):
+                break
 
 
 def _receive_packet(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:

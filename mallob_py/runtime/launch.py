@@ -18,27 +18,26 @@ gave to `world.leave`, and what stops it stops the world. Details:
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import enum
 import math
 import os
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from ..notices import tell
+from .orphans import die_with, no_orphans
 from .private_folder import PrivateFolder, sweep
 from .silence import Watch
+from .stop_requests import StopRequests
 from .world import EXIT_FILE_VARIABLE, RUNNING, STOP_SIGNAL_VARIABLE, LaunchError, in_mpi_world
+from .world_end import WorldEnd
 
 __all__ = [
     "LaunchError",
@@ -57,9 +56,6 @@ STOP_GRACE_S = 30.0
 _FORCE_GRACE_S = 3.0
 _LOOK_AFTER_S = 0.5
 _VERSION_TIMEOUT_S = 20.0
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Flavour(enum.Enum):
@@ -120,28 +116,6 @@ def find_launcher() -> Launcher:
     return Launcher(path, Flavour.OPEN_MPI if is_open_mpi else Flavour.HYDRA)
 
 
-@dataclass(frozen=True, slots=True)
-class WorldEnd:
-    """How a world ended."""
-
-    #: rank 0's; None if it did not come to that
-    code: int | None
-    #: whether the ranks came so far as to work
-    had_come_up: bool
-    #: by mpiexec
-    returned: int
-    stopped_by: int | None
-
-    @property
-    def exit_code(self) -> int:
-        """As a shell has it: 128 + the signal's number of a world that was stopped before it could answer."""
-        if self.code is not None:
-            return self.code
-        if self.stopped_by is not None:
-            return 128 + self.stopped_by
-        return self.returned if self.returned >= 0 else 128 - self.returned
-
-
 def launch_world(ranks: int, argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
     """Run `python argv...` on `ranks` ranks of this machine and return rank 0's exit code.
 
@@ -170,7 +144,7 @@ def run_world(
         command, further, stop_signal = launcher.command(ranks), launcher.environment(), launcher.stop_signal
     else:
         command, further, stop_signal = [], {}, signal.SIGTERM
-    with _own_folder() as folder, _no_orphans():
+    with _own_folder() as folder, no_orphans():
         exit_file = folder / "exit-code"
         environment = {**env, **further, EXIT_FILE_VARIABLE: str(exit_file)}
         watch = Watch(None if rank_timeout_s is None else 1.5 * rank_timeout_s)
@@ -181,40 +155,6 @@ def run_world(
             left = exit_file.read_bytes()
     code = None if left in (b"", RUNNING) else int(left)
     return WorldEnd(code, left != b"", returned, stops.first)
-
-
-class StopRequests:
-    """Signals that ask this process to end, while it is a context; in between they wait to be passed on."""
-
-    def __init__(self) -> None:
-        #: the first signal, and whether the user has insisted since
-        self.first: int | None = None
-        self.insisted = False
-
-    def __enter__(self) -> StopRequests:
-        self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._previous = {each: signal.signal(each, self._on_signal) for each in _FORWARDED}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for each, handler in self._previous.items():
-            signal.signal(each, handler)
-        os.close(self._read_fd)
-        os.close(self._write_fd)
-
-    def wait(self, timeout_s: float, *descriptors: int) -> None:
-        """Until a further signal comes, one of the descriptors is readable, or it is time."""
-        select.select([self._read_fd, *descriptors], [], [], timeout_s)
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._read_fd, 64)
-
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self.first is None:
-            self.first = number
-        elif number == signal.SIGINT:
-            self.insisted = True
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._write_fd, b"!")
 
 
 class _World:
@@ -287,46 +227,7 @@ def _own_folder() -> Iterator[Path]:
         folder.remove()
 
 
-@contextlib.contextmanager
-def _no_orphans() -> Iterator[None]:
-    """Be the parent of all processes that lose theirs meanwhile, and kill those that are left at the end."""
-    before = set(_children())
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        # Whoever is killed leaves us its own children.
-        while left := set(_children()) - before:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            for pid in left:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
-        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-
-
-def _children() -> list[int]:
-    """The processes whose parent is this one."""
-    found = []
-    ours = str(os.getpid())
-    for folder in os.listdir("/proc"):
-        if folder.isdecimal():
-            with contextlib.suppress(OSError):
-                if Path(f"/proc/{folder}/stat").read_text().rsplit(")", 1)[1].split()[1] == ours:
-                    found.append(int(folder))
-    return found
-
-
-def _die_with_parent(death_signal: signal.Signals) -> Any:
+def _die_with_parent(death_signal: signal.Signals) -> Callable[[], None]:
     """What the child runs before mpiexec: have the kernel signal it when we are gone."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
     parent = os.getpid()
-
-    def prepare() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
-        if os.getppid() != parent:  # died before it could be arranged
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return prepare
+    return lambda: die_with(parent, death_signal)

@@ -118,11 +118,16 @@ class StopBell:
     """Signals that ask for the end, as a descriptor that the loop can wait for."""
 
     def __init__(self, signals: Iterable[signal.Signals]) -> None:
+        #: the first that has come
+        self.first: int | None = None
         self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         for each in signals:
             signal.signal(each, self._ring)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)  # a fork may have been told to hold them back
 
-    def _ring(self, _signal: int, _frame: object) -> None:
+    def _ring(self, number: int, _frame: object) -> None:
+        if self.first is None:
+            self.first = number
         with contextlib.suppress(BlockingIOError):
             os.write(self._write_fd, b"!")
 
@@ -259,6 +264,11 @@ class Rank:
         place = (self.rank - origin) % ranks
         for child in range(2 * place + 1, min(2 * place + 3, ranks)):
             self._send_to_rank((origin + child) % ranks, message)
+
+    @property
+    def stopped_by(self) -> int | None:
+        """The signal that has asked this rank to end, if one has."""
+        return self._stop_bell.first
 
     def stop(self) -> None:
         """End all ranks, this one included."""

@@ -17,7 +17,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -73,6 +73,27 @@ def prepare_mpi() -> None:
     mpi4py.rc.thread_level = "funneled"
 
 
+def load_mpi() -> str:
+    """Load the MPI library without initialising MPI, which is left to forks; which library it is.
+
+    Raises LaunchError if there is none.
+    """
+    prepare_mpi()
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = True
+    return str(_mpi().Get_library_version())
+
+
+def _mpi() -> Any:
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise LaunchError(f"no usable MPI library ({error}); pip install mpich") from error
+    return MPI
+
+
 def start_mpi() -> MPI.Intracomm:
     """Initialise MPI and return its world. Collective, together with `refuse_to_start`.
 
@@ -96,12 +117,11 @@ def refuse_to_start() -> None:
 
 def _join_world() -> MPI.Intracomm:
     prepare_mpi()
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise LaunchError(f"no usable MPI library ({error}); pip install mpich") from error
-    world = MPI.COMM_WORLD
-    refuse_singletons(world.Get_size(), os.environ, MPI.Get_library_version())
+    mpi = _mpi()
+    if not mpi.Is_initialized():
+        mpi.Init_thread(mpi.THREAD_FUNNELED)
+    world: MPI.Intracomm = mpi.COMM_WORLD
+    refuse_singletons(world.Get_size(), os.environ, mpi.Get_library_version())
     return world
 
 
@@ -152,13 +172,12 @@ def leave(rank: int, exit_code: int, closed: bool) -> NoReturn:
             with contextlib.suppress(OSError):
                 Path(exit_file).write_text(f"{exit_code}\n", encoding="ascii")
         exit_code = 0
-    if closed:
-        sys.exit(exit_code)
-    # Peers have failed or hang: MPI_Finalize might wait for them for ever.
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(exit_code)
+    if closed:  # else peers have failed or hang: it might wait for them for ever
+        _mpi().Finalize()
+    os._exit(exit_code)  # what the interpreter would tear down piece by piece is gone with the process
 
 
 def abort_world(exit_code: int) -> NoReturn:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import lzma
+import os
+import pty
 import signal
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +27,7 @@ from running import (
     marked_processes,
     mpiexec,
     needs_mpiexec,
+    parent_of,
     poll_until,
     run,
     session_folders_of,
@@ -234,5 +239,135 @@ def test_a_signal_ends_solving_and_leaves_nothing_behind(number: int, tmp_path: 
     finally:
         kill_marked(mark)
         process.wait()
-    assert "Traceback" not in err
+    assert err == ""
+    assert process.returncode == 128 + number
     assert session_folders_of(pids) == []
+
+
+def await_import_of(module: str, process: subprocess.Popen[str], _mark: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.endswith(f" mallob_py.{module}\n"):
+            return
+
+
+def await_processes(number: int, _process: subprocess.Popen[str], mark: str) -> None:
+    poll_until(lambda: len(marked_processes(mark)) >= number, f"{number} processes")
+
+
+@pytest.mark.parametrize(
+    "await_stage",
+    [
+        pytest.param(partial(await_import_of, "cli.outcome"), id="imports"),
+        pytest.param(partial(await_import_of, "cli.option_sources"), id="options"),
+        pytest.param(partial(await_import_of, "runtime.forked_world"), id="launch"),
+        pytest.param(partial(await_processes, 2), id="fork server"),
+        pytest.param(partial(await_processes, 4), id="ranks"),
+    ],
+)
+def test_ctrl_c_at_any_stage_of_the_start_is_answered_unknown(
+    await_stage: Callable[[subprocess.Popen[str], str], None], tmp_path: Path
+) -> None:
+    mark = uuid.uuid4().hex
+    path = write(tmp_path, hard_formula())
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "mallob_py", "solve", "-n", "3", "--quiet", str(path)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(mark),
+        start_new_session=True,
+    )
+    try:
+        await_stage(process, mark)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=DEADLINE_S)
+        poll_until(lambda: not marked_processes(mark), "no process is left", 10)
+    finally:
+        kill_marked(mark)
+        process.wait()
+    assert (process.returncode, out) == (130, "s UNKNOWN\n")
+    assert "Traceback" not in err
+
+
+def test_formulas_that_a_signal_keeps_from_an_answer_are_unknown(tmp_path: Path) -> None:
+    easy, hard = write(tmp_path, SMALL, "a.cnf"), write(tmp_path, hard_formula(), "b.cnf")
+    process = subprocess.Popen(
+        [*COMMAND, "solve", "-n", "2", "--quiet", str(easy), str(hard), str(easy)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if line.startswith("v"):
+            process.send_signal(signal.SIGINT)
+            break
+    said += process.communicate(timeout=DEADLINE_S)[0].splitlines(keepends=True)
+    assert [line for line in said if line.startswith("s")] == ["s SATISFIABLE\n", *["s UNKNOWN\n"] * 2]
+    assert process.returncode == 130
+
+
+def test_ctrl_c_in_a_terminal_ends_the_loop_of_the_shell_too(tmp_path: Path) -> None:
+    path = write(tmp_path, hard_formula())
+    loop = f"for i in 1 2; do {sys.executable} -m mallob_py solve -n 1 {path}; echo run $i; done"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvpe("bash", ["bash", "-c", loop], environment(uuid.uuid4().hex))
+    said = b""
+    with contextlib.suppress(OSError):  # raised when the last process that has the terminal has ended
+        while data := os.read(terminal, 4096):
+            said += data
+            if b"worker" in data:
+                os.write(terminal, b"\x03")
+    os.waitpid(pid, 0)
+    os.close(terminal)
+    assert said.count(b"s UNKNOWN") == 1
+    assert b"run" not in said
+
+
+def started_on_something_hard(folder: Path, mark: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [*COMMAND, "solve", "-n", "3", str(write(folder, hard_formula()))],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(mark),
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    while "worker" not in process.stdout.readline():
+        pass
+    return process
+
+
+def test_nothing_is_left_of_ranks_whose_starter_is_killed(tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    process = started_on_something_hard(tmp_path, mark)
+    try:
+        process.kill()
+        poll_until(lambda: not marked_processes(mark), "no process is left")
+    finally:
+        kill_marked(mark)
+        process.communicate()
+
+
+def test_a_killed_rank_ends_the_others_and_is_not_taken_for_an_answer(tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    process = started_on_something_hard(tmp_path, mark)
+    try:
+        pids = marked_processes(mark)
+        parents = {parent_of(pid) for pid in pids}
+        # Unlike fork servers, ranks have no children.
+        ranks = [pid for pid in pids if parent_of(pid) == process.pid and pid not in parents]
+        os.kill(ranks[-1], signal.SIGKILL)
+        process.communicate(timeout=DEADLINE_S)
+        poll_until(lambda: not marked_processes(mark), "no process is left", 10)
+    finally:
+        kill_marked(mark)
+        process.wait()
+    assert process.returncode not in (SAT, UNSAT, UNKNOWN)

@@ -1,0 +1,186 @@
+"""A world on this machine whose ranks are forks of one process, which has imported everything for them.
+
+With mpiexec each rank is a program of its own: it starts an interpreter, imports, loads the MPI library,
+then starts a fork server that does so again. For a single job that takes longer than the job. Here one
+process imports for all ranks, a second one meanwhile for all of their fork servers, both are forked, and
+we are the process manager that MPICH asks for the addresses of the others (`pmi.py`). Open MPI asks for
+more than that, so its worlds are started by mpiexec (`launch.py`).
+
+Guarantees, as of `launch.launch_world`: signals are passed on to the ranks, a second Ctrl-C or ranks that
+are not gone after STOP_GRACE_S end it all by force; a rank that crashes ends the others; when we are gone
+the kernel asks the ranks to end; nothing of the world outlives the caller's `no_orphans`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from mallob_py.runtime.orphans import die_with
+from mallob_py.runtime.pmi import PmiServer, pmi_environment
+from mallob_py.runtime.stop_requests import STOP_SIGNALS, StopRequests
+from mallob_py.runtime.world import load_mpi
+from mallob_py.runtime.world_end import WorldEnd
+
+#: how long ranks may take to end after they have been asked to
+STOP_GRACE_S = 30.0
+_LOOK_MAX_S = 60.0
+_RECEIVE_BYTES = 1 << 16
+#: the exit code of a rank that could not go on, which says nothing of how it all ended
+_CRASHED = 1
+
+
+class ForkedServers:
+    """The fork servers of all ranks to come, by one process that begins to import at once."""
+
+    def __init__(self, ranks: int, preload: Sequence[str]) -> None:
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(ranks)]
+        #: by rank: the control socket of its server
+        self.controls = [ours for ours, _ in pairs]
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            for control in self.controls:
+                control.close()
+            _use_no_input()
+            _raise_servers([theirs for _, theirs in pairs], preload, parent)
+        for _, theirs in pairs:
+            theirs.close()
+
+    def close(self) -> None:
+        """They end by themselves then."""
+        for control in self.controls:
+            control.close()
+
+
+def _raise_servers(controls: list[socket.socket], preload: Sequence[str], parent_pid: int) -> NoReturn:
+    try:
+        from mallob_py.runtime.fork_server import raise_servers
+
+        raise_servers(controls, preload, parent_pid)
+    finally:
+        os._exit(1)
+
+
+def library_allows_forks() -> bool:
+    """Load the MPI library, for the ranks to come too. Raises LaunchError if there is none."""
+    return load_mpi().startswith("MPICH Version")
+
+
+class ForkedWorld:
+    """Ranks that run `be_rank(rank)`, whose value is their exit code; `servers` are theirs.
+
+    The caller has a single thread, and is inside `no_orphans`.
+    """
+
+    def __init__(
+        self,
+        servers: ForkedServers,
+        be_rank: Callable[[socket.socket], int],
+        stops: StopRequests,
+        *,
+        keep_input: bool = False,
+    ) -> None:
+        self._stops = stops
+        self._ranks = len(servers.controls)
+        self._pmi = PmiServer(self._ranks, f"mallob_py_{os.getpid()}_{time.time_ns():x}")
+        pairs = [socket.socketpair() for _ in range(self._ranks)]
+        self._sockets = [ours for ours, _ in pairs]
+        #: by rank, as long as it lives
+        self._pids: dict[int, int] = {}
+        self._statuses: dict[int, int] = {}
+        gc.freeze()  # else collections in the ranks would copy what they share
+        parent = os.getpid()
+        # A rank answers signals from when it has its own handlers; until then they wait.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        for rank in range(self._ranks):
+            pid = os.fork()
+            if pid == 0:
+                mine, control = pairs[rank][1], servers.controls[rank]
+                for each in (*(one for pair in pairs for one in pair), *servers.controls):
+                    if each is not mine and each is not control:
+                        each.close()
+                _become_rank(rank, self._ranks, mine, parent, keep_input)
+                _end_with(be_rank, control)
+            self._pids[rank] = pid
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        for _, theirs in pairs:
+            theirs.close()
+        servers.close()
+        self._pidfds = {os.pidfd_open(pid): rank for rank, pid in self._pids.items()}
+
+    def wait(self) -> WorldEnd:
+        """Until all ranks have ended."""
+        deadline_s = math.inf
+        listening = {each.fileno(): rank for rank, each in enumerate(self._sockets)}
+        while self._pids:
+            if self._stops.first is not None and deadline_s == math.inf:
+                deadline_s = time.monotonic() + STOP_GRACE_S
+                self._signal_all(signal.SIGINT if self._stops.first == signal.SIGINT else signal.SIGTERM)
+            if self._stops.insisted or time.monotonic() > deadline_s or self._pmi.is_aborted:
+                self._signal_all(signal.SIGKILL)
+            timeout_s = min(_LOOK_MAX_S, deadline_s - time.monotonic())
+            for descriptor in self._stops.wait(timeout_s, *listening, *self._pidfds):
+                if descriptor in self._pidfds:
+                    self._bury(descriptor)
+                elif not self._serve(listening[descriptor]):
+                    del listening[descriptor]
+        for each in self._sockets:
+            each.close()
+        status = self._statuses[0]
+        code = status if status >= 0 and status != _CRASHED else None
+        return WorldEnd(code, True, status, self._stops.first)
+
+    def _serve(self, rank: int) -> bool:
+        """Answer a question about the world; False if this rank has none any more."""
+        try:
+            data = self._sockets[rank].recv(_RECEIVE_BYTES)
+            for asker, answer in self._pmi.receive(rank, data):
+                self._sockets[asker].sendall(answer)
+        except OSError:  # it has died meanwhile, and will be buried
+            return False
+        return bool(data)
+
+    def _bury(self, pidfd: int) -> None:
+        rank = self._pidfds.pop(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(self._pids.pop(rank), 0)
+        self._statuses[rank] = os.waitstatus_to_exitcode(status)
+        if self._statuses[rank] != 0 and rank not in self._pmi.finalized:
+            self._signal_all(signal.SIGKILL)  # who is left would wait for it
+
+    def _signal_all(self, number: int) -> None:
+        for pid in self._pids.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def _become_rank(rank: int, ranks: int, link: socket.socket, parent_pid: int, keep_input: bool) -> None:
+    die_with(parent_pid, signal.SIGTERM)
+    os.setsid()  # Ctrl-C in a terminal is for the process that we stem from
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if rank > 0 or not keep_input:
+        _use_no_input()
+    link.set_inheritable(True)
+    os.environ.update(pmi_environment(rank, ranks, link.fileno()))
+
+
+def _end_with(be_rank: Callable[[socket.socket], int], control: socket.socket) -> NoReturn:
+    status = _CRASHED
+    try:
+        status = be_rank(control)
+    finally:
+        os._exit(status)
+
+
+def _use_no_input() -> None:
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
