@@ -43,7 +43,8 @@ all so far. `run` is called anew for each revision, if possible on the same appl
 same process, so what it keeps on `self` may save work. It must be able to do without: any worker may
 start afresh with any revision. Work on a former revision ends at its next `context.poll`.
 
-A result too large for `Result` goes to a file: `prepare_result_file` in `read`, `UnfinishedFile` in `run`.
+A result too large for `Result` goes to a file: `prepare_result_file` in `read`, `UnfinishedFile` in `run`,
+and the key of the configuration that names it in `result_files`.
 
 docs/writing-an-application.md goes through all of this with a larger example. This module is all that
 applications import from mallob_py.
@@ -219,6 +220,9 @@ class Application(ABC):
     takes_input: ClassVar[bool] = True
     #: whether its jobs may come in revisions (see the module's docstring)
     revises: ClassVar[bool] = False
+    #: keys of the configuration that name files which workers write. A service lets jobs name files below its
+    #: folder for results only, and makes these paths absolute before the application sees them
+    result_files: ClassVar[tuple[str, ...]] = ()
 
     def check(self, configuration: Mapping[str, Any]) -> None:  # noqa: B027 (optional)
         """Refuse a job's `configuration` with an `InputError` (called before `read`)."""

@@ -30,6 +30,7 @@ class SatApplication(Application):
 
     name: ClassVar[str] = "SAT"
     revises: ClassVar[bool] = True
+    result_files: ClassVar[tuple[str, ...]] = ("proof", "core", "solutions-file")
 
     def __init__(self) -> None:
         self._revisions = Revisions()

@@ -323,6 +323,15 @@ class ServeOptions(Api, _World):
         group=SERVICE,
         help="a larger job file is refused before it is read (default 16m); formulas belong into files",
     )
+    results_dir: str | None = option(
+        "--results-dir",
+        values.path,
+        None,
+        metavar="DIR",
+        group=SERVICE,
+        help="jobs may have proofs, cores and solutions written below DIR, to new files, and nowhere else "
+        "(default: jobs.<i>/results in the api folder)",
+    )
     chain_timeout_s: float = option(
         "--chain-timeout",
         values.duration_s,

@@ -18,6 +18,7 @@ from mallob_py.service.directory import JobDirectory, orphaned_folders
 from mallob_py.service.errors import ServiceError
 from mallob_py.service.job_file import InputUse
 from mallob_py.service.medium import Buffered, Durable
+from mallob_py.service.result_files import RESULTS_FOLDER, ResultFiles
 from mallob_py.service.running_jobs import RunningJobs
 from mallob_py.service.service import Service
 from mallob_py.service.user_rules import read_user_rules
@@ -48,6 +49,8 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
         tell(message)
         rank.log.write(rank.now(), "problem", {"message": message})
 
+    if options.results_dir is not None:
+        _check_results_dir(options.results_dir, options.api_dir)
     try:
         users = None
         if options.users is not None:
@@ -68,23 +71,37 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
     if client == 0:
         for folder in orphaned_folders(api_dir, options.clients):
             complain(f"{folder} holds unanswered jobs of a client that is not running; raise --clients")
+    known = rank.pool.wait_for_applications()
+    results_dir = (
+        directory.path / RESULTS_FOLDER if options.results_dir is None else Path(options.results_dir)
+    )
     return Service(
         rank,
         directory,
-        _applications(rank),
+        {name: _use_of(one) for name, one in known.items()},
         RunningJobs(directory.path, AFTER_CRASH_VARIABLE in os.environ, complain),
         api_dir,
         client,
         clients,
         options.chain_timeout_s,
         functools.partial(with_portfolio, options.portfolio),
+        ResultFiles(results_dir, directory.path, {name: one.result_files for name, one in known.items()}),
         users,
     )
 
 
-def _applications(rank: Rank) -> dict[str, InputUse]:
-    """What applications there are and whether they take input: asks a helper process."""
-    return {name: _use_of(one) for name, one in rank.pool.wait_for_applications().items()}
+def _check_results_dir(results_dir: str, api_dir: str) -> None:
+    """Raises DeskError."""
+    paths = [os.path.realpath(results_dir), os.path.realpath(api_dir)]
+    if os.path.commonpath(paths) in paths:
+        raise boot.DeskError(
+            f"--results-dir {results_dir} and --api-dir {api_dir} overlap, so that jobs could write job files"
+            " and replies; name another folder for results"
+        )
+    try:
+        os.makedirs(results_dir, exist_ok=True)
+    except OSError as error:
+        raise boot.DeskError(f"--results-dir {results_dir} cannot be made: {error.strerror}") from None
 
 
 def _use_of(application: ApplicationKnown) -> InputUse:

@@ -32,6 +32,8 @@ from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank, blob_of
 
 _ANSWERS = {10: "SATISFIABLE", 20: "UNSATISFIABLE"}
 _LINE_LENGTH = 78
+#: what SAT declares as its `result_files`; a rank loads no application
+_RESULT_FILES = ("proof", "core", "solutions-file")
 _PROGRESS_S = 5.0
 
 
@@ -198,7 +200,9 @@ class SolveDesk:
 
     def _tidy_up(self) -> None:
         """Before the answer, so that a file is there exactly with the answer that it is for."""
-        for key, path in result_file.result_files_of(self._configuration).items():
+        for key in _RESULT_FILES:
+            if not isinstance(path := self._configuration.get(key), str):
+                continue
             if self._code == 20 or key == "solutions-file":
                 result_file.discard_unfinished(path)
                 continue

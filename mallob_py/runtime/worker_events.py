@@ -99,6 +99,8 @@ class ApplicationKnown(_Event, frozen=True):
     name: str
     takes_input: bool
     revises: bool
+    #: keys of the configuration that name files to be written
+    result_files: tuple[str, ...]
     problem: str
 
 

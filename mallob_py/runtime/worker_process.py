@@ -36,6 +36,7 @@ import numpy as np
 
 from mallob_py.app import Application, InputError, JobInput, Payload, Result, TreeMessage, WorkerContext
 from mallob_py.payload import decode_description, description_parts, encode_description
+from mallob_py.result_file import confined_to
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.cpu_time import own_cpu_seconds
 from mallob_py.runtime.memory import forget_peak, peak_bytes_of, private_bytes_of
@@ -263,7 +264,9 @@ class _Worker:
         application.check(read.configuration)
         number, former = _before(application, read)
         job = JobInput(read.files, read.literals, read.configuration, number, former, read.assumptions)
-        parts = description_parts(read.application, read.configuration, application.read(job))
+        with confined_to(read.results):
+            payload = application.read(job)
+        parts = description_parts(read.application, read.configuration, payload)
         size_bytes = sum(map(len, parts))
         if size_bytes <= read.inline_limit_bytes:
             return wire.Inline(b"".join(parts))
@@ -275,9 +278,11 @@ class _Worker:
         for name in names:
             try:
                 application = self._registry.load(name)
-                traits = wire.ApplicationTraits(name, application.takes_input, application.revises, "")
+                traits = wire.ApplicationTraits(
+                    name, application.takes_input, application.revises, tuple(application.result_files), ""
+                )
             except BaseException as error:
-                traits = wire.ApplicationTraits(name, True, False, _describe(error))
+                traits = wire.ApplicationTraits(name, True, False, (), _describe(error))
             self._link.send(traits)
         # All applications are in this process's memory now: not a lean worker any more.
         _exit(0)
@@ -360,7 +365,10 @@ def _before(application: Application, read: wire.Read) -> tuple[int | None, Payl
     number = before.revision - len(before.inputs)
     for one in before.inputs:
         try:
-            former = application.read(JobInput(one.files, one.literals, one.configuration, number, former))
+            # Its results have been written when it was its turn.
+            named = application.result_files
+            configuration = {key: value for key, value in one.configuration.items() if key not in named}
+            former = application.read(JobInput(one.files, one.literals, configuration, number, former))
         except InputError as error:
             text = f"the input of its earlier revision {one.identity} cannot be read: {error.message}"
             raise InputError(text, "precursor") from error

@@ -145,17 +145,19 @@ class InspectTask(_Patient):
         if not isinstance(message, wire.ApplicationTraits):
             return None
         self.names.remove(message.name)
-        return events.ApplicationKnown(message.name, message.takes_input, message.revises, message.problem)
+        return events.ApplicationKnown(
+            message.name, message.takes_input, message.revises, message.result_files, message.problem
+        )
 
     def event_of_crash(self, reason: str, cpu_s: float) -> events.WorkerEvent | None:
         """The first application not known yet has killed the process."""
         if not self.names:
             return None  # it was done
         problem = f"importing it ended the process: {reason}"
-        return events.ApplicationKnown(self.names.pop(0), True, False, problem)
+        return events.ApplicationKnown(self.names.pop(0), True, False, (), problem)
 
     def events_of_giving_up(self, text: str) -> list[events.WorkerEvent]:
-        return [events.ApplicationKnown(name, True, False, text) for name in self.names]
+        return [events.ApplicationKnown(name, True, False, (), text) for name in self.names]
 
 
 Task = JobTask | ReadTask | InspectTask

@@ -17,6 +17,8 @@ from typing import Any
 
 import msgspec
 
+from mallob_py.result_file import ResultsFolder
+
 #: a frame above this is a broken peer, not a message
 MAX_FRAME_BYTES = 2**31 - 1
 _LENGTH_BYTES = 4
@@ -107,6 +109,8 @@ class Read(Message, frozen=True, tag=4):
     inline_limit_bytes: int
     before: Before | None = None
     assumptions: list[int] = []
+    #: where the job may have results written (None: where the user of this process may)
+    results: ResultsFolder | None = None
 
 
 class Inspect(Message, frozen=True, tag=5):
@@ -184,6 +188,7 @@ class ApplicationTraits(Message, frozen=True, tag=9):
     name: str
     takes_input: bool
     revises: bool
+    result_files: tuple[str, ...]
     problem: str
 
 

@@ -160,13 +160,21 @@ class JobDirectory:
         """A file that `take` has given before, and that has no reply yet."""
         return self._read(self._journal.claimed(internal_id))
 
-    def reply(self, internal_id: int, identity: str, reply: Reply, chain: int | None = None) -> None:
+    def reply(
+        self,
+        internal_id: int,
+        identity: str,
+        reply: Reply,
+        chain: int | None = None,
+        on_decided: Callable[[], None] = lambda: None,
+    ) -> None:
         """Publish the reply of an accepted job, once and durably.
 
-        The submission of a revision is kept until its `chain` ends.
+        The submission of a revision is kept until its `chain` ends. `on_decided` is called when the job will
+        never run again, before anybody can see the reply.
         """
         kind = Kind.ENDED if chain is None else Kind.REVISION
-        self._replies.add(Decided(internal_id, kind, reply_name(identity), chain), reply)
+        self._replies.add(Decided(internal_id, kind, reply_name(identity), chain), reply, on_decided)
 
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:
         """Publish an error reply, named after the job or, if it may not be, after the file."""

@@ -22,6 +22,7 @@ RETRY_DELAY_MIN_S, RETRY_DELAY_MAX_S = 1.0, 30.0
 class _Unpublished:
     decided: Decided
     reply: Reply | None  # None: already in the journal
+    on_decided: Callable[[], None] = lambda: None
     delay_s: float = 0.0
     due: float = -math.inf
 
@@ -50,8 +51,9 @@ class Replies:
         unpublished = min((item.due for item in self._unpublished.values()), default=math.inf)
         return min(unpublished, self._pipes.next_deadline())
 
-    def add(self, decided: Decided, reply: Reply) -> None:
-        self._unpublished[decided.internal_id] = _Unpublished(decided, reply)
+    def add(self, decided: Decided, reply: Reply, on_decided: Callable[[], None] = lambda: None) -> None:
+        """`on_decided` is called between the moments when it is in the journal and when it is published."""
+        self._unpublished[decided.internal_id] = _Unpublished(decided, reply, on_decided)
         if not self._medium.is_slow:
             self._finish([self._unpublished[decided.internal_id]])
 
@@ -77,6 +79,8 @@ class Replies:
         try:
             self._journal.decide([(item.decided, item.reply) for item in items if item.reply is not None])
             for item in items:
+                if item.reply is not None:
+                    item.on_decided()
                 item.reply = None
             self._journal.release([item.decided for item in items])
         except OSError as error:

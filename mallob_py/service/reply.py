@@ -76,12 +76,14 @@ def result_reply(
     outcome: Outcome,
     statistics: JobStatistics,
     solution_path: Path,
+    result_files: Mapping[str, str] | None = None,
     inline_max: int = SOLUTION_INLINE_MAX,
     revision: int = 0,
 ) -> Reply:
     """The reply of a job that ended with a result, by a limit or by interruption.
 
-    `internal_id` is that of a chain's first revision for all of them.
+    `internal_id` is that of a chain's first revision for all of them. `result_files` are the files that
+    it has written, by the keys of its configuration that name them.
     """
     result: dict[str, Any] = {
         "resultcode": outcome.code,
@@ -91,6 +93,7 @@ def result_reply(
     solution = outcome.solution
     extra = msgspec.json.decode(outcome.fields or b"{}", type=dict[str, msgspec.Raw])
     own = {"resultcode", "outcome", "solution", "solution-file", "solution-size", "solution-format"}
+    own.add("result-files")
     if outcome.code in RESULT_STRINGS:
         own.add("resultstring")  # codes beyond SAT, UNSAT, UNKNOWN are the application's to name
     result.update((key, value) for key, value in extra.items() if key not in own)
@@ -108,6 +111,8 @@ def result_reply(
         result["solution"] = base64.b64encode(solution).decode()
     else:
         result["solution"] = _integers(solution).tolist()
+    if result_files:
+        result["result-files"] = result_files
     body = _body(job, internal_id, revision, {"result": result, "stats": _statistics(statistics)})
     return Reply(body, solution_path, solution) if is_long else Reply(body)
 

@@ -15,6 +15,7 @@ what its chain holds so far (`chains.py`). For the PEs it is a job like any othe
 from __future__ import annotations
 
 import array
+import functools
 import math
 import os
 import stat
@@ -27,7 +28,6 @@ from typing import Any
 
 import msgspec
 
-from mallob_py import result_file
 from mallob_py.notices import tell
 from mallob_py.payload import encode_description
 from mallob_py.protocol.client import JobParameters
@@ -52,6 +52,7 @@ from mallob_py.service.reply import (
     result_reply,
     result_string,
 )
+from mallob_py.service.result_files import ResultFiles
 from mallob_py.service.running_jobs import RunningJobs
 from mallob_py.service.status_file import Onlookers
 from mallob_py.service.status_writer import StatusWriter
@@ -92,13 +93,14 @@ class Service:
         client_ranks: Sequence[int],
         chain_timeout_s: float,
         configured: Callable[[str, Mapping[str, Any]], dict[str, Any]],
+        results: ResultFiles,
         users: UserBook | None = None,
     ) -> None:
         """Client 0 speaks for the service.
 
         `chain_timeout_s`: how long an incremental job waits for its next revision.
         `configured`: from an application and a job's configuration to that with the service's defaults.
-        `users`: None if users are not told apart.
+        `results`: the files that jobs name for their results. `users`: None if users are not told apart.
         """
         self._rank = rank
         self._directory = directory
@@ -107,6 +109,7 @@ class Service:
         self._client_ranks = client_ranks
         self._tallies = Tallies()
         self._configured = configured
+        self._results = results
         self._book = JobBook(directory.finished, directory.has_reply)
         self._chains = ChainBook(chain_timeout_s)
         self._chain_timeout_s = chain_timeout_s
@@ -268,6 +271,7 @@ class Service:
                 self._take_in(incoming, now, due_s)
 
     def _accept(self, incoming: Incoming, file: JobFile, now: float) -> None:
+        self._results.named_by(file)  # or else it is refused
         job = incoming.internal_id
         if file.incremental:
             self._chains.check(file)
@@ -375,6 +379,7 @@ class Service:
             configuration = self._configured(file.application, file.configuration)
         else:
             configuration = dict(place[1].configuration)
+        configuration = self._results.configured(file.application, configuration)
         return wire.Read(
             file.application,
             file.files,
@@ -384,6 +389,7 @@ class Service:
             INLINE_BYTES_MAX,
             None if place is None else place[0].before(place[1]),
             list(file.assumptions),
+            self._results.folder_for(job),
         )
 
     def worker_event(self, event: events.WorkerEvent, now: float) -> None:
@@ -610,18 +616,18 @@ class Service:
     def _reply(self, job: int, outcome: Outcome, statistics: JobStatistics, root: int | None = None) -> None:
         file, (number, revision) = self._file_of(job), self._numbers(job)
         solution_path = self._directory.solution_path(job, file.identity)
-        self._publish(job, result_reply(file, number, outcome, statistics, solution_path, revision=revision))
+        files = self._results.delivered(job, file)
+        reply = result_reply(file, number, outcome, statistics, solution_path, files, revision=revision)
+        self._publish(job, reply)
         result = result_string(outcome.code)
         self._status.job_ended(job, file, Ending(outcome.kind), statistics, result)
         self._forget(job, root)
 
     def _publish(self, job: int, reply: Reply) -> None:
-        # Before: who sees the reply finds the complete file or none, and none comes later.
-        for path in result_file.result_files_of(self._file_of(job).configuration).values():
-            result_file.discard_unfinished(path)
         place = self._chains.place_of(job)
         chain = None if place is None else place[0].first
-        self._directory.reply(job, self._jobs[job].identity, reply, chain)
+        discard = functools.partial(self._results.discard_unfinished, job, self._file_of(job))
+        self._directory.reply(job, self._jobs[job].identity, reply, chain, discard)
 
     def _forget(self, job: int, root: int | None = None) -> None:
         self._chains.ended(job, root, self._rank.now())

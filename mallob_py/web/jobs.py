@@ -17,11 +17,11 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
-from mallob_py.result_file import result_files_of
+from mallob_py.result_file import open_result
 from mallob_py.service import client
 from mallob_py.service.entries import refusal_name, reply_name
 from mallob_py.service.errors import JobFileError, ServiceError
@@ -37,6 +37,7 @@ from mallob_py.service.job_file import (
 )
 from mallob_py.service.medium import medium_of
 from mallob_py.service.pending import Pending, PendingJobs
+from mallob_py.service.result_files import RESULTS_FOLDER
 from mallob_py.service.status_file import (
     EndedJob,
     HostStatus,
@@ -357,6 +358,20 @@ class Jobs:
                 raise ApiError(410, f"the solution cannot be read: {error.strerror}") from None
         return solution_of(result, content)
 
+    def result_file(self, reply: Mapping[str, Any], name: str, client_index: int | None = None) -> BinaryIO:
+        """A file that the job has written, by the key that names it. Raises ApiError."""
+        files = reply.get("result", {}).get("result-files", {})
+        if name not in files:
+            raise ApiError(404, f"the job has written no such file; there are: {', '.join(files) or 'none'}")
+        root = self.out_dir(self._checked_client(client_index)).with_name(RESULTS_FOLDER)
+        before, _, below = str(files[name]).partition(f"{root.parent.name}/{RESULTS_FOLDER}/")
+        if before or not below:
+            raise ApiError(403, f"{name} is not in the api folder; fetch it from the host")
+        try:
+            return open(open_result(f"{root}/{below}", str(root)), "rb")
+        except OSError as error:
+            raise ApiError(410, f"{name} cannot be read: {error.strerror}") from None
+
     # --- details --------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -381,8 +396,11 @@ class Jobs:
             reply = reply | {"files": [self._without_paths(str(path)) for path in reply["files"]]}
         result = reply.get("result", {})
         if "solution-file" in result:
-            reply = reply | {"result": result | {"solution-file": Path(str(result["solution-file"])).name}}
-        return reply
+            result = result | {"solution-file": Path(str(result["solution-file"])).name}
+        if "result-files" in result:
+            files = {key: self._without_paths(str(path)) for key, path in result["result-files"].items()}
+            result = result | {"result-files": files}
+        return reply | {"result": result} if "result" in reply else reply
 
     def _record(self, submission: str) -> Record:
         record = self._store.get(submission)
@@ -534,10 +552,6 @@ def _parsed(fields: Mapping[str, Any]) -> JobFile:
         raise ApiError(400, error.message, error.field) from None
     if isinstance(job, Interruption):
         raise ApiError(400, "to end a job, POST to its /interrupt", "interrupt")
-    for key in result_files_of(job.configuration):
-        raise ApiError(
-            403, f"{key} names a file of the host, which is not offered over HTTP", "configuration"
-        )
     return job
 
 

@@ -12,18 +12,18 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from mallob_py.web.arrivals import Arrivals
@@ -42,8 +42,11 @@ _SWEEP_S = 2.0
 _NOTE_S = 1.0
 _JSON = "application/json"
 _TEXT = "text/plain"
+_BYTES = "application/octet-stream"
+_PIECE_BYTES = 1 << 20
 
 _KEY = Parameter("key", "string", "id of the submission, or USER.NAME")
+_FILE = Parameter("name", "string", "the key that names it: proof, core or solutions-file")
 _CLIENT = Parameter("client", "integer", "whose client the job is, for USER.NAME (default: the server's)")
 _WAIT = Parameter("wait", "number", "seconds to wait for the job's end, at most 300 (default 0)")
 _SINCE = Parameter("since", "number", "seconds since 1970: only what is younger (default: all)")
@@ -98,6 +101,13 @@ MODEL = Operation(
     {_TEXT: _SOLUTION_LINES, _JSON: _MODEL},
     (_KEY, _CLIENT),
 )
+RESULT_FILE = Operation(
+    "GET",
+    "/api/jobs/{key}/files/{name}",
+    "A file that the job has written, such as its proof.",
+    {_BYTES: {"type": "string", "format": "binary"}},
+    (_KEY, _FILE, _CLIENT),
+)
 INTERRUPT = Operation(
     "POST",
     "/api/jobs/{key}/interrupt",
@@ -120,7 +130,21 @@ OPENAPI = Operation("GET", "/openapi.json", "This description.", {_JSON: {"type"
 DOCS = Operation(
     "GET", "/docs", "This description as a page.", {"text/html": {"type": "string"}}, is_open=True
 )
-_OPERATIONS = (SUBMIT, OVERVIEW, JOB, INTERRUPT, REPLY, MODEL, HISTORY, SERVICE, METRICS, PAGE, OPENAPI, DOCS)
+_OPERATIONS = (
+    SUBMIT,
+    OVERVIEW,
+    JOB,
+    INTERRUPT,
+    REPLY,
+    MODEL,
+    RESULT_FILE,
+    HISTORY,
+    SERVICE,
+    METRICS,
+    PAGE,
+    OPENAPI,
+    DOCS,
+)
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -168,6 +192,12 @@ class Interface:
         if _JSON in request.headers.get("accept", ""):
             return await run_in_threadpool(_json, solution_json(reply["result"], solution))
         return Response(await run_in_threadpool(solution_lines, reply["result"], solution), media_type=_TEXT)
+
+    async def result_file(self, request: Request) -> Response:
+        key, client, name = _key(request), _client(request), str(request.path_params["name"])
+        reply = await run_in_threadpool(self.jobs.reply, key, client)
+        file = await run_in_threadpool(self.jobs.result_file, reply, name, client)
+        return StreamingResponse(_pieces(file), media_type=_BYTES)
 
     async def metrics(self, request: Request) -> Response:
         status = await run_in_threadpool(self.jobs.status)
@@ -224,6 +254,7 @@ def make_app(interface: Interface) -> Starlette:
         (JOB, interface.job),
         (REPLY, interface.reply),
         (MODEL, interface.model),
+        (RESULT_FILE, interface.result_file),
         (INTERRUPT, interface.interrupt),
         (HISTORY, interface.history),
         (SERVICE, interface.service),
@@ -331,6 +362,12 @@ def _page() -> tuple[str, str]:
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return page, policy
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
 
 
 def _key(request: Request) -> str:

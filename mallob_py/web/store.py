@@ -84,7 +84,7 @@ class Upload:
         self.id = uuid.uuid4().hex
         self._folder = folder
         self._hidden = folder / f"~{self.id}"
-        self._hidden.mkdir(mode=0o755)
+        self._hidden.mkdir(mode=0o700)
         self.path = self._hidden / "formula"
 
     def discard(self) -> None:
@@ -107,7 +107,9 @@ class Store:
         self._folder = self.path / "submissions"
         self._mutex = threading.Lock()
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            for folder in (self.path, self._folder):
+                folder.mkdir(0o700, parents=True, exist_ok=True)
+                folder.chmod(0o700)  # also one that was made otherwise: it holds formulas of users
             self._lock = open(self.path / ".lock", "a")  # noqa: SIM115
         except OSError as error:
             raise ServiceError(f"{self._folder} cannot be used: {error.strerror}") from error

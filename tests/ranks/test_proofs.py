@@ -146,22 +146,22 @@ def test_a_proof_that_cannot_be_written_is_one_line_and_exit_code_2(tmp_path: Pa
 def test_the_service_writes_proofs_and_tidies_up(tmp_path: Path) -> None:
     path = tmp_path / "formula.cnf.gz"
     path.write_bytes(gzip.compress(pigeonhole(6).text("holes").encode()))
-    folder = tmp_path / "proofs"
-    folder.mkdir()
     with serving(tmp_path / "service", ranks=2) as service:
-        wish = {"proof": str(folder / "proof")}
-        reply = service.ask("proved", files=[str(path)], configuration=wish)
+        folder = service.box() / "results"
+        reply = service.ask("proved", files=[str(path)], configuration={"proof": "proof"})
         assert reply["result"]["resultcode"] == UNSAT, json.dumps(reply)
+        assert reply["result"]["result-files"] == {"proof": str(folder / "proof")}
         assert names(folder) == {"proof"}
         assert_verified(path, folder / "proof")
 
         path.write_bytes(gzip.compress(pigeonhole(14).text("hard").encode()))
-        limited = {"wallclock-limit": "1s", "configuration": wish}
+        limited = {"wallclock-limit": "1s", "configuration": {"proof": str(folder / "other")}}
         reply = service.ask("limited", files=[str(path)], **limited)
         assert reply["result"]["resultcode"] == UNKNOWN, json.dumps(reply)
-        assert names(folder) == set()
+        assert "result-files" not in reply["result"]
+        assert names(folder) == {"proof"}
 
-        nowhere = {"proof": str(folder / "none" / "proof")}
+        nowhere = {"proof": "none/proof"}
         reply = service.ask("nowhere", files=[str(path)], configuration=nowhere)
         assert "No such file" in reply["error"]["message"]
         assert service.stop() == 0

@@ -18,7 +18,6 @@ import pytest
 from waiting import poll_until
 from web_process import DEADLINE_S, Answer, WebServer
 
-from mallob_py.result_file import RESULT_FILE_KEYS
 from mallob_py.runtime.worker_wire import SolutionForm
 from mallob_py.service.directory import JobDirectory
 from mallob_py.service.job_file import InputUse, JobFile
@@ -257,6 +256,7 @@ def test_a_folder_that_no_service_has_used_is_said(tmp_path: Path) -> None:
 
 GUARDED = [
     *(("GET", "/api/jobs"), ("POST", "/api/jobs"), ("GET", "/api/jobs/u.n"), ("GET", "/api/jobs/u.n/reply")),
+    ("GET", "/api/jobs/u.n/files/proof"),
     *(("GET", "/api/jobs/u.n/model"), ("POST", "/api/jobs/u.n/interrupt"), ("GET", "/api/service")),
     *(("GET", "/api/history"), ("GET", "/metrics")),
 ]
@@ -277,7 +277,7 @@ def test_every_path_but_the_page_and_the_description_is_guarded(web: WebServer) 
     described = [(method.upper(), path) for path, methods in paths.items() for method in methods]
     open_ones = {path for path in paths if paths[path].get("get", {}).get("security") == []}
     assert open_ones == {"/", "/docs", "/openapi.json"}
-    guarded = {(method, path.replace("u.n", "{key}")) for method, path in GUARDED}
+    guarded = {(method, path.replace("u.n", "{key}").replace("proof", "{name}")) for method, path in GUARDED}
     assert {(method, path) for method, path in described if path not in open_ones} == guarded
 
 
@@ -322,9 +322,6 @@ def test_files_of_the_host_cannot_be_named(web: WebServer, desk: Desk) -> None:
         answer = web.post_job(files=[path])
         assert (answer.status, answer.error["field"]) == (403, "files")
     assert web.upload(FORMULA, "files=/etc/passwd").error["field"] == "files"
-    for key in RESULT_FILE_KEYS:
-        answer = web.post_job(literals=[1, 0], configuration={key: "/tmp/result"})
-        assert (answer.status, answer.error["field"]) == (403, "configuration")
     assert desk.directory.take() == []
 
 

@@ -64,6 +64,28 @@ def test_a_compressed_formula_is_solved_and_its_upload_removed(web: WebServer) -
     web.await_no_upload()
 
 
+def test_a_proof_is_written_below_the_folder_for_results_and_can_be_fetched(
+    web: WebServer, service: Running, tmp_path: Path
+) -> None:
+    def ask(**configuration: object) -> str:
+        job = web.post_job(user="http", literals=[1, 0, -1, 0], configuration=configuration).json["id"]
+        assert "ended" in web.get(f"/api/jobs/{job}?wait=60").json
+        return f"/api/jobs/{job}/files/proof"
+
+    precious = tmp_path / "precious"
+    precious.write_text("of the host")
+    assert web.get(ask(proof=str(precious))).status == 404
+    assert precious.read_text() == "of the host"
+    assert "there are: core" in web.get(ask(core="http.cnf")).error["message"]
+    proof = ask(proof="http.lrat")
+    written = service.box() / "results" / "http.lrat"
+    answer = web.get(proof)
+    assert (answer.status, answer.text) == (200, written.read_text())
+    written.unlink()
+    written.symlink_to(precious)
+    assert web.get(proof).status == 410
+
+
 def test_a_damaged_upload_gets_the_error_of_the_service(web: WebServer) -> None:
     content = gzip.compress(FORMULA.text("easy").encode())[:-20]
     ended = web.upload(content, "wait=60").json["ended"]

@@ -11,7 +11,15 @@ from typing import NoReturn
 
 import numpy as np
 
-from mallob_py.app import Application, JobInput, Payload, Result, WorkerContext
+from mallob_py.app import (
+    Application,
+    JobInput,
+    Payload,
+    Result,
+    UnfinishedFile,
+    WorkerContext,
+    prepare_result_file,
+)
 
 
 class Fail(Application):
@@ -83,6 +91,30 @@ class Glutton(Census):
         taken = bytearray(b"x") * int(context.configuration["size_bytes"])
         super().run(context)
         del taken
+
+
+class Writer(Application):
+    """The root writes the configured `text` to the file `report`, then stays if the configuration says so."""
+
+    name = "WRITER"
+    takes_input = False
+    result_files = ("report",)
+
+    def read(self, job: JobInput) -> Payload:
+        prepared = prepare_result_file(str(job.configuration["report"]))
+        return {"prepared": np.frombuffer(prepared.encode(), dtype=np.uint8)}
+
+    def run(self, context: WorkerContext) -> Result | None:
+        if context.index > 0:
+            return None
+        file = UnfinishedFile(
+            str(context.configuration["report"]), context.payload["prepared"].tobytes().decode()
+        )
+        file.write(str(context.configuration["text"]).encode())
+        file.deliver()
+        if context.configuration.get("stays"):
+            context.park()
+        return Result(10)
 
 
 class Bulk(Application):
