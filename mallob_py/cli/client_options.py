@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from mallob_py.cli import values
 from mallob_py.cli.option_groups import (
@@ -53,6 +55,13 @@ class _Client(Api):
     )
 
 
+SAT_FORMAT = "sat"
+
+
+def _output_format(help_text: str) -> Any:
+    return choice("--output-format", ("json", SAT_FORMAT), "json", group=OUTPUT, help=help_text)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SubmitOptions(_Client):
     """Options of `mallob-py submit`. Limits are None where the job shall have none."""
@@ -62,7 +71,8 @@ class SubmitOptions(_Client):
         values.path,
         group=JOB,
         default=(),
-        help="the job's input, or one job file (.json) whose fields the options below replace",
+        help="a formula (or another input), which becomes a job, or a job file (.json), whose fields the "
+        "options below replace; paths in it may be relative to its folder",
     )
     name: str | None = option(
         "--name",
@@ -105,13 +115,56 @@ class SubmitOptions(_Client):
         group=JOB,
         help="largest number of workers (default: no limit)",
     )
-    wait: bool = switch_option("--wait", group=OUTPUT, help="wait for the reply and print it")
+    configuration: Mapping[str, Any] | None = option(
+        "--configuration",
+        values.json_object,
+        None,
+        metavar="JSON",
+        group=JOB,
+        help='for the application: {"sharing": false}',
+    )
+    portfolio: str | None = option(
+        "--portfolio",
+        values.portfolio,
+        None,
+        metavar="LETTERS",
+        group=JOB,
+        help="which solvers a SAT job uses, such as k(cg)*",
+    )
+    seed: int | None = option(
+        "--seed", values.count, None, metavar="S", group=JOB, help="seed of a SAT job's solvers (default 0)"
+    )
+    solutions: int | str | None = option(
+        "--solutions",
+        values.solution_count,
+        None,
+        metavar="K|all",
+        group=JOB,
+        help="find so many models, or all",
+    )
+    projection: tuple[int, ...] | None = option(
+        "--projection",
+        values.variables,
+        None,
+        metavar="V,V,...",
+        group=JOB,
+        help="with --solutions: the variables by which solutions differ (default: all)",
+    )
+    wait: bool = switch_option("--wait", group=OUTPUT, help="wait for the replies and print them")
+    output_format: str = _output_format("print JSON, or s and v lines; sat implies --wait (default json)")
+
+    @property
+    def waits(self) -> bool:
+        return self.wait or self.output_format == SAT_FORMAT
 
     def validate(self) -> None:
         super().validate()
-        job_files = [file for file in self.files if file.endswith(".json")]
-        if job_files and len(self.files) > 1:
-            raise OptionError(f"{job_files[0]} is a job file and must be the only FILE")
+        if not self.files and self.application in (None, "SAT"):
+            raise OptionError("no FILE is given: name the formula or a job file")
+        if self.name is not None and len(self.files) > 1:
+            raise OptionError(f"--name is for one job, but {len(self.files)} FILEs are given")
+        if self.projection is not None and self.solutions is None:
+            raise OptionError("--projection goes with --solutions, which is missing")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -121,6 +174,7 @@ class WaitOptions(_Client):
     identities: tuple[str, ...] = positional_list(
         "USER.NAME", values.identity, group=JOB, default=dataclasses.MISSING, help="jobs to wait for"
     )
+    output_format: str = _output_format("print JSON, or s and v lines (default json)")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -136,7 +190,12 @@ class ExplainOptions(_Client):
 class InterruptOptions(_Client):
     """Options of `mallob-py interrupt`."""
 
-    identity: str = positional("USER.NAME", values.identity, group=JOB, help="the job to end")
+    job: str = positional(
+        "USER.NAME|ID",
+        values.identity_or_id,
+        group=JOB,
+        help="the job to end, by its name or its id in `mallob-py status`",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)

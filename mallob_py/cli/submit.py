@@ -1,51 +1,114 @@
-"""`mallob-py submit FILE`: write a job file for the service; with `--wait`, print the reply.
+"""`mallob-py submit FILE...`: write job files for the service; with `--wait`, print the replies.
 
-Without `--wait` it prints the path where the reply will be. FILE is a job's input, or a job
-file (.json) that is handed over as it is but for the options given. Inputs are named by
-absolute path, since the service has a folder of its own. While it waits, a line on standard
-error says how the job is getting on, if that is a terminal.
-Exit code with `--wait`: 0 for a result, 2 for an error reply.
+Each FILE is a formula (or another input) and becomes a job, or is a job file (.json) that is handed over
+as it is but for the options given. Without `--wait` the jobs' names are printed, as USER.NAME. Paths in
+job files may be relative to the folder of the job file: they are made absolute here, since the service has
+a folder of its own. While it waits, a line on standard error says how the job is getting on, if that is
+a terminal.
+
+Exit codes when it waits: 0 for results, 2 for an error reply, 130 after Ctrl-C; with `--output-format sat`
+and one job 10, 20 or 0 by its answer.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from mallob_py.cli import CommandError
+from mallob_py.cli.awaiting import ReplyPrinter, say_what_goes_on
 from mallob_py.cli.client_options import SubmitOptions
 from mallob_py.cli.progress import ProgressLine
 from mallob_py.service import client
+from mallob_py.service.job_file import identity_of, unfit_for_file_name
+from mallob_py.service.pending import PendingJobs
 from mallob_py.service.quantities import format_duration
+
+_POLL_DELAY_S = 0.05
+_STEM_SIZE_MAX = 60
+#: keys of a configuration that hold paths
+_PATH_KEYS = ("proof", "core", "solutions-file")
 
 
 def run(options: SubmitOptions) -> int:
     api_dir = Path(options.api_dir)
-    submission = client.submit(api_dir, make_job(options), client=options.client)
+    jobs = make_jobs(options)
+    submissions = [(job, client.submit(api_dir, job, client=options.client)) for job in jobs]
     if not client.service_is_running(api_dir, options.client):
-        print(f"mallob-py submit: no service is running on {api_dir}; the job waits for one", file=sys.stderr)
-    if not options.wait:
-        print(submission.reply_path)
+        print(f"mallob-py submit: no service is running on {api_dir}; jobs wait for one", file=sys.stderr)
+    if not options.waits:
+        for job in jobs:
+            print(_identity(job))
         return 0
     progress = ProgressLine(options.api_dir, options.client)
-    identity = submission.reply_path.name.removesuffix(".json")
+    printer = ReplyPrinter("submit", options.output_format, len(jobs))
+    awaited = [_identity(job) for job in jobs]
     try:
-        reply = client.wait(submission, meanwhile=lambda: progress.tick(identity))
+        for job, submission in submissions:
+            identity = awaited[0]
+            meanwhile = _ticking(progress, identity)
+            if job.get("done") is True:
+                client_dir = client.folder_of(api_dir, options.client)
+                reply = _await_end_of_chain(client_dir, submission, meanwhile)
+            else:
+                reply = client.wait(submission, meanwhile=meanwhile)
+            progress.clear()
+            if reply is None:
+                print(f"{identity}: the chain of {job.get('precursor')} has ended", flush=True)
+            else:
+                printer.print(identity, reply)
+            del awaited[0]
+    except KeyboardInterrupt:
+        progress.clear()
+        return say_what_goes_on("submit", awaited, options.api_dir, options.client)
     finally:
         progress.clear()
-    print(json.dumps(reply, indent=2))
-    return 2 if "error" in reply else 0
+    return printer.exit_code
 
 
-def make_job(options: SubmitOptions) -> dict[str, Any]:
-    """The job file's content."""
-    job = _from_job_file(options.files[0]) if _is_job_file(options) else _from_inputs(options.files)
+def _ticking(progress: ProgressLine, identity: str) -> Callable[[], None]:
+    return lambda: progress.tick(identity)
+
+
+def _await_end_of_chain(
+    client_dir: Path, submission: client.Submission, meanwhile: Callable[[], None]
+) -> dict[str, Any] | None:
+    """The only kind of job file that gets no reply, unless it is refused."""
+    jobs = PendingJobs(client_dir)
+    identity = submission.reply_path.name.removesuffix(".json")
+    while True:
+        look = jobs.look()
+        if submission.file_name not in look.file_names and identity not in look.identities:
+            return client.reply_to(submission)
+        meanwhile()
+        time.sleep(_POLL_DELAY_S)
+
+
+# --- job files ----------------------------------------------------------------------------
+
+
+def make_jobs(options: SubmitOptions) -> list[dict[str, Any]]:
+    """The job files' contents. Raises CommandError."""
+    if not options.files:
+        return [_completed({}, "", options)]
+    return [_completed(_fields_of(file), file, options) for file in options.files]
+
+
+def _fields_of(file: str) -> dict[str, Any]:
+    if file.endswith(".json"):
+        return _from_job_file(file)
+    _check_is_there(file)
+    return {"files": [os.path.abspath(file)]}
+
+
+def _completed(job: dict[str, Any], file: str, options: SubmitOptions) -> dict[str, Any]:
+    """With what the command line says."""
     given = {
         "name": options.name,
         "user": options.user,
@@ -56,35 +119,84 @@ def make_job(options: SubmitOptions) -> dict[str, Any]:
         "max-demand": options.max_demand,
     }
     job.update({field: value for field, value in given.items() if value is not None})
+    if wishes := _configuration_of(options):
+        configuration = job.get("configuration", {})
+        if not isinstance(configuration, dict):
+            raise CommandError(f"{file}: configuration: not an object")
+        job["configuration"] = configuration | wishes
     job.setdefault("user", client.login_name())
-    job.setdefault("name", _unused_name(options))
+    job.setdefault("name", _unused_name(file or options.application or "job"))
+    for field in ("user", "name"):
+        if problem := unfit_for_file_name(str(job[field])):
+            raise CommandError(f"the {field} {str(job[field])[:60]!r} {problem}")
     return job
 
 
-def _is_job_file(options: SubmitOptions) -> bool:
-    return len(options.files) == 1 and options.files[0].endswith(".json")
+def _configuration_of(options: SubmitOptions) -> dict[str, Any]:
+    """What `--configuration` says, and the other options in the words of a job file."""
+    given = {
+        "portfolio": options.portfolio,
+        "seed": options.seed,
+        "solutions": options.solutions,
+        "projection": None if options.projection is None else list(options.projection),
+    }
+    return dict(options.configuration or {}) | {key: one for key, one in given.items() if one is not None}
 
 
-def _from_inputs(files: tuple[str, ...]) -> dict[str, Any]:
-    missing = [file for file in files if not os.path.exists(file)]
-    if missing:
-        raise CommandError(f"{missing[0]}: no such file")
-    return {"files": [os.path.abspath(file) for file in files]} if files else {}
+def _check_is_there(file: str) -> None:
+    try:
+        os.stat(file)
+    except OSError as error:
+        raise CommandError(f"{file}: {error.strerror}") from None
 
 
 def _from_job_file(file: str) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(Path(file).read_bytes(), type=dict[str, Any])
+        job = msgspec.json.decode(Path(file).read_bytes(), type=dict[str, Any])
     except OSError as error:
         raise CommandError(f"{file}: {error.strerror or error}") from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CommandError(f"{file}: not a job file: {error}") from None
+    _make_paths_absolute(job, os.path.dirname(os.path.abspath(file)))
+    return job
+
+
+def _make_paths_absolute(job: dict[str, Any], folder: str) -> None:
+    """Nonsense is left to the service, which says what is wrong with it."""
+
+    def absolute(path: Any) -> Any:
+        if not isinstance(path, str) or not path or os.path.isabs(path):
+            return path
+        return os.path.normpath(os.path.join(folder, path))
+
+    for field in ("file", "files"):
+        if isinstance(named := job.get(field), list):
+            job[field] = [_existing(path, absolute(path)) for path in named]
+        elif isinstance(named, str):
+            job[field] = _existing(named, absolute(named))
+    if isinstance(configuration := job.get("configuration"), dict):
+        for key in configuration.keys() & set(_PATH_KEYS):
+            configuration[key] = absolute(configuration[key])
+
+
+def _existing(written: Any, absolute: Any) -> Any:
+    """Whoever wrote a relative path means a file that is here."""
+    if written != absolute:
+        _check_is_there(absolute)
+    return absolute
 
 
 def _limit(limit_s: float | None) -> str | None:
     return None if limit_s is None else format_duration(limit_s)
 
 
-def _unused_name(options: SubmitOptions) -> str:
-    stem = Path(options.files[0]).name.partition(".")[0] if options.files else options.application or "job"
+def _identity(job: dict[str, Any]) -> str:
+    return identity_of(str(job["user"]), str(job["name"]))
+
+
+def _unused_name(file: str) -> str:
+    """Made of the file's name, as far as that is fit for one."""
+    stem = Path(file).name.partition(".")[0].lstrip("~")
+    stem = "".join(letter if letter.isprintable() else "_" for letter in stem)
+    stem = stem.encode(errors="replace")[:_STEM_SIZE_MAX].decode(errors="ignore")
     return f"{stem or 'job'}-{time.time_ns() // 1000}"

@@ -2,17 +2,18 @@
 
 A job that has ended already has its reply printed at once. Works without a service too: what is
 in its folder waits until one runs.
-Exit code: 0 for results, 2 if one of the replies is an error or there is no such job.
+Exit code: 0 for results, 2 if one of the replies is an error or there is no such job, 130 after Ctrl-C;
+with `--output-format sat` and one job 10, 20 or 0 by its answer.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 from mallob_py.cli import CommandError
+from mallob_py.cli.awaiting import ReplyPrinter, say_what_goes_on
 from mallob_py.cli.client_options import WaitOptions
 from mallob_py.cli.progress import ProgressLine
 from mallob_py.service import client
@@ -27,19 +28,23 @@ def run(options: WaitOptions) -> int:
     jobs = PendingJobs(client_dir)
     known = jobs.look().identities
     for identity in options.identities:
-        if identity not in known and not _reply_path(client_dir, identity).exists():
+        if identity not in known and client.signature_of(_reply_path(client_dir, identity)) is None:
             raise CommandError(f"no job {identity} in {client_dir}, neither live nor ended")
     progress = ProgressLine(options.api_dir, options.client)
-    errors = 0
+    printer = ReplyPrinter("wait", options.output_format, len(options.identities))
+    awaited = list(options.identities)
     try:
-        for identity in options.identities:
-            reply = _await(client_dir, jobs, identity, progress)
+        while awaited:
+            reply = _await(client_dir, jobs, awaited[0], progress)
             progress.clear()
-            print(json.dumps(reply, indent=2), flush=True)
-            errors += "error" in reply
+            printer.print(awaited[0], reply)
+            del awaited[0]
+    except KeyboardInterrupt:
+        progress.clear()
+        return say_what_goes_on("wait", awaited, options.api_dir, options.client)
     finally:
         progress.clear()
-    return 2 if errors else 0
+    return printer.exit_code
 
 
 def _await(client_dir: Path, jobs: PendingJobs, identity: str, progress: ProgressLine) -> dict[str, Any]:

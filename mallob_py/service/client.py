@@ -111,7 +111,11 @@ def service_is_running(api_dir: Path, client: int = 0) -> bool:
 def folder_of(api_dir: Path, client: int) -> Path:
     """Where jobs and replies of one client go. Raises ServiceError if no service has ever been there."""
     client_dir = (api_dir / f"jobs.{client}").absolute()
-    if not (client_dir / "in").is_dir():
+    try:
+        is_there = (client_dir / "in").is_dir()
+    except OSError as error:
+        raise ServiceError(f"cannot look into {client_dir}: {error.strerror}") from None
+    if not is_there:
         raise ServiceError(
             f"no service has used {client_dir} yet; start one: mallob-py serve --api-dir {api_dir}"
         )
@@ -127,9 +131,17 @@ def signature_of(path: Path) -> tuple[int, int] | None:
 
 
 def read_reply(path: Path) -> dict[str, Any] | None:
+    """None if there is none. Raises ServiceError if it is not as a service has written it."""
     try:
         reply = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    assert isinstance(reply, dict), "replies are JSON objects, renamed into place"
+    except OSError as error:
+        raise ServiceError(f"cannot read the reply {path}: {error.strerror}") from error
+    except RecursionError as error:
+        raise ServiceError(f"the reply {path} is nested too deeply") from error
+    except ValueError as error:
+        raise ServiceError(f"the reply {path} is damaged: {error}") from error
+    if not isinstance(reply, dict):
+        raise ServiceError(f"the reply {path} is damaged: it is no JSON object")
     return reply

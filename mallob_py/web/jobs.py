@@ -524,10 +524,9 @@ def _read_reply(path: Path) -> dict[str, Any] | None:
     """None if there is none. What cannot be understood is an error of its own."""
     try:
         return client.read_reply(path)
-    except (OSError, ValueError, AssertionError):
-        why = "the reply is damaged, as by a loss of power"
-    except RecursionError:
-        why = "the reply is nested too deeply"
+    except ServiceError as error:
+        is_deep = isinstance(error.__cause__, RecursionError)
+        why = "the reply is nested too deeply" if is_deep else "the reply is damaged, as by a loss of power"
     return {"error": {"field": "", "message": f"{why}; look at {path.name} yourself"}}
 
 

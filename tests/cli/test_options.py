@@ -233,9 +233,9 @@ def test_an_identity_without_user_or_name_is_refused(identity: str) -> None:
         options.parse("interrupt", [identity], {})
 
 
-def test_a_job_file_is_submitted_alone() -> None:
-    with pytest.raises(OptionError, match="must be the only FILE"):
-        options.parse("submit", ["a.json", "b.cnf"], {})
+def test_one_name_is_for_one_job() -> None:
+    with pytest.raises(OptionError, match="--name is for one job"):
+        options.parse("submit", ["a.json", "b.cnf", "--name", "n"], {})
 
 
 def test_submit_options_keep_what_was_not_said_apart() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import json
 import threading
@@ -11,20 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import DEADLINE_S
+from waiting import DEADLINE_S, poll_until
 
 from mallob_py.cli import CommandError, options
 from mallob_py.cli import main as main_module
 from mallob_py.cli.client_options import SubmitOptions
-from mallob_py.cli.submit import make_job
+from mallob_py.cli.submit import make_jobs
 from mallob_py.service import client
+from mallob_py.service.directory import JobDirectory
+from mallob_py.service.errors import JobFileError
+from mallob_py.service.job_file import InputUse, parse_job
+from mallob_py.service.reply import Reply
 from mallob_py.service.status_file import JobStatus, ServiceStatus, write_status
 
 
 def job_of(*arguments: str) -> dict[str, Any]:
     parsed = options.parse("submit", arguments, {})
     assert isinstance(parsed, SubmitOptions)
-    return make_job(parsed)
+    (job,) = make_jobs(parsed)
+    return job
 
 
 @pytest.fixture
@@ -119,12 +125,12 @@ def test_an_application_without_input_needs_no_file() -> None:
     assert job["name"].startswith("SLEEP-")
 
 
-def test_without_waiting_the_path_of_the_reply_is_printed(
+def test_without_waiting_the_name_of_the_job_is_printed(
     api_dir: Path, formula: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [str(formula), "--api-dir", str(api_dir), "--user", "u", "--name", "n"]
     assert main_module.main(["submit", *arguments]) == 0
-    assert capsys.readouterr().out == f"{api_dir}/jobs.0/out/u.n.json\n"
+    assert capsys.readouterr().out == "u.n\n"
     (dropped,) = (api_dir / "jobs.0" / "in").iterdir()
     assert json.loads(dropped.read_bytes())["files"] == [str(formula)]
 
@@ -133,6 +139,194 @@ def test_waiting_prints_the_reply(api_dir: Path, formula: Path, capsys: pytest.C
     with answering(api_dir, lambda job: {**job, "result": {"resultcode": 10}}):
         assert main_module.main(["submit", str(formula), "--wait", "--api-dir", str(api_dir)]) == 0
     assert json.loads(capsys.readouterr().out)["result"]["resultcode"] == 10
+
+
+def test_paths_in_a_job_file_start_at_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another file of the same name lies where the service or the user is."""
+    folder, elsewhere = tmp_path / "jobs", tmp_path / "elsewhere"
+    for place in (folder, elsewhere):
+        place.mkdir()
+        (place / "f.cnf").write_text("p cnf 0 0\n")
+    job_file = folder / "job.json"
+    wishes = {"core": "core.cnf", "solutions-file": "/data/s", "seed": 1}
+    job_file.write_text(json.dumps({"files": ["f.cnf", "/data/g"], "configuration": wishes}))
+    monkeypatch.chdir(elsewhere)
+    job = job_of("../jobs/job.json")
+    assert job["files"] == [str(folder / "f.cnf"), "/data/g"]
+    assert job["configuration"] == {"core": str(folder / "core.cnf"), "solutions-file": "/data/s", "seed": 1}
+    job_file.write_text(json.dumps({"file": "../elsewhere/f.cnf"}))
+    assert job_of(str(job_file))["file"] == str(elsewhere / "f.cnf")
+    job_file.write_text(json.dumps({"files": ["absent.cnf"]}))
+    with pytest.raises(CommandError, match=f"{folder}/absent.cnf: No such file"):
+        job_of(str(job_file))
+
+
+def test_nonsense_in_a_job_file_is_for_the_service_to_say(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps({"files": [1, "", None], "configuration": {"core": True}}))
+    assert job_of(str(path))["files"] == [1, "", None]
+
+
+def test_each_file_is_a_job(
+    tmp_path: Path, api_dir: Path, formula: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job_file = tmp_path / "job.json"
+    job_file.write_text(json.dumps({"name": "n", "literals": [1, 0]}))
+    arguments = [str(formula), str(job_file), "--api-dir", str(api_dir), "--user", "u", "--priority", "2"]
+    assert main_module.main(["submit", *arguments]) == 0
+    first, second = capsys.readouterr().out.split()
+    assert first.startswith("u.sorter-")
+    assert second == "u.n"
+    dropped = [json.loads(path.read_bytes()) for path in (api_dir / "jobs.0" / "in").iterdir()]
+    assert [job["priority"] for job in dropped] == [2.0, 2.0]
+    assert {"files", "literals"} < {field for job in dropped for field in job}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "no FILE is given"),
+        (["--application", "SAT"], "no FILE is given"),
+        (["a.cnf", "b.cnf", "--name", "n"], "--name is for one job, but 2 FILEs"),
+        (["a.cnf", "--projection", "1"], "--solutions, which is missing"),
+        (["x" * 300], "File name too long"),
+        (["/dev/null/f.cnf"], "Not a directory"),
+        (["/dev/null", "--name", "a/b"], "must not contain '/'"),
+    ],
+)
+def test_what_cannot_be_submitted_is_one_line(
+    api_dir: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main_module.main(["submit", "--api-dir", str(api_dir), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert not list((api_dir / "jobs.0" / "in").iterdir())
+
+
+def test_names_are_made_of_odd_and_long_file_names(tmp_path: Path) -> None:
+    for name in ("~x.cnf", "a\nb.cnf", "ü" * 120 + ".cnf", ".hidden"):
+        path = tmp_path / name
+        path.write_text("")
+        job = job_of(str(path), "--user", "u")
+        assert parse_job(json.dumps(job).encode(), {"SAT": InputUse.REQUIRED})
+
+
+def test_the_wishes_of_solve_become_configuration(formula: Path, tmp_path: Path) -> None:
+    job = job_of(
+        *(str(formula), "--portfolio", "c", "--seed", "3", "--solutions", "all", "--projection", "1,2"),
+        *("--configuration", '{"sharing": false}'),
+    )
+    wishes = {"portfolio": "c", "seed": 3, "solutions": "all", "projection": [1, 2]}
+    assert job["configuration"] == wishes | {"sharing": False}
+    job_file = tmp_path / "job.json"
+    job_file.write_text(json.dumps({"configuration": {"seed": 1, "sharing": False}}))
+    assert job_of(str(job_file), "--seed", "2")["configuration"] == {"seed": 2, "sharing": False}
+
+
+@pytest.mark.parametrize(
+    ("result", "code", "lines"),
+    [
+        ({"resultcode": 10, "solution": [1, -2]}, 10, ["s SATISFIABLE", "v 1 -2 0"]),
+        ({"resultcode": 20, "solution": []}, 20, ["s UNSATISFIABLE"]),
+        ({"resultcode": 0, "solution": []}, 0, ["s UNKNOWN"]),
+        (
+            {"resultcode": 10, "solution": [1, 0, -1, 0], "solutions": 2},
+            10,
+            ["s SATISFIABLE", "v 1 0", "v -1 0"],
+        ),
+        (
+            {"resultcode": 10, "solution": "BQ==", "solution-format": "base64", "variables": 3},
+            10,
+            ["s SATISFIABLE", "v 1 -2 3 0"],
+        ),
+    ],
+)
+def test_answers_have_the_form_of_the_competitions(
+    api_dir: Path,
+    formula: Path,
+    capsys: pytest.CaptureFixture[str],
+    result: dict[str, Any],
+    code: int,
+    lines: list[str],
+) -> None:
+    arguments = [str(formula), "--api-dir", str(api_dir), "--output-format", "sat"]
+    with answering(api_dir, lambda job: {**job, "result": result}):
+        assert main_module.main(["submit", *arguments]) == code
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_a_model_beside_the_reply_is_read(
+    api_dir: Path, formula: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model").write_bytes(array.array("i", range(1, 100)).tobytes())
+    result = {"resultcode": 10, "solution-file": str(tmp_path / "model"), "solution-size": 99}
+    arguments = [str(formula), "--api-dir", str(api_dir), "--output-format", "sat"]
+    with answering(api_dir, lambda job: {**job, "result": result}):
+        assert main_module.main(["submit", *arguments]) == 10
+    _, *values = capsys.readouterr().out.splitlines()
+    assert [int(word) for line in values for word in line.split()[1:]] == [*range(1, 100), 0]
+    assert max(map(len, values)) <= 78
+
+
+def test_an_error_beside_answers_is_told_on_standard_error(
+    api_dir: Path, formula: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        str(formula),
+        "--api-dir",
+        str(api_dir),
+        "--output-format",
+        "sat",
+        "--user",
+        "u",
+        "--name",
+        "n",
+    ]
+    with answering(api_dir, lambda job: {"error": {"field": "files", "message": "empty"}}):
+        assert main_module.main(["submit", *arguments]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == "mallob-py submit: u.n: files: empty\n"
+
+
+def test_who_leaves_while_waiting_is_told_that_the_job_goes_on(
+    api_dir: Path, formula: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, "wait", interrupted)
+    arguments = [str(formula), "--api-dir", str(api_dir), "--wait", "--user", "u", "--name", "n"]
+    assert main_module.main(["submit", *arguments]) == 130
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("mallob-py submit: u.n goes on;")
+    assert f"mallob-py wait --api-dir {api_dir} u.n" in line
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_waiting_for_the_end_of_a_chain_ends(
+    tmp_path: Path, is_refused: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
+    path = tmp_path / "end.json"
+    path.write_text(
+        json.dumps({"user": "u", "name": "e", "incremental": True, "precursor": "u.p", "done": True})
+    )
+    codes: list[int] = []
+    arguments = ["submit", str(path), "--wait", "--api-dir", str(tmp_path / "api")]
+    waiter = threading.Thread(target=lambda: codes.append(main_module.main(arguments)))
+    waiter.start()
+    (incoming,) = poll_until(directory.take)
+    if is_refused:
+        directory.refuse(incoming, JobFileError("precursor", "u.p: never seen", "u.e"))
+    else:
+        directory.end_chain(1, incoming.internal_id)
+    waiter.join(DEADLINE_S)
+    directory.close()
+    assert codes == [2 if is_refused else 0]
+    output = capsys.readouterr().out
+    assert "never seen" in output if is_refused else output == "u.e: the chain of u.p has ended\n"
 
 
 def test_an_error_reply_gives_exit_code_2(
@@ -159,6 +353,28 @@ def test_interrupt_finds_a_user_with_dots_among_the_live_jobs(
         assert main_module.main(["interrupt", "a.b.c", "--api-dir", str(api_dir)]) == 0
     assert taken == [{"user": "a.b", "name": "c", "interrupt": True}]
     assert "a.b.c has ended" in capsys.readouterr().out
+
+
+def test_interrupt_takes_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
+    client.submit(tmp_path / "api", {"user": "a.b", "name": "c"})
+    (job,) = poll_until(directory.take)
+    codes: list[int] = []
+    arguments = ["interrupt", "--api-dir", str(tmp_path / "api")]
+    caller = threading.Thread(
+        target=lambda: codes.append(main_module.main([*arguments, f"{job.internal_id}"]))
+    )
+    caller.start()
+    (interruption,) = poll_until(directory.take)
+    assert isinstance(interruption.data, bytes)
+    assert json.loads(interruption.data) == {"user": "a.b", "name": "c", "interrupt": True}
+    directory.reply(job.internal_id, "a.b.c", Reply(b'{"result": {"resultcode": 0}}'))
+    caller.join(DEADLINE_S)
+    assert codes == [0]
+    assert "a.b.c has ended" in capsys.readouterr().out
+    assert main_module.main([*arguments, "77"]) == 2
+    assert "no live job has the id 77" in capsys.readouterr().err
+    directory.close()
 
 
 def test_interrupting_an_unknown_job_is_an_error(api_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,29 @@ def test_one_error_among_the_replies_gives_exit_code_2(
     assert capsys.readouterr().out.count("{\n") == 3
 
 
-@pytest.mark.parametrize("identity", ["u.unknown", "nodot", "u.a/../../b"])
+def test_answers_may_be_s_and_v_lines(
+    tmp_path: Path, directory: JobDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory.path / "out" / "u.a.json").write_text('{"result": {"resultcode": 10, "solution": [1]}}')
+    (directory.path / "out" / "u.b.json").write_text('{"result": {"resultcode": 20, "solution": []}}')
+    assert wait(tmp_path, "u.b", "--output-format", "sat") == 20
+    assert capsys.readouterr().out == "s UNSATISFIABLE\n"
+    assert wait(tmp_path, "u.a", "u.b", "--output-format", "sat") == 0
+    assert capsys.readouterr().out == "c u.a\ns SATISFIABLE\nv 1 0\nc u.b\ns UNSATISFIABLE\n"
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"{", b"[1]", b"[" * 200_000])
+def test_what_is_no_reply_is_one_line(
+    tmp_path: Path, directory: JobDirectory, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory.path / "out" / "u.a.json").write_bytes(content)
+    assert wait(tmp_path, "u.a") == 2
+    error = capsys.readouterr().err
+    assert "u.a.json is" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("identity", ["u.unknown", "nodot", "u.a/../../b", "u." + "x" * 300])
 def test_a_job_that_never_was_is_one_line(
     tmp_path: Path, directory: JobDirectory, identity: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
