@@ -25,6 +25,10 @@ from typing import Any, NoReturn, TypeVar
 from mallob_py.cli import values
 
 ENVIRONMENT_PREFIX = "MALLOB_PY_"
+SOURCES = (
+    "Each option can also be set by a key of the --config file (api-dir = ...) or by an environment variable "
+    f"({ENVIRONMENT_PREFIX}API_DIR)."
+)
 
 Options = TypeVar("Options", bound="CommandOptions")
 
@@ -112,34 +116,40 @@ def make_parser(command: str, summary: str, options_class: type[CommandOptions])
     parser = _Parser(
         prog=f"mallob-py {command}",
         description=summary,
-        epilog="Each option can also be set by a key of the --config file (api-dir = ...) or by an "
-        f"environment variable ({ENVIRONMENT_PREFIX}API_DIR). The command line wins over the environment, "
-        "the environment over the file.",
+        epilog=f"{SOURCES} The command line wins over the environment, the environment over the file.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
         formatter_class=_Help,
     )
+    add_options(parser, options_class)
+    return parser
+
+
+def add_options(
+    parser: argparse.ArgumentParser, options_class: type[CommandOptions]
+) -> dict[str, argparse.Action]:
+    """Give a parser the rows of a command; the actions by field name."""
     rows = table(options_class)
     groups = {
         name: parser.add_argument_group(name)
         for name in dict.fromkeys(spec.group for spec, _ in rows.values())
     }
     # What has no flag comes first in its group.
-    for attribute, (spec, default) in sorted(rows.items(), key=lambda row: bool(row[1][0].flags)):
-        _add(groups[spec.group], attribute, spec, default)
-    return parser
+    return {
+        attribute: _add(groups[spec.group], attribute, spec, default)
+        for attribute, (spec, default) in sorted(rows.items(), key=lambda row: bool(row[1][0].flags))
+    }
 
 
-def _add(group: argparse._ArgumentGroup, attribute: str, spec: OptionSpec, default: Any) -> None:
+def _add(group: argparse._ArgumentGroup, attribute: str, spec: OptionSpec, default: Any) -> argparse.Action:
     if spec.is_switch:
-        group.add_argument(*spec.flags, dest=attribute, action=argparse.BooleanOptionalAction, help=spec.help)
-        return
+        switch = argparse.BooleanOptionalAction
+        return group.add_argument(*spec.flags, dest=attribute, action=switch, help=spec.help)
     if spec.flags:
-        group.add_argument(*spec.flags, dest=attribute, metavar=spec.metavar, help=spec.help)
-        return
+        return group.add_argument(*spec.flags, dest=attribute, metavar=spec.metavar, help=spec.help)
     counts = {(True, True): "+", (True, False): "*", (False, True): None, (False, False): "?"}
     nargs = counts[spec.is_list, default is dataclasses.MISSING]
-    group.add_argument(attribute, metavar=spec.metavar, nargs=nargs, help=spec.help)
+    return group.add_argument(attribute, metavar=spec.metavar, nargs=nargs, help=spec.help)
 
 
 def parse_options(

@@ -24,6 +24,7 @@ from mallob_py.cli.client_options import (
 )
 from mallob_py.cli.option_sources import CommandOptions, parse_options
 from mallob_py.cli.rank_options import ServeOptions, SolveOptions
+from mallob_py.cli.shell_options import CompletionOptions, ManOptions
 from mallob_py.cli.study_options import CheckProofOptions, ExperimentOptions, ReportOptions, SimulateOptions
 
 #: Every command: its summary and its options. `mallob_py.cli.<command>` has its `run(options) -> int`.
@@ -42,6 +43,8 @@ COMMANDS: dict[str, tuple[str, type[CommandOptions]]] = {
     "experiment": ("Repeat an experiment of the paper in virtual time.", ExperimentOptions),
     "batch simulate": ("Play policies for whole jobs on a trace, side by side.", BatchSimulateOptions),
     "report": ("Make tables from the logs of a run, real or simulated.", ReportOptions),
+    "completion": ("Print a script that completes this command line in a shell.", CompletionOptions),
+    "man": ("Print the manual page, in troff.", ManOptions),
 }
 
 
