@@ -3,7 +3,7 @@
     drain the inbox -> hear the workers -> serve the desk -> fire timers -> flush -> park
 
 A rank hosts one PE or several (`placement.py`). They decide, this loop does: after every input
-it executes the effects. It parks in one `select` on everything that can bring news: the
+it executes the effects. It parks at one place (`parking.py`) for everything that can bring news: the
 doorbell of the transport, the worker processes, the desk (on ranks that take jobs in) and
 signals. Only this thread touches MPI. Messages between PEs of this rank do not: they wait in
 one queue, which keeps their order, and are handled before anything else is looked at.
@@ -18,7 +18,6 @@ import contextlib
 import gc
 import math
 import os
-import select
 import signal
 import time
 from collections import deque
@@ -45,6 +44,7 @@ from mallob_py.runtime.heartbeat import Beat, Ring
 from mallob_py.runtime.hoard import RankHoard
 from mallob_py.runtime.hosted_workers import HostedWorkers
 from mallob_py.runtime.memory_watch import MemoryWatch
+from mallob_py.runtime.parking import Parking
 from mallob_py.runtime.rank_news import PERIOD_S as _NEWS_PERIOD_S
 from mallob_py.runtime.rank_news import Newsboy, RankNews
 from mallob_py.runtime.roll_call import Roll, RollAnswer, RollCall, WorkerPlace
@@ -200,7 +200,7 @@ class Rank:
         self._ring = ring
         self._next_log_flush = -math.inf
         self._next_memory_s = -math.inf
-        self._fds = [transport.fileno(), pool.fileno(), stop_bell.fileno()]
+        self._parking = Parking([transport.fileno(), pool.fileno(), stop_bell.fileno()])
         self._stop_bell = stop_bell
         self._stop_at_s = stop_at_s
 
@@ -424,14 +424,13 @@ class Rank:
         deadline = min(self._stop_at_s, self._workers.update_at_s, self._workers.cpu_look_at_s)
         for pe in self._pes:
             deadline = min(deadline, pe.next_deadline())
-        fds = self._fds
+        further = None
         if self._desk is not None:
             deadline = min(deadline, self._desk.next_deadline())
-            if (fd := self._desk.fileno()) is not None:
-                fds = [*fds, fd]
+            further = self._desk.fileno()
         wanted_s = min(deadline - self.now(), self.pool.next_deadline() - time.monotonic())
         wanted_s = min(max(0.0, wanted_s), _PARK_MAX_S)
-        return set(select.select(fds, (), (), self._transport.park_timeout_s(wanted_s))[0])
+        return self._parking.park(further, self._transport.park_timeout_s(wanted_s))
 
     # --- messages out ---------------------------------------------------------------------
 
