@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,7 +14,7 @@ from mallob_py.notices import tell
 from mallob_py.runtime import boot
 from mallob_py.runtime.rank import Desk, Rank
 from mallob_py.runtime.worker_events import ApplicationKnown
-from mallob_py.runtime.world import AFTER_CRASH_VARIABLE
+from mallob_py.runtime.world import Crash
 from mallob_py.service.directory import JobDirectory, orphaned_folders
 from mallob_py.service.errors import ServiceError
 from mallob_py.service.job_file import InputUse
@@ -21,6 +22,7 @@ from mallob_py.service.medium import Buffered, Durable
 from mallob_py.service.result_files import RESULTS_FOLDER, ResultFiles
 from mallob_py.service.running_jobs import RunningJobs
 from mallob_py.service.service import Service
+from mallob_py.service.threaded_directory import ThreadedDirectory
 from mallob_py.service.user_rules import read_user_rules
 from mallob_py.service.users import UserBook
 from mallob_py.service.watching import Watching
@@ -56,16 +58,7 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
         if options.users is not None:
             rules = read_user_rules(Path(options.users))
             users = UserBook(rules, rank.placement.size, client, options.clients)
-        directory = JobDirectory(
-            api_dir,
-            client,
-            options.clients,
-            Path(options.tmp_dir) if options.tmp_dir else None,
-            Watching.POLL if options.poll_directory else Watching.AUTO,
-            complain,
-            medium=Durable() if options.durable else Buffered(),
-            size_max_bytes=options.max_job_file_bytes,
-        )
+        directory = _directory(options, client, complain)
     except ServiceError as error:
         raise boot.DeskError(str(error)) from error
     if client == 0:
@@ -79,7 +72,7 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
         rank,
         directory,
         {name: _use_of(one) for name, one in known.items()},
-        RunningJobs(directory.path, AFTER_CRASH_VARIABLE in os.environ, complain),
+        RunningJobs(directory.path, Crash.told(os.environ), complain),
         api_dir,
         client,
         clients,
@@ -102,6 +95,24 @@ def _check_results_dir(results_dir: str, api_dir: str) -> None:
         os.makedirs(results_dir, exist_ok=True)
     except OSError as error:
         raise boot.DeskError(f"--results-dir {results_dir} cannot be made: {error.strerror}") from None
+
+
+def _directory(
+    options: ServeOptions, client: int, complain: Callable[[str], None]
+) -> JobDirectory | ThreadedDirectory:
+    def directory(log: Callable[[str], None]) -> JobDirectory:
+        return JobDirectory(
+            Path(options.api_dir),
+            client,
+            options.clients,
+            Path(options.tmp_dir) if options.tmp_dir else None,
+            Watching.POLL if options.poll_directory else Watching.AUTO,
+            log,
+            medium=Durable() if options.durable else Buffered(),
+            size_max_bytes=options.max_job_file_bytes,
+        )
+
+    return ThreadedDirectory(directory, complain) if options.durable else directory(complain)
 
 
 def _use_of(application: ApplicationKnown) -> InputUse:

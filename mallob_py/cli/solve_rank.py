@@ -168,6 +168,9 @@ class SolveDesk:
         for _ in range(waiting):
             self._answer(0, b"")
 
+    def job_scheduled(self, job: int, now: float) -> None:
+        pass
+
     def job_ended(self, ended: JobEnded, now: float) -> None:
         code, solution = 0, b""
         if ended.outcome is Outcome.FAILED:

@@ -24,7 +24,7 @@ import msgspec
 from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.distributed_balancing import AnyBalancer
-from mallob_py.protocol.effects import JobEnded, JobStats, Outcome
+from mallob_py.protocol.effects import JobEnded, JobScheduled, JobStats, Outcome
 from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import (
@@ -356,6 +356,7 @@ class Client:
             record.max_volume = max(record.max_volume, 1)
             latency_s = now - record.submitted_s
             self._out.log("scheduled", job=offer.job, root=source, latency_s=latency_s)
+            self._out.act(JobScheduled(offer.job))
 
     def receive_denied(self, source: int, message: Denied, now: float) -> None:
         self._now = now

@@ -129,6 +129,12 @@ class JobStats(msgspec.Struct, frozen=True):
     root: int | None = None
 
 
+class JobScheduled(Effect, frozen=True):
+    """A job taken in here has its first worker: at most once for each submitted job."""
+
+    job: int
+
+
 class JobEnded(Effect, frozen=True):
     """A job taken in here has ended: exactly one for each submitted job."""
 
@@ -157,6 +163,7 @@ AnyEffect: TypeAlias = (
     | UpdateWorker
     | DeliverMessage
     | BlameHost
+    | JobScheduled
     | JobEnded
     | Log
 )

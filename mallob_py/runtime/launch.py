@@ -149,12 +149,15 @@ def run_world(
         environment = {**env, **further, EXIT_FILE_VARIABLE: str(exit_file)}
         watch = Watch(None if rank_timeout_s is None else 1.5 * rank_timeout_s)
         world = _World([*command, sys.executable, *argv], environment, stop_signal, stops)
+        oom_kills = _oom_kills()
         returned = world.wait(exit_file, watch)
         left = b""
         with contextlib.suppress(OSError):
             left = exit_file.read_bytes()
     code = None if left in (b"", RUNNING) else int(left)
-    return WorldEnd(code, left != b"", returned, stops.first)
+    return WorldEnd(
+        code, left != b"", returned, stops.first, world.was_silent, ranks > 1, _oom_kills() > oom_kills
+    )
 
 
 class _World:
@@ -165,6 +168,7 @@ class _World:
     ) -> None:
         self._stop_signal = stop_signal
         self._stops = stops
+        self.was_silent = False
         try:
             self._process = subprocess.Popen(
                 command,
@@ -197,6 +201,7 @@ class _World:
                     seen = status
                 if seen is not None and deadline_s == math.inf and watch.is_silent(now):
                     tell("rank 0 does not answer any more; ended by force")
+                    self.was_silent = True
                     deadline_s = now + _FORCE_GRACE_S
                     process.send_signal(self._stop_signal)
                 stops.wait(_LOOK_AFTER_S, descriptor)
@@ -225,6 +230,15 @@ def _own_folder() -> Iterator[Path]:
         yield folder.path
     finally:
         folder.remove()
+
+
+def _oom_kills() -> int:
+    """How many processes the kernel has killed on this host for want of memory."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
 
 
 def _die_with_parent(death_signal: signal.Signals) -> Callable[[], None]:

@@ -30,7 +30,16 @@ from mallob_py.placement import Placement
 from mallob_py.protocol.balancing import local_rule
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import AnyEffect, BlameHost, FetchBlob, JobEnded, JobOver, Log, Send
+from mallob_py.protocol.effects import (
+    AnyEffect,
+    BlameHost,
+    FetchBlob,
+    JobEnded,
+    JobOver,
+    JobScheduled,
+    Log,
+    Send,
+)
 from mallob_py.protocol.fault import Fault
 from mallob_py.protocol.host_health import HostHealth
 from mallob_py.protocol.messages import AnyMessage, Blob, Message, encode
@@ -95,6 +104,8 @@ class Desk(Protocol):
     def next_deadline(self) -> float: ...
 
     def turn(self, now: float) -> None: ...
+
+    def job_scheduled(self, job: int, now: float) -> None: ...
 
     def job_ended(self, ended: JobEnded, now: float) -> None: ...
 
@@ -546,6 +557,9 @@ class Rank:
                     self.transfer.forget(str(job))
             case BlameHost(fault, reason):
                 self._rest(fault, reason)
+            case JobScheduled(job):
+                assert self._desk is not None
+                self._desk.job_scheduled(job, self.now())
             case JobEnded():
                 assert self._desk is not None
                 self._desk.job_ended(effect, self.now())

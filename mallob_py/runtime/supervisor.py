@@ -28,6 +28,11 @@ class RestartLimit:
         self._restarts_max = restarts_max
         self._restarts_s: deque[float] = deque()
 
+    @property
+    def count(self) -> int:
+        """How many there were lately."""
+        return len(self._restarts_s)
+
     def next_delay_s(self, now: float) -> float | None:
         """How long to wait before a restart that is wanted now; None if there were enough."""
         while self._restarts_s and self._restarts_s[0] <= now - RESTART_WINDOW_S:
@@ -47,7 +52,6 @@ def supervise(
     """Run `python argv()...` on `ranks` ranks, again after each crash; the exit code of the last world."""
     environment = dict(os.environ)
     limit = RestartLimit(restarts_max)
-    restarts = 0
     has_come_up = False
     with StopRequests() as stops:
         while True:
@@ -59,14 +63,16 @@ def supervise(
             if delay_s is None:
                 tell(
                     f"the ranks have crashed (exit code {end.exit_code}) and are not started again after "
-                    f"{restarts} restarts; unanswered jobs go on at the next start"
+                    f"{limit.count} restarts; unanswered jobs go on at the next start"
                 )
                 return end.exit_code or 1
-            restarts += 1
-            tell(f"the ranks have crashed (exit code {end.exit_code}); restart {restarts} in {delay_s:g} s")
+            number = limit.count
+            tell(f"the ranks have crashed (exit code {end.exit_code}); restart {number} in {delay_s:g} s")
             deadline_s = time.monotonic() + delay_s
             while (left_s := deadline_s - time.monotonic()) > 0:
                 stops.wait(left_s)
                 if stops.first is not None:
                     return 128 + stops.first
-            environment[AFTER_CRASH_VARIABLE] = "1"
+            environment.pop(AFTER_CRASH_VARIABLE, None)
+            if (crash := end.crash) is not None:
+                environment[AFTER_CRASH_VARIABLE] = crash.value

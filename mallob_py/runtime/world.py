@@ -12,6 +12,7 @@ This module imports no MPI by itself, so command-line code may use it freely.
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
 import signal
 import sys
@@ -39,6 +40,23 @@ _MPICH_DEFAULTS = {
     # of 64 cells; a few silent peers would use them up (see transport.py on flow control).
     "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS": "256",
 }
+
+
+class Crash(enum.Enum):
+    """How the ranks of the world before have come to their end, as told in AFTER_CRASH_VARIABLE."""
+
+    #: by an error, a fault, a rank that hung, or for want of memory
+    OF_ITSELF = "1"
+    #: somebody has killed a rank (signal 9)
+    KILLED = "killed"
+
+    @classmethod
+    def told(cls, env: Mapping[str, str]) -> Crash | None:
+        """None: the world before has not crashed, or nobody says so."""
+        said = env.get(AFTER_CRASH_VARIABLE)
+        if said is None:
+            return None
+        return cls.KILLED if said == cls.KILLED.value else cls.OF_ITSELF
 
 
 class LaunchError(Exception):

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
+
+from .world import Crash
+
+#: what MPICH's mpiexec returns when its proxy, the parent of the ranks, is gone
+_PROXY_LOST = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +21,11 @@ class WorldEnd:
     returned: int
     #: the first signal that asked for the end
     stopped_by: int | None
+    #: it had to be ended, as it had fallen silent
+    was_silent: bool = False
+    has_launcher: bool = True
+    #: the kernel has killed processes on this host meanwhile
+    was_out_of_memory: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -24,3 +35,13 @@ class WorldEnd:
         if self.stopped_by is not None:
             return 128 + self.stopped_by
         return self.returned if self.returned >= 0 else 128 - self.returned
+
+    @property
+    def crash(self) -> Crash | None:
+        """What the next world is told of the end of this one; None: it was not brought about by its ranks."""
+        if self.was_silent or self.was_out_of_memory:
+            return Crash.OF_ITSELF
+        if self.has_launcher and (self.returned < 0 or self.returned == _PROXY_LOST):
+            return None
+        killed = (signal.SIGKILL, 128 + signal.SIGKILL) if self.has_launcher else (-signal.SIGKILL,)
+        return Crash.KILLED if self.returned in killed else Crash.OF_ITSELF

@@ -33,6 +33,7 @@ class LiveJob:
         "cpu_limit_s",
         "file",
         "is_done",
+        "is_scheduled",
         "max_demand",
         "name",
         "parsed_bytes",
@@ -55,6 +56,8 @@ class LiveJob:
         self.wallclock_limit_s = file.wallclock_limit_s
         self.cpu_limit_s = file.cpu_limit_s
         self.is_done = file.done
+        #: whether it has had a worker
+        self.is_scheduled = False
         self.file: JobFile | None = file
         #: what `file` counts with among those that are kept
         self.parsed_bytes = 0

@@ -1,10 +1,14 @@
-"""Which jobs of a client are running, on file: to know after a crash who may have caused it.
+"""Which jobs of a client are at work, on file: to know after a crash who may have caused it.
 
-`jobs.<i>/.running` holds a pair per running job: its internal id and how many crashes in a row it
-was running at. A rank that dies leaves the pairs there. Started again after that (and not after
-a clean end or the death of everything, which are no job's fault), the service counts one more
-for each of them. A job with CRASHES_MAX is not run again; one with a crash less, a *suspect*, is
-to be run while no other suspect runs, so that the last crash hits the right one.
+`jobs.<i>/.running` holds a record per job that is being read or has workers: its internal id, at how many
+crashes in a row it was at work, and how much that weighs. A rank that dies leaves the records there.
+Started again after that (and not after a clean end, the death of everything or of a launcher, which are
+no job's fault), the service counts one more for each of them. A crash at which a job was not at work
+acquits it, and so does work for `ACQUITTED_AFTER_S` without one.
+
+A rank that was killed (signal 9) is more often the operator's doing, or the kernel's when memory runs
+out, than a job's: that weighs less. Who has `HOPELESS` is not run again; whom one more crash would bring
+there, is *suspect* (see `suspects`).
 
 Written without any flush: it must outlast processes, not machines. What cannot be written is
 left out; then a job may end the service more often.
@@ -14,48 +18,69 @@ from __future__ import annotations
 
 import os
 import struct
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
-CRASHES_MAX = 3
-_PAIR = struct.Struct("<qq")
-_NOBODY = _PAIR.pack(0, 0)
+from mallob_py.runtime.world import Crash
+
+_WEIGHT = {Crash.OF_ITSELF: 5, Crash.KILLED: 3}
+HOPELESS = 15
+#: at so many crashes in a row a job is given up, if no rank was killed
+CRASHES_MAX = HOPELESS // _WEIGHT[Crash.OF_ITSELF]
+ACQUITTED_AFTER_S = 600.0
+_RECORD = struct.Struct("<qii")
+_NOBODY = _RECORD.pack(0, 0, 0)
+
+
+class _Blame(NamedTuple):
+    crashes: int = 0
+    weight: int = 0
+
+
+_NONE = _Blame()
 
 
 class RunningJobs:
-    """The pairs of one client. `after_crash`: what the file says counts."""
+    """The records of one client. `crash`: what the former service ended by; None: no job is to blame."""
 
-    def __init__(self, client_dir: Path, after_crash: bool, log: Callable[[str], None]) -> None:
+    def __init__(self, client_dir: Path, crash: Crash | None, log: Callable[[str], None]) -> None:
         self._log = log
-        self._crashes: dict[int, int] = {}
+        self._blame: dict[int, _Blame] = {}
         self._slot_of: dict[int, int] = {}
+        #: when the blamed ones that are at work began, in order
+        self._began: deque[tuple[float, int]] = deque()
         self._free: list[int] = []
         self._slots = 0
         self._descriptor = -1
         path = client_dir / ".running"
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            if after_crash:
+            if crash is not None:
                 left = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
-                whole = left[: len(left) // _PAIR.size * _PAIR.size]
-                self._crashes = {job: crashes + 1 for job, crashes in _PAIR.iter_unpack(whole) if job}
+                whole = left[: len(left) // _RECORD.size * _RECORD.size]
+                for job, crashes, weight in _RECORD.iter_unpack(whole):
+                    if job:
+                        self._blame[job] = _Blame(crashes + 1, weight + _WEIGHT[crash])
             os.ftruncate(self._descriptor, 0)
         except OSError as error:
             log(f"cannot use {path}: {error.strerror}; a job that ends the service is not found out")
 
     def crashes(self, job: int) -> int:
-        """How many crashes in a row this job was running at."""
-        return self._crashes.get(job, 0)
+        """At how many crashes in a row this job was at work."""
+        return self._blame.get(job, _NONE).crashes
 
     def is_hopeless(self, job: int) -> bool:
-        return self.crashes(job) >= CRASHES_MAX
+        return self._blame.get(job, _NONE).weight >= HOPELESS
 
     def is_suspect(self, job: int) -> bool:
-        return self.crashes(job) == CRASHES_MAX - 1
+        weight = self._blame.get(job, _NONE).weight
+        return HOPELESS - max(_WEIGHT.values()) <= weight < HOPELESS
 
-    def begin(self, job: int) -> None:
+    def begin(self, job: int, now: float) -> None:
         """From now on a crash may be this job's fault."""
-        if self._descriptor < 0:
+        if self._descriptor < 0 or job in self._slot_of:
             return
         if self._free:
             slot = self._free.pop()
@@ -63,15 +88,29 @@ class RunningJobs:
             slot = self._slots
             self._slots += 1
         self._slot_of[job] = slot
-        self._write(slot, _PAIR.pack(job, self.crashes(job)))
+        blame = self._blame.get(job, _NONE)
+        if blame is not _NONE:
+            self._began.append((now, job))
+        self._write(slot, _RECORD.pack(job, *blame))
 
-    def end(self, job: int) -> None:
-        """It has its reply."""
-        self._crashes.pop(job, None)
+    def rest(self, job: int) -> None:
+        """Until it begins again a crash is not its fault; what it is blamed for already stays."""
         slot = self._slot_of.pop(job, None)
         if slot is not None:
             self._free.append(slot)
             self._write(slot, _NOBODY)
+
+    def end(self, job: int) -> None:
+        """It has its reply."""
+        self._blame.pop(job, None)
+        self.rest(job)
+
+    def acquit(self, now: float) -> None:
+        """Those that have worked for long without a crash: it was not they."""
+        while self._began and self._began[0][0] <= now - ACQUITTED_AFTER_S:
+            _, job = self._began.popleft()
+            if self._blame.pop(job, None) is not None and job in self._slot_of:
+                self._write(self._slot_of[job], _RECORD.pack(job, *_NONE))
 
     def close(self) -> None:
         """What is written stays: ranks may also end in good order because another one has crashed."""
@@ -79,8 +118,8 @@ class RunningJobs:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _write(self, slot: int, pair: bytes) -> None:
+    def _write(self, slot: int, record: bytes) -> None:
         try:
-            os.pwrite(self._descriptor, pair, slot * _PAIR.size)
+            os.pwrite(self._descriptor, record, slot * _RECORD.size)
         except OSError as error:
             self._log(f"cannot note which jobs run: {error.strerror}")

@@ -56,7 +56,9 @@ from mallob_py.service.result_files import ResultFiles
 from mallob_py.service.running_jobs import RunningJobs
 from mallob_py.service.status_file import Onlookers
 from mallob_py.service.status_writer import StatusWriter
+from mallob_py.service.suspects import Suspects
 from mallob_py.service.tallies import Tallies
+from mallob_py.service.threaded_directory import ThreadedDirectory
 from mallob_py.service.users import Terms, UserBook, UserMessage
 
 _TAKE_AT_ONCE = 16
@@ -85,7 +87,7 @@ class Service:
     def __init__(
         self,
         rank: Rank,
-        directory: JobDirectory,
+        directory: JobDirectory | ThreadedDirectory,
         applications: dict[str, InputUse],
         running: RunningJobs,
         api_dir: Path,
@@ -133,9 +135,7 @@ class Service:
             users,
             self._tallies,
         )
-        #: the job that runs although it may end the service, and those that wait for its end
-        self._suspect: int | None = None
-        self._suspects: deque[int] = deque()
+        self._suspects = Suspects(rank.now())
         #: revisions that a former service has answered, by precursors that are still to be run again
         self._unrestored: dict[str, tuple[int, Incoming, JobFile]] = {}
         #: revisions without a precursor yet, and when to give up on it
@@ -167,6 +167,7 @@ class Service:
             self._next_status_s,
             self._next_roll_s,
             self._early[0][0] if self._early else math.inf,
+            self._suspects.next_deadline(),
             self._chains.next_deadline(),
             min(self._last_words.values(), default=math.inf),
             self._next_terms_s if self._users is not None and self._users.has_news else math.inf,
@@ -186,12 +187,15 @@ class Service:
         if self._early:
             self._take_in_early(now)
         self._more_ready = bool(taken)
-        if not taken and self._unrestored:
+        if self._unrestored and not self._directory.recovered_count:
             for _, incoming, _ in self._unrestored.values():
                 self._cannot_go_on_from(incoming, "its precursor is gone", now)
             self._unrestored.clear()
         for job in self._book.ready(now):
-            self._enqueue(job, now)
+            if self._running.is_suspect(job):
+                self._suspects.wait(job)
+            else:
+                self._enqueue(job, now)
         if self._users is not None:
             self._serve_users(self._users, now)
         for chain in self._chains.expired(now):
@@ -201,14 +205,15 @@ class Service:
             self._rank.pool.cancel_read(job)
             message = "interrupted before it had come through its pipe; its chain goes on without it"
             self._fail(job, "files", message, JobStatistics(total_s=now - self._jobs[job].accepted_s), now)
+        if (suspect := self._suspects.next(now)) is not None:
+            self._enqueue(suspect, now)
         self._begin_jobs(now)
-        while self._suspects and self._suspect is None:
-            self._begin(self._suspects.popleft(), now)
         if now >= self._next_roll_s:
             self._next_roll_s = math.inf
             self._rank.call_roll()
         if now >= self._next_status_s:
             self._next_status_s = now + _STATUS_PERIOD_S
+            self._running.acquit(now)
             self._write_status(now)
             self._look_for_onlookers(now)
 
@@ -243,8 +248,8 @@ class Service:
             request = incoming.parse(self._applications)
             if isinstance(request, Interruption):
                 self._interrupt(self._book.interrupt(request.identity, incoming.internal_id), now)
-            elif self._chains.is_early(request) and now < (
-                due_s := precursor_due_s or now + _PRECURSOR_WAIT_S
+            elif self._chains.is_early(request) and self._may_come(
+                due_s := precursor_due_s or now + _PRECURSOR_WAIT_S, now
             ):
                 self._early.append((due_s, incoming))
             else:
@@ -260,6 +265,10 @@ class Service:
             self._status.refused(incoming.internal_id, incoming.file_name, str(error))
             refusal = {"file": incoming.file_name, "field": error.field, "message": error.message}
             self._rank.log.write(now, "refused", refusal)
+
+    def _may_come(self, due_s: float, now: float) -> bool:
+        """Whether there may still be a precursor: of a former service, or until then."""
+        return self._directory.recovered_count > 0 or now < due_s
 
     def _take_in_early(self, now: float) -> None:
         """Again, as long as precursors come, of which some may have been early themselves."""
@@ -332,8 +341,7 @@ class Service:
         self._more_ready = True
 
     def _begin(self, job: int, now: float) -> None:
-        if (live := self._jobs.get(job)) is None:
-            return  # a suspect that was interrupted while it waited
+        live = self._jobs[job]
         try:
             file = self._file_of(job)
         except JobFileError as error:
@@ -344,15 +352,10 @@ class Service:
             return
         if self._running.is_hopeless(job):
             often = self._running.crashes(job)
-            message = f"ended the service {often} times in a row (or was running each time); not run again"
+            message = f"ended the service {often} times in a row (or was at work each time); not run again"
             self._fail(job, "application", message, JobStatistics(total_s=now - live.accepted_s), now)
             return
-        if self._running.is_suspect(job):
-            if self._suspect is not None:
-                self._suspects.append(job)
-                return
-            self._suspect = job
-        self._running.begin(job)
+        self._running.begin(job, now)
         if self._applications[file.application] is InputUse.NONE and not file.configuration:
             description = wire.Inline(encode_description(file.application, {}, {}))
             self._submit(job, blob_of(job, description), now)
@@ -440,6 +443,8 @@ class Service:
             waiting_since_s=live.since_s,
         )
         self._rank.submit(job, parameters, blob)
+        if not live.is_scheduled:
+            self._running.rest(job)  # it waits for a PE
 
     # --- shares of users ------------------------------------------------------------------------
 
@@ -582,6 +587,11 @@ class Service:
         }
         self._rank.log.write(now, "ended", fields)
 
+    def job_scheduled(self, job: int, now: float) -> None:
+        """It has its first worker."""
+        self._jobs[job].is_scheduled = True
+        self._running.begin(job, now)
+
     def job_ended(self, ended: JobEnded, now: float) -> None:
         live = self._jobs[ended.job]
         stats = ended.stats
@@ -637,8 +647,7 @@ class Service:
         self._parsed_bytes -= self._jobs.remove(job).parsed_bytes
         self._last_words.pop(job, None)
         self._running.end(job)
-        if job == self._suspect:
-            self._suspect = None
+        self._suspects.ended(job)
         for interruption in self._book.ended(job):
             self._directory.dismiss(interruption)
         self._more_ready = True

@@ -30,6 +30,7 @@ from mallob_py.protocol.effects import (
     FetchBlob,
     JobEnded,
     JobOver,
+    JobScheduled,
     Log,
     ResumeWorker,
     Send,
@@ -286,7 +287,7 @@ class Cluster:
                 self.processes[rank, worker].heard.append(effect)
             case BlameHost(fault, reason):
                 self._rest(rank, fault, reason)
-            case JobOver():
+            case JobOver() | JobScheduled():
                 pass
             case JobEnded(job):
                 assert job not in self.ended, f"job {job} ended twice"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import needs_mpiexec, poll_until, run, serving
+from running import ROOT, needs_mpiexec, poll_until, run, serving
 
 pytestmark = needs_mpiexec
 
@@ -182,3 +182,25 @@ def test_an_input_that_vanishes_before_it_is_read_gives_an_error_reply_that_name
         assert "vanishing.cnf" in service.reply(path)["error"]["message"]
         assert service.ask("after", application="NOOP")["result"]["resultcode"] == 10
         assert service.stop() == 0
+
+
+def test_ranks_of_a_durable_service_do_not_wait_for_a_disk_that_takes_seconds(tmp_path: Path) -> None:
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    (slow / "sitecustomize.py").write_text(
+        "import os, time\n"
+        "flush = os.fsync\n"
+        "def slowly(descriptor):\n"
+        "    time.sleep(1.5)\n"
+        "    flush(descriptor)\n"
+        "os.fsync = slowly\n"
+    )
+    env = {"PYTHONPATH": os.pathsep.join([str(slow), str(ROOT), str(ROOT / "apps")])}
+    with serving(tmp_path, "--durable", "--rank-timeout", "3s", ranks=2, env=env) as service:
+        # Several flushes one after the other, each about half as long as a rank may be silent.
+        replies = [service.submit(f"job-{number}", application="NOOP") for number in range(3)]
+        for path in replies:
+            assert service.reply(path)["result"]["resultcode"] == 10
+        assert service.stop() == 0
+        assert "does not answer" not in service.output
+        assert service.output.count("accepting jobs") == 1

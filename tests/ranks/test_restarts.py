@@ -99,7 +99,7 @@ def test_a_job_that_ends_the_service_each_time_gets_an_error_reply_and_others_th
             for number in range(2)
         ]
         poll_until(lambda: len(service.events("started")) >= 2)
-        configuration = {"signal": "SIGKILL"}
+        configuration = {"signal": "SIGSEGV"}
         poison = service.submit("poison", application="POISON", configuration=configuration)
         message = service.reply(poison)["error"]["message"]
         assert f"ended the service {CRASHES_MAX} times in a row" in message

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from mallob_py.runtime.supervisor import RESTART_WINDOW_S, RestartLimit, supervise
-from mallob_py.runtime.world import AFTER_CRASH_VARIABLE, EXIT_FILE_VARIABLE
+from mallob_py.runtime.world import AFTER_CRASH_VARIABLE, EXIT_FILE_VARIABLE, Crash
+from mallob_py.runtime.world_end import WorldEnd
 
 #: a rank alone: notes what it was told, says that it is up if told so, and ends by the code or signal given
 RANK = f"""
@@ -52,10 +53,35 @@ def test_ranks_that_crash_are_started_again_and_told_so(
 ) -> None:
     code, told = run(tmp_path, "running", "-9", 1)
     assert code == 128 + 9
-    assert told == ["0", "1"]
+    assert told == ["0", "killed"]
     said = capfd.readouterr().err
     assert "restart 1 in 1 s" in said
     assert "not started again after 1 restarts" in said
+
+
+def test_ranks_are_told_whether_one_of_them_was_killed_or_ended_by_itself(tmp_path: Path) -> None:
+    assert run(tmp_path, "running", "-11", 1)[1] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("returned", "changes", "crash"),
+    [
+        (9, {}, Crash.KILLED),
+        (137, {}, Crash.KILLED),
+        (11, {}, Crash.OF_ITSELF),
+        (1, {}, Crash.OF_ITSELF),
+        (9, {"was_out_of_memory": True}, Crash.OF_ITSELF),
+        (-9, {}, None),  # the launcher itself
+        (-9, {"was_silent": True}, Crash.OF_ITSELF),  # by us
+        (255, {}, None),  # its proxy
+        (-9, {"has_launcher": False}, Crash.KILLED),
+        (-6, {"has_launcher": False}, Crash.OF_ITSELF),
+    ],
+)
+def test_a_launcher_that_was_killed_is_no_fault_of_the_ranks(
+    returned: int, changes: dict[str, bool], crash: Crash | None
+) -> None:
+    assert WorldEnd(None, True, returned, None, **changes).crash is crash
 
 
 @pytest.mark.parametrize("code", [0, 2, 10])
