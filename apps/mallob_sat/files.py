@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import os
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -61,6 +63,9 @@ def plain_blocks(path: str) -> Iterator[bytes]:
     is_empty = True
     try:
         with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if (stat.S_ISCHR(mode) or stat.S_ISBLK(mode)) and not file.isatty():
+                raise InputError(f"{path}: is a device; give a file or a named pipe")
             while block := file.read(_BLOCK_BYTES):
                 is_empty = False
                 yield block

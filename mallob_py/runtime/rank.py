@@ -467,7 +467,13 @@ class Rank:
                 case events.MessageDropped(key):
                     # It waited behind 64 MB that the worker does not read; who sent it is not known here.
                     self.log.write(now, "dropped message", {"job": key[0]})
-                case events.ReadDone() | events.ReadFailed() | events.ApplicationKnown():
+                case (
+                    events.ReadDone()
+                    | events.ReadFailed()
+                    | events.ReadStalled()
+                    | events.ReadGoesOn()
+                    | events.ApplicationKnown()
+                ):
                     if self._desk is not None:
                         self._desk.worker_event(event, now)
                 case _:

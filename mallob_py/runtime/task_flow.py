@@ -16,6 +16,7 @@ from mallob_py.runtime.fork_server_link import ForkServer
 from mallob_py.runtime.kept_workers import KeptWorker, KeptWorkers
 from mallob_py.runtime.link_watch import LinkWatch
 from mallob_py.runtime.process_supply import PoolOptions, ProcessSupply
+from mallob_py.runtime.reads import STALLED_MAX, Reads
 from mallob_py.runtime.worker_events import Key, WorkerEvent
 from mallob_py.runtime.worker_link import WorkerLink
 from mallob_py.runtime.worker_tasks import FINAL_EVENTS, InspectTask, JobTask, ReadTask, Task
@@ -37,9 +38,7 @@ class TaskFlow:
         self.reads: dict[int, ReadTask] = {}
         #: tasks that should have a process now, in the order in which they came (a dict is a set with one)
         self.waiting: dict[Task, None] = {}
-        #: further reads than may be under way
-        self._later_reads: dict[ReadTask, None] = {}
-        self._admitted_reads: set[ReadTask] = set()
+        self.reads_under_way = Reads(options.max_reads)
         #: by serial of the process
         self.at_work: dict[int, Task] = {}
         #: files to remove when the process that may be writing them is gone
@@ -91,16 +90,9 @@ class TaskFlow:
         match task:
             case JobTask(suspended=True):
                 return
-            case ReadTask() if not self._admits(task):
-                self._later_reads[task] = None
+            case ReadTask() if not self.reads_under_way.admits(task, time.monotonic()):
                 return
         self.waiting[task] = None
-
-    def _admits(self, task: ReadTask) -> bool:
-        if task not in self._admitted_reads and len(self._admitted_reads) >= self.options.max_reads:
-            return False
-        self._admitted_reads.add(task)
-        return True
 
     def assign(self) -> None:
         """Give waiting tasks to idle processes and see that enough of those are coming."""
@@ -130,12 +122,28 @@ class TaskFlow:
 
     def end_read(self, task: ReadTask) -> None:
         """A read is over, or will not be: the next one has its turn."""
-        self._later_reads.pop(task, None)
-        self._admitted_reads.discard(task)
-        if self._later_reads and len(self._admitted_reads) < self.options.max_reads:
-            following = next(iter(self._later_reads))
-            del self._later_reads[following]
-            self.wait(following)
+        self.reads_under_way.end(task)
+        self._begin_reads()
+
+    def _begin_reads(self) -> None:
+        for following in self.reads_under_way.following(time.monotonic()):
+            self.waiting[following] = None
+
+    def look_after_reads(self, now_s: float) -> None:
+        """Inputs that do not come keep no others from being read."""
+        changes = self.reads_under_way.look(now_s)
+        self.events += [events.ReadStalled(task.request_id) for task in changes.stalled]
+        self.events += [events.ReadGoesOn(task.request_id) for task in changes.going_on]
+        for task in changes.surplus:
+            text = (
+                f"nothing of the input has come while {STALLED_MAX} others did not come either; send it anew"
+            )
+            self.conclude(task, events.ReadFailed(task.request_id, text, "files"))
+            self.abandon(task)
+            if task.link is not None:
+                self.leftovers[task.link.serial] = task.read.path
+        self._begin_reads()
+        self.assign()
 
     def inspect(self) -> None:
         self.is_inspection_wanted = False
@@ -215,4 +223,9 @@ class TaskFlow:
     def next_deadline(self) -> float:
         """When `poll` is to be called at the latest, on `time.monotonic`."""
         take_up_s = min((task.take_up_by_s for task in self.pending if not task.suspended), default=math.inf)
-        return min(self.supply.refill_at_s, self.kept.next_deadline(), take_up_s)
+        return min(
+            self.supply.refill_at_s,
+            self.kept.next_deadline(),
+            take_up_s,
+            self.reads_under_way.look_at_s,
+        )

@@ -93,6 +93,18 @@ class ReadFailed(_Event, frozen=True):
     field: str
 
 
+class ReadStalled(_Event, frozen=True):
+    """Nothing of an input comes at present; it is waited for, beside others."""
+
+    request_id: int
+
+
+class ReadGoesOn(_Event, frozen=True):
+    """It comes after all."""
+
+    request_id: int
+
+
 class ApplicationKnown(_Event, frozen=True):
     """`problem`: why it cannot be imported (empty if it can)."""
 
@@ -115,4 +127,6 @@ JobWorkerEvent = (
     | WorkerToParent
     | WorkerToChildren
 )
-WorkerEvent = JobWorkerEvent | MessageDropped | ReadDone | ReadFailed | ApplicationKnown
+WorkerEvent = (
+    JobWorkerEvent | MessageDropped | ReadDone | ReadFailed | ReadStalled | ReadGoesOn | ApplicationKnown
+)

@@ -138,6 +138,11 @@ class WorkerPool:
         self._flow.reads[request_id] = ReadTask(request_id, read)
         self._flow.enqueue(self._flow.reads[request_id])
 
+    def read_cpu_s(self, request_id: int) -> float:
+        """How much CPU time a read has taken so far, or is about to have taken."""
+        task = self._flow.reads.get(request_id)
+        return cpu_seconds_of(task.link.pid) if task is not None and task.link is not None else 0.0
+
     def cancel_read(self, request_id: int) -> None:
         if (task := self._flow.reads.pop(request_id, None)) is not None:
             self._flow.abandon(task)
@@ -221,6 +226,8 @@ class WorkerPool:
             self._flow.supply.refill(len(self._flow.waiting))
         if self._flow.pending or now_s >= self._flow.kept.next_deadline():
             self._flow.look_after_kept(now_s)
+        if now_s >= self._flow.reads_under_way.look_at_s:
+            self._flow.look_after_reads(now_s)
         for link, mask in self._flow.watch.ready():
             if link is None:
                 self._news.hear_server()

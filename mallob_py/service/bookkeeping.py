@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from mallob_py.service.errors import JobFileError
 
 FINISHED_MAX = 100_000
+#: names of jobs in a message
+_TOLD_MAX = 10
 
 
 _NONE: frozenset[str] = frozenset()
@@ -77,10 +79,13 @@ class JobBook:
             raise JobFileError(
                 "name", f"a job {identity} is live; choose another name, or wait for its reply"
             )
-        unmet = {name for name in dependencies if not self._has_ended(name)}
+        # On itself in any case, though a job of this name may have ended before.
+        unmet = {name for name in dependencies if name == identity or not self._has_ended(name)}
         if precursor in self._id_of:
             unmet.add(precursor)
         if cycle := self._cycle(identity, unmet):
+            if len(cycle) > _TOLD_MAX:
+                cycle[_TOLD_MAX // 2 : -_TOLD_MAX // 2] = [f"... {len(cycle) - 1} jobs in all ..."]
             path = " -> ".join(cycle)
             raise JobFileError("dependencies", f"closes a cycle of waiting jobs: {path}", identity)
         self._live[job_id] = _LiveJob(job_id, identity, arrival_s, unmet or _NONE, precursor)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import array
 import functools
+import heapq
 import math
 import os
 import stat
@@ -66,6 +67,8 @@ _BEGIN_AT_ONCE = 16
 #: of job files that need not be read again: what they take in memory, roughly
 _PARSED_BYTES_MAX = 8 << 20
 _PARSED_PER_BYTE, _PARSED_BYTES_MIN = 10, 2000
+#: between two looks at the CPU time of a reading process
+_READ_LOOK_MIN_S = 0.05
 _STATUS_PERIOD_S = 1.0
 #: before a status is written for somebody who looks: so that the ranks' answers are there
 _ROLL_LEAD_S = 0.05
@@ -122,6 +125,8 @@ class Service:
             rank.placement.size, rank.config.ageing_s, None if users is None else users.weight_of
         )
         self._parsed_bytes = 0
+        #: (when, job): when the reading of a job's input may have reached a limit
+        self._read_until: list[tuple[float, int]] = []
         self._running = running
         self._status = StatusWriter(
             rank,
@@ -168,6 +173,7 @@ class Service:
             self._next_roll_s,
             self._early[0][0] if self._early else math.inf,
             self._suspects.next_deadline(),
+            self._read_until[0][0] if self._read_until else math.inf,
             self._chains.next_deadline(),
             min(self._last_words.values(), default=math.inf),
             self._next_terms_s if self._users is not None and self._users.has_news else math.inf,
@@ -207,6 +213,7 @@ class Service:
             self._fail(job, "files", message, JobStatistics(total_s=now - self._jobs[job].accepted_s), now)
         if (suspect := self._suspects.next(now)) is not None:
             self._enqueue(suspect, now)
+        self._end_long_reads(now)
         self._begin_jobs(now)
         if now >= self._next_roll_s:
             self._next_roll_s = math.inf
@@ -362,7 +369,36 @@ class Service:
             return
         self._jobs.enter(job, JobState.READING)
         live.reading_s = now
+        if limits_s := [limit_s for limit_s in (live.wallclock_limit_s, live.cpu_limit_s) if limit_s]:
+            heapq.heappush(self._read_until, (now + min(limits_s), job))
         self._rank.pool.read(job, self._read_task(job, file))
+
+    def _end_long_reads(self, now: float) -> None:
+        """Limits hold for the reading of an input, too."""
+        while self._read_until and self._read_until[0][0] <= now:
+            _, job = heapq.heappop(self._read_until)
+            live = self._jobs.get(job)
+            if live is None or live.state is not JobState.READING:
+                continue
+            lasted_s, cpu_s = now - live.reading_s, self._rank.pool.read_cpu_s(job)
+            if live.wallclock_limit_s and lasted_s >= live.wallclock_limit_s:
+                self._end_read(job, Ending.WALLCLOCK_LIMIT, now, cpu_s)
+            elif live.cpu_limit_s and cpu_s >= live.cpu_limit_s:
+                self._end_read(job, Ending.CPU_LIMIT, now, cpu_s)
+            else:
+                left_s = [live.wallclock_limit_s - lasted_s] if live.wallclock_limit_s else []
+                left_s += [live.cpu_limit_s - cpu_s] if live.cpu_limit_s else []
+                heapq.heappush(self._read_until, (now + max(_READ_LOOK_MIN_S, min(left_s)), job))
+
+    def _end_read(self, job: int, ending: Ending, now: float, cpu_s: float) -> None:
+        live = self._jobs[job]
+        self._rank.pool.cancel_read(job)
+        statistics = JobStatistics(
+            parsing_s=now - live.reading_s, total_s=now - live.accepted_s, used_cpu_s=cpu_s
+        )
+        self._reply(job, Outcome(ending.value), statistics)
+        self._tallies.replied(ending.value)
+        self._log_early_end(job, ending, statistics.total_s, now)
 
     def _lose(self, job: int, error: JobFileError, now: float) -> None:
         """The file of an accepted job cannot be read again."""
@@ -399,6 +435,7 @@ class Service:
         """A helper process has read an input, or could not."""
         match event:
             case events.ReadDone(job, description):
+                self._queue.bring_back(job)
                 if (place := self._chains.place_of(job)) is None:
                     self._submit(job, blob_of(job, description), now)
                     return
@@ -408,6 +445,11 @@ class Service:
                     self._end_interrupted(job, now)
                     return
                 self._submit(job, blob_of(job, description, chain.first, revision.number), now)
+            case events.ReadStalled(job) if job in self._jobs:
+                self._queue.set_aside(job)
+                self._more_ready = True
+            case events.ReadGoesOn(job) if job in self._jobs:
+                self._queue.bring_back(job)
             case events.ReadFailed(job, message, field):
                 live = self._jobs[job]
                 statistics = JobStatistics(parsing_s=now - live.reading_s, total_s=now - live.accepted_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -254,6 +255,7 @@ def test_a_job_without_a_usable_identity_gets_an_error_reply(
         ({"application": "SAT", "files": [""]}, "files"),
         ({"application": "SAT", "files": ["/no/such/formula.cnf"]}, "files"),
         ({"application": "SAT", "files": ["/"]}, "files"),
+        ({"application": "SAT", "files": ["/dev/random"]}, "files"),
         ({"application": "SAT", "literals": [1, "2"]}, "literals"),
         ({"application": "SAT", "literals": [1, 2]}, "literals"),
         ({"application": "SAT", "literals": [2**40, 0]}, "literals"),
@@ -496,3 +498,41 @@ def _status_with(service: Running, jobs: int) -> dict[str, Any] | None:
     status: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {"states": {}}
     states = status["states"]
     return status if sum(states.values()) == jobs and states.get("running") else None
+
+
+def test_named_pipes_that_nobody_writes_keep_no_other_input_from_being_read(
+    service: Running, tmp_path: Path
+) -> None:
+    pipe, formula = tmp_path / "pipe", tmp_path / "formula.cnf"
+    os.mkfifo(pipe)
+    formula.write_text("p cnf 1 1\n1 0\n")
+    waiting = [service.submit(f"pipe-{number}", files=[str(pipe)]) for number in range(50)]
+    for number in range(49):
+        accepted(service, f"pipe-{number}")
+    assert service.ask("beside", files=[str(formula)])["result"]["resultcode"] == SAT
+    for number in range(50):
+        service.interrupt(f"pipe-{number}")
+    assert {service.reply(one)["result"]["outcome"] for one in waiting} == {"interrupted"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "outcome"),
+    [({"wallclock-limit": "300ms"}, "wallclock-limit"), ({"cpu-limit": "300ms"}, "cpu-limit")],
+    ids=["wallclock", "cpu"],
+)
+def test_limits_hold_while_the_input_is_read(
+    limit: dict[str, str], outcome: str, service: Running, tmp_path: Path
+) -> None:
+    endless = tmp_path / "endless.cnf.gz"
+    with gzip.open(endless, "wb", compresslevel=1) as file:
+        file.write(b"p cnf 10 100000000\n")
+        clauses = b"1 2 3 0\n" * 131072
+        for _ in range(100):
+            file.write(clauses)
+    reply = service.ask(f"endless-{outcome}", files=[str(endless)], **limit)
+    assert reply["result"]["outcome"] == outcome
+    assert reply["stats"]["time"]["parsing"] >= 0.3
+    if outcome == "wallclock-limit":
+        os.mkfifo(tmp_path / "pipe")
+        reply = service.ask("pipe", files=[str(tmp_path / "pipe")], **limit)
+        assert reply["result"]["outcome"] == outcome

@@ -29,6 +29,7 @@ from waiting import poll_until
 
 from mallob_py.app import TreeMessage
 from mallob_py.payload import decode_description, encode_description
+from mallob_py.runtime import reads
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.fork_server_link import WorkerLimits
@@ -371,6 +372,27 @@ def test_reading_a_pipe_that_nobody_writes_can_be_cancelled(rank: Rank, tmp_path
     rank.pool.cancel_read(1)
     rank.until(lambda: is_gone(pid))
     assert not rank.of(events.ReadFailed)
+
+
+def test_reads_of_which_nothing_comes_leave_their_turn_to_others(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "LOOK_PERIOD_S", 0.05)
+    monkeypatch.setattr(reads, "STALLED_MAX", 3)
+    rank = make(PoolOptions(max_reads=2))
+    pipe, source = tmp_path / "pipe", tmp_path / "source"
+    os.mkfifo(pipe)
+    source.write_text("1 2 3")
+    for number in range(4):
+        rank.pool.read(number, read([pipe], tmp_path / f"description.{number}"))
+    rank.pool.read(4, read([source], tmp_path / "description.4"))
+    (done,) = rank.hear(events.ReadDone)
+    assert done.request_id == 4
+    for number in range(5, 8):
+        rank.pool.read(number, read([pipe], tmp_path / f"description.{number}"))
+    failed = rank.hear(events.ReadFailed)[0]
+    assert failed.request_id == 0
+    assert "did not come" in failed.message
 
 
 def kill_reader(rank: Rank, but: int = 0) -> int:

@@ -97,6 +97,27 @@ def test_a_job_that_depends_on_itself_is_refused() -> None:
         JobBook().admit(1, "u.a", 0.0, ("u.a",))
 
 
+def test_a_job_that_depends_on_itself_is_refused_also_if_one_of_its_name_has_ended() -> None:
+    with pytest.raises(JobFileError, match=r"u\.a -> u\.a"):
+        JobBook(["u.a"]).admit(1, "u.a", 0.0, ("u.a",))
+
+
+def test_a_cycle_of_thousands_of_jobs_is_told_in_short_and_everybody_ends() -> None:
+    book, count = JobBook(), 3000
+    for job in range(count - 1):
+        book.admit(job, f"u.{job}", 0.0, (f"u.{job + 1}",))
+    with pytest.raises(JobFileError, match=r"\.\.\. 3000 jobs in all \.\.\.") as caught:
+        book.admit(count, f"u.{count - 1}", 0.0, ("u.0",))
+    assert len(caught.value.message) < 300
+    book.refused(f"u.{count - 1}")
+    started = []
+    while ready := book.ready(0.0):
+        started += ready
+        for job in ready:
+            book.ended(job)
+    assert sorted(started) == list(range(count - 1))
+
+
 def test_a_diamond_is_no_cycle() -> None:
     book = JobBook()
     book.admit(1, "u.top", 0.0, ("u.left", "u.right"))
