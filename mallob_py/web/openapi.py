@@ -104,6 +104,8 @@ def readable(operations: Sequence[Operation]) -> str:
     """The same as a page."""
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><title>mallob-py: HTTP interface</title>",
+        '<meta name=viewport content="width=device-width, initial-scale=1">',
+        '<meta name=color-scheme content="light dark">',
         "<h1>mallob-py: HTTP interface</h1>",
         "<p>Send the token as <code>Authorization: Bearer TOKEN</code>. What goes wrong is answered by "
         '<code>{"error": {"field": ..., "message": ...}}</code>. '

@@ -2,6 +2,8 @@
 
     web/submissions/~<id>/     an upload that is under way, or was cut off
     web/submissions/<id>/      record.json, and `formula` while the service may read it
+    web/token                  see `web.token`
+    web/looking                see `service.status_file.look`
 
 The job file of a submission is named `<id>.json`, so that its way through the service can be told
 from the folders (see `service.pending`). An upload is removed as soon as its job file is neither
