@@ -169,6 +169,16 @@ class Client:
         for path in self._chain_files.pop(precursor, []):
             _remove(path)
 
+    def take_back(self, revision: str, precursor: str) -> None:
+        """A revision has not become part of its chain, which ends in `precursor` again ("": is not begun)."""
+        files = self._chain_files.pop(revision, [])
+        if precursor:
+            # The last may be the revision's own; it goes with the others at the chain's end.
+            self._chain_files[precursor] = files
+        else:
+            for path in files:
+                _remove(path)
+
     @property
     def user(self) -> str:
         return self._user
@@ -247,14 +257,17 @@ class Client:
 
     def _settle(self, one: _Pending) -> bool:
         """Whether there was a reply, which the future has now."""
-        reply = service.reply_to(one.submission)
-        if reply is None:
-            return False
-        if one.future.set_running_or_notify_cancel():
-            try:
-                one.future.set_result(_answer(reply))
-            except Exception as error:
+        try:
+            reply = service.reply_to(one.submission)
+            if reply is None:
+                return False
+            answer = _answer(reply)
+        except Exception as error:
+            if one.future.set_running_or_notify_cancel():
                 one.future.set_exception(error)
+            return True
+        if one.future.set_running_or_notify_cancel():
+            one.future.set_result(answer)
         return True
 
 

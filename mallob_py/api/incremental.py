@@ -21,8 +21,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mallob_py.api.client import Answer, Client
+from mallob_py.api.client import Answer, Client, JobError
 from mallob_py.api.formulas import FormulaLike, integers_of
+
+#: the field at fault of a job that failed though it was run
+_FAILED_AT_WORK = "application"
 
 
 class _Chain:
@@ -32,7 +35,9 @@ class _Chain:
         self._client = client
         self._fields = fields
         self._prefix = f"py-{uuid.uuid4().hex}"
-        self._revisions = 0
+        self._submitted = 0
+        #: the name of the last revision that counts; "" if there is none
+        self._last = ""
         self._is_over = False
         self._new: list[NDArray[np.int32]] = []
         self.n_vars = 0
@@ -52,23 +57,27 @@ class _Chain:
         self.answer = None
         assumed = list(assumptions)
         self.n_vars = max(self.n_vars, *map(abs, assumed), 0) if assumed else self.n_vars
-        if self._revisions:
-            fields["precursor"] = f"{self._client.user}.{self._name_of(self._revisions - 1)}"
+        if self._last:
+            fields["precursor"] = f"{self._client.user}.{self._last}"
         new = np.concatenate((np.zeros(0, np.int32), *self._new))
-        name = self._name_of(self._revisions)
+        name, before = f"{self._prefix}-{self._submitted}", self._last
         future = self._client.submit(new, assumed, name=name, incremental=True, **(self._fields | fields))
-        self._new.clear()
-        self._revisions += 1
-        self.answer = future.result()
+        self._submitted += 1
+        self._last, self._new = name, []
+        try:
+            self.answer = future.result()
+        except JobError as error:
+            if error.field != _FAILED_AT_WORK:
+                # The service has not taken it into the chain, so what it was to add comes with the next.
+                self._last, self._new = before, [new, *self._new]
+                self._client.take_back(name, before)
+            raise
         return self.answer
 
     def end(self) -> None:
-        if self._revisions and not self._is_over:
-            self._client.end_chain(self._name_of(self._revisions - 1))
+        if self._last and not self._is_over:
+            self._client.end_chain(self._last)
         self._is_over = True
-
-    def _name_of(self, revision: int) -> str:
-        return f"{self._prefix}-{revision}"
 
     def _check(self) -> None:
         if self._is_over:
