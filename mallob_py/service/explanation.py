@@ -14,6 +14,7 @@ from mallob_py.service.status_file import JobStatus, ServiceStatus
 _NAMED_MAX = 5
 #: so young, a job may not have asked for more than its root yet
 _JUST_BEGUN_S = 0.1
+_STATES_AT_WORK = ("reading", "submitted", "waiting", "running")
 
 
 def explain(status: ServiceStatus, job: JobStatus) -> list[str]:
@@ -117,14 +118,30 @@ def _dependency(status: ServiceStatus, job: JobStatus, identity: str) -> str:
 
 def _why_queued(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
     user = status.users.get(job.user)
-    if user is None or user.at_work_max is None:
-        yield "It waits for its turn to begin."
+    if user is not None and user.at_work_max is not None and user.at_work >= user.at_work_max:
+        share = "" if user.pes_max is None else f" (of {_count(user.pes_max, 'PE')} at most)"
+        yield (
+            f"Its user {job.user} may have {_count(user.at_work_max, 'job')} at work at a time{share} "
+            f"and has {user.at_work}; of {_count(user.jobs, 'live job')} of {job.user}, the one of highest "
+            "priority begins next."
+        )
         return
-    share = "" if user.pes_max is None else f" (of {_count(user.pes_max, 'PE')} at most)"
+    at_work = sum(status.states.get(state, 0) for state in _STATES_AT_WORK)
     yield (
-        f"Its user {job.user} may have {_count(user.at_work_max, 'job')} at work at a time{share} and has "
-        f"{user.at_work}; of {_count(user.jobs, 'live job')} of {job.user}, the one of highest priority "
-        "begins next."
+        f"Only as many jobs are at work as could have a PE: {at_work} for {_count(status.pes, 'PE')}, and "
+        f"{status.states.get('queued', 1)} in the queue."
+    )
+    yield _place_in_line(status, job)
+
+
+def _place_in_line(status: ServiceStatus, job: JobStatus) -> str:
+    """Among those that wait like this job."""
+    before = sum(other.state == job.state and other.standing > job.standing for other in status.jobs)
+    least = "at least " if status.job_count > len(status.jobs) else ""
+    return (
+        f"Of those that wait, {least}{before} {'stands' if before == 1 else 'stand'} before it. Standing "
+        f"counts priority and waiting time: {_duration(status.ageing_s)} of waiting are worth twice the "
+        "priority."
     )
 
 
@@ -148,13 +165,7 @@ def _why_waiting(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
         f"No PE is free for it: {jobs} want workers and there are {pes}, so that the {status.pes} of best "
         "standing have one worker each."
     )
-    before = sum(other.state == "waiting" and other.standing > job.standing for other in status.jobs)
-    least = "at least " if status.job_count > len(status.jobs) else ""
-    yield (
-        f"Of those that wait, {least}{before} {'stands' if before == 1 else 'stand'} before it. Standing "
-        f"counts priority and waiting time: {_duration(status.ageing_s)} of waiting are worth twice the "
-        "priority."
-    )
+    yield _place_in_line(status, job)
 
 
 def _why_this_volume(status: ServiceStatus, job: JobStatus) -> Iterator[str]:

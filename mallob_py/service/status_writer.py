@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.effects import Outcome as Ending
 from mallob_py.protocol.messages import JobEvent
 from mallob_py.runtime.rank import Rank
@@ -175,6 +176,7 @@ class StatusWriter:
             waits_for=tuple(sorted(unmet)[:_DEPENDENCIES_MAX]),
             waits_for_count=len(unmet),
             arrives_in_s=max(0.0, arrival_s - now),
+            standing=standing(live.priority, live.since_s, self._rank.config.ageing_s),
             reading_s=now - live.reading_s if live.state is JobState.READING else 0.0,
             crashes=self._running.crashes(job),
             balanced_priority=event.priority if event else 0.0,

@@ -410,6 +410,34 @@ def test_status_and_interrupt_speak_of_the_live_jobs(service: Running) -> None:
     assert len(done.err.splitlines()) == 1
 
 
+def test_status_lists_hosts_and_ended_jobs_and_explain_says_why(service: Running) -> None:
+    def shown(command: str, *arguments: object) -> str:
+        done = run(command, *arguments, "--api-dir", service.api_dir)
+        assert done.code == 0, done.err
+        return done.out
+
+    service.ask("told", literals=[1, 0])
+    paths = [service.submit(name, application="SLEEP", priority=2.0) for name in ("one", "two")]
+    service.submit("dependent", application="SLEEP", dependencies=["u.one"])
+    poll_until(
+        lambda: [line for line in shown("status", "--hosts").splitlines() if line.endswith("3     3  -")]
+    )
+    poll_until(
+        lambda: [
+            line for line in shown("status", "--ended").splitlines() if " told " in line and "SAT" in line
+        ]
+    )
+    assert "its result is SAT" in shown("explain", "u.told")
+    poll_until(lambda: "share 3 PEs by priority: its 2 of 4 is a part of 1.50" in shown("explain", "u.one"))
+    assert "waits for the end of 1 job: u.one (running)." in shown("explain", "u.dependent")
+    number = accepted(service, "two")
+    assert shown("explain", number).startswith(f"u.two (id {number}) is running")
+    for name, path in zip(("dependent", "one", "two"), (None, *paths), strict=True):
+        service.interrupt(name)
+        if path is not None:
+            assert service.reply(path)["result"]["outcome"] == "interrupted"
+
+
 def test_report_tells_of_the_jobs(service: Running) -> None:
     reply = service.ask("reported", application="SLEEP", priority=0.5, wallclock_limit="100ms")
     service.await_event("ended", job=reply["internal_id"])

@@ -85,8 +85,13 @@ def test_a_job_is_queued_for_its_users_limit() -> None:
     )
 
 
-def test_a_job_is_queued_without_limits_of_users() -> None:
-    assert "waits for its turn to begin" in told(job("queued"))
+def test_a_job_is_queued_where_more_are_at_work_than_could_have_a_pe() -> None:
+    mine = job("queued", standing=1.0)
+    others = [other(number, "queued", standing=number / 10) for number in range(5, 13)]
+    states = {"running": 8, "waiting": 24, "queued": 9, "held": 3}
+    text = told(mine, *others, states=states, users={"u": UserStatus(44, 8, at_work=2, at_work_max=5)})
+    assert "Only as many jobs are at work as could have a PE: 32 for 8 PEs, and 9 in the queue." in text
+    assert "Of those that wait, at least 2 stand before it." in text
 
 
 def test_a_job_is_reading_its_input() -> None:
