@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
-
-import msgspec
 
 from mallob_py.result_file import open_result
 from mallob_py.service import client
@@ -30,90 +26,38 @@ from mallob_py.service.job_file import (
     InputUse,
     Interruption,
     JobFile,
-    identity_of,
     is_valid_text,
     parse_job,
     unfit_for_file_name,
 )
 from mallob_py.service.medium import medium_of
-from mallob_py.service.pending import Pending, PendingJobs
+from mallob_py.service.pending import Pending
 from mallob_py.service.result_files import RESULTS_FOLDER
 from mallob_py.service.status_file import (
-    EndedJob,
-    HostStatus,
-    JobStatus,
     ServiceStatus,
     look,
-    read_status,
 )
 from mallob_py.web.errors import ApiError
 from mallob_py.web.history import History
-from mallob_py.web.shares import shares_by_job, shares_by_user
+from mallob_py.web.shared import SharedLook, SharedStatus
 from mallob_py.web.solutions import Solution, solution_of
 from mallob_py.web.store import Ended, Record, Signature, Store, Upload, is_submission, now
+from mallob_py.web.views import (
+    Job,
+    Overview,
+    ServiceState,
+    end_of,
+    ended_job,
+    job_of_status,
+    job_told_of,
+    queued_job,
+    summary_of,
+    users_of,
+)
 
 _RECENT_MAX = 50
-_STATUS_LASTS_S = 0.2
 _NESTING_MAX = 100
 _FORGOTTEN = "another job of that name has replied since; its reply is under USER.NAME"
-
-
-class ServiceState(msgspec.Struct, frozen=True):
-    """Whether a service runs on the api folder, and how busy it is. Ages in seconds.
-
-    `states`: how many live jobs are in each.
-    """
-
-    running: bool
-    last_sign_of_life: float | None = None
-    ranks: int = 0
-    pes: int = 0
-    busy: int = 0
-    up: float = 0.0
-    states: Mapping[str, int] = {}
-    hosts: list[HostStatus] = []
-
-
-class UserState(msgspec.Struct, frozen=True):
-    """A user with live jobs: their workers, and the PEs that they deserve, not rounded."""
-
-    user: str
-    jobs: int
-    volume: int
-    fair_share: float
-
-
-class Job(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job. Times in seconds; `volume` is its number of workers, `fair_share` the PEs that it deserves.
-
-    `number` is its number in the service, once it has one. `ended` is there once it has a reply.
-    """
-
-    user: str
-    name: str
-    key: str
-    state: str
-    id: str = ""
-    number: int = 0
-    application: str = ""
-    client: int = 0
-    priority: float = 1.0
-    volume: int = 0
-    demand: int = 0
-    fair_share: float = 0.0
-    age: float = 0.0
-    pe_seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    ended: Ended | None = None
-
-
-class Overview(msgspec.Struct, frozen=True):
-    """Live jobs (all that run, some of those that wait), their users, and what ended last, of all clients."""
-
-    service: ServiceState
-    users: list[UserState]
-    jobs: list[Job]
-    recent: list[Job]
 
 
 class Jobs:
@@ -125,12 +69,11 @@ class Jobs:
         self._client_dir = (api_dir / f"jobs.{client_index}").absolute()
         self._store = store
         self._allowed = None if allow_paths is None else os.path.realpath(allow_paths)
-        self._status = _SharedStatus(api_dir)
+        self._status = SharedStatus(api_dir)
         self.history = History()
         self._mutex = threading.Lock()
         #: of each client that was asked for
-        self._looks: dict[int, _SharedLook] = {}
-        self._upload_pattern = store.upload_pattern
+        self._looks: dict[int, SharedLook] = {}
 
     # --- looking --------------------------------------------------------------------------------
 
@@ -162,10 +105,10 @@ class Jobs:
         records = self._store.open_records()
         ids = {(record.client, record.identity): record.id for record in records}
         jobs = () if status is None else status.jobs
-        live = [_job_of(job, ids, shares) for job in jobs]
+        live = [job_of_status(job, ids, shares) for job in jobs]
         shown = {job.id for job in live}
-        queued = [_queued(record) for record in records if record.id not in shown]
-        users = [] if status is None else _users_of(status)
+        queued = [queued_job(record) for record in records if record.id not in shown]
+        users = [] if status is None else users_of(status)
         return Overview(self.service(), users, live + queued, self._recent(status))
 
     def look(self) -> None:
@@ -180,13 +123,15 @@ class Jobs:
 
     def _recent(self, status: ServiceStatus | None) -> list[Job]:
         """What ended last: handed in over HTTP, or told of by the service that runs now."""
-        ours = [_ended(record) for record in self._store.recent(_RECENT_MAX)]
+        ours = [ended_job(record) for record in self._store.recent(_RECENT_MAX)]
         known = {(job.client, job.ended.number) for job in ours if job.ended}
         told = () if status is None else status.ended
         others = [
-            _told_of(job, self._without_paths(job.error)) for job in told if (job.client, job.id) not in known
+            job_told_of(job, self._without_paths(job.error))
+            for job in told
+            if (job.client, job.id) not in known
         ]
-        return sorted(ours + others, key=_end_of, reverse=True)[:_RECENT_MAX]
+        return sorted(ours + others, key=end_of, reverse=True)[:_RECENT_MAX]
 
     def _live(self, identity: str, client_index: int, submission: str = "") -> Job | None:
         """As the service's status tells it."""
@@ -196,23 +141,25 @@ class Jobs:
         found = seen.jobs.get((client_index, identity))
         if found is None:
             return None
-        return _job_of(found, {(client_index, identity): submission}, seen.shares)
+        return job_of_status(found, {(client_index, identity): submission}, seen.shares)
 
     def get(self, key: str, client_index: int | None = None) -> Job:
         """A job, live or ended. The client is asked for only where a name is. Raises ApiError."""
         if is_submission(key):
             record = self._settled(self._record(key))
             if record.ended is not None:
-                return _ended(record)
+                return ended_job(record)
             live = self._live(record.identity, record.client, record.id)
-            return _queued(record) if live is None else live
+            return queued_job(record) if live is None else live
         identity, index = _checked(key), self._checked_client(client_index)
         user, _, name = identity.partition(".")
         if identity in self._look(index).identities:
             if (live := self._live(identity, index)) is not None:
                 return live
             return Job(user, name, identity, "queued", client=index)
-        ended = _summary(self._reply(identity, index), client.signature_of(self._reply_path(identity, index)))
+        ended = summary_of(
+            self._reply(identity, index), client.signature_of(self._reply_path(identity, index))
+        )
         return Job(user, name, identity, "ended", client=index, ended=ended)
 
     def files_awaited(self, key: str, client_index: int | None = None) -> tuple[int, frozenset[str]]:
@@ -264,7 +211,7 @@ class Jobs:
         with self._mutex:
             look = self._looks.get(client_index)
             if look is None:
-                look = self._looks[client_index] = _SharedLook(self._folder_of(client_index))
+                look = self._looks[client_index] = SharedLook(self._folder_of(client_index))
         return look.now()
 
     # --- steering -------------------------------------------------------------------------------
@@ -384,7 +331,7 @@ class Jobs:
 
     def _without_paths(self, text: str) -> str:
         """Where things lie on the host is nobody's business."""
-        text = self._upload_pattern.sub("upload", text).replace(f"{self._client_dir.parent}/", "")
+        text = self._store.upload_pattern.sub("upload", text).replace(f"{self._client_dir.parent}/", "")
         return text if self._allowed is None else text.replace(f"{self._allowed}/", "")
 
     def _presentable(self, reply: dict[str, Any]) -> dict[str, Any]:
@@ -431,7 +378,7 @@ class Jobs:
         out_dir = self.out_dir(record.client)
         refusal = _read_reply(out_dir / refusal_name(record.file_name))
         if refusal is not None:
-            return _Found(_summary(self._presentable(refusal), None), None, is_its_own=True)
+            return _Found(summary_of(self._presentable(refusal), None), None, is_its_own=True)
         path = self._reply_path(record.identity, record.client)
         signature = client.signature_of(path)
         if signature in (None, record.older):
@@ -444,7 +391,7 @@ class Jobs:
             or reply.get("file") == record.file_name
             or reply.get("files") == [str(self._store.upload_path(record.id))]
         )
-        return _Found(_summary(self._presentable(reply), signature), signature, is_its_own)
+        return _Found(summary_of(self._presentable(reply), signature), signature, is_its_own)
 
     def _with_allowed_files(self, fields: dict[str, Any]) -> dict[str, Any]:
         paths = fields.get("files")
@@ -470,54 +417,6 @@ class _Found:
     ended: Ended
     signature: Signature | None
     is_its_own: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The status, however old, its jobs by client and name, and their fair shares by number."""
-
-    status: ServiceStatus | None
-    jobs: Mapping[tuple[int, str], JobStatus]
-    shares: Mapping[int, float]
-
-
-class _SharedStatus:
-    """The service's status, read a few times a second for all who ask: it holds all live jobs."""
-
-    def __init__(self, api_dir: Path) -> None:
-        self._api_dir = api_dir
-        self._mutex = threading.Lock()
-        self._read_s = -math.inf
-        self._seen = _Seen(None, {}, {})
-
-    def now(self) -> _Seen:
-        with self._mutex:
-            if time.monotonic() >= self._read_s + _STATUS_LASTS_S:
-                status = read_status(self._api_dir)
-                jobs = status.jobs if status else ()
-                shares = shares_by_job(status) if status else {}
-                self._seen = _Seen(status, {(job.client, job.identity): job for job in jobs}, shares)
-                self._read_s = time.monotonic()
-            return self._seen
-
-
-class _SharedLook:
-    """Looks at the jobs of a client without a reply. Who asks while others look shares the next one."""
-
-    def __init__(self, client_dir: Path) -> None:
-        self._pending = PendingJobs(client_dir)
-        self._mutex = threading.Lock()
-        self._begun_s = -math.inf
-        self._found = Pending(frozenset(), frozenset())
-
-    def now(self) -> Pending:
-        """What there is now, or has been after this call."""
-        asked_s = time.monotonic()
-        with self._mutex:
-            if self._begun_s <= asked_s:
-                self._begun_s = time.monotonic()
-                self._found = self._pending.look()
-            return self._found
 
 
 def _read_reply(path: Path) -> dict[str, Any] | None:
@@ -563,97 +462,3 @@ def _is_deep(fields: Mapping[str, Any]) -> bool:
         if not level:
             return False
     return True
-
-
-def _job_of(job: JobStatus, ids: Mapping[tuple[int, str], str], shares: Mapping[int, float]) -> Job:
-    return Job(
-        user=job.user,
-        name=job.name,
-        key=job.identity,
-        state=job.state,
-        id=ids.get((job.client, job.identity), ""),
-        application=job.application,
-        client=job.client,
-        priority=job.priority,
-        volume=job.volume,
-        demand=job.demand,
-        number=job.id,
-        fair_share=shares.get(job.id, 0.0),
-        age=job.elapsed_s,
-        pe_seconds=job.pe_s,
-        cpu_seconds=job.cpu_s,
-    )
-
-
-def _queued(record: Record) -> Job:
-    """Handed in, and not yet in the service's status."""
-    age_s = max(0.0, now() - record.submitted)
-    return _of_record(record, "queued", age_s)
-
-
-def _ended(record: Record) -> Job:
-    assert record.ended is not None
-    total_s = record.ended.stats.get("time", {}).get("total", 0.0)
-    return _of_record(record, "ended", total_s)
-
-
-def _of_record(record: Record, state: str, age_s: float) -> Job:
-    return Job(
-        user=record.user,
-        name=record.name,
-        key=record.identity,
-        state=state,
-        id=record.id,
-        application=record.application,
-        client=record.client,
-        age=age_s,
-        ended=record.ended,
-    )
-
-
-def _users_of(status: ServiceStatus) -> list[UserState]:
-    shares = shares_by_user(status)
-    users = [
-        UserState(name, user.jobs, user.volume, shares.get(name, 0.0)) for name, user in status.users.items()
-    ]
-    return sorted(users, key=lambda user: (-user.volume, -user.fair_share, user.user))
-
-
-def _told_of(job: EndedJob, error_text: str) -> Job:
-    """An end that the service tells of."""
-    error = {"field": "", "message": error_text} if error_text else None
-    stats = {"time": {"total": job.total_s}, "used_pe_seconds": job.pe_s, "used_cpu_seconds": job.cpu_s}
-    ended = Ended(job.outcome, resultstring=job.result, error=error, stats=stats, at=job.ended, number=job.id)
-    return Job(
-        user=job.user,
-        name=job.name,
-        key=identity_of(job.user, job.name),
-        state="ended",
-        number=job.id,
-        application=job.application,
-        client=job.client,
-        priority=job.priority,
-        age=job.total_s,
-        pe_seconds=job.pe_s,
-        cpu_seconds=job.cpu_s,
-        ended=ended,
-    )
-
-
-def _end_of(job: Job) -> float:
-    return 0.0 if job.ended is None else job.ended.at
-
-
-def _summary(reply: Mapping[str, Any], signature: Signature | None) -> Ended:
-    result = reply.get("result", {})
-    return Ended(
-        outcome=str(result.get("outcome", "")),
-        resultcode=int(result.get("resultcode", 0)),
-        resultstring=str(result.get("resultstring", "")),
-        solver=str(result.get("solver", "")),
-        error=reply.get("error"),
-        stats=reply.get("stats", {}),
-        warnings=[str(warning) for warning in reply.get("warnings", ())],
-        at=now() if signature is None else signature[1] / 1e9,
-        number=int(reply.get("internal_id", 0)),
-    )

@@ -29,13 +29,14 @@ from starlette.routing import Route
 from mallob_py.web.arrivals import Arrivals
 from mallob_py.web.errors import ApiError
 from mallob_py.web.history import HistoryPart
-from mallob_py.web.jobs import Job, Jobs, Overview, ServiceState
+from mallob_py.web.jobs import Jobs
 from mallob_py.web.metrics import CONTENT_TYPE, metrics
 from mallob_py.web.openapi import Operation, Parameter, document, readable
 from mallob_py.web.receiving import Receiver
 from mallob_py.web.solutions import solution_json, solution_lines
 from mallob_py.web.store import Store
 from mallob_py.web.token import Token
+from mallob_py.web.views import Job, Overview, ServiceState
 
 _WAIT_MAX_S = 300.0
 _SWEEP_S = 2.0

@@ -107,6 +107,8 @@ class Store:
     def __init__(self, api_dir: Path) -> None:
         self.path = api_dir.absolute() / "web"
         self._folder = self.path / "submissions"
+        #: of the paths of all uploads
+        self.upload_pattern = re.compile(re.escape(f"{self._folder}/") + _ID.pattern + "/formula")
         self._mutex = threading.Lock()
         try:
             for folder in (self.path, self._folder):
@@ -132,11 +134,6 @@ class Store:
 
     def close(self) -> None:
         self._lock.close()
-
-    @property
-    def upload_pattern(self) -> re.Pattern[str]:
-        """Of the paths of all uploads."""
-        return re.compile(re.escape(f"{self._folder}/") + _ID.pattern + "/formula")
 
     def upload_path(self, submission: str) -> Path:
         """Where an upload is while the service may read it."""
