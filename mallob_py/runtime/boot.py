@@ -60,7 +60,7 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeskError(Exception):
-    """The desk cannot be opened; all ranks end with this message and exit code 2."""
+    """The desk cannot be opened; all ranks end with this message and exit code 2. Or it has to close."""
 
 
 def client_rank(client: int, placement: Placement) -> int:
@@ -144,7 +144,7 @@ def run_rank(
             code = exit_code()
         closed = rank.close()
     except BaseException as error:
-        if isinstance(error, PeerFailure):
+        if isinstance(error, PeerFailure | DeskError):
             tell(f"{error}; all ranks end")
         else:
             traceback.print_exc()

@@ -31,7 +31,7 @@ from mallob_py.service.entries import (
 )
 from mallob_py.service.errors import JobFileError, ServiceError
 from mallob_py.service.finished import FinishedLog
-from mallob_py.service.in_folder import InFolder
+from mallob_py.service.in_folder import RESCAN_INTERVAL_S, InFolder
 from mallob_py.service.internal_ids import InternalIds
 from mallob_py.service.job_file import JOB_FILE_BYTES_MAX, InputUse, Interruption, JobFile, parse_job
 from mallob_py.service.journal import Journal, contents
@@ -88,6 +88,7 @@ class JobDirectory:
         self._journal = Journal(self.path, self._finished, self._medium)
         self._replies = Replies(self._journal, self._medium, log, clock)
         self._closed = False
+        self._next_look_at_lock_s = clock() + RESCAN_INTERVAL_S
         try:
             self._journal.create()
             self._lock = DirectoryLock(self.path, log)
@@ -101,7 +102,7 @@ class JobDirectory:
             claimed, decided, lost = self._journal.recover(log)
             self._recovered = deque(claimed)
             self.finished += [entry.identity for entry in (*decided, *lost)]
-            self._in = InFolder(self._journal.in_dir, watching, self._journal.create, log, clock)
+            self._in = InFolder(self._journal.in_dir, watching, self._bring_back, log, clock)
             self._advertisement = Advertisement(self.path, tmp_dir or Path(tempfile.gettempdir()), log)
         except OSError as error:
             self._lock.close()
@@ -142,10 +143,15 @@ class JobDirectory:
     def take(self, limit: int = 64) -> list[Incoming]:
         """Claim up to `limit` files; more wait for the next call.
 
+        Raises ServiceError if the folder has become another service's.
+
         Those of a former service come first, as new ones may be interruptions of them or go on from them;
         only important ones, which have nothing to do with others, do not wait for that.
         """
         now = self._clock()
+        if now >= self._next_look_at_lock_s:
+            self._next_look_at_lock_s = now + RESCAN_INTERVAL_S
+            self._look_at_lock()
         self._replies.finish_due()
         self._in.look(now)
         taken: list[Incoming] = []
@@ -221,6 +227,24 @@ class JobDirectory:
         self._in.close()
         self._advertisement.close()
         self._lock.close()
+
+    def _look_at_lock(self) -> None:
+        if self._lock.is_lost():
+            try:
+                self._bring_back()
+            except OSError as error:
+                self._log(f"cannot make {self.path} anew: {error.strerror}; trying again")
+
+    def _bring_back(self) -> None:
+        """Somebody has removed the folder or parts of it. Raises OSError; ServiceError if it is not ours."""
+        self._journal.create()
+        if not self._lock.is_lost():
+            return
+        self._log(f"{self.path} was removed; it is made anew, and jobs that were in it are lost")
+        self._lock.close()
+        self._lock = DirectoryLock(self.path, self._log)
+        self._finished.close()
+        leave_mark(self.path, self._medium)
 
     def _claim_all(self, names: list[str], now: float) -> list[Incoming]:
         if not names:

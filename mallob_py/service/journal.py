@@ -97,7 +97,7 @@ class Journal:
     def claim(self, file_name: str, internal_id: int) -> Claimed:
         """Make a file of `in/` ours. FileNotFoundError: its owner took it back."""
         claimed = Claimed(internal_id, _fitting(file_name))
-        os.rename(f"{self._in}/{file_name}", self.path(claimed))
+        _move(f"{self._in}/{file_name}", self.path(claimed))
         self._claimed[internal_id] = claimed
         return claimed
 
@@ -130,10 +130,10 @@ class Journal:
         """Let the client see a decided reply."""
         source, target = self.path(decided), self.reply_path(decided)
         try:
-            os.replace(source, target)
+            _move(source, target)
         except FileNotFoundError:  # somebody has removed `out/`
             self.out_dir.mkdir(exist_ok=True)
-            os.replace(source, target)
+            _move(source, target)
 
     def confirm_publications(self) -> None:
         """From now on published replies stay where they are."""
@@ -167,7 +167,7 @@ class Journal:
     def _set_aside(self, entry: Claimed | Kept | Decided) -> str:
         """Where to."""
         path = self._place_aside(entry)
-        os.rename(self.path(entry), path)
+        _move(self.path(entry), path)
         return path
 
     def _keep_copy(self, path: str, entry: Decided) -> None:
@@ -186,8 +186,9 @@ class Journal:
         if claimed is None:
             return
         kept = Kept(internal_id, claimed.file_name, chain)
-        os.rename(self.path(claimed), self.path(kept))
-        self._kept.setdefault(chain, []).append(kept)
+        with contextlib.suppress(FileNotFoundError):  # somebody has removed the whole folder
+            _move(self.path(claimed), self.path(kept))
+            self._kept.setdefault(chain, []).append(kept)
         del self._claimed[internal_id]
 
     def end_chain(self, chain: int, internal_id: int | None) -> None:
@@ -196,18 +197,17 @@ class Journal:
         end = None
         if claimed is not None:
             end = ChainEnd(claimed.internal_id, claimed.file_name, chain)
-            os.rename(self.path(claimed), self.path(end))
+            _move(self.path(claimed), self.path(end))
             del self._claimed[claimed.internal_id]
             self._medium.flush([self._own])
         kept = self._kept.get(chain, [])
         while kept:  # the last one first, so that what is left is a chain
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path(kept[-1]))
+            _remove(self.path(kept[-1]))
             kept.pop()
         self._kept.pop(chain, None)
         if end is not None:
             self._medium.flush([self._own])
-            os.unlink(self.path(end))
+            _remove(self.path(end))
 
     def recover(self, log: Callable[[str], None]) -> tuple[list[Claimed], list[Decided], list[Decided]]:
         """What a former service left, by id: files to run again, replies to publish, and lost ones."""
@@ -217,7 +217,7 @@ class Journal:
         ends: list[ChainEnd] = []
         for name in os.listdir(self._dir):
             if is_unfinished(name):
-                os.unlink(self._dir / name)
+                _remove(f"{self._own}/{name}")
         for entry in sorted(read_entries(self._dir), key=lambda entry: (entry.internal_id, entry.entry)):
             match entry:
                 case Claimed():
@@ -263,7 +263,7 @@ class Journal:
                 self._kept.setdefault(entry.chain, []).append(entry)
         for end in ends:
             self.end_chain(end.chain, None)
-            os.unlink(self.path(end))
+            _remove(self.path(end))
 
     def kept(self) -> list[Kept]:
         """The submissions of revisions of live chains, by id."""
@@ -280,8 +280,22 @@ class Journal:
             write_file(temporary, data)
         self._medium.flush(temporaries)
         for temporary, (_, path, _) in zip(temporaries, files, strict=True):
-            os.replace(temporary, path)
+            _move(temporary, path)
         self._medium.flush([folder])
+
+
+def _move(source: str, target: str) -> None:
+    """Rename. Over NFS, one that was done may be asked for again and then fail: the source is gone."""
+    try:
+        os.replace(source, target)
+    except FileNotFoundError:
+        if os.path.lexists(source) or not os.path.lexists(target):
+            raise
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def write_file(path: str | Path, data: bytes) -> None:

@@ -26,7 +26,8 @@ class DirectoryLock:
     """Held from construction to `close`."""
 
     def __init__(self, client_dir: Path, log: Callable[[str], None]) -> None:
-        self._descriptor = os.open(client_dir / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        self._path = client_dir / ".lock"
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             self._acquire(client_dir, log)
             os.ftruncate(self._descriptor, 0)
@@ -34,6 +35,16 @@ class DirectoryLock:
         except BaseException:
             self.close()
             raise
+
+    def is_lost(self) -> bool:
+        """Whether the folder was removed, and perhaps made again: what is locked is not its lock any more."""
+        try:
+            there = os.stat(self._path)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False  # nobody can tell
+        return not os.path.samestat(there, os.fstat(self._descriptor))
 
     def close(self) -> None:
         if self._descriptor >= 0:

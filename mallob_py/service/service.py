@@ -37,10 +37,12 @@ from mallob_py.protocol.effects import Outcome as Ending
 from mallob_py.protocol.messages import Blob
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.boot import DeskError
 from mallob_py.runtime.rank import INLINE_BYTES_MAX, Rank, blob_of
 from mallob_py.service.bookkeeping import JobBook
 from mallob_py.service.chains import Chain, ChainBook, Revision
 from mallob_py.service.directory import Incoming, JobDirectory
+from mallob_py.service.errors import ServiceError
 from mallob_py.service.job_file import InputUse, Interruption, JobFile, JobFileError
 from mallob_py.service.job_queue import JobQueue
 from mallob_py.service.last_words import Leftovers, last_words
@@ -187,7 +189,10 @@ class Service:
             for first in self._unreadable_chains:
                 if (place := self._chains.place_of(first)) is not None:
                     self._end_chain(place[0], _UNREADABLE, None)
-        taken = self._directory.take(_TAKE_AT_ONCE)
+        try:
+            taken = self._directory.take(_TAKE_AT_ONCE)
+        except ServiceError as error:
+            raise DeskError(str(error)) from error
         for incoming in taken:
             self._take_in(incoming, now)
         if self._early:

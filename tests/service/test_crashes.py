@@ -294,3 +294,41 @@ def test_a_chain_survives_a_death_at_any_step_and_is_gone_once_it_has_ended(
         if code == SURVIVED:
             return
     raise AssertionError("it never survived")
+
+
+# --- a file system that repeats what it was asked for -------------------------------------------------
+
+
+def repeat_renames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an NFS client does when its server's answer was lost: what is told of is the second time."""
+
+    def twice(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            function(*arguments)
+            return function(*arguments)
+
+        return call
+
+    repeated = {name: twice(getattr(os, name)) for name in ("rename", "replace", "unlink")}
+    monkeypatch.setattr(journal, "os", SimpleNamespace(**{**vars(os), **repeated}))
+
+
+def test_renames_that_are_done_and_reported_as_failed_lose_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit_files(tmp_path)
+    repeat_renames(monkeypatch)
+    assert len(run_service(tmp_path, life=1)) == len(EXPECTED)
+    assert {name for name in out_files(tmp_path) if name.endswith(".json")} == EXPECTED
+    assert os.listdir(tmp_path / "api/jobs.0/journal") == []
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_renames_that_are_done_and_reported_as_failed_keep_chains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    submit_chain(tmp_path, ends=ends)
+    repeat_renames(monkeypatch)
+    assert run_chain_service(tmp_path) == (0 if ends else 1)
+    assert set(out_files(tmp_path)) == CHAINED
+    assert len(os.listdir(tmp_path / "api/jobs.0/journal")) == (0 if ends else 3)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import poll_until
 
 from mallob_py.service import directory as directory_module
 from mallob_py.service import in_folder
@@ -365,7 +367,7 @@ def test_a_file_that_cannot_be_moved_stays_is_reported_once_and_taken_later(
         raise OSError(13, "Permission denied")
 
     with monkeypatch.context() as no_rights:
-        no_rights.setattr(os, "rename", fail)
+        no_rights.setattr("mallob_py.service.journal._move", fail)
         for _ in range(5):
             assert directory.take() == []
             clock.now += 2
@@ -565,3 +567,31 @@ def test_a_file_above_the_bound_is_refused_unread_now_and_at_every_later_start(
     assert "1.04858e+06 MB" in errors["huge.json.error.json"]
     assert "--max-job-file" in errors["large.json.error.json"]
     assert left_over(directory) == []
+
+
+def test_a_folder_that_was_removed_and_made_again_is_locked_again(
+    open_directory: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mallob_py.service.directory.RESCAN_INTERVAL_S", 0.0)
+    monkeypatch.setattr(in_folder, "RESCAN_INTERVAL_S", 0.0)
+    directory = open_directory()
+    shutil.rmtree(directory.path.parent)
+    directory.take()
+    assert (directory.path / "in").is_dir()
+    with pytest.raises(ServiceError, match=f"process {os.getpid()}"):
+        open_directory()
+    drop(directory, "job.json", text())
+    poll_until(lambda: [incoming.internal_id for incoming in directory.take()] == [1])
+
+
+def test_a_folder_that_another_service_has_made_again_is_left_to_it(
+    open_directory: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mallob_py.service.directory.RESCAN_INTERVAL_S", 0.0)
+    directory = open_directory()
+    shutil.rmtree(directory.path.parent)
+    other = open_directory()
+    drop(other, "job.json", text())
+    with pytest.raises(ServiceError, match="is used by a running service"):
+        directory.take()
+    assert [incoming.file_name for incoming in other.take()] == ["job.json"]
