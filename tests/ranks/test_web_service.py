@@ -290,6 +290,18 @@ def test_the_page_draws_volumes_pes_and_trees_and_goes_back_in_time(web: WebServ
 
 
 @needs_browser
+def test_the_page_says_what_troubles_a_host(web: WebServer) -> None:
+    with browsing() as browser:
+        browser.open(f"{web.url}#token={web.token}")
+        browser.await_truth("document.getElementById('state').textContent.startsWith('Running')")
+        assert browser.evaluate("document.getElementById('troubles').textContent") == ""
+        hosts = '[{name: "one", troubles: []}, {name: "two", troubles: ["short of memory"]}]'
+        browser.evaluate(f"showService({{running: true, up: 1, ranks: 2, pes: 2, busy: 0, hosts: {hosts}}})")
+        assert browser.evaluate("document.getElementById('troubles').textContent") == "two: short of memory"
+        assert browser.complaints == []
+
+
+@needs_browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits_a_phone_and_follows_the_scheme(web: WebServer, scheme: str) -> None:
     web.post_job(user="http-" + "u" * 60, name="n" * 100, literals=[1, 0])
