@@ -244,7 +244,8 @@ def test_a_signal_ends_solving_and_leaves_nothing_behind(number: int, tmp_path: 
     assert session_folders_of(pids) == []
 
 
-def await_import_of(module: str, process: subprocess.Popen[str], _mark: str) -> None:
+def read_until_import_of(module: str, process: subprocess.Popen[str], _mark: str) -> None:
+    """With `-X importtime`, what is imported is told on standard error."""
     assert process.stderr is not None
     for line in process.stderr:
         if line.endswith(f" mallob_py.{module}\n"):
@@ -256,22 +257,24 @@ def await_processes(number: int, _process: subprocess.Popen[str], mark: str) -> 
 
 
 @pytest.mark.parametrize(
-    "await_stage",
+    ("flags", "await_stage"),
     [
-        pytest.param(partial(await_import_of, "cli.outcome"), id="imports"),
-        pytest.param(partial(await_import_of, "cli.option_sources"), id="options"),
-        pytest.param(partial(await_import_of, "runtime.forked_world"), id="launch"),
-        pytest.param(partial(await_processes, 2), id="fork server"),
-        pytest.param(partial(await_processes, 4), id="ranks"),
+        pytest.param(["-X", "importtime"], partial(read_until_import_of, "cli.outcome"), id="imports"),
+        pytest.param(["-X", "importtime"], partial(read_until_import_of, "cli.option_sources"), id="options"),
+        pytest.param(
+            ["-X", "importtime"], partial(read_until_import_of, "runtime.forked_world"), id="launch"
+        ),
+        pytest.param([], partial(await_processes, 2), id="fork server"),
+        pytest.param([], partial(await_processes, 4), id="ranks"),
     ],
 )
 def test_ctrl_c_at_any_stage_of_the_start_is_answered_unknown(
-    await_stage: Callable[[subprocess.Popen[str], str], None], tmp_path: Path
+    flags: list[str], await_stage: Callable[[subprocess.Popen[str], str], None], tmp_path: Path
 ) -> None:
     mark = uuid.uuid4().hex
     path = write(tmp_path, hard_formula())
     process = subprocess.Popen(
-        [sys.executable, "-X", "importtime", "-m", "mallob_py", "solve", "-n", "3", "--quiet", str(path)],
+        [sys.executable, *flags, "-m", "mallob_py", "solve", "-n", "3", "--quiet", str(path)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
