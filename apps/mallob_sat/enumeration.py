@@ -47,17 +47,21 @@ _WRITE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Enumerating:
-    """At most `count` solutions (None: all), over these variables (none: all of the formula)."""
+    """At most `count` solutions (None: all), over these variables (none: all of the formula).
+
+    When it is `until` (seconds since 1970), what has been found by then is the result.
+    """
 
     count: int | None
     projection: tuple[int, ...]
     file: ResultPath | None
+    until: float = math.inf
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Enumerating | None:
         """None if one model is enough. Raises InputError."""
         if "solutions" not in configuration:
-            for key in ("projection", "solutions-file"):
+            for key in ("projection", "solutions-file", "solutions-until"):
                 if key in configuration:
                     raise InputError(
                         f"{key} goes with solutions (a number, or 'all'), which is missing", _FIELD
@@ -70,7 +74,10 @@ class Enumerating:
         if count != "all" and (type(count) is not int or count < 1):
             raise InputError(f"solutions is {count!r:.40}; it must be a number from 1 on or 'all'", _FIELD)
         file = ResultPath.from_configuration(configuration, "solutions-file")
-        return cls(None if count == "all" else count, _projection(configuration), file)
+        until = configuration.get("solutions-until", math.inf)
+        if isinstance(until, bool) or not isinstance(until, int | float):
+            raise InputError("solutions-until must be a time in seconds since 1970", _FIELD)
+        return cls(None if count == "all" else count, _projection(configuration), file, until)
 
     def prepare(self, formula: Formula) -> Payload:
         if self.projection and max(self.projection) > formula.n_vars:
@@ -129,7 +136,7 @@ class Enumerating:
                     models.leave_out(cubes[cube])
                     found.replace(cube, rows)
                 found.write_sometimes(now_s)
-            if found.count >= found.wanted:
+            if found.count >= found.wanted or (found.count and time.time() >= self.until):
                 return self._result(formula, found, complete=False)
             answer = models.search()
             if answer is Answer.SATISFIABLE:

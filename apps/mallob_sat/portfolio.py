@@ -45,7 +45,16 @@ SOLVER_NAMES = (
 _CADICALS = frozenset(name for name in SOLVER_NAMES if name.startswith("cadical"))
 _KNOWN_KEYS = (
     *("content-mode", "portfolio", "solvers", "seed", "sharing"),
-    *("model", "proof", "proof-format", "core", "solutions", "projection", "solutions-file"),
+    *(
+        "model",
+        "proof",
+        "proof-format",
+        "core",
+        "solutions",
+        "projection",
+        "solutions-file",
+        "solutions-until",
+    ),
 )
 _CONTENT_MODES = ("text", "raw")
 _FIELD = "configuration"

@@ -34,6 +34,8 @@ REUSE_STRATEGIES = ("none", "basic", "full")
 BALANCINGS = ("local", "distributed")
 MATCHINGS = ("prefix-sum", "routing-tree")
 PROOF_FORMATS = ("lrat", "drat")
+#: names of files that stand for standard input
+STANDARD_INPUT = ("-", "/dev/stdin")
 
 
 def _launched_ranks() -> int | None:
@@ -55,6 +57,11 @@ class _World(Config):
         metavar="RANKS",
         group=WORLD,
         help="number of ranks to start (default: one per core; under mpiexec or srun: theirs)",
+    )
+    many_ranks: bool = switch_option(
+        "--many-ranks",
+        group=WORLD,
+        help="start as many ranks as asked for, even if memory and process limits are not made for them",
     )
     solvers: int = option(
         "--threads --solvers",
@@ -197,7 +204,7 @@ class SolveOptions(_World):
         values.path,
         group=INPUT,
         default=dataclasses.MISSING,
-        help="formula in DIMACS CNF; plain, .gz, .bz2, .xz or .lzma",
+        help="formula in DIMACS CNF; plain, .gz, .bz2, .xz or .lzma; - is standard input",
     )
     configuration: Mapping[str, Any] | None = option(
         "--configuration",
@@ -269,6 +276,8 @@ class SolveOptions(_World):
         super().validate()
         if self.portfolio is not None and {"portfolio", "solvers"} & (self.configuration or {}).keys():
             raise OptionError("--portfolio and --configuration both name solvers")
+        if sum(file in STANDARD_INPUT for file in self.files) > 1:
+            raise OptionError("standard input is one formula, but is named more than once")
         if (self.configuration or {}).get("model", "literals") != "literals":
             raise OptionError("--configuration: model is for the service; solve prints literals")
         targets = {

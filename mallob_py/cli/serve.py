@@ -9,16 +9,16 @@ from __future__ import annotations
 import sys
 import time
 
+from mallob_py.cli.launching import ranks_of
 from mallob_py.cli.rank_options import ServeOptions
 from mallob_py.notices import with_time_stamps
-from mallob_py.runtime.launch import default_ranks
 from mallob_py.runtime.numeric_threads import want_no_numeric_threads
 from mallob_py.runtime.world import in_mpi_world
 
 
 def run(options: ServeOptions) -> int:
     with_time_stamps()
-    ranks = options.ranks or default_ranks()
+    ranks = ranks_of(options)
     if in_mpi_world() or (ranks == 1 and options.restarts == 0):
         want_no_numeric_threads()
         from mallob_py.cli.serve_rank import be_rank

@@ -6,16 +6,15 @@ import os
 import socket
 
 from mallob_py.cli import CommandError
-from mallob_py.cli.launching import default_ranks, launch
-from mallob_py.cli.rank_options import SolveOptions
+from mallob_py.cli.launching import launch, ranks_of
+from mallob_py.cli.rank_options import STANDARD_INPUT, SolveOptions
 from mallob_py.runtime.stop_requests import StopRequests
 from mallob_py.runtime.world import in_mpi_world
 
 
 def run(options: SolveOptions) -> int:
-    for file in options.files:
-        if file in ("-", "/dev/stdin"):
-            raise CommandError("a formula cannot come from standard input; give a file or a named pipe")
+    keep_input = not set(STANDARD_INPUT).isdisjoint(options.files)
+    for file in set(options.files).difference(STANDARD_INPUT):
         _check_is_there(file)
 
     def be_rank(fork_server: socket.socket | None = None) -> int:
@@ -25,8 +24,9 @@ def run(options: SolveOptions) -> int:
 
     if in_mpi_world():
         return be_rank()
+    ranks = ranks_of(options)
     with StopRequests() as stops:
-        end = launch(options.ranks or default_ranks(), "mallob_py.cli.solve_rank", be_rank, ("SAT",), stops)
+        end = launch(ranks, "mallob_py.cli.solve_rank", be_rank, ("SAT",), stops, keep_input=keep_input)
     if end.stopped_by is not None and (end.code is None or end.code == 0 or end.code > 128):
         if end.code is None:
             print("s UNKNOWN\n" * len(options.files), end="")

@@ -16,11 +16,12 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn, TextIO
 
 from mallob_py import result_file
-from mallob_py.cli.rank_options import SolveOptions
+from mallob_py.cli.rank_options import STANDARD_INPUT, SolveOptions
 from mallob_py.cli.rank_settings import SAT, event_log_of, settings_of
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.effects import JobEnded, Outcome
@@ -35,6 +36,8 @@ _LINE_LENGTH = 78
 #: what SAT declares as its `result_files`; a rank loads no application
 _RESULT_FILES = ("proof", "core", "solutions-file")
 _PROGRESS_S = 5.0
+#: for solutions to arrive that were found within the time limit
+_GRACE_S = 3.0
 
 
 def be_rank(options: SolveOptions, fork_server: socket.socket | None = None) -> NoReturn:
@@ -70,15 +73,22 @@ class SolveDesk:
     def __init__(self, rank: Rank, options: SolveOptions, output: TextIO) -> None:
         self._rank = rank
         self._files = list(options.files)
-        self._single = len(options.files) == 1
+        self._is_single = len(options.files) == 1
         self._quiet = options.quiet
         self._configuration = _configuration_of(options)
         self._output = output
         self._limit_s = math.inf if options.time_limit_s is None else options.time_limit_s
+        if options.solutions is not None and options.time_limit_s is not None:
+            # What is found by then is to be the answer; only who does not give it in time is interrupted.
+            self._configuration["solutions-until"] = time.time() + self._limit_s - rank.now()
+            self._limit_s += _GRACE_S
+        self._input = f"/proc/{os.getpid()}/fd/0"
         self._job = 0
         self._is_busy = False
         self._submitted_s = 0.0
         self._next_progress_s = math.inf
+        #: nothing further is begun
+        self._is_over = False
         self._failed = False
         self._was_stopped = False
         self._code = 0
@@ -93,7 +103,7 @@ class SolveDesk:
             return 2
         if self._was_stopped and self._rank.stopped_by is not None:
             return 128 + self._rank.stopped_by
-        return self._code if self._single else 0
+        return self._code if self._is_single else 0
 
     # --- the event loop's side ------------------------------------------------------------
 
@@ -120,8 +130,7 @@ class SolveDesk:
 
     def close(self) -> None:
         self._was_stopped = bool(self._files)
-        for _ in self._files:
-            self._answer(0, b"")
+        self._leave_unanswered()
         self._tidy_up()
         if self._output is not sys.stdout:
             self._output.close()
@@ -139,7 +148,8 @@ class SolveDesk:
         file = self._files[0]
         self._tell(f"mallob-py: {file} on {self._rank.placement.describe()}")
         path = str(self._rank.transfer.path_of(str(self._job)))
-        task = wire.Read(SAT, (file,), None, self._configuration, path, INLINE_BYTES_MAX)
+        source = self._input if file in STANDARD_INPUT else file
+        task = wire.Read(SAT, (source,), None, self._configuration, path, INLINE_BYTES_MAX)
         self._rank.pool.read(self._job, task)
 
     def worker_event(self, event: events.WorkerEvent, now: float) -> None:
@@ -147,8 +157,7 @@ class SolveDesk:
             case events.ReadDone(job, description):
                 self._submit(blob_of(job, description), now)
             case events.ReadFailed(_, message, _):
-                self._failed = True
-                print(f"mallob-py solve: {message}", file=sys.stderr, flush=True)
+                self._complain(message.replace(self._input, "standard input"))
                 self._next()
 
     def _submit(self, blob: Blob, now: float) -> None:
@@ -159,14 +168,15 @@ class SolveDesk:
     def _time_is_up(self) -> None:
         """Answer UNKNOWN for this formula and those that were not begun."""
         self._tell("the time limit is reached")
-        waiting = len(self._files) - 1
-        del self._files[1:]
+        self._is_over = True
         self._rank.pool.cancel_read(self._job)
         if not self._rank.interrupt(self._job):
+            self._leave_unanswered()
+
+    def _leave_unanswered(self) -> None:
+        while self._files:
             self._answer(0, b"")
             self._next()
-        for _ in range(waiting):
-            self._answer(0, b"")
 
     def job_scheduled(self, job: int, now: float) -> None:
         pass
@@ -174,8 +184,7 @@ class SolveDesk:
     def job_ended(self, ended: JobEnded, now: float) -> None:
         code, solution = 0, b""
         if ended.outcome is Outcome.FAILED:
-            self._failed = True
-            print(f"mallob-py solve: {ended.reason}", file=sys.stderr, flush=True)
+            self._complain(ended.reason or "the job has failed")
         elif ended.body is not None:
             body = wire.decode_result(ended.body)
             code, solution = body.code, body.solution
@@ -189,12 +198,17 @@ class SolveDesk:
                 f" {stats.peak_memory_bytes / 1e6:.0f} MB"
             )
             if "solutions" in fields:
+                is_late = now >= self._limit_s - _GRACE_S
                 further = "no others" if fields["complete"] else "there may be more"
+                if is_late and not fields["complete"]:
+                    further += "; these were found within the time limit"
                 self._tell(f"{fields['solutions']} solutions; {further}")
             if "core-size" in fields:
                 self._tell(f"a core of {fields['core-size']} clauses")
         self._answer(code, solution)
         self._next()
+        if self._is_over:
+            self._leave_unanswered()
 
     def _next(self) -> None:
         del self._files[0]
@@ -212,6 +226,8 @@ class SolveDesk:
             try:
                 result_file.discard(path)
             except OSError as error:
+                if self._failed:  # by the same, and that has been said
+                    continue
                 print(f"mallob-py solve: {path}: cannot be removed: {error.strerror}", file=sys.stderr)
 
     # --- output ---------------------------------------------------------------------------
@@ -222,18 +238,36 @@ class SolveDesk:
 
     def _tell(self, text: str) -> None:
         if not self._quiet:
-            print(f"c {text}", flush=True)
+            self._write(sys.stdout, [f"c {text}\n"])
 
     def _answer(self, code: int, solution: bytes) -> None:
         self._code = code
         self._tidy_up()
-        print(f"s {_ANSWERS.get(code, 'UNKNOWN')}", file=self._output)
-        if code == 10 and "solutions" in self._configuration:
-            for one in _each(solution):
-                self._output.writelines(_value_lines(one))
-        elif code == 10:
-            self._output.writelines(_value_lines(solution))
-        self._output.flush()
+        self._write(self._output, self._answer_lines(code, solution))
+
+    def _answer_lines(self, code: int, solution: bytes) -> Iterator[str]:
+        if not self._is_single:
+            yield f"c {self._files[0]}\n"  # whose answer it is
+        yield f"s {_ANSWERS.get(code, 'UNKNOWN')}\n"
+        if code == 10:
+            for one in _each(solution) if "solutions" in self._configuration else (solution,):
+                yield from _value_lines(one)
+
+    def _write(self, stream: TextIO, lines: Iterable[str]) -> None:
+        """Where that is not possible any more, nobody needs further answers."""
+        try:
+            stream.writelines(lines)
+            stream.flush()
+        except OSError as error:
+            # Nothing that is still in the stream's buffer may be tried again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            if not isinstance(error, BrokenPipeError):  # such as head, which has enough
+                self._complain(f"the answer cannot be written: {error.strerror}")
+            self._rank.stop()
+
+    def _complain(self, message: str) -> None:
+        self._failed = True
+        print(f"mallob-py solve: {message}", file=sys.stderr, flush=True)
 
 
 def _configuration_of(options: SolveOptions) -> dict[str, Any]:

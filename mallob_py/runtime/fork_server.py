@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PACKET_BYTES = 1 << 16
+#: the exit status of a worker that has not even the memory to be one (EX_OSERR)
+_NO_MEMORY = 71
 #: a worker that started MPI by accident must not find the rank's connection to its launcher
 _LAUNCHER_PREFIXES = ("PMI_", "PMIX_", "PMI2_", "OMPI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL")
 
@@ -59,6 +61,8 @@ def die_with_parent(parent_pid: int) -> None:
 def exit_reason(status: int) -> str:
     """A wait status in words."""
     code = os.waitstatus_to_exitcode(status)
+    if code == _NO_MEMORY:
+        return "out of memory before it could begin: raise --memory-limit"
     if code >= 0:
         return f"exit status {code}"
     with suppress(ValueError):
@@ -164,6 +168,7 @@ class Server:
 
     def _become_worker(self, fd: int, server_pid: int) -> None:
         """In the child: never returns."""
+        status = 1
         try:
             die_with_parent(server_pid)
             os.setpgid(0, 0)
@@ -171,10 +176,12 @@ class Server:
             os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
             connection = socket.socket(fileno=fd)
             self._work(connection, self._registry, self._configuration)
+        except MemoryError:
+            status = _NO_MEMORY
         except BaseException:
             traceback.print_exc()
         finally:
-            os._exit(1)
+            os._exit(status)
 
     def _reap(self, child: _Child) -> None:
         # The zombie keeps its pid, and so its group's number, from being given away.

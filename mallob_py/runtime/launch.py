@@ -11,7 +11,8 @@ gave to `world.leave`, and what stops it stops the world. Details:
 - If this process dies without a word, the kernel sends mpiexec the same signal.
 - Whatever of a world outlives mpiexec becomes a child of this process, and is killed: after a
   crash, the next world meets nobody who still holds a lock or writes.
-- Exit codes travel in a file (see world.py). stdin is empty: mpiexec would swallow it.
+- Exit codes travel in a file (see world.py). stdin is empty unless rank 0
+  shall have it: mpiexec would swallow it.
   stdout and stderr of all ranks are ours.
 """
 
@@ -44,7 +45,6 @@ __all__ = [
     "Launcher",
     "StopRequests",
     "WorldEnd",
-    "default_ranks",
     "find_launcher",
     "in_mpi_world",
     "launch_world",
@@ -85,11 +85,6 @@ class Launcher:
     def stop_signal(self) -> signal.Signals:
         """What mpiexec forwards to its ranks without harming them."""
         return signal.SIGTERM if self.flavour is Flavour.HYDRA else signal.SIGUSR1
-
-
-def default_ranks() -> int:
-    """One rank per core that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def find_launcher() -> Launcher:
@@ -133,6 +128,8 @@ def run_world(
     env: Mapping[str, str],
     stops: StopRequests,
     rank_timeout_s: float | None = None,
+    *,
+    keep_input: bool = False,
 ) -> WorldEnd:
     """Run a world to its end; nothing of it is alive then. A single rank needs no mpiexec.
 
@@ -148,7 +145,7 @@ def run_world(
         exit_file = folder / "exit-code"
         environment = {**env, **further, EXIT_FILE_VARIABLE: str(exit_file)}
         watch = Watch(None if rank_timeout_s is None else 1.5 * rank_timeout_s)
-        world = _World([*command, sys.executable, *argv], environment, stop_signal, stops)
+        world = _World([*command, sys.executable, *argv], environment, stop_signal, stops, keep_input)
         oom_kills = _oom_kills()
         returned = world.wait(exit_file, watch)
         left = b""
@@ -164,7 +161,12 @@ class _World:
     """A running mpiexec, or a rank alone."""
 
     def __init__(
-        self, command: list[str], env: Mapping[str, str], stop_signal: signal.Signals, stops: StopRequests
+        self,
+        command: list[str],
+        env: Mapping[str, str],
+        stop_signal: signal.Signals,
+        stops: StopRequests,
+        keep_input: bool,
     ) -> None:
         self._stop_signal = stop_signal
         self._stops = stops
@@ -172,7 +174,7 @@ class _World:
         try:
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=None if keep_input else subprocess.DEVNULL,
                 env={**env, STOP_SIGNAL_VARIABLE: stop_signal.name},
                 start_new_session=True,
                 preexec_fn=_die_with_parent(stop_signal),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import subprocess
 import sys
+from typing import IO
 
 import pytest
 from waiting import DEADLINE_S
@@ -12,6 +15,7 @@ from waiting import DEADLINE_S
 from mallob_py import __version__
 from mallob_py.cli import main as main_module
 from mallob_py.cli import options
+from mallob_py.cli.outcome import outcome_of
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,3 +94,72 @@ def test_a_reader_who_leaves_early_is_no_error(arguments: list[str], unbuffered:
     reader.stdout = None
     _, complaints = reader.communicate(timeout=DEADLINE_S)
     assert (reader.returncode, complaints) == (0, b"")
+
+
+def run_command(
+    *arguments: str, stdout: int | IO[bytes] = subprocess.PIPE
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "mallob_py", *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def assert_one_line(finished: subprocess.CompletedProcess[bytes], word: bytes) -> None:
+    assert finished.returncode == 2
+    assert finished.stderr.count(b"\n") == 1, finished.stderr
+    assert finished.stderr.startswith(b"mallob-py")
+    assert word in finished.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["solve"],
+        ["report"],
+        ["status", "--config"],
+        ["solve", __file__, "--config"],
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_is_too_long_is_one_line(arguments: list[str]) -> None:
+    assert_one_line(run_command(*arguments, "x" * 300), b"File name too long")
+
+
+@pytest.mark.parametrize("name", ["/closed/file", b"/closed/file", None])
+def test_a_file_that_may_not_be_touched_is_one_line_wherever_it_shows(
+    name: str | bytes | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> int:
+        if name is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+
+    with open(os.devnull, "w") as output, contextlib.redirect_stdout(output):
+        assert outcome_of("mallob-py report", work) == 2
+    expected = (
+        "/closed/file: Permission denied" if name else "the output cannot be written: No space left on device"
+    )
+    assert capsys.readouterr().err == f"mallob-py report: {expected}\n"
+
+
+def test_what_is_no_fault_of_a_file_keeps_its_traceback() -> None:
+    def work() -> int:
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        outcome_of("mallob-py report", work)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        assert_one_line(run_command(*arguments, stdout=full), b"No space left on device")
+
+
+def test_closed_streams_are_no_error() -> None:
+    command = f"{sys.executable} -m mallob_py --version <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], timeout=DEADLINE_S, check=False).returncode == 0

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 import pytest
 from running import (
@@ -374,3 +375,122 @@ def test_a_killed_rank_ends_the_others_and_is_not_taken_for_an_answer(tmp_path: 
         kill_marked(mark)
         process.wait()
     assert process.returncode not in (SAT, UNSAT, UNKNOWN)
+
+
+def solve_with(*arguments: str, stdin: bytes = b"", stdout: int | IO[bytes] = subprocess.PIPE) -> Finished:
+    done = subprocess.run(
+        [*COMMAND, "solve", "-n", "2", *arguments],
+        input=stdin,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    return Finished(done.returncode, (done.stdout or b"").decode(), done.stderr.decode())
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdin"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress], ids=["plain", "gz", "xz"])
+def test_a_formula_comes_from_standard_input(name: str, pack: Callable[[bytes], bytes]) -> None:
+    done = solve_with("--quiet", name, stdin=pack(CONTRADICTION.encode()))
+    assert (done.code, done.out, done.err) == (UNSAT, "s UNSATISFIABLE\n", "")
+
+
+def test_standard_input_may_be_a_file_and_one_formula_among_several(tmp_path: Path) -> None:
+    path = write(tmp_path, SMALL)
+    with path.open("rb") as source:
+        done = subprocess.run(
+            [*COMMAND, "solve", "-n", "2", "--quiet", str(path), "-"],
+            stdin=source,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (UNKNOWN, "")
+    assert done.stdout.count("s SATISFIABLE") == 2
+
+
+def test_ranks_of_mpiexec_read_standard_input_too() -> None:
+    done = subprocess.run(
+        [mpiexec(), "-n", "2", *COMMAND, "solve", "--quiet", "-"],
+        input=CONTRADICTION.encode(),
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.stdout == b"s UNSATISFIABLE\n", done.stderr
+
+
+def test_what_is_wrong_with_standard_input_is_said_of_it() -> None:
+    done = solve_with("--quiet", "-", stdin=b"p cnf 2 1\n1 x 0\n")
+    assert (done.code, done.out) == (ERROR, "")
+    assert done.err.startswith("mallob-py solve: standard input, line 2")
+    assert len(done.err.splitlines()) == 1
+
+
+def test_standard_input_is_one_formula_only() -> None:
+    done = solve_with("-", "-")
+    assert done.code == ERROR
+    assert "more than once" in done.err
+
+
+def test_of_several_files_it_is_said_whose_answer_it_is_even_quietly(tmp_path: Path) -> None:
+    first, second = write(tmp_path, SMALL, "a.cnf"), write(tmp_path, CONTRADICTION, "b.cnf")
+    done = run("solve", "-n", "2", "--quiet", first, second)
+    lines = [line for line in done.out.splitlines() if not line.startswith("v")]
+    assert lines == [f"c {first}", "s SATISFIABLE", f"c {second}", "s UNSATISFIABLE"]
+
+
+def test_an_answer_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = solve_with(str(write(tmp_path, SMALL)), stdout=full)
+    assert done.code == ERROR
+    assert done.err == "mallob-py solve: the answer cannot be written: No space left on device\n"
+
+
+def test_a_reader_of_answers_who_leaves_early_is_no_error(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "solve", "-n", "2", str(write(tmp_path, SMALL))],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    _, complaints = process.communicate(timeout=DEADLINE_S)
+    assert complaints == ""
+
+
+def test_more_ranks_than_the_machine_can_have_are_refused(tmp_path: Path) -> None:
+    done = run("solve", "-n", "10000000", write(tmp_path, SMALL))
+    assert (done.code, done.out) == (ERROR, "")
+    assert len(done.err.splitlines()) == 1
+    assert "--many-ranks" in done.err
+
+
+def test_too_little_memory_for_a_process_is_one_line(tmp_path: Path) -> None:
+    done = run("solve", "-n", "2", "--quiet", "--memory-limit", "1m", write(tmp_path, SMALL))
+    assert (done.code, done.out) == (ERROR, "")
+    assert len(done.err.splitlines()) == 1, done.err
+    assert "--memory-limit" in done.err
+
+
+@pytest.mark.parametrize("further", [[], ["--quiet"]], ids=["", "quiet"])
+def test_of_too_many_solutions_those_found_within_the_time_limit_are_kept(
+    further: list[str], tmp_path: Path
+) -> None:
+    text = planted(60, 120, seed=3).text("many solutions")
+    done = run(
+        "solve", "-n", "2", "--solutions", "all", "--time-limit", "2s", *further, write(tmp_path, text)
+    )
+    assert (done.code, done.answer) == (SAT, "s SATISFIABLE"), done.err
+    solutions = " ".join(line[1:] for line in done.out.splitlines() if line.startswith("v")).split(" 0")
+    models = {tuple(map(int, one.split())) for one in solutions if one.strip()}
+    assert len(models) > 10
+    for model in list(models)[:10]:
+        assert_is_model(model, text)
+    if not further:
+        assert "there may be more; these were found within the time limit" in done.out
