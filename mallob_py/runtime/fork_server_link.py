@@ -12,7 +12,6 @@ import os
 import select
 import socket
 import subprocess
-import sys
 import time
 from collections import deque
 from contextlib import suppress
@@ -20,6 +19,7 @@ from contextlib import suppress
 import msgspec
 
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.interpreter import import_places, python
 
 _PACKET_BYTES = 1 << 16
 _MAX_FDS = 2
@@ -78,14 +78,14 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self._socket = ours
-        command = [sys.executable, "-P", "-m", "mallob_py.runtime.fork_server"]
+        command = [*python(), "-m", "mallob_py.runtime.fork_server"]
         with theirs:
             self._process = subprocess.Popen(
                 [*command, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout is for results
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                env=os.environ | import_places(),
                 process_group=0,  # a terminal's Ctrl-C is for the rank
             )
         self._configure()

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..notices import tell
+from .interpreter import import_places, python
 from .orphans import die_with, no_orphans
 from .private_folder import PrivateFolder, sweep
 from .silence import Watch
@@ -143,9 +144,9 @@ def run_world(
         command, further, stop_signal = [], {}, signal.SIGTERM
     with _own_folder() as folder, no_orphans():
         exit_file = folder / "exit-code"
-        environment = {**env, **further, EXIT_FILE_VARIABLE: str(exit_file)}
+        environment = {**env, **further, **import_places(), EXIT_FILE_VARIABLE: str(exit_file)}
         watch = Watch(None if rank_timeout_s is None else 1.5 * rank_timeout_s)
-        world = _World([*command, sys.executable, *argv], environment, stop_signal, stops, keep_input)
+        world = _World([*command, *python(), *argv], environment, stop_signal, stops, keep_input)
         oom_kills = _oom_kills()
         returned = world.wait(exit_file, watch)
         left = b""

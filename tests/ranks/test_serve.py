@@ -7,12 +7,15 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Running, mpiexec, needs_mpiexec, poll_until, run, serving
+from running import ROOT, Running, mpiexec, needs_mpiexec, poll_until, run, serving
+from waiting import DEADLINE_S
 
 from mallob_sat.generate import pigeonhole, planted
 
@@ -564,3 +567,20 @@ def test_limits_hold_while_the_input_is_read(
         os.mkfifo(tmp_path / "pipe")
         reply = service.ask("pipe", files=[str(tmp_path / "pipe")], **limit)
         assert reply["result"]["outcome"] == outcome
+
+
+def test_modules_in_the_working_folder_are_nobodys_code(tmp_path: Path) -> None:
+    """It may be /tmp, where anybody can put them."""
+    for name in ("msgspec", "numpy", "mpi4py", "mallob_py", "mallob_sat"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "mallob_py", "serve", "-n", "2", "--time-limit", "1s"],
+        cwd=tmp_path,
+        env=dict(os.environ) | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "apps")])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    assert (done.returncode, "accepting jobs" in done.stdout) == (0, True), done.stderr
+    assert not (tmp_path / "imported").exists()
