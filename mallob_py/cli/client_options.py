@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +57,7 @@ class _Client(Api):
 
 
 SAT_FORMAT = "sat"
+PROOF_FORMATS = ("lrat", "drat")
 
 
 def _output_format(help_text: str) -> Any:
@@ -150,12 +152,45 @@ class SubmitOptions(_Client):
         group=JOB,
         help="with --solutions: the variables by which solutions differ (default: all)",
     )
+    proof: str | None = option(
+        "--proof",
+        values.path,
+        None,
+        metavar="FILE",
+        group=OUTPUT,
+        help="wait, and bring a proof of UNSAT to FILE; for one formula",
+    )
+    proof_format: str = choice(
+        "--proof-format", PROOF_FORMATS, "lrat", group=OUTPUT, help="form of the proof (default lrat)"
+    )
+    core: str | None = option(
+        "--core",
+        values.path,
+        None,
+        metavar="FILE",
+        group=OUTPUT,
+        help="wait, and bring clauses that are to blame for UNSAT to FILE, in DIMACS; for one formula",
+    )
+    solutions_file: str | None = option(
+        "--solutions-file",
+        values.path,
+        None,
+        metavar="FILE",
+        group=OUTPUT,
+        help="with --solutions: wait, and bring them to FILE; for one formula",
+    )
     wait: bool = switch_option("--wait", group=OUTPUT, help="wait for the replies and print them")
     output_format: str = _output_format("print JSON, or s and v lines; sat implies --wait (default json)")
 
     @property
     def waits(self) -> bool:
-        return self.wait or self.output_format == SAT_FORMAT
+        return self.wait or self.output_format == SAT_FORMAT or bool(self.results)
+
+    @property
+    def results(self) -> dict[str, str]:
+        """Files that are asked for, by their keys in a configuration."""
+        named = {"proof": self.proof, "core": self.core, "solutions-file": self.solutions_file}
+        return {key: target for key, target in named.items() if target is not None}
 
     def validate(self) -> None:
         super().validate()
@@ -163,8 +198,13 @@ class SubmitOptions(_Client):
             raise OptionError("no FILE is given: name the formula or a job file")
         if self.name is not None and len(self.files) > 1:
             raise OptionError(f"--name is for one job, but {len(self.files)} FILEs are given")
-        if self.projection is not None and self.solutions is None:
-            raise OptionError("--projection goes with --solutions, which is missing")
+        for key, target in self.results.items():
+            if len(self.files) != 1 or self.files[0].endswith(".json"):
+                raise OptionError(f"--{key} is for one formula")
+            if os.path.realpath(target) == os.path.realpath(self.files[0]):
+                raise OptionError(f"{target} is an input and would be overwritten")
+        if self.solutions is None and (self.projection is not None or self.solutions_file is not None):
+            raise OptionError("--projection and --solutions-file go with --solutions, which is missing")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

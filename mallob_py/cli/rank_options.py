@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mallob_py.cli import values
-from mallob_py.cli.client_options import Api
+from mallob_py.cli.client_options import PROOF_FORMATS, Api
 from mallob_py.cli.option_groups import (
     FILES,
     INPUT,
@@ -33,7 +33,6 @@ _RESERVE = Reserve(share=0.05)
 REUSE_STRATEGIES = ("none", "basic", "full")
 BALANCINGS = ("local", "distributed")
 MATCHINGS = ("prefix-sum", "routing-tree")
-PROOF_FORMATS = ("lrat", "drat")
 #: names of files that stand for standard input
 STANDARD_INPUT = ("-", "/dev/stdin")
 

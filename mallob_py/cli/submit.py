@@ -1,10 +1,13 @@
 """`mallob-py submit FILE...`: write job files for the service; with `--wait`, print the replies.
 
 Each FILE is a formula (or another input) and becomes a job, or is a job file (.json) that is handed over
-as it is but for the options given. Without `--wait` the jobs' names are printed, as USER.NAME. Paths in
-job files may be relative to the folder of the job file: they are made absolute here, since the service has
-a folder of its own. While it waits, a line on standard error says how the job is getting on, if that is
-a terminal.
+as it is but for the options given. Without `--wait` the jobs' names are printed, as USER.NAME. Paths of
+inputs in job files may be relative to the folder of the job file: they are made absolute here, since the
+service has a folder of its own. While it waits, a line on standard error says how the job is getting on,
+if that is a terminal.
+
+A proof, a core or a file of solutions is written by the service below its folder for results, and brought
+to where it was asked for when the reply is there.
 
 Exit codes when it waits: 0 for results, 2 for an error reply, 130 after Ctrl-C; with `--output-format sat`
 and one job 10, 20 or 0 by its answer.
@@ -13,9 +16,11 @@ and one job 10, 20 or 0 by its answer.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +37,6 @@ from mallob_py.service.quantities import format_duration
 
 _POLL_DELAY_S = 0.05
 _STEM_SIZE_MAX = 60
-#: keys of a configuration that hold paths
-_PATH_KEYS = ("proof", "core", "solutions-file")
 
 
 def run(options: SubmitOptions) -> int:
@@ -62,6 +65,7 @@ def run(options: SubmitOptions) -> int:
             if reply is None:
                 print(f"{identity}: the chain of {job.get('precursor')} has ended", flush=True)
             else:
+                _bring_results(options, reply)
                 printer.print(identity, reply)
             del awaited[0]
     except KeyboardInterrupt:
@@ -88,6 +92,33 @@ def _await_end_of_chain(
             return client.reply_to(submission)
         meanwhile()
         time.sleep(_POLL_DELAY_S)
+
+
+# --- results ------------------------------------------------------------------------------
+
+
+def _result_name(options: SubmitOptions, target: str) -> str:
+    """Below the service's folder for results, where a job writes to new files only."""
+    return f"{_unused_name(options.files[0])}-{os.path.basename(target)}"
+
+
+def _bring_results(options: SubmitOptions, reply: dict[str, Any]) -> None:
+    """To where they were asked for. What is there belongs to another answer, if this one has none."""
+    written_files = reply.get("result", {}).get("result-files", {})
+    for key, target in options.results.items():
+        written = written_files.get(key)
+        try:
+            if written is not None:
+                unfinished = f"{target}.{os.getpid()}.part"
+                shutil.copyfile(written, unfinished)
+                os.replace(unfinished, target)
+                with suppress(OSError):  # the folder may be another user's
+                    os.unlink(written)
+                written_files[key] = os.path.abspath(target)
+            elif "error" not in reply and os.path.isfile(target):
+                os.unlink(target)
+        except OSError as error:
+            raise CommandError(f"{error.filename or target}: {error.strerror}") from None
 
 
 # --- job files ----------------------------------------------------------------------------
@@ -134,7 +165,10 @@ def _completed(job: dict[str, Any], file: str, options: SubmitOptions) -> dict[s
 
 def _configuration_of(options: SubmitOptions) -> dict[str, Any]:
     """What `--configuration` says, and the other options in the words of a job file."""
-    given = {
+    given: dict[str, Any] = {key: _result_name(options, target) for key, target in options.results.items()}
+    if options.proof is not None:
+        given["proof-format"] = options.proof_format
+    given |= {
         "portfolio": options.portfolio,
         "seed": options.seed,
         "solutions": options.solutions,
@@ -174,9 +208,6 @@ def _make_paths_absolute(job: dict[str, Any], folder: str) -> None:
             job[field] = [_existing(path, absolute(path)) for path in named]
         elif isinstance(named, str):
             job[field] = _existing(named, absolute(named))
-    if isinstance(configuration := job.get("configuration"), dict):
-        for key in configuration.keys() & set(_PATH_KEYS):
-            configuration[key] = absolute(configuration[key])
 
 
 def _existing(written: Any, absolute: Any) -> Any:

@@ -148,12 +148,12 @@ def test_paths_in_a_job_file_start_at_its_folder(tmp_path: Path, monkeypatch: py
         place.mkdir()
         (place / "f.cnf").write_text("p cnf 0 0\n")
     job_file = folder / "job.json"
-    wishes = {"core": "core.cnf", "solutions-file": "/data/s", "seed": 1}
+    wishes = {"core": "core.cnf", "seed": 1}
     job_file.write_text(json.dumps({"files": ["f.cnf", "/data/g"], "configuration": wishes}))
     monkeypatch.chdir(elsewhere)
     job = job_of("../jobs/job.json")
     assert job["files"] == [str(folder / "f.cnf"), "/data/g"]
-    assert job["configuration"] == {"core": str(folder / "core.cnf"), "solutions-file": "/data/s", "seed": 1}
+    assert job["configuration"] == wishes, "results have a folder of their own"
     job_file.write_text(json.dumps({"file": "../elsewhere/f.cnf"}))
     assert job_of(str(job_file))["file"] == str(elsewhere / "f.cnf")
     job_file.write_text(json.dumps({"files": ["absent.cnf"]}))
@@ -189,6 +189,9 @@ def test_each_file_is_a_job(
         (["--application", "SAT"], "no FILE is given"),
         (["a.cnf", "b.cnf", "--name", "n"], "--name is for one job, but 2 FILEs"),
         (["a.cnf", "--projection", "1"], "--solutions, which is missing"),
+        (["a.cnf", "b.cnf", "--proof", "p"], "--proof is for one formula"),
+        (["a.json", "--core", "c"], "--core is for one formula"),
+        (["a.cnf", "--proof", "./a.cnf"], "would be overwritten"),
         (["x" * 300], "File name too long"),
         (["/dev/null/f.cnf"], "Not a directory"),
         (["/dev/null", "--name", "a/b"], "must not contain '/'"),
@@ -267,6 +270,31 @@ def test_a_model_beside_the_reply_is_read(
     _, *values = capsys.readouterr().out.splitlines()
     assert [int(word) for line in values for word in line.split()[1:]] == [*range(1, 100), 0]
     assert max(map(len, values)) <= 78
+
+
+def test_results_are_brought_to_where_they_were_asked_for(
+    api_dir: Path, formula: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, target = tmp_path / "results", tmp_path / "proof.lrat"
+    results.mkdir()
+    target.write_text("of an older answer")
+
+    def unsat(job: dict[str, Any]) -> dict[str, Any]:
+        written = results / job["configuration"]["proof"]
+        written.write_text("the proof")
+        return {**job, "result": {"resultcode": 20, "result-files": {"proof": str(written)}}}
+
+    arguments = ["submit", str(formula), "--api-dir", str(api_dir), "--proof", str(target)]
+    with answering(api_dir, unsat) as taken:
+        assert main_module.main(arguments) == 0
+    assert taken[0]["configuration"]["proof-format"] == "lrat"
+    assert target.read_text() == "the proof"
+    assert not list(results.iterdir())
+    assert json.loads(capsys.readouterr().out)["result"]["result-files"] == {"proof": str(target)}
+    with answering(api_dir, lambda job: {**job, "result": {"resultcode": 10, "solution": [1]}}) as again:
+        assert main_module.main([*arguments, "--output-format", "sat"]) == 10
+    assert not target.exists(), "this answer has no proof"
+    assert again[0]["configuration"]["proof"] != taken[0]["configuration"]["proof"]
 
 
 def test_an_error_beside_answers_is_told_on_standard_error(
