@@ -171,5 +171,5 @@ def _fill_in(fields: dict[str, Any]) -> bool:
     fields.setdefault("user", _DEFAULT_USER)
     if "name" in fields:
         return False
-    fields["name"] = f"job-{uuid.uuid4().hex[:16]}"
+    fields["name"] = f"job-{uuid.uuid4().hex[:12]}"
     return True
