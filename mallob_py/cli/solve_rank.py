@@ -34,7 +34,7 @@ from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank, blob_of
 _ANSWERS = {10: "SATISFIABLE", 20: "UNSATISFIABLE"}
 _LINE_LENGTH = 78
 #: what SAT declares as its `result_files`; a rank loads no application
-_RESULT_FILES = ("proof", "core", "solutions-file")
+RESULT_FILES = ("proof", "core", "solutions-file")
 _PROGRESS_S = 5.0
 #: for solutions to arrive that were found within the time limit
 _GRACE_S = 3.0
@@ -217,7 +217,7 @@ class SolveDesk:
 
     def _tidy_up(self) -> None:
         """Before the answer, so that a file is there exactly with the answer that it is for."""
-        for key in _RESULT_FILES:
+        for key in RESULT_FILES:
             if not isinstance(path := self._configuration.get(key), str):
                 continue
             if self._code == 20 or key == "solutions-file":

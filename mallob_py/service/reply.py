@@ -92,8 +92,8 @@ def result_reply(
     }
     solution = outcome.solution
     extra = msgspec.json.decode(outcome.fields or b"{}", type=dict[str, msgspec.Raw])
-    own = {"resultcode", "outcome", "solution", "solution-file", "solution-size", "solution-format"}
-    own.add("result-files")
+    own = {"resultcode", "outcome", "result-files"}
+    own |= {"solution", "solution-file", "solution-size", "solution-format"}
     if outcome.code in RESULT_STRINGS:
         own.add("resultstring")  # codes beyond SAT, UNSAT, UNKNOWN are the application's to name
     result.update((key, value) for key, value in extra.items() if key not in own)

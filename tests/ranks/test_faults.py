@@ -213,7 +213,7 @@ def test_the_next_start_removes_what_a_killed_service_left_and_nothing_of_a_livi
             killed.kill()
         assert all(path.exists() for path in left)
         assert {"mpich", "mallob", "edu"} == {re.split("[-_.]", path.name)[0] for path in left}
-        assert len(left) == 4, left
+        assert len(left) == 5, left
         held = places_of(living, temporary)
         with serving(tmp_path / "next", ranks=2, env=env) as following:
             assert not any(path.exists() for path in left)
