@@ -70,8 +70,8 @@ TREES = (
     Mutation(
         "a rejected parent sends all its children away",
         _WORKERS,
-        "worker.seats.dismiss(since_epoch=0)",
-        "worker.seats.close()",
+        "            worker.seats.dismiss(since_epoch=0)\n",
+        "            worker.seats.close()\n",
         "test_race_4_the_second_adopter_of_a_seat_sends_the_children_away_that_it_has_taken_in",
     ),
     Mutation(
@@ -119,7 +119,7 @@ TREES = (
     Mutation(
         "news of a child that has left are checked against its rank and context",
         _TREE,
-        "if seat.state is not SeatState.TAKEN or (seat.rank, seat.context) != (source, context):",
+        "if seat.state is not SeatState.TAKEN or (seat.rank, seat.context) != (source, message.context):",
         "if seat.state is not SeatState.TAKEN:",
         "test_race_3_an_acceptance_of_a_former_stay_is_not_taken_for_one_of_this_stay",
     ),
@@ -249,8 +249,8 @@ TREES = (
     Mutation(
         "a PE that waits for a suspended worker's job waits for a bounded time",
         _WORKERS,
-        "return min(self._holds.values()) if self._holds else math.inf",
-        "return math.inf",
+        "return min(rested_s, *self._holds.values()) if self._holds else rested_s",
+        "return rested_s",
         "test_race_8_a_pe_whose_suspended_worker_nobody_asks_for_waits_for_a_bounded_time",
     ),
     Mutation(
