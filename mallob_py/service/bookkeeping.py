@@ -80,7 +80,7 @@ class JobBook:
                 "name", f"a job {identity} is live; choose another name, or wait for its reply"
             )
         # On itself in any case, though a job of this name may have ended before.
-        unmet = {name for name in dependencies if name == identity or not self._has_ended(name)}
+        unmet = {name for name in dependencies if name == identity or not self.has_ended(name)}
         if precursor in self._id_of:
             unmet.add(precursor)
         if cycle := self._cycle(identity, unmet):
@@ -100,7 +100,8 @@ class JobBook:
         job = self._live[job_id]
         return job.unmet, job.arrival_s
 
-    def _has_ended(self, identity: str) -> bool:
+    def has_ended(self, identity: str) -> bool:
+        """Whether there was a job of this identity, and none is live."""
         if identity in self._id_of:
             return False
         return identity in self._finished or self._has_reply(identity)

@@ -51,6 +51,8 @@ class Incoming:
     data: bytes | JobFileError
     #: when it was put into `in/`, in seconds since 1970; after a restart: when it was claimed
     handed_in_s: float
+    #: given back after a restart, or read again
+    is_known: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -196,6 +198,17 @@ class JobDirectory:
         except OSError as error:
             self._log(f"cannot remove file {internal_id} from the journal: {error.strerror}")
 
+    def came_before_reply(self, incoming: Incoming, identity: str) -> bool:
+        """Whether a new file was put into `in/` before the reply that lies in `out/` under this name.
+
+        Both times are those of renames in one file system.
+        """
+        try:
+            replied_s = os.stat(self._journal.out_dir / reply_name(identity)).st_ctime
+        except OSError:
+            return False
+        return not incoming.is_known and incoming.handed_in_s < replied_s
+
     def has_reply(self, identity: str) -> bool:
         """Whether a reply of that name is there to be read."""
         return os.path.lexists(f"{self._journal.out_dir}/{reply_name(identity)}")
@@ -284,7 +297,7 @@ class JobDirectory:
 
     def _read(self, claimed: Claimed | Kept, handed_in_s: float | None = None) -> Incoming:
         """`handed_in_s`: None if it was claimed before."""
-        path = self._journal.path(claimed)
+        path, is_known = self._journal.path(claimed), handed_in_s is None
         data: bytes | JobFileError
         try:
             status = os.stat(path)
@@ -299,7 +312,7 @@ class JobDirectory:
                 handed_in_s = status.st_ctime
         except OSError as error:
             data = JobFileError("", f"{claimed.file_name} cannot be read: {error.strerror}")
-        return Incoming(claimed.internal_id, claimed.file_name, data, handed_in_s or time.time())
+        return Incoming(claimed.internal_id, claimed.file_name, data, handed_in_s or time.time(), is_known)
 
     def _too_large(self, file_name: str, size_bytes: int) -> JobFileError:
         size, most = f"{size_bytes / (1 << 20):.6g}", f"{self._size_max_bytes / (1 << 20):.6g}"

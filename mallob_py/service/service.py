@@ -294,6 +294,12 @@ class Service:
     def _accept(self, incoming: Incoming, file: JobFile, now: float) -> None:
         self._results.named_by(file)  # or else it is refused
         job = incoming.internal_id
+        if self._book.has_ended(file.identity) and self._directory.came_before_reply(incoming, file.identity):
+            # Accepted, it would replace a reply that nobody can have seen.
+            text = (
+                f"a job {file.identity} was live when this came; choose another name, or wait for its reply"
+            )
+            raise JobFileError("name", text)
         if file.incremental:
             self._chains.check(file)
         before = self._chains.live_before(file)

@@ -81,6 +81,9 @@ class ThreadedDirectory:
     def has_reply(self, identity: str) -> bool:
         return self._directory.has_reply(identity)
 
+    def came_before_reply(self, incoming: Incoming, identity: str) -> bool:
+        return self._directory.came_before_reply(incoming, identity)
+
     def solution_path(self, internal_id: int, identity: str) -> Path:
         return self._directory.solution_path(internal_id, identity)
 

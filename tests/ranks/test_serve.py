@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -327,8 +328,7 @@ def test_a_cycle_of_dependencies_is_refused(service: Running) -> None:
     refusal = service.ask("two", application="NOOP", dependencies=["u.one"])
     assert refusal["error"]["field"] == "dependencies"
     assert "u.one" in refusal["error"]["message"]
-    service.interrupt("one")
-    assert service.reply(one)["result"]["outcome"] == "interrupted"
+    assert service.reply(one)["result"]["resultcode"] == SAT  # what it waits for has its reply, too
 
 
 def test_an_interruption_of_an_unknown_job_gets_an_error_reply(service: Running) -> None:
@@ -525,8 +525,7 @@ def test_of_hundreds_of_jobs_only_a_few_are_balanced_and_an_urgent_one_comes_fir
 
 
 def _status_with(service: Running, jobs: int) -> dict[str, Any] | None:
-    path = service.api_dir / "status.json"
-    status: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {"states": {}}
+    status = _status_of(service) or {"states": {}}
     states = status["states"]
     return status if sum(states.values()) == jobs and states.get("running") else None
 
@@ -544,6 +543,29 @@ def test_named_pipes_that_nobody_writes_keep_no_other_input_from_being_read(
     for number in range(50):
         service.interrupt(f"pipe-{number}")
     assert {service.reply(one)["result"]["outcome"] for one in waiting} == {"interrupted"}
+
+
+def test_as_many_replies_as_files_though_all_name_one_job(service: Running) -> None:
+    status = poll_until(lambda: _status_of(service), "there is a status")
+    pid = status["processes"][0]["pid"]
+    os.kill(pid, signal.SIGSTOP)  # so that all are there before the first has its reply
+    try:
+        for number in range(100):
+            service.drop(f"one-{number}.json", '{"user": "one", "name": "name", "application": "NOOP"}')
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    out = service.box() / "out"
+    errors = [out / f"one-{number}.json.error.json" for number in range(1, 100)]
+    assert {service.reply(path)["error"]["field"] for path in errors} == {"name"}
+    assert service.reply(out / "one.name.json")["result"]["resultcode"] == SAT
+    again = service.ask("again", application="NOOP")["internal_id"]
+    (out / "u.again.json").unlink()
+    assert service.ask("again", application="NOOP")["internal_id"] > again
+
+
+def _status_of(service: Running) -> dict[str, Any] | None:
+    path = service.api_dir / "status.json"
+    return json.loads(path.read_bytes()) if path.exists() else None
 
 
 @pytest.mark.parametrize(
