@@ -587,7 +587,7 @@ def test_limits_hold_while_the_input_is_read(
     assert reply["stats"]["time"]["parsing"] >= 0.3
     if outcome == "wallclock-limit":
         os.mkfifo(tmp_path / "pipe")
-        reply = service.ask("pipe", files=[str(tmp_path / "pipe")], **limit)
+        reply = service.ask("unwritten", files=[str(tmp_path / "pipe")], **limit)
         assert reply["result"]["outcome"] == outcome
 
 
