@@ -42,7 +42,7 @@ from mallob_py.protocol.effects import (
 )
 from mallob_py.protocol.fault import Fault
 from mallob_py.protocol.host_health import HostHealth
-from mallob_py.protocol.messages import AnyMessage, Blob, Message, encode
+from mallob_py.protocol.messages import AnyMessage, Blob, Message, TreeMessage, encode
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.shared_rule import shared_rule
 from mallob_py.runtime import worker_events as events
@@ -300,7 +300,7 @@ class Rank:
         while not self._stopping:
             self._receive(self._transport.fileno() in readable)
             if lost := self._transport.take_lost():
-                self._lose(lost[0], "has failed")
+                self._lose(lost[0], self._transport.how_lost(lost[0]))
             if self.pool.fileno() in readable or self.pool.next_deadline() <= time.monotonic():
                 self._hear_workers()
             if self._stop_bell.fileno() in readable or self.now() >= self._stop_at_s:
@@ -418,6 +418,8 @@ class Rank:
 
     def _beat(self, now: float) -> None:
         ring = self._ring
+        if ring.watched_rank in self._transport.take_heard():
+            ring.heard()
         is_silent = ring.beat(now)
         if ring.next_rank != self.rank:
             self._send_to_rank(ring.next_rank, Beat())
@@ -450,8 +452,16 @@ class Rank:
         rank = self.placement.rank_of[dest]
         if rank == self.rank:
             self._arrived.append((source, dest, message))
+        elif isinstance(message, TreeMessage) and self._transport.is_congested(rank):
+            self._give_back(source, dest, message)
         else:
             self._transport.send(rank, seal(source, dest, encode(message)))
+
+    def _give_back(self, source: int, dest: int, message: TreeMessage) -> None:
+        """Its receiver's rank is behind: its sender shall know. Then a returned message is simply lost."""
+        self.log.write(self.now(), "dropped message", {"job": message.job}, source)
+        if not message.returned:
+            self._arrived.append((dest, source, message.back()))
 
     def _send_to_rank(self, rank: int, message: AnyWireMessage) -> None:
         """What concerns no PE but a rank as a whole."""

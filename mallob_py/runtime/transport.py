@@ -15,13 +15,18 @@ so that a single silent rank would cut the sender off from all peers of its host
 has completed says nothing (the message may sit in its cell); but every ACKNOWLEDGED_EVERY-th
 is a synchronous send, which completes when it is received, and so are all sent before it.
 
+Long control messages travel in pieces: between two of them, messages of others and for others have their
+turn, and each is a sign of life of its sender (`take_heard`). While MPI has yet to complete one that comes
+in, only what follows from the same sender waits for it. A peer whose queue here exceeds WAITING_BYTES_MAX
+does not take its messages any more and counts as lost. Whoever can do without sending asks `is_congested`.
+
 Doorbell rules (see doorbell.py): ring after the send and once per peer and turn; ring again
 when a send that was held up completes, since only then the peer can see it; after a wake
 look several times, because one look may only run MPI's progress; wake up by oneself soon
 while sends are unfinished, since somebody must run that progress.
 
 Failed peers: an error of a send, or of a fault-tolerant MPI on any call, marks the peer as
-lost (`take_lost`). What was queued for it is dropped, further sends to it are ignored.
+lost (`take_lost`, `how_lost`). What was queued for it is dropped, further sends to it are ignored.
 """
 
 from __future__ import annotations
@@ -45,6 +50,15 @@ RANKS_PER_HOST_VARIABLE = "MALLOB_PY_RANKS_PER_HOST"
 
 UNACKNOWLEDGED_MAX = 16
 ACKNOWLEDGED_EVERY = 8
+#: of a control message
+PIECE_BYTES = 64 << 10
+#: a longer control message cannot be sent, nor be put together from pieces
+MESSAGE_BYTES_MAX = 1 << 31
+#: what may wait for one peer before messages that can be done without should not be sent to it
+CONGESTED_BYTES = 64 << 20
+WAITING_BYTES_MAX = 4 << 30
+#: tags of messages, and of pieces that are followed by another one
+_WHOLE, _MORE = 0, 1
 #: empty looks in a row before the inbox counts as empty
 EMPTY_LOOKS = 3
 #: up to this size messages are eager (Open MPI: 4 KiB with header): receiving does not wait
@@ -63,6 +77,10 @@ _ALERT_PARK_S = 0.00005
 _CLOSE_POLL_S = 0.0002
 
 
+#: stands for a piece that completes no message
+_PIECE = Arrival(-1, Channel.CONTROL, b"")
+
+
 class TransportError(Exception):
     """MPI failed in a way that no peer can be blamed for."""
 
@@ -70,28 +88,47 @@ class TransportError(Exception):
 class _Lane:
     """What is on its way to one peer on one channel."""
 
-    __slots__ = ("comm", "dest", "in_flight", "since_synchronous", "unacknowledged", "waiting")
+    __slots__ = (
+        "comm",
+        "dest",
+        "in_flight",
+        "since_synchronous",
+        "unacknowledged",
+        "waiting",
+        "waiting_bytes",
+    )
 
     def __init__(self, comm: MPI.Intracomm, dest: int) -> None:
         self.comm = comm
         self.dest = dest
         #: unfinished sends, and how many messages the completion of each acknowledges
         self.in_flight: deque[tuple[MPI.Request, int]] = deque()
-        self.waiting: deque[bytes | bytearray | memoryview] = deque()
+        #: with their tags
+        self.waiting: deque[tuple[bytes | bytearray | memoryview, int]] = deque()
+        self.waiting_bytes = 0
         self.unacknowledged = 0
         self.since_synchronous = 0
 
     def is_open(self) -> bool:
         return self.unacknowledged < UNACKNOWLEDGED_MAX
 
-    def post(self, data: bytes | bytearray | memoryview) -> None:
+    def wait(self, data: bytes | bytearray | memoryview, tag: int) -> None:
+        self.waiting.append((data, tag))
+        self.waiting_bytes += len(data)
+
+    def post_next(self) -> None:
+        data, tag = self.waiting.popleft()
+        self.waiting_bytes -= len(data)
+        self.post(data, tag)
+
+    def post(self, data: bytes | bytearray | memoryview, tag: int) -> None:
         self.unacknowledged += 1
         self.since_synchronous += 1
         if self.since_synchronous == ACKNOWLEDGED_EVERY:
             self.since_synchronous = 0
-            self.in_flight.append((self.comm.Issend([data, MPI.BYTE], self.dest), ACKNOWLEDGED_EVERY))
+            self.in_flight.append((self.comm.Issend([data, MPI.BYTE], self.dest, tag), ACKNOWLEDGED_EVERY))
             return
-        request = self.comm.Isend([data, MPI.BYTE], self.dest)
+        request = self.comm.Isend([data, MPI.BYTE], self.dest, tag)
         if self.in_flight or not request.Test():
             self.in_flight.append((request, 0))
 
@@ -105,14 +142,38 @@ class _Lane:
 
 
 class _Inbox:
-    """The receiving end of a channel, and the large message that is being received there."""
+    """The receiving end of a channel, and what is being received there.
 
-    __slots__ = ("channel", "comm", "large")
+    `coming` has, by sender, messages that MPI completes behind our back and those that came after them, with
+    their tags. `pieces` has the beginnings of messages.
+    """
+
+    __slots__ = ("channel", "coming", "comm", "pieces")
 
     def __init__(self, channel: Channel, comm: MPI.Intracomm) -> None:
         self.channel = channel
         self.comm = comm
-        self.large: tuple[MPI.Request, int, bytearray] | None = None
+        self.coming: dict[int, deque[tuple[MPI.Request, bytearray, int]]] = {}
+        self.pieces: dict[int, bytearray] = {}
+
+    def forget(self, source: int) -> Iterator[MPI.Request | bytearray]:
+        """Expect nothing more from there; what MPI may still use."""
+        self.pieces.pop(source, None)
+        for request, data, _ in self.coming.pop(source, ()):
+            yield request
+            yield data
+
+    def put_together(self, source: int, data: bytes | bytearray, tag: int) -> Arrival:
+        """A whole message, or `_PIECE`. Raises OverflowError."""
+        if tag == _WHOLE and source not in self.pieces:
+            return Arrival(source, self.channel, data)
+        whole = self.pieces.setdefault(source, bytearray())
+        whole += data
+        if len(whole) > MESSAGE_BYTES_MAX:
+            raise OverflowError
+        if tag == _MORE:
+            return _PIECE
+        return Arrival(source, self.channel, self.pieces.pop(source))
 
 
 class Transport:
@@ -135,8 +196,10 @@ class Transport:
         self._owed: set[int] = set()
         self._lost: set[int] = set()
         self._lost_news: list[int] = []
-        #: sends to lost peers; MPI may still read their data, so it must stay alive
-        self._abandoned: list[MPI.Request] = []
+        self._how_lost: dict[int, str] = {}
+        self._heard: set[int] = set()
+        #: sends to lost peers, and what comes from them; MPI may still use their data, so it must stay alive
+        self._abandoned: list[MPI.Request | bytearray] = []
         self._status = MPI.Status()
         self._buffer = bytearray(_EAGER_SIZE_BYTES)
         self._view = memoryview(self._buffer)
@@ -155,11 +218,24 @@ class Transport:
 
     def send(self, dest: int, data: bytes) -> None:
         """Send on the control channel. `data` must not change afterwards."""
-        self._send(Channel.CONTROL, dest, data)
+        if len(data) <= PIECE_BYTES:
+            self._send(Channel.CONTROL, dest, data)
+            return
+        if len(data) > MESSAGE_BYTES_MAX:
+            raise ValueError(f"a control message of {len(data)} bytes")
+        view = memoryview(data)
+        last = (len(data) - 1) // PIECE_BYTES * PIECE_BYTES
+        for start in range(0, last, PIECE_BYTES):
+            self._send(Channel.CONTROL, dest, view[start : start + PIECE_BYTES], _MORE)
+        self._send(Channel.CONTROL, dest, view[last:])
 
     def send_bulk(self, dest: int, data: bytes | bytearray | memoryview) -> None:
         """Send on the bulk channel. `data` must not change until it has left."""
         self._send(Channel.BULK, dest, data)
+
+    def is_congested(self, dest: int) -> bool:
+        """Whether so much waits for `dest` that it should only be sent what it must have."""
+        return self._lanes[Channel.CONTROL][dest].waiting_bytes > CONGESTED_BYTES
 
     def flush(self) -> None:
         """Ring everybody who has been sent something since the last flush."""
@@ -179,7 +255,7 @@ class Transport:
 
     def has_pending(self) -> bool:
         """Whether MPI has work of ours to do: sends unfinished or a large message half received."""
-        return bool(self._busy) or any(inbox.large is not None for inbox in self._inboxes)
+        return bool(self._busy) or any(inbox.coming for inbox in self._inboxes)
 
     def queue_length(self, dest: int) -> int:
         """Messages to `dest` that have not left yet, on both channels."""
@@ -199,7 +275,8 @@ class Transport:
                 if arrival is not None:
                     empty_looks = 0
                     taken += 1
-                    yield arrival
+                    if arrival is not _PIECE:
+                        yield arrival
         self._stopped_early = taken >= limit
         if taken:
             self._park_s = 0.0
@@ -241,6 +318,15 @@ class Transport:
         news, self._lost_news = self._lost_news, []
         return news
 
+    def how_lost(self, peer: int) -> str:
+        """What happened to a peer that `take_lost` has told."""
+        return self._how_lost.get(peer, "has failed")
+
+    def take_heard(self) -> set[int]:
+        """The peers of whom anything has come since the last call."""
+        heard, self._heard = self._heard, set()
+        return heard
+
     def give_up_on(self, peer: int) -> None:
         """Stop sending to a peer that others have found dead; not reported by `take_lost`."""
         self._lost.add(peer)
@@ -249,6 +335,8 @@ class Transport:
             self._abandoned.extend(request for request, _ in lane.in_flight)
             lane.in_flight.clear()
             lane.waiting.clear()
+            lane.waiting_bytes = 0
+            self._abandoned.extend(self._inboxes[channel].forget(peer))
             self._busy.pop((channel, peer), None)
         self._owed.discard(peer)
 
@@ -292,17 +380,21 @@ class Transport:
             time.sleep(_CLOSE_POLL_S)
         return False
 
-    def _send(self, channel: Channel, dest: int, data: bytes | bytearray | memoryview) -> None:
+    def _send(
+        self, channel: Channel, dest: int, data: bytes | bytearray | memoryview, tag: int = _WHOLE
+    ) -> None:
         assert dest != self.rank, "messages to oneself do not go through the transport"
         assert 0 <= dest < self.size, f"no rank {dest} among {self.size}"
         if dest in self._lost:
             return
         lane = self._lanes[channel][dest]
         if lane.waiting or not lane.is_open():
-            lane.waiting.append(data)
+            lane.wait(data, tag)
+            if lane.waiting_bytes > WAITING_BYTES_MAX:
+                self._lose(dest, "does not take its messages any more")
             return
         try:
-            lane.post(data)
+            lane.post(data, tag)
         except MPI.Exception as error:
             self._blame(error, dest)
             return
@@ -315,42 +407,59 @@ class Transport:
             self._owed.add(lane.dest)
             self._park_s = 0.0
         while lane.waiting and lane.is_open():
-            lane.post(lane.waiting.popleft())
+            lane.post_next()
             self._owed.add(lane.dest)
 
     def _look(self, inbox: _Inbox) -> Arrival | None:
         try:
-            return self._take(inbox)
+            return self._take_coming(inbox) or self._take(inbox)
         except MPI.Exception as error:
-            source = inbox.large[1] if inbox.large is not None else None
-            inbox.large = None
-            self._blame(error, source)
+            self._blame(error, None)
+            return None
+
+    def _take_coming(self, inbox: _Inbox) -> Arrival | None:
+        """The next of the messages whose reception has begun."""
+        for source, queue in inbox.coming.items():
+            request, data, tag = queue[0]
+            try:
+                if not request.Test():
+                    continue
+            except MPI.Exception as error:
+                self._abandoned.extend(inbox.forget(source))
+                self._blame(error, source)
+                return None
+            queue.popleft()
+            if not queue:
+                del inbox.coming[source]
+            return self._hand_over(inbox, source, data, tag)
+        return None
+
+    def _hand_over(self, inbox: _Inbox, source: int, data: bytes | bytearray, tag: int) -> Arrival | None:
+        self._heard.add(source)
+        try:
+            return inbox.put_together(source, data, tag)
+        except OverflowError:
+            self._lose(source, f"sent a message of more than {MESSAGE_BYTES_MAX} bytes")
             return None
 
     def _take(self, inbox: _Inbox) -> Arrival | None:
-        # A large message comes in behind our back; later ones of its channel wait for it,
-        # which keeps the order. Receiving it in one blocking call could take for ever if
-        # its sender dies meanwhile.
-        if inbox.large is not None:
-            request, source, data = inbox.large
-            if not request.Test():
-                return None
-            inbox.large = None
-            return Arrival(source, inbox.channel, data)
         status = self._status
         message = inbox.comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)
         if message is None:
             return None
         size_bytes = status.Get_count(MPI.BYTE)
         source = status.Get_source()
-        if size_bytes <= _EAGER_SIZE_BYTES:
+        tag = status.Get_tag()
+        if size_bytes <= _EAGER_SIZE_BYTES and source not in inbox.coming:
             message.Recv([self._buffer, size_bytes, MPI.BYTE])
-            return Arrival(source, inbox.channel, bytes(self._view[:size_bytes]))
+            return self._hand_over(inbox, source, bytes(self._view[:size_bytes]), tag)
+        # A large message comes in behind our back; later ones of its sender wait for it, which keeps the
+        # order. Receiving it in one blocking call could take for ever if its sender dies meanwhile.
         data = bytearray(size_bytes)
         request = message.Irecv([data, MPI.BYTE])
-        if request.Test():
-            return Arrival(source, inbox.channel, data)
-        inbox.large = (request, source, data)
+        if source not in inbox.coming and request.Test():
+            return self._hand_over(inbox, source, data, tag)
+        inbox.coming.setdefault(source, deque()).append((request, data, tag))
         return None
 
     def _blame(self, error: MPI.Exception, peer: int | None) -> None:
@@ -361,9 +470,13 @@ class Transport:
         if not failed and not _says_process_failed(error):
             raise TransportError(f"MPI error without a failed peer: {error}") from error
         for each in failed:
-            if each not in self._lost:
-                self.give_up_on(each)
-                self._lost_news.append(each)
+            self._lose(each, "has failed")
+
+    def _lose(self, peer: int, how: str) -> None:
+        if peer not in self._lost:
+            self.give_up_on(peer)
+            self._lost_news.append(peer)
+            self._how_lost[peer] = how
 
     def _failed_according_to_mpi(self) -> list[int]:
         """Failed ranks (fault-tolerant MPIs), acknowledged so that receiving goes on."""

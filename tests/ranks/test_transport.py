@@ -103,6 +103,10 @@ def test_sends_to_a_peer_given_up_on_are_dropped() -> None:
     assert "dropped" in run_world(2, "give_up.py")
 
 
+def test_a_peer_for_whom_too_much_waits_is_lost() -> None:
+    assert "lost" in run_world(2, "overflows.py")
+
+
 @pytest.mark.skipif(
     not _launcher_is_there() or find_launcher().flavour is not Flavour.OPEN_MPI,
     reason="only Open MPI lets ranks survive others (--with-ft ulfm)",

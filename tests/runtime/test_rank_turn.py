@@ -12,11 +12,12 @@ from mallob_py.placement import Placement
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import StartWorker
-from mallob_py.protocol.messages import Blob, Supply, encode
+from mallob_py.protocol.messages import Blob, Supply, TreeMessage, encode
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.runtime.channel import Arrival, Channel
 from mallob_py.runtime.envelope import seal
+from mallob_py.runtime.heartbeat import Ring as HeartbeatRing
 from mallob_py.runtime.rank import PeerFailure, Rank
 
 
@@ -116,3 +117,54 @@ def test_a_message_that_no_rank_can_have_sent_ends_the_system_with_the_name_of_i
     rank._transport = Broken(Channel.CONTROL, data)
     with pytest.raises(PeerFailure, match=rf"rank 1 \(process 7 on h\) sent what no rank sends .*{what}"):
         rank._receive(False)
+
+
+class Hearing:
+    """A transport on which something of these ranks has come since the last beat."""
+
+    def __init__(self) -> None:
+        self.heard: set[int] = set()
+        self.congested = False
+        self.sent: list[bytes] = []
+
+    def take_heard(self) -> set[int]:
+        return self.heard
+
+    def is_congested(self, _rank: int) -> bool:
+        return self.congested
+
+    def send(self, _rank: int, data: bytes) -> None:
+        self.sent.append(data)
+
+
+def rank_that_hears() -> tuple[Any, Hearing]:
+    rank: Any = object.__new__(Rank)
+    rank.rank, rank._first, rank.placement = 0, 0, Placement([1, 1])
+    rank._pes = [PE(0, 2, Config())]
+    rank.log, rank.now, rank._ring = Log(), lambda: 0.0, HeartbeatRing(0, ["a", "b"], timeout_s=5.0)
+    rank._transport = Hearing()
+    rank._arrived = deque()
+    return rank, rank._transport
+
+
+def test_a_rank_whose_long_message_keeps_coming_is_not_silent_though_its_beats_wait_behind() -> None:
+    rank, transport = rank_that_hears()
+    transport.heard = {1}
+    for second in range(30):
+        rank._beat(float(second))
+    transport.heard = set()
+    with pytest.raises(PeerFailure, match="does not answer any more"):
+        deque(map(rank._beat, map(float, range(30, 60))))
+
+
+def test_messages_between_workers_come_back_from_a_rank_that_is_behind_and_others_are_sent() -> None:
+    rank, transport = rank_that_hears()
+    message = TreeMessage(1, 2, 1, 3, 0, False, b"clauses")
+    rank._send(0, 1, message)
+    assert len(transport.sent) == 1
+    transport.congested = True
+    rank._send(0, 1, message)
+    rank._send(0, 1, message.back())
+    rank._send(0, 1, Supply(1, 1))
+    assert len(transport.sent) == 2
+    assert list(rank._arrived) == [(1, 0, message.back())]

@@ -122,6 +122,64 @@ def test_big_messages_arrive_intact_beside_small_ones(transport: Any) -> None:
         transport.flush()
 
 
+@needs_others
+def test_long_control_messages_keep_their_place_among_others_of_their_sender(transport: Any) -> None:
+    contents = [random.Random(size).randbytes(size) for size in (7, 3_000_001, 20, 131_072, 65_537, 1)]
+    seen: dict[int, list[bytes]] = {peer: [] for peer in range(transport.size) if peer != transport.rank}
+    for peer in seen:
+        for content in contents:
+            transport.send(peer, content)
+    run_until(
+        transport,
+        lambda: all(len(received) == len(contents) for received in seen.values()),
+        lambda arrival: seen[arrival.source].append(bytes(arrival.data)),
+    )
+    assert all(received == contents for received in seen.values())
+    assert transport.take_heard() == set(seen)
+    assert transport.take_heard() == set()
+
+
+@pytest.mark.mpi(min_size=3)
+def test_a_long_control_message_does_not_delay_those_of_other_ranks(transport: Any) -> None:
+    """Rank 1 sends one that takes 100 times as many turns as the answer that rank 2 gives and gets."""
+    long_bytes, order = 50_000_000, []
+
+    def handle(arrival: Any) -> None:
+        order.append(len(arrival.data))
+        if transport.rank == 2 and arrival.data == b"ping":
+            transport.send(0, b"pong")
+
+    if transport.rank == 0:
+        transport.send(1, b"go")
+        run_until(transport, lambda: transport.take_heard() >= {1}, handle)
+        transport.send(2, b"ping")
+        run_until(transport, lambda: len(order) == 2, handle)
+        assert order == [4, long_bytes]
+    elif transport.rank == 1:
+        run_until(transport, lambda: bool(order), handle)
+        transport.send(0, bytes(long_bytes))
+        run_until(transport, lambda: not transport.has_pending(), handle)
+    elif transport.rank == 2:
+        run_until(transport, lambda: bool(order), handle)
+        run_until(transport, lambda: not transport.has_pending(), handle)
+
+
+@needs_others
+def test_a_peer_is_congested_until_it_has_caught_up(transport: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mallob_py.runtime import transport as module
+
+    monkeypatch.setattr(module, "CONGESTED_BYTES", 1 << 20)
+    if transport.rank == 0:
+        assert not transport.is_congested(1)
+        transport.send(1, bytes(4 << 20))
+        assert transport.is_congested(1)
+        assert transport.take_lost() == []
+        run_until(transport, lambda: not transport.is_congested(1), lambda _: None)
+    else:
+        seen: list[int] = []
+        run_until(transport, lambda: bool(seen) or transport.rank > 1, lambda one: seen.append(len(one.data)))
+
+
 def test_all_ranks_agree_on_who_shares_a_host(transport: Any) -> None:
     from mpi4py import MPI
 

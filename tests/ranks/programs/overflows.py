@@ -1,0 +1,24 @@
+"""Rank 1 takes nothing: when too much waits for it, it is lost to rank 0, and what waits is dropped."""
+
+from __future__ import annotations
+
+from turns import join
+
+from mallob_py.runtime import transport as module
+from mallob_py.runtime.world import leave
+
+module.WAITING_BYTES_MAX = 8 << 20
+transport = join()
+if transport.rank == 0:
+    for _ in range(6):
+        assert transport.take_lost() == []
+        transport.send(1, bytes(1 << 20))
+    for _ in range(6):
+        transport.send(1, bytes(1 << 20))
+    assert transport.take_lost() == [1]
+    assert transport.how_lost(1) == "does not take its messages any more"
+    assert transport.queue_length(1) == 0
+    print("lost", flush=True)
+closed = transport.close(timeout_s=0.5)
+assert not (closed and transport.rank == 0)
+leave(transport.rank, 0, closed=True)
