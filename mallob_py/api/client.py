@@ -10,14 +10,16 @@
 A client is nothing but a reader and writer of the service's folder: it may run on any host that
 sees the folder, with or without MPI, and as many of them as one likes. One thread looks for replies,
 for all futures together, and only at files that are new. If the service is stopped and started again,
-futures are still answered.
+futures are still answered; if it stays away, they end with a ServiceError.
 """
 
 from __future__ import annotations
 
 import base64
+import math
 import os
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -32,14 +34,23 @@ from numpy.typing import NDArray
 from mallob_py.api.formulas import FormulaLike, integers_of, raw_content
 from mallob_py.api.replies import NewFiles
 from mallob_py.service import client as service
+from mallob_py.service.entries import reply_name
+from mallob_py.service.errors import ServiceError
+from mallob_py.service.job_file import identity_of
 from mallob_py.service.medium import medium_of
+from mallob_py.service.pending import PendingJobs
 from mallob_py.service.quantities import format_duration
+from mallob_py.service.status_file import JobStatus, ServiceStatus, read_live_status
 
 #: the folder, beside `in` and `out`, of formulas that are not in their job files
 _INPUTS = "inputs"
 #: integers; more of them go into a file beside the job file
 _INLINE_MAX = 50_000
 _POLL_DELAY_MIN_S, _POLL_DELAY_MAX_S = 0.0005, 0.02
+#: a restart takes seconds
+SERVICE_TIMEOUT_S = 60.0
+_SERVICE_LOOK_PERIOD_S = 1.0
+_LOOK_DELAY_S = 0.02
 
 
 class JobError(Exception):
@@ -66,9 +77,34 @@ class Answer:
     solutions: list[NDArray[np.int32]] | None = None
 
 
+class JobFuture(Future[Answer]):
+    """The answer to one job, whose file says `name`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self._mutex = threading.Lock()
+        self._is_decided = False
+
+    def cancel(self) -> bool:
+        """End the job, unless it has its answer."""
+        is_cancelled = super().cancel()
+        if is_cancelled:
+            self.wants_answer()  # which tells those who wait for several futures
+        return is_cancelled
+
+    def wants_answer(self) -> bool:
+        """Whether it is to be given an answer (or an exception) now; decided once."""
+        with self._mutex:
+            if self._is_decided:
+                return False
+            self._is_decided = True
+            return self.set_running_or_notify_cancel()
+
+
 @dataclass(frozen=True)
 class _Pending:
-    future: Future[Answer]
+    future: JobFuture
     submission: service.Submission
     #: the formula as we have written it, to be removed
     input_file: Path | None
@@ -77,8 +113,19 @@ class _Pending:
 class Client:
     """Hands jobs to the service on `api_dir`. May be used by several threads."""
 
-    def __init__(self, api_dir: str | os.PathLike[str] = ".api", user: str = "", client: int = 0) -> None:
-        """`client` is which of the service's folders `jobs.<i>` to use; ServiceError if it is not there."""
+    def __init__(
+        self,
+        api_dir: str | os.PathLike[str] = ".api",
+        user: str = "",
+        client: int = 0,
+        *,
+        service_timeout_s: float | None = SERVICE_TIMEOUT_S,
+    ) -> None:
+        """`client` is which of the service's folders `jobs.<i>` to use; ServiceError if it is not there.
+
+        `service_timeout_s`: after so long without a service, what is awaited ends with a ServiceError; None:
+        never, for services that come and go. Jobs that no service has taken in are withdrawn then.
+        """
         self._api_dir = Path(api_dir).absolute()
         self._client = client
         self._user = user or service.login_name()
@@ -89,6 +136,9 @@ class Client:
         #: what chains of revisions need until they end, by the name of their last revision
         self._chain_files: dict[str, list[Path]] = {}
         self._changed = threading.Condition()
+        self._service_timeout_s = service_timeout_s
+        self._next_service_look_s = -math.inf
+        self._served_s = math.inf
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -114,12 +164,12 @@ class Client:
         wallclock_limit_s: float | None = None,
         cpu_limit_s: float | None = None,
         **fields: Any,
-    ) -> Future[Answer]:
+    ) -> JobFuture:
         """Hand in a job. `fields` are further ones of a job file, `_` for `-` (`max_demand=4`).
 
         The future's result is an `Answer`; its exception a `JobError` if the service refused the job.
-        `cancel` ends the job. Raises ValueError or TypeError for what is not a formula, ServiceError if the
-        job cannot be written.
+        Its `name` is the job's, and `cancel` ends the job. Raises ValueError or TypeError for what is not a
+        formula, ServiceError if the job cannot be written.
         """
         job: dict[str, Any] = {field.replace("_", "-"): value for field, value in fields.items()}
         job |= {"user": self._user, "name": name or f"py-{uuid.uuid4().hex}"}
@@ -131,7 +181,7 @@ class Client:
         if job.get("incremental"):
             self._keep(job, input_file)
             input_file = None
-        future: Future[Answer] = Future()
+        future = JobFuture(job["name"])
         with self._changed:
             if self._closed:
                 raise RuntimeError("the client is closed")
@@ -142,13 +192,15 @@ class Client:
             except BaseException:
                 _remove(input_file)
                 raise
+            if not self._pending:
+                self._served_s = time.monotonic()
             self._pending[job["name"]] = _Pending(future, submission, input_file)
             self._awaited |= dict.fromkeys(_files_of(submission), job["name"])
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="mallob-py-client", daemon=True)
                 self._thread.start()
             self._changed.notify()
-        future.add_done_callback(lambda done: self._interrupt(job["name"]) if done.cancelled() else None)
+        future.add_done_callback(lambda done: self.interrupt(job["name"]) if done.cancelled() else None)
         return future
 
     def solve(self, formula: FormulaLike, assumptions: Sequence[int] = (), **fields: Any) -> Answer:
@@ -159,6 +211,43 @@ class Client:
         """The answers to all formulas, which are handed in at once."""
         futures = [self.submit(formula, **fields) for formula in formulas]
         return [future.result() for future in futures]
+
+    def wait(self, name: str, timeout_s: float | None = None) -> Answer:
+        """The answer to a job of this user that was handed in at any time, by this client or another.
+
+        Raises JobError as the job's future would, LookupError if there is no such job, TimeoutError, and
+        ServiceError if no service is there to answer it.
+        """
+        client_dir = service.folder_of(self._api_dir, self._client)
+        identity = identity_of(self._user, name)
+        path = client_dir / "out" / reply_name(identity)
+        jobs = PendingJobs(client_dir)
+        began_s = served_s = time.monotonic()
+        while identity in jobs.look().identities:
+            now = time.monotonic()
+            if timeout_s is not None and now >= began_s + timeout_s:
+                raise TimeoutError(f"no reply to {identity} after {timeout_s:g} s")
+            served_s = now if self.is_served else served_s
+            self._check_service(now - served_s)
+            time.sleep(_LOOK_DELAY_S)
+        if (reply := service.read_reply(path)) is None:
+            raise LookupError(f"no job {identity} in {client_dir}, neither live nor ended")
+        return _answer(reply)
+
+    def interrupt(self, name: str) -> None:
+        """Have a job of this user end, whoever handed it in; its answer is then unknown."""
+        service.interrupt(self._api_dir, self._user, name, self._client)
+
+    def status(self) -> ServiceStatus:
+        """What the service says of itself, at most some seconds old. ServiceError if none is running."""
+        status = read_live_status(self._api_dir)
+        if status is None:
+            raise ServiceError(f"no service is running on {self._api_dir}")
+        return status
+
+    def jobs(self) -> tuple[JobStatus, ...]:
+        """The live jobs of all users: all that run, and of very many that wait the first ones."""
+        return self.status().jobs
 
     def end_chain(self, precursor: str) -> None:
         """Tell that no revision will follow the job named `precursor` of this client's user."""
@@ -227,8 +316,34 @@ class Client:
 
     # --- replies ------------------------------------------------------------------------------
 
-    def _interrupt(self, name: str) -> None:
-        service.interrupt(self._api_dir, self._user, name, self._client)
+    def _check_service(self, away_s: float) -> None:
+        if self._service_timeout_s is not None and away_s >= self._service_timeout_s:
+            raise ServiceError(
+                f"no service has been running on {self._api_dir} for {self._service_timeout_s:g} s;"
+                " start one: mallob-py serve"
+            )
+
+    def _look_for_service(self) -> None:
+        """Once a second: let those who wait for nobody know."""
+        now = time.monotonic()
+        if now < self._next_service_look_s:
+            return
+        self._next_service_look_s = now + _SERVICE_LOOK_PERIOD_S
+        if self.is_served:
+            self._served_s = now
+            return
+        try:
+            self._check_service(now - self._served_s)
+        except ServiceError as error:
+            with self._changed:
+                pending = list(self._pending.values())
+                self._pending.clear()
+                self._awaited.clear()
+            for one in pending:
+                if service.withdraw(self._api_dir, one.submission, self._client):
+                    _remove(one.input_file)
+                if one.future.wants_answer():
+                    one.future.set_exception(error)
 
     def _watch(self) -> None:
         """In a thread of its own: look for replies, often at first and while they come."""
@@ -247,6 +362,7 @@ class Client:
             with self._changed:
                 for name in answered:
                     self._forget(name)
+            self._look_for_service()
             delay_s = _POLL_DELAY_MIN_S if answered else min(1.2 * delay_s, _POLL_DELAY_MAX_S)
 
     def _forget(self, name: str) -> None:
@@ -263,10 +379,10 @@ class Client:
                 return False
             answer = _answer(reply)
         except Exception as error:
-            if one.future.set_running_or_notify_cancel():
+            if one.future.wants_answer():
                 one.future.set_exception(error)
             return True
-        if one.future.set_running_or_notify_cancel():
+        if one.future.wants_answer():
             one.future.set_result(answer)
         return True
 
@@ -286,7 +402,9 @@ def _answer(reply: Mapping[str, Any]) -> Answer:
             begins = np.concatenate((np.zeros(1, ends.dtype), ends[:-1] + 1))
             return Answer(True, None, None, reply, [found[b:e] for b, e in zip(begins, ends, strict=False)])
         case 10:
-            return Answer(True, _solution(result), None, reply)
+            model = _solution(result)
+            # Models for Mallob's IPASIR bridge begin with a 0.
+            return Answer(True, model[1:] if model.size and not model[0] else model, None, reply)
         case 20:
             return Answer(False, None, _solution(result).tolist(), reply)
     return Answer(None, None, None, reply)

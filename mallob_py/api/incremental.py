@@ -14,6 +14,7 @@ Clauses wait here until the next call of `solve`.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -43,6 +44,8 @@ class _Chain:
         self.n_vars = 0
         self.n_clauses = 0
         self.answer: Answer | None = None
+        self.stats: Counter[str] = Counter()
+        self._at_work = ""
 
     def add(self, formula: FormulaLike) -> None:
         self._check()
@@ -64,15 +67,30 @@ class _Chain:
         future = self._client.submit(new, assumed, name=name, incremental=True, **(self._fields | fields))
         self._submitted += 1
         self._last, self._new = name, []
+        self._at_work = name
         try:
             self.answer = future.result()
+            self._count(self.answer)
         except JobError as error:
             if error.field != _FAILED_AT_WORK:
                 # The service has not taken it into the chain, so what it was to add comes with the next.
                 self._last, self._new = before, [new, *self._new]
                 self._client.take_back(name, before)
             raise
+        finally:
+            self._at_work = ""
         return self.answer
+
+    def interrupt(self) -> None:
+        """From another thread: the call of `solve` under way, if there is one, ends without an answer."""
+        if name := self._at_work:
+            self._client.interrupt(name)
+
+    def _count(self, answer: Answer) -> None:
+        self.stats["solves"] += 1
+        for key, value in answer.reply.get("stats", {}).items():
+            if key.startswith("used_"):
+                self.stats[key] += value
 
     def end(self) -> None:
         if self._last and not self._is_over:
@@ -111,6 +129,41 @@ class IncrementalSolver:
         """True, False, or None if a limit (`wallclock_limit_s=10`) or an interruption ended it."""
         return self._chain.solve(assumptions, **fields).satisfiable
 
+    def solve_limited(
+        self, assumptions: Iterable[int] = (), expect_interrupt: bool = False, **fields: Any
+    ) -> bool | None:
+        """As `solve`; limits are times, such as `wallclock_limit_s=10`. `interrupt` is always possible."""
+        return self.solve(assumptions, **fields)
+
+    def interrupt(self) -> None:
+        """From another thread: end the call of `solve` under way, which returns None."""
+        self._chain.interrupt()
+
+    def clear_interrupt(self) -> None:
+        """Nothing is to be cleared: an interruption ends one call."""
+
+    def conf_budget(self, budget: int = -1) -> None:
+        """Only -1, no bound, is possible."""
+        _refuse_budget("conflicts", budget)
+
+    def prop_budget(self, budget: int = -1) -> None:
+        """Only -1, no bound, is possible."""
+        _refuse_budget("propagations", budget)
+
+    def dec_budget(self, budget: int = -1) -> None:
+        """Only -1, no bound, is possible."""
+        _refuse_budget("decisions", budget)
+
+    def set_phases(self, literals: Iterable[int] = ()) -> None:
+        raise NotImplementedError("several solvers of unlike kinds work on a job; they take no phases")
+
+    def propagate(self, assumptions: Iterable[int] = (), phase_saving: int = 0) -> tuple[bool, list[int]]:
+        raise NotImplementedError("the service answers whole formulas; propagate with a solver of PySAT's")
+
+    def accum_stats(self) -> dict[str, float]:
+        """What all calls of `solve` have used, summed up: `solves`, and the `used_...` of their replies."""
+        return dict(self._chain.stats)
+
     def get_status(self) -> bool | None:
         return None if self._chain.answer is None else self._chain.answer.satisfiable
 
@@ -140,6 +193,13 @@ class IncrementalSolver:
     def delete(self) -> None:
         """The service may forget the formula. Without effect if repeated."""
         self._chain.end()
+
+
+def _refuse_budget(of: str, budget: int) -> None:
+    if budget != -1:
+        raise NotImplementedError(
+            f"nobody counts the {of} of all workers; limit the time: solve_limited(wallclock_limit_s=10)"
+        )
 
 
 class Ipasir:

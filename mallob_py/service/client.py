@@ -75,6 +75,15 @@ def interrupt(api_dir: Path, user: str, name: str, client: int = 0) -> Submissio
     return submit(api_dir, {"user": user, "name": name, "interrupt": True}, client)
 
 
+def withdraw(api_dir: Path, submission: Submission, client: int = 0) -> bool:
+    """Take a job file back, unless a service has taken it in."""
+    try:
+        os.unlink(api_dir / f"jobs.{client}" / "in" / submission.file_name)
+    except OSError:
+        return False
+    return True
+
+
 def wait(
     submission: Submission,
     timeout_s: float | None = None,

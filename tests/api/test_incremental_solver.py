@@ -2,70 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from desk import FAILED, SAT, Desk
 from waiting import DEADLINE_S, poll_until
 
-from mallob_py.api.client import Client, JobError
+from mallob_py.api.client import JobError
 from mallob_py.api.incremental import IncrementalSolver
-from mallob_py.service.directory import Incoming, JobDirectory
-from mallob_py.service.errors import JobFileError
-from mallob_py.service.reply import Reply
-
-
-class Desk:
-    """A service by hand: what to do with each job file is told before."""
-
-    def __init__(self, folder: Path) -> None:
-        self.directory = JobDirectory(folder / "api", tmp_dir=folder)
-        self.client = Client(folder / "api", user="u")
-
-    def during(self, answer: Callable[[Incoming, dict[str, Any]], None], call: Callable[[], Any]) -> Any:
-        """What the call gives or raises, while one job file is answered; the file's fields."""
-        results: list[Any] = []
-
-        def run() -> None:
-            try:
-                results.append(call())
-            except Exception as error:
-                results.append(error)
-
-        caller = threading.Thread(target=run)
-        caller.start()
-        (incoming,) = poll_until(self.directory.take)
-        assert isinstance(incoming.data, bytes)
-        fields = json.loads(incoming.data)
-        answer(incoming, fields)
-        caller.join(DEADLINE_S)
-        (result,) = results
-        return result, fields
-
-    def say(self, result: dict[str, Any]) -> Callable[[Incoming, dict[str, Any]], None]:
-        def answer(incoming: Incoming, fields: dict[str, Any]) -> None:
-            body = json.dumps(result).encode()
-            self.directory.reply(incoming.internal_id, f"u.{fields['name']}", Reply(body))
-
-        return answer
-
-    def refuse(self, incoming: Incoming, fields: dict[str, Any]) -> None:
-        self.directory.refuse(incoming, JobFileError("files", "gone", f"u.{fields['name']}"))
-
-
-SAT = {"result": {"resultcode": 10, "solution": [1]}}
-FAILED = {"error": {"field": "application", "message": "ValueError: no"}, "result": {"resultcode": 0}}
+from mallob_py.service.directory import Incoming
 
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
     opened = Desk(tmp_path)
     yield opened
-    opened.client.close()
-    opened.directory.close()
+    opened.close()
 
 
 def test_after_a_first_failure_the_chain_begins_with_the_next(desk: Desk) -> None:
@@ -126,3 +80,39 @@ def test_a_damaged_reply_is_an_error_of_its_job_alone(desk: Desk) -> None:
         future.result(DEADLINE_S)
     result, _ = desk.during(desk.say(SAT), lambda: desk.client.solve([[1]]))
     assert result.satisfiable
+
+
+def test_a_call_can_be_interrupted_from_another_thread(desk: Desk) -> None:
+    solver = IncrementalSolver(desk.client, [[1]])
+
+    def interrupted(incoming: Incoming, fields: dict[str, Any]) -> None:
+        poll_until(lambda: solver.interrupt() or list((desk.directory.path / "in").glob("[!~]*")))
+        _, interruption = desk.take()
+        assert interruption == {"user": "u", "name": fields["name"], "interrupt": True}
+        desk.say({"result": {"resultcode": 0, "outcome": "interrupted"}})(incoming, fields)
+
+    result, _ = desk.during(interrupted, lambda: solver.solve_limited(expect_interrupt=True))
+    assert result is None
+    solver.interrupt()
+
+
+def test_what_calls_have_used_is_summed_up(desk: Desk) -> None:
+    solver = IncrementalSolver(desk.client, [[1]])
+    used = {"stats": {"used_pe_seconds": 1.5, "used_wallclock_seconds": 0.5, "max_volume": 3}}
+    for _ in range(2):
+        desk.during(desk.say(SAT | used), solver.solve)
+    assert solver.accum_stats() == {"solves": 2, "used_pe_seconds": 3.0, "used_wallclock_seconds": 1.0}
+
+
+def test_what_several_solvers_together_cannot_do_is_refused_with_a_reason(desk: Desk) -> None:
+    solver = IncrementalSolver(desk.client, [[1]])
+    solver.conf_budget(-1)
+    for refused in (
+        lambda: solver.conf_budget(10),
+        lambda: solver.prop_budget(10),
+        lambda: solver.dec_budget(10),
+        lambda: solver.set_phases([1]),
+        lambda: solver.propagate([1]),
+    ):
+        with pytest.raises(NotImplementedError, match=" "):
+            refused()
