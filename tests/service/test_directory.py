@@ -18,6 +18,7 @@ from mallob_py.service import in_folder
 from mallob_py.service.directory import Incoming, JobDirectory, orphaned_folders
 from mallob_py.service.errors import JobFileError, ServiceError
 from mallob_py.service.job_file import InputUse, JobFile
+from mallob_py.service.medium import Buffered, Durable, Medium
 from mallob_py.service.reply import JobStatistics, Outcome, Reply, result_reply
 from mallob_py.service.watching import Watching, file_system_type, is_remote
 
@@ -69,7 +70,9 @@ def drop(directory: JobDirectory, file_name: str, content: str) -> Path:
     return temporary.rename(directory.path / "in" / file_name)
 
 
-def answer(directory: JobDirectory, incoming: Incoming) -> None:
+def answer(
+    directory: JobDirectory, incoming: Incoming, on_decided: Callable[[], None] = lambda: None
+) -> None:
     """What a service does, in short."""
     try:
         job = incoming.parse(APPLICATIONS)
@@ -79,7 +82,7 @@ def answer(directory: JobDirectory, incoming: Incoming) -> None:
     assert isinstance(job, JobFile)
     beside = directory.solution_path(incoming.internal_id, job.identity)
     reply = result_reply(job, incoming.internal_id, Outcome("result", 10), JobStatistics(), beside)
-    directory.reply(incoming.internal_id, job.identity, reply)
+    directory.reply(incoming.internal_id, job.identity, reply, on_decided=on_decided)
 
 
 def replies(directory: JobDirectory) -> dict[str, Any]:
@@ -355,6 +358,35 @@ def test_a_full_disk_delays_replies_and_loses_none(
     directory.take()
     assert list(replies(directory)) == ["u.a.json"]
     assert left_over(directory) == []
+
+
+@pytest.mark.parametrize("medium", [Buffered(), Durable()], ids=["buffered", "durable"])
+@pytest.mark.parametrize("failing", [None, "replace"])
+def test_a_job_is_tidied_up_after_when_it_will_never_run_again_and_before_its_reply_is_seen(
+    open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch, medium: Medium, failing: str | None
+) -> None:
+    directory = open_directory(medium=medium)
+    drop(directory, "one.json", text())
+    (incoming,) = directory.take()
+    seen: list[tuple[bool, list[str]]] = []
+
+    def look() -> None:
+        is_decided = (directory.path / "journal" / f"{incoming.internal_id}.reply.u.a.json").exists()
+        seen.append((is_decided, list(replies(directory))))
+
+    def fail(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full_disk:
+        if failing is not None:
+            full_disk.setattr(os, failing, fail)
+        answer(directory, incoming, look)
+        directory.take()
+    assert seen == ([] if failing else [(True, [])])
+    clock.now += 100
+    directory.take()
+    assert list(replies(directory)) == ["u.a.json"]
+    assert seen == [(True, [])]
 
 
 def test_a_file_that_cannot_be_moved_stays_is_reported_once_and_taken_later(
