@@ -8,10 +8,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pool_rank import Make, Rank, is_gone, process_state, result_of
 
 from mallob_py.payload import decode_description, encode_description
+from mallob_py.result_file import ResultsFolder
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.process_supply import PoolOptions
@@ -207,6 +209,23 @@ def test_a_revision_is_read_on_top_of_those_before_it(rank: Rank, tmp_path: Path
     description = rank.hear(events.ReadDone, 2)[1].description
     assert isinstance(description, wire.Inline)
     assert decode_description(description.data).payload["numbers"].tolist() == [1, 2, 3, 4]
+
+
+def test_results_of_earlier_revisions_are_not_touched_when_these_are_read_again(
+    rank: Rank, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "first").write_text("of the first revision")
+    earlier = (wire.EarlierInput("u.first", (), [1], {"report": str(results / "first")}),)
+    configuration = {"report": str(results / "second")}
+    request = read(tmp_path / "1", [2], wire.Before(1, None, earlier), configuration=configuration)
+    rank.pool.read(1, msgspec.structs.replace(request, results=ResultsFolder(str(results), "1")))
+    rank.hear(events.ReadDone)
+    assert (results / "first").read_text() == "of the first revision"
+    assert [path.name.rpartition("-")[0] for path in results.iterdir() if path.name != "first"] == [
+        ".second.unfinished-1"
+    ]
 
 
 def test_an_earlier_revision_that_cannot_be_read_is_named(rank: Rank, tmp_path: Path) -> None:

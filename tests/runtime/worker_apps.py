@@ -14,7 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from mallob_py.app import Application, InputError, JobInput, Payload, Result, WorkerContext
+from mallob_py.app import (
+    Application,
+    InputError,
+    JobInput,
+    Payload,
+    Result,
+    WorkerContext,
+    prepare_result_file,
+)
 
 
 class _NoInput(Application):
@@ -192,6 +200,7 @@ class Count(Application):
 
     name = "COUNT"
     revises = True
+    result_files = ("report",)
 
     def __init__(self) -> None:
         self.seen: dict[int, list[int]] = {}
@@ -200,6 +209,8 @@ class Count(Application):
         former = [] if job.former is None else job.former["numbers"].tolist()
         if job.literals == [0]:
             raise InputError("no zero", "literals")
+        if "report" in job.configuration:
+            prepare_result_file(str(job.configuration["report"]))
         return {"numbers": np.array([*former, *(job.literals or ())], dtype=np.int64)}
 
     def run(self, context: WorkerContext) -> Result | None:
