@@ -27,8 +27,6 @@ from mallob_py.runtime.world import Crash
 
 _WEIGHT = {Crash.OF_ITSELF: 5, Crash.KILLED: 3}
 HOPELESS = 15
-#: at so many crashes in a row a job is given up, if no rank was killed
-CRASHES_MAX = HOPELESS // _WEIGHT[Crash.OF_ITSELF]
 ACQUITTED_AFTER_S = 600.0
 _RECORD = struct.Struct("<qii")
 _NOBODY = _RECORD.pack(0, 0, 0)
@@ -70,6 +68,11 @@ class RunningJobs:
     def crashes(self, job: int) -> int:
         """At how many crashes in a row this job was at work."""
         return self._blame.get(job, _NONE).crashes
+
+    def crashes_max(self, job: int) -> int:
+        """At how many in a row it will be given up, if no rank is killed any more."""
+        blame = self._blame.get(job, _NONE)
+        return blame.crashes + max(0, -((blame.weight - HOPELESS) // max(_WEIGHT.values())))
 
     def is_hopeless(self, job: int) -> bool:
         return self._blame.get(job, _NONE).weight >= HOPELESS

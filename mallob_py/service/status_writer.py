@@ -25,7 +25,7 @@ from mallob_py.service.job_file import JobFile
 from mallob_py.service.job_queue import JobQueue
 from mallob_py.service.live_job import JobState, LiveJob, LiveJobs
 from mallob_py.service.reply import JobStatistics, valid_text
-from mallob_py.service.running_jobs import CRASHES_MAX, RunningJobs
+from mallob_py.service.running_jobs import RunningJobs
 from mallob_py.service.status_file import (
     EndedJob,
     HostStatus,
@@ -181,7 +181,7 @@ class StatusWriter:
             crashes=self._running.crashes(job),
             balanced_priority=event.priority if event else 0.0,
             is_suspect=self._running.is_suspect(job),
-            crashes_max=CRASHES_MAX,
+            crashes_max=self._running.crashes_max(job),
         )
         return self._with_account(status, now)
 

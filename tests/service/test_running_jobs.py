@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from mallob_py.runtime.world import Crash
-from mallob_py.service.running_jobs import ACQUITTED_AFTER_S, CRASHES_MAX, RunningJobs
+from mallob_py.service.running_jobs import ACQUITTED_AFTER_S, RunningJobs
+
+#: of themselves, without anybody killing a rank
+CRASHES_MAX = 3
 
 
 def silent(_message: str) -> None:
@@ -21,6 +24,7 @@ def test_a_job_that_runs_at_every_crash_becomes_a_suspect_and_then_hopeless(tmp_
     running = RunningJobs(tmp_path, None, silent)
     for crashes in range(CRASHES_MAX):
         assert running.crashes(7) == crashes
+        assert running.crashes_max(7) == CRASHES_MAX
         assert running.is_suspect(7) == (crashes == CRASHES_MAX - 1)
         assert not running.is_hopeless(7)
         running.begin(7, 0.0)
@@ -81,14 +85,16 @@ def test_without_a_place_to_write_jobs_run_all_the_same_and_it_is_said(tmp_path:
 
 def test_crashes_at_which_a_rank_was_killed_weigh_less(tmp_path: Path) -> None:
     running = RunningJobs(tmp_path, None, silent)
-    suspect, hopeless = [], []
+    suspect, hopeless, most = [], [], []
     for _ in range(5):
         running.begin(7, 0.0)
         running = after_crash(tmp_path, Crash.KILLED)
         suspect.append(running.is_suspect(7))
         hopeless.append(running.is_hopeless(7))
+        most.append(running.crashes_max(7))
     assert suspect == [False, False, False, True, False]
     assert hopeless == [False, False, False, False, True]
+    assert most == [4, 4, 5, 5, 5]
 
 
 def test_a_job_that_only_waits_is_not_blamed(tmp_path: Path) -> None:
