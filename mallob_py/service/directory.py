@@ -119,11 +119,11 @@ class JobDirectory:
         for kept in self._journal.kept():
             yield kept.chain, self._read(kept)
 
-    def end_chain(self, chain: int, internal_id: int | None = None) -> None:
-        """Keep nothing of a chain any more, nor the claimed file that says so."""
+    def end_chain(self, chain: int, internal_id: int | None = None, identity: str = "") -> None:
+        """Keep nothing of a chain any more, nor the claimed file of the job that says so, if one does."""
         self._replies.finish_due()
         try:
-            self._journal.end_chain(chain, internal_id)
+            self._journal.end_chain(chain, internal_id, identity)
         except OSError as error:
             self._log(f"cannot remove chain {chain} from the journal: {error.strerror}")
 

@@ -191,12 +191,14 @@ class Journal:
             self._kept.setdefault(chain, []).append(kept)
         del self._claimed[internal_id]
 
-    def end_chain(self, chain: int, internal_id: int | None) -> None:
-        """Forget all revisions of a chain, and the file that says so, if one does."""
+    def end_chain(self, chain: int, internal_id: int | None, identity: str = "") -> None:
+        """Forget all revisions of a chain, and the file that says so, if one does: that job has ended."""
         claimed = self._claimed.get(internal_id) if internal_id is not None else None
         end = None
         if claimed is not None:
             end = ChainEnd(claimed.internal_id, claimed.file_name, chain)
+            self._finished.append(identity)
+            self._medium.flush([self._finished.path])
             _move(self.path(claimed), self.path(end))
             del self._claimed[claimed.internal_id]
             self._medium.flush([self._own])

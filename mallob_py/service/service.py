@@ -594,7 +594,7 @@ class Service:
         self._forget(job)
 
     def _end_chain(self, chain: Chain, why: str, job: int | None) -> None:
-        self._directory.end_chain(chain.first, job)
+        self._directory.end_chain(chain.first, job, "" if job is None else self._jobs[job].identity)
         self._drop_description(chain)
         self._chains.end(chain, why)
         self._rank.end_chain(chain.first)

@@ -104,8 +104,8 @@ class ThreadedDirectory:
     def dismiss(self, internal_id: int) -> None:
         self._request(partial(self._directory.dismiss, internal_id))
 
-    def end_chain(self, chain: int, internal_id: int | None = None) -> None:
-        self._request(partial(self._directory.end_chain, chain, internal_id))
+    def end_chain(self, chain: int, internal_id: int | None = None, identity: str = "") -> None:
+        self._request(partial(self._directory.end_chain, chain, internal_id, identity))
 
     @property
     def unpublished(self) -> int:

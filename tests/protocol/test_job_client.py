@@ -10,7 +10,7 @@ import pytest
 from mallob_py.protocol.balancing import Balancer
 from mallob_py.protocol.client import ClientJob, JobParameters
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import FetchBlob, JobEnded, Log, Outcome, StartWorker
+from mallob_py.protocol.effects import FetchBlob, JobEnded, JobScheduled, Log, Outcome, StartWorker
 from mallob_py.protocol.fault import Fault
 from mallob_py.protocol.messages import Blob, DemandChanged, Used, WorkerFailed
 from mallob_py.protocol.pe import PE
@@ -126,6 +126,16 @@ def test_a_waiting_job_uses_no_budget() -> None:
     alone.wait_until(70.0)
     assert alone.ended[1].outcome is Outcome.CPU_LIMIT
     assert alone.ended[1].stats.pe_s == pytest.approx(10.0)
+
+
+def test_it_is_told_once_that_a_job_has_its_first_worker() -> None:
+    pe = PE(0, 1, Config())
+    pe.submit(1, JobParameters(), Blob("1", 3, b"abc"), 0.0)
+    pe.submit(2, JobParameters(), Blob("2", 3, b"abc"), 0.0)
+    for now in (0.5, 1.0, 1.5, 2.0):
+        pe.tick(now)
+    scheduled = [effect.job for effect in pe.take_effects() if isinstance(effect, JobScheduled)]
+    assert scheduled == [1]
 
 
 def test_a_failure_of_the_application_is_the_job_s_reason() -> None:

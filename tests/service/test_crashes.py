@@ -239,7 +239,7 @@ def run_chain_service(tmp_path: Path, medium: Medium | None = None) -> int:
             book.check(file)
             book.admit(job, file, 0.0)
             if (chain := book.chain_to_end(job)) is not None:
-                directory.end_chain(chain.first, job)
+                directory.end_chain(chain.first, job, file.identity)
                 book.end(chain, "done")
             else:
                 place = book.place_of(job)
@@ -291,6 +291,9 @@ def test_a_chain_survives_a_death_at_any_step_and_is_gone_once_it_has_ended(
         kept = sorted((path.name for path in (client_dir / "journal").iterdir()), key=lambda name: name[-6:])
         expected = [] if ends else [f"revision.{first}.{number}.json" for number in range(3)]
         assert [name.partition(".")[2] for name in kept] == expected, moment
+        survivor = JobDirectory(folder / "api", tmp_dir=folder)
+        assert set(survivor.finished) == {f"u.r{number}" for number in range(4 if ends else 3)}, moment
+        survivor.close()
         if code == SURVIVED:
             return
     raise AssertionError("it never survived")
