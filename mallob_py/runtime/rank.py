@@ -55,7 +55,7 @@ from mallob_py.runtime.hosted_workers import HostedWorkers
 from mallob_py.runtime.memory_watch import MemoryWatch
 from mallob_py.runtime.parking import Parking
 from mallob_py.runtime.rank_news import PERIOD_S as _NEWS_PERIOD_S
-from mallob_py.runtime.rank_news import Newsboy, RankNews
+from mallob_py.runtime.rank_news import RankNews, RankReporter
 from mallob_py.runtime.roll_call import Roll, RollAnswer, RollCall, WorkerPlace
 from mallob_py.runtime.transfer import Transfer, TransferMessage
 from mallob_py.runtime.workers import WorkerPool
@@ -196,7 +196,7 @@ class Rank:
         self._desk: Desk | None = None
         #: how each rank is, on the rank that is told (see `tell_news_to`)
         self.news_of_ranks: dict[int, RankNews] = {}
-        self._newsboy = Newsboy(len(numbers))
+        self._reporter = RankReporter(len(numbers))
         self._news_go_to: int | None = None
         self._next_news_s = -math.inf
         #: messages to PEs of this rank, from each other too: (source, destination, message)
@@ -395,7 +395,7 @@ class Rank:
         if self._news_go_to is None:
             return
         busy = sum(pe.workers.active is not None for pe in self._pes)
-        if (news := self._newsboy.news(busy, self._all_troubles())) is None:
+        if (news := self._reporter.news(busy, self._all_troubles())) is None:
             return
         if self._news_go_to == self.rank:
             self.news_of_ranks[self.rank] = news

@@ -25,7 +25,7 @@ class RankNews(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=76):
     troubles: tuple[str, ...] = ()
 
 
-class Newsboy:
+class RankReporter:
     """What one rank has to tell, and what it has told."""
 
     def __init__(self, pes: int) -> None:

@@ -14,7 +14,7 @@ from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outcome
 from mallob_py.protocol.messages import Blob
 from mallob_py.protocol.pe import PE
-from mallob_py.runtime.rank_news import Newsboy, RankNews
+from mallob_py.runtime.rank_news import RankNews, RankReporter
 from mallob_py.runtime.roll_call import Roll
 from mallob_py.service.bookkeeping import JobBook
 from mallob_py.service.job_file import InputUse, JobFile, parse_job
@@ -132,11 +132,11 @@ def test_hosts_are_put_together_from_what_their_ranks_tell(client: Client) -> No
 
 
 def test_a_rank_tells_how_it_is_only_when_that_has_changed() -> None:
-    newsboy = Newsboy(4)
-    first = newsboy.news(1, ())
+    reporter = RankReporter(4)
+    first = reporter.news(1, ())
     assert first is not None
     assert (first.pes, first.busy, first.troubles) == (4, 1, ())
-    assert newsboy.news(1, ()) is None
-    assert newsboy.news(1, ("short of memory",)) is not None
-    assert newsboy.news(2, ("short of memory",)) is not None
-    assert newsboy.news(2, ("short of memory",)) is None
+    assert reporter.news(1, ()) is None
+    assert reporter.news(1, ("short of memory",)) is not None
+    assert reporter.news(2, ("short of memory",)) is not None
+    assert reporter.news(2, ("short of memory",)) is None
