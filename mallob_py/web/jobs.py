@@ -279,8 +279,17 @@ class Jobs:
 
     # --- results --------------------------------------------------------------------------------
 
-    def reply(self, key: str, client_index: int | None = None) -> dict[str, Any]:
-        """The reply of a job as the service wrote it. Raises ApiError."""
+    def reply(self, key: str, client_index: int | None = None, number: int | None = None) -> dict[str, Any]:
+        """The reply of a job, without paths of the host. Raises ApiError.
+
+        With its `number` in the service, that of this job and of no other one of its name.
+        """
+        if number is not None and not is_submission(key):
+            reply = self._reply(_checked(key), self._checked_client(client_index))
+            # All revisions of a chain have the number of the first one.
+            if reply.get("internal_id") != number and not reply.get("internal_revision"):
+                raise ApiError(410, _FORGOTTEN)
+            return reply
         job = self.get(key, client_index)
         if job.ended is None:
             raise ApiError(409, "the job has not ended; wait for it with ?wait=SECONDS")

@@ -49,6 +49,7 @@ _PIECE_BYTES = 1 << 20
 _KEY = Parameter("key", "string", "id of the submission, or USER.NAME")
 _FILE = Parameter("name", "string", "the key that names it: proof, core or solutions-file")
 _CLIENT = Parameter("client", "integer", "whose client the job is, for USER.NAME (default: the server's)")
+_NUMBER = Parameter("number", "integer", "the job's number, so that no other job of that USER.NAME is meant")
 _WAIT = Parameter("wait", "number", "seconds to wait for the job's end, at most 300 (default 0)")
 _SINCE = Parameter("since", "number", "seconds since 1970: only what is younger (default: all)")
 _FIELDS = (
@@ -93,14 +94,18 @@ JOB = Operation(
     "GET", "/api/jobs/{key}", "One job: state, volume, age, result.", {_JSON: Job}, (_KEY, _CLIENT, _WAIT)
 )
 REPLY = Operation(
-    "GET", "/api/jobs/{key}/reply", "The reply of a job that ended.", {_JSON: _REPLY}, (_KEY, _CLIENT)
+    "GET",
+    "/api/jobs/{key}/reply",
+    "The reply of a job that ended.",
+    {_JSON: _REPLY},
+    (_KEY, _CLIENT, _NUMBER),
 )
 MODEL = Operation(
     "GET",
     "/api/jobs/{key}/model",
     "The answer of a SAT job; as JSON with Accept: application/json.",
     {_TEXT: _SOLUTION_LINES, _JSON: _MODEL},
-    (_KEY, _CLIENT),
+    (_KEY, _CLIENT, _NUMBER),
 )
 RESULT_FILE = Operation(
     "GET",
@@ -178,7 +183,8 @@ class Interface:
         return _json(await self._ended(_key(request), _wait_s(request), _client(request)))
 
     async def reply(self, request: Request) -> Response:
-        reply = await run_in_threadpool(self.jobs.reply, _key(request), _client(request))
+        asked = _key(request), _client(request), _number(request, "number")
+        reply = await run_in_threadpool(self.jobs.reply, *asked)
         try:
             return await run_in_threadpool(_json, reply)  # it can be megabytes
         except RecursionError:
@@ -186,7 +192,7 @@ class Interface:
 
     async def model(self, request: Request) -> Response:
         client = _client(request)
-        reply = await run_in_threadpool(self.jobs.reply, _key(request), client)
+        reply = await run_in_threadpool(self.jobs.reply, _key(request), client, _number(request, "number"))
         if "error" in reply:
             raise ApiError(409, f"the job failed: {reply['error'].get('message', '')}")
         solution = await run_in_threadpool(self.jobs.solution, reply, client)
@@ -376,9 +382,13 @@ def _key(request: Request) -> str:
 
 
 def _client(request: Request) -> int | None:
-    text = request.query_params.get("client")
-    if text is not None and not re.fullmatch("[0-9]{1,6}", text):
-        raise ApiError(400, "must be a number", "client")
+    return _number(request, "client")
+
+
+def _number(request: Request, parameter: str) -> int | None:
+    text = request.query_params.get(parameter)
+    if text is not None and not re.fullmatch("[0-9]{1,18}", text):
+        raise ApiError(400, "must be a number", parameter)
     return None if text is None else int(text)
 
 

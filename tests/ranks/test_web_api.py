@@ -207,6 +207,22 @@ def test_each_of_two_jobs_of_one_name_has_its_own_answer(web: WebServer, desk: D
     assert "another job of that name" in web.get(f"{first}/reply").error["message"]
 
 
+def test_a_reply_asked_for_by_number_is_that_of_this_job(web: WebServer, desk: Desk) -> None:
+    keyed(web.upload(FORMULA, "name=n&user=u"))
+    first, taken = desk.take()
+    desk.answer(first, taken)
+    keyed(web.upload(FORMULA, "name=n&user=u"))
+    second, taken = desk.take()
+    # A later job of this name is live: the reply is still there.
+    assert web.get("/api/jobs/u.n/reply").status == 409
+    assert web.get(f"/api/jobs/u.n/reply?number={first}").json["internal_id"] == first
+    assert web.get(f"/api/jobs/u.n/model?number={first}").status == 200
+    desk.answer(second, taken)
+    assert web.get(f"/api/jobs/u.n/reply?number={first}").status == 410
+    assert web.get(f"/api/jobs/u.n/reply?number={second}").status == 200
+    assert web.get("/api/jobs/u.n/reply?number=x").error["field"] == "number"
+
+
 def test_a_refusal_by_the_service_reaches_its_submitter(web: WebServer, desk: Desk) -> None:
     job = keyed(web.post_job(user="u", name="n", application="NONE"))
     (incoming,) = desk.directory.take()

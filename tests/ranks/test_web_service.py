@@ -242,9 +242,9 @@ def test_the_page_submits_watches_interrupts_and_shows_results(
         click(browser, row_of("endless", "live"), "Interrupt")
         browser.await_truth(f"{cell_of('endless', 'ended', 'How')} === 'interrupted'")
 
-        other = service.submit("elsewhere", client=1, literals=[1, 0])
+        other = service.submit("by-file", client=1, literals=[1, 0])
         service.reply(other)
-        click(browser, row_of("elsewhere", "ended"), "Answer")
+        click(browser, row_of("by-file", "ended"), "Answer")
         browser.await_truth("document.getElementById('result').textContent.includes('v 1 0')")
 
         browser.choose_file("#file", str(formula))
