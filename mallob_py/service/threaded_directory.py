@@ -36,7 +36,7 @@ class ThreadedDirectory:
         """`open_directory`: opens it, given where it may complain. Raises what that raises."""
         self._log = log
         self._thread = threading.Thread(target=self._serve, name="mallob-py-directory", daemon=True)
-        #: from the thread: what it has to say, batches of files with what is left of a former service's
+        #: from the thread: what it has to say, and claimed files
         self._complaints: deque[str] = deque()
         self._ready: deque[Incoming] = deque()
         self._failure: BaseException | None = None
