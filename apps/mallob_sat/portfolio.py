@@ -132,7 +132,7 @@ class Portfolio:
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Portfolio:
         """Raises InputError for anything that would otherwise be silently ignored."""
         for key in configuration:
-            if key not in _KNOWN_KEYS:
+            if key not in _KNOWN_KEYS and not _is_for_mallob(key):
                 raise InputError(f"unknown key '{key}'; known are {', '.join(_KNOWN_KEYS)}", _FIELD)
         mode = content_mode(configuration)
         if mode not in _CONTENT_MODES:
@@ -206,6 +206,11 @@ def _lasso(configuration: Mapping[str, Any]) -> Lasso:
         if name not in SOLVER_NAMES:
             raise InputError(f"unknown solver {name!r}; known are {', '.join(SOLVER_NAMES)}", _FIELD)
     return lasso_of(names)
+
+
+def _is_for_mallob(key: str) -> bool:
+    """What job files for Mallob's own solvers say; the service's replies warn of it."""
+    return key == "options" or key.startswith("__")
 
 
 def content_mode(configuration: Mapping[str, Any]) -> object:

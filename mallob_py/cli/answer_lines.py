@@ -1,11 +1,8 @@
-"""The answer in a reply as `s` and `v` lines, as in the SAT competitions."""
+"""Answers as `s` and `v` lines, as in the SAT competitions."""
 
 from __future__ import annotations
 
-import array
-import base64
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,52 +12,42 @@ _LINE_LENGTH = 78
 _ANSWERS = {10: "SATISFIABLE", 20: "UNSATISFIABLE"}
 
 
-def answer_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """`result` as in a reply. Raises CommandError if the file with the model cannot be read."""
-    code = result["resultcode"]
+def lines_of_reply(result: Mapping[str, Any]) -> Iterator[str]:
+    """`result` as in a reply. Raises CommandError if what it holds, or names, is no model."""
+    from mallob_py.web.solutions import solution_of  # only for who has a reply: ranks have none
+
+    content = None
+    if (path := result.get("solution-file")) is not None:
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise CommandError(f"{path}: {error.strerror}") from None
+    solution = solution_of(result, content)
+    if isinstance(solution, bytes):
+        raise CommandError("this answer is made of bytes; ask with --output-format json")
+    return answer_lines(result["resultcode"], solution, are_several="solutions" in result)
+
+
+def answer_lines(code: int, literals: Sequence[int], *, are_several: bool) -> Iterator[str]:
+    """Several models are each closed by 0."""
     yield f"s {_ANSWERS.get(code, 'UNKNOWN')}"
     if code != 10:
         return
-    literals = _literals(result)
-    if "solutions" not in result:
-        # Models for Mallob's IPASIR bridge begin with a 0.
-        yield from _value_lines(literals[1:] if literals and not literals[0] else literals)
-        return
-    one: list[int] = []
-    for literal in literals:
-        if literal:
-            one.append(literal)
-        else:
-            yield from _value_lines(one)
-            one = []
+    for model in _each(literals) if are_several else (literals,):
+        yield from _value_lines(model)
 
 
-def _literals(result: Mapping[str, Any]) -> list[int]:
-    if "solution-file" not in result:
-        solution = result.get("solution", [])
-        return _unpacked(base64.b64decode(solution), result) if isinstance(solution, str) else solution
-    try:
-        content = Path(result["solution-file"]).read_bytes()
-    except OSError as error:
-        raise CommandError(f"{result['solution-file']}: {error.strerror}") from None
-    if "solution-format" in result:
-        return _unpacked(content, result)
-    integers = array.array("i")
-    integers.frombytes(content)
-    if sys.byteorder == "big":
-        integers.byteswap()
-    return integers.tolist()
+def _each(literals: Sequence[int]) -> Iterator[Sequence[int]]:
+    begin = 0
+    while begin < len(literals):
+        end = literals.index(0, begin)
+        yield literals[begin:end]
+        begin = end + 1
 
 
-def _unpacked(bits: bytes, result: Mapping[str, Any]) -> list[int]:
-    """Of a job that asks for its model as bits."""
-    variables = range(1, int(result["variables"]) + 1)
-    return [one if bits[(one - 1) // 8] >> (one - 1) % 8 & 1 else -one for one in variables]
-
-
-def _value_lines(literals: Iterable[int]) -> Iterator[str]:
+def _value_lines(model: Sequence[int]) -> Iterator[str]:
     line = "v"
-    for literal in (*literals, 0):
+    for literal in (*model, 0):
         word = f" {literal}"
         if len(line) + len(word) > _LINE_LENGTH:
             yield line

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mallob_py.cli.answer_lines import answer_lines
+from mallob_py.cli.answer_lines import lines_of_reply
 from mallob_py.cli.client_options import SAT_FORMAT
 
 INTERRUPTED = 130
@@ -40,7 +40,7 @@ class ReplyPrinter:
             place = f"{error['field']}: " if error.get("field") else ""
             print(f"mallob-py {self._command}: {identity}: {place}{error.get('message')}", file=sys.stderr)
             return
-        for line in answer_lines(reply["result"]):
+        for line in lines_of_reply(reply["result"]):
             print(line)
         sys.stdout.flush()
         if self._is_single:

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn, TextIO
 
 from mallob_py import result_file
+from mallob_py.cli.answer_lines import answer_lines
 from mallob_py.cli.rank_options import STANDARD_INPUT, SolveOptions
 from mallob_py.cli.rank_settings import SAT, event_log_of, settings_of
 from mallob_py.protocol.client import JobParameters
@@ -31,8 +32,6 @@ from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank, blob_of
 
-_ANSWERS = {10: "SATISFIABLE", 20: "UNSATISFIABLE"}
-_LINE_LENGTH = 78
 #: what SAT declares as its `result_files`; a rank loads no application
 RESULT_FILES = ("proof", "core", "solutions-file")
 _PROGRESS_S = 5.0
@@ -248,10 +247,9 @@ class SolveDesk:
     def _answer_lines(self, code: int, solution: bytes) -> Iterator[str]:
         if not self._is_single:
             yield f"c {self._files[0]}\n"  # whose answer it is
-        yield f"s {_ANSWERS.get(code, 'UNKNOWN')}\n"
-        if code == 10:
-            for one in _each(solution) if "solutions" in self._configuration else (solution,):
-                yield from _value_lines(one)
+        literals = array.array("i", solution)
+        for line in answer_lines(code, literals, are_several="solutions" in self._configuration):
+            yield f"{line}\n"
 
     def _write(self, stream: TextIO, lines: Iterable[str]) -> None:
         """Where that is not possible any more, nobody needs further answers."""
@@ -287,30 +285,3 @@ def _configuration_of(options: SolveOptions) -> dict[str, Any]:
 
 def _absolute(path: str | None) -> str | None:
     return None if path is None else os.path.abspath(path)
-
-
-def _each(solutions: bytes) -> Iterator[bytes]:
-    """Solutions that are each closed by 0, without it."""
-    literals = array.array("i")
-    literals.frombytes(solutions)
-    begin = 0
-    while begin < len(literals):
-        end = literals.index(0, begin)
-        yield literals[begin:end].tobytes()
-        begin = end + 1
-
-
-def _value_lines(solution: bytes) -> list[str]:
-    """The model as `v` lines of at most 78 characters, closed by 0."""
-    literals = array.array("i")
-    literals.frombytes(solution)
-    lines = []
-    line = "v"
-    for literal in (*literals, 0):
-        word = f" {literal}"
-        if len(line) + len(word) > _LINE_LENGTH:
-            lines.append(line + "\n")
-            line = "v"
-        line += word
-    lines.append(line + "\n")
-    return lines

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from mallob_py.service.errors import JobFileError
-from mallob_py.service.mallob_fields import is_from_ipasir_bridge, unused_fields
+from mallob_py.service.mallob_fields import is_from_ipasir_bridge, unused_fields, unused_keys
 from mallob_py.service.quantities import parse_duration_s
 
 __all__ = ["InputUse", "Interruption", "JobFile", "JobFileError", "identity_of", "parse_job"]
@@ -155,7 +155,8 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         description_id=checked.get("description-id", ""),
         configuration=configuration,
         indexes_model=is_from_ipasir_bridge(fields),
-        warnings=unused_fields(fields),
+        warnings=unused_fields(fields)
+        + (unused_keys(configuration) if application == DEFAULT_APPLICATION else ()),
         submitted=fields,
     )
 

@@ -28,3 +28,9 @@ def is_from_ipasir_bridge(fields: Mapping[str, Any]) -> bool:
 def unused_fields(fields: Mapping[str, Any]) -> tuple[str, ...]:
     """A line for each field that asks in vain."""
     return tuple(f"{field}: not used; {why}" for field, why in _UNUSED.items() if fields.get(field))
+
+
+def unused_keys(configuration: Mapping[str, Any]) -> tuple[str, ...]:
+    """The same for the configuration of a SAT job, which takes no notice of such keys."""
+    keys = [key for key in configuration if key == "options" or key.startswith("__")]
+    return tuple(f"configuration: {key} is not used; it is for Mallob's own solvers" for key in keys)

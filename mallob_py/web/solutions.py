@@ -26,12 +26,15 @@ def solution_of(result: Mapping[str, Any], content: bytes | None) -> Solution:
         data = base64.b64decode(result["solution"]) if content is None else content
         return _unpacked(data, result["variables"]) if "variables" in result else data
     if content is None:
-        return array.array("i", result.get("solution", []))
-    integers = array.array("i")
-    integers.frombytes(content)
-    if sys.byteorder == "big":
-        integers.byteswap()
-    return integers
+        integers = array.array("i", result.get("solution", []))
+    else:
+        integers = array.array("i")
+        integers.frombytes(content)
+        if sys.byteorder == "big":
+            integers.byteswap()
+    # Models for Mallob's IPASIR bridge begin with a 0.
+    is_indexed = bool(integers) and not integers[0] and "solutions" not in result
+    return integers[1:] if is_indexed else integers
 
 
 def solution_json(result: Mapping[str, Any], solution: Solution) -> dict[str, Any]:

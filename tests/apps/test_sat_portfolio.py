@@ -107,3 +107,4 @@ def test_wrong_configurations_are_refused(configuration: dict[str, object], word
 
 def test_an_empty_configuration_is_the_default() -> None:
     assert Portfolio.from_configuration({"content-mode": "raw"}) == Portfolio()
+    assert Portfolio.from_configuration({"options": "-t=2", "__NV": "7"}) == Portfolio()

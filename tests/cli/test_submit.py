@@ -59,6 +59,7 @@ def answering(api_dir: Path, answer: Callable[[dict[str, Any]], dict[str, Any]])
         while time.monotonic() < deadline_s:
             for path in (api_dir / "jobs.0" / "in").glob("[!~]*.json"):
                 job = json.loads(path.read_bytes())
+                path.unlink()
                 taken.append(job)
                 reply = answer(job)
                 name = f"{path.name}.error.json" if "error" in reply else f"{job['user']}.{job['name']}.json"

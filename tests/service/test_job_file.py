@@ -98,6 +98,10 @@ def test_wishes_that_change_nothing_are_told() -> None:
         "checksum",
     ]
     assert parse(**{"group-id": ""}).warnings == ()
+    mine = {"options": "-t=2", "__NV": "7", "seed": 1}
+    warnings = parse(application="SAT", literals=[1, 0], configuration=mine).warnings
+    assert [warning.split()[1] for warning in warnings] == ["options", "__NV"]
+    assert parse(application="OTHER", configuration=mine).warnings == ()
 
 
 def test_application_is_sat_by_default() -> None:
