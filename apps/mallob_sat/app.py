@@ -53,7 +53,9 @@ class SatApplication(Application):
 
 def read_formula(job: JobInput) -> Formula:
     """The formula that a job file names or holds, with its assumptions. Raises InputError."""
-    return _clauses_of(job).assuming(job.assumptions)
+    formula = _clauses_of(job).assuming(job.assumptions)
+    formula.check_numbering("files" if job.files else "literals")
+    return formula
 
 
 def _clauses_of(job: JobInput) -> Formula:

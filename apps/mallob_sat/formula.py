@@ -23,6 +23,8 @@ Literals: TypeAlias = NDArray[np.int32]
 Integers: TypeAlias = NDArray[np.signedinteger[Any]]
 
 MAX_VARIABLE = 2**31 - 2
+#: so many variables need not occur, or so many for each literal there is
+_FREE_VARIABLES, _VARIABLES_PER_LITERAL = 10_000_000, 16
 #: ends the clauses and opens the assumptions in integer input
 ASSUMPTIONS_MARK = 2**31 - 1
 #: numpy's intermediate arrays are a few times as large
@@ -49,6 +51,16 @@ class Formula:
     def from_payload(cls, payload: Payload) -> Formula:
         n_vars, n_clauses = payload["shape"].tolist()
         return cls(payload["literals"], n_vars, n_clauses, payload["assumptions"])
+
+    def check_numbering(self, field: str) -> None:
+        """Raises InputError if hardly any of the variables occurs: solvers take memory for each of them."""
+        occurring_max = int(self.literals.size + self.assumptions.size)
+        if self.n_vars > max(_FREE_VARIABLES, _VARIABLES_PER_LITERAL * occurring_max):
+            raise InputError(
+                f"there are {self.n_vars} variables, but at most {occurring_max} of them occur; solvers take "
+                "memory for each, so number those that occur from 1 on",
+                field,
+            )
 
     def assuming(self, literals: Sequence[int]) -> Formula:
         """The same with further assumptions. Raises InputError."""

@@ -326,10 +326,10 @@ class ServeOptions(Api, _World):
     max_job_file_bytes: int = option(
         "--max-job-file",
         values.size_bytes,
-        16 << 20,
+        8 << 20,
         metavar="SIZE",
         group=SERVICE,
-        help="a larger job file is refused before it is read (default 16m); formulas belong into files",
+        help="a larger job file is refused before it is read (default 8m); formulas belong into files",
     )
     results_dir: str | None = option(
         "--results-dir",

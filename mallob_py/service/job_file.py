@@ -27,7 +27,7 @@ from mallob_py.service.quantities import parse_duration_s
 __all__ = ["InputUse", "Interruption", "JobFile", "JobFileError", "identity_of", "parse_job"]
 
 #: unless told otherwise
-JOB_FILE_BYTES_MAX = 16 << 20
+JOB_FILE_BYTES_MAX = 8 << 20
 DEFAULT_APPLICATION = "SAT"
 IDENTITY_SIZE_MAX = 200  # "user.name" plus suffixes must stay below the 255 bytes of a file name
 PRIORITY_MIN, PRIORITY_MAX = 1e-9, 1e9  # so that neither 1/p nor sums of them overflow or vanish

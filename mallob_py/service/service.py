@@ -64,8 +64,9 @@ from mallob_py.service.tallies import Tallies
 from mallob_py.service.threaded_directory import ThreadedDirectory
 from mallob_py.service.users import Terms, UserBook, UserMessage
 
-_TAKE_AT_ONCE = 16
-_BEGIN_AT_ONCE = 16
+#: per turn
+_TAKE_AT_ONCE, _TAKE_S = 16, 0.02
+_BEGIN_AT_ONCE, _BEGIN_S = 16, 0.05
 #: of job files that need not be read again: what they take in memory, roughly
 _PARSED_BYTES_MAX = 8 << 20
 _PARSED_PER_BYTE, _PARSED_BYTES_MIN = 10, 2000
@@ -127,6 +128,8 @@ class Service:
             rank.placement.size, rank.config.ageing_s, None if users is None else users.weight_of
         )
         self._parsed_bytes = 0
+        #: claimed files that are to be looked at
+        self._taken: deque[Incoming] = deque()
         #: (when, job): when the reading of a job's input may have reached a limit
         self._read_until: list[tuple[float, int]] = []
         self._running = running
@@ -189,16 +192,10 @@ class Service:
             for first in self._unreadable_chains:
                 if (place := self._chains.place_of(first)) is not None:
                     self._end_chain(place[0], _UNREADABLE, None)
-        try:
-            taken = self._directory.take(_TAKE_AT_ONCE)
-        except ServiceError as error:
-            raise DeskError(str(error)) from error
-        for incoming in taken:
-            self._take_in(incoming, now)
+        self._take_in_some(now)
         if self._early:
             self._take_in_early(now)
-        self._more_ready = bool(taken)
-        if self._unrestored and not self._directory.recovered_count:
+        if self._unrestored and not self._directory.recovered_count and not self._taken:
             for _, incoming, _ in self._unrestored.values():
                 self._cannot_go_on_from(incoming, "its precursor is gone", now)
             self._unrestored.clear()
@@ -253,6 +250,19 @@ class Service:
             print(f"mallob-py: {self._rank.placement.describe()}, accepting jobs in {where}", flush=True)
 
     # --- from file to PE --------------------------------------------------------------------
+
+    def _take_in_some(self, now: float) -> None:
+        """Large files may take their time, so no further one is looked at after a while."""
+        if not self._taken:
+            try:
+                self._taken.extend(self._directory.take(_TAKE_AT_ONCE))
+            except ServiceError as error:
+                raise DeskError(str(error)) from error
+        self._more_ready = bool(self._taken)
+        while self._taken:
+            self._take_in(self._taken.popleft(), now)
+            if self._rank.now() >= now + _TAKE_S:
+                break
 
     def _take_in(self, incoming: Incoming, now: float, precursor_due_s: float | None = None) -> None:
         """`precursor_due_s`: of a revision that was taken in before: how long to wait for its precursor."""
@@ -351,6 +361,8 @@ class Service:
     def _begin_jobs(self, now: float) -> None:
         """Those whose turn it is."""
         for _ in range(_BEGIN_AT_ONCE):
+            if self._rank.now() >= now + _BEGIN_S:
+                break
             if (job := self._queue.next()) is None:
                 return
             if self._users is not None:

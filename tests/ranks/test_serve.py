@@ -263,6 +263,7 @@ def test_a_job_without_a_usable_identity_gets_an_error_reply(
         ({"application": "SAT", "literals": [1, "2"]}, "literals"),
         ({"application": "SAT", "literals": [1, 2]}, "literals"),
         ({"application": "SAT", "literals": [2**40, 0]}, "literals"),
+        ({"application": "SAT", "literals": [100_000_000, 0]}, "literals"),
     ],
     ids=lambda value: json.dumps(value)[:40] if isinstance(value, dict) else "",
 )
