@@ -13,9 +13,10 @@ from mallob_py.cli.option_groups import (
     JOB,
     LIMITS,
     OUTPUT,
+    PROOF_FORMATS,
     SERVICE,
     WEB,
-    Config,
+    Api,
     choice,
 )
 from mallob_py.cli.option_sources import (
@@ -31,20 +32,6 @@ JOB_ORDERS = ("id", "user", "name", "application", "priority", "volume", "demand
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
-class Api(Config):
-    """What every command that meets a service has in common."""
-
-    api_dir: str = option(
-        "--api-dir",
-        values.path,
-        ".api",
-        metavar="DIR",
-        group=SERVICE,
-        help="folder that the service takes jobs from and writes replies to (default .api)",
-    )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class _Client(Api):
     client: int = option(
         "--client",
@@ -57,7 +44,6 @@ class _Client(Api):
 
 
 SAT_FORMAT = "sat"
-PROOF_FORMATS = ("lrat", "drat")
 
 
 def _output_format(help_text: str) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from mallob_py.cli import CommandError
 from mallob_py.cli.outcome import outcome_of
 from mallob_py.runtime.stop_requests import StopRequests
-from mallob_py.runtime.world import in_mpi_world
+from mallob_py.runtime.world import begin_loading_mpi, in_mpi_world
 from mallob_py.runtime.world_end import WorldEnd
 
 if TYPE_CHECKING:
@@ -88,9 +88,11 @@ def launch(
 
     with no_orphans():
         servers = ForkedServers(ranks, preload)
+        loading = begin_loading_mpi()
+        importlib.import_module(rank_module)
+        loading.join()  # whoever forks has one thread
         if library_allows_forks():
             importlib.import_module("mallob_py.runtime.transport")
-            importlib.import_module(rank_module)
             if stops.first is not None:
                 return WorldEnd(None, False, 0, stops.first)
             return ForkedWorld(servers, outcome_of_rank, stops, keep_input=keep_input).wait()

@@ -19,6 +19,8 @@ FILES = "files and logs"
 JOB = "job"
 WEB = "web server"
 
+PROOF_FORMATS = ("lrat", "drat")
+
 
 def one_of(*names: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
@@ -38,4 +40,18 @@ def choice(flag: str, names: Sequence[str], default: str, *, group: str, help: s
 class Config(CommandOptions):
     config: str | None = option(
         "--config", values.path, None, metavar="FILE", group="configuration", help="TOML file with options"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class Api(Config):
+    """What every command that meets a service has in common."""
+
+    api_dir: str = option(
+        "--api-dir",
+        values.path,
+        ".api",
+        metavar="DIR",
+        group=SERVICE,
+        help="folder that the service takes jobs from and writes replies to (default .api)",
     )

@@ -9,43 +9,70 @@ MPI starts, on every rank alike.
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from mallob_py.cli.batch_options import BatchSimulateOptions
-from mallob_py.cli.client_options import (
-    ExplainOptions,
-    InterruptOptions,
-    StatusOptions,
-    SubmitOptions,
-    TopOptions,
-    WaitOptions,
-    WebOptions,
-)
 from mallob_py.cli.option_sources import CommandOptions, parse_options
-from mallob_py.cli.rank_options import ServeOptions, SolveOptions
-from mallob_py.cli.shell_options import CompletionOptions, ManOptions
-from mallob_py.cli.study_options import CheckProofOptions, ExperimentOptions, ReportOptions, SimulateOptions
+
+
+class _Commands(Mapping[str, tuple[str, type[CommandOptions]]]):
+    """The classes of options are imported when they are asked for: a command seldom needs those of others."""
+
+    def __init__(self, rows: Mapping[str, tuple[str, str]]) -> None:
+        self._rows = rows
+
+    def __getitem__(self, command: str) -> tuple[str, type[CommandOptions]]:
+        summary, place = self._rows[command]
+        module, _, name = place.partition(":")
+        return summary, getattr(importlib.import_module(f"mallob_py.cli.{module}"), name)
+
+    def __contains__(self, command: object) -> bool:
+        return command in self._rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
 
 #: Every command: its summary and its options. `mallob_py.cli.<command>` has its `run(options) -> int`.
-COMMANDS: dict[str, tuple[str, type[CommandOptions]]] = {
-    "solve": ("Solve formulas with all ranks and print the answers.", SolveOptions),
-    "serve": ("Run the service that takes in jobs and shares the ranks among them.", ServeOptions),
-    "submit": ("Hand a job to the service.", SubmitOptions),
-    "interrupt": ("End a job of the service.", InterruptOptions),
-    "status": ("Show the service's jobs and how busy its ranks are.", StatusOptions),
-    "explain": ("Say why a job waits, has the volume it has, or how it has ended.", ExplainOptions),
-    "wait": ("Wait for jobs of the service and print their replies.", WaitOptions),
-    "top": ("Watch the service's jobs and volumes, live.", TopOptions),
-    "web": ("Offer the service over HTTP, with a page to see and steer it.", WebOptions),
-    "check-proof": ("Check a proof that a formula is unsatisfiable.", CheckProofOptions),
-    "simulate": ("Play many PEs on a stream of jobs in virtual time.", SimulateOptions),
-    "experiment": ("Repeat an experiment of the paper in virtual time.", ExperimentOptions),
-    "batch simulate": ("Play policies for whole jobs on a trace, side by side.", BatchSimulateOptions),
-    "report": ("Make tables from the logs of a run, real or simulated.", ReportOptions),
-    "completion": ("Print a script that completes this command line in a shell.", CompletionOptions),
-    "man": ("Print the manual page, in troff.", ManOptions),
-}
+COMMANDS = _Commands(
+    {
+        "solve": ("Solve formulas with all ranks and print the answers.", "rank_options:SolveOptions"),
+        "serve": (
+            "Run the service that takes in jobs and shares the ranks among them.",
+            "rank_options:ServeOptions",
+        ),
+        "submit": ("Hand a job to the service.", "client_options:SubmitOptions"),
+        "interrupt": ("End a job of the service.", "client_options:InterruptOptions"),
+        "status": ("Show the service's jobs and how busy its ranks are.", "client_options:StatusOptions"),
+        "explain": (
+            "Say why a job waits, has the volume it has, or how it has ended.",
+            "client_options:ExplainOptions",
+        ),
+        "wait": ("Wait for jobs of the service and print their replies.", "client_options:WaitOptions"),
+        "top": ("Watch the service's jobs and volumes, live.", "client_options:TopOptions"),
+        "web": ("Offer the service over HTTP, with a page to see and steer it.", "client_options:WebOptions"),
+        "check-proof": ("Check a proof that a formula is unsatisfiable.", "study_options:CheckProofOptions"),
+        "simulate": ("Play many PEs on a stream of jobs in virtual time.", "study_options:SimulateOptions"),
+        "experiment": (
+            "Repeat an experiment of the paper in virtual time.",
+            "study_options:ExperimentOptions",
+        ),
+        "batch simulate": (
+            "Play policies for whole jobs on a trace, side by side.",
+            "batch_options:BatchSimulateOptions",
+        ),
+        "report": ("Make tables from the logs of a run, real or simulated.", "study_options:ReportOptions"),
+        "completion": (
+            "Print a script that completes this command line in a shell.",
+            "shell_options:CompletionOptions",
+        ),
+        "man": ("Print the manual page, in troff.", "shell_options:ManOptions"),
+    }
+)
 
 
 def parse(

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from mallob_py.cli import values
-from mallob_py.cli.client_options import PROOF_FORMATS, Api
 from mallob_py.cli.option_groups import (
     FILES,
     INPUT,
     LIMITS,
     OUTPUT,
+    PROOF_FORMATS,
     SCHEDULING,
     SERVICE,
     WORLD,
+    Api,
     Config,
     choice,
 )

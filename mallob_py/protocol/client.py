@@ -23,7 +23,6 @@ import msgspec
 
 from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.distributed_balancing import AnyBalancer
 from mallob_py.protocol.effects import JobEnded, JobScheduled, JobStats, Outcome
 from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.matcher import Matcher
@@ -47,6 +46,7 @@ from mallob_py.protocol.messages import (
 from mallob_py.protocol.outbox import Outbox
 
 if TYPE_CHECKING:
+    from mallob_py.protocol.distributed_balancing import AnyBalancer
     from mallob_py.protocol.local_workers import LocalWorkers
 
 _CLIENT_CONTEXT = -1

@@ -20,12 +20,11 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from mallob_py.protocol.balancing import Balancer, ImageRule, local_rule
 from mallob_py.protocol.client import Client, JobParameters
 from mallob_py.protocol.config import Balancing, Config
-from mallob_py.protocol.distributed_balancing import AnyBalancer, DistributedBalancer
 from mallob_py.protocol.effects import AnyEffect, JobOver
 from mallob_py.protocol.fault import Fault
 from mallob_py.protocol.local_workers import LocalWorkers
@@ -60,6 +59,9 @@ from mallob_py.protocol.messages import (
 from mallob_py.protocol.outbox import Outbox
 from mallob_py.protocol.shortage import Shortage
 
+if TYPE_CHECKING:
+    from mallob_py.protocol.distributed_balancing import AnyBalancer
+
 _STORY_LENGTH = 100
 #: messages with a user's data: told by their names only
 _BULKY = (ResultFound, TreeMessage)
@@ -78,6 +80,8 @@ class PE:
         self._out = Outbox(rank, size)
         self.balancer: AnyBalancer
         if config.balancing is Balancing.DISTRIBUTED:
+            from mallob_py.protocol.distributed_balancing import DistributedBalancer
+
             self.balancer = DistributedBalancer(self._out, config.balancing_delay_s, self._on_epoch)
         else:
             rule = rule or local_rule(size)
