@@ -19,12 +19,12 @@ import msgspec
 from common import BenchmarkError, print_absent, print_table
 from latencies import measure_noop, measure_sat, measure_tree
 from measured import Measured
+from one_shot import measure_solve
 from rates import (
     measure_burst,
     measure_closed_loop,
     measure_idle,
     measure_memory,
-    measure_solve,
     measure_urgent,
 )
 

@@ -1,14 +1,10 @@
-"""Throughput of no-op jobs, the cost of doing nothing, and the overhead of a one-shot solve."""
+"""Throughput of no-op jobs, and the cost of doing nothing."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -25,8 +21,6 @@ _URGENT_JOBS, _URGENT_BEHIND, _URGENT_PAUSE_S = 40, 20_000, 0.1
 _LOOK_S = 0.0005
 _SETTLE_S = 4.0
 _PES = 16
-_TINY_FORMULA = "p cnf 2 2\n1 2 0\n-1 0\n"
-_SATISFIABLE_EXIT_CODE = 10
 
 
 def measure_burst(quick: bool) -> list[Measured]:
@@ -187,22 +181,6 @@ def _cpu_shares(processes: list[RankProcesses], duration_s: float) -> list[tuple
         (100 * (b[0] - a[0]) / elapsed_s, 100 * (b[1] - a[1]) / elapsed_s)
         for a, b in zip(before, after, strict=True)
     ]
-
-
-def measure_solve(quick: bool) -> list[Measured]:
-    """A formula that needs no solving: the time is start and stop."""
-    times_s = []
-    with tempfile.TemporaryDirectory(prefix="mallob-py-bench.") as folder:
-        formula = Path(folder) / "tiny.cnf"
-        formula.write_text(_TINY_FORMULA)
-        command = [sys.executable, "-m", "mallob_py.cli.main", "solve", "-n", "4", str(formula)]
-        for _ in range(3 if quick else 10):
-            begin_s = time.monotonic()
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-            times_s.append(time.monotonic() - begin_s)
-            if done.returncode != _SATISFIABLE_EXIT_CODE:
-                raise BenchmarkError(f"solve ended with {done.returncode}: {done.stderr or done.stdout}")
-    return [Measured.of("one-shot solve, 4 ranks", "s", times_s, recorded="0.7 to 0.9")]
 
 
 def _warm_up(service: Service) -> None:
