@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 from mallob_py.cli import interrupts
 
 interrupts.end_at_once()  # the imports below take long enough to be interrupted in
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["solve"] and sys.argv[2:] and not {"-h", "--help"} & set(sys.argv):
+        from mallob_py.cli import early
+
+        early.begin()
     from mallob_py.cli.main import main as run
 
     interrupts.exit_with(run())

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 INTERRUPTED = 128 + signal.SIGINT
 #: which of these are set, if any, tells a rank from what a user has started
-_OF_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MALLOB_PY_EXIT_FILE")
+OF_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MALLOB_PY_EXIT_FILE")
 
 
 def end_at_once() -> None:
@@ -48,7 +48,7 @@ def exit_with(code: int) -> NoReturn:
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    if sys.argv[1:2] == ["solve"] and os.environ.keys().isdisjoint(_OF_RANKS):
+    if sys.argv[1:2] == ["solve"] and os.environ.keys().isdisjoint(OF_RANKS):
         os.write(1, b"s UNKNOWN\n")
     if _in_terminal():
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mallob_py.cli import CommandError
+from mallob_py.cli import CommandError, early
 from mallob_py.cli.outcome import outcome_of
 from mallob_py.runtime.stop_requests import StopRequests
 from mallob_py.runtime.world import begin_loading_mpi, in_mpi_world
@@ -70,7 +70,6 @@ def launch(
     ranks: int,
     rank_module: str,
     be_rank: Callable[[socket.socket | None], int],
-    preload: tuple[str, ...],
     stops: StopRequests,
     *,
     keep_input: bool = False,
@@ -80,14 +79,18 @@ def launch(
     `be_rank(fork server)` is called in each where they can be forks of this process; `rank_module` is then
     imported before, for all. Otherwise mpiexec starts them with the same arguments.
     """
-    from mallob_py.runtime.forked_world import ForkedServers, ForkedWorld, library_allows_forks
+    from mallob_py.runtime.descriptors import raise_limit
+    from mallob_py.runtime.forked_servers import ForkedServers
+    from mallob_py.runtime.forked_world import ForkedWorld, library_allows_forks
     from mallob_py.runtime.orphans import no_orphans
 
     def outcome_of_rank(fork_server: socket.socket) -> int:
         return outcome_of("mallob-py solve", lambda: be_rank(fork_server))
 
+    raise_limit()
     with no_orphans():
-        servers = ForkedServers(ranks, preload)
+        servers = early.servers or ForkedServers(early.APPLICATIONS)
+        servers.open(ranks)
         loading = begin_loading_mpi()
         importlib.import_module(rank_module)
         loading.join()  # whoever forks has one thread

@@ -16,6 +16,8 @@ from mallob_py.cli.interrupts import INTERRUPTED
 
 #: of OSErrors that name no file: what happens to output that is written to somebody else's file
 _OUTPUT_IS_LOST = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
+#: of OSErrors that name no file: there are too many processes, files, or bytes
+_LIMITS = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM))
 
 
 def outcome_of(command: str, work: Callable[[], int]) -> int:
@@ -53,6 +55,8 @@ def _line_of(error: OSError) -> str | None:
     if error.filename is not None:
         name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
         return f"{name}: {error.strerror}"
+    if error.errno in _LIMITS:
+        return f"a limit of this machine is reached: {error.strerror}"
     if error.errno in _OUTPUT_IS_LOST:
         return f"the output cannot be written: {error.strerror}"
     return None

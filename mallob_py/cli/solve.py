@@ -26,7 +26,7 @@ def run(options: SolveOptions) -> int:
         return be_rank()
     ranks = ranks_of(options)
     with StopRequests() as stops:
-        end = launch(ranks, "mallob_py.cli.solve_rank", be_rank, ("SAT",), stops, keep_input=keep_input)
+        end = launch(ranks, "mallob_py.cli.solve_rank", be_rank, stops, keep_input=keep_input)
     if end.stopped_by is not None and (end.code is None or end.code == 0 or end.code > 128):
         if end.code is None:
             print("s UNKNOWN\n" * len(options.files), end="")

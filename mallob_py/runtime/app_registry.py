@@ -1,21 +1,26 @@
 """Which applications there are, and how to load one.
 
-Applications are found by name through the entry-point group `mallob_py.apps`, without
-importing any. The environment variable MALLOB_PY_APPS ("NAME=module:Class,...") adds some
-that are not installed, or stands in for installed ones. Used in the fork server and in
-worker processes only: a rank never imports an application.
+Applications are found by name through the entry-point group `mallob_py.apps`, without importing any; those
+of this package need no search. The environment variable MALLOB_PY_APPS ("NAME=module:Class,...") adds some
+that are not installed, or stands in for installed ones. Used in the fork server and in worker processes
+only: a rank never imports an application.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from importlib.metadata import entry_points
 
 from mallob_py.app import Application
 
 ENTRY_POINT_GROUP = "mallob_py.apps"
 ENVIRONMENT_VARIABLE = "MALLOB_PY_APPS"
+#: those that come with this package, as in pyproject.toml
+OURS = {
+    "SAT": "mallob_sat:SatApplication",
+    "NOOP": "mallob_dummy:NoopApplication",
+    "SLEEP": "mallob_dummy:SleepApplication",
+}
 
 
 class UnknownApplication(Exception):
@@ -34,7 +39,8 @@ class AppRegistry:
 
     @classmethod
     def discover(cls) -> AppRegistry:
-        places = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
+        """What is installed is looked for when a name is asked for that is not ours."""
+        places = dict(OURS)
         for item in os.environ.get(ENVIRONMENT_VARIABLE, "").split(","):
             name, _, place = item.strip().partition("=")
             if name and place:
@@ -42,7 +48,15 @@ class AppRegistry:
         return cls(places)
 
     def names(self) -> tuple[str, ...]:
+        self._look_for_installed()
         return tuple(sorted(self._places))
+
+    def _look_for_installed(self) -> None:
+        from importlib.metadata import entry_points  # takes as long as an application
+
+        self._places = {
+            point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)
+        } | self._places
 
     def is_loaded(self, name: str) -> bool:
         return name in self._loaded
@@ -51,6 +65,8 @@ class AppRegistry:
         """Import and instantiate; raises whatever the application's module raises."""
         if name in self._loaded:
             return self._loaded[name]
+        if name not in self._places:
+            self._look_for_installed()
         if name not in self._places:
             known = ", ".join(self.names()) or "none"
             raise UnknownApplication(f"no application {name!r} is installed (installed: {known})")

@@ -92,11 +92,17 @@ class Server:
         self._serial = 0
         self._generation = 0
         self._configuration = wire.Configure((), None, 0)
+        #: whether the rank waits for the names of all applications, which take a while to find
+        self._are_names_due = False
 
     def run(self) -> None:
         try:
             while True:
-                for key, _ in self._selector.select():
+                ready = self._selector.select(0 if self._are_names_due else None)
+                if not ready:
+                    self._are_names_due = False
+                    self._report(wire.Applications(self._registry.names()))
+                for key, _ in ready:
                     if key.data is None:
                         self._serve_request()
                     else:
@@ -127,7 +133,7 @@ class Server:
         # would otherwise write to (and so copy) every page that holds one.
         gc.collect()
         gc.freeze()
-        self._report(wire.Applications(self._registry.names()))
+        self._are_names_due = True
 
     def _import(self, application: str) -> None:
         _load(self._registry, application)
@@ -210,10 +216,11 @@ def _kill_and_reap(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def raise_servers(controls: Sequence[socket.socket], preload: Sequence[str], parent_pid: int) -> NoReturn:
+def raise_servers(orders: socket.socket, preload: Sequence[str], parent_pid: int) -> NoReturn:
     """Import once for the servers of several ranks, and fork them; that is all this process does.
 
-    To be called in a process that was forked for it, by its parent, and has a single thread.
+    Their control sockets come by `orders`, one by one until it is closed. To be called in a process that was
+    forked for it, by its parent, and has a single thread.
     """
     status = 1
     try:
@@ -223,6 +230,10 @@ def raise_servers(controls: Sequence[socket.socket], preload: Sequence[str], par
         for name in preload:
             _load(registry, name)
         gc.freeze()
+        controls = []
+        while descriptors := socket.recv_fds(orders, 1, 1)[1]:
+            controls.append(socket.socket(fileno=descriptors[0]))
+        orders.close()
         for control in controls:
             if os.fork() == 0:
                 for other in controls:

@@ -20,12 +20,13 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NoReturn
 
+from mallob_py.runtime.forked_servers import ForkedServers, signals_held_back, use_no_input
 from mallob_py.runtime.orphans import die_with
 from mallob_py.runtime.pmi import PmiServer, pmi_environment
-from mallob_py.runtime.stop_requests import STOP_SIGNALS, StopRequests
+from mallob_py.runtime.stop_requests import StopRequests
 from mallob_py.runtime.world import load_mpi
 from mallob_py.runtime.world_end import WorldEnd
 
@@ -35,38 +36,6 @@ _LOOK_MAX_S = 60.0
 _RECEIVE_BYTES = 1 << 16
 #: the exit code of a rank that could not go on, which says nothing of how it all ended
 _CRASHED = 1
-
-
-class ForkedServers:
-    """The fork servers of all ranks to come, by one process that begins to import at once."""
-
-    def __init__(self, ranks: int, preload: Sequence[str]) -> None:
-        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(ranks)]
-        #: by rank: the control socket of its server
-        self.controls = [ours for ours, _ in pairs]
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            for control in self.controls:
-                control.close()
-            _use_no_input()
-            _raise_servers([theirs for _, theirs in pairs], preload, parent)
-        for _, theirs in pairs:
-            theirs.close()
-
-    def close(self) -> None:
-        """They end by themselves then."""
-        for control in self.controls:
-            control.close()
-
-
-def _raise_servers(controls: list[socket.socket], preload: Sequence[str], parent_pid: int) -> NoReturn:
-    try:
-        from mallob_py.runtime.fork_server import raise_servers
-
-        raise_servers(controls, preload, parent_pid)
-    finally:
-        os._exit(1)
 
 
 def library_allows_forks() -> bool:
@@ -98,19 +67,17 @@ class ForkedWorld:
         self._statuses: dict[int, int] = {}
         gc.freeze()  # else collections in the ranks would copy what they share
         parent = os.getpid()
-        # A rank answers signals from when it has its own handlers; until then they wait.
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        for rank in range(self._ranks):
-            pid = os.fork()
-            if pid == 0:
-                mine, control = pairs[rank][1], servers.controls[rank]
-                for each in (*(one for pair in pairs for one in pair), *servers.controls):
-                    if each is not mine and each is not control:
-                        each.close()
-                _become_rank(rank, self._ranks, mine, parent, keep_input)
-                _end_with(be_rank, control)
-            self._pids[rank] = pid
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        with signals_held_back():  # a rank answers them from when it has its own handlers
+            for rank in range(self._ranks):
+                pid = os.fork()
+                if pid == 0:
+                    mine, control = pairs[rank][1], servers.controls[rank]
+                    for each in (*(one for pair in pairs for one in pair), *servers.controls):
+                        if each is not mine and each is not control:
+                            each.close()
+                    _become_rank(rank, self._ranks, mine, parent, keep_input)
+                    _end_with(be_rank, control)
+                self._pids[rank] = pid
         for _, theirs in pairs:
             theirs.close()
         servers.close()
@@ -167,7 +134,7 @@ def _become_rank(rank: int, ranks: int, link: socket.socket, parent_pid: int, ke
     os.setsid()  # Ctrl-C in a terminal is for the process that we stem from
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if rank > 0 or not keep_input:
-        _use_no_input()
+        use_no_input()
     link.set_inheritable(True)
     os.environ.update(pmi_environment(rank, ranks, link.fileno()))
 
@@ -178,9 +145,3 @@ def _end_with(be_rank: Callable[[socket.socket], int], control: socket.socket) -
         status = be_rank(control)
     finally:
         os._exit(status)
-
-
-def _use_no_input() -> None:
-    empty = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(empty, 0)
-    os.close(empty)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from mallob_py.payload import decode_description, encode_description
 from mallob_py.runtime import reads
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.app_registry import ENTRY_POINT_GROUP, OURS, AppRegistry
 from mallob_py.runtime.fork_server_link import WorkerLimits
 from mallob_py.runtime.process_supply import PoolOptions
 
@@ -601,3 +603,9 @@ def test_a_rank_imports_neither_numpy_nor_applications() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not loaded & {"numpy", "pysat", "mallob_py.payload", "mallob_py.runtime.worker_process", "ctypes"}
+
+
+def test_our_own_applications_are_those_that_are_installed_under_these_names() -> None:
+    installed = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
+    assert OURS.items() <= installed.items()
+    assert set(AppRegistry.discover().names()) >= installed.keys()
