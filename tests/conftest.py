@@ -7,12 +7,18 @@ import signal
 import uuid
 
 import pytest
+from hypothesis import settings
 from running import command_line, kill_processes, processes_with
 from waiting import TEST_DEADLINE_S
 
 #: in the environment of everything that the tests start
 _SESSION = "MALLOB_PY_TEST_SESSION"
 _FOUNDED = pytest.StashKey[str]()
+
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -85,6 +85,7 @@ class View:
 
     __slots__ = (
         "arrived",
+        "departed",
         "ended",
         "ends",
         "free",
@@ -112,6 +113,8 @@ class View:
         self.ends: Sequence[tuple[float, int, Running]] = []
         #: so many jobs at the end of `queue` are new since the last decision
         self.arrived = 0
+        #: what ran at the last decision and has ended since
+        self.departed: Sequence[Running] = ()
         #: whether anything else has changed since: a job has ended, changed its size, or can be resized again
         self.ended = True
         #: evolving jobs that ask for a number of nodes, with that number
@@ -119,9 +122,10 @@ class View:
 
 
 class Policy(Protocol):
-    """See the module's text."""
+    """See the module's text. `wants_all_arrivals`: also of jobs for which too few nodes are free."""
 
     name: str
+    wants_all_arrivals: bool
 
     def begin(self, nodes: int) -> None:
         """A new run on a machine of so many nodes."""

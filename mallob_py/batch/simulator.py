@@ -7,7 +7,7 @@ have no place for any of this, and every action is checked.
 
 Event order at equal times: `EventOrder.BATCH` takes all ends, then all submissions, then one decision.
 `EventOrder.PYSS` is that of the simulator pyss: submissions before ends, a decision after each event, and
-after a submission only if so many nodes are free.
+after a submission only if so many nodes are free, or the policy wants to hear of all submissions.
 """
 
 from __future__ import annotations
@@ -114,9 +114,10 @@ class _Run:
         self._running: dict[int, Running] = {}
         self._ends: list[tuple[float, int, Running]] = []
         self._wishes: dict[int, int] = {}
+        self._departed: list[Running] = []
         view = self._view
         view.free_nodes, view.queue, view.running = self._free, self._queue, self._running
-        view.ends, view.wishes = self._ends, self._wishes
+        view.ends, view.wishes, view.departed = self._ends, self._wishes, self._departed
         count = len(self._jobs)
         self._starts = [math.nan] * count
         self._true_ends = [math.nan] * count
@@ -194,14 +195,20 @@ class _Run:
         jobs, view, due, valid = self._jobs, self._view, self._due, self._valid
         count, arrived = len(jobs), 0
         while arrived < count or due:
-            if arrived < count and (not due or jobs[arrived].submit_s <= due[0][0]):
+            arrival_s = jobs[arrived].submit_s if arrived < count else math.inf
+            if self._wake_s < arrival_s and self._wake_s < (due[0][0] if due else math.inf):
+                view.now_s, self._wake_s = self._wake_s, math.inf
+                view.ended = True
+                self._decide()
+                continue
+            if not due or arrival_s <= due[0][0]:
                 job = jobs[arrived]
                 view.now_s = job.submit_s
                 self._queue.append(job)
                 self._queued.append(arrived)
                 arrived += 1
                 view.arrived += 1
-                if view.free >= job.low:
+                if view.free >= job.low or self._policy.wants_all_arrivals:
                     self._decide()
                 continue
             view.now_s, number, ended = heapq.heappop(due)
@@ -217,6 +224,7 @@ class _Run:
         actions = self._policy.decide(view)
         view.arrived = 0
         view.ended = False
+        self._departed.clear()
         for action in actions:
             self._act(action)
 
@@ -251,6 +259,7 @@ class _Run:
 
     def _end(self, job: int) -> None:
         running = self._running.pop(job)
+        self._departed.append(running)
         self._valid[job] = -1
         self._true_ends[job] = self._view.now_s
         self._free += running.nodes

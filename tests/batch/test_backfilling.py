@@ -18,6 +18,7 @@ class SlowEasy:
     """By the words of the definition: one job after the other, everything computed again for each."""
 
     name = "slow"
+    wants_all_arrivals = False
 
     def __init__(self, depth: float = math.inf, extra: bool = True) -> None:
         self._depth = depth

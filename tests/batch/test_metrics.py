@@ -23,6 +23,7 @@ def test_the_means_are_those_of_a_schedule_made_by_hand() -> None:
 def test_utilisation_counts_each_piece_of_a_resized_job_with_its_own_nodes() -> None:
     class Grow:
         name = "grow"
+        wants_all_arrivals = False
 
         def begin(self, nodes: int) -> None:
             pass

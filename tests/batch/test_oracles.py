@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mallob_py.batch.policies.backfilling import Easy, Fcfs
+from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import EventOrder, simulate
 from mallob_py.batch.workload.swf import read_swf, workload_of
 
@@ -22,9 +22,18 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("policy", [Fcfs(), Easy()], ids=lambda policy: policy.name)
-@pytest.mark.parametrize(("trace", "nodes"), [("kth5k", 100), ("hpc2n10k", 240)])
-def test_every_start_is_that_of_pyss(trace: str, nodes: int, policy: Fcfs | Easy) -> None:
+@pytest.mark.parametrize(
+    ("trace", "nodes", "name"),
+    [
+        ("kth5k", 100, "fcfs"),
+        ("kth5k", 100, "easy"),
+        ("kth5k", 100, "conservative"),
+        ("hpc2n10k", 240, "fcfs"),
+        ("hpc2n10k", 240, "easy"),
+    ],
+)
+def test_every_start_is_that_of_pyss(trace: str, nodes: int, name: str) -> None:
+    policy = policy_of(name)
     workload = workload_of(read_swf(_FOLDER / "oracle" / f"{trace}.swf.gz"))
     with gzip.open(_FOLDER / "oracle" / f"pyss_{trace}_{policy.name}_M{nodes}.csv.gz", "rt") as file:
         starts = {int(row["job"]): float(row["start"]) for row in csv.DictReader(file)}

@@ -18,6 +18,7 @@ class Scripted:
     """Does at each decision what the test says."""
 
     name = "scripted"
+    wants_all_arrivals = False
 
     def __init__(self, decide: Callable[[View], Iterable[Action]]) -> None:
         self.decide = decide

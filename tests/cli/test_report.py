@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mallob_py.cli import main as main_module
@@ -153,7 +153,6 @@ def test_a_log_cut_off_anywhere_gives_a_report(length: int) -> None:
     assert "Latencies" in describe(make_report(events()[:length]))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([row[2] for row in story()]), st.booleans())))
 def test_events_in_any_order_give_a_report(choices: list[tuple[int, str, bool]]) -> None:
     fields_of = {event: fields for _, _, event, fields in story()}
@@ -166,7 +165,6 @@ def test_events_in_any_order_give_a_report(choices: list[tuple[int, str, bool]])
     assert describe(report)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 1000), min_size=1), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
 def test_a_percentile_is_the_smallest_value_that_covers_its_share(values: list[int], share: float) -> None:
     ordered = sorted(values)

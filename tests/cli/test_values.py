@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mallob_py.cli import values
@@ -52,7 +52,6 @@ def test_a_simulated_system_has_from_one_to_a_million_pes(text: str) -> None:
         values.simulated_pes(text)
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_no_text_makes_a_parser_fail_otherwise(text: str) -> None:
     parsers = [values.duration_limit_s, values.size_limit_bytes, values.count, values.positive_count]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matcher_net import MatcherNet, request_of
 
@@ -35,7 +35,6 @@ def test_as_many_pairs_are_matched_as_there_can_be(size: int, requests: int, idl
     assert net.at_rest()
 
 
-@settings(deadline=None)
 @given(
     size=st.integers(1, 20),
     counts=st.lists(st.integers(1, 9), max_size=8),

@@ -52,7 +52,7 @@ def _values(kind: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("kind", _KINDS, ids=lambda kind: kind.__name__)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_every_message_survives_the_wire(kind: type[Any], data: st.DataObject) -> None:
     message = data.draw(_values(msgspec.inspect.type_info(kind)))

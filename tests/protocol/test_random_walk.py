@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matcher_net import MatcherNet, request_of
 
@@ -24,7 +24,6 @@ def _walks(size: int, hops: int, seed: int = 0, behind: Matching = Matching.ROUT
 
 
 @pytest.mark.parametrize("behind", Matching)
-@settings(deadline=None)
 @given(
     size=st.integers(1, 20),
     asks=st.integers(0, 30),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mallob_py.protocol.rank_tree import in_subtree, index_in_subtree, place_of, subtree_size
@@ -19,7 +19,6 @@ def _rank_of_size(draw: st.DrawFn) -> tuple[int, int]:
     return draw(st.integers(0, size - 1)), size
 
 
-@settings(deadline=None)
 @given(_SIZES)
 def test_the_tree_has_one_root_and_reaches_every_rank_once(size: int) -> None:
     roots = [rank for rank in range(size) if place_of(rank, size).parent is None]
@@ -34,7 +33,6 @@ def test_the_tree_has_one_root_and_reaches_every_rank_once(size: int) -> None:
     assert seen == set(range(size))
 
 
-@settings(deadline=None)
 @given(_rank_of_size())
 def test_parents_and_children_know_each_other(rank_of_size: tuple[int, int]) -> None:
     rank, size = rank_of_size
@@ -53,14 +51,12 @@ def _subtree(rank: int | None, size: int) -> list[int]:
     return [*_subtree(place.left, size), rank, *_subtree(place.right, size)]
 
 
-@settings(deadline=None)
 @given(_rank_of_size())
 def test_a_subtree_is_a_range_of_ranks_in_order(rank_of_size: tuple[int, int]) -> None:
     ranks = _subtree(*rank_of_size)
     assert ranks == list(range(ranks[0], ranks[-1] + 1))
 
 
-@settings(deadline=None)
 @given(_rank_of_size())
 def test_the_tree_is_as_flat_as_can_be(rank_of_size: tuple[int, int]) -> None:
     rank, size = rank_of_size
@@ -75,13 +71,11 @@ def test_a_rank_outside_the_tree_is_refused() -> None:
         place_of(4, 4)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 60), st.integers(0, 400))
 def test_the_size_of_a_subtree_is_the_number_of_workers_in_it(index: int, volume: int) -> None:
     assert subtree_size(index, volume) == sum(in_subtree(worker, index) for worker in range(volume))
 
 
-@settings(deadline=None)
 @given(st.integers(0, 60), st.integers(1, 100))
 def test_positions_of_a_subtree_count_its_workers_in_level_order(subtree: int, count: int) -> None:
     indices = [index_in_subtree(subtree, position) for position in range(count)]
@@ -89,7 +83,6 @@ def test_positions_of_a_subtree_count_its_workers_in_level_order(subtree: int, c
     assert indices == members[:count]
 
 
-@settings(deadline=None)
 @given(st.integers(0, 60), st.integers(1, 100))
 def test_parents_by_position_are_parents_by_index(subtree: int, position: int) -> None:
     parent = index_in_subtree(subtree, (position - 1) // 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mallob_py.protocol.messages import PastWorker
@@ -57,7 +57,6 @@ def test_a_subtree_is_taken_out_with_all_that_is_below() -> None:
     assert len(memory) == 0
 
 
-@settings(deadline=None)
 @given(_PAST, st.integers(0, 14))
 def test_whatever_was_added_each_rank_is_known_once_and_subtrees_part_cleanly(
     past: list[PastWorker], subtree: int

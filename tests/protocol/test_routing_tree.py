@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matcher_net import MatcherNet
 
@@ -17,7 +17,6 @@ def _tree(size: int, seed: int = 0, delay_s: float = 0.0) -> MatcherNet:
     return MatcherNet(size, Config(matcher=Matching.ROUTING_TREE, matching_delay_s=delay_s), seed)
 
 
-@settings(deadline=None)
 @given(
     size=st.integers(1, 20),
     asks=st.integers(0, 30),
@@ -41,7 +40,6 @@ def test_as_many_requests_find_an_idle_pe_as_there_can_be(
     assert net.root.supply() == (asks - pairs, len(idle) - pairs)
 
 
-@settings(deadline=None)
 @given(size=st.integers(2, 20), seed=st.integers(0, 1000))
 def test_counts_are_right_again_after_pes_have_found_work_elsewhere_in_midst_of_requests(
     size: int, seed: int

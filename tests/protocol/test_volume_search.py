@@ -14,7 +14,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mallob_py.experiments.tree_of_deputies import TreeOfDeputies
@@ -245,7 +245,6 @@ def test_answers_do_not_depend_on_who_merges_what_first(seed: int) -> None:
         search.take(whole)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(-9, 9), st.integers(0, 3)), min_size=1, max_size=300), st.data())
 def test_the_selected_key_has_the_wanted_rank(values: list[tuple[float, int]], data: st.DataObject) -> None:
     keys = [(0.0, priority, demand, splitmix64(job)) for job, (priority, demand) in enumerate(values)]
@@ -260,19 +259,16 @@ def test_the_selected_key_has_the_wanted_rank(values: list[tuple[float, int]], d
     assert selection.threshold == sorted(keys, reverse=True)[wanted - 1]
 
 
-@settings(deadline=None)
 @given(st.integers(-(2**900), 2**900), st.integers(0, 900))
 def test_packed_integers_are_the_same_again(value: int, shift: int) -> None:
     assert unpack(pack(value << shift)) == value << shift
 
 
-@settings(deadline=None)
 @given(st.floats(1e-100, 1e100))
 def test_scaled_priorities_are_exact(priority: float) -> None:
     assert Fraction(scaled(priority), 2**400) == Fraction(priority)
 
 
-@settings(deadline=None)
 @given(st.floats(1e-100, 1e100), st.integers(1, 2**40), st.integers(-2, 2), st.integers(1, 2**41))
 def test_floors_are_exact_next_to_whole_numbers(priority: float, whole: int, off: int, cap: int) -> None:
     alpha = whole / Fraction(priority) * (1 + Fraction(off, 2**60))

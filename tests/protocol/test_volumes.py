@@ -209,7 +209,7 @@ def test_twins_with_one_id_are_refused() -> None:
 # --- properties ------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(any_jobs())
 @example(Jobs([4.0], [2**40], [0], 319_189_753_067))
 @example(Jobs([1.0, 1.0, 1e-9, 1.0, 1e9], [64, 2**37, 2**18, 2**24, 2**16], [0, 1, 2, 3, 4], 137_464_520_766))
@@ -217,7 +217,7 @@ def test_volumes_equal_the_exact_reference(jobs: Jobs) -> None:
     assert jobs.volumes() == reference(jobs)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(any_jobs().filter(lambda jobs: len(jobs.ids) <= jobs.m))
 def test_c1_all_pes_are_used_or_all_demands_met_and_c2_within_bounds(jobs: Jobs) -> None:
     volumes = jobs.volumes()
@@ -225,7 +225,7 @@ def test_c1_all_pes_are_used_or_all_demands_met_and_c2_within_bounds(jobs: Jobs)
     assert all(1 <= v <= d for v, d in zip(volumes, jobs.demands, strict=True))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(scarce_jobs())
 def test_c3_one_alpha_rules_all_and_units_left_over_go_by_order(jobs: Jobs) -> None:
     alpha, volumes = jobs.root(), jobs.volumes()
@@ -237,7 +237,7 @@ def test_c3_one_alpha_rules_all_and_units_left_over_go_by_order(jobs: Jobs) -> N
     assert sum(in_order) == sum(extras)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(any_jobs(), st.randoms(use_true_random=False))
 def test_permuted_jobs_get_the_permuted_volumes(jobs: Jobs, random: Any) -> None:
     order = list(range(len(jobs.ids)))
@@ -252,7 +252,7 @@ def test_permuted_jobs_get_the_permuted_volumes(jobs: Jobs, random: Any) -> None
     assert permuted.volumes() == [volumes[j] for j in order]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(any_jobs())
 def test_with_one_more_pe_no_rounded_share_shrinks(jobs: Jobs) -> None:
     # Single volumes may lose the unit left over; shares and sums may not.
@@ -262,7 +262,7 @@ def test_with_one_more_pe_no_rounded_share_shrinks(jobs: Jobs) -> None:
     assert 0 <= sum(after) - sum(before) <= 1
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(any_jobs(crowded=True), st.data())
 def test_when_jobs_outnumber_pes_the_best_standing_run(jobs: Jobs, data: st.DataObject) -> None:
     n = len(jobs.ids)
@@ -277,7 +277,7 @@ def test_when_jobs_outnumber_pes_the_best_standing_run(jobs: Jobs, data: st.Data
 # --- both ways to the root, and bulk -----------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(scarce_jobs(), st.floats(-12, 12))
 def test_the_exact_way_finds_the_root_from_any_guess(jobs: Jobs, decades: float) -> None:
     most = jobs.m - len(jobs.ids) + 1
@@ -328,7 +328,7 @@ def test_certified_floats_agree_with_exact_integers_for_many_jobs(kind: str) -> 
     assert fair_volumes(priorities, demands, m).sum() == m
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(st.floats(1e-100, 1e100), min_size=1, max_size=30))
 def test_the_exact_sum_has_no_rounding(values: list[float]) -> None:
     assert volumes_module._exact_sum(np.array(values)) == sum(map(Fraction, values), Fraction(0))

@@ -290,14 +290,13 @@ KEYS = st.sampled_from(
 )
 
 
-@settings(deadline=None)
 @given(st.binary())
 def test_any_bytes_give_a_job_or_a_job_file_error(data: bytes) -> None:
     with pytest.raises(JobFileError):
         parse_job(data, APPLICATIONS)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(KEYS, JSON_VALUES, max_size=6), st.booleans())
 def test_any_object_gives_a_job_or_a_job_file_error(fields: dict[str, Any], with_identity: bool) -> None:
     if with_identity:
@@ -306,7 +305,7 @@ def test_any_object_gives_a_job_or_a_job_file_error(fields: dict[str, Any], with
         parse_job(json.dumps(fields).encode(), APPLICATIONS)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     user=st.from_regex(r"[A-Za-z0-9_-]{1,20}", fullmatch=True),
     name=st.from_regex(r"[A-Za-z0-9_-][A-Za-z0-9_ -]{0,20}", fullmatch=True),

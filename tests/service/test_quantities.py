@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mallob_py.service.quantities import format_duration, parse_duration_s
@@ -30,7 +30,6 @@ def test_nonsense_is_a_value_error(value: object) -> None:
         parse_duration_s(value)
 
 
-@settings(deadline=None)
 @given(st.floats(0.001, 1e7))
 def test_formatted_durations_read_back(duration_s: float) -> None:
     assert parse_duration_s(format_duration(duration_s)) == pytest.approx(duration_s, rel=1e-6)

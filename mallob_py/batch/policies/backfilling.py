@@ -17,6 +17,7 @@ class Fcfs:
     """First come, first served: nobody overtakes."""
 
     name = "fcfs"
+    wants_all_arrivals = False
 
     def begin(self, nodes: int) -> None:
         pass
@@ -35,6 +36,7 @@ class Backfilling:
     """Whoever fits starts, on as many nodes as it can use. Nobody has a promise; large jobs may starve."""
 
     name = "backfilling"
+    wants_all_arrivals = False
 
     def begin(self, nodes: int) -> None:
         pass
@@ -61,6 +63,8 @@ class Easy:
     extra nodes: those which the reservation does not need. With `extra=False`, only the former. At most
     `depth` waiting jobs are looked at (the head counted), all if 0.
     """
+
+    wants_all_arrivals = False
 
     def __init__(self, depth: int = 0, extra: bool = True) -> None:
         self.name = "easy"
