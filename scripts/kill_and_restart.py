@@ -33,7 +33,7 @@ JOB_EVERY_S = 0.1
 
 def play(options: argparse.Namespace, folder: Path) -> None:
     rng = random.Random(options.seed)
-    service = Service(folder, options.ranks)
+    service = Service(folder, options.ranks, ["--durable"] if options.durable else [])
     box = service.api_dir / "jobs.0"
     wait_until((box / "in").exists, "the service makes its folders", DEADLINE_S)
     jobs = Jobs(box, folder, rng)
@@ -76,6 +76,7 @@ def main() -> int:
     parser.add_argument("--stops", type=int, default=1, help="how many of the kills are stops")
     parser.add_argument("--stop-seconds", type=float, default=30.0)
     parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--durable", action="store_true", help="the service waits for the medium")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="kill-and-restart-"))

@@ -32,7 +32,7 @@ UP_SHARE = 0.8
 class Service:
     """`mallob-py serve` in many lives; all its processes inherit a mark."""
 
-    def __init__(self, folder: Path, ranks: int) -> None:
+    def __init__(self, folder: Path, ranks: int, options: Sequence[str]) -> None:
         self.api_dir = folder / "api"
         self.output_path = folder / "output"
         self.mark = uuid.uuid4().hex
@@ -40,7 +40,7 @@ class Service:
         self.pids: set[int] = set()
         self._command = [sys.executable, "-m", "mallob_py.cli.main", "serve", "-n", str(ranks)]
         self._command += ["--api-dir", str(self.api_dir), "--log-dir", str(folder / "logs")]
-        self._command += ["--rank-timeout", f"{RANK_TIMEOUT_S:g}s", "--restarts", "1000"]
+        self._command += ["--rank-timeout", f"{RANK_TIMEOUT_S:g}s", "--restarts", "1000", *options]
         self._environment = os.environ | {MARK: self.mark, "TMPDIR": str(folder)}
         self.start()
 
