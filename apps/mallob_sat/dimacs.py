@@ -6,8 +6,9 @@ tokens then finds the first one and its line. The two sides are independent, so 
 misjudge must fool two readers.
 
 Accepted: comments on lines of their own anywhere, CRLF, tabs, clauses over several lines or
-several on one, the empty clause, the `%` trailer of SATLIB. Refused: everything from which
-half a formula could be read by mistake, such as a clause count that does not fit the header.
+several on one, the empty clause, the `%` trailer of SATLIB, XORs (`x1 2 -3 0`) on a line each. Refused:
+everything from which half a formula could be read by mistake, such as a clause count that does not fit the
+header.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import islice, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,10 @@ from mallob_sat.formula import MAX_VARIABLE, Formula, Literals
 
 _PREAMBLE = re.compile(rb"(?:[ \t\r]*(?:c[^\n]*)?\n)*")
 _HEADER = re.compile(rb"[ \t]*p[ \t]+cnf[ \t]+([0-9]+)[ \t]+([0-9]+)[ \t\r]*")
+#: as CryptoMiniSat writes it: x1 2 -3 0
+_XOR = re.compile(rb"^[ \t]*x([^\n]*)$", re.MULTILINE)
+#: one of so many literals takes 512 clauses
+XOR_LENGTH_MAX = 10
 _TOKEN = re.compile(rb"[^ \t\r\n]+")
 _INTEGER = re.compile(rb"-?[0-9]+")
 _TRAILER = re.compile(rb"%[ \t\r]*(?:\n[ \t\r\n]*(?:0[ \t\r\n]*)?)?")
@@ -32,6 +37,27 @@ _BLANKS = b" \t\r\n"
 _ALLOWED = b"0123456789-" + _BLANKS
 _MINUS, _ZERO_DIGIT, _SPACE = 45, 48, 32
 _CHUNK_SIZE_BYTES = 1 << 21
+
+
+def xor_clauses(literals: list[int]) -> list[list[int]] | None:
+    """Clauses that say that an odd number of these literals is true; None if they would be too many.
+
+    The formula gets no further variable. What CryptoMiniSat finds among the clauses, it has back as XORs.
+    """
+    variables: set[int] = set()
+    is_odd = True
+    for literal in literals:
+        variables ^= {abs(literal)}
+        is_odd ^= literal < 0
+    if len(variables) > XOR_LENGTH_MAX:
+        return None
+    ordered = sorted(variables)
+    # A clause for each assignment of the wrong parity, which it rules out.
+    return [
+        [-one if is_true else one for one, is_true in zip(ordered, values, strict=True)]
+        for values in product((False, True), repeat=len(ordered))
+        if (sum(values) % 2 == 1) != is_odd
+    ]
 
 
 def parse_dimacs(text: bytes, path: str) -> Formula:
@@ -117,9 +143,28 @@ class _Body:
             if b"%" in text:
                 text += _without_comments(b"".join(chunks))
                 text = _without_trailer(text)
+            if b"x" in text:
+                text = self._with_clauses_for_xors(line, text)
             self._take(line, text)
             line += text.count(b"\n")
             chunk = next(chunks, None)
+
+    def _with_clauses_for_xors(self, line: int, text: bytes) -> bytes:
+        """Each XOR as clauses, which stay in its line; the header counts it as one clause."""
+
+        def clauses_of(match: re.Match[bytes]) -> bytes:
+            words = match[1].split()
+            if words[-1:] != [b"0"] or b"0" in words[:-1] or not all(map(_INTEGER.fullmatch, words)):
+                return match[0]  # found to be wrong as any other text
+            clauses = xor_clauses([int(word) for word in words[:-1]])
+            if clauses is None:
+                xor_line = line + text.count(b"\n", 0, match.start())
+                problem = f"an XOR of more than {XOR_LENGTH_MAX} literals; split it by further variables"
+                raise self._error(xor_line, problem)
+            self._header.n_clauses += len(clauses) - 1
+            return b" ".join(b"%d" % literal for clause in clauses for literal in (*clause, 0))
+
+        return _XOR.sub(clauses_of, text)
 
     def _take(self, line: int, text: bytes) -> None:
         if not text.strip(_BLANKS):

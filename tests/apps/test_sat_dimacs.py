@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from mallob_py.app import InputError
 from mallob_sat import dimacs
-from mallob_sat.dimacs import parse_dimacs
+from mallob_sat.dimacs import XOR_LENGTH_MAX, parse_dimacs
 
 #: bytes that are looked at together
 CHUNK_SIZES = pytest.mark.parametrize("chunk_size_bytes", [1, 7, 1 << 20])
@@ -103,3 +105,29 @@ def test_small_chunks_change_neither_result_nor_line(
     assert parse_dimacs(b"p cnf 99 98\n" + clauses, "f").literals.size == 3 * 98
     with pytest.raises(InputError, match="line 198: 'z'"):
         parse_dimacs(b"p cnf 99 98\n" + clauses + b"z\n", "f")
+
+
+@pytest.mark.parametrize("xor", ["x1 2 3 0", "x 1 2 -3 0", "x-1 0", "x1 1 2 0", "x1 -1 0", "x1 1 0", "x0"])
+def test_an_xor_becomes_clauses_that_say_the_same(xor: str) -> None:
+    formula = parse_dimacs(f"p cnf 3 2\n{xor}\n1 2 0\n".encode(), "f.cnf")
+    words = [int(word) for word in xor[1:].split()][:-1]
+    clauses: list[list[int]] = [[]]
+    for literal in formula.literals.tolist():
+        if literal:
+            clauses[-1].append(literal)
+        else:
+            clauses.append([])
+    clauses.pop()
+    assert formula.n_vars == 3
+    for values in product((False, True), repeat=3):
+        truth = {sign * (at + 1): value == (sign > 0) for at, value in enumerate(values) for sign in (1, -1)}
+        wanted = sum(truth[word] for word in words) % 2 == 1 and (truth[1] or truth[2])
+        assert all(any(truth[one] for one in clause) for clause in clauses) == wanted
+
+
+def test_an_xor_that_is_too_long_or_wrong_is_named_with_its_line() -> None:
+    long = " ".join(map(str, range(1, XOR_LENGTH_MAX + 2)))
+    with pytest.raises(InputError, match=r"line 3: an XOR of more than"):
+        parse_dimacs(f"p cnf 20 2\n1 0\nx{long} 0\n".encode(), "f.cnf")
+    with pytest.raises(InputError, match=r"line 2: 'x1' is not"):
+        parse_dimacs(b"p cnf 2 1\nx1 2\n", "f.cnf")
