@@ -324,11 +324,11 @@ def test_a_second_job_of_a_live_name_is_refused_and_the_first_goes_on(service: R
 
 
 def test_a_cycle_of_dependencies_is_refused(service: Running) -> None:
-    one = service.submit("one", application="NOOP", dependencies=["u.two"])
-    accepted(service, "one")
-    refusal = service.ask("two", application="NOOP", dependencies=["u.one"])
+    one = service.submit("ring-a", application="NOOP", dependencies=["u.ring-b"])
+    accepted(service, "ring-a")
+    refusal = service.ask("ring-b", application="NOOP", dependencies=["u.ring-a"])
     assert refusal["error"]["field"] == "dependencies"
-    assert "u.one" in refusal["error"]["message"]
+    assert "u.ring-a" in refusal["error"]["message"]
     assert service.reply(one)["result"]["resultcode"] == SAT  # what it waits for has its reply, too
 
 
