@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -12,9 +13,10 @@ from mallob_py.cli.rank_options import ServeOptions
 from mallob_py.cli.rank_settings import event_log_of, settings_of, with_portfolio
 from mallob_py.notices import tell
 from mallob_py.runtime import boot
+from mallob_py.runtime.orphans import die_with
 from mallob_py.runtime.rank import Desk, Rank
 from mallob_py.runtime.worker_events import ApplicationKnown
-from mallob_py.runtime.world import Crash
+from mallob_py.runtime.world import EXIT_FILE_VARIABLE, Crash, declared_world_size
 from mallob_py.service.directory import JobDirectory, orphaned_folders
 from mallob_py.service.errors import ServiceError
 from mallob_py.service.job_file import InputUse
@@ -29,6 +31,9 @@ from mallob_py.service.watching import Watching
 
 
 def be_rank(options: ServeOptions) -> NoReturn:
+    if EXIT_FILE_VARIABLE in os.environ and declared_world_size(os.environ) > 1:
+        # MPI's launcher does not always notice that its proxy, our parent, is gone; nobody else would end us.
+        die_with(os.getppid(), signal.SIGKILL)
     boot.run_rank(
         settings_of(options, clients=options.clients, time_limit_s=options.time_limit_s),
         event_log_of(options),
