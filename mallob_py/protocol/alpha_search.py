@@ -28,6 +28,8 @@ from fractions import Fraction
 
 import msgspec
 
+from mallob_py.protocol.violation import PeerViolation
+
 #: pivots per question, of each search
 PIVOTS = 8
 #: sampled events or keys per section of an answer
@@ -231,7 +233,8 @@ class AlphaSearch:
 
     def take(self, answer: AlphaAnswer) -> None:
         """Go on in the section where xi changes its sign."""
-        assert len(answer.sections) == len(self._pivots) + 1
+        if len(answer.sections) != len(self._pivots) + 1:
+            raise PeerViolation(f"{len(answer.sections)} sections for {len(self._pivots)} pivots")
         if self._high is None and self.demand == 0:
             self.demand = self._used + sum(section.used for section in answer.sections)
             if self.demand <= self._pes:

@@ -21,6 +21,7 @@ import msgspec
 from mallob_py.protocol.messages import AnyBalancerMessage, Epoch, Events, JobEvent
 from mallob_py.protocol.outbox import Outbox
 from mallob_py.protocol.rank_tree import place_of
+from mallob_py.protocol.violation import PeerViolation
 
 
 class Image(msgspec.Struct, frozen=True):
@@ -166,11 +167,12 @@ class Balancer:
             case Events():
                 self._news.take(*message.events)
             case _:
-                raise AssertionError("another PE has another kind of balancing")
+                raise PeerViolation("another PE has another kind of balancing")
 
     def _apply(self, message: Epoch, now: float) -> None:
         """Pass a result on and apply it."""
-        assert message.epoch == self.epoch + 1, f"epoch {message.epoch} after {self.epoch}"
+        if message.epoch != self.epoch + 1:
+            raise PeerViolation(f"epoch {message.epoch} after {self.epoch}")
         for child in self._children:
             self._out.send(child, message)
         self.epoch = message.epoch

@@ -21,6 +21,7 @@ from mallob_py.protocol.balancing import Balancer, PendingNews
 from mallob_py.protocol.messages import AnyBalancerMessage, Ask, Events, JobEvent, Settled, Tell
 from mallob_py.protocol.outbox import Outbox
 from mallob_py.protocol.rank_tree import place_of
+from mallob_py.protocol.violation import PeerViolation
 from mallob_py.protocol.volume_search import (
     NO_JOBS,
     AnyAnswer,
@@ -112,7 +113,7 @@ class DistributedBalancer:
             case Settled():
                 self._receive_settled(message, now)
             case _:
-                raise AssertionError("another PE has another kind of balancing")
+                raise PeerViolation("another PE has another kind of balancing")
 
     def _begin(self, events: tuple[JobEvent, ...], now: float) -> None:
         """At the root: count the jobs there will be, and open their epoch."""
@@ -139,8 +140,10 @@ class DistributedBalancer:
             self._receive_settled(Settled(self.epoch + 1, events, search.outcome), now)
 
     def _receive_ask(self, message: Ask, now: float) -> None:
-        assert message.epoch == self.epoch + 1, f"question for epoch {message.epoch} in {self.epoch}"
-        assert self._answer is None, "a question before the last one is answered"
+        if message.epoch != self.epoch + 1:
+            raise PeerViolation(f"question for epoch {message.epoch} in {self.epoch}")
+        if self._answer is not None:
+            raise PeerViolation("a question before the last one is answered")
         for child in self._children:
             self._out.send(child, message)
         self._note(message.events)
@@ -149,8 +152,8 @@ class DistributedBalancer:
         self._report(now)
 
     def _receive_tell(self, message: Tell, now: float) -> None:
-        assert self._answer is not None, "an answer to no question"
-        assert self._answers_missing > 0
+        if self._answer is None or not self._answers_missing:
+            raise PeerViolation("an answer to no question")
         self._answer = merged(self._answer, message.answer)
         self._answers_missing -= 1
         self._report(now)
@@ -182,7 +185,8 @@ class DistributedBalancer:
 
     def _receive_settled(self, message: Settled, now: float) -> None:
         """The epoch begins."""
-        assert message.epoch == self.epoch + 1, f"epoch {message.epoch} after {self.epoch}"
+        if message.epoch != self.epoch + 1:
+            raise PeerViolation(f"epoch {message.epoch} after {self.epoch}")
         for child in self._children:
             self._out.send(child, message)
         self._note(message.events)
@@ -198,7 +202,8 @@ class DistributedBalancer:
         self._news.clear()
         self._known_volumes.clear()
         self._volumes = Volumes(message.outcome)
-        assert message.outcome.jobs == len(self.jobs), "the image is not that of the tree's root"
+        if message.outcome.jobs != len(self.jobs):
+            raise PeerViolation("the image is not that of the tree's root")
         self._on_epoch(now, ended)
 
     def is_at_rest(self) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from mallob_py.protocol.alpha_search import PIVOTS, SAMPLES
+from mallob_py.protocol.violation import PeerViolation
 
 #: (standing or 0.0, priority, demand, complement of the hash of the job id), larger is better
 Key = tuple[float, float, int, int]
@@ -112,7 +113,8 @@ class KeySelection:
     def take(self, answer: KeyAnswer) -> None:
         """Go on in the section of the threshold."""
         count = sum(section.count for section in answer.sections)
-        assert 1 <= self.wanted <= count, f"{self.wanted} of {count} keys"
+        if not 1 <= self.wanted <= count:
+            raise PeerViolation(f"{self.wanted} of {count} keys")
         below = count - self.wanted
         for end, section in zip((*self.pivots, self._high), answer.sections, strict=True):
             if below < section.count:

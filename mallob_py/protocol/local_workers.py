@@ -44,6 +44,7 @@ from mallob_py.protocol.messages import (
     WorkerFailed,
 )
 from mallob_py.protocol.outbox import Outbox
+from mallob_py.protocol.violation import PeerViolation
 from mallob_py.protocol.worker import Worker, WorkerState
 
 _INBOX_MAX = 1024
@@ -244,7 +245,8 @@ class LocalWorkers:
             # We have left meanwhile, for a reason the parent does not know of.
             self._out.send(source, ChildLeft(message.job, message.index, message.context))
             return
-        assert worker.accepted_epoch is None, "accepted twice"
+        if worker.accepted_epoch is not None:
+            raise PeerViolation(f"worker {worker.index} of job {worker.job} is accepted twice")
         worker.accepted_epoch = message.epoch
         worker.losses = message.losses
         self._out.log(

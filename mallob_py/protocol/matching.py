@@ -40,6 +40,7 @@ from mallob_py.protocol.messages import (
 )
 from mallob_py.protocol.outbox import Outbox
 from mallob_py.protocol.rank_tree import place_of
+from mallob_py.protocol.violation import PeerViolation
 
 
 class _Ledger:
@@ -181,13 +182,14 @@ class PrefixSumMatcher:
             case VoidRequest() | VoidToken():
                 self.receive_void(message)
             case _:
-                raise AssertionError(f"no prefix sum sends {type(message).__name__}")
+                raise PeerViolation(f"no prefix sum sends {type(message).__name__}")
 
     # --- the prefix sum -----------------------------------------------------------------
 
     def receive_supply(self, source: int, message: Supply) -> None:
+        if source not in (self._place.left, self._place.right):
+            raise PeerViolation(f"a supply, though it is not below {self._out.rank}")
         ledger = self._left if source == self._place.left else self._right
-        assert source in (self._place.left, self._place.right), f"supply from rank {source}"
         ledger.requests += message.requests
         ledger.tokens += message.tokens
         self._has_news = True

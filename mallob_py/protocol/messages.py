@@ -8,12 +8,17 @@ sender's balancing result. Tags from 60 on belong to the runtime.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 from mallob_py.protocol.rank_tree import index_in_subtree
 from mallob_py.protocol.volume_search import AnyAnswer, AnyQuestion, Outcome
+
+#: checked where a message is decoded: the number of a PE, a place in a job tree, of workers or the like
+Place = Annotated[int, msgspec.Meta(ge=0)]
+Index = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -28,7 +33,7 @@ class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     key: str
-    size: int
+    size: Count
     inline: bytes | None = None
     chain: int = 0
     revision: int = 0
@@ -42,7 +47,7 @@ class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     job: int
     version: int
-    demand: int
+    demand: Count
     priority: float
     standing: float
 
@@ -76,13 +81,13 @@ class Request(Message, frozen=True, tag=3):
     """
 
     job: int
-    subtree: int
-    position: int
-    count: int
+    subtree: Index
+    position: Count
+    count: Annotated[int, msgspec.Meta(ge=1)]
     base: int
     epoch: int
-    path: tuple[int, ...]
-    hops: int
+    path: Annotated[tuple[Place, ...], msgspec.Meta(min_length=1)]
+    hops: Count
     asked_s: float
     blob: Blob | None
 
@@ -107,35 +112,35 @@ class Supply(Message, frozen=True, tag=4):
 class Grant(Message, frozen=True, tag=5):
     """Matching numbers for `requests` requests and `tokens` tokens of the receiver's subtree."""
 
-    first_request: int
-    requests: int
-    first_token: int
-    tokens: int
+    first_request: Count
+    requests: Count
+    first_token: Count
+    tokens: Count
 
 
 class MeetRequest(Message, frozen=True, tag=6):
     """A request with its matching number, to the rank where it meets its token."""
 
-    number: int
+    number: Count
     request: Request
 
 
 class MeetToken(Message, frozen=True, tag=7):
     """The sender's idle token with its matching number, to the rank where it meets its request."""
 
-    number: int
+    number: Count
 
 
 class VoidRequest(Message, frozen=True, tag=8):
     """No request comes under this number: it was withdrawn while the number was on its way."""
 
-    number: int
+    number: Count
 
 
 class VoidToken(Message, frozen=True, tag=9):
     """No token comes under this number: that PE found work while the number was on its way."""
 
-    number: int
+    number: Count
 
 
 class Adopt(Message, frozen=True, tag=10):
@@ -161,7 +166,7 @@ class Offer(Message, frozen=True, tag=12):
     """To the parent (for index 0: to the client): I run worker `index` from now on."""
 
     job: int
-    index: int
+    index: Index
     context: int
     epoch: int
 
@@ -177,20 +182,20 @@ class Accepted(Message, frozen=True, tag=13):
     """
 
     job: int
-    index: int
+    index: Index
     context: int
     epoch: int
     parent_context: int
     past: tuple[PastWorker, ...]
     blob: Blob | None
-    losses: int = 0
+    losses: Count = 0
 
 
 class Rejected(Message, frozen=True, tag=14):
     """To the child: that place is not free (any more)."""
 
     job: int
-    index: int
+    index: Index
     context: int
 
 
@@ -209,7 +214,7 @@ class ChildLeft(Message, frozen=True, tag=16):
     """
 
     job: int
-    index: int
+    index: Index
     context: int
     lost: str = ""
 
@@ -224,7 +229,7 @@ class RequestFailed(Message, frozen=True, tag=17):
     """To the parent: your request for `index` is void as of `epoch`; ask again if need be."""
 
     job: int
-    index: int
+    index: Index
     epoch: int
 
 
@@ -238,7 +243,7 @@ class Denied(Message, frozen=True, tag=19):
     """To the parent: I cannot resume that worker now."""
 
     job: int
-    index: int
+    index: Index
 
 
 class Release(Message, frozen=True, tag=20):
@@ -250,8 +255,8 @@ class Release(Message, frozen=True, tag=20):
 class PastWorker(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`rank` ran worker `index` until `epoch` and may still have it, suspended."""
 
-    index: int
-    rank: int
+    index: Index
+    rank: Place
     epoch: int
 
 

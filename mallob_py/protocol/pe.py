@@ -58,6 +58,7 @@ from mallob_py.protocol.messages import (
 )
 from mallob_py.protocol.outbox import Outbox
 from mallob_py.protocol.shortage import Shortage
+from mallob_py.protocol.violation import PeerViolation, ProtocolViolation
 
 if TYPE_CHECKING:
     from mallob_py.protocol.distributed_balancing import AnyBalancer
@@ -65,10 +66,6 @@ if TYPE_CHECKING:
 _STORY_LENGTH = 100
 #: messages with a user's data: told by their names only
 _BULKY = (ResultFound, TreeMessage)
-
-
-class ProtocolViolation(Exception):
-    """A message that no correct PE can have sent, with what happened here before it."""
 
 
 class PE:
@@ -257,8 +254,14 @@ class PE:
         self._story.append((now, source, type(message) if type(message) in _BULKY else message))
         try:
             handle = _HANDLERS.get(type(message))
-            assert handle is not None, f"no PE understands {type(message).__name__}"
+            if handle is None:
+                raise PeerViolation(f"no PE understands {type(message).__name__}")
             handle(self, source, message, now)
+        except PeerViolation as error:
+            if error.source is None:  # else of a message that was parked meanwhile
+                error.source = source
+                error.args = (f"PE {self.rank} from PE {source}: {error}\n{self.story(message)}",)
+            raise
         except AssertionError as error:
             raise ProtocolViolation(f"rank {self.rank}: {error}\n{self.story(message)}") from error
 

@@ -39,6 +39,7 @@ from mallob_py.protocol.messages import (
 )
 from mallob_py.protocol.outbox import Outbox
 from mallob_py.protocol.rank_tree import place_of, root_of
+from mallob_py.protocol.violation import PeerViolation
 
 
 class RoutingTreeMatcher:
@@ -134,10 +135,11 @@ class RoutingTreeMatcher:
             case Withdrawn():
                 self._waiting.pop((source, message.number), None)
             case _:
-                raise AssertionError(f"no routing tree sends {type(message).__name__}")
+                raise PeerViolation(f"no routing tree sends {type(message).__name__}")
 
     def _count(self, source: int, change: int) -> None:
-        assert source in (self._place.left, self._place.right), f"idle count from rank {source}"
+        if source not in (self._place.left, self._place.right):
+            raise PeerViolation(f"an idle count, though it is not below {self._out.rank}")
         if source == self._place.left:
             self._left += change
         else:

@@ -37,6 +37,7 @@ from mallob_py.protocol.key_selection import (
     UnitsQuestion,
 )
 from mallob_py.protocol.splitmix import WORD, splitmix64
+from mallob_py.protocol.violation import PeerViolation
 
 AnyQuestion = AlphaQuestion | UnitsQuestion | PlacesQuestion | KeysQuestion
 AnyAnswer = AlphaAnswer | KeyAnswer
@@ -206,9 +207,9 @@ def merged(first: AnyAnswer, second: AnyAnswer) -> AnyAnswer:
     """The answer for the jobs of both."""
     if isinstance(first, AlphaAnswer) and isinstance(second, AlphaAnswer):
         return alpha_search.merged(first, second)
-    assert isinstance(first, KeyAnswer)
-    assert isinstance(second, KeyAnswer)
-    return key_selection.merged(first, second)
+    if isinstance(first, KeyAnswer) and isinstance(second, KeyAnswer):
+        return key_selection.merged(first, second)
+    raise PeerViolation("answers to different questions")
 
 
 # --- at the root of the tree ------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from mallob_py.protocol.host_health import HostHealth
 from mallob_py.protocol.messages import AnyMessage, Blob, Message, TreeMessage, encode
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.shared_rule import shared_rule
+from mallob_py.protocol.violation import PeerViolation
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.channel import Arrival, Channel
@@ -547,8 +548,19 @@ class Rank:
             else:
                 source, dest, message = arrived.popleft()
                 pe = self._pes[dest - self._first]
-                pe.receive(source, message, self.now())
+                try:
+                    pe.receive(source, message, self.now())
+                except PeerViolation as error:
+                    self._accuse(error)
             self._execute_effects(pe)
+
+    def _accuse(self, error: PeerViolation) -> NoReturn:
+        """End the system with the name of the rank that is at fault, if it is another one."""
+        rank = self.rank if error.source is None else self.placement.rank_of[error.source]
+        if rank == self.rank:
+            raise error
+        self.log.write(self.now(), "violation", {"story": str(error)})
+        self._lose(rank, f"sent what no rank sends ({str(error).splitlines()[0]})")
 
     def _execute_effects(self, pe: PE) -> None:
         while effects := pe.take_effects():

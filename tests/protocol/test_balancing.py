@@ -11,6 +11,7 @@ from mallob_py.protocol.balancing import Balancer, local_rule, standing, volumes
 from mallob_py.protocol.effects import Send
 from mallob_py.protocol.messages import Epoch, Events, JobEvent
 from mallob_py.protocol.outbox import Outbox
+from mallob_py.protocol.violation import PeerViolation
 
 
 def _event(job: int, version: int = 1, demand: int = 1, priority: float = 1.0, rank: float = 0.0) -> JobEvent:
@@ -133,7 +134,7 @@ def test_volumes_follow_the_news_and_ended_jobs_are_told_of() -> None:
 
 def test_an_epoch_out_of_order_is_a_violation() -> None:
     net = Balancers(3)
-    with pytest.raises(AssertionError, match="epoch 2 after 0"):
+    with pytest.raises(PeerViolation, match="epoch 2 after 0"):
         net.all[0].receive(Epoch(2, ()), 0.0)
 
 

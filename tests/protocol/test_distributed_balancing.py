@@ -14,6 +14,7 @@ from mallob_py.protocol.distributed_balancing import DistributedBalancer
 from mallob_py.protocol.effects import Send
 from mallob_py.protocol.messages import AnyMessage, Ask, JobEvent, Settled, Tell, decode, encode
 from mallob_py.protocol.outbox import Outbox
+from mallob_py.protocol.violation import PeerViolation
 from mallob_py.protocol.volume_search import NO_JOBS
 
 
@@ -217,7 +218,7 @@ def test_events_within_the_delay_are_gathered() -> None:
 
 def test_an_epoch_out_of_order_is_a_violation() -> None:
     net = Net(3)
-    with pytest.raises(AssertionError, match="epoch 2 after 0"):
+    with pytest.raises(PeerViolation, match="epoch 2 after 0"):
         net.all[0].receive(Settled(2, (), NO_JOBS), 0.0)
 
 
@@ -228,5 +229,5 @@ def test_an_answer_that_nobody_asked_for_is_a_violation() -> None:
     net.all[0].author(_event(3, demand=2))
     net.run()
     answer = next(message for message in net.sent if isinstance(message, Tell))
-    with pytest.raises(AssertionError, match="no question"):
+    with pytest.raises(PeerViolation, match="no question"):
         net.all[1].receive(answer, 0.0)

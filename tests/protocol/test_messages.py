@@ -22,14 +22,14 @@ from mallob_py.protocol.messages import (
 )
 
 _KINDS: tuple[type[Any], ...] = get_args(AnyMessage)
-_INTEGERS = st.integers(-(2**62), 2**62)
+_LARGEST = 2**62
 
 
 def _values(kind: Any) -> st.SearchStrategy[Any]:
-    """Any value of a field's type."""
+    """Any value of a field's type, within its bounds."""
     match kind:
-        case msgspec.inspect.IntType():
-            return _INTEGERS
+        case msgspec.inspect.IntType(ge=least):
+            return st.integers(-_LARGEST if least is None else least, _LARGEST)
         case msgspec.inspect.FloatType():
             return st.floats(allow_nan=False)
         case msgspec.inspect.BoolType():
@@ -42,8 +42,8 @@ def _values(kind: Any) -> st.SearchStrategy[Any]:
             return st.none()
         case msgspec.inspect.UnionType(types=kinds):
             return st.one_of(*map(_values, kinds))
-        case msgspec.inspect.VarTupleType(item_type=item):
-            return st.lists(_values(item), max_size=4).map(tuple)
+        case msgspec.inspect.VarTupleType(item_type=item, min_length=least):
+            return st.lists(_values(item), min_size=least or 0, max_size=4).map(tuple)
         case msgspec.inspect.TupleType(item_types=items):
             return st.tuples(*map(_values, items))
         case msgspec.inspect.StructType(cls=struct, fields=fields):

@@ -12,9 +12,10 @@ from mallob_py.placement import Placement
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import StartWorker
-from mallob_py.protocol.messages import Blob, Supply, TreeMessage, encode
+from mallob_py.protocol.messages import Blob, Epoch, Supply, TreeMessage, encode
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.random_walk import NO_LIMIT
+from mallob_py.protocol.violation import PeerViolation
 from mallob_py.runtime.channel import Arrival, Channel
 from mallob_py.runtime.envelope import seal
 from mallob_py.runtime.heartbeat import Ring as HeartbeatRing
@@ -66,12 +67,17 @@ class Log:
         pass
 
 
+class NoDesk:
+    def job_scheduled(self, job: int, now: float) -> None:
+        pass
+
+
 def test_a_request_that_finds_nobody_on_its_walk_lets_the_loop_go_on() -> None:
     rank: Any = object.__new__(Rank)
     rank.rank, rank._first, rank.placement = 0, 0, Placement([2])
     rank._pes = [PE(number, 2, Config(random_hops=NO_LIMIT)) for number in range(2)]
     rank._workers, rank.log, rank.now = Workers(), Log(), lambda: 0.0
-    rank._arrived, rank._unsettled = deque(), deque()
+    rank._arrived, rank._unsettled, rank._desk = deque(), deque(), NoDesk()
     rank._settle(*rank._pes)
     for job in (1, 2, 3):
         rank._pes[0].submit(job, JobParameters(), Blob(str(job), 1, b"x"), 0.0)
@@ -168,3 +174,14 @@ def test_messages_between_workers_come_back_from_a_rank_that_is_behind_and_other
     rank._send(0, 1, Supply(1, 1))
     assert len(transport.sent) == 2
     assert list(rank._arrived) == [(1, 0, message.back())]
+
+
+def test_a_message_that_no_pe_sends_at_this_time_ends_the_system_with_the_name_of_its_rank() -> None:
+    rank, _ = rank_that_hears()
+    rank._unsettled = deque()
+    rank._arrived.append((1, 0, Epoch(7, ())))
+    with pytest.raises(PeerFailure, match=r"rank 1 .* sent what no rank sends .*epoch 7 after 0"):
+        rank._settle()
+    rank._arrived.append((0, 0, Epoch(7, ())))
+    with pytest.raises(PeerViolation, match="epoch 7 after 0"):
+        rank._settle()

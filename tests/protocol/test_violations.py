@@ -1,0 +1,129 @@
+"""What no correct PE sends is an error of its sender, named, and found with `python -O` as well."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from mallob_py.protocol.client import JobParameters
+from mallob_py.protocol.config import Balancing, Config, Matching
+from mallob_py.protocol.messages import (
+    Accepted,
+    AnyMessage,
+    Ask,
+    Blob,
+    Epoch,
+    Events,
+    Grant,
+    IdleChange,
+    MeetToken,
+    Offer,
+    PastWorker,
+    Request,
+    Supply,
+    TokenReturned,
+    Waits,
+    decode,
+    encode,
+)
+from mallob_py.protocol.pe import PE
+from mallob_py.protocol.violation import PeerViolation, ProtocolViolation
+
+ROUTING = Config(matcher=Matching.ROUTING_TREE)
+DISTRIBUTED = Config(balancing=Balancing.DISTRIBUTED)
+REQUEST = Request(1, 0, 0, 1, 0, 0, (1,), 0, 0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("config", "message", "what"),
+    [
+        (Config(), Epoch(5, ()), "epoch 5 after 0"),
+        (DISTRIBUTED, Epoch(1, ()), "another kind of balancing"),
+        (Config(), Supply(1, 1), "a supply, though it is not below 0"),
+        (ROUTING, IdleChange(1), "an idle count, though it is not below 0"),
+        (Config(), Waits(1), "no prefix sum sends Waits"),
+        (ROUTING, Grant(0, 1, 0, 1), "no routing tree sends Grant"),
+        (Config(), REQUEST, "no PE understands Request"),
+    ],
+)
+def test_a_message_that_its_sender_cannot_send_is_the_senders_fault(
+    config: Config, message: AnyMessage, what: str
+) -> None:
+    pe = PE(0, 3, config)
+    pe.tick(0.0)
+    with pytest.raises(PeerViolation, match=what) as caught:
+        pe.receive(1, message, 0.5)
+    assert caught.value.source == 1
+    assert f"0.500000 from 1: {type(message).__name__}" in str(caught.value)
+
+
+def test_a_worker_that_is_accepted_twice_is_the_parents_fault() -> None:
+    pe = PE(0, 2, Config())
+    pe.submit(1, JobParameters(), Blob("1", 1, b"x"), 0.0)
+    worker = pe.workers.active
+    assert worker is not None
+    again = Accepted(1, 0, worker.context, 0, -1, (), None)
+    with pytest.raises(PeerViolation, match="accepted twice"):
+        pe.receive(1, again, 0.1)
+
+
+def test_an_assertion_of_our_own_is_nobody_elses_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    pe = PE(0, 2, Config())
+
+    def fails(*_: object) -> None:
+        raise AssertionError("ours")
+
+    monkeypatch.setattr(pe.workers, "receive_token_back", fails)
+    with pytest.raises(ProtocolViolation, match="ours") as caught:
+        pe.receive(1, TokenReturned(), 0.0)
+    assert not isinstance(caught.value, PeerViolation)
+
+
+def test_the_peers_faults_are_found_without_assertions_as_well() -> None:
+    program = (
+        "from mallob_py.protocol.config import Config\n"
+        "from mallob_py.protocol.messages import Epoch, Supply\n"
+        "from mallob_py.protocol.pe import PE\n"
+        "from mallob_py.protocol.violation import PeerViolation\n"
+        "for message in (Epoch(7, ()), Supply(1, 1)):\n"
+        "    try:\n"
+        "        PE(0, 3, Config()).receive(1, message, 0.0)\n"
+        "    except PeerViolation:\n"
+        "        print('found')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-O", "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == ["found", "found"]
+
+
+def changed(message: Any, **fields: Any) -> bytes:
+    return encode(msgspec.structs.replace(message, **fields))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: changed(REQUEST, path=()),
+        lambda: changed(REQUEST, path=(-1,)),
+        lambda: changed(REQUEST, subtree=-1),
+        lambda: changed(REQUEST, count=0),
+        lambda: changed(REQUEST, position=-2),
+        lambda: encode(Grant(0, -1, 0, 1)),
+        lambda: encode(MeetToken(-3)),
+        lambda: encode(Offer(1, -1, 0, 0)),
+        lambda: encode(Accepted(1, 1, 0, 0, 0, (PastWorker(1, -1, 0),), None)),
+        lambda: encode(Accepted(1, 1, 0, 0, 0, (), Blob("1", -1))),
+        lambda: encode(Events(({"job": 1},))),  # type: ignore[arg-type]
+        lambda: encode(Ask(1, (), 7)),  # type: ignore[arg-type]
+    ],
+)
+def test_values_that_no_message_has_are_refused_where_it_is_decoded(make: Callable[[], bytes]) -> None:
+    assert decode(encode(REQUEST)) == REQUEST
+    with pytest.raises(msgspec.ValidationError):
+        decode(make())
