@@ -81,3 +81,11 @@ def test_easy_lets_a_longer_job_use_what_the_head_leaves() -> None:
 def test_backfilling_starts_whatever_fits() -> None:
     workload = rigid((0, 2, 10), (1, 4, 5), (2, 1, 99), nodes=4)
     assert simulate(workload, Backfilling()).starts_s == [0, 101, 2]
+
+
+def test_with_a_depth_others_come_into_it_when_those_before_them_have_started() -> None:
+    # At second 2, one of the first four starts; what comes at second 3 lets the next be looked at.
+    wide = [(0, 1, 4, 5), (0, 8, 1), (0, 8, 1)]
+    workload = rigid(*wide, (1, 1, 1, 5), (2, 1, 2), (2, 1, 2), (3, 1, 1), nodes=8)
+    quick, slow = simulate(workload, Easy(4)), simulate(workload, SlowEasy(4))
+    assert quick.starts_s == slow.starts_s

@@ -95,8 +95,9 @@ class Easy:
             # Looked for when a job fits that might delay the head.
             started, first = len(actions), len(actions) + 1
         else:
-            # The head still waits for the same, and so do the others that were seen before.
-            started, first = 0, len(queue) - view.arrived
+            # The head still waits for the same, and so do the others that were seen before. With a depth,
+            # others may have come into it since, in the place of those that have started.
+            started, first = 0, 1 if self._depth < math.inf else len(queue) - view.arrived
         if not free:
             return actions
         now = view.now_s
