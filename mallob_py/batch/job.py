@@ -90,9 +90,13 @@ class Truth(msgspec.Struct, frozen=True, gc=False):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """Jobs by (submission, number), their truths at the same places, and how many nodes their machine had."""
+    """Jobs by (submission, number), their truths at the same places, and how many nodes their machine had.
+
+    `left_out`: why jobs of the source are not among them, and how many each time.
+    """
 
     jobs: Sequence[Job]
     truths: Sequence[Truth]
     nodes: int = 0
     name: str = ""
+    left_out: tuple[tuple[str, int], ...] = ()

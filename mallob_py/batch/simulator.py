@@ -16,7 +16,7 @@ import enum
 import heapq
 import math
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -75,6 +75,14 @@ class Outcome(msgspec.Struct, frozen=True):
     promises: dict[int, float]
     decisions: int
     resizes: int
+
+    def all_pieces(self) -> Iterator[Piece]:
+        """Of all jobs: the former ones, then the last of each."""
+        yield from self.pieces
+        for job, (start_s, end_s, nodes) in enumerate(
+            zip(self.piece_starts_s, self.ends_s, self.allocations, strict=True)
+        ):
+            yield Piece(job, start_s, end_s, tuple(nodes))
 
 
 def simulate(

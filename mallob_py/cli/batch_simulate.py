@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import sys
-import time
 from pathlib import Path
 
 import msgspec
 
+from mallob_py.batch.energy import Power, energy_of
 from mallob_py.batch.job import Workload
 from mallob_py.batch.metrics import Metrics, metrics_of
-from mallob_py.batch.policy import PolicyError
-from mallob_py.batch.registry import PolicyTextError, policy_of
-from mallob_py.batch.simulator import simulate
-from mallob_py.batch.workload.swf import SwfError, read_swf, workload_of
-from mallob_py.cli import CommandError
+from mallob_py.batch.page import Result, page
+from mallob_py.batch.pictures import draw_gantt, draw_utilisation
+from mallob_py.batch.policy import Policy
+from mallob_py.batch.registry import policy_of
+from mallob_py.batch.schedule_files import write_schedule
+from mallob_py.batch.simulator import Outcome, simulate
 from mallob_py.cli.batch_options import BatchSimulateOptions
+from mallob_py.cli.batch_trace import WithProgress, load, worded
+from mallob_py.experiments.output import Output
 from mallob_py.text_table import format_table
 
 _HEADER = (
@@ -24,36 +28,61 @@ _HEADER = (
 
 
 def run(options: BatchSimulateOptions) -> int:
-    try:
+    with worded(options.trace):
         policies = [policy_of(text) for text in options.policy]
-        workload = _load(options)
-        results = []
+        workload = load(options)
+        power = Power(options.idle_watts, options.busy_watts)
+        metrics, results = list[Metrics](), list[Result]()
         for policy in policies:
-            began_s = time.monotonic()
-            results.append(metrics_of(simulate(workload, policy)))
-            if sys.stderr.isatty():
-                print(f"{policy.name}: {time.monotonic() - began_s:.1f} s", file=sys.stderr)
-    except (PolicyTextError, PolicyError, SwfError, ValueError) as error:
-        raise CommandError(str(error)) from None
-    except OSError as error:
-        raise CommandError(f"{options.trace}: {error.strerror}") from None
-    print(msgspec.json.encode(results).decode() if options.json else _table(workload, results))
+            outcome = _played(workload, policy)
+            metrics.append(metrics_of(outcome))
+            if options.output:
+                folder = Path(options.output) / _folder_names(options.policy)[len(results)]
+                results.append(_written(outcome, metrics[-1], folder, power))
+        if options.output:
+            index = Path(options.output) / "index.html"
+            index.write_text(page(_title(workload), results, power), encoding="utf-8")
+            print(f"wrote {index}", file=sys.stderr)
+    print(msgspec.json.encode(metrics).decode() if options.json else _table(workload, metrics))
     return 0
 
 
-def _load(options: BatchSimulateOptions) -> Workload:
-    path = Path(options.trace)
-    swf = read_swf(path, options.strict)
-    for line in swf.damaged:
-        print(f"mallob-py: left out: {line}", file=sys.stderr)
-    return workload_of(
-        swf,
-        name=path.name,
-        nodes=options.nodes,
-        processors_per_node=options.cores_per_node,
-        partition=options.partition,
-        rows=slice(options.jobs) if options.jobs else None,
-    )
+def _played(workload: Workload, policy: Policy) -> Outcome:
+    if not sys.stderr.isatty():
+        return simulate(workload, policy)
+    shown = WithProgress(policy, workload)
+    try:
+        return simulate(workload, shown)
+    finally:
+        shown.done()
+
+
+def _written(outcome: Outcome, metrics: Metrics, folder: Path, power: Power) -> Result:
+    write_schedule(outcome, folder, power)
+    output = Output(folder, "simulation")
+    output.keep(outcome.policy, metrics)
+    output.figure("utilisation", lambda figure: draw_utilisation(outcome, figure))
+    output.figure("gantt", lambda figure: draw_gantt(outcome, figure))
+    # A grid or thousands of boxes are smaller as PNG, a curve looks better as SVG.
+    pictures = [folder / "utilisation.svg", folder / "gantt.png"]
+    return Result(metrics, energy_of(outcome, power), [path for path in pictures if path.exists()])
+
+
+def _folder_names(policies: tuple[str, ...]) -> list[str]:
+    """A name for each that is one on all file systems: easy:depth=10 is easy-depth-10."""
+    names = list[str]()
+    for text in policies:
+        name = plain = re.sub(r"[^A-Za-z0-9_.+]+", "-", text).strip("-.")
+        number = 1
+        while name in names:
+            number += 1
+            name = f"{plain}-{number}"
+        names.append(name)
+    return names
+
+
+def _title(workload: Workload) -> str:
+    return f"{workload.name}: {len(workload.jobs)} jobs, {workload.nodes} nodes"
 
 
 def _table(workload: Workload, results: list[Metrics]) -> str:
@@ -71,6 +100,4 @@ def _table(workload: Workload, results: list[Metrics]) -> str:
         )
         for one in results
     ]
-    return (
-        f"{workload.name}: {len(workload.jobs)} jobs, {workload.nodes} nodes\n\n{format_table(_HEADER, rows)}"
-    )
+    return f"{_title(workload)}\n\n{format_table(_HEADER, rows)}"

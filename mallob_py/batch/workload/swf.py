@@ -118,8 +118,9 @@ def workload_of(
     """The jobs of a trace as rigid ones, by (submission, number), the first at second 1.
 
     Left out are jobs without processors or run time (with `minimal_run_s`, a run time below it becomes
-    that), and those too large for the machine (`nodes`, else the header's). An estimate is at least the run
-    time. `rows`: these only, after sorting. ValueError: nothing is known of the machine's size.
+    that), and those too large for the machine (`nodes`, else the header's); `left_out` counts them. An
+    estimate is at least the run time. `rows`: these only, after sorting. ValueError: nothing is known of
+    the machine's size.
     """
     data = swf.rows
     if partition is not None:
@@ -133,10 +134,17 @@ def workload_of(
     machine = nodes or (swf.header_number("MaxNodes") or swf.header_number("MaxProcs"))
     if not machine:
         raise ValueError("the trace does not say how many nodes its machine had; say it")
-    fits = (processors > 0) & (runs > 0) & (sizes <= machine)
+    has_processors, has_run, has_room = processors > 0, runs > 0, sizes <= machine
+    reasons = {
+        "without processors": ~has_processors,
+        "without run time": has_processors & ~has_run,
+        f"larger than the machine ({machine} nodes)": has_processors & has_run & ~has_room,
+    }
+    left_out = tuple((reason, int(them.sum())) for reason, them in reasons.items() if them.any())
+    fits = has_processors & has_run & has_room
     data, sizes, runs = data[fits], sizes[fits].astype(int), runs[fits]
     if not len(data):
-        return Workload((), (), machine, name)
+        return Workload((), (), machine, name, left_out)
     estimates = np.maximum(data[:, 8], runs)
     submissions = data[:, 1] - data[0, 1] + 1
     jobs = [
@@ -153,7 +161,7 @@ def workload_of(
             )
         )
     ]
-    return Workload(jobs, [Truth(run) for run in runs.tolist()], machine, name)
+    return Workload(jobs, [Truth(run) for run in runs.tolist()], machine, name, left_out)
 
 
 def _texts(numbers: NDArray[np.float64]) -> Sequence[str]:

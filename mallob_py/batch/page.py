@@ -1,0 +1,87 @@
+"""What came of policies as one HTML file that needs nothing else: metrics, energy by node state, pictures."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+import msgspec
+
+from mallob_py.batch.energy import Energy, Power
+from mallob_py.batch.metrics import Metrics
+from mallob_py.text_table import Cell, format_cell
+
+_JOULES_PER_KWH = 3.6e6
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; } th, td { padding: .2rem .7rem; border-bottom: 1px solid #8884; }
+td { text-align: right; font-variant-numeric: tabular-nums; }
+td:first-child, th:first-child { text-align: left; }
+img { max-width: 100%; background: white; } .scroll { overflow-x: auto; }
+@media (prefers-color-scheme: dark) { body { background: #1b1e23; color: #ddd; } }
+"""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """Of one policy: its pictures are those files that there are."""
+
+    metrics: Metrics
+    energy: Energy
+    pictures: Sequence[Path]
+
+
+def page(title: str, results: Sequence[Result], power: Power) -> str:
+    """The whole page. OSError: a picture cannot be read."""
+    metrics = _table(
+        ("policy", "jobs", "makespan [s]", "mean wait [s]", "longest wait [s]", "run time [s]",
+         "turnaround [s]", "slowdown", "bounded slowdown", "utilisation", "resizes"),
+        [
+            (one.policy, one.jobs, one.makespan_s, one.wait_s, one.wait_max_s, one.run_s, one.turnaround_s,
+             one.slowdown, one.bounded_slowdown, one.utilisation, one.resizes)
+            for one in (result.metrics for result in results)
+        ],
+    )  # fmt: skip
+    energy = _table(
+        ("policy", "busy [node-h]", "idle [node-h]", "busy [kWh]", "idle [kWh]", "together [kWh]"),
+        [
+            (result.metrics.policy, one.busy_node_s / 3600, one.idle_node_s / 3600,
+             one.busy_j / _JOULES_PER_KWH, one.idle_j / _JOULES_PER_KWH, one.total_j / _JOULES_PER_KWH)
+            for result, one in ((result, result.energy) for result in results)
+        ],
+    )  # fmt: skip
+    pictures = "".join(
+        f"<h2>{escape(result.metrics.policy)}</h2>\n{''.join(map(_image, result.pictures))}\n"
+        for result in results
+        if result.pictures
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head><meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style></head>
+<body>
+<h1>{escape(title)}</h1>
+<h2>Metrics</h2>
+{metrics}
+<p>Means over the jobs. Slowdown is turnaround/run time; bounded: run times count as 10 s at least.</p>
+<h2>Energy</h2>
+{energy}
+<p>From the first submission to the last end, at {power.busy_w:g} W for a node that runs a job and
+{power.idle_w:g} W for one that does not.</p>
+{pictures}</body>
+</html>
+"""
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    body = "\n".join(
+        f"<tr>{''.join(f'<td>{escape(format_cell(cell))}</td>' for cell in row)}</tr>" for row in rows
+    )
+    return f'<div class="scroll"><table>\n<tr>{head}</tr>\n{body}\n</table></div>'
+
+
+def _image(path: Path) -> str:
+    encoded = base64.b64encode(path.read_bytes()).decode()
+    kind = "svg+xml" if path.suffix == ".svg" else "png"
+    return f'<p><img alt="{escape(path.stem)}" src="data:image/{kind};base64,{encoded}"></p>'

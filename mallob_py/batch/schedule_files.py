@@ -1,0 +1,171 @@
+"""Schedules as files that others read: Batsim 5's `jobs.csv` and `schedule.json`, pieces of jobs, SWF.
+
+evalys and others read them. A resized job does not fit the one row that `jobs.csv` has for it: there it
+stands with its last nodes, and `allocations.csv` has a row for each piece of its life. Times are seconds,
+energy is joules, nodes are sets of intervals such as "0-3 7".
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from mallob_py.batch.energy import Power, energy_of
+from mallob_py.batch.job import Job
+from mallob_py.batch.metrics import metrics_of
+from mallob_py.batch.simulator import Outcome, Piece
+from mallob_py.batch.workload.swf import FIELDS
+
+JOB_COLUMNS = (
+    "job_id", "workload_name", "profile", "submission_time", "requested_number_of_resources",
+    "requested_time", "success", "final_state", "starting_time", "execution_time", "finish_time",
+    "waiting_time", "turnaround_time", "stretch", "allocated_resources", "consumed_energy", "metadata",
+)  # fmt: skip
+ALLOCATION_COLUMNS = ("job_id", "start", "end", "resources")
+_UNKNOWN = -1
+
+
+def write_schedule(outcome: Outcome, folder: Path, power: Power) -> None:
+    """Write `jobs.csv`, `allocations.csv`, `schedule.json` and `schedule.swf` into a folder. OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pieces = sorted(outcome.all_pieces(), key=lambda piece: (piece.start_s, piece.job))
+    _write_rows(folder / "jobs.csv", JOB_COLUMNS, _job_rows(outcome, pieces, power))
+    numbers = [job.number for job in outcome.workload.jobs]
+    _write_rows(
+        folder / "allocations.csv",
+        ALLOCATION_COLUMNS,
+        (
+            (numbers[piece.job], _number(piece.start_s), _number(piece.end_s), interval_set(piece.nodes))
+            for piece in pieces
+        ),
+    )
+    summary = msgspec.json.format(msgspec.json.encode(_summary(outcome, power)), indent=1)
+    (folder / "schedule.json").write_bytes(summary + b"\n")
+    write_swf(outcome, folder / "schedule.swf")
+
+
+def interval_set(nodes: Sequence[int]) -> str:
+    """Numbers as intervals: 0, 1, 2, 7 are "0-2 7"."""
+    return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in intervals(nodes))
+
+
+def intervals(nodes: Sequence[int]) -> list[tuple[int, int]]:
+    """The first and the last of each unbroken row of numbers."""
+    if not nodes:
+        return []
+    ordered = np.sort(np.asarray(nodes))
+    gaps = np.flatnonzero(np.diff(ordered) > 1)
+    firsts = ordered[np.concatenate([[0], gaps + 1])].tolist()
+    lasts = ordered[np.concatenate([gaps, [-1]])].tolist()
+    return list(zip(firsts, lasts, strict=True))
+
+
+def write_swf(outcome: Outcome, path: Path) -> None:
+    """The schedule in the Standard Workload Format; a resized job with its mean number of nodes. OSError."""
+    jobs = outcome.workload.jobs
+    held_s = [0.0] * len(jobs)
+    for piece in outcome.all_pieces():
+        held_s[piece.job] += (piece.end_s - piece.start_s) * len(piece.nodes)
+    with path.open("w", encoding="utf-8") as file:
+        file.write("; Version: 2.2\n")
+        file.write(f"; MaxJobs: {len(jobs)}\n; MaxNodes: {outcome.nodes}\n; MaxProcs: {outcome.nodes}\n")
+        file.write(f"; Note: {outcome.workload.name} by the policy {outcome.policy}\n")
+        for job, start_s, end_s in zip(jobs, outcome.starts_s, outcome.ends_s, strict=True):
+            values: list[float] = [_UNKNOWN] * FIELDS
+            values[:5] = [job.number, job.submit_s, start_s - job.submit_s, end_s - start_s,
+                          max(1, round(held_s[job.id] / (end_s - start_s)))]  # fmt: skip
+            values[7:9] = [job.nodes, job.estimate_s]
+            values[10] = 1
+            values[11] = _id(job.user)
+            values[14] = _id(job.queue)
+            file.write(" ".join(map(_number, values)) + "\n")
+
+
+def _job_rows(outcome: Outcome, pieces: Iterable[Piece], power: Power) -> Iterable[tuple[object, ...]]:
+    energies_j = [0.0] * len(outcome.workload.jobs)
+    for piece in pieces:
+        energies_j[piece.job] += power.of(piece)
+    name = outcome.workload.name or "workload"
+    for job, start_s, end_s, nodes in zip(
+        outcome.workload.jobs, outcome.starts_s, outcome.ends_s, outcome.allocations, strict=True
+    ):
+        run_s, turnaround_s = end_s - start_s, end_s - job.submit_s
+        yield (
+            job.number,
+            name,
+            job.kind.value,
+            _number(job.submit_s),
+            job.nodes,
+            _number(job.estimate_s),
+            1,
+            "COMPLETED_SUCCESSFULLY",
+            _number(start_s),
+            _number(run_s),
+            _number(end_s),
+            _number(start_s - job.submit_s),
+            _number(turnaround_s),
+            _number(turnaround_s / run_s),
+            interval_set(nodes),
+            _number(energies_j[job.id]),
+            _metadata(job),
+        )
+
+
+def _metadata(job: Job) -> str:
+    told = {key: value for key, value in (("user", job.user), ("queue", job.queue)) if value}
+    return msgspec.json.encode(told).decode() if told else ""
+
+
+def _summary(outcome: Outcome, power: Power) -> dict[str, object]:
+    """The keys of Batsim's file as far as they mean something here."""
+    metrics, energy = metrics_of(outcome), energy_of(outcome, power)
+    turnarounds = [
+        (end_s - job.submit_s, end_s - start_s)
+        for job, start_s, end_s in zip(outcome.workload.jobs, outcome.starts_s, outcome.ends_s, strict=True)
+    ]
+    return {
+        "scheduler": outcome.policy,
+        "workload": outcome.workload.name,
+        "nb_jobs": metrics.jobs,
+        "nb_jobs_finished": metrics.jobs,
+        "nb_jobs_success": metrics.jobs,
+        "nb_jobs_killed": 0,
+        "nb_jobs_rejected": 0,
+        "success_rate": 1.0,
+        "nb_computing_machines": outcome.nodes,
+        "makespan": metrics.makespan_s,
+        "mean_waiting_time": metrics.wait_s,
+        "max_waiting_time": metrics.wait_max_s,
+        "mean_turnaround_time": metrics.turnaround_s,
+        "max_turnaround_time": max(turnaround for turnaround, _ in turnarounds),
+        "mean_slowdown": metrics.slowdown,
+        "max_slowdown": max(turnaround / run for turnaround, run in turnarounds),
+        "mean_bounded_slowdown": metrics.bounded_slowdown,
+        "utilisation": metrics.utilisation,
+        "nb_resizes": metrics.resizes,
+        "time_computing": energy.busy_node_s,
+        "time_idle": energy.idle_node_s,
+        "consumed_joules": energy.total_j,
+        "consumed_joules_computing": energy.busy_j,
+        "consumed_joules_idle": energy.idle_j,
+    }
+
+
+def _write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def _number(value: float) -> str:
+    """Whole numbers without a point, others to the microsecond."""
+    return str(int(value)) if value == int(value) else f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def _id(text: str) -> int:
+    return int(text) if text.isdecimal() else _UNKNOWN

@@ -1,0 +1,144 @@
+"""Files of a schedule: their columns, their numbers, and that pieces of resized jobs are all there."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from workloads import malleable, rigid, rigid_workloads
+
+from mallob_py.batch.energy import Power, energy_of
+from mallob_py.batch.job import Workload
+from mallob_py.batch.pictures import busy_grid, mean_over_steps
+from mallob_py.batch.policies.backfilling import Easy, Fcfs
+from mallob_py.batch.policy import Action, Resize, Start, View, Wake
+from mallob_py.batch.schedule_files import interval_set, write_schedule
+from mallob_py.batch.simulator import Outcome, simulate
+from mallob_py.batch.workload.swf import read_swf, workload_of
+
+POWER = Power(idle_w=10.0, busy_w=50.0)
+
+
+class GrowAtSix:
+    """Job 0 on 2 nodes, from second 6 on 4."""
+
+    name = "grow"
+    wants_all_arrivals = False
+
+    def begin(self, nodes: int) -> None:
+        pass
+
+    def decide(self, view: View) -> list[Action]:
+        return [Start(0, 2), Wake(6.0)] if view.queue else [Resize(0, 4)] if view.now_s == 6 else []
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def resized() -> Outcome:
+    return simulate(malleable((0, 1, 2, 4, 10), nodes=5), GrowAtSix())
+
+
+def test_a_job_has_the_row_that_batsim_gives_it(tmp_path: Path) -> None:
+    write_schedule(simulate(rigid((0, 4, 10), (2, 3, 5, 8), nodes=4), Fcfs()), tmp_path, POWER)
+    header = (tmp_path / "jobs.csv").read_text().splitlines()[0]
+    assert header == (
+        "job_id,workload_name,profile,submission_time,requested_number_of_resources,requested_time,success,"
+        "final_state,starting_time,execution_time,finish_time,waiting_time,turnaround_time,stretch,"
+        "allocated_resources,consumed_energy,metadata"
+    )
+    row = _rows(tmp_path / "jobs.csv")[1]
+    assert row["job_id"] == "2"
+    assert (row["submission_time"], row["requested_time"]) == ("2", "8")
+    assert (row["starting_time"], row["execution_time"], row["finish_time"]) == ("10", "5", "15")
+    assert (row["waiting_time"], row["turnaround_time"], row["stretch"]) == ("8", "13", "2.6")
+    assert (row["allocated_resources"], row["consumed_energy"]) == ("0-2", str(3 * 5 * 50))
+    assert (row["success"], row["final_state"]) == ("1", "COMPLETED_SUCCESSFULLY")
+
+
+def test_a_resized_job_has_a_row_for_each_piece(tmp_path: Path, resized: Outcome) -> None:
+    write_schedule(resized, tmp_path, POWER)
+    assert [tuple(row.values()) for row in _rows(tmp_path / "allocations.csv")] == [
+        ("1", "0", "6", "0-1"),
+        ("1", "6", "8", "0-3"),
+    ]
+    (row,) = _rows(tmp_path / "jobs.csv")
+    assert (row["allocated_resources"], row["consumed_energy"]) == ("0-3", str((6 * 2 + 2 * 4) * 50))
+
+
+def test_energy_is_told_by_what_nodes_do(resized: Outcome) -> None:
+    energy = energy_of(resized, POWER)
+    assert (energy.busy_node_s, energy.idle_node_s) == (20, 8 * 5 - 20)
+    assert (energy.busy_j, energy.idle_j, energy.total_j) == (1000, 200, 1200)
+
+
+def test_the_summary_has_batsims_keys(tmp_path: Path) -> None:
+    write_schedule(simulate(rigid((0, 4, 10), (2, 2, 5), nodes=4), Fcfs()), tmp_path, POWER)
+    told = json.loads((tmp_path / "schedule.json").read_text())
+    assert (told["nb_jobs"], told["makespan"], told["mean_waiting_time"]) == (2, 15, 4)
+    assert told["max_slowdown"] == pytest.approx(13 / 5)
+    assert told["consumed_joules"] == (40 + 10) * 50 + 10 * 10
+
+
+@given(rigid_workloads())
+def test_a_schedule_written_as_a_trace_is_the_same_workload_when_it_is_read(
+    tmp_path_factory: pytest.TempPathFactory, workload: Workload
+) -> None:
+    folder = tmp_path_factory.mktemp("swf")
+    outcome = simulate(workload, Easy())
+    write_schedule(outcome, folder, POWER)
+    swf = read_swf(folder / "schedule.swf", strict=True)
+    again = workload_of(swf)
+    assert again.nodes == workload.nodes
+    first_s = workload.jobs[0].submit_s
+    assert [(job.submit_s - 1, job.nodes, job.estimate_s, job.number) for job in again.jobs] == [
+        (job.submit_s - first_s, job.nodes, job.estimate_s, job.number) for job in workload.jobs
+    ]
+    assert [truth.run_s for truth in again.truths] == [truth.run_s for truth in workload.truths]
+    waits = [start_s - job.submit_s for job, start_s in zip(workload.jobs, outcome.starts_s, strict=True)]
+    assert swf.rows[:, 2].tolist() == waits
+
+
+@given(st.sets(st.integers(0, 40)))
+def test_an_interval_set_means_the_nodes(nodes: set[int]) -> None:
+    found = list[int]()
+    for piece in interval_set(list(nodes)).split():
+        first, _, last = piece.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    assert found == sorted(nodes)
+
+
+@given(rigid_workloads(nodes=7), st.integers(1, 5), st.integers(1, 9))
+def test_the_cells_of_a_chart_cover_what_was_held(workload: Workload, rows: int, columns: int) -> None:
+    outcome = simulate(workload, Easy())
+    length = max(outcome.ends_s)
+    boxes = np.array(
+        [
+            (piece.start_s, piece.end_s, node, node + 1)
+            for piece in outcome.all_pieces()
+            for node in piece.nodes
+        ]
+    )
+    grid = busy_grid(boxes, length, outcome.nodes, rows, columns)
+    high, wide = outcome.nodes / rows, length / columns
+    expected = np.zeros((rows, columns))
+    for begin, end, low, top in boxes.tolist():
+        for row in range(rows):
+            for column in range(columns):
+                tall = max(0.0, min(top, (row + 1) * high) - max(low, row * high))
+                long = max(0.0, min(end, (column + 1) * wide) - max(begin, column * wide))
+                expected[row, column] += tall * long / (high * wide)
+    assert grid == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_step_of_a_curve_is_the_mean_over_its_time() -> None:
+    spans = np.array([(0.0, 3.0, 2.0), (1.0, 4.0, 1.0)])
+    assert mean_over_steps(spans, np.array([0.0, 2.0, 4.0])) == pytest.approx([2.5, 2.0])
