@@ -120,7 +120,7 @@ class ForkedWorld:
         os.close(pidfd)
         _, status = os.waitpid(self._pids.pop(rank), 0)
         self._statuses[rank] = os.waitstatus_to_exitcode(status)
-        if self._statuses[rank] != 0 and rank not in self._pmi.finalized:
+        if rank not in self._pmi.finalized:
             self._signal_all(signal.SIGKILL)  # who is left would wait for it
 
     def _signal_all(self, number: int) -> None:
