@@ -57,8 +57,9 @@ def metrics_of(outcome: Outcome) -> Metrics:
 
 
 def _held_s(outcome: Outcome, ends: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Node-seconds, of the last piece of each job and of all former ones."""
+    """Node-seconds, of the last piece of each job and of all former ones; of shared nodes once."""
     sizes = np.array([len(nodes) for nodes in outcome.allocations])
     last = (ends - np.asarray(outcome.piece_starts_s)) * sizes
     former = [(piece.end_s - piece.start_s) * len(piece.nodes) for piece in outcome.pieces]
-    return np.concatenate([last, np.array(former)])
+    twice = [-(span.end_s - span.start_s) * span.nodes for span in outcome.shared]
+    return np.concatenate([last, np.array(former), np.array(twice)])

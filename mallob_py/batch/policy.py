@@ -1,7 +1,8 @@
 """The interface of policies: what a scheduler sees, and what it can do.
 
 A policy is an object with a name and a method `decide(view)` that returns actions, which the simulator
-carries out in their order, at the time of the view. It may keep a memory of what it was shown, but must not
+carries out in their order, at the time of the view; those of a generator one by one, so that it sees in the
+view what each has brought when it goes on. It may keep a memory of what it was shown, but must not
 look at anything else; a run begins with `begin`. Impossible actions raise `PolicyError`.
 
 A policy of one's own is a class with the methods of `Policy`, in a package with an entry point:
@@ -34,6 +35,18 @@ class Resize(msgspec.Struct, frozen=True, gc=False):
     nodes: int | tuple[int, ...]
 
 
+class Share(msgspec.Struct, frozen=True, gc=False):
+    """Start a waiting malleable job, the guest, on all nodes of running malleable ones, its mates.
+
+    Of the cores of each node, it gets the share `factor` (more than 0, less than 1). When it ends, its mates
+    have them back; when a mate ends before, the guest has its nodes for itself.
+    """
+
+    guest: int
+    mates: tuple[int, ...]
+    factor: float = 0.5
+
+
 class Reserve(msgspec.Struct, frozen=True, gc=False):
     """A promise that a waiting job starts at this time [s] at the latest, which is kept account of."""
 
@@ -47,7 +60,7 @@ class Wake(msgspec.Struct, frozen=True, gc=False):
     at_s: float
 
 
-Action = Start | Resize | Reserve | Wake
+Action = Start | Resize | Share | Reserve | Wake
 
 
 class PolicyError(Exception):
@@ -57,7 +70,18 @@ class PolicyError(Exception):
 class Running:
     """A running job, as a scheduler sees it."""
 
-    __slots__ = ("estimated_end_s", "job", "nodes", "order", "resized_s", "start_s", "target")
+    __slots__ = (
+        "estimated_end_s",
+        "factor",
+        "guest",
+        "job",
+        "mates",
+        "nodes",
+        "order",
+        "resized_s",
+        "start_s",
+        "target",
+    )
 
     def __init__(
         self, job: Job, start_s: float, nodes: list[int], estimated_end_s: float, order: int
@@ -74,10 +98,25 @@ class Running:
         self.target: int | None = None
         #: when it was resized last, or had an order to; None: never
         self.resized_s: float | None = None
+        #: the job that shares its nodes, if any
+        self.guest: Running | None = None
+        #: of a guest: those still running whose nodes it shares, and the share of their cores that it has
+        self.mates: list[Running] = []
+        self.factor = 1.0
 
     @property
     def size(self) -> int:
         return len(self.nodes)
+
+    @property
+    def freed(self) -> int:
+        """How many nodes are free when it has ended: a guest leaves those of its mates to them."""
+        return len(self.nodes) - (self.shared if self.mates else 0)
+
+    @property
+    def shared(self) -> int:
+        """On how many nodes it is a guest."""
+        return sum(len(mate.nodes) for mate in self.mates)
 
 
 class View:

@@ -22,7 +22,18 @@ from typing import Protocol
 import msgspec
 
 from mallob_py.batch.job import Job, Kind, Truth, Workload
-from mallob_py.batch.policy import Action, Policy, PolicyError, Reserve, Resize, Running, Start, View, Wake
+from mallob_py.batch.policy import (
+    Action,
+    Policy,
+    PolicyError,
+    Reserve,
+    Resize,
+    Running,
+    Share,
+    Start,
+    View,
+    Wake,
+)
 
 #: of iterations: what lies nearer to a whole number is one
 _ROUNDING = 1e-9
@@ -48,6 +59,15 @@ class FreeResizes(msgspec.Struct, frozen=True):
         return 0.0
 
 
+class Imbalance(enum.Enum):
+    """How fast a job is whose nodes have different numbers of its cores."""
+
+    #: as all its cores together: it balances its load itself
+    IDEAL = "ideal"
+    #: as its slowest node allows
+    WORST = "worst"
+
+
 class Piece(msgspec.Struct, frozen=True, gc=False):
     """Part of a job's life, on nodes that stay the same."""
 
@@ -57,11 +77,22 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     nodes: tuple[int, ...]
 
 
+class SharedSpan(msgspec.Struct, frozen=True, gc=False):
+    """So long, a guest has had the share `factor` of the cores of a mate's nodes."""
+
+    guest: int
+    mate: int
+    start_s: float
+    end_s: float
+    nodes: int
+    factor: float
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """What became of a workload: for each job its start and end [s], and the nodes of its last piece.
 
     `pieces`: the former ones of jobs that were resized. `promises`: the earliest reservation that each job
-    was told, if any.
+    was told, if any. `shared`: which jobs were on the same nodes, and when.
     """
 
     workload: Workload
@@ -75,6 +106,7 @@ class Outcome(msgspec.Struct, frozen=True):
     promises: dict[int, float]
     decisions: int
     resizes: int
+    shared: Sequence[SharedSpan] = ()
 
     def all_pieces(self) -> Iterator[Piece]:
         """Of all jobs: the former ones, then the last of each."""
@@ -92,17 +124,25 @@ def simulate(
     *,
     costs: ResizeCost | None = None,
     order: EventOrder = EventOrder.BATCH,
+    imbalance: Imbalance = Imbalance.IDEAL,
 ) -> Outcome:
     """Play a workload on a machine of so many nodes (0: its own number).
 
+    `imbalance` is of guests on nodes that they share, beside nodes that they do not.
     Raises PolicyError for an impossible action, ValueError for a job that can never run on this machine.
     """
-    return _Run(workload, policy, nodes or workload.nodes, costs or FreeResizes(), order).play()
+    return _Run(workload, policy, nodes or workload.nodes, costs or FreeResizes(), order, imbalance).play()
 
 
 class _Run:
     def __init__(
-        self, workload: Workload, policy: Policy, nodes: int, costs: ResizeCost, order: EventOrder
+        self,
+        workload: Workload,
+        policy: Policy,
+        nodes: int,
+        costs: ResizeCost,
+        order: EventOrder,
+        imbalance: Imbalance,
     ) -> None:
         for job in workload.jobs:
             if job.low > nodes:
@@ -113,6 +153,7 @@ class _Run:
         self._policy = policy
         self._costs = costs
         self._order = order
+        self._imbalance = imbalance
         self._view = View(nodes)
         self._nodes = nodes
         self._free: list[int] = list(range(nodes - 1, -1, -1))
@@ -145,6 +186,9 @@ class _Run:
         self._taking: dict[int, list[int]] = {}
         #: how many of its wishes an evolving job has told
         self._told: dict[int, int] = {}
+        self._shared: list[SharedSpan] = []
+        #: of guests on shared nodes
+        self._joined: dict[int, float] = {}
         self._wake_s = math.inf
         self._decisions = 0
         self._resizes = 0
@@ -167,6 +211,7 @@ class _Run:
             self._promises,
             self._decisions,
             self._resizes,
+            self._shared,
         )
 
     # --- time ---------------------------------------------------------------------------------
@@ -270,7 +315,12 @@ class _Run:
         self._departed.append(running)
         self._valid[job] = -1
         self._true_ends[job] = self._view.now_s
-        self._free += running.nodes
+        if running.mates:
+            self._leave_mates(running)
+        elif running.guest is not None:
+            self._leave_guest(running, running.guest)
+        else:
+            self._free += running.nodes
         self._view.free = len(self._free)
         self._forget_end(running)
         self._wishes.pop(job, None)
@@ -293,6 +343,8 @@ class _Run:
                 self._start(action)
             case Resize():
                 self._resize(action)
+            case Share():
+                self._share(action)
             case Reserve(job, at_s):
                 self._promises.setdefault(job, at_s)
             case Wake(at_s):
@@ -306,27 +358,36 @@ class _Run:
 
     def _start(self, action: Start) -> None:
         number = action.job
-        place = bisect_left(self._queued, number)
-        if place == len(self._queued) or self._queued[place] != number:
-            raise self._error(number, "is started, but does not wait")
+        place = self._place_in_queue(number)
         job = self._jobs[number]
         nodes = self._nodes_for(number, action.nodes)
         size = len(nodes)
         if not job.low <= size <= job.high:
             raise self._error(number, f"is started on {size} nodes; it runs on {job.low} to {job.high}")
+        self._view.free -= size
+        self._launch(place, nodes, job.estimate_on(size))
+        self._plan(number)
+
+    def _place_in_queue(self, number: int) -> int:
+        place = bisect_left(self._queued, number)
+        if place == len(self._queued) or self._queued[place] != number:
+            raise self._error(number, "is started, but does not wait")
+        return place
+
+    def _launch(self, place: int, nodes: list[int], estimate_s: float) -> Running:
+        """A waiting job runs; what comes next in its life is still to plan."""
+        job, number = self._queue[place], self._queued[place]
         del self._queue[place], self._queued[place]
-        view, truth = self._view, self._truths[number]
-        view.free -= size
-        now = view.now_s
+        now, size = self._view.now_s, len(nodes)
         self._number += 1
-        running = Running(job, now, nodes, now + job.estimate_on(size), self._number)
+        running = Running(job, now, nodes, now + estimate_s, self._number)
         self._running[number] = running
         insort(self._ends, (running.estimated_end_s, self._number, running))
         self._starts[number] = self._piece_starts[number] = now
         self._allocations[number] = nodes
         rate = 1.0 if size == job.nodes else self._speed(number, size)
-        self._left[number], self._since[number], self._rate[number] = truth.run_s, now, rate
-        self._plan(number)
+        self._left[number], self._since[number], self._rate[number] = self._truths[number].run_s, now, rate
+        return running
 
     def _nodes_for(self, job: int, wanted: int | tuple[int, ...]) -> list[int]:
         """Take free nodes."""
@@ -357,6 +418,8 @@ class _Run:
             raise self._error(number, f"is resized, but is {job.kind.value}")
         if running.target is not None:
             raise self._error(number, "is resized, but has not taken its last change yet")
+        if running.mates or running.guest is not None:
+            raise self._error(number, "is resized, but shares its nodes")
         wait_s = self._until_resize_point(number)
         if wait_s == math.inf:
             return  # an order that comes too late
@@ -419,6 +482,82 @@ class _Run:
         self._rate[number] = self._speed(number, len(after))
         self._plan(number)
         self._view.ended = True
+
+    # --- sharing of nodes ---------------------------------------------------------------------
+
+    def _share(self, action: Share) -> None:
+        number, factor, now = action.guest, action.factor, self._view.now_s
+        place = self._place_in_queue(number)
+        job = self._jobs[number]
+        if not job.is_malleable:
+            raise self._error(number, f"is to be a guest, but is {job.kind.value}")
+        if not 0.0 < factor < 1.0:
+            raise self._error(number, f"is to have the share {factor:g} of cores, not one between 0 and 1")
+        mates = [self._mate(mate) for mate in dict.fromkeys(action.mates)]
+        nodes = [node for mate in mates for node in mate.nodes]
+        size = len(nodes)
+        if len(mates) < len(action.mates) or not job.low <= size <= job.high:
+            raise self._error(
+                number,
+                f"is to share {size} nodes of jobs, each named once; it runs on {job.low} to {job.high}",
+            )
+        estimate_s = job.estimate_on(size)
+        guest = self._launch(place, nodes, estimate_s / factor)
+        guest.mates, guest.factor = mates, factor
+        self._joined[number] = now
+        self._retime(guest)
+        for mate in mates:
+            mate.guest = guest
+            self._retime(mate)
+            # So much it loses if the guest takes as long as was estimated.
+            self._forget_end(mate)
+            mate.estimated_end_s += estimate_s
+            insort(self._ends, (mate.estimated_end_s, mate.order, mate))
+
+    def _mate(self, number: int) -> Running:
+        running = self._running.get(number)
+        if running is None:
+            raise self._error(number, "is to be a mate, but does not run")
+        if not running.job.is_malleable:
+            raise self._error(number, f"is to be a mate, but is {running.job.kind.value}")
+        if running.mates or running.guest is not None:
+            raise self._error(number, "is to be a mate, but shares its nodes already")
+        if running.target is not None:
+            raise self._error(number, "is to be a mate, but has not taken its last change yet")
+        return running
+
+    def _retime(self, running: Running) -> None:
+        """Whom a job shares its nodes with has changed, and so has its rate."""
+        number, size = running.job.id, running.size
+        self._bring_up_to_date(number)
+        rate = self._speed(number, size)
+        if running.guest is not None:
+            rate *= 1.0 - running.guest.factor
+        elif running.mates and self._imbalance is Imbalance.IDEAL:
+            rate *= 1.0 - running.shared / size * (1.0 - running.factor)
+        elif running.mates:
+            rate *= running.factor
+        self._rate[number] = rate
+        self._plan(number)
+
+    def _leave_mates(self, guest: Running) -> None:
+        """A guest ends: its cores go back; nodes of mates that have ended are free."""
+        kept = {node for mate in guest.mates for node in mate.nodes}
+        self._free += [node for node in guest.nodes if node not in kept]
+        for mate in guest.mates:
+            self._part(guest, mate)
+            mate.guest = None
+            self._retime(mate)
+
+    def _leave_guest(self, mate: Running, guest: Running) -> None:
+        """A mate ends: its guest takes its nodes over."""
+        self._part(guest, mate)
+        guest.mates.remove(mate)
+        self._retime(guest)
+
+    def _part(self, guest: Running, mate: Running) -> None:
+        since_s, now = self._joined[guest.job.id], self._view.now_s
+        self._shared.append(SharedSpan(guest.job.id, mate.job.id, since_s, now, mate.size, guest.factor))
 
     def _error(self, job: int, what: str) -> PolicyError:
         described = self._jobs[job]

@@ -1,0 +1,288 @@
+"""SD-Policy: backfilling that lets waiting jobs share nodes of running malleable ones, where it pays.
+
+Source: D'Amico, Jokanovic, Corbalan, "Holistic Slowdown Driven Scheduling and Resource Management for
+Malleable Jobs", ICPP 2019. The base is EASY. A malleable job that cannot start is made a guest instead if
+it ends earlier so, by the estimates, than if it waits. Its mates are a set of at most two running malleable
+jobs whose nodes are together just as many as it needs, and whose penalties have the least sum. The penalty
+of a mate is its slowdown by the estimates, with the guest:
+
+    p = (wait + limit + estimate of the guest) / estimate
+
+where its limit is its estimate and what former guests have added to it. Only jobs with p below MAX_SLOWDOWN
+are eligible, which is a constant or the mean of the running jobs' estimated slowdowns; and only those which
+the guest does not outlive. Estimates take it that a job on shared nodes is as slow as on the slowest of them.
+
+A job looks for mates again only among sets with a job that has become eligible since it has looked last: the
+others have become no better in the meantime.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from mallob_py.batch.job import Job
+from mallob_py.batch.policy import Action, Running, Share, Start, View
+
+#: (penalty, order of start, job)
+_Rated = tuple[float, int, Running]
+
+
+class SdPolicy:
+    """See the module's text.
+
+    A job is eligible as a mate while its penalty is below `max_slowdown`; with `dynamic=True`, below the
+    running jobs' mean of (estimated end - submission) / estimate. A guest gets the share `factor` of each
+    node's cores. With `check=False`, a job is made a guest also if it would end earlier by waiting, as in
+    the authors' published code. `depth`: how many waiting jobs are looked at (0: all); `mates`: 1 or 2.
+    """
+
+    wants_all_arrivals = True
+
+    def __init__(
+        self,
+        max_slowdown: float = 10.0,
+        dynamic: bool = False,
+        check: bool = True,
+        depth: int = 10,
+        mates: int = 2,
+        factor: float = 0.5,
+    ) -> None:
+        if not 0.0 < factor < 1.0:
+            raise ValueError(f"factor is {factor:g}, not between 0 and 1")
+        if mates not in (1, 2):
+            raise ValueError(f"mates is {mates}, not 1 or 2")
+        self.name = "sd"
+        self._constant = max_slowdown
+        self._is_dynamic = dynamic
+        self._checks = check
+        self._depth = depth or math.inf
+        self._mates_max = mates
+        self._factor = factor
+        #: how many times its estimate a guest takes longer than alone
+        self._increase = 1.0 / factor - 1.0
+
+    def begin(self, nodes: int) -> None:
+        #: running malleable jobs that share no nodes, by their size
+        self._alone: dict[int, dict[int, Running]] = {}
+        #: in which order they came there
+        self._came: list[int] = []
+        #: of waiting jobs: how many had come when they looked for mates in vain, and the cut-off then
+        self._looked: dict[int, tuple[int, float]] = {}
+        #: of the running jobs: sum of their estimated slowdowns
+        self._slowdowns = 0.0
+        self._cutoff = self._constant
+        #: of the head, as in EASY; None: not looked for yet
+        self._shadow: tuple[float, int] | None = None
+        #: (head, jobs that had come, cut-off) at the end of the last decision
+        self._seen: tuple[int, int, float] | None = None
+
+    def decide(self, view: View) -> Iterator[Action]:
+        for gone in view.departed:
+            self._slowdowns -= _slowdown(gone)
+            self._forget(gone)
+            self._free_of(gone, view)
+        if self._is_dynamic:
+            count = len(view.running)
+            self._slowdowns = self._slowdowns if count else 0.0
+            self._cutoff = self._slowdowns / count if count else math.inf
+        first = 0
+        if view.ended:
+            self._shadow = None
+        elif view.queue and self._seen == (view.queue[0].id, len(self._came), self._cutoff):
+            # For those who waited before, nothing has changed.
+            first = len(view.queue) - view.arrived
+        return self._pass(view, first)
+
+    def _pass(self, view: View, place: int) -> Iterator[Action]:
+        """Look at the waiting jobs from this place on; the view changes with each action."""
+        queue = view.queue
+        if place == 0:
+            while queue and queue[0].nodes <= view.free:
+                yield from self._start(queue[0], view)
+            self._seen = None
+        looked_at = place
+        while place < len(queue) and looked_at < self._depth:
+            job = queue[place]
+            looked_at += 1
+            if self._can_start(place, job, view):
+                yield from self._start(job, view)
+            elif mates := self._mates_of(job, view):
+                yield from self._share(job, mates, view)
+            else:
+                place += 1
+        if queue:
+            self._seen = (queue[0].id, len(self._came), self._cutoff)
+
+    # --- the static part: EASY ----------------------------------------------------------------
+
+    def _can_start(self, place: int, job: Job, view: View) -> bool:
+        if job.nodes > view.free:
+            return False
+        if place == 0:
+            return True
+        shadow_s, extra = self._head_starts(view)
+        if view.now_s + job.estimate_s <= shadow_s:
+            return True
+        if job.nodes > extra:
+            return False
+        self._shadow = (shadow_s, extra - job.nodes)
+        return True
+
+    def _start(self, job: Job, view: View) -> Iterator[Action]:
+        if view.queue[0] is job:
+            self._shadow = None
+        yield Start(job.id, job.nodes)
+        running = view.running[job.id]
+        self._slowdowns += _slowdown(running)
+        self._looked.pop(job.id, None)
+        self._add(running)
+
+    def _head_starts(self, view: View) -> tuple[float, int]:
+        """When, by the estimates, and how many more nodes are free then."""
+        if self._shadow is None:
+            free, need, shadow_s = view.free, view.queue[0].nodes, view.now_s
+            for end_s, _, running in view.ends:
+                if free >= need and end_s > shadow_s:
+                    break
+                free += running.freed if running.mates else len(running.nodes)
+                if end_s > shadow_s:
+                    shadow_s = end_s
+            self._shadow = (shadow_s, free - need)
+        return self._shadow
+
+    # --- guests and mates ---------------------------------------------------------------------
+
+    def _share(self, job: Job, mates: tuple[Running, ...], view: View) -> Iterator[Action]:
+        for mate in mates:
+            self._slowdowns -= _slowdown(mate)
+            self._forget(mate)
+        yield Share(job.id, tuple(mate.job.id for mate in mates), self._factor)
+        # Mates end later than was thought.
+        self._shadow = None
+        self._slowdowns += sum(_slowdown(running) for running in (view.running[job.id], *mates))
+        self._looked.pop(job.id, None)
+
+    def _mates_of(self, job: Job, view: View) -> tuple[Running, ...]:
+        """Of all sets of mates that can be, one with the least sum of penalties; empty if there is none."""
+        if not job.is_malleable:
+            return ()
+        increase_s = job.estimate_s * self._increase
+        if self._checks and self._head_starts(view)[0] - view.now_s <= increase_s:
+            return ()
+        came, cutoff = self._looked.get(job.id, (0, -math.inf))
+        self._looked[job.id] = (len(self._came), self._cutoff)
+        if self._cutoff > cutoff:
+            came = 0
+        if came == len(self._came):
+            return ()
+        search = _Search(self._alone, job, view.now_s + increase_s, self._cutoff, self._mates_max)
+        if 2 * (len(self._came) - came) < len(view.running):
+            return search.among(
+                [view.running[number] for number in self._came[came:] if number in view.running]
+            )
+        return search.everywhere()
+
+    def _add(self, running: Running) -> None:
+        if running.job.is_malleable:
+            self._alone.setdefault(running.size, {})[running.job.id] = running
+            self._came.append(running.job.id)
+
+    def _forget(self, running: Running) -> None:
+        size = running.size
+        if running.job.id in (same_size := self._alone.get(size, {})):
+            del same_size[running.job.id]
+            if not same_size:
+                del self._alone[size]
+
+    def _free_of(self, gone: Running, view: View) -> None:
+        """Jobs whose last guest or mate has ended are for themselves again."""
+        others = gone.mates if gone.guest is None else [] if gone.guest.mates else [gone.guest]
+        for other in others:
+            if other.job.id in view.running:
+                self._add(other)
+
+
+class _Search:
+    """For the mates of one job, which must end (without it) at `end_s` at the earliest."""
+
+    def __init__(
+        self, alone: dict[int, dict[int, Running]], job: Job, end_s: float, cutoff: float, mates_max: int
+    ) -> None:
+        self._alone = alone
+        self._nodes = job.nodes
+        self._estimate_s = job.estimate_s
+        self._end_s = end_s
+        self._cutoff = cutoff
+        self._allows_pairs = mates_max > 1
+        self._best: dict[int, list[_Rated]] = {}
+        self._least = math.inf
+        self._found: tuple[Running, ...] = ()
+
+    def everywhere(self) -> tuple[Running, ...]:
+        need = self._nodes
+        for rated in self._two_best(need)[:1]:
+            self._offer(rated)
+        if self._allows_pairs:
+            for size in self._alone:
+                other = need - size
+                if size < other and other in self._alone:
+                    for rated in self._two_best(size)[:1]:
+                        self._offer_with_another(rated, other)
+                elif size == other:
+                    for rated in self._two_best(size)[:1]:
+                        self._offer_with_another(rated, size)
+        return self._found
+
+    def among(self, candidates: list[Running]) -> tuple[Running, ...]:
+        """Only sets with at least one of these."""
+        for running in candidates:
+            size = running.size
+            if size > self._nodes or running.job.id not in self._alone.get(size, ()):
+                continue
+            penalty = self._penalty(running)
+            if penalty >= self._cutoff:
+                continue
+            rated = (penalty, running.order, running)
+            if size == self._nodes:
+                self._offer(rated)
+            elif self._allows_pairs and self._nodes - size in self._alone:
+                self._offer_with_another(rated, self._nodes - size)
+        return self._found
+
+    def _penalty(self, running: Running) -> float:
+        """Infinite if the job ends too early."""
+        if running.estimated_end_s < self._end_s:
+            return math.inf
+        job = running.job
+        return (running.estimated_end_s - job.submit_s + self._estimate_s) / job.estimate_s
+
+    def _two_best(self, size: int) -> list[_Rated]:
+        best = self._best.get(size)
+        if best is None:
+            rated = [
+                (penalty, running.order, running)
+                for running in self._alone.get(size, {}).values()
+                if (penalty := self._penalty(running)) < self._cutoff
+            ]
+            rated.sort()
+            best = self._best[size] = rated[:2]
+        return best
+
+    def _offer(self, rated: _Rated) -> None:
+        if rated[0] < self._least:
+            self._least, self._found = rated[0], (rated[2],)
+
+    def _offer_with_another(self, rated: _Rated, size: int) -> None:
+        for other in self._two_best(size):
+            if other[2] is not rated[2]:
+                total = rated[0] + other[0]
+                if total < self._least:
+                    self._least, self._found = total, (rated[2], other[2])
+                return
+
+
+def _slowdown(running: Running) -> float:
+    """By the estimates."""
+    job = running.job
+    return (running.estimated_end_s - job.submit_s) / job.estimate_s

@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from workloads import rigid_workloads
+
+from mallob_py.batch.job import Job, Kind, Truth, Workload
+from mallob_py.batch.metrics import metrics_of
+from mallob_py.batch.policies.backfilling import Easy
+from mallob_py.batch.policies.sd import SdPolicy
+from mallob_py.batch.policy import Action, PolicyError, Resize, Running, Share, Start, View, Wake
+from mallob_py.batch.simulator import EventOrder, Imbalance, Outcome, SharedSpan, simulate
+
+
+def sharing(*jobs: tuple[float, int, float, float], nodes: int) -> Workload:
+    """Jobs as (submission, nodes, run time, estimate), which can run on a share of their nodes' cores."""
+    described = [
+        Job(number, float(at), size, float(estimate), Kind.MALLEABLE, number=number + 1)
+        for number, (at, size, _, estimate) in enumerate(jobs)
+    ]
+    return Workload(described, [Truth(float(run)) for _, _, run, _ in jobs], nodes)
+
+
+class Planned:
+    """Starts all that fit; at a time, does what is planned."""
+
+    name = "planned"
+    wants_all_arrivals = True
+
+    def __init__(self, *plan: tuple[float, Action]) -> None:
+        self._plan = dict(plan)
+
+    def begin(self, nodes: int) -> None:
+        pass
+
+    def decide(self, view: View) -> Iterator[Action]:
+        if view.now_s in self._plan:
+            yield self._plan[view.now_s]
+        for job in list(view.queue):
+            if job.nodes <= view.free:
+                yield Start(job.id, job.nodes)
+        later = [time_s for time_s in self._plan if time_s > view.now_s]
+        if later:
+            yield Wake(min(later))
+
+
+# --- the simulator --------------------------------------------------------------------------------
+
+
+def test_a_guest_and_its_mate_run_at_half_speed_and_cores_go_back_at_its_end() -> None:
+    workload = sharing((0, 4, 100, 120), (20, 4, 10, 15), nodes=4)
+    outcome = simulate(workload, Planned((20, Share(1, (0,)))))
+    assert outcome.starts_s == [0, 20]
+    assert outcome.ends_s == [110, 40]
+    assert outcome.shared == [SharedSpan(1, 0, 20, 40, 4, 0.5)]
+    assert metrics_of(outcome).utilisation == 1.0
+
+
+@pytest.mark.parametrize(("imbalance", "rate"), [(Imbalance.IDEAL, 7 / 8), (Imbalance.WORST, 1 / 2)])
+def test_a_guest_takes_over_the_nodes_of_a_mate_that_ends(imbalance: Imbalance, rate: float) -> None:
+    workload = sharing((0, 3, 4, 50), (0, 1, 100, 100), (0, 4, 10, 30), nodes=4)
+    outcome = simulate(workload, Planned((2, Share(2, (0, 1)))), imbalance=imbalance)
+    # When the first mate has ended, 2 of the guest's 10 s are done, and it has 3 nodes and half of another.
+    end_s = 6 + 8 / rate
+    assert outcome.ends_s == pytest.approx([6, 100 + (end_s - 2) / 2, end_s])
+    assert outcome.shared == [SharedSpan(2, 0, 2, 6, 3, 0.5), SharedSpan(2, 1, 2, outcome.ends_s[2], 1, 0.5)]
+
+
+def test_a_guest_without_mates_has_all_cores_and_frees_all_nodes() -> None:
+    workload = sharing((0, 2, 4, 9), (0, 2, 10, 10), (20, 2, 1, 1), nodes=2)
+    outcome = simulate(workload, Planned((1, Share(1, (0,)))))
+    assert outcome.ends_s[:2] == [7, 7 + 7]
+    assert outcome.starts_s[2] == 20
+
+
+def test_other_shares_of_the_cores_can_be_given() -> None:
+    workload = sharing((0, 2, 10, 10), (0, 2, 3, 3), nodes=2)
+    outcome = simulate(workload, Planned((4, Share(1, (0,), 0.25))))
+    # The mate, at 3/4 of its speed, ends first; the guest has done 2 s then, of 3.
+    assert outcome.ends_s == [4 + 6 / 0.75, 13]
+
+
+def test_estimated_ends_are_those_of_the_limits() -> None:
+    seen: dict[float, list[tuple[int, float, int]]] = {}
+
+    class Watching(Planned):
+        def decide(self, view: View) -> Iterator[Action]:
+            yield from super().decide(view)
+            seen[view.now_s] = [(one.job.id, end_s, one.freed) for end_s, _, one in view.ends]
+
+    workload = sharing((0, 3, 4, 50), (0, 1, 100, 100), (0, 4, 18, 30), nodes=4)
+    simulate(workload, Watching((1, Share(2, (0, 1)))))
+    assert seen[1] == [(2, 61, 0), (0, 80, 3), (1, 130, 1)]
+    # Job 0 has ended, and its nodes go on being used.
+    assert seen[7] == [(2, 61, 3), (1, 130, 1)]
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (Share(2, (0,)), "job 3 is to share 2 nodes of jobs, each named once; it runs on 4 to 4"),
+        (Share(2, (0, 0)), "job 3 is to share 2 nodes of jobs, each named once"),
+        (Share(2, ()), "job 3 is to share 0 nodes of jobs"),
+        (Share(2, (0, 4)), "job 5 is to be a mate, but does not run"),
+        (Share(0, (1,)), "job 1 is started, but does not wait"),
+        (Share(2, (0, 1), 1.0), "job 3 is to have the share 1 of cores"),
+        (Share(3, (0,)), "job 4 is to be a guest, but is rigid"),
+    ],
+)
+def test_sharing_that_cannot_be_is_refused_with_policy_job_and_time(action: Action, message: str) -> None:
+    jobs = sharing((0, 2, 9, 9), (0, 2, 9, 9), (1, 4, 9, 9), (1, 2, 9, 9), (2, 4, 9, 9), nodes=4)
+    described = [*jobs.jobs[:3], Job(3, 1.0, 2, 9.0, number=4), jobs.jobs[4]]
+    with pytest.raises(PolicyError, match=rf"^planned: {message}.*\(at 1 s\)"):
+        simulate(Workload(described, jobs.truths, 4), Planned((1, action)))
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (Share(2, (0,)), "job 1 is to be a mate, but shares its nodes already"),
+        (Share(2, (1,)), "job 2 is to be a mate, but shares its nodes already"),
+        (Resize(0, 2), "job 1 is resized, but shares its nodes"),
+        (Resize(1, 2), "job 2 is resized, but shares its nodes"),
+    ],
+)
+def test_a_job_shares_its_nodes_once(action: Action, message: str) -> None:
+    workload = sharing((0, 2, 9, 9), (1, 2, 9, 9), (1, 2, 9, 9), nodes=2)
+    with pytest.raises(PolicyError, match=message):
+        simulate(workload, Planned((1, Share(1, (0,))), (2, action)))
+
+
+# --- the policy -----------------------------------------------------------------------------------
+
+
+def test_a_short_job_becomes_the_guest_of_a_long_one() -> None:
+    workload = sharing((0, 4, 100, 100), (10, 4, 5, 5), nodes=4)
+    assert simulate(workload, SdPolicy()).starts_s == [0, 10]
+    assert simulate(workload, SdPolicy()).ends_s == [105, 20]
+
+
+def test_a_job_that_would_end_earlier_by_waiting_waits() -> None:
+    workload = sharing((0, 4, 100, 100), (60, 4, 40, 40), nodes=4)
+    assert simulate(workload, SdPolicy()).starts_s == [0, 100]
+    assert simulate(workload, SdPolicy(check=False)).starts_s == [0, 60]
+
+
+def test_nobody_is_the_guest_of_a_job_that_it_outlives() -> None:
+    workload = sharing((0, 4, 100, 100), (51, 4, 50, 50), nodes=4)
+    assert simulate(workload, SdPolicy(check=False)).starts_s == [0, 100]
+
+
+def test_the_penalty_is_kept_below_the_cutoff() -> None:
+    workload = sharing((0, 4, 100, 100), (10, 4, 50, 50), nodes=4)
+    assert simulate(workload, SdPolicy(max_slowdown=1.51, check=False)).starts_s == [0, 10]
+    assert simulate(workload, SdPolicy(max_slowdown=1.5, check=False)).starts_s == [0, 100]
+
+
+def test_the_dynamic_cutoff_is_the_mean_of_the_running_jobs_slowdowns() -> None:
+    # At 100, the slowdowns are 1 and 2, and so the cut-off is 1.5; job 2 would come to 2.1, job 3 to 1.02.
+    jobs = [(0, 4, 100, 100), (0, 2, 100, 100), (0, 2, 1000, 1000), (110, 2, 20, 20), (110, 4, 9, 9)]
+    outcome = simulate(sharing(*jobs, nodes=4), SdPolicy(dynamic=True, check=False))
+    assert outcome.starts_s[:4] == [0, 100, 100, 110]
+    assert [(span.guest, span.mate) for span in outcome.shared] == [(3, 2)]
+
+
+def test_the_pair_of_mates_with_the_least_penalties_is_chosen() -> None:
+    jobs = [(0, 1, 900, 900), (0, 1, 800, 800), (0, 2, 500, 500), (0, 2, 1000, 1000), (1, 3, 9, 9)]
+    outcome = simulate(sharing(*jobs, nodes=6), SdPolicy(check=False))
+    assert {(span.guest, span.mate) for span in outcome.shared} == {(4, 0), (4, 3)}
+    assert not simulate(sharing(*jobs, nodes=6), SdPolicy(check=False, mates=1)).shared
+
+
+def test_rigid_jobs_are_neither_guests_nor_mates() -> None:
+    workload = sharing((0, 4, 100, 100), (10, 4, 5, 5), nodes=4)
+    for rigid in (0, 1):
+        jobs = list(workload.jobs)
+        jobs[rigid] = Job(rigid, jobs[rigid].submit_s, 4, jobs[rigid].estimate_s)
+        assert simulate(Workload(jobs, workload.truths, 4), SdPolicy()).starts_s == [0, 100]
+
+
+@pytest.mark.parametrize("settings", [{"factor": 1.0}, {"factor": 0.0}, {"mates": 3}])
+def test_settings_that_cannot_be_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        SdPolicy(**settings)  # type: ignore[arg-type]
+
+
+sharing_workloads = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(1, 8), st.integers(1, 40), st.integers(0, 20)),
+    min_size=1,
+    max_size=40,
+).map(lambda many: sharing(*[(at, size, run, run + more) for at, size, run, more in sorted(many)], nodes=8))
+policies = st.builds(
+    SdPolicy,
+    max_slowdown=st.sampled_from([1.5, 3.0, 10.0, math.inf]),
+    dynamic=st.booleans(),
+    check=st.booleans(),
+    depth=st.sampled_from([0, 1, 3, 10]),
+    mates=st.sampled_from([1, 2]),
+    factor=st.sampled_from([0.25, 0.5]),
+)
+
+
+@given(rigid_workloads(), st.sampled_from([0, 1, 4]))
+def test_without_mates_it_is_easy(workload: Workload, depth: int) -> None:
+    assert simulate(workload, SdPolicy(depth=depth)).starts_s == simulate(workload, Easy(depth)).starts_s
+
+
+@given(sharing_workloads, policies, st.sampled_from(Imbalance), st.sampled_from(EventOrder))
+def test_sharing_keeps_capacity_and_work_and_everybody_ends(
+    workload: Workload, policy: SdPolicy, imbalance: Imbalance, order: EventOrder
+) -> None:
+    outcome = simulate(workload, policy, imbalance=imbalance, order=order)
+    check_nodes(outcome)
+    done_s = [end_s - start_s for start_s, end_s in zip(outcome.starts_s, outcome.ends_s, strict=True)]
+    for span in outcome.shared:
+        done_s[span.mate] -= (span.end_s - span.start_s) * span.factor
+    by_guest = {
+        span.guest: [other for other in outcome.shared if other.guest == span.guest]
+        for span in outcome.shared
+    }
+    for guest, spans in by_guest.items():
+        if imbalance is Imbalance.WORST:
+            done_s[guest] -= max(span.end_s - span.start_s for span in spans) * (1 - spans[0].factor)
+        else:
+            size = workload.jobs[guest].nodes
+            done_s[guest] -= sum(
+                (span.end_s - span.start_s) * (1 - span.factor) * span.nodes / size for span in spans
+            )
+    assert done_s == pytest.approx([truth.run_s for truth in workload.truths])
+
+
+def check_nodes(outcome: Outcome) -> None:
+    """Nobody starts early; at any time, the cores that jobs have of a node are no more than it has."""
+    shares: dict[int, list[tuple[float, float]]] = {}
+    for job, (begin_s, end_s, nodes) in enumerate(
+        zip(outcome.starts_s, outcome.ends_s, outcome.allocations, strict=True)
+    ):
+        assert begin_s >= outcome.workload.jobs[job].submit_s
+        assert len(set(nodes)) == len(nodes) == outcome.workload.jobs[job].nodes
+        for node in nodes:
+            shares.setdefault(node, []).extend([(begin_s, 1.0), (end_s, -1.0)])
+    for span in outcome.shared:
+        common = set(outcome.allocations[span.guest]) & set(outcome.allocations[span.mate])
+        assert len(common) == span.nodes
+        for node in common:
+            shares[node] += [(span.start_s, -1.0), (span.end_s, 1.0)]
+    for changes in shares.values():
+        held = itertools.accumulate(change for _, change in sorted(changes))
+        assert max(held) <= 1.0
+
+
+class SlowSd:
+    """SD-Policy by its definition: all sets of mates, anew at each decision, of everything anew."""
+
+    name = "slow"
+    wants_all_arrivals = True
+
+    def __init__(self, cutoff: float, is_dynamic: bool, checks: bool, depth: int) -> None:
+        self._cutoff, self._is_dynamic, self._checks = cutoff, is_dynamic, checks
+        self._depth = depth or math.inf
+
+    def begin(self, nodes: int) -> None:
+        pass
+
+    def decide(self, view: View) -> Iterator[Action]:
+        ends = [
+            (running.estimated_end_s - running.job.submit_s) / running.job.estimate_s
+            for running in view.running.values()
+        ]
+        cutoff = self._cutoff if not self._is_dynamic else sum(ends) / len(ends) if ends else math.inf
+        while view.queue and view.queue[0].nodes <= view.free:
+            yield Start(view.queue[0].id, view.queue[0].nodes)
+        place = looked_at = 0
+        while place < len(view.queue) and looked_at < self._depth:
+            looked_at += 1
+            job, head = view.queue[place], view.queue[0]
+            wait_s, extra = self._reservation(view, head)
+            if job.nodes <= view.free and (place == 0 or job.estimate_s <= wait_s or job.nodes <= extra):
+                yield Start(job.id, job.nodes)
+            elif (wait_s > job.estimate_s or not self._checks) and (mates := self._mates(view, job, cutoff)):
+                yield Share(job.id, tuple(mate.job.id for mate in mates))
+            else:
+                place += 1
+
+    def _reservation(self, view: View, head: Job) -> tuple[float, int]:
+        for end_s in sorted({view.now_s, *(max(view.now_s, end_s) for end_s, _, _ in view.ends)}):
+            freed = sum(one.freed for one in view.running.values() if one.estimated_end_s <= end_s)
+            if view.free + freed >= head.nodes:
+                return end_s - view.now_s, view.free + freed - head.nodes
+        raise AssertionError
+
+    def _mates(self, view: View, job: Job, cutoff: float) -> tuple[Running, ...]:
+        alone = [
+            one
+            for one in view.running.values()
+            if one.guest is None
+            and not one.mates
+            and one.estimated_end_s >= view.now_s + job.estimate_s
+            and self._penalty(one, job) < cutoff
+        ]
+        sets = [chosen for count in (1, 2) for chosen in itertools.combinations(alone, count)]
+        fitting = [chosen for chosen in sets if sum(one.size for one in chosen) == job.nodes]
+        return min(fitting, key=lambda chosen: sum(self._penalty(one, job) for one in chosen), default=())
+
+    def _penalty(self, mate: Running, job: Job) -> float:
+        return (mate.estimated_end_s - mate.job.submit_s + job.estimate_s) / mate.job.estimate_s
+
+
+@given(
+    sharing_workloads,
+    st.sampled_from([1.5, 4.0, math.inf]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([0, 3]),
+)
+def test_it_is_what_its_definition_says(
+    workload: Workload, cutoff: float, is_dynamic: bool, checks: bool, depth: int
+) -> None:
+    quick = simulate(workload, SdPolicy(cutoff, is_dynamic, checks, depth))
+    slow = simulate(workload, SlowSd(cutoff, is_dynamic, checks, depth))
+    assert quick.starts_s == slow.starts_s
+    assert quick.ends_s == pytest.approx(slow.ends_s)
