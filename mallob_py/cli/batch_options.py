@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass
 
 from mallob_py.cli import values
-from mallob_py.cli.option_groups import INPUT, OUTPUT, Config
+from mallob_py.cli.option_groups import INPUT, OUTPUT, WORLD, Config
 from mallob_py.cli.option_sources import option, positional, switch_option
 
 DEFAULT_POLICIES = ("fcfs", "easy")
@@ -107,3 +107,46 @@ class BatchSimulateOptions(TraceOptions):
         help="power of a node that runs a job (default: 200)",
     )
     json: bool = switch_option("--json", group=OUTPUT, help="print the metrics as JSON")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BatchExplainOptions(TraceOptions):
+    """Options of `mallob-py batch explain`."""
+
+    job: int = positional(
+        "JOB", values.count, group=INPUT, help="the job's number in the trace", default=MISSING
+    )
+    policy: str = option(
+        "-p --policy", str, "easy", metavar="P", group=INPUT, help="such as easy:depth=10 (default: easy)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BatchExperimentOptions(Config):
+    """Options of `mallob-py batch experiment`."""
+
+    name: str = positional("NAME", str, group=INPUT, help="which one; see docs/batch.md", default=MISSING)
+    traces: str | None = option(
+        "--traces",
+        values.path,
+        None,
+        metavar="DIR",
+        group=INPUT,
+        help="folder with public traces; without it, what needs them is left out",
+    )
+    jobs: int | None = option(
+        "--jobs",
+        values.positive_count,
+        None,
+        metavar="N",
+        group=WORLD,
+        help="runs at a time (default: one per core)",
+    )
+    output: str = option(
+        "--output",
+        values.path,
+        "experiments",
+        metavar="DIR",
+        group=OUTPUT,
+        help="folder for tables and figures (default experiments)",
+    )

@@ -65,6 +65,14 @@ COMMANDS = _Commands(
             "Play policies for whole jobs on a trace, side by side.",
             "batch_options:BatchSimulateOptions",
         ),
+        "batch explain": (
+            "Say why a job of a simulated schedule started when it did.",
+            "batch_options:BatchExplainOptions",
+        ),
+        "batch experiment": (
+            "Repeat published experiments with schedulers of whole jobs.",
+            "batch_options:BatchExperimentOptions",
+        ),
         "report": ("Make tables from the logs of a run, real or simulated.", "study_options:ReportOptions"),
         "completion": (
             "Print a script that completes this command line in a shell.",

@@ -1,0 +1,165 @@
+"""Why a job started when it did: its policy is played again, and watched while the job waits.
+
+Nothing here knows the rules of a policy. What is recorded is what the policy was shown and what it did: how
+many nodes were free, who stood in front, who was started instead, which promise was given.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from mallob_py.batch.job import Job, Workload
+from mallob_py.batch.policy import Action, Policy, Reserve, Resize, Start, View
+from mallob_py.batch.simulator import Outcome, simulate
+
+
+class Hindrance(enum.Enum):
+    """What held a job up at a decision."""
+
+    TOO_FEW_NODES = "too few nodes were free"
+    FREE_TO_OTHERS = "nodes were free, and went to others"
+    PASSED_OVER = "enough nodes were free, but jobs before it have their turn first"
+    HEAD = "enough nodes were free, but the policy did not start it"
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """A decision that left the job waiting. `shadow_s`: when the head can start by the estimates."""
+
+    at_s: float
+    hindrance: Hindrance
+    free: int
+    place: int
+    running: int
+    head: Job
+    shadow_s: float | None
+    promise_s: float | None
+    started: tuple[int, ...]
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Of one job; others are named by their numbers.
+
+    `moments`: the decisions that left it waiting. `ended_at_start`, `resized_at_start`: what ended before
+    the decision that started it, and what this resized. `overtaken_by`: submitted later, started earlier.
+    """
+
+    job: Job
+    policy: str
+    start_s: float
+    end_s: float
+    nodes: int
+    free_at_start: int
+    ended_at_start: tuple[int, ...]
+    resized_at_start: tuple[int, ...]
+    moments: Sequence[Moment]
+    overtaken_by: tuple[int, ...]
+
+
+def explain(workload: Workload, policy: Policy, number: int, nodes: int = 0) -> Explanation:
+    """Play the workload, watching the job of this number. ValueError: there is none; errors as `simulate`."""
+    job = next((job for job in workload.jobs if job.number == number), None)
+    if job is None:
+        raise ValueError(f"there is no job {number} (or it was left out)")
+    watch = _Watch(policy, workload, job)
+    outcome: Outcome = simulate(workload, watch, nodes)
+    start_s = outcome.starts_s[job.id]
+    overtakers = [
+        other.number for other in workload.jobs[job.id + 1 :] if outcome.starts_s[other.id] < start_s
+    ]
+    first = next((piece for piece in outcome.pieces if piece.job == job.id), None)
+    return Explanation(
+        job=job,
+        policy=policy.name,
+        start_s=start_s,
+        end_s=outcome.ends_s[job.id],
+        nodes=len(first.nodes if first else outcome.allocations[job.id]),
+        free_at_start=watch.free_at_start,
+        ended_at_start=watch.ended_at_start,
+        resized_at_start=watch.resized_at_start,
+        moments=watch.moments,
+        overtaken_by=tuple(overtakers),
+    )
+
+
+class _Watch:
+    """A policy as it is, watched."""
+
+    def __init__(self, policy: Policy, workload: Workload, job: Job) -> None:
+        self.name = policy.name
+        self.wants_all_arrivals = policy.wants_all_arrivals
+        self._policy = policy
+        self._jobs = workload.jobs
+        self._job = job
+        self._promise_s: float | None = None
+        self._waits = True
+        self.moments: list[Moment] = []
+        self.free_at_start = 0
+        self.ended_at_start: tuple[int, ...] = ()
+        self.resized_at_start: tuple[int, ...] = ()
+
+    def begin(self, nodes: int) -> None:
+        self._policy.begin(nodes)
+
+    def decide(self, view: View) -> Iterable[Action]:
+        job = self._job
+        if not self._waits or view.now_s < job.submit_s:
+            return self._policy.decide(view)
+        place = next((place for place, one in enumerate(view.queue) if one.id == job.id), None)
+        if place is None:
+            return self._policy.decide(view)
+        before = (view.free, len(view.running), view.queue[0])
+        departed = tuple(one.job.number for one in view.departed)
+        actions = list(self._policy.decide(view))
+        started = [action for action in actions if isinstance(action, Start)]
+        for action in actions:
+            if isinstance(action, Reserve) and action.job == job.id:
+                self._promise_s = action.at_s
+        if any(action.job == job.id for action in started):
+            self._waits = False
+            self.free_at_start = before[0]
+            self.ended_at_start = departed
+            self.resized_at_start = tuple(
+                self._jobs[one.job].number for one in actions if isinstance(one, Resize)
+            )
+        else:
+            self.moments.append(self._moment(view, place, started))
+        return actions
+
+    def _moment(self, view: View, place: int, started: Sequence[Start]) -> Moment:
+        gone = {action.job for action in started}
+        head = next(one for one in view.queue if one.id not in gone)
+        used = sum(action.nodes if isinstance(action.nodes, int) else len(action.nodes) for action in started)
+        free = view.free - used
+        if view.free < self._job.low:
+            hindrance = Hindrance.TOO_FEW_NODES
+        elif free < self._job.low:
+            hindrance = Hindrance.FREE_TO_OTHERS
+        else:
+            hindrance = Hindrance.HEAD if head.id == self._job.id else Hindrance.PASSED_OVER
+        return Moment(
+            at_s=view.now_s,
+            hindrance=hindrance,
+            free=free,
+            place=place - sum(other < self._job.id for other in gone) + 1,
+            running=len(view.running) + len(started),
+            head=head,
+            shadow_s=_earliest(view, free, head, [self._jobs[number] for number in sorted(gone)]),
+            promise_s=self._promise_s,
+            started=tuple(self._jobs[number].number for number in sorted(gone)),
+        )
+
+
+def _earliest(view: View, free: int, head: Job, started: Iterable[Job]) -> float | None:
+    """When the head of the queue has its nodes, by the estimates of those that run."""
+    ends = [(end_s, running.size) for end_s, _, running in view.ends]
+    ends += [(view.now_s + job.estimate_s, job.nodes) for job in started]
+    for end_s, size in sorted(ends):
+        if free >= head.low:
+            break
+        free += size
+        if free >= head.low:
+            return max(end_s, view.now_s)
+    return view.now_s if free >= head.low else None
