@@ -65,6 +65,9 @@ class ForkedWorld:
         #: by rank, as long as it lives
         self._pids: dict[int, int] = {}
         self._statuses: dict[int, int] = {}
+        #: when the ranks have had time enough to end
+        self._deadline_s = math.inf
+        self._told_to_stop = False
         gc.freeze()  # else collections in the ranks would copy what they share
         parent = os.getpid()
         with signals_held_back():  # a rank answers them from when it has its own handlers
@@ -85,15 +88,15 @@ class ForkedWorld:
 
     def wait(self) -> WorldEnd:
         """Until all ranks have ended."""
-        deadline_s = math.inf
         listening = {each.fileno(): rank for rank, each in enumerate(self._sockets)}
         while self._pids:
-            if self._stops.first is not None and deadline_s == math.inf:
-                deadline_s = time.monotonic() + STOP_GRACE_S
+            if self._stops.first is not None and not self._told_to_stop:
+                self._told_to_stop = True
+                self._deadline_s = time.monotonic() + STOP_GRACE_S
                 self._signal_all(signal.SIGINT if self._stops.first == signal.SIGINT else signal.SIGTERM)
-            if self._stops.insisted or time.monotonic() > deadline_s or self._pmi.is_aborted:
+            if self._stops.insisted or time.monotonic() > self._deadline_s or self._pmi.is_aborted:
                 self._signal_all(signal.SIGKILL)
-            timeout_s = min(_LOOK_MAX_S, deadline_s - time.monotonic())
+            timeout_s = min(_LOOK_MAX_S, self._deadline_s - time.monotonic())
             for descriptor in self._stops.wait(timeout_s, *listening, *self._pidfds):
                 if descriptor in self._pidfds:
                     self._bury(descriptor)
@@ -120,8 +123,12 @@ class ForkedWorld:
         os.close(pidfd)
         _, status = os.waitpid(self._pids.pop(rank), 0)
         self._statuses[rank] = os.waitstatus_to_exitcode(status)
-        if rank not in self._pmi.finalized:
+        if rank in self._pmi.finalized:
+            return
+        if self._statuses[rank] != 0:
             self._signal_all(signal.SIGKILL)  # who is left would wait for it
+        else:  # all end now, unless somebody waits for it
+            self._deadline_s = min(self._deadline_s, time.monotonic() + STOP_GRACE_S)
 
     def _signal_all(self, number: int) -> None:
         for pid in self._pids.values():

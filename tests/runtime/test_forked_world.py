@@ -13,9 +13,12 @@ from mallob_py.runtime.world import LaunchError
 PROGRAM = """
     import os, sys
     from mallob_py.runtime.forked_servers import ForkedServers
+    from mallob_py.runtime import forked_world
     from mallob_py.runtime.forked_world import ForkedWorld, library_allows_forks
     from mallob_py.runtime.orphans import no_orphans
     from mallob_py.runtime.stop_requests import StopRequests
+
+    forked_world.STOP_GRACE_S = 1.0
 
     def be_rank(control):
         if os.environ["PMI_RANK"] == sys.argv[1]:
