@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from mallob_py.batch.cluster import Cluster
 from mallob_py.batch.speedup import LINEAR, Amdahl, Linear, Logarithmic, Power
 
 AnySpeedup = Linear | Power | Amdahl | Logarithmic
@@ -93,6 +94,7 @@ class Workload(msgspec.Struct, frozen=True):
     """Jobs by (submission, number), their truths at the same places, and how many nodes their machine had.
 
     `left_out`: why jobs of the source are not among them, and how many each time.
+    With a `cluster`, jobs share its nodes: they are rigid, and `Job.nodes` counts their units.
     """
 
     jobs: Sequence[Job]
@@ -100,3 +102,4 @@ class Workload(msgspec.Struct, frozen=True):
     nodes: int = 0
     name: str = ""
     left_out: tuple[tuple[str, int], ...] = ()
+    cluster: Cluster | None = None

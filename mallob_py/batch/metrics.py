@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,8 @@ class Metrics(msgspec.Struct, frozen=True):
     """Of one policy on one workload; means over its jobs.
 
     `slowdown` is turnaround/run time; `bounded_slowdown` takes run times as 10 s at least, and is at least 1.
-    `utilisation` is the share of node-seconds that jobs held between the first submission and the last end.
+    `utilisation` is the share of node-seconds that jobs held between the first submission and the last end
+    (where nodes are shared: the share of the first resource).
     """
 
     policy: str
@@ -58,8 +61,21 @@ def metrics_of(outcome: Outcome) -> Metrics:
 
 def _held_s(outcome: Outcome, ends: NDArray[np.float64]) -> NDArray[np.float64]:
     """Node-seconds, of the last piece of each job and of all former ones; of shared nodes once."""
-    sizes = np.array([len(nodes) for nodes in outcome.allocations])
+    sizes = np.array(_sizes(outcome))
     last = (ends - np.asarray(outcome.piece_starts_s)) * sizes
     former = [(piece.end_s - piece.start_s) * len(piece.nodes) for piece in outcome.pieces]
     twice = [-(span.end_s - span.start_s) * span.nodes for span in outcome.shared]
     return np.concatenate([last, np.array(former), np.array(twice)])
+
+
+def _sizes(outcome: Outcome) -> Sequence[float]:
+    """How many nodes each job has; where nodes are shared, its share of the first resource, in nodes."""
+    cluster = outcome.workload.cluster
+    if cluster is None:
+        return [len(nodes) for nodes in outcome.allocations]
+    amounts = [capacity[0] for capacity in cluster.capacities]
+    mean = sum(amounts) / len(amounts)
+    return [
+        (job.demand[0] * len(nodes) if job.demand else sum(amounts[node] for node in nodes)) / mean
+        for job, nodes in zip(outcome.workload.jobs, outcome.allocations, strict=True)
+    ]

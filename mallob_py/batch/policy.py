@@ -18,11 +18,15 @@ from typing import Protocol
 
 import msgspec
 
+from mallob_py.batch.cluster import Room
 from mallob_py.batch.job import Job
 
 
 class Start(msgspec.Struct, frozen=True, gc=False):
-    """Start a waiting job, on so many nodes or on just these."""
+    """Start a waiting job, on so many nodes or on just these.
+
+    Where nodes are shared: so many units, or one on each of these nodes, which may occur several times.
+    """
 
     job: int
     nodes: int | tuple[int, ...]
@@ -132,6 +136,7 @@ class View:
         "nodes",
         "now_s",
         "queue",
+        "room",
         "running",
         "wishes",
     )
@@ -156,6 +161,8 @@ class View:
         self.departed: Sequence[Running] = ()
         #: whether anything else has changed since: a job has ended, changed its size, or can be resized again
         self.ended = True
+        #: what is left of nodes that jobs share; None where they do not
+        self.room: Room | None = None
         #: evolving jobs that ask for a number of nodes, with that number
         self.wishes: Mapping[int, int] = {}
 

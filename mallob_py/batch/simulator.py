@@ -20,7 +20,9 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
+import numpy as np
 
+from mallob_py.batch.cluster import Room
 from mallob_py.batch.job import Job, Kind, Truth, Workload
 from mallob_py.batch.policy import (
     Action,
@@ -131,7 +133,8 @@ def simulate(
     `imbalance` is of guests on nodes that they share, beside nodes that they do not.
     Raises PolicyError for an impossible action, ValueError for a job that can never run on this machine.
     """
-    return _Run(workload, policy, nodes or workload.nodes, costs or FreeResizes(), order, imbalance).play()
+    run = _Run if workload.cluster is None else _SharedRun
+    return run(workload, policy, nodes or workload.nodes, costs or FreeResizes(), order, imbalance).play()
 
 
 class _Run:
@@ -144,9 +147,7 @@ class _Run:
         order: EventOrder,
         imbalance: Imbalance,
     ) -> None:
-        for job in workload.jobs:
-            if job.low > nodes:
-                raise ValueError(f"job {job.number} needs {job.low} nodes, the machine has {nodes}")
+        self._refuse_impossible(workload, nodes)
         self._workload = workload
         self._jobs = workload.jobs
         self._truths: Sequence[Truth] = workload.truths
@@ -192,6 +193,11 @@ class _Run:
         self._wake_s = math.inf
         self._decisions = 0
         self._resizes = 0
+
+    def _refuse_impossible(self, workload: Workload, nodes: int) -> None:
+        for job in workload.jobs:
+            if job.low > nodes:
+                raise ValueError(f"job {job.number} needs {job.low} nodes, the machine has {nodes}")
 
     def play(self) -> Outcome:
         self._policy.begin(self._nodes)
@@ -320,10 +326,13 @@ class _Run:
         elif running.guest is not None:
             self._leave_guest(running, running.guest)
         else:
-            self._free += running.nodes
+            self._give_back(running)
         self._view.free = len(self._free)
         self._forget_end(running)
         self._wishes.pop(job, None)
+
+    def _give_back(self, running: Running) -> None:
+        self._free += running.nodes
 
     def _bring_up_to_date(self, job: int) -> None:
         """Count the work that was done; a job that stands still has its time ahead."""
@@ -364,7 +373,7 @@ class _Run:
         size = len(nodes)
         if not job.low <= size <= job.high:
             raise self._error(number, f"is started on {size} nodes; it runs on {job.low} to {job.high}")
-        self._view.free -= size
+        self._view.free = len(self._free)
         self._launch(place, nodes, job.estimate_on(size))
         self._plan(number)
 
@@ -562,3 +571,64 @@ class _Run:
     def _error(self, job: int, what: str) -> PolicyError:
         described = self._jobs[job]
         return PolicyError(f"{self._policy.name}: job {described.number} {what} (at {self._view.now_s:g} s)")
+
+
+class _SharedRun(_Run):
+    """Nodes that jobs share; `_free` are those without any job."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        policy: Policy,
+        nodes: int,
+        costs: ResizeCost,
+        order: EventOrder,
+        imbalance: Imbalance,
+    ) -> None:
+        assert workload.cluster is not None
+        self._room = Room(np.array(workload.cluster.capacities, dtype=np.float64))
+        super().__init__(workload, policy, nodes, costs, order, imbalance)
+        self._view.room = self._room
+        self._units = [0] * nodes
+
+    def _refuse_impossible(self, workload: Workload, nodes: int) -> None:
+        room = self._room
+        count, resources = room.capacity.shape
+        if nodes != count:
+            raise ValueError(f"the cluster has {count} nodes, not {nodes}")
+        fits: dict[tuple[float, ...], float] = {}
+        for job in workload.jobs:
+            demand = job.demand
+            if job.kind is not Kind.RIGID:
+                raise ValueError(f"job {job.number} is {job.kind.value}; only rigid jobs can share nodes")
+            if demand and (len(demand) != resources or min(demand) < 0.0 or not any(demand)):
+                raise ValueError(f"job {job.number} has a demand that is not one of {resources} resources")
+            if demand not in fits:
+                fits[demand] = float(room.units(demand).sum())
+            if fits[demand] < job.nodes:
+                raise ValueError(
+                    f"job {job.number} needs {job.nodes} units, the machine has room for {fits[demand]:g}"
+                )
+
+    def _nodes_for(self, job: int, wanted: int | tuple[int, ...]) -> list[int]:
+        room, demand = self._room, self._jobs[job].demand
+        if isinstance(wanted, int):
+            nodes = room.place(wanted, demand)
+            if nodes is None:
+                raise self._error(job, f"is to get room for {wanted} units, which there is not")
+        else:
+            nodes = list(wanted)
+            if not all(0 <= node < self._nodes for node in nodes) or not room.has(nodes, demand):
+                raise self._error(job, f"is to get nodes without room for it: {nodes}")
+        room.take(nodes, demand)
+        for node in nodes:
+            self._units[node] += 1
+        taken = set(nodes)
+        self._free[:] = [node for node in self._free if node not in taken]
+        return nodes
+
+    def _give_back(self, running: Running) -> None:
+        self._room.give(running.nodes, running.job.demand)
+        for node in running.nodes:
+            self._units[node] -= 1
+        self._free += sorted({node for node in running.nodes if not self._units[node]})

@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from mallob_py.batch.cluster import Cluster
 from mallob_py.batch.job import Job, Kind, Truth, Workload
 
 
@@ -33,5 +34,40 @@ def rigid_workloads(nodes: int = 8, jobs: int = 30) -> st.SearchStrategy[Workloa
     return st.lists(one, min_size=1, max_size=jobs).map(
         lambda many: rigid(
             *[(at, size, run, run + more) for at, size, run, more in sorted(many)], nodes=nodes
+        )
+    )
+
+
+#: cores, GPUs: two nodes of each kind
+SMALL_CLUSTER = Cluster(("cores", "GPUs"), ((4.0, 0.0), (4.0, 0.0), (4.0, 2.0), (4.0, 2.0)))
+
+
+def sharing(
+    *jobs: tuple[float, int, tuple[float, ...], float, float] | tuple[float, int, tuple[float, ...], float],
+    cluster: Cluster = SMALL_CLUSTER,
+) -> Workload:
+    """Jobs as (submission, units, demand of a unit, run time[, estimate])."""
+    described = [
+        Job(
+            number,
+            float(one[0]),
+            one[1],
+            float(one[4] if len(one) > 4 else one[3]),
+            number=number + 1,
+            demand=one[2],
+        )
+        for number, one in enumerate(jobs)
+    ]
+    truths = [Truth(float(one[3])) for one in jobs]
+    return Workload(described, truths, len(cluster.capacities), cluster=cluster)
+
+
+def sharing_workloads(jobs: int = 12) -> st.SearchStrategy[Workload]:
+    """On the small cluster; every job has room on the empty one."""
+    demand = st.sampled_from([(1.0, 0.0), (2.0, 0.0), (3.0, 0.0), (1.0, 1.0), (4.0, 2.0), ()])
+    one = st.tuples(st.integers(0, 20), st.integers(1, 2), demand, st.integers(1, 15), st.integers(0, 10))
+    return st.lists(one, min_size=1, max_size=jobs).map(
+        lambda many: sharing(
+            *[(at, units, demand, run, run + more) for at, units, demand, run, more in sorted(many)]
         )
     )

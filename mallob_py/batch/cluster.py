@@ -1,0 +1,96 @@
+"""Nodes that jobs share: what each has of several resources, and what is left of it.
+
+A job's `demand` says what each of its units needs of one node; several units, of one job or of several,
+can stand on one node as long as no resource runs out. A job without a demand has nodes for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """The nodes of a machine: the names of the resources, and for each node how much it has of each."""
+
+    resources: tuple[str, ...]
+    capacities: tuple[tuple[float, ...], ...]
+
+
+class Room:
+    """What is left of a cluster's nodes, by node and resource. Whoever looks must not change it."""
+
+    __slots__ = ("capacity", "left")
+
+    def __init__(self, capacity: NDArray[np.float64], left: NDArray[np.float64] | None = None) -> None:
+        self.capacity = capacity
+        self.left = capacity.copy() if left is None else left
+
+    def copy(self) -> Room:
+        """One that may be changed."""
+        return Room(self.capacity, self.left.copy())
+
+    def units(self, demand: Sequence[float]) -> NDArray[np.float64]:
+        """How many units of such a demand each node has room for (whole numbers)."""
+        return units_in(self.left, demand, self.capacity)
+
+    def place(self, count: int, demand: Sequence[float]) -> list[int] | None:
+        """Nodes for so many units, a node as often as it takes units; None if there is no room for all.
+
+        First come nodes without resources that these units do not need, among them those with the least
+        left (best fit), so that other units find room later.
+        """
+        units = self.units(demand)
+        if units.sum() < count:
+            return None
+        nodes: list[int] = []
+        for node in np.lexsort((self._shares_left(), self._needless(demand))).tolist():
+            if units[node] > 0.0:
+                nodes += [node] * min(int(units[node]), count - len(nodes))
+                if len(nodes) == count:
+                    break
+        return nodes
+
+    def _shares_left(self) -> NDArray[np.float64]:
+        """Of all resources together, by node."""
+        shares = np.divide(self.left, self.capacity, out=np.zeros_like(self.left), where=self.capacity > 0.0)
+        return np.asarray(shares.sum(axis=1))
+
+    def _needless(self, demand: Sequence[float]) -> NDArray[np.int64]:
+        """How many resources each node has of which a unit needs nothing."""
+        unneeded = [place for place, amount in enumerate(demand) if not amount]
+        return np.asarray(np.count_nonzero(self.capacity[:, unneeded], axis=1))
+
+    def has(self, nodes: Sequence[int], demand: Sequence[float]) -> bool:
+        """Whether there is room for a unit on each of these nodes, which may occur several times."""
+        counts = np.bincount(nodes, minlength=len(self.left))
+        return bool((counts <= self.units(demand)).all())
+
+    def take(self, nodes: Sequence[int], demand: Sequence[float]) -> None:
+        if demand:
+            np.subtract.at(self.left, nodes, demand)
+        else:
+            self.left[nodes] = 0.0
+
+    def give(self, nodes: Sequence[int], demand: Sequence[float]) -> None:
+        if demand:
+            np.add.at(self.left, nodes, demand)
+        else:
+            self.left[nodes] = self.capacity[nodes]
+
+
+def units_in(
+    left: NDArray[np.float64], demand: Sequence[float], capacity: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """How many units fit where so much is left (..., resource); the result has one dimension less."""
+    needed = [place for place, amount in enumerate(demand) if amount > 0.0]
+    if not needed:
+        idle: NDArray[np.bool_] = (left == capacity).all(axis=-1)
+        return idle.astype(np.float64)
+    units = np.floor(left[..., needed[0]] / demand[needed[0]])
+    for place in needed[1:]:
+        np.minimum(units, np.floor(left[..., place] / demand[place]), out=units)
+    return units

@@ -1,0 +1,143 @@
+"""Two set-ups of the batch system PBS on nodes that jobs share: what the CP scheduler was compared with.
+
+Source: Bridi et al., "A CP Scheduler for High-Performance Computers" (2016), section 7. The first job
+that does not fit has a reservation, on vectors of resources: at the shadow time, the earliest at which its
+units will have room by the estimates. Another job starts if it has room now and either ends before that (by
+its estimate), or leaves the first job its room at the shadow time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from mallob_py.batch.cluster import Room
+from mallob_py.batch.job import Job
+from mallob_py.batch.policy import Action, PolicyError, Start, View
+
+#: (estimated end [s], nodes, demand) of a running job
+End = tuple[float, Sequence[int], tuple[float, ...]]
+
+
+class _Pbs:
+    wants_all_arrivals = True
+    name: str
+
+    def __init__(self, depth: int) -> None:
+        if depth < 1:
+            raise ValueError(f"depth is {depth}; at least the first job is looked at")
+        self._depth = depth
+
+    def begin(self, nodes: int) -> None:
+        pass
+
+    def decide(self, view: View) -> Sequence[Action]:
+        if not view.queue:
+            return ()
+        room, queue = room_of(view, self.name), self._ordered(view.queue)
+        starts = backfill_starts(view.now_s, queue, room, ends_of(view), self._depth)
+        return [Start(job.id, tuple(nodes)) for job, nodes in starts]
+
+    def _ordered(self, queue: Sequence[Job]) -> Sequence[Job]:
+        return queue
+
+
+class PbsFifo(_Pbs):
+    """In the order of arrival; at most the first `depth` waiting jobs are looked at."""
+
+    def __init__(self, depth: int = 10) -> None:
+        super().__init__(depth)
+        self.name = "pbsfifo"
+
+
+class PbsWalltime(_Pbs):
+    """In the order of requested time, the shortest first; the first `depth` waiting jobs are looked at."""
+
+    def __init__(self, depth: int = 400) -> None:
+        super().__init__(depth)
+        self.name = "pbswalltime"
+
+    def _ordered(self, queue: Sequence[Job]) -> Sequence[Job]:
+        return sorted(queue, key=lambda job: (job.estimate_s, job.id))
+
+
+def room_of(view: View, policy: str) -> Room:
+    """What is left of the nodes, as a copy that may be changed."""
+    if view.room is None:
+        raise PolicyError(f"{policy}: needs jobs with demands on nodes that are shared (as Eurora's)")
+    return view.room.copy()
+
+
+def ends_of(view: View) -> list[End]:
+    """Of running jobs, sorted; a job that is over its estimate is expected to end any moment."""
+    return [(max(end_s, view.now_s), running.nodes, running.job.demand) for end_s, _, running in view.ends]
+
+
+def backfill_starts(
+    now_s: float,
+    queue: Sequence[Job],
+    room: Room,
+    ends: list[End],
+    depth: int = 0,
+) -> list[tuple[Job, list[int]]]:
+    """Who of a queue starts now, with its nodes; what they take is taken from `room`.
+
+    At most `depth` jobs from the first that does not fit on are looked at (0: all).
+    """
+    starts: list[tuple[Job, list[int]]] = []
+    first = 0
+    for job in queue:
+        nodes = room.place(job.nodes, job.demand)
+        if nodes is None:
+            break
+        room.take(nodes, job.demand)
+        starts.append((job, nodes))
+        first += 1
+    others = queue[first + 1 : first + depth] if depth else queue[first + 1 :]
+    if not others:
+        return starts
+    head, shadow = queue[first], None
+    # There is ever less room within one decision.
+    hopeless: set[tuple[int, tuple[float, ...]]] = set()
+    for job in others:
+        if (job.nodes, job.demand) in hopeless:
+            continue
+        nodes = room.place(job.nodes, job.demand)
+        if nodes is None:
+            hopeless.add((job.nodes, job.demand))
+            continue
+        if shadow is None:
+            begun: list[End] = sorted((now_s + one.estimate_s, where, one.demand) for one, where in starts)
+            shadow = _shadow(head, room, list(heapq.merge(ends, begun)))
+        shadow_s, then = shadow
+        if now_s + job.estimate_s > shadow_s:
+            then.take(nodes, job.demand)
+            if then.units(head.demand).sum() < head.nodes:
+                then.give(nodes, job.demand)
+                continue
+        room.take(nodes, job.demand)
+        starts.append((job, nodes))
+    return starts
+
+
+def _shadow(head: Job, room: Room, ends: list[End]) -> tuple[float, Room]:
+    """When the head has room, and what is left at that time (head not counted)."""
+    # There is ever more room with time, so that halving finds the first end that suffices.
+    low, high = 0, len(ends) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if _later(room, ends, middle).units(head.demand).sum() >= head.nodes:
+            high = middle
+        else:
+            low = middle + 1
+    while low + 1 < len(ends) and ends[low + 1][0] == ends[low][0]:
+        low += 1
+    return ends[low][0], _later(room, ends, low)
+
+
+def _later(room: Room, ends: list[End], last: int) -> Room:
+    """What is left after the ends up to this one."""
+    then = room.copy()
+    for _, nodes, demand in ends[: last + 1]:
+        then.give(nodes, demand)
+    return then

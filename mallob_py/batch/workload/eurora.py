@@ -1,0 +1,131 @@
+"""The logs of the supercomputer Eurora as published with PA-HPC-SIM (github.com/AndreaBorghesi/PA-HPC-SIM).
+
+An archive holds instances of 50 to 1000 jobs (`*.log_crypt`), a job a line of three parts between `__`:
+`number;user;name;queue;submission`, the units `node;cores;GPUs;MICs;memory [KB]#...`, and
+`start;end;...;requested time [h:m];...;state;...`. The machine: 64 nodes of 16 cores and 32 GiB, half of
+them with two MICs, the others with two GPUs.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from mallob_py.batch.cluster import Cluster
+from mallob_py.batch.job import Job, Truth, Workload
+
+RESOURCES = ("cores", "GPUs", "MICs", "memory_KB")
+_MEMORY_KB = 32 * 2**20
+CLUSTER = Cluster(
+    RESOURCES, ((16.0, 0.0, 2.0, float(_MEMORY_KB)),) * 32 + ((16.0, 2.0, 0.0, float(_MEMORY_KB)),) * 32
+)
+#: how long [s] a job of a queue is expected to wait at most
+EXPECTED_WAITS_S = {
+    "debug": 3600.0,
+    "parallel": 21600.0,
+    "longpar": 86400.0,
+    "np_longpar": 86400.0,
+    "reservation": 1800.0,
+}
+_EPOCH = datetime(2014, 1, 1)
+EURORA_SUFFIX = ".log_crypt"
+
+
+class EuroraError(Exception):
+    """The text names file and line."""
+
+
+def instances_of(path: Path) -> Sequence[str]:
+    """The names of the instances in an archive, sorted. Raises EuroraError; OSError: it cannot be read."""
+    try:
+        with tarfile.open(path) as archive:
+            return sorted(Path(name).name[: -len(EURORA_SUFFIX)] for name in archive.getnames() if _is_log(name))
+    except (tarfile.TarError, EOFError) as error:
+        raise EuroraError(f"{path}: damaged archive ({error})") from error
+
+
+def read_eurora(path: Path, instances: Sequence[str] = ()) -> Sequence[Workload]:
+    """Instances of an archive (in its order if none is named), or a single log file.
+
+    Raises EuroraError for a damaged line and an instance that is not there; OSError: it cannot be read.
+    """
+    if not tarfile.is_tarfile(path):
+        return [_workload(str(path), path.read_bytes(), path.stem)]
+    found: dict[str, Workload] = {}
+    wanted = {f"{name}{EURORA_SUFFIX}" for name in instances}
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                base = Path(member.name).name
+                if not member.isfile() or not _is_log(base) or (wanted and base not in wanted):
+                    continue
+                content = archive.extractfile(member)
+                assert content is not None
+                name = base[: -len(EURORA_SUFFIX)]
+                found[name] = _workload(f"{path}, {base}", content.read(), name)
+    except (tarfile.TarError, EOFError) as error:
+        raise EuroraError(f"{path}: damaged archive ({error})") from error
+    for name in instances:
+        if name not in found:
+            raise EuroraError(f"{path}: no instance {name!r} in it")
+    return [found[name] for name in instances] if instances else list(found.values())
+
+
+def _is_log(name: str) -> bool:
+    base = Path(name).name
+    return base.endswith(EURORA_SUFFIX) and not base.startswith(".")
+
+
+def _workload(source: str, content: bytes, name: str) -> Workload:
+    rows: list[tuple[float, int, str, int, tuple[float, ...], float, float]] = []
+    seen: set[str] = set()
+    for number, line in enumerate(content.decode(errors="replace").splitlines(), 1):
+        # Some instances were written to their files twice.
+        if not line.strip() or line in seen:
+            continue
+        seen.add(line)
+        try:
+            rows.append(_row(line))
+        except (ValueError, IndexError) as error:
+            raise EuroraError(f"{source}, line {number}: no job ({error})") from None
+    if not rows:
+        raise EuroraError(f"{source}: no jobs in it")
+    rows.sort(key=lambda row: row[:2])
+    first_s = rows[0][0]
+    jobs = [
+        Job(place, at - first_s, units, estimate_s, number=own, queue=queue, demand=demand)
+        for place, (at, own, queue, units, demand, estimate_s, _) in enumerate(rows)
+    ]
+    return Workload(jobs, [Truth(row[-1]) for row in rows], len(CLUSTER.capacities), name, CLUSTER)
+
+
+def _row(line: str) -> tuple[float, int, str, int, tuple[float, ...], float, float]:
+    """Submission, number, queue, units, demand, estimate, run time of a job.
+
+    The demand is the largest of its units' (they are the same in nearly all jobs). Jobs that ran longer
+    than they had asked for, which the machine let them, keep their run time.
+    """
+    head, nodes, tail = line.strip().split("__")
+    number, _, _, queue, submission = head.split(";")
+    units = [tuple(float(word) for word in unit.split(";")[1:5]) for unit in nodes.split("#") if unit]
+    times = tail.split(";")
+    hours, minutes = times[5].split(":")[:2]
+    run_s = _time(times[1]) - _time(times[0])
+    if queue.startswith("R"):
+        queue = "reservation"
+    return (
+        _time(submission),
+        int(number.partition(".")[0]),
+        queue,
+        len(units),
+        tuple(max(amounts) for amounts in zip(*units, strict=True)),
+        max(60.0, int(hours) * 3600.0 + int(minutes) * 60.0),
+        max(1.0, run_s),
+    )
+
+
+def _time(text: str) -> float:
+    """Seconds; the zone does not matter, only differences do."""
+    return (datetime.fromisoformat(text) - _EPOCH).total_seconds()

@@ -1,0 +1,59 @@
+"""The reader of the Eurora logs."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from mallob_py.batch.workload.eurora import EuroraError, instances_of, read_eurora
+
+_LOG = (
+    "7;xxx;yyy;parallel;2014-04-03 02:05:08__33;2;0;1;4096#41;2;0;1;4096#"
+    "__2014-04-03 02:12:19;2014-04-03 02:42:13;2;4;4;00:30;NA;NA;COMPLETED;1\n"
+    "6;xxx;yyy;R99;2014-04-03 02:05:06__47;1;2;0;2048#"
+    "__2014-04-03 02:11:40;2014-04-03 02:20:43;1;1;4;04:00;NA;NA;COMPLETED;1\n"
+)
+
+
+def _archive(path: Path, **logs: str) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in logs.items():
+            member = tarfile.TarInfo(f"eurora/job_instances/{name}.log_crypt")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
+def test_a_log_becomes_jobs_with_demands(tmp_path: Path) -> None:
+    path = tmp_path / "one.log_crypt"
+    path.write_text(_LOG)
+    (workload,) = read_eurora(path)
+    first, second = workload.jobs
+    assert (first.number, first.queue, first.submit_s, first.nodes) == (6, "reservation", 0.0, 1)
+    assert (first.demand, first.estimate_s) == ((1.0, 2.0, 0.0, 2048.0), 14400.0)
+    assert (second.number, second.submit_s, second.nodes) == (7, 2.0, 2)
+    assert [truth.run_s for truth in workload.truths] == [543.0, 1794.0]
+    assert (workload.nodes, workload.name) == (64, "one")
+
+
+def test_instances_are_read_by_name_and_repeated_lines_once(tmp_path: Path) -> None:
+    path = _archive(tmp_path / "logs.tar.gz", first=_LOG, second=_LOG + _LOG)
+    assert instances_of(path) == ["first", "second"]
+    (workload,) = read_eurora(path, ["second"])
+    assert (workload.name, len(workload.jobs)) == ("second", 2)
+    assert len(read_eurora(path)) == 2
+    with pytest.raises(EuroraError, match="no instance 'third'"):
+        read_eurora(path, ["third"])
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.log_crypt"
+    path.write_text(f"{_LOG}8;xxx;yyy;debug;2014\n")
+    with pytest.raises(EuroraError, match=r"damaged\.log_crypt, line 3: no job"):
+        read_eurora(path)
+    path.write_text("")
+    with pytest.raises(EuroraError, match="no jobs in it"):
+        read_eurora(path)
