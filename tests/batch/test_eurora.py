@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mallob_py.batch.workload.eurora import EuroraError, instances_of, read_eurora
+from mallob_py.batch.workload.eurora import CLUSTER, EuroraError, instances_of, read_eurora
 
 _LOG = (
     "7;xxx;yyy;parallel;2014-04-03 02:05:08__33;2;0;1;4096#41;2;0;1;4096#"
@@ -36,7 +36,7 @@ def test_a_log_becomes_jobs_with_demands(tmp_path: Path) -> None:
     assert (first.demand, first.estimate_s) == ((1.0, 2.0, 0.0, 2048.0), 14400.0)
     assert (second.number, second.submit_s, second.nodes) == (7, 2.0, 2)
     assert [truth.run_s for truth in workload.truths] == [543.0, 1794.0]
-    assert (workload.nodes, workload.name) == (64, "one")
+    assert (workload.nodes, workload.name, workload.cluster) == (64, "one", CLUSTER)
 
 
 def test_instances_are_read_by_name_and_repeated_lines_once(tmp_path: Path) -> None:

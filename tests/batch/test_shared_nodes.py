@@ -120,7 +120,9 @@ def _check_capacity(workload: Workload, outcome: Outcome) -> None:
 
 
 @given(workload=sharing_workloads())
-@pytest.mark.parametrize("policy", [PbsFifo(), PbsFifo(depth=1), PbsWalltime()], ids=repr)
+@pytest.mark.parametrize(
+    "policy", [PbsFifo(), PbsFifo(depth=1), PbsWalltime()], ids=["fifo", "depth 1", "walltime"]
+)
 def test_everybody_runs_within_the_capacities(policy: Policy, workload: Workload) -> None:
     outcome = simulate(workload, policy)
     _check_capacity(workload, outcome)

@@ -41,7 +41,9 @@ def instances_of(path: Path) -> Sequence[str]:
     """The names of the instances in an archive, sorted. Raises EuroraError; OSError: it cannot be read."""
     try:
         with tarfile.open(path) as archive:
-            return sorted(Path(name).name[: -len(EURORA_SUFFIX)] for name in archive.getnames() if _is_log(name))
+            return sorted(
+                Path(name).name[: -len(EURORA_SUFFIX)] for name in archive.getnames() if _is_log(name)
+            )
     except (tarfile.TarError, EOFError) as error:
         raise EuroraError(f"{path}: damaged archive ({error})") from error
 
@@ -98,7 +100,7 @@ def _workload(source: str, content: bytes, name: str) -> Workload:
         Job(place, at - first_s, units, estimate_s, number=own, queue=queue, demand=demand)
         for place, (at, own, queue, units, demand, estimate_s, _) in enumerate(rows)
     ]
-    return Workload(jobs, [Truth(row[-1]) for row in rows], len(CLUSTER.capacities), name, CLUSTER)
+    return Workload(jobs, [Truth(row[-1]) for row in rows], len(CLUSTER.capacities), name, cluster=CLUSTER)
 
 
 def _row(line: str) -> tuple[float, int, str, int, tuple[float, ...], float, float]:
