@@ -74,8 +74,8 @@ class SdPolicy:
         self._cutoff = self._constant
         #: of the head, as in EASY; None: not looked for yet
         self._shadow: tuple[float, int] | None = None
-        #: (head, jobs that had come, cut-off) at the end of the last decision
-        self._seen: tuple[int, int, float] | None = None
+        #: (head, cut-off) of the last decision, if it has left all waiting that did not fit at once
+        self._seen: tuple[int, float] | None = None
 
     def decide(self, view: View) -> Iterator[Action]:
         for gone in view.departed:
@@ -89,7 +89,7 @@ class SdPolicy:
         first = 0
         if view.ended:
             self._shadow = None
-        elif view.queue and self._seen == (view.queue[0].id, len(self._came), self._cutoff):
+        elif view.queue and self._seen == (view.queue[0].id, self._cutoff):
             # For those who waited before, nothing has changed.
             first = len(view.queue) - view.arrived
         return self._pass(view, first)
@@ -97,10 +97,11 @@ class SdPolicy:
     def _pass(self, view: View, place: int) -> Iterator[Action]:
         """Look at the waiting jobs from this place on; the view changes with each action."""
         queue = view.queue
+        waited = len(queue)
         if place == 0:
             while queue and queue[0].nodes <= view.free:
                 yield from self._start(queue[0], view)
-            self._seen = None
+            waited = len(queue)
         looked_at = place
         while place < len(queue) and looked_at < self._depth:
             job = queue[place]
@@ -111,8 +112,8 @@ class SdPolicy:
                 yield from self._share(job, mates, view)
             else:
                 place += 1
-        if queue:
-            self._seen = (queue[0].id, len(self._came), self._cutoff)
+        # When some have started, others come within the depth.
+        self._seen = (queue[0].id, self._cutoff) if 0 < len(queue) == waited else None
 
     # --- the static part: EASY ----------------------------------------------------------------
 
