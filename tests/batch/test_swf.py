@@ -89,3 +89,16 @@ def test_a_trace_that_hides_the_machine_s_size_needs_to_be_told(tmp_path: Path) 
 def test_a_file_without_jobs_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SwfError, match="no jobs"):
         read_swf(trace(tmp_path, HEAD))
+
+
+@pytest.mark.parametrize("words", [["1"] * 18, ["1.5"] * 18, ["1e3", *["-1"] * 17]])
+def test_a_field_that_is_missing_here_and_too_much_there_is_noticed(tmp_path: Path, words: list[str]) -> None:
+    path = tmp_path / "shifted.swf"
+    good = " ".join(words)
+    path.write_text("\n".join([good, " ".join(words[1:]), f"{good} 7", good]) + "\n")
+    swf = read_swf(path)
+    assert swf.damaged == (
+        f"{path}, line 2: 17 fields instead of 18",
+        f"{path}, line 3: 19 fields instead of 18",
+    )
+    assert swf.rows.tolist() == [[float(word) for word in words]] * 2

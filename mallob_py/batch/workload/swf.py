@@ -12,6 +12,7 @@ import bz2
 import gzip
 import lzma
 import re
+import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -76,12 +77,28 @@ def _rows_at_once(content: bytes) -> NDArray[np.float64] | None:
     """All rows, or None if a line is damaged."""
     if b";" in content:
         content = re.sub(rb";[^\n]*", b"", content)
-    lines = sum(1 for line in content.split(b"\n") if line.strip())
-    try:
-        numbers = np.fromstring(content, sep=" ")
-    except ValueError:
+    fields = _fields_per_line(content)
+    if not ((fields == 0) | (fields == FIELDS)).all():
         return None
-    return numbers.reshape(-1, FIELDS) if len(numbers) == lines * FIELDS else None
+    # Whole numbers are read six times faster; most traces have nothing else.
+    for kind in (np.int64, np.float64):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", DeprecationWarning)
+                numbers = np.fromstring(content, dtype=kind, sep=" ")
+        except (ValueError, DeprecationWarning):
+            continue
+        if len(numbers) == fields.sum():
+            return numbers.reshape(-1, FIELDS).astype(np.float64)
+    return None
+
+
+def _fields_per_line(content: bytes) -> NDArray[np.int64]:
+    """How many words each line has."""
+    is_word = np.frombuffer(b"\n" + content, dtype=np.uint8) > ord(" ")
+    begins = np.flatnonzero(is_word[1:] & ~is_word[:-1])
+    ends = np.flatnonzero(np.frombuffer(content, dtype=np.uint8) == ord("\n"))
+    return np.diff(begins.searchsorted(ends), prepend=0, append=len(begins))
 
 
 def _rows_by_line(path: Path, content: bytes, strict: bool) -> tuple[NDArray[np.float64], tuple[str, ...]]:
