@@ -21,7 +21,7 @@ BIN     := $(VENV)/bin
 STAMPS  := $(VENV)/.stamps
 SOURCES := mallob_py apps tests scripts
 
-.PHONY: help demo test test-slurm test-quick soak check format fuzz mutate bench site native clean
+.PHONY: help demo test test-slurm test-quick oracles soak check format fuzz mutate bench site native clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -42,6 +42,10 @@ test-slurm: $(STAMPS)/test ## run the sbatch scripts on two virtual nodes (as ro
 
 test-quick: $(STAMPS)/test ## run the tests that take less than a few seconds each
 	$(BIN)/python -m pytest -m "not slow"
+
+oracles: $(STAMPS)/test ## compare batch schedulers with others' results (MALLOB_PY_TRACES=folder with oracle/, traces/)
+	@[ -d "$${MALLOB_PY_TRACES:-}/oracle" ] || { echo "make oracles: MALLOB_PY_TRACES names no folder with oracle/ in it" >&2; exit 1; }
+	$(BIN)/python -m pytest tests/batch --durations 5
 
 soak: $(STAMPS)/test ## random jobs and faults on a real service (SOAK_MINUTES=5 SOAK_RANKS=6 SOAK_SEED=1)
 	$(BIN)/python scripts/soak.py --minutes $(SOAK_MINUTES) --ranks $(SOAK_RANKS) --seed $(SOAK_SEED)
