@@ -168,7 +168,11 @@ class View:
 
 
 class Policy(Protocol):
-    """See the module's text. `wants_all_arrivals`: also of jobs for which too few nodes are free."""
+    """See the module's text. `wants_all_arrivals`: also of jobs for which too few nodes are free.
+
+    With an attribute `wants_resize_points` that is true, it is also asked whenever a malleable job is between
+    two of its iterations.
+    """
 
     name: str
     wants_all_arrivals: bool

@@ -8,6 +8,12 @@ have no place for any of this, and every action is checked.
 Event order at equal times: `EventOrder.BATCH` takes all ends, then all submissions, then one decision.
 `EventOrder.PYSS` is that of the simulator pyss: submissions before ends, a decision after each event, and
 after a submission only if so many nodes are free, or the policy wants to hear of all submissions.
+`EventOrder.ELASTISIM` is that of the simulator ElastiSim: a decision after each event, wakes first.
+
+A policy with `wants_resize_points` is asked whenever a malleable job that has iterations is between two of
+them. What it orders for this job takes effect at once, and the nodes that this sets free are seen at the
+next decision. An order after the last resize point holds its new nodes until the job ends; of other
+policies, it is passed over.
 """
 
 from __future__ import annotations
@@ -46,6 +52,7 @@ class EventOrder(enum.Enum):
 
     BATCH = "batch"
     PYSS = "pyss"
+    ELASTISIM = "elastisim"
 
 
 class ResizeCost(Protocol):
@@ -183,6 +190,11 @@ class _Run:
         self._due: list[tuple[float, int, int]] = []
         self._number = 0
         self._valid = [0] * count
+        self._asks_at_points = getattr(policy, "wants_resize_points", False)
+        #: of running jobs whose resize points are waited for: how many iterations are left
+        self._iterations_left: dict[int, int] = {}
+        #: free nodes that a job got by an order which came after its last resize point: kept until its end
+        self._never_taken: dict[int, list[int]] = {}
         #: the nodes that a job takes when it is due next
         self._taking: dict[int, list[int]] = {}
         #: how many of its wishes an evolving job has told
@@ -238,8 +250,11 @@ class _Run:
             while due and due[0][0] <= now:
                 _, number, job = heapq.heappop(due)
                 if number == valid[job]:
-                    self._come_due(job)
-                    view.ended = True
+                    if job in self._iterations_left:
+                        self._pass_resize_point(job)
+                    else:
+                        self._come_due(job)
+                        view.ended = True
             before = arrived
             while arrived < count and jobs[arrived].submit_s <= now:
                 self._queue.append(jobs[arrived])
@@ -252,10 +267,13 @@ class _Run:
 
     def _play_one_by_one(self) -> None:
         jobs, view, due, valid = self._jobs, self._view, self._due, self._valid
+        wakes_first = self._order is EventOrder.ELASTISIM
+        hears_all = self._policy.wants_all_arrivals or wakes_first
         count, arrived = len(jobs), 0
         while arrived < count or due:
             arrival_s = jobs[arrived].submit_s if arrived < count else math.inf
-            if self._wake_s < arrival_s and self._wake_s < (due[0][0] if due else math.inf):
+            next_s = min(arrival_s, due[0][0]) if due else arrival_s
+            if self._wake_s < next_s or (wakes_first and self._wake_s == next_s < math.inf):
                 view.now_s, self._wake_s = self._wake_s, math.inf
                 view.ended = True
                 self._decide()
@@ -267,11 +285,14 @@ class _Run:
                 self._queued.append(arrived)
                 arrived += 1
                 view.arrived += 1
-                if view.free >= job.low or self._policy.wants_all_arrivals:
+                if view.free >= job.low or hears_all:
                     self._decide()
                 continue
             view.now_s, number, ended = heapq.heappop(due)
             if number == valid[ended]:
+                if ended in self._iterations_left:
+                    self._pass_resize_point(ended)
+                    continue
                 self._come_due(ended)
                 view.ended = True
                 self._decide()
@@ -293,12 +314,34 @@ class _Run:
 
     # --- ends and resize points ---------------------------------------------------------------
 
+    def _pass_resize_point(self, job: int) -> None:
+        """Ask the policy; then the job goes on with what was ordered for it, now or before."""
+        left = self._iterations_left[job] = self._iterations_left[job] - 1
+        truth = self._truths[job]
+        self._left[job], self._since[job] = left / truth.iterations * truth.run_s, self._view.now_s
+        self._decide()
+        if job in self._taking:
+            self._take(job)
+        else:
+            self._plan(job)
+
     def _plan(self, job: int) -> None:
-        """What comes next in a job's life: a wish, or its end."""
+        """What comes next in a job's life: a resize point that is waited for, a wish, or its end."""
+        if job in self._iterations_left:
+            if self._iterations_left[job] > 1:
+                self._plan_resize_point(job)
+                return
+            # None comes after the last iteration.
+            del self._iterations_left[job]
         left, truth = self._left[job], self._truths[job]
         if truth.wishes and (told := self._told.get(job, 0)) < len(truth.wishes):
             left -= (1.0 - truth.wishes[told].progress) * truth.run_s
         self._schedule(job, self._since[job] + left / self._rate[job])
+
+    def _plan_resize_point(self, job: int) -> None:
+        truth = self._truths[job]
+        work_s = self._left[job] - (self._iterations_left[job] - 1) / truth.iterations * truth.run_s
+        self._schedule(job, self._since[job] + work_s / self._rate[job])
 
     def _schedule(self, job: int, when_s: float) -> None:
         self._number += 1
@@ -327,6 +370,7 @@ class _Run:
             self._leave_guest(running, running.guest)
         else:
             self._give_back(running)
+        self._free += self._never_taken.pop(job, ())
         self._view.free = len(self._free)
         self._forget_end(running)
         self._wishes.pop(job, None)
@@ -375,6 +419,8 @@ class _Run:
             raise self._error(number, f"is started on {size} nodes; it runs on {job.low} to {job.high}")
         self._view.free = len(self._free)
         self._launch(place, nodes, job.estimate_on(size))
+        if self._asks_at_points and self._truths[number].iterations and job.is_malleable:
+            self._iterations_left[number] = self._truths[number].iterations
         self._plan(number)
 
     def _place_in_queue(self, number: int) -> int:
@@ -429,27 +475,31 @@ class _Run:
             raise self._error(number, "is resized, but has not taken its last change yet")
         if running.mates or running.guest is not None:
             raise self._error(number, "is resized, but shares its nodes")
-        wait_s = self._until_resize_point(number)
-        if wait_s == math.inf:
+        awaited = number in self._iterations_left
+        wait_s = 0.0 if awaited else self._until_resize_point(number)
+        if wait_s == math.inf and not self._asks_at_points:
             return  # an order that comes too late
         kept, wanted = running.nodes, action.nodes
         if isinstance(wanted, int):
-            grown = (
-                [*kept, *self._nodes_for(number, wanted - len(kept))] if wanted > len(kept) else kept[:wanted]
-            )
+            new = self._nodes_for(number, wanted - len(kept)) if wanted > len(kept) else []
+            grown = [*kept, *new] if new else kept[:wanted]
         else:
-            new = tuple(node for node in wanted if node not in set(kept))
+            new = [node for node in wanted if node not in set(kept)]
             if new:
-                self._nodes_for(number, new)
+                self._nodes_for(number, tuple(new))
             grown = list(wanted)
         if not job.low <= len(grown) <= job.high:
             raise self._error(number, f"is to run on {len(grown)} nodes; it runs on {job.low} to {job.high}")
         self._view.free = len(self._free)
-        self._taking[number] = grown
         running.target = len(grown)
         running.resized_s = self._view.now_s
-        self._resizes += 1
         self._wishes.pop(number, None)
+        if wait_s == math.inf:
+            self._never_taken[number] = new
+            return
+        self._taking[number] = grown
+        if awaited:
+            return  # until the decision at the resize point is over
         if wait_s > 0.0:
             self._schedule(number, self._view.now_s + wait_s)
         else:
@@ -460,6 +510,8 @@ class _Run:
         truth = self._truths[number]
         if not truth.iterations:
             return 0.0
+        if self._asks_at_points:
+            return math.inf  # those that are still to come are waited for
         self._bring_up_to_date(number)
         iterations_left = self._left[number] / truth.run_s * truth.iterations
         whole = math.floor(iterations_left + _ROUNDING)
@@ -472,6 +524,7 @@ class _Run:
         """A job goes on with other nodes."""
         running, now = self._running[number], self._view.now_s
         self._bring_up_to_date(number)
+        self._resizes += 1
         before, after = running.nodes, self._taking.pop(number)
         if now > self._piece_starts[number]:
             self._pieces.append(Piece(number, self._piece_starts[number], now, tuple(before)))

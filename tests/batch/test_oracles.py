@@ -14,6 +14,7 @@ import pytest
 
 from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import EventOrder, simulate
+from mallob_py.batch.workload.elastisim import read_elastisim, statistics_of
 from mallob_py.batch.workload.swf import read_swf, workload_of
 
 _FOLDER = Path(os.environ.get("MALLOB_PY_TRACES", "/nonexistent"))
@@ -40,3 +41,34 @@ def test_every_start_is_that_of_pyss(trace: str, nodes: int, name: str) -> None:
     outcome = simulate(workload, policy, order=EventOrder.PYSS)
     ours = {job.number: start for job, start in zip(workload.jobs, outcome.starts_s, strict=True)}
     assert ours == starts
+
+
+def test_every_start_of_rigid_easy_is_that_of_elastisim() -> None:
+    workload = read_elastisim(_FOLDER / "oracle" / "pecs23_S0_rigid_jobs.json.gz")
+    with gzip.open(_FOLDER / "oracle" / "elastisim_pecs23_S0_rigid_easy.csv.gz", "rt") as file:
+        starts = [float(row["Start Time"]) for row in csv.DictReader(file)]
+    outcome = simulate(workload, policy_of("rigid-easy:quirks=pecs23"), order=EventOrder.ELASTISIM)
+    assert [float(f"{start_s:.6g}") for start_s in outcome.starts_s] == starts
+
+
+@pytest.mark.parametrize(
+    ("jobs", "policy", "published"),
+    [
+        ("rigid", "rigid-easy", (209519.4583, 3357.7957, 212877.2566, 3008130, 0.8609)),
+        ("rigid", "agreement", (209519.4583, 3357.7957, 212877.2566, 3008130, 0.8609)),
+        ("malleable100", "agreement", (9874.8274, 7365.3145, 17240.1424, 2602540, 0.9666)),
+    ],
+)
+def test_all_published_digits_of_the_agreement_policy_come_out(
+    jobs: str, policy: str, published: tuple[float, ...]
+) -> None:
+    workload = read_elastisim(_FOLDER / "oracle" / f"pecs23_S0_{jobs}_jobs.json.gz")
+    outcome = simulate(workload, policy_of(f"{policy}:quirks=pecs23"), order=EventOrder.ELASTISIM)
+    found = statistics_of(outcome)
+    assert (
+        round(found.wait_s, 4),
+        round(found.job_time_s, 4),
+        round(found.turnaround_s, 4),
+        found.end_s,
+        round(found.utilisation, 4),
+    ) == published

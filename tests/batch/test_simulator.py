@@ -128,6 +128,54 @@ def test_an_order_within_the_last_iteration_comes_too_late() -> None:
     assert list(outcome.ends_s) == [20, 19]
 
 
+class Asked(Scripted):
+    wants_resize_points = True
+
+
+@pytest.mark.parametrize("order", EventOrder)
+def test_who_wants_resize_points_is_asked_at_each_and_obeyed_at_once(order: EventOrder) -> None:
+    asked = list[float]()
+
+    def decide(view: View) -> list[Action]:
+        asked.append(view.now_s)
+        if view.now_s == 10 and view.free:
+            return [Resize(0, 4)]
+        return start_on(2)(view)
+
+    outcome = simulate(malleable((0, 1, 2, 4, 20), nodes=4, iterations=4), Asked(decide), order=order)
+    assert [(piece.end_s, len(piece.nodes)) for piece in outcome.pieces] == [(10, 2)]
+    assert outcome.ends_s[0] == 15
+    assert sorted(set(asked)) == [0, 5, 10, 12.5, 15]
+
+
+def test_an_order_between_resize_points_is_taken_at_the_next_after_the_decision() -> None:
+    free = dict[float, int]()
+
+    def decide(view: View) -> list[Action]:
+        free[view.now_s] = view.free
+        if view.now_s == 7:
+            return [Resize(0, 1)]
+        return [*start_on(2)(view), *([Wake(7)] if view.now_s < 7 else [])]
+
+    workload = malleable((0, 1, 2, 4, 20), nodes=4, iterations=4)
+    simulate(workload, Asked(decide), order=EventOrder.ELASTISIM)
+    assert (free[10], free[20]) == (2, 3)
+
+
+def test_an_order_after_the_last_resize_point_holds_its_nodes_until_the_end() -> None:
+    def decide(view: View) -> list[Action]:
+        if view.now_s == 17:
+            return [Resize(0, 4)]
+        fitting = [Start(job.id, 2) for job in view.queue if view.free >= 2]
+        return [*fitting, *([Wake(17)] if view.now_s < 17 else [])]
+
+    workload = malleable((0, 1, 2, 4, 20), (18, 2, 2, 2, 1), nodes=4, iterations=4)
+    outcome = simulate(workload, Asked(decide))
+    assert (outcome.resizes, len(outcome.pieces)) == (0, 0)
+    assert list(outcome.starts_s) == [0, 20]
+    check(outcome)
+
+
 def test_an_evolving_job_asks_and_may_be_given() -> None:
     job = Job(0, 0.0, 2, 20.0, Kind.EVOLVING, 1, 4)
     workload = Workload([job], [Truth(20.0, wishes=(Wish(0.25, 4), Wish(0.75, 1)))], 4)

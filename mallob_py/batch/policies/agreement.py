@@ -1,0 +1,327 @@
+"""Malleable jobs give nodes to waiting ones by agreement: minAgree and its siblings (PECS 2023).
+
+At each decision: a waiting job whose agreed nodes are free starts; EASY starts others on nodes that are not
+agreed; for each job that still waits, running malleable jobs are ordered to give nodes, all that it needs or
+none, and these are agreed for it; what is free then lets malleable jobs grow. Decisions are made at
+submissions, ends, resize points, and ticks of 60 s. A job is not ordered anything while it has an order.
+
+`size` says how many nodes jobs get: `min` starts jobs on their least number and lets those shrink first, and
+grow last, that have most above it; `pref` does so with the preferred number where it can be had; `average`
+starts on the least number, and takes and gives node by node so that all come to the same share of their
+ranges. `nodes` says which nodes fulfil an agreement: `agreed` (just these), `steal` (agreements that
+wait swap nodes with the one that can be fulfilled), `pool` (any free nodes).
+
+`quirks="pecs23"` is the published reference: its estimates are in flop, so that no job overtakes the first,
+and at most one job per decision starts without an agreement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from mallob_py.batch.job import Job
+from mallob_py.batch.policies.backfilling import Easy
+from mallob_py.batch.policy import Action, Resize, Running, Start, View, Wake
+
+TICK_S = 60.0
+_QUIRKS = ("", "pecs23")
+_SIZES = ("min", "pref", "average")
+_FULFIL = ("agreed", "steal", "pool")
+
+
+class RigidEasy:
+    """EASY for rigid jobs with ticks; with `quirks="pecs23"`, that of the publication."""
+
+    wants_all_arrivals = True
+
+    def __init__(self, quirks: str = "") -> None:
+        self.name = "rigid-easy"
+        self._without_estimates = _has_quirks(quirks)
+        self._easy = Easy()
+        self._ticks = _Ticks()
+
+    def begin(self, nodes: int) -> None:
+        self._easy.begin(nodes)
+        self._ticks = _Ticks()
+
+    def decide(self, view: View) -> Iterable[Action]:
+        if not self._without_estimates:
+            return self._easy.decide(view)
+        actions: list[Action] = [Start(job.id, job.nodes) for job in view.queue[:1] if job.nodes <= view.free]
+        if len(view.queue) > len(actions):
+            actions += self._ticks.next(view.now_s)
+        return actions
+
+
+class Agreement:
+    """See the module's text."""
+
+    wants_all_arrivals = True
+    wants_resize_points = True
+
+    def __init__(self, size: str = "min", nodes: str = "agreed", quirks: str = "") -> None:
+        if size not in _SIZES:
+            raise ValueError(f"size is {size!r}, not one of {', '.join(_SIZES)}")
+        if nodes not in _FULFIL:
+            raise ValueError(f"nodes is {nodes!r}, not one of {', '.join(_FULFIL)}")
+        self.name = "agreement"
+        self._size = size
+        self._nodes = nodes
+        self._without_estimates = _has_quirks(quirks)
+        self._ticks = _Ticks()
+        self._idle = False
+        #: by waiting job: the nodes that it is to get
+        self._agreed: dict[int, set[int]] = {}
+        #: by node that is agreed: for which job
+        self._owner: dict[int, int] = {}
+
+    def begin(self, nodes: int) -> None:
+        self._ticks = _Ticks()
+        self._idle = False
+        self._agreed, self._owner = {}, {}
+
+    def decide(self, view: View) -> Sequence[Action]:
+        if self._idle and not view.ended and not view.arrived:
+            return ()  # as before, when nothing could be done
+        actions = list[Action](self._starts_and_resizes(view))
+        waits = len(view.queue) > sum(isinstance(action, Start) for action in actions)
+        self._idle = not actions
+        if waits or view.free:
+            actions += self._ticks.next(view.now_s)
+        return actions
+
+    def _starts_and_resizes(self, view: View) -> Iterator[Action]:
+        free = sorted(view.free_nodes)
+        fulfilled = set[int]()
+        if self._agreed and free:
+            for number, nodes in self._fulfil(view.queue, free):
+                fulfilled.add(number)
+                yield Start(number, tuple(nodes))
+        free = [node for node in free if node not in self._owner]
+        waiting = [job for job in view.queue if job.id not in self._agreed and job.id not in fulfilled]
+        if free and waiting:
+            for job, size in self._overtaking(view, waiting, len(free)):
+                yield Start(job.id, tuple(free[:size]))
+                del free[:size]
+                waiting.remove(job)
+        if not free and not waiting:
+            return
+        plans = [
+            _Plan(running)
+            for _, running in sorted(view.running.items())
+            if running.target is None and running.job.is_malleable
+        ]
+        if not plans:
+            return
+        for job in waiting:
+            self._agree(job, plans)
+        if free:
+            self._grow(plans, free)
+        for plan in plans:
+            if plan.changed:
+                yield Resize(plan.job.id, tuple(plan.nodes))
+
+    # --- agreements ---------------------------------------------------------------------------
+
+    def _fulfil(self, queue: Sequence[Job], free: list[int]) -> Iterator[tuple[int, list[int]]]:
+        """Waiting jobs that start on agreed nodes, which are taken out of `free`."""
+        agreed, owner = self._agreed, self._owner
+        for job in [job.id for job in queue if job.id in agreed]:
+            nodes = self._choose(job, free)
+            if nodes is None:
+                continue
+            for node in nodes:
+                # A node of no agreement takes the place of the latest that has one.
+                if owner.pop(node, None) is None:
+                    owner.popitem()
+            del agreed[job]
+            taken = set(nodes)
+            free[:] = [node for node in free if node not in taken]
+            yield job, nodes
+
+    def _choose(self, job: int, free: list[int]) -> list[int] | None:
+        """Free nodes on which the job can start by its agreement; None if it has to wait."""
+        wanted, owner = self._agreed[job], self._owner
+        if self._nodes == "agreed":
+            nodes = [node for node in free if owner.get(node) == job]
+            return nodes if len(nodes) == len(wanted) else None
+        with_agreement = [node for node in free if node in owner]
+        if self._nodes == "pool":
+            if len(free) < len(wanted):
+                return None
+            return [*with_agreement, *(node for node in free if node not in owner)][: len(wanted)]
+        if len(with_agreement) < len(wanted):
+            return None
+        busy = sorted(wanted.difference(free))
+        others = [node for node in with_agreement if owner[node] != job]
+        for mine, other in zip(busy, others, strict=False):
+            loser = owner[other]
+            wanted.remove(mine)
+            wanted.add(other)
+            self._agreed[loser].remove(other)
+            self._agreed[loser].add(mine)
+            owner[mine], owner[other] = loser, job
+        return sorted(wanted)
+
+    def _agree(self, job: Job, plans: list[_Plan]) -> None:
+        """Order running jobs to give this one what it needs, if they can."""
+        for need, keep in self._demands(job):
+            if sum(max(0, len(plan.nodes) - keep(plan.job)) for plan in plans) < need:
+                continue
+            given = list[int]()
+            for plan, count in self._givers(plans, need, keep):
+                given += plan.give(keep(plan.job), count)
+            self._agreed[job.id] = set(given)
+            self._owner.update(dict.fromkeys(given, job.id))
+            return
+
+    def _demands(self, job: Job) -> Iterator[tuple[int, Callable[[Job], int]]]:
+        """How many nodes to ask for, and what running jobs keep at least: the best first."""
+        if self._size == "pref":
+            yield job.nodes, _preferred
+            yield job.low, _preferred
+        yield job.low, _least
+
+    def _givers(
+        self, plans: list[_Plan], need: int, keep: Callable[[Job], int]
+    ) -> Iterator[tuple[_Plan, int]]:
+        """Who gives how many nodes: those with most first."""
+        if self._size != "average":
+            target = _preferred if self._size == "pref" else _least
+            for plan in sorted(plans, key=lambda plan: target(plan.job) - len(plan.nodes)):
+                count = min(need, len(plan.nodes) - keep(plan.job))
+                if count > 0:
+                    yield plan, count
+                    need -= count
+            return
+        giving = dict.fromkeys(plans, 0)
+        # The publication counts what a job has given as if it had got it.
+        sign = 1 if self._without_estimates else -1
+        for _ in range(need):
+            able = [plan for plan in plans if len(plan.nodes) - giving[plan] > keep(plan.job)]
+            giving[max(able, key=lambda plan: plan.share(sign * giving[plan]))] += 1
+        yield from ((plan, count) for plan, count in giving.items() if count)
+
+    # --- what is free ---------------------------------------------------------------------------
+
+    def _overtaking(self, view: View, waiting: list[Job], free: int) -> list[tuple[Job, int]]:
+        """Which waiting jobs start without an agreement, and on how many nodes."""
+        pref = self._size == "pref"
+        if self._without_estimates:
+            head = waiting[0]
+            return [(head, min(head.nodes, free) if pref else head.low)] if head.low <= free else []
+        starts = list[tuple[Job, int]]()
+        shadow_s, extra, blocked = math.inf, 0, False
+        for job in waiting:
+            if not free:
+                break
+            size = min(job.nodes, free) if pref else job.low
+            if job.low > free:
+                if not blocked:
+                    blocked = True
+                    shadow_s, extra = _shadow(view, free, job.low, starts)
+                continue
+            if blocked and view.now_s + job.estimate_on(size) > shadow_s:
+                size = min(size, extra)
+                if size < job.low:
+                    continue
+                extra -= size
+            starts.append((job, size))
+            free -= size
+        return starts
+
+    def _grow(self, plans: list[_Plan], free: list[int]) -> None:
+        if self._size == "average":
+            self._grow_evenly(plans, free)
+            return
+        for target in (_preferred, _most) if self._size == "pref" else (_most,):
+            base = _preferred if self._size == "pref" else _least
+            for plan in sorted(plans, key=lambda plan: len(plan.nodes) - base(plan.job)):
+                plan.take(free, target(plan.job) - len(plan.nodes))
+
+    def _grow_evenly(self, plans: list[_Plan], free: list[int]) -> None:
+        getting = dict.fromkeys(plans, 0)
+        for _ in range(len(free)):
+            if self._without_estimates:
+                # The publication counts what a job is to get as if it had given it.
+                plan = min(plans, key=lambda plan: plan.share(-getting[plan]))
+                if len(plan.nodes) == plan.job.high:
+                    break
+            else:
+                able = [plan for plan in plans if len(plan.nodes) + getting[plan] < plan.job.high]
+                if not able:
+                    break
+                plan = min(able, key=lambda plan: plan.share(getting[plan]))
+            getting[plan] += 1
+        for plan, count in getting.items():
+            plan.take(free, min(count, plan.job.high - len(plan.nodes)))
+
+
+class _Plan:
+    """The nodes that a running job is to have."""
+
+    __slots__ = ("changed", "job", "nodes")
+
+    def __init__(self, running: Running) -> None:
+        self.job = running.job
+        self.nodes = running.nodes
+        self.changed = False
+
+    def give(self, keep: int, count: int) -> list[int]:
+        given = self.nodes[keep : keep + count]
+        self.nodes = self.nodes[:keep] + self.nodes[keep + count :]
+        self.changed = True
+        return given
+
+    def take(self, free: list[int], count: int) -> None:
+        if count > 0 and free:
+            self.nodes = self.nodes + free[:count]
+            del free[:count]
+            self.changed = True
+
+    def share(self, more: int) -> float:
+        """How much of its range it has, with so many nodes more."""
+        low, high = self.job.low, self.job.high
+        return (len(self.nodes) + more - low) / (high - low) if high > low else math.inf
+
+
+class _Ticks:
+    """Wakes at the multiples of a tick."""
+
+    def __init__(self) -> None:
+        self._next_s = -math.inf
+
+    def next(self, now_s: float) -> Iterator[Wake]:
+        if now_s >= self._next_s:
+            self._next_s = (now_s // TICK_S + 1.0) * TICK_S
+            yield Wake(self._next_s)
+
+
+def _least(job: Job) -> int:
+    return job.low
+
+
+def _preferred(job: Job) -> int:
+    return job.nodes
+
+
+def _most(job: Job) -> int:
+    return job.high
+
+
+def _has_quirks(quirks: str) -> bool:
+    if quirks not in _QUIRKS:
+        raise ValueError(f"quirks is {quirks!r}, not pecs23")
+    return quirks == "pecs23"
+
+
+def _shadow(view: View, free: int, need: int, starts: list[tuple[Job, int]]) -> tuple[float, int]:
+    """When, by the estimates, a job can start on `need` nodes, and how many are free then beyond these."""
+    ends = [(end_s, running.size) for end_s, _, running in view.ends]
+    ends += [(view.now_s + job.estimate_on(size), size) for job, size in starts]
+    for end_s, size in sorted(ends):
+        free += size
+        if free >= need:
+            return max(end_s, view.now_s), free - need
+    return math.inf, 0

@@ -1,0 +1,148 @@
+"""Jobs of the simulator ElastiSim (`jobs.json`), of the application model of the PECS 2023 publication.
+
+Such a job computes `flops` on n nodes in flops/speed ((1-p) + p/n) seconds, p its `parallel_percentage`, in
+`divide` iterations of equal work; a malleable one can be resized between these.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+import msgspec
+
+from mallob_py.batch.job import Job, Kind, Truth, Workload
+from mallob_py.batch.simulator import Outcome
+from mallob_py.batch.speedup import Amdahl
+
+#: of the publication
+FLOPS_PER_S = 1e12
+_KINDS = {
+    "RIGID": Kind.RIGID,
+    "MOLDABLE": Kind.MOLDABLE,
+    "MALLEABLE": Kind.MALLEABLE,
+}
+
+
+class ElastiSimError(Exception):
+    """The text names file, job and field."""
+
+
+class _Arguments(msgspec.Struct):
+    flops: float
+    parallel_percentage: float
+    divide: float = 1.0
+    num_nodes_pref: int = 0
+
+
+class _Job(msgspec.Struct):
+    type: str
+    submit_time: float
+    arguments: _Arguments
+    num_nodes: int = 0
+    num_nodes_min: int = 0
+    num_nodes_max: int = 0
+    walltime: float = 0.0
+
+
+class _File(msgspec.Struct):
+    jobs: list[_Job]
+
+
+def read_elastisim(path: Path, nodes: int = 128, flops_per_s: float = FLOPS_PER_S) -> Workload:
+    """Read `jobs.json`, also one compressed by gzip, for a machine of so many nodes of this speed [flop/s].
+
+    A job without `walltime` is estimated rightly. Raises ElastiSimError for what is no such file, OSError if
+    it cannot be read.
+    """
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        described = msgspec.json.decode(content, type=_File).jobs
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ElastiSimError(f"{path}: damaged archive ({error})") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ElastiSimError(f"{path}: {error}") from None
+    if not described:
+        raise ElastiSimError(f"{path}: no jobs in it")
+    jobs, truths = list[Job](), list[Truth]()
+    order = sorted(range(len(described)), key=lambda place: described[place].submit_time)
+    for number, place in enumerate(order):
+        try:
+            job, truth = _job(number, described[place], flops_per_s)
+        except ValueError as error:
+            raise ElastiSimError(f"{path}: jobs[{place}]: {error}") from None
+        jobs.append(job)
+        truths.append(truth)
+    return Workload(jobs, truths, nodes, path.name)
+
+
+def _job(number: int, described: _Job, flops_per_s: float) -> tuple[Job, Truth]:
+    kind = _KINDS.get(described.type.upper())
+    if kind is None:
+        raise ValueError(f"type is {described.type!r}, not one of {', '.join(_KINDS)}")
+    if kind is Kind.RIGID:
+        least = preferred = most = described.num_nodes
+    else:
+        least, most = described.num_nodes_min, described.num_nodes_max
+        preferred = described.arguments.num_nodes_pref or (least + most) // 2
+    if not 1 <= least <= preferred <= most:
+        raise ValueError(f"numbers of nodes {least} <= {preferred} <= {most} do not hold, or are below 1")
+    arguments = described.arguments
+    if not (arguments.flops > 0.0 and 0.0 <= arguments.parallel_percentage <= 1.0):
+        raise ValueError("flops is not above 0, or parallel_percentage not within 0 and 1")
+    if not (described.submit_time >= 0.0 and arguments.divide >= 1.0):
+        raise ValueError("submit_time is below 0, or divide below 1")
+    serial = 1.0 - arguments.parallel_percentage
+    run_s = arguments.flops / flops_per_s * (serial + arguments.parallel_percentage / preferred)
+    estimate_s = described.walltime if described.walltime > 0.0 else run_s
+    job = Job(
+        number,
+        described.submit_time,
+        preferred,
+        estimate_s,
+        kind,
+        least,
+        most,
+        speedup=Amdahl(serial),
+        number=number,
+    )
+    return job, Truth(run_s, iterations=int(arguments.divide) if kind is Kind.MALLEABLE else 0)
+
+
+class Statistics(msgspec.Struct, frozen=True):
+    """Means over an outcome's jobs as ElastiSim's users compute them, from numbers of six digits."""
+
+    wait_s: float
+    job_time_s: float
+    turnaround_s: float
+    end_s: float
+    utilisation: float
+
+
+def statistics_of(outcome: Outcome) -> Statistics:
+    """What ElastiSim's file of job statistics would say, whose numbers have six significant digits."""
+    waits, times, turnarounds, ends = list[float](), list[float](), list[float](), list[float]()
+    for job, start_s, end_s in zip(outcome.workload.jobs, outcome.starts_s, outcome.ends_s, strict=True):
+        waits.append(_as_written(start_s - job.submit_s))
+        times.append(_as_written(end_s - start_s))
+        turnarounds.append(_as_written(end_s - job.submit_s))
+        ends.append(_as_written(end_s))
+    held_s = sum(
+        (_as_written(piece.end_s) - _as_written(piece.start_s)) * len(piece.nodes) for piece in outcome.pieces
+    )
+    for begin_s, end_s, nodes in zip(outcome.piece_starts_s, ends, outcome.allocations, strict=True):
+        held_s += (end_s - _as_written(begin_s)) * len(nodes)
+    count = len(ends)
+    return Statistics(
+        sum(waits) / count,
+        sum(times) / count,
+        sum(turnarounds) / count,
+        max(ends),
+        held_s / outcome.nodes / max(ends),
+    )
+
+
+def _as_written(value: float) -> float:
+    return float(f"{value:.6g}")

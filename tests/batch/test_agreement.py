@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_simulator import check
+from workloads import malleable, rigid, rigid_workloads
+
+from mallob_py.batch.job import Workload
+from mallob_py.batch.policies.agreement import Agreement, RigidEasy
+from mallob_py.batch.policies.backfilling import Easy
+from mallob_py.batch.simulator import EventOrder, simulate
+
+VARIANTS = list(product(("min", "pref", "average"), ("agreed", "steal", "pool")))
+
+
+@st.composite
+def malleable_workloads(draw: st.DrawFn) -> Workload:
+    """On 8 nodes; whole seconds, so that much happens at the same time."""
+    jobs = []
+    for _ in range(draw(st.integers(1, 15))):
+        low, pref, high = sorted(draw(st.tuples(*[st.integers(1, 8)] * 3)))
+        jobs.append((draw(st.integers(0, 200)), low, pref, high, draw(st.integers(1, 300))))
+    return malleable(*sorted(jobs), nodes=8, iterations=draw(st.integers(1, 6)))
+
+
+@given(malleable_workloads(), st.sampled_from(EventOrder))
+@pytest.mark.parametrize(("size", "nodes"), VARIANTS)
+@pytest.mark.parametrize("quirks", ["", "pecs23"])
+def test_every_variant_lets_all_jobs_end_and_shares_no_node(
+    size: str, nodes: str, quirks: str, workload: Workload, order: EventOrder
+) -> None:
+    check(simulate(workload, Agreement(size, nodes, quirks), order=order))
+
+
+@given(rigid_workloads())
+def test_without_malleable_jobs_it_is_easy(workload: Workload) -> None:
+    expected = simulate(workload, Easy()).starts_s
+    assert simulate(workload, Agreement()).starts_s == expected
+    assert simulate(workload, RigidEasy()).starts_s == expected
+
+
+def test_a_running_job_gives_nodes_to_one_that_waits_at_its_next_resize_point() -> None:
+    workload = malleable((0, 1, 4, 4, 100), (3, 2, 2, 2, 10), nodes=4, iterations=10)
+    outcome = simulate(workload, Agreement(), order=EventOrder.ELASTISIM)
+    # It begins on one node, and grows at its first resize point (40 s), at which the other is waiting.
+    assert list(outcome.starts_s) == [0, 3]
+    workload = malleable((0, 1, 4, 4, 100), (13, 2, 2, 4, 10), nodes=4, iterations=10)
+    outcome = simulate(workload, Agreement("pref"), order=EventOrder.ELASTISIM)
+    assert [(piece.job, piece.end_s, len(piece.nodes)) for piece in outcome.pieces][:1] == [(0, 20, 4)]
+    # The freed nodes are seen at the next tick.
+    assert list(outcome.starts_s) == [0, 40]
+
+
+def test_with_the_quirk_nobody_overtakes_and_one_job_starts_at_a_time() -> None:
+    workload = rigid((0, 2, 200), (0, 3, 10), (0, 1, 10), (0, 1, 10), nodes=4)
+    assert simulate(workload, RigidEasy("pecs23")).starts_s == [0, 200, 210, 220]
+    assert simulate(workload, RigidEasy()).starts_s == [0, 200, 0, 0]
+
+
+def test_a_pool_lets_any_free_nodes_fulfil_an_agreement() -> None:
+    # Job 2 is to get nodes of job 0, which ends its iteration at 100 s; job 1 ends before.
+    jobs = ((0, 2, 6, 6, 300), (0, 2, 2, 2, 50), (10, 4, 4, 4, 10))
+    workload = malleable(*jobs, nodes=8, iterations=3)
+    by_nodes = {
+        nodes: simulate(workload, Agreement("pref", nodes), order=EventOrder.ELASTISIM).starts_s[2]
+        for nodes in ("agreed", "steal", "pool")
+    }
+    assert by_nodes["pool"] <= by_nodes["steal"] <= by_nodes["agreed"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"size": "max"}, "size is 'max', not one of min, pref, average"),
+        ({"nodes": "any"}, "nodes is 'any', not one of agreed, steal, pool"),
+        ({"quirks": "2023"}, "quirks is '2023', not pecs23"),
+    ],
+)
+def test_settings_that_are_none_are_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Agreement(**settings)
