@@ -175,6 +175,14 @@ def test_the_pair_of_mates_with_the_least_penalties_is_chosen() -> None:
     assert not simulate(sharing(*jobs, nodes=6), SdPolicy(check=False, mates=1)).shared
 
 
+@pytest.mark.parametrize(("counts_shared", "start_s"), [(True, 2), (False, 3)])
+def test_reservations_count_on_shared_nodes_or_not(counts_shared: bool, start_s: float) -> None:
+    # The head can start at 101, beside the last job, if the nodes that job 2 shares till 3 are counted.
+    jobs = [(0, 2, 100, 100), (0, 1, 50, 50), (1, 2, 1, 1), (2, 3, 9, 9), (2, 1, 200, 200)]
+    policy = SdPolicy(1.05, check=False, counts_shared=counts_shared)
+    assert simulate(sharing(*jobs, nodes=4), policy).starts_s[4] == start_s
+
+
 def test_rigid_jobs_are_neither_guests_nor_mates() -> None:
     workload = sharing((0, 4, 100, 100), (10, 4, 5, 5), nodes=4)
     for rigid in (0, 1):
@@ -199,6 +207,7 @@ policies = st.builds(
     max_slowdown=st.sampled_from([1.5, 3.0, 10.0, math.inf]),
     dynamic=st.booleans(),
     check=st.booleans(),
+    counts_shared=st.booleans(),
     depth=st.sampled_from([0, 1, 3, 10]),
     mates=st.sampled_from([1, 2]),
     factor=st.sampled_from([0.25, 0.5]),
@@ -321,7 +330,7 @@ class SlowSd:
 def test_it_is_what_its_definition_says(
     workload: Workload, cutoff: float, is_dynamic: bool, checks: bool, depth: int
 ) -> None:
-    quick = simulate(workload, SdPolicy(cutoff, is_dynamic, checks, depth))
+    quick = simulate(workload, SdPolicy(cutoff, is_dynamic, checks, depth=depth))
     slow = simulate(workload, SlowSd(cutoff, is_dynamic, checks, depth))
     assert quick.starts_s == slow.starts_s
     assert quick.ends_s == pytest.approx(slow.ends_s)

@@ -34,7 +34,9 @@ class SdPolicy:
     A job is eligible as a mate while its penalty is below `max_slowdown`; with `dynamic=True`, below the
     running jobs' mean of (estimated end - submission) / estimate. A guest gets the share `factor` of each
     node's cores. With `check=False`, a job is made a guest also if it would end earlier by waiting, as in
-    the authors' published code. `depth`: how many waiting jobs are looked at (0: all); `mates`: 1 or 2.
+    the authors' published code. With `counts_shared=False`, the head's reservation counts on no node that two
+    jobs share, so that it is later and others overtake more. `depth`: how many waiting jobs are looked at
+    (0: all); `mates`: 1 or 2.
     """
 
     wants_all_arrivals = True
@@ -44,6 +46,7 @@ class SdPolicy:
         max_slowdown: float = 10.0,
         dynamic: bool = False,
         check: bool = True,
+        counts_shared: bool = True,
         depth: int = 10,
         mates: int = 2,
         factor: float = 0.5,
@@ -56,6 +59,7 @@ class SdPolicy:
         self._constant = max_slowdown
         self._is_dynamic = dynamic
         self._checks = check
+        self._counts_shared = counts_shared
         self._depth = depth or math.inf
         self._mates_max = mates
         self._factor = factor
@@ -146,7 +150,10 @@ class SdPolicy:
             for end_s, _, running in view.ends:
                 if free >= need and end_s > shadow_s:
                     break
-                free += running.freed if running.mates else len(running.nodes)
+                if running.mates:
+                    free += running.freed
+                elif running.guest is None or self._counts_shared:
+                    free += len(running.nodes)
                 if end_s > shadow_s:
                     shadow_s = end_s
             self._shadow = (shadow_s, free - need)

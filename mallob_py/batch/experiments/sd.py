@@ -1,0 +1,250 @@
+"""SD-Policy on the traces of its publication, beside the numbers published there.
+
+Source: D'Amico, Jokanovic, Corbalan, ICPP 2019, table 1 and sections 4.1 to 4.3: CEA Curie (the partition
+of 198,509 jobs, 5040 nodes of 16 cores) and 10,000 jobs of RICC (1024 nodes of 8 cores). All jobs can share
+nodes. The slowdown is the turnaround over the run time that the trace tells.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from mallob_py.batch.job import Kind, Workload
+from mallob_py.batch.policies.backfilling import Easy
+from mallob_py.batch.policies.sd import SdPolicy
+from mallob_py.batch.policy import Policy
+from mallob_py.batch.simulator import Imbalance, Outcome, simulate
+from mallob_py.batch.workload.swf import Swf, read_swf, workload_of
+from mallob_py.experiments.output import Output, Table, side_by_side
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_DEPTH = 10
+_CUTOFFS = (5.0, 10.0, 50.0, math.inf, None)
+#: (static_end check, reservations count on shared nodes, how unbalanced jobs behave, cut-offs)
+_FORMS = (
+    (True, True, Imbalance.IDEAL, _CUTOFFS),
+    (False, True, Imbalance.IDEAL, _CUTOFFS),
+    (False, False, Imbalance.IDEAL, _CUTOFFS),
+    (False, True, Imbalance.WORST, (None,)),
+)
+_HEADER = (
+    "policy", "check", "shared nodes", "runtime", "makespan [s]", "response [s]", "slowdown",
+    "makespan /EASY", "response /EASY", "slowdown /EASY", "guests", "mates", "time [s]",
+)  # fmt: skip
+_REMARKS = (
+    "Ratios are to EASY with the same depth. check: whether a job is made a guest only if it ends earlier so"
+    " than by waiting (static_end), by the estimates. shared nodes: whether the head's reservation counts on"
+    " nodes that two jobs share. MAXSD dyn: the mean of the running jobs' estimated slowdowns. Rows named"
+    " published are from the paper's text; what it shows in figures only is left out."
+)
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A trace, and what was published of it."""
+
+    name: str
+    file: str
+    nodes: int
+    cores_per_node: int
+    published: tuple[tuple[str | float, ...], ...]
+    partition: int | None = None
+    rows: tuple[int, int] | None = None
+
+
+CASES = (
+    Case(
+        "Curie",
+        "CEA-Curie-2011-2.1-cln.swf.gz",
+        5040,
+        16,
+        (
+            ("published: EASY", "", "", "ideal", 21615111, 29858.5, 3666.5, 1.0, 1.0, 1.0, "", "", ""),
+            ("published: MAXSD 10", "", "", "ideal", "", "", "", "constant", 0.5, 0.296, 20476, 17102, ""),
+        ),
+        partition=10,
+    ),
+    Case(
+        "RICC",
+        "RICC-2010-2.swf.gz",
+        1024,
+        8,
+        (
+            ("published: EASY", "", "", "ideal", 407043, 43537, 1341, 1.0, 1.0, 1.0, "", "", ""),
+            ("published: best", "", "", "ideal", "", "", "", "", "", 0.743, "", "", ""),
+        ),
+        rows=(414770, 424770),
+    ),
+)
+
+
+class Run(msgspec.Struct, frozen=True):
+    """EASY if there is no `check`; a cut-off of None is the dynamic one."""
+
+    case: str
+    check: bool | None = None
+    counts_shared: bool = True
+    imbalance: Imbalance = Imbalance.IDEAL
+    cutoff: float | None = None
+
+    def policy(self) -> Policy:
+        if self.check is None:
+            return Easy(_DEPTH)
+        return SdPolicy(
+            10.0 if self.cutoff is None else self.cutoff,
+            self.cutoff is None,
+            self.check,
+            self.counts_shared,
+            _DEPTH,
+        )
+
+    def label(self) -> str:
+        if self.check is None:
+            return "EASY"
+        return "MAXSD dyn" if self.cutoff is None else f"MAXSD {self.cutoff:g}"
+
+    def name(self) -> str:
+        if self.check is None:
+            return f"{self.case} EASY"
+        settings = [name for name, on in (("check", self.check), ("shared", self.counts_shared)) if on]
+        return " ".join([self.case, self.label(), self.imbalance.value, *settings])
+
+
+class Result(msgspec.Struct, frozen=True):
+    """`took_s`: of the simulation."""
+
+    makespan_s: float
+    response_s: float
+    slowdown: float
+    guests: int
+    mates: int
+    took_s: float
+
+
+def run(output: Output, processes: int | None, traces: Path | None) -> None:
+    """Raises ValueError if none of the traces is in the folder; OSError, SwfError: one cannot be read."""
+    cases = {case.name: case for case in CASES if traces is not None and _path(case, traces)}
+    if traces is None or not cases:
+        files = " or ".join(case.file for case in CASES)
+        raise ValueError(f"the experiment sd needs a folder with {files}")
+    runs = [one for case in cases for one in _runs(case)]
+    outcomes = side_by_side(partial(_play, traces), runs, processes, Run.name, output.keep)
+    results = dict(zip(runs, outcomes, strict=True))
+    output.tables([_table(case, results) for case in cases.values()], _REMARKS)
+    for case in cases:
+        output.figure(f"sd-{case.lower()}", partial(_draw, case, results))
+
+
+def _runs(case: str) -> list[Run]:
+    return [
+        Run(case),
+        *(
+            Run(case, check, counts, imbalance, cutoff)
+            for check, counts, imbalance, cutoffs in _FORMS
+            for cutoff in cutoffs
+        ),
+    ]
+
+
+def _path(case: Case, traces: Path) -> Path | None:
+    """The trace, in the folder or in its folder `traces`."""
+    return next((path for path in (traces / case.file, traces / "traces" / case.file) if path.exists()), None)
+
+
+def load(case: Case, traces: Path) -> Workload:
+    """The jobs of a case, all of which can share nodes.
+
+    Jobs of unknown size count as one node, those of less than a second as one second, as in the
+    publication's number of jobs.
+    """
+    path = _path(case, traces)
+    assert path is not None
+    workload = workload_of(
+        _with_sizes(read_swf(path)),
+        name=case.name,
+        nodes=case.nodes,
+        processors_per_node=case.cores_per_node,
+        partition=case.partition,
+        rows=slice(*case.rows) if case.rows else None,
+        minimal_run_s=1,
+    )
+    jobs = [msgspec.structs.replace(job, kind=Kind.MALLEABLE) for job in workload.jobs]
+    return msgspec.structs.replace(workload, jobs=jobs)
+
+
+def _with_sizes(swf: Swf) -> Swf:
+    rows = swf.rows.copy()
+    rows[(rows[:, 4] <= 0) & (rows[:, 7] <= 0), 4] = 1
+    return msgspec.structs.replace(swf, rows=rows)
+
+
+def _play(traces: Path, one: Run) -> Result:
+    workload = load(next(case for case in CASES if case.name == one.case), traces)
+    began_s = time.monotonic()
+    outcome = simulate(workload, one.policy(), imbalance=one.imbalance)
+    return result_of(outcome, time.monotonic() - began_s)
+
+
+def result_of(outcome: Outcome, took_s: float = 0.0) -> Result:
+    submissions = np.array([job.submit_s for job in outcome.workload.jobs])
+    ends = np.asarray(outcome.ends_s)
+    responses = ends - submissions
+    return Result(
+        float(ends.max() - submissions.min()),
+        float(responses.mean()),
+        float((responses / np.array([truth.run_s for truth in outcome.workload.truths])).mean()),
+        len({span.guest for span in outcome.shared}),
+        len({span.mate for span in outcome.shared}),
+        took_s,
+    )
+
+
+def _table(case: Case, results: dict[Run, Result]) -> Table:
+    base = results[Run(case.name)]
+    rows = [
+        (
+            one.label(),
+            "" if one.check is None else "on" if one.check else "off",
+            "" if one.check is None else "counted" if one.counts_shared else "not counted",
+            one.imbalance.value,
+            round(result.makespan_s),
+            round(result.response_s, 1),
+            round(result.slowdown, 1),
+            round(result.makespan_s / base.makespan_s, 3),
+            round(result.response_s / base.response_s, 3),
+            round(result.slowdown / base.slowdown, 3),
+            result.guests,
+            result.mates,
+            round(result.took_s, 1),
+        )
+        for one, result in results.items()
+        if one.case == case.name
+    ]
+    return Table(f"SD-Policy on {case.name}, backfilling depth {_DEPTH}", _HEADER, (*case.published, *rows))
+
+
+def _draw(case: str, results: dict[Run, Result], figure: Figure) -> None:
+    """Slowdown against the cut-off, relative to EASY, one curve per form."""
+    axes = figure.subplots()
+    base = results[Run(case)].slowdown
+    for check, counts, imbalance, cutoffs in _FORMS:
+        if len(cutoffs) > 1:
+            runs = [Run(case, check, counts, imbalance, cutoff) for cutoff in cutoffs]
+            label = f"check {'on' if check else 'off'}, shared nodes {'' if counts else 'not '}counted"
+            axes.plot(
+                [one.label() for one in runs],
+                [results[one].slowdown / base for one in runs],
+                "o-",
+                label=label,
+            )
+    axes.axhline(1.0, color="grey", linewidth=0.8)
+    axes.set(title=f"SD-Policy on {case}", ylabel="mean slowdown / EASY", ylim=(0.0, None))
+    axes.legend()
