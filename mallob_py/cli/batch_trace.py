@@ -11,7 +11,7 @@ from pathlib import Path
 from mallob_py.batch.job import Workload
 from mallob_py.batch.policy import Action, Policy, PolicyError, View
 from mallob_py.batch.registry import PolicyTextError
-from mallob_py.batch.workload.eurora import EURORA_SUFFIX, EuroraError, read_eurora
+from mallob_py.batch.workload.eurora import EURORA_SUFFIX, read_eurora
 from mallob_py.batch.workload.swf import SwfError, read_swf, workload_of
 from mallob_py.cli import CommandError
 from mallob_py.cli.batch_options import TraceOptions
@@ -47,7 +47,7 @@ def worded(trace: str) -> Iterator[None]:
     """Errors of traces and policies as CommandError."""
     try:
         yield
-    except (PolicyTextError, PolicyError, SwfError, EuroraError, ValueError) as error:
+    except (PolicyTextError, PolicyError, SwfError, ValueError) as error:
         raise CommandError(str(error)) from None
     except OSError as error:
         raise CommandError(f"{error.filename or trace}: {error.strerror}") from None

@@ -9,9 +9,12 @@ its estimate), or leaves the first job its room at the shadow time.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 
-from mallob_py.batch.cluster import Room
+import numpy as np
+
+from mallob_py.batch.cluster import Room, units_in
 from mallob_py.batch.job import Job
 from mallob_py.batch.policy import Action, PolicyError, Start, View
 
@@ -69,8 +72,9 @@ def room_of(view: View, policy: str) -> Room:
 
 
 def ends_of(view: View) -> list[End]:
-    """Of running jobs, sorted; a job that is over its estimate is expected to end any moment."""
-    return [(max(end_s, view.now_s), running.nodes, running.job.demand) for end_s, _, running in view.ends]
+    """Of running jobs, sorted. One that is over its estimate ends any moment, but not now."""
+    soon_s = math.nextafter(view.now_s, math.inf)
+    return [(max(end_s, soon_s), running.nodes, running.job.demand) for end_s, _, running in view.ends]
 
 
 def backfill_starts(
@@ -122,22 +126,17 @@ def backfill_starts(
 
 def _shadow(head: Job, room: Room, ends: list[End]) -> tuple[float, Room]:
     """When the head has room, and what is left at that time (head not counted)."""
-    # There is ever more room with time, so that halving finds the first end that suffices.
-    low, high = 0, len(ends) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if _later(room, ends, middle).units(head.demand).sum() >= head.nodes:
-            high = middle
-        else:
-            low = middle + 1
-    while low + 1 < len(ends) and ends[low + 1][0] == ends[low][0]:
-        low += 1
-    return ends[low][0], _later(room, ends, low)
-
-
-def _later(room: Room, ends: list[End], last: int) -> Room:
-    """What is left after the ends up to this one."""
-    then = room.copy()
-    for _, nodes, demand in ends[: last + 1]:
-        then.give(nodes, demand)
-    return then
+    capacity = room.capacity
+    places, nodes, amounts = list[int](), list[int](), list[Sequence[float]]()
+    for place, (_, where, demand) in enumerate(ends):
+        places += [place] * len(where)
+        nodes += where
+        amounts += [demand] * len(where) if demand else capacity[list(where)].tolist()
+    left = np.zeros((len(ends), *capacity.shape))
+    np.add.at(left, (places, nodes), amounts)
+    np.cumsum(left, axis=0, out=left)
+    left += room.left
+    last = int(np.argmax(units_in(left, head.demand, capacity).sum(axis=1) >= head.nodes))
+    while last + 1 < len(ends) and ends[last + 1][0] == ends[last][0]:
+        last += 1
+    return ends[last][0], Room(capacity, left[last])

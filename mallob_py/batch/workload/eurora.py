@@ -30,11 +30,17 @@ EXPECTED_WAITS_S = {
     "reservation": 1800.0,
 }
 _EPOCH = datetime(2014, 1, 1)
+_EXPECTED_WAIT_S = 1800.0
 EURORA_SUFFIX = ".log_crypt"
 
 
-class EuroraError(Exception):
+class EuroraError(ValueError):
     """The text names file and line."""
+
+
+def expected_wait_s(queue: str) -> float:
+    """Of a queue that Eurora does not have: half an hour."""
+    return EXPECTED_WAITS_S.get(queue, _EXPECTED_WAIT_S)
 
 
 def instances_of(path: Path) -> Sequence[str]:

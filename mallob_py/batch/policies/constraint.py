@@ -1,0 +1,228 @@
+"""Constraint programming plans all waiting jobs at once, on nodes that jobs share.
+
+Source: Bridi et al., "A CP Scheduler for High-Performance Computers" (2016): minimise the sum of
+waiting time/expected waiting time of the queue; running jobs are fixed, only what is planned for now starts,
+every event makes a new plan. Its model has an interval per job, unit and node, which is too large to be
+solved within a second. Here there are two stages:
+
+1. OR-Tools' CP-SAT plans starts on the machine as a whole: one cumulative per resource, and for resources
+   that only some nodes have, one per other resource of these nodes. Its hint is the plan that EASY makes.
+2. In the order of these starts, each job gets the earliest time at which its units really have room.
+
+Of this plan, EASY's, and a plan by weighted requested time, the cheapest is followed: by the estimates, no
+decision is worse than EASY's for the same queue. OR-Tools is imported at the first plan; install it by
+`pip install "mallob-py[cp]"`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mallob_py.batch.cluster import Room
+from mallob_py.batch.job import Job
+from mallob_py.batch.policies.pbs import End, backfill_starts, ends_of, room_of
+from mallob_py.batch.policies.timeline import Timeline
+from mallob_py.batch.policy import Action, PolicyError, Start, View
+from mallob_py.batch.workload.eurora import expected_wait_s
+
+#: weights are whole numbers for the solver: so much for an expected wait of one second
+_WEIGHT = 864_000.0
+
+
+class Planned(msgspec.Struct, frozen=True, gc=False):
+    """A waiting job shall start at this time [s] on these nodes."""
+
+    job: Job
+    start_s: float
+    nodes: Sequence[int]
+
+
+class Cp:
+    """See the module's text.
+
+    At most `depth` waiting jobs are planned for, the ones with the least weighted requested time. The solver
+    may work for `limit_s` (of CP-SAT's deterministic time, about seconds), twice as long after each time
+    that it did not find an optimum, `cap_s` at most; `workers` threads (with one, the same run gives the
+    same schedule).
+    """
+
+    wants_all_arrivals = True
+
+    def __init__(
+        self,
+        limit_s: float = 1.0,
+        cap_s: float = 8.0,
+        depth: int = 200,
+        workers: int = 1,
+        seed: int = 1,
+    ) -> None:
+        if min(limit_s, cap_s, depth, workers) <= 0:
+            raise ValueError("limit_s, cap_s, depth and workers must be above 0")
+        self.name = "cp"
+        self._limits_s = (limit_s, max(limit_s, cap_s))
+        self._limit_s = limit_s
+        self._depth = depth
+        self._workers = workers
+        self._seed = seed
+
+    def begin(self, nodes: int) -> None:
+        self._limit_s = self._limits_s[0]
+
+    def decide(self, view: View) -> Sequence[Action]:
+        if not view.queue:
+            return ()
+        room = room_of(view, self.name)
+        # Nothing can start: no plan says otherwise.
+        if not any(_fits(room, kind) for kind in {(job.nodes, job.demand) for job in view.queue}):
+            return ()
+        queue = sorted(view.queue, key=_by_weight)[: self._depth]
+        queue.sort(key=lambda job: job.id)
+        plan = self.plan(view.now_s, queue, room, ends_of(view))
+        return [Start(one.job.id, tuple(one.nodes)) for one in plan if one.start_s == view.now_s]
+
+    def plan(self, now_s: float, queue: Sequence[Job], room: Room, ends: Sequence[End]) -> Sequence[Planned]:
+        """Of a queue, with what is left now and the estimated ends of running jobs."""
+        best = easy_plan(now_s, queue, room, ends)
+        if all(one.start_s == now_s for one in best):
+            return best
+        starts_s = self._aggregated(now_s, queue, room, ends, {one.job.id: one.start_s for one in best})
+        orders = [sorted(queue, key=_by_weight)]
+        if starts_s is not None:
+            orders.append(sorted(queue, key=lambda job: (starts_s[job.id], *_by_weight(job))))
+        for order in orders:
+            packed = packed_plan(now_s, order, room, ends)
+            if cost(packed) < cost(best):
+                best = packed
+        return best
+
+    def _aggregated(
+        self,
+        now_s: float,
+        queue: Sequence[Job],
+        room: Room,
+        ends: Sequence[End],
+        hint_s: dict[int, float],
+    ) -> dict[int, float] | None:
+        """Starts by the first stage; None: the solver has found nothing in its time."""
+        cp_model = _cp_model()
+        model = cp_model.CpModel()
+        horizon = math.ceil(max([*hint_s.values(), *(end[0] for end in ends)]) - now_s)
+        horizon += sum(math.ceil(job.estimate_s) for job in queue)
+        starts, intervals = {}, {}
+        for job in queue:
+            start = starts[job.id] = model.new_int_var(0, horizon, "")
+            intervals[job.id] = model.new_fixed_size_interval_var(start, math.ceil(job.estimate_s), "")
+            model.add_hint(start, math.ceil(hint_s[job.id] - now_s))
+        capacity = room.capacity
+        resources = range(capacity.shape[1])
+        # What only some nodes have, and whoever needs it is on these.
+        rare = [one for one in resources if not capacity[:, one].all() and capacity[:, one].any()]
+        for having in [None, *rare]:
+            where = slice(None) if having is None else capacity[:, having] > 0.0
+            busy = [
+                (end_s - now_s, [node for node in nodes if having is None or capacity[node, having]], demand)
+                for end_s, nodes, demand in ends
+                if having is None or (demand and demand[having])
+            ]
+            jobs = [job for job in queue if having is None or (job.demand and job.demand[having])]
+            for resource in resources:
+                amounts = {job.id: _amount(job.nodes, job.demand, resource, capacity[where]) for job in jobs}
+                if sum(amounts.values()) <= 0.0:
+                    continue
+                held: dict[int, int] = defaultdict(int)
+                for left_s, nodes, demand in busy:
+                    amount = math.floor(
+                        demand[resource] * len(nodes) if demand else sum(capacity[nodes, resource])
+                    )
+                    # One that is over its estimate ends any moment.
+                    held[math.floor(left_s)] += amount
+                fixed = [(left_s, amount) for left_s, amount in held.items() if left_s > 0 and amount]
+                model.add_cumulative(
+                    [intervals[one] for one in amounts if amounts[one]]
+                    + [model.new_fixed_size_interval_var(0, left_s, "") for left_s, _ in fixed],
+                    [amount for amount in amounts.values() if amount] + [amount for _, amount in fixed],
+                    math.ceil(capacity[where, resource].sum()),
+                )
+        model.minimize(sum(_weight(job) * starts[job.id] for job in queue))
+        solver = cp_model.CpSolver()
+        solver.parameters.max_deterministic_time = self._limit_s
+        solver.parameters.num_workers = self._workers
+        solver.parameters.random_seed = self._seed
+        status = solver.solve(model)
+        least_s, cap_s = self._limits_s
+        self._limit_s = least_s if status == cp_model.OPTIMAL else min(cap_s, 2 * self._limit_s)
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return None
+        return {job: now_s + solver.value(start) for job, start in starts.items()}
+
+
+def cost(plan: Iterable[Planned]) -> float:
+    """The sum of waiting time/expected waiting time."""
+    return sum((one.start_s - one.job.submit_s) / expected_wait_s(one.job.queue) for one in plan)
+
+
+def easy_plan(now_s: float, queue: Sequence[Job], room: Room, ends: Sequence[End]) -> Sequence[Planned]:
+    """What EASY does with a queue if nobody else comes and all estimates are true."""
+    room, waiting, plan = room.copy(), list(queue), list[Planned]()
+    due = sorted(ends, key=lambda end: end[0])
+    while True:
+        # Those that end at the same time end before anybody starts.
+        while due and due[0][0] <= now_s:
+            _, nodes, demand = due.pop(0)
+            room.give(nodes, demand)
+        begun = backfill_starts(now_s, waiting, room, due)
+        for job, nodes in begun:
+            plan.append(Planned(job, now_s, nodes))
+            due.append((now_s + job.estimate_s, nodes, job.demand))
+        started = {job.id for job, _ in begun}
+        waiting = [job for job in waiting if job.id not in started]
+        if not waiting:
+            return plan
+        due.sort(key=lambda end: end[0])
+        now_s = due[0][0]
+
+
+def packed_plan(now_s: float, order: Sequence[Job], room: Room, ends: Sequence[End]) -> Sequence[Planned]:
+    """Each job, in this order, at the earliest time at which its units have room beside those before it."""
+    timeline = Timeline(now_s, room, ends)
+    plan: list[Planned] = []
+    for job in order:
+        start_s, nodes = timeline.place(job)
+        plan.append(Planned(job, start_s, nodes))
+    return plan
+
+
+def _by_weight(job: Job) -> tuple[float, int]:
+    """Smith's rule: what is short and weighs much comes first."""
+    return job.estimate_s * job.nodes * expected_wait_s(job.queue), job.id
+
+
+def _amount(units: int, demand: Sequence[float], resource: int, capacity: NDArray[np.float64]) -> int:
+    """What a job needs of a resource at least: one without a demand, the smallest nodes."""
+    if demand:
+        return math.floor(demand[resource] * units)
+    return math.floor(float(np.sort(capacity[:, resource])[:units].sum()))
+
+
+def _weight(job: Job) -> int:
+    return max(1, round(_WEIGHT / expected_wait_s(job.queue)))
+
+
+def _fits(room: Room, kind: tuple[int, tuple[float, ...]]) -> bool:
+    units, demand = kind
+    return bool(room.units(demand).sum() >= units)
+
+
+def _cp_model() -> Any:
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError:
+        raise PolicyError('cp needs OR-Tools, which is not installed: pip install "mallob-py[cp]"') from None
+    return cp_model
