@@ -37,5 +37,7 @@ def energy_of(outcome: Outcome, power: Power) -> Energy:
         raise ValueError("there are no jobs")
     begin_s = min(job.submit_s for job in outcome.workload.jobs)
     busy = sum((piece.end_s - piece.start_s) * len(piece.nodes) for piece in outcome.all_pieces())
+    # Nodes that two jobs share are busy once.
+    busy -= sum((span.end_s - span.start_s) * span.nodes for span in outcome.shared)
     idle = max(0.0, outcome.nodes * (max(outcome.ends_s) - begin_s) - busy)
     return Energy(busy, idle, busy * power.busy_w, idle * power.idle_w)

@@ -71,6 +71,8 @@ def draw_utilisation(outcome: Outcome, figure: Figure) -> None:
     edges = np.linspace(begin_s, end_s, STEPS + 1)
     at = (edges - begin_s) / unit_s
     pieces = [(piece.start_s, piece.end_s, len(piece.nodes)) for piece in outcome.all_pieces()]
+    # Nodes that two jobs share are in use once.
+    pieces += [(span.start_s, span.end_s, -span.nodes) for span in outcome.shared]
     waits = [
         (job.submit_s, start_s, job.nodes)
         for job, start_s in zip(outcome.workload.jobs, outcome.starts_s, strict=True)
