@@ -48,9 +48,9 @@ class Cp:
     """See the module's text.
 
     At most `depth` waiting jobs are planned for, the ones with the least weighted requested time. The solver
-    may work for `limit_s` (of CP-SAT's deterministic time, about seconds), twice as long after each time
-    that it did not find an optimum, `cap_s` at most; `workers` threads (with one, the same run gives the
-    same schedule).
+    may work for `limit_s` of CP-SAT's deterministic time (which counts steps; a unit takes one to some ten
+    seconds), twice as long after each time that it did not find an optimum, `cap_s` at most; `workers`
+    threads (with one, the same run gives the same schedule).
     """
 
     wants_all_arrivals = True

@@ -1,0 +1,136 @@
+"""Constraint programming and two set-ups of PBS on jobs of Eurora, beside the published numbers.
+
+Source: Bridi et al., "A CP Scheduler for High-Performance Computers" (2016), table 1. Which jobs its two
+tests had is not known; these are instances of the logs of the same machine, which were published with
+PA-HPC-SIM: 200 jobs that come nearly at once (twice), 400 jobs that are far too much, and a busy day.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from mallob_py.batch.policy import Action, Policy, View
+from mallob_py.batch.registry import policy_of
+from mallob_py.batch.simulator import Outcome, simulate
+from mallob_py.batch.workload.eurora import expected_wait_s, read_eurora
+from mallob_py.experiments.output import Output, Table, side_by_side
+
+_FILE = "eurora_pahpcsim.tar.gz"
+INSTANCES = (
+    "hist_200_20140402_131752",
+    "hist_200_20140402_123504",
+    "hist_400_20140402_113051",
+    "hist_1000_20140403_112234",
+)
+POLICIES = ("pbsfifo", "pbswalltime", "cp:limit_s=0.02,cap_s=0.02,depth=50")
+_HEADER = ("policy", "WQT", "NL", "TR [s]", "AO [s]", "median [s]")
+_PUBLISHED = (
+    ("published, test 1: PBSFifo", 152.94, 65, 1298810, 0.47, ""),
+    ("published, test 1: PBSWalltime", 137.74, 60, 1223690, 3.14, ""),
+    ("published, test 1: CP", 119.77, 46, 1003970, 11.45, ""),
+    ("published, test 2: PBSFifo", 1034.2, 234, 16798300, 1.02, ""),
+    ("published, test 2: PBSWalltime", 853.681, 200, 13693000, 15.47, ""),
+    ("published, test 2: CP", 2441.3, 376, 16774800, 34.82, ""),
+)
+_REMARKS = (
+    "WQT: sum of wait/expected wait of the queue. NL: jobs that wait for longer than that. TR: by how much,"
+    " summed. AO: mean time of a decision; median: of the same. The publication's jobs are not known, so that"
+    " its rows are not to be reached number by number."
+)
+
+
+class Run(msgspec.Struct, frozen=True):
+    instance: str
+    policy: str
+
+
+class Result(msgspec.Struct, frozen=True):
+    """See _REMARKS."""
+
+    weighted_wait: float
+    late: int
+    tardiness_s: float
+    overhead_s: float
+    overhead_median_s: float
+
+
+class _Timed:
+    """A policy as it is, with the time of each decision."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.name = policy.name
+        self.wants_all_arrivals = policy.wants_all_arrivals
+        self._policy = policy
+        self.times_s: list[float] = []
+
+    def begin(self, nodes: int) -> None:
+        self._policy.begin(nodes)
+
+    def decide(self, view: View) -> Iterable[Action]:
+        began_s = time.perf_counter()
+        actions = list(self._policy.decide(view))
+        self.times_s.append(time.perf_counter() - began_s)
+        return actions
+
+
+def run(output: Output, processes: int | None, traces: Path | None) -> None:
+    """Raises ValueError if the logs are not in the folder or damaged, PolicyError without OR-Tools."""
+    path = _path(traces)
+    if path is None:
+        raise ValueError(f"the experiment cp needs a folder with {_FILE}")
+    runs = [Run(instance, policy) for instance in INSTANCES for policy in POLICIES]
+    outcomes = side_by_side(
+        partial(_play, path), runs, processes, lambda one: f"{one.instance} {one.policy}", output.keep
+    )
+    results = dict(zip(runs, outcomes, strict=True))
+    tables = [_table(instance, results) for instance in INSTANCES]
+    output.tables([Table("Published", _HEADER, _PUBLISHED), *tables], _REMARKS)
+
+
+def _path(traces: Path | None) -> Path | None:
+    """The logs, in the folder or in its folder `traces`."""
+    if traces is None:
+        return None
+    return next((path for path in (traces / _FILE, traces / "traces" / _FILE) if path.exists()), None)
+
+
+def _play(path: Path, one: Run) -> Result:
+    (workload,) = read_eurora(path, [one.instance])
+    policy = _Timed(policy_of(one.policy))
+    return result_of(simulate(workload, policy), policy.times_s)
+
+
+def result_of(outcome: Outcome, times_s: list[float]) -> Result:
+    waits = [
+        (start - job.submit_s, expected_wait_s(job.queue))
+        for job, start in zip(outcome.workload.jobs, outcome.starts_s, strict=True)
+    ]
+    return Result(
+        sum(wait_s / expected_s for wait_s, expected_s in waits),
+        sum(wait_s > expected_s for wait_s, expected_s in waits),
+        sum(max(0.0, wait_s - expected_s) for wait_s, expected_s in waits),
+        statistics.mean(times_s),
+        statistics.median(times_s),
+    )
+
+
+def _table(instance: str, results: dict[Run, Result]) -> Table:
+    rows = [
+        (
+            policy,
+            round(result.weighted_wait, 2),
+            result.late,
+            round(result.tardiness_s),
+            round(result.overhead_s, 4),
+            round(result.overhead_median_s, 5),
+        )
+        for policy in POLICIES
+        for result in [results[Run(instance, policy)]]
+    ]
+    return Table(instance, _HEADER, tuple(rows))

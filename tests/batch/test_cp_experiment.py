@@ -1,0 +1,32 @@
+"""The metrics of the experiment cp, by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from workloads import sharing
+
+from mallob_py.batch.experiments import cp
+from mallob_py.batch.policies.pbs import PbsFifo
+from mallob_py.batch.simulator import simulate
+from mallob_py.experiments.output import Output
+
+
+def test_waits_are_weighed_by_the_queue() -> None:
+    workload = sharing((0, 4, (4.0, 0.0), 5400), (0, 4, (4.0, 0.0), 1), (0, 4, (4.0, 0.0), 1))
+    queues = ("debug", "debug", "parallel")
+    jobs = [
+        msgspec.structs.replace(job, queue=queue) for job, queue in zip(workload.jobs, queues, strict=True)
+    ]
+    outcome = simulate(msgspec.structs.replace(workload, jobs=jobs), PbsFifo())
+    result = cp.result_of(outcome, [0.1, 0.2, 0.6])
+    assert result.weighted_wait == pytest.approx(5400 / 3600 + 5401 / 21600)
+    assert (result.late, result.tardiness_s) == (1, 1800.0)
+    assert (result.overhead_s, result.overhead_median_s) == (pytest.approx(0.3), 0.2)
+
+
+def test_without_the_logs_the_experiment_says_what_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"needs a folder with eurora_pahpcsim\.tar\.gz"):
+        cp.run(Output(tmp_path / "out", "cp"), 1, tmp_path)
