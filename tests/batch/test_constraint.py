@@ -124,6 +124,14 @@ def test_cp_says_which_jobs_it_needs() -> None:
         simulate(rigid((0, 1, 1), nodes=2), Cp())
 
 
+def test_jobs_that_are_not_planned_for_start_if_they_are_not_in_the_way() -> None:
+    # Two nodes are held; the planned job needs all at second 10.
+    workload = sharing(
+        (0, 2, (4.0, 0.0), 10), (1, 4, (4.0, 0.0), 1), (1, 2, (4.0, 0.0), 9), (1, 2, (4.0, 0.0), 30)
+    )
+    assert simulate(workload, Cp(depth=1)).starts_s == [0.0, 10.0, 1.0, 11.0]
+
+
 def test_settings_are_above_zero() -> None:
     with pytest.raises(ValueError, match="above 0"):
         Cp(limit_s=0.0)

@@ -47,10 +47,10 @@ class Planned(msgspec.Struct, frozen=True, gc=False):
 class Cp:
     """See the module's text.
 
-    At most `depth` waiting jobs are planned for, the ones with the least weighted requested time. The solver
-    may work for `limit_s` of CP-SAT's deterministic time (which counts steps; a unit takes one to some ten
-    seconds), twice as long after each time that it did not find an optimum, `cap_s` at most; `workers`
-    threads (with one, the same run gives the same schedule).
+    At most `depth` waiting jobs are planned for, those with the least weighted requested time; others start
+    if they are not in the way of that plan. The solver may work for `limit_s` of CP-SAT's deterministic time
+    (which counts steps; a unit takes one to some ten seconds), twice as long after each time that it did not
+    find an optimum, `cap_s` at most; `workers` threads (with one, the same run gives the same schedule).
     """
 
     wants_all_arrivals = True
@@ -82,9 +82,11 @@ class Cp:
         # Nothing can start: no plan says otherwise.
         if not any(_fits(room, kind) for kind in {(job.nodes, job.demand) for job in view.queue}):
             return ()
-        queue = sorted(view.queue, key=_by_weight)[: self._depth]
-        queue.sort(key=lambda job: job.id)
-        plan = self.plan(view.now_s, queue, room, ends_of(view))
+        ordered, ends = sorted(view.queue, key=_by_weight), ends_of(view)
+        queue, others = sorted(ordered[: self._depth], key=lambda job: job.id), ordered[self._depth :]
+        plan = [*self.plan(view.now_s, queue, room, ends)]
+        if others:
+            plan += _beside(plan, others, view.now_s, room, ends)
         return [Start(one.job.id, tuple(one.nodes)) for one in plan if one.start_s == view.now_s]
 
     def plan(self, now_s: float, queue: Sequence[Job], room: Room, ends: Sequence[End]) -> Sequence[Planned]:
@@ -197,6 +199,17 @@ def packed_plan(now_s: float, order: Sequence[Job], room: Room, ends: Sequence[E
         start_s, nodes = timeline.place(job)
         plan.append(Planned(job, start_s, nodes))
     return plan
+
+
+def _beside(
+    plan: Sequence[Planned], others: Sequence[Job], now_s: float, room: Room, ends: Sequence[End]
+) -> list[Planned]:
+    """Who can start now without being in the way of a plan."""
+    timeline = Timeline(now_s, room, ends)
+    for one in plan:
+        timeline.take(one.job, one.start_s, one.nodes)
+    placed = ((job, timeline.place_now(job)) for job in others)
+    return [Planned(job, now_s, nodes) for job, nodes in placed if nodes is not None]
 
 
 def _by_weight(job: Job) -> tuple[float, int]:

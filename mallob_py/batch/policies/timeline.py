@@ -40,14 +40,29 @@ class Timeline:
             last = bisect_left(times_s, times_s[first] + job.estimate_s, first + 1)
             if units[first:last].min(axis=0).sum() >= job.nodes:
                 break
-        start_s = times_s[first]
-        self._cut(start_s + job.estimate_s)
-        room = Room(self._capacity, self._left[first:last].min(axis=0))
+        start_s, room = times_s[first], Room(self._capacity, self._left[first:last].min(axis=0))
         nodes = room.place(job.nodes, job.demand)
         assert nodes is not None
+        self.take(job, start_s, nodes)
+        return start_s, nodes
+
+    def place_now(self, job: Job) -> list[int] | None:
+        """Nodes that a job can have from now on for its estimated run time; they are taken for it."""
+        last = bisect_left(self._times_s, self._times_s[0] + job.estimate_s, 1)
+        room = Room(self._capacity, self._left[:last].min(axis=0))
+        nodes = room.place(job.nodes, job.demand)
+        if nodes is not None:
+            self.take(job, self._times_s[0], nodes)
+        return nodes
+
+    def take(self, job: Job, start_s: float, nodes: Sequence[int]) -> None:
+        """A job has these nodes from then on for its estimated run time."""
+        self._cut(start_s)
+        self._cut(start_s + job.estimate_s)
+        first = bisect_left(self._times_s, start_s)
+        last = bisect_left(self._times_s, start_s + job.estimate_s)
         for left in self._left[first:last]:
             Room(self._capacity, left).take(nodes, job.demand)
-        return start_s, nodes
 
     def _cut(self, at_s: float) -> None:
         """Let a step begin at this time."""
