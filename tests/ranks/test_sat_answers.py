@@ -135,14 +135,15 @@ def test_the_services_portfolio_is_for_jobs_that_name_none(service: Running) -> 
     assert "character 2" in wrong["error"]["message"]
 
 
-def test_a_packed_model_comes_in_the_reply_or_beside_it(service: Running) -> None:
+def test_a_packed_model_comes_in_the_reply_or_beside_it(service: Running, tmp_path: Path) -> None:
     result = ask(service, "packed", [1, 0, -2, 0, 9, 0], model="packed")["result"]
     assert (result["solution-format"], result["variables"]) == ("base64", 9)
     bits = np.unpackbits(np.frombuffer(base64.b64decode(result["solution"]), np.uint8), bitorder="little")
     assert bits[[0, 1, 8]].tolist() == [1, 0, 1]
 
-    huge = 40_000_000
-    result = ask(service, "huge", [1, 0, huge, 0], model="packed")["result"]
+    huge, units = 40_000_000, 2_500_000  # with fewer literals, so many variables are refused
+    formula = write(tmp_path, f"p cnf {huge} {units + 1}\n" + "1 0\n" * units + f"{huge} 0\n")
+    result = service.ask("huge", files=[str(formula)], configuration={"model": "packed"})["result"]
     assert (result["solution-format"], result["solution-size"]) == ("bytes", huge // 8)
     data = Path(result["solution-file"]).read_bytes()
     assert (len(data), data[0], data[-1]) == (huge // 8, 1, 128)

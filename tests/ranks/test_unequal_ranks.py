@@ -126,7 +126,7 @@ def test_status_and_report_count_pes(service: Running) -> None:
         return bool(status["busy"] == PES)
 
     poll_until(is_busy)
-    assert f"{PES} of {PES} PEs busy" in run("status", "--api-dir", service.api_dir).out
+    assert f"{PES} of {PES} busy" in run("status", "--api-dir", service.api_dir).out
     end(service, "counted", path)
     report = json.loads(run("report", "--json", service.log_dir).out)
     assert (report["ranks"], report["pes"]) == (RANKS, PES)
