@@ -2,7 +2,7 @@
 
 Source: Bridi et al., "A CP Scheduler for High-Performance Computers" (2016), table 1. Which jobs its two
 tests had is not known; these are instances of the logs of the same machine, which were published with
-PA-HPC-SIM: 200 jobs that come nearly at once (twice), 400 jobs that are far too much, and a busy day.
+PA-HPC-SIM: 200 jobs that come within three hours and one, 400 within six, and 1000 within eight.
 """
 
 from __future__ import annotations
