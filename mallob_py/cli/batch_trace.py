@@ -11,6 +11,7 @@ from pathlib import Path
 from mallob_py.batch.job import Workload
 from mallob_py.batch.policy import Action, Policy, PolicyError, View
 from mallob_py.batch.registry import PolicyTextError
+from mallob_py.batch.workload.elastisim import PUBLISHED_NODES, read_elastisim
 from mallob_py.batch.workload.eurora import EURORA_SUFFIX, read_eurora
 from mallob_py.batch.workload.swf import SwfError, read_swf, workload_of
 from mallob_py.cli import CommandError
@@ -24,6 +25,8 @@ def load(options: TraceOptions) -> Workload:
     path = Path(options.trace)
     if path.suffix == EURORA_SUFFIX:
         return read_eurora(path)[0]
+    if ".json" in path.suffixes:
+        return read_elastisim(path, options.nodes or PUBLISHED_NODES)
     swf = read_swf(path, options.strict)
     for line in swf.damaged:
         print(f"mallob-py: left out: {line}", file=sys.stderr)
@@ -59,6 +62,7 @@ class WithProgress:
     def __init__(self, policy: Policy, workload: Workload) -> None:
         self.name = policy.name
         self.wants_all_arrivals = policy.wants_all_arrivals
+        self.wants_resize_points = getattr(policy, "wants_resize_points", False)
         self._policy = policy
         self._submissions_end_s = workload.jobs[-1].submit_s if workload.jobs else 0.0
         self._began_s = self._next_s = time.monotonic()

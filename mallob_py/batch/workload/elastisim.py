@@ -18,6 +18,7 @@ from mallob_py.batch.speedup import Amdahl
 
 #: of the publication
 FLOPS_PER_S = 1e12
+PUBLISHED_NODES = 128
 _KINDS = {
     "RIGID": Kind.RIGID,
     "MOLDABLE": Kind.MOLDABLE,
@@ -25,7 +26,7 @@ _KINDS = {
 }
 
 
-class ElastiSimError(Exception):
+class ElastiSimError(ValueError):
     """The text names file, job and field."""
 
 
@@ -50,7 +51,7 @@ class _File(msgspec.Struct):
     jobs: list[_Job]
 
 
-def read_elastisim(path: Path, nodes: int = 128, flops_per_s: float = FLOPS_PER_S) -> Workload:
+def read_elastisim(path: Path, nodes: int = PUBLISHED_NODES, flops_per_s: float = FLOPS_PER_S) -> Workload:
     """Read `jobs.json`, also one compressed by gzip, for a machine of so many nodes of this speed [flop/s].
 
     A job without `walltime` is estimated rightly. Raises ElastiSimError for what is no such file, OSError if

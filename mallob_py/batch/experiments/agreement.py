@@ -1,0 +1,65 @@
+"""The agreement policies of PECS 2023 on its workloads, beside what was published of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mallob_py.batch.registry import policy_of
+from mallob_py.batch.simulator import EventOrder, simulate
+from mallob_py.batch.workload.elastisim import Statistics, read_elastisim, statistics_of
+from mallob_py.experiments.output import Output, Table, side_by_side
+
+_RIGID, _MALLEABLE = "pecs23_S0_rigid_jobs.json.gz", "pecs23_S0_malleable100_jobs.json.gz"
+#: wait, job time, turnaround, end [s], utilisation
+PUBLISHED: dict[tuple[str, str], tuple[float, ...]] = {
+    (_RIGID, "rigid-easy:quirks=pecs23"): (209519.4583, 3357.7957, 212877.2566, 3008130, 0.8609),
+    (_MALLEABLE, "agreement:quirks=pecs23"): (9874.8274, 7365.3145, 17240.1424, 2602540, 0.9666),
+}
+_OTHERS = [
+    (_RIGID, "rigid-easy"),
+    *(
+        (_MALLEABLE, f"agreement:size={size},nodes={nodes}{quirks}")
+        for quirks in (",quirks=pecs23", "")
+        for size in ("min", "pref", "average")
+        for nodes in ("agreed", "steal", "pool")
+    ),
+]
+_HEADER = ("jobs", "policy", "wait [s]", "job time [s]", "turnaround [s]", "end [s]", "utilisation")
+_REMARKS = """\
+2,317 jobs on 128 nodes, seed S0. Rows (P) are published. `quirks=pecs23` is the published reference; without it,
+estimates are in seconds, so that jobs may overtake, and any number of jobs starts per decision."""
+
+
+def run(output: Output, processes: int | None, traces: Path | None) -> None:
+    """Write the table. The workloads are looked for in the folder `oracle` of `traces`."""
+    if traces is None:
+        raise ValueError("the workloads of this experiment are needed: give their folder by --traces")
+    cells = [*PUBLISHED, *(cell for cell in _OTHERS if cell not in PUBLISHED)]
+    work = [(str(traces / "oracle" / jobs), policy) for jobs, policy in cells]
+    rows = list[tuple[str | float, ...]]()
+    found = dict[tuple[str, str], Statistics]()
+    for job, outcome in side_by_side(work, _play, processes):
+        found[job] = outcome
+        output.keep(" ".join(job), outcome)
+    for cell, job in zip(cells, work, strict=True):
+        kind = "rigid" if cell[0] == _RIGID else "malleable"
+        one = found[job]
+        if cell in PUBLISHED:
+            rows.append((kind, f"{cell[1]} (P)", *map(str, PUBLISHED[cell])))
+        numbers = (one.wait_s, one.job_time_s, one.turnaround_s)
+        rows.append(
+            (
+                kind,
+                cell[1],
+                *(f"{number:.4f}" for number in numbers),
+                f"{one.end_s:.0f}",
+                f"{one.utilisation:.4f}",
+            )
+        )
+    output.tables([Table("Agreement policies", _HEADER, tuple(rows))], _REMARKS)
+
+
+def _play(job: tuple[str, str]) -> Statistics:
+    path, policy = job
+    workload = read_elastisim(Path(path))
+    return statistics_of(simulate(workload, policy_of(policy), order=EventOrder.ELASTISIM))

@@ -1,0 +1,171 @@
+"""The policies of ElasticJobScheduler, which start moldable and malleable jobs on what there is.
+
+`ElasticFcfs` and `ElasticEasy` start the jobs on as many nodes as they can use (so does `Backfilling`) and
+resize none. `Malleable` (1) starts jobs by EASY, (2) shrinks running malleable jobs for those that still
+wait, (3) lets malleable jobs grow into nodes that are left.
+
+EASY here has no extra nodes: behind the first job that does not fit, another starts only if it ends, by its
+estimate, before the earliest end at which that one fits. Estimates hold on any number of nodes.
+
+Where publication ("paper") and published program ("code") differ, three settings of `Malleable` choose:
+`start` on the least number of nodes, or on as many as there are; `shrink` for any waiting job, or for the
+first only; `grow` first the job that has fewest nodes, or the one that can take most.
+A job is not resized within `cooldown_s` of its last resize, nor within `ready_s` of its start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator, Sequence
+
+from mallob_py.batch.job import Job
+from mallob_py.batch.policy import Action, Resize, Running, Start, View, Wake
+
+#: the program's loop
+PERIOD_S = 5.0
+_SOURCES = ("paper", "code")
+
+
+class ElasticFcfs:
+    """In the order of arrival, each on as many nodes as it can use of the free ones."""
+
+    name = "elastic-fcfs"
+    wants_all_arrivals = True
+
+    def begin(self, nodes: int) -> None:
+        pass
+
+    def decide(self, view: View) -> Sequence[Action]:
+        free, actions = view.free, list[Action]()
+        for job in view.queue:
+            if job.low > free:
+                break
+            size = min(job.high, free)
+            free -= size
+            actions.append(Start(job.id, size))
+        return actions
+
+
+class ElasticEasy:
+    """See the module's text."""
+
+    name = "elastic-easy"
+    wants_all_arrivals = True
+
+    def begin(self, nodes: int) -> None:
+        pass
+
+    def decide(self, view: View) -> Sequence[Action]:
+        return [Start(job.id, size) for job, size in _easy(view, at_most=True)]
+
+
+class Malleable:
+    """See the module's text."""
+
+    wants_all_arrivals = True
+
+    def __init__(
+        self,
+        start: str = "paper",
+        shrink: str = "paper",
+        grow: str = "paper",
+        cooldown_s: float = 60.0,
+        ready_s: float = 0.0,
+    ) -> None:
+        for setting, value in (("start", start), ("shrink", shrink), ("grow", grow)):
+            if value not in _SOURCES:
+                raise ValueError(f"{setting} is {value!r}, not paper or code")
+        if cooldown_s < 0.0 or ready_s < 0.0:
+            raise ValueError("cooldown_s or ready_s is below 0")
+        self.name = "elastic"
+        self._starts_at_most = start == "code"
+        self._shrinks_for_head = shrink == "code"
+        self._grows_largest = grow == "code"
+        self._cooldown_s = cooldown_s
+        self._ready_s = ready_s
+
+    def begin(self, nodes: int) -> None:
+        pass
+
+    def decide(self, view: View) -> Iterator[Action]:
+        """What one action sets free is seen by the next ones."""
+        for job, size in _easy(view, self._starts_at_most):
+            yield Start(job.id, size)
+        able = [running for running in view.running.values() if self._free_at(running) <= view.now_s]
+        awaits_nodes = False
+        if view.queue:
+            awaits_nodes = yield from self._shrink(view, able)
+        if view.free and not awaits_nodes:
+            yield from self._grow(view, able)
+        later = [self._free_at(running) for running in view.running.values()]
+        soonest_s = min((when_s for when_s in later if when_s > view.now_s), default=math.inf)
+        if soonest_s < math.inf:
+            yield Wake(max(math.ceil(soonest_s / PERIOD_S), math.floor(view.now_s / PERIOD_S) + 1) * PERIOD_S)
+
+    def _free_at(self, running: Running) -> float:
+        """From when on a job can be resized; infinite: never."""
+        if not running.job.is_malleable or running.target is not None:
+            return math.inf
+        ready_s = running.start_s + self._ready_s
+        return ready_s if running.resized_s is None else max(ready_s, running.resized_s + self._cooldown_s)
+
+    def _shrink(self, view: View, able: list[Running]) -> Generator[Action, None, bool]:
+        """Take nodes for jobs that wait, and start these; whether one waits for nodes that are to come."""
+        # Nodes that were ordered before and are still to come.
+        coming = sum(max(0, one.size - one.target) for one in view.running.values() if one.target is not None)
+        for job in list(view.queue[:1] if self._shrinks_for_head else view.queue):
+            givers = [one for one in able if self._free_at(one) <= view.now_s and one.size > one.job.low]
+            need = job.low - view.free - coming
+            if need > sum(one.size - one.job.low for one in givers):
+                continue
+            for running in sorted(givers, key=lambda one: one.job.low - one.size):
+                given = min(need, running.size - running.job.low)
+                if given > 0:
+                    need -= given
+                    yield Resize(running.job.id, running.size - given)
+            if view.free >= job.low:
+                yield Start(job.id, min(job.high, view.free) if self._starts_at_most else job.low)
+            else:
+                return True
+        return False
+
+    def _grow(self, view: View, able: list[Running]) -> Iterator[Action]:
+        takers = [one for one in able if self._free_at(one) <= view.now_s and one.size < one.job.high]
+        if self._grows_largest:
+            takers.sort(key=lambda one: one.size - one.job.high)
+        else:
+            takers.sort(key=lambda one: one.size)
+        for running in takers:
+            taken = min(view.free, running.job.high - running.size)
+            if taken:
+                yield Resize(running.job.id, running.size + taken)
+
+
+def _easy(view: View, at_most: bool) -> list[tuple[Job, int]]:
+    """Which waiting jobs start, on how many nodes: the least number, or as many as there are."""
+    free, starts = view.free, list[tuple[Job, int]]()
+    shadow_s = math.inf
+    head: Job | None = None
+    for job in view.queue:
+        if not free:
+            break
+        if job.low > free:
+            if head is None:
+                head, shadow_s = job, _shadow(view, free, job.low, starts)
+            continue
+        size = min(job.high, free) if at_most else job.low
+        if head is not None and view.now_s + job.estimate_s >= shadow_s:
+            continue
+        starts.append((job, size))
+        free -= size
+    return starts
+
+
+def _shadow(view: View, free: int, need: int, starts: list[tuple[Job, int]]) -> float:
+    ends = [(running.start_s + running.job.estimate_s, running.size) for running in view.running.values()]
+    ends += [(view.now_s + job.estimate_s, size) for job, size in starts]
+    for end_s, size in sorted(ends):
+        free += size
+        if free >= need:
+            return end_s
+    return math.inf
