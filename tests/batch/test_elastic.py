@@ -32,6 +32,12 @@ def test_easy_has_no_extra_nodes_and_wants_ends_before_the_shadow() -> None:
     assert simulate(workload, ElasticEasy()).starts_s == [0, 10, 10, 0]
 
 
+def test_without_malleable_jobs_the_malleable_policy_is_easy() -> None:
+    for seed in range(10):
+        workload = glb_batch(seed)
+        assert simulate(workload, Malleable()).starts_s == simulate(workload, ElasticEasy()).starts_s
+
+
 def test_moldable_jobs_start_on_as_many_nodes_as_there_are() -> None:
     workload = malleable((0, 1, 2, 3, 30), (0, 1, 2, 4, 30), nodes=4)
     for policy in (ElasticFcfs(), ElasticEasy()):

@@ -31,19 +31,19 @@ estimates are in seconds, so that jobs may overtake, and any number of jobs star
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Write the table. The workloads are looked for in the folder `oracle` of `traces`."""
+    """Write the table. The workloads are looked for in `traces`, or in the folder `oracle` in it or beside it."""
     if traces is None:
         raise ValueError("the workloads of this experiment are needed: give their folder by --traces")
     cells = [*PUBLISHED, *(cell for cell in _OTHERS if cell not in PUBLISHED)]
-    work = [(str(traces / "oracle" / jobs), policy) for jobs, policy in cells]
+    folders = (traces, traces / "oracle", traces.parent / "oracle")
+    folder = next((one for one in folders if (one / _MALLEABLE).exists()), None)
+    if folder is None:
+        raise ValueError(f"{traces}: no {_MALLEABLE} there, nor in a folder oracle in it or beside it")
+    work = [(str(folder / jobs), policy) for jobs, policy in cells]
     rows = list[tuple[str | float, ...]]()
-    found = dict[tuple[str, str], Statistics]()
-    for job, outcome in side_by_side(work, _play, processes):
-        found[job] = outcome
-        output.keep(" ".join(job), outcome)
-    for cell, job in zip(cells, work, strict=True):
+    found = side_by_side(_play, work, processes, " ".join, output.keep)
+    for cell, one in zip(cells, found, strict=True):
         kind = "rigid" if cell[0] == _RIGID else "malleable"
-        one = found[job]
         if cell in PUBLISHED:
             rows.append((kind, f"{cell[1]} (P)", *map(str, PUBLISHED[cell])))
         numbers = (one.wait_s, one.job_time_s, one.turnaround_s)

@@ -114,6 +114,8 @@ class Malleable:
         # Nodes that were ordered before and are still to come.
         coming = sum(max(0, one.size - one.target) for one in view.running.values() if one.target is not None)
         for job in list(view.queue[:1] if self._shrinks_for_head else view.queue):
+            if job.low <= view.free:
+                continue  # it would delay the first
             givers = [one for one in able if self._free_at(one) <= view.now_s and one.size > one.job.low]
             need = job.low - view.free - coming
             if need > sum(one.size - one.job.low for one in givers):
