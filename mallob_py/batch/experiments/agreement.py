@@ -26,12 +26,12 @@ _OTHERS = [
 ]
 _HEADER = ("jobs", "policy", "wait [s]", "job time [s]", "turnaround [s]", "end [s]", "utilisation")
 _REMARKS = """\
-2,317 jobs on 128 nodes, seed S0. Rows (P) are published. `quirks=pecs23` is the published reference; without it,
-estimates are in seconds, so that jobs may overtake, and any number of jobs starts per decision."""
+2,317 jobs on 128 nodes, seed S0. Rows (P) are published. `quirks=pecs23` is the published reference; without
+it, estimates are in seconds, so that jobs may overtake, and any number of jobs starts per decision."""
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Write the table. The workloads are looked for in `traces`, or in the folder `oracle` in it or beside it."""
+    """Write the table. The workloads are in `traces`, or in a folder `oracle` in it or beside it."""
     if traces is None:
         raise ValueError("the workloads of this experiment are needed: give their folder by --traces")
     cells = [*PUBLISHED, *(cell for cell in _OTHERS if cell not in PUBLISHED)]
