@@ -21,9 +21,9 @@ PUBLISHED: dict[str, tuple[float | str, ...]] = {
     "elastic:start=code,shrink=code,grow=code,ready-s=6": ("", "", "", "", "", ""),
 }
 _REMARKS = """\
-Means of 10 batches; (P) is what was published, measured on a real cluster. The publication's run times are not to
-be had as numbers: those here follow from its aim of 8 node-hours a batch, speedup is linear, and resizes cost
-nothing. So only the directions can be compared."""
+Means of 10 batches; (P) is what was published, measured on a real cluster. Its run times are not
+to be had as numbers: those here follow from its aim of 8 node-hours a batch, speedup is linear, and resizes
+cost nothing. So only the directions can be compared."""
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
