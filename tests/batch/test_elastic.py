@@ -16,7 +16,7 @@ _ALL = [
     ElasticEasy,
     Malleable,
     lambda: Malleable("code", "code", "code"),
-    lambda: Malleable("code", ready_s=6, cooldown_s=0),
+    lambda: Malleable("code", ready_s=6, cooldown_s=5),
 ]
 
 
@@ -67,7 +67,11 @@ def test_the_program_shrinks_for_the_first_that_waits_only() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"grow": "both"}, "grow is 'both', not paper or code"), ({"ready_s": -1}, "ready_s is below 0")],
+    [
+        ({"grow": "both"}, "grow is 'both', not paper or code"),
+        ({"ready_s": -1}, "or ready_s below 0"),
+        ({"cooldown_s": 0}, "cooldown_s is below 5"),
+    ],
 )
 def test_settings_that_are_none_are_refused(settings: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):

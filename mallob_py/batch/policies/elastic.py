@@ -75,8 +75,9 @@ class Malleable:
         for setting, value in (("start", start), ("shrink", shrink), ("grow", grow)):
             if value not in _SOURCES:
                 raise ValueError(f"{setting} is {value!r}, not paper or code")
-        if cooldown_s < 0.0 or ready_s < 0.0:
-            raise ValueError("cooldown_s or ready_s is below 0")
+        # Without a pause, a job that EASY holds back could have nodes given and taken for ever at one time.
+        if cooldown_s < PERIOD_S or ready_s < 0.0:
+            raise ValueError(f"cooldown_s is below {PERIOD_S:g}, or ready_s below 0")
         self.name = "elastic"
         self._starts_at_most = start == "code"
         self._shrinks_for_head = shrink == "code"
