@@ -54,7 +54,7 @@ def play(options: argparse.Namespace, folder: Path) -> None:
             raise killer.problem
         jobs.end_chains()
         try:
-            wait_until(lambda: jobs.look() == 0, "all jobs are answered", DEADLINE_S)
+            wait_until(lambda: all_answered(service, jobs), "all jobs are answered", DEADLINE_S)
         except Wrong as wrong:
             raise Wrong(f"{wrong}; no reply: {jobs.missing()}") from None
         service.stop()
@@ -65,6 +65,12 @@ def play(options: argparse.Namespace, folder: Path) -> None:
         service.kill_everything()
     print(f"{jobs.count} jobs, one right reply each: {dict(sorted(jobs.outcomes.items()))}")
     print(f"kills: {dict(killer.done)}")
+
+
+def all_answered(service: Service, jobs: Jobs) -> bool:
+    # The last kill may have hit ranks that had not come up, which are not started again.
+    service.start_if_ended()
+    return jobs.look() == 0
 
 
 def main() -> int:

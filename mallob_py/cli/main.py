@@ -74,7 +74,7 @@ def _overview() -> str:
     from mallob_py.cli.options import COMMANDS
 
     lines = ["usage: mallob-py COMMAND [options]", ""]
-    lines += [f"  {name:<16}{summary}" for name, (summary, _) in COMMANDS.items()]
+    lines += [f"  {name:<18}{summary}" for name, (summary, _) in COMMANDS.items()]
     lines += ["", "mallob-py COMMAND --help lists a command's options; mallob-py --version the version."]
     return "\n".join(lines)
 

@@ -70,6 +70,10 @@ def exit_reason(status: int) -> str:
     return f"killed by signal {-code}"
 
 
+#: until applications are looked for again
+_RETRY_S = 0.5
+
+
 class _Child:
     __slots__ = ("pid", "pidfd", "serial")
 
@@ -94,14 +98,14 @@ class Server:
         self._configuration = wire.Configure((), None, 0)
         #: whether the rank waits for the names of all applications, which take a while to find
         self._are_names_due = False
+        self._names_delay_s = 0.0
 
     def run(self) -> None:
         try:
             while True:
-                ready = self._selector.select(0 if self._are_names_due else None)
+                ready = self._selector.select(self._names_delay_s if self._are_names_due else None)
                 if not ready:
-                    self._are_names_due = False
-                    self._report(wire.Applications(self._registry.names()))
+                    self._report_names()
                 for key, _ in ready:
                     if key.data is None:
                         self._serve_request()
@@ -111,6 +115,15 @@ class Server:
             pass
         finally:
             self._kill_all()
+
+    def _report_names(self) -> None:
+        try:
+            names = self._registry.names()
+        except OSError:  # nothing to look with, for the moment: descriptors, most likely
+            self._names_delay_s = _RETRY_S
+            return
+        self._are_names_due, self._names_delay_s = False, 0.0
+        self._report(wire.Applications(names))
 
     def _serve_request(self) -> None:
         packet = self._control.recv(_PACKET_BYTES)

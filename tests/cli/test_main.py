@@ -26,7 +26,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main_module.main(["--help"]) == 0
     listed = capsys.readouterr().out
-    assert all(f"  {command} " in listed for command in options.COMMANDS)
+    assert all(f"  {command} " in listed for command in options.COMMANDS), listed
 
 
 @pytest.mark.parametrize("command", list(options.COMMANDS))
