@@ -6,9 +6,7 @@ earliest place that is there then, those behind it staying where they are: so no
 
 Nearly all of these looks find nothing. A job can move only if more nodes than before are free somewhere in
 front of its place; so what is kept is where this has happened since the last round, and jobs that are
-larger than all that is free there are not looked at. Nor are those that have neither enough nodes just before
-their place, from where they could begin and go on into it, nor the time to end before it. Both is asked of
-all at once, by numpy.
+larger than all that is free there are not looked at.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mallob_py.batch.job import Job
 from mallob_py.batch.policy import Action, Reserve, Start, View, Wake
@@ -74,10 +71,6 @@ class Profile:
         first = max(0, int(self._times.searchsorted(begin_s, "right")) - 1)
         return int(self._free[first : int(self._times.searchsorted(end_s))].max(initial=0))
 
-    def at(self, times_s: NDArray[np.float64]) -> NDArray[np.int64]:
-        """How many nodes are free just before each of these times."""
-        return self._free[self._times.searchsorted(times_s) - 1]
-
     def earliest(self, now_s: float, nodes: int, duration_s: float) -> float:
         """Since when so many nodes are free for so long."""
         times, free = self._times, self._free
@@ -102,36 +95,6 @@ class Profile:
         return max(now_s, times.item(place))
 
 
-class _Waiting:
-    """Nodes, estimates [s] and places [s] of the waiting jobs as columns, in the order of the queue."""
-
-    def __init__(self) -> None:
-        self._ids: list[int] = []
-        self._nodes = np.empty(_ROOM, dtype=np.int64)
-        self._times = np.empty((2, _ROOM))
-
-    def columns(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        return self._nodes[:count], self._times[0, :count], self._times[1, :count]
-
-    def id_of(self, row: int) -> int:
-        return self._ids[row]
-
-    def append(self, job: Job, place_s: float) -> None:
-        row = len(self._ids)
-        if row == len(self._nodes):
-            self._nodes = np.concatenate([self._nodes, np.empty(row, dtype=np.int64)])
-            self._times = np.concatenate([self._times, np.empty((2, row))], axis=1)
-        self._ids.append(job.id)
-        self._nodes[row] = job.nodes
-        self._times[:, row] = job.estimate_s, place_s
-
-    def remove(self, number: int) -> None:
-        row, count = bisect_left(self._ids, number), len(self._ids)
-        del self._ids[row]
-        self._nodes[row : count - 1] = self._nodes[row + 1 : count].copy()
-        self._times[:, row : count - 1] = self._times[:, row + 1 : count].copy()
-
-
 class Conservative:
     """See the module's text."""
 
@@ -143,7 +106,6 @@ class Conservative:
     def begin(self, nodes: int) -> None:
         self._nodes = nodes
         self._profile = Profile(-math.inf, nodes)
-        self._waiting = _Waiting()
         #: by waiting job: when it is to start
         self._places: dict[int, float] = {}
         #: (place, job), with outdated ones among them
@@ -165,7 +127,7 @@ class Conservative:
         if view.ends and view.ends[0][0] < now:
             self._start_anew(view)
         elif view.departed and self._raised:
-            self._move_up(waited, now)
+            self._move_up(view.queue[:waited], now)
         for job in view.queue[waited:]:
             if job.id not in self._places:
                 self._place(job, profile.earliest(now, job.nodes, job.estimate_s))
@@ -177,55 +139,39 @@ class Conservative:
             actions.append(Wake(place_s if place_s > now else now + _GRACE_S))
         return actions
 
-    def _move_up(self, waited: int, now: float) -> None:
-        profile = self._profile
-        nodes, estimates, places = self._waiting.columns(waited)
+    def _move_up(self, waiting: Sequence[Job], now: float) -> None:
+        profile, places = self._profile, self._places
         raised, self._raised = self._raised, []
         first_s = min(begin_s for begin_s, _ in raised)
         most = max(profile.most(begin_s, end_s) for begin_s, end_s in raised)
-        #: by nodes and estimate: no place before this one, as far as is known
-        bounds: dict[tuple[int, float], float] = {}
-
-        def who_may(behind: int) -> list[int]:
-            found = np.flatnonzero((nodes[behind:] <= most) & (places[behind:] > first_s)) + behind
-            if not len(found):
-                return []
-            was_s, needs = places[found], nodes[found]
-            # Either it leans on the place that it has, or it ends before that.
-            leans = profile.at(was_s) >= needs
-            may: list[int] = found[leans | (was_s - estimates[found] >= now)].tolist()
-            return may
-
-        todo = who_may(0)
-        todo.reverse()
-        while todo:
-            row = todo.pop()
-            was_s, need, estimate_s = places.item(row), nodes.item(row), estimates.item(row)
-            place_s = profile.since(now, need, was_s)
-            kind = (need, estimate_s)
-            if was_s - estimate_s >= now and bounds.get(kind, now) < was_s:
-                bounds[kind] = profile.earliest(now, need, estimate_s)
-                place_s = min(place_s, bounds[kind])
+        #: by nodes and duration, as long as the profile stays as it is
+        earliest: dict[tuple[int, float], float] = {}
+        for job in waiting:
+            if job.nodes > most:
+                continue
+            was_s = places[job.id]
+            if was_s <= first_s:
+                continue
+            kind = (job.nodes, job.estimate_s)
+            place_s = earliest.get(kind, -1.0)
+            if place_s < 0.0:
+                place_s = earliest[kind] = profile.earliest(now, *kind)
+            # A place may lean on the one that the job has now.
+            place_s = min(place_s, profile.since(now, job.nodes, was_s))
             if place_s >= was_s:
                 continue
-            profile.add(was_s, was_s + estimate_s, need)
-            self._take(self._waiting.id_of(row), need, estimate_s, place_s)
-            places[row] = place_s
-            left = (max(was_s, place_s + estimate_s), was_s + estimate_s)
+            profile.add(was_s, was_s + job.estimate_s, job.nodes)
+            self._place(job, place_s)
+            earliest.clear()
+            left = (max(was_s, place_s + job.estimate_s), was_s + job.estimate_s)
             self._raised.append(left)
-            first_s, most = left[0], profile.most(*left)
-            for other in [one for one in bounds if first_s - one[1] < bounds[one]]:
-                del bounds[other]
-            todo = sorted({*todo, *who_may(row + 1)}, reverse=True)
+            first_s = min(first_s, left[0])
+            most = max(most, profile.most(*left))
 
     def _place(self, job: Job, place_s: float) -> None:
-        self._waiting.append(job, place_s)
-        self._take(job.id, job.nodes, job.estimate_s, place_s)
-
-    def _take(self, job: int, nodes: int, estimate_s: float, place_s: float) -> None:
-        self._profile.add(place_s, place_s + estimate_s, -nodes)
-        self._places[job] = place_s
-        heapq.heappush(self._next, (place_s, job))
+        self._profile.add(place_s, place_s + job.estimate_s, -job.nodes)
+        self._places[job.id] = place_s
+        heapq.heappush(self._next, (place_s, job.id))
 
     def _start(self, view: View, actions: list[Action]) -> None:
         """Those whose time has come. At the same second, an end may still be on its way."""
@@ -243,7 +189,6 @@ class Conservative:
             if job.nodes <= free:
                 free -= job.nodes
                 actions.append(Start(number, job.nodes))
-                self._waiting.remove(number)
                 self._ends[number] = self._places.pop(number) + job.estimate_s
             else:
                 heapq.heappush(self._next, (self._places[number], number))
@@ -258,6 +203,5 @@ class Conservative:
             profile.add(now, self._ends[running.job.id], -running.size)
         self._places.clear()
         self._next.clear()
-        self._waiting = _Waiting()
         for job in view.queue:
             self._place(job, profile.earliest(now, job.nodes, job.estimate_s))
