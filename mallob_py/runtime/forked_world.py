@@ -125,9 +125,9 @@ class ForkedWorld:
         self._statuses[rank] = os.waitstatus_to_exitcode(status)
         if rank in self._pmi.finalized:
             return
-        if self._statuses[rank] != 0:
+        if self._statuses[rank] < 0 or self._statuses[rank] == _CRASHED:
             self._signal_all(signal.SIGKILL)  # who is left would wait for it
-        else:  # all end now, unless somebody waits for it
+        else:  # all end now with words of their own, unless somebody waits for it
             self._deadline_s = min(self._deadline_s, time.monotonic() + STOP_GRACE_S)
 
     def _signal_all(self, number: int) -> None:
