@@ -100,9 +100,8 @@ def at_rest(service: Service, ranks: int, pes: int) -> Sample:
         service.check_alive()
         family = Family.of(service.mark)
         servers, workers = len(family.fork_servers), len(family.workers)
-        rest = [name for name in service.descriptions() if not name.endswith((".lock", ".memory"))]
         most = WORKERS_AT_REST_MAX * pes * ranks
-        return len(family.ranks) == servers == ranks and workers <= most and not rest
+        return len(family.ranks) == servers == ranks and workers <= most and not service.descriptions()
 
     wait_until(is_at_rest, "workers and descriptions of ended jobs are gone", STOP_DEADLINE_S)
     return Sample.of(service.mark)

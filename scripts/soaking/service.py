@@ -88,15 +88,19 @@ class Service:
         if code != 0:
             raise Wrong(f"the service ended with code {code}")
         wait_until(lambda: not marked_processes(self.mark), "no process is left", STOP_DEADLINE_S)
-        if left := self.descriptions():
+        if left := self._session_folders():
             raise Wrong(f"left in shared memory: {left}")
         if "Traceback" in self.output:
             raise Wrong("a traceback in the output")
 
+    def _session_folders(self) -> list[Path]:
+        """Ours in shared memory. Their names start with the process that founded the session."""
+        folders = shared_folder().glob("mallob-py.*")
+        return [path for path in folders if int(path.name.split(".")[1].split("-")[0]) in self.pids]
+
     def descriptions(self) -> list[str]:
-        """Our files in shared memory. Their names start with the process that founded the session."""
-        names = [path.name for path in shared_folder().glob("mallob-py.*")]
-        return [name for name in names if int(name.split(".")[1].split("-")[0]) in self.pids]
+        """The files of jobs in shared memory, such as `7` of job 7."""
+        return [file.name for folder in self._session_folders() for file in folder.glob("[0-9]*")]
 
     def kill(self) -> None:
         while pids := marked_processes(self.mark):
