@@ -97,8 +97,11 @@ class Batch:
         return f"job {self.job} {self.state}\n{self.output}\n{self.cluster.log()}"
 
     def await_end(self) -> str:
-        poll_until(lambda: self.state not in ("PENDING", "RUNNING", "COMPLETING"), self.story)
-        return self.state
+        def ended() -> str | None:
+            state = self.state
+            return None if state in ("PENDING", "RUNNING", "COMPLETING") else state
+
+        return poll_until(ended, self.story) or ""
 
     def drop(self, file: str, **fields: Any) -> Path:
         job = {"user": "u", "name": file} | {key.replace("_", "-"): value for key, value in fields.items()}
