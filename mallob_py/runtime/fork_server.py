@@ -119,7 +119,7 @@ class Server:
     def _report_names(self) -> None:
         try:
             names = self._registry.names()
-        except OSError:  # nothing to look with, for the moment: descriptors, most likely
+        except (OSError, ImportError):  # nothing to look with for the moment: descriptors, most likely
             self._names_delay_s = _RETRY_S
             return
         self._are_names_due, self._names_delay_s = False, 0.0
