@@ -213,7 +213,10 @@ def leave(rank: int, exit_code: int, closed: bool) -> NoReturn:
         sys.stderr.flush()
     if closed:  # else peers have failed or hang: it might wait for them for ever
         _mpi().Finalize()
-    os._exit(exit_code)  # what the interpreter would tear down piece by piece is gone with the process
+        # What the interpreter would tear down piece by piece is gone with the process. Not so the exit
+        # handlers of C: MPICH takes leave of its launcher there, which kills all ranks if one does not.
+        ctypes.PyDLL(None).exit(exit_code)
+    os._exit(exit_code)
 
 
 def abort_world(exit_code: int) -> NoReturn:
