@@ -19,6 +19,7 @@ from typing import Protocol
 import msgspec
 
 from mallob_py.batch.cluster import Room
+from mallob_py.batch.costs import FreeResizes, ResizeCost
 from mallob_py.batch.job import Job
 
 
@@ -128,6 +129,7 @@ class View:
 
     __slots__ = (
         "arrived",
+        "costs",
         "departed",
         "ended",
         "ends",
@@ -141,10 +143,12 @@ class View:
         "wishes",
     )
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, costs: ResizeCost | None = None) -> None:
         self.now_s = 0.0
         #: of the machine
         self.nodes = nodes
+        #: what resizes cost on it
+        self.costs: ResizeCost = costs or FreeResizes()
         #: nodes that run no job
         self.free = nodes
         #: which these are, in no particular order

@@ -23,12 +23,12 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from mallob_py.batch.cluster import Room
+from mallob_py.batch.costs import FreeResizes, ResizeCost
 from mallob_py.batch.job import Job, Kind, Truth, Workload
 from mallob_py.batch.policy import (
     Action,
@@ -53,19 +53,6 @@ class EventOrder(enum.Enum):
     BATCH = "batch"
     PYSS = "pyss"
     ELASTISIM = "elastisim"
-
-
-class ResizeCost(Protocol):
-    """How long [s] a job stands still when its number of nodes changes."""
-
-    def pause_s(self, job: Job, before: int, after: int) -> float: ...
-
-
-class FreeResizes(msgspec.Struct, frozen=True):
-    """Resizes take no time."""
-
-    def pause_s(self, job: Job, before: int, after: int) -> float:
-        return 0.0
 
 
 class Imbalance(enum.Enum):
@@ -162,7 +149,7 @@ class _Run:
         self._costs = costs
         self._order = order
         self._imbalance = imbalance
-        self._view = View(nodes)
+        self._view = View(nodes, costs)
         self._nodes = nodes
         self._free: list[int] = list(range(nodes - 1, -1, -1))
         self._queue: list[Job] = []
