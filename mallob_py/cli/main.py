@@ -7,7 +7,6 @@ wrong with options or input; 130 after Ctrl-C.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -59,9 +58,9 @@ def _dispatch(given: list[str]) -> int:
 
             refuse_to_start()
         return 2
-    module = importlib.import_module(f"mallob_py.cli.{command.replace('-', '_').replace(' ', '_')}")
+    run = options.COMMANDS.run_of(command)
     interrupts.raise_in_command()
-    return outcome_of(f"mallob-py {command}", lambda: int(module.run(parsed)))
+    return outcome_of(f"mallob-py {command}", lambda: run(parsed))
 
 
 def _command(given: list[str], commands: Iterable[str]) -> tuple[str, list[str]]:
