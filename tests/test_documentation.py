@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from mallob_py import app
+from mallob_py import kit
 from mallob_py.cli.option_sources import table
 from mallob_py.cli.options import COMMANDS
 from mallob_sat import portfolio
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests/ranks"), str(ROOT / "tests/apps")]
+sys.path[:0] = [str(ROOT / "tests/ranks")]
 
-from fake_context import FakeContext  # noqa: E402 (both lie beside other tests)
+from fake_context import FakeContext  # noqa: E402 (lies beside other tests)
 from running import Running, needs_mpiexec, poll_until, serving  # noqa: E402
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -70,12 +70,12 @@ def test_the_tests_of_the_example_application_pass(package: Path) -> None:
 @pytest.mark.parametrize(("number", "code"), [(77, 10), (2, 20), (97, 20), (9409, 10)])
 @pytest.mark.parametrize("index", [0, 1, 70])
 def test_the_example_of_the_interface_answers_with_any_one_worker(number: int, code: int, index: int) -> None:
-    assert app.__doc__ is not None
-    example = app.__doc__.partition("A complete application:\n")[2].partition("and in its package")[0]
+    assert kit.__doc__ is not None
+    example = kit.__doc__.partition("A complete application:\n")[2].partition("and in its package")[0]
     names: dict[str, Any] = {}
     exec(textwrap.dedent(example), names)
     factor = names["Factor"]()
-    payload = factor.read(app.JobInput(literals=[number]))
+    payload = factor.read(kit.JobInput(literals=[number]))
     assert factor.run(FakeContext(payload, index, {})).code == code
 
 

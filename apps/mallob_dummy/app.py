@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, NoReturn
 
-from mallob_py.app import SATISFIABLE, Application, InputError, JobInput, Payload, Result, WorkerContext
+from mallob_py.kit import SATISFIABLE, Application, InputError, JobInput, Payload, Result, WorkerContext
 
 
 def _refuse_input(job: JobInput) -> None:

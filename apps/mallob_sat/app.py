@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from mallob_py.app import Application, InputError, JobInput, Payload, Result, WorkerContext
+from mallob_py.kit import Application, InputError, JobInput, Payload, Result, WorkerContext
+from mallob_py.kit.input_file import COMPRESSED_SUFFIXES, decompressed_blocks, read_decompressed, read_plain
 from mallob_sat.dimacs import read_dimacs
-from mallob_sat.files import COMPRESSED_SUFFIXES, decompressed_blocks, read_decompressed, read_plain
 from mallob_sat.formula import Formula, formula_from_list, formula_from_raw
 from mallob_sat.incremental import Revisions, grown
 from mallob_sat.portfolio import content_mode

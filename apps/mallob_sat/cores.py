@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mallob_py.app import UNSATISFIABLE, InputError, Payload, Result, ResultFileError, WorkerContext
+from mallob_py.kit import UNSATISFIABLE, InputError, Payload, Result, ResultFileError, WorkerContext, race
+from mallob_py.kit.result_file import ResultPath
 from mallob_sat.formula import MAX_VARIABLE, Formula, Literals
 from mallob_sat.portfolio import Portfolio, Strategy
-from mallob_sat.race import race
-from mallob_sat.result_path import ResultPath
 from mallob_sat.search import solve
 from mallob_sat.solvers import ENGINES, Solver
 

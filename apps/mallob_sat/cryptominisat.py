@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 
-from mallob_py.app import Result
+from mallob_py.kit import Result
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.search import Search, Task
 from mallob_sat.solvers import Answer

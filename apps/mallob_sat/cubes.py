@@ -18,7 +18,7 @@ import struct
 import time
 from collections.abc import Callable
 
-from mallob_py.app import TreeMessage, WorkerContext
+from mallob_py.kit import TreeMessage, WorkerContext
 
 #: solutions of a cube beyond this are not worth their way
 CUBE_BYTES_MAX = 4 << 20

@@ -21,7 +21,7 @@ from itertools import islice, product
 import numpy as np
 from numpy.typing import NDArray
 
-from mallob_py.app import InputError
+from mallob_py.kit import InputError
 from mallob_sat.formula import MAX_VARIABLE, Formula, Literals
 
 _PREAMBLE = re.compile(rb"(?:[ \t\r]*(?:c[^\n]*)?\n)*")

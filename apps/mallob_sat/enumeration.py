@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from mallob_py.app import (
+from mallob_py.kit import (
     SATISFIABLE,
     UNSATISFIABLE,
     InputError,
@@ -31,10 +31,10 @@ from mallob_py.app import (
     UnfinishedFile,
     WorkerContext,
 )
+from mallob_py.kit.result_file import ResultPath
 from mallob_sat.cubes import CUBE_BYTES_MAX, Helper, Leader
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.models import STRATEGY, Models, bits_of, cube_of, cubes_of, row_bytes
-from mallob_sat.result_path import ResultPath
 from mallob_sat.search import solve_trivial
 from mallob_sat.solvers import Answer
 

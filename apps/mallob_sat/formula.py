@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mallob_py.app import InputError, Payload
+from mallob_py.kit import InputError, Payload
 
 Literals: TypeAlias = NDArray[np.int32]
 Integers: TypeAlias = NDArray[np.signedinteger[Any]]

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from mallob_py.app import SATISFIABLE, UNSATISFIABLE, InputError, Payload, Result, WorkerContext
+from mallob_py.kit import SATISFIABLE, UNSATISFIABLE, InputError, Payload, Result, WorkerContext
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.packing import packed, wants_packed
 from mallob_sat.portfolio import Portfolio, Strategy

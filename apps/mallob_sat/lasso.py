@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
 
-from mallob_py.app import InputError
+from mallob_py.kit import InputError
 
 LETTERS: Mapping[str, str] = {
     "c": "cadical195",

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mallob_py.app import Result
+from mallob_py.kit import Result
 from mallob_sat.clause_pipe import ClausePipe
 from mallob_sat.clauses import Clauses, KnownClauses, union
 from mallob_sat.cryptominisat import CryptoMiniSatSearch

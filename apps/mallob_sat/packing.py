@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mallob_py.app import SATISFIABLE, InputError, Result
+from mallob_py.kit import SATISFIABLE, InputError, Result
 
 _FORMS = ("literals", "packed")
 

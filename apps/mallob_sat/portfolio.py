@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from mallob_py.app import InputError
+from mallob_py.kit import InputError
 from mallob_sat.lasso import PHASELESS, Lasso, Member, Phases, lasso_of, parse_lasso
 
 #: The solvers that a job's configuration may name.

@@ -6,7 +6,7 @@ formula's own clauses.
 
 from __future__ import annotations
 
-from mallob_py.app import SATISFIABLE, UNSATISFIABLE, Payload, Result, ResultFileError
+from mallob_py.kit import SATISFIABLE, UNSATISFIABLE, Payload, Result, ResultFileError
 from mallob_sat.formula import Formula
 from mallob_sat.portfolio import Strategy
 from mallob_sat.proofs.request import ProofRequest

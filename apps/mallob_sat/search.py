@@ -19,7 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mallob_py.app import SATISFIABLE, UNSATISFIABLE, Result
+from mallob_py.kit import SATISFIABLE, UNSATISFIABLE, Result
 from mallob_sat.clause_pipe import ClausePipe
 from mallob_sat.clauses import Clauses, KnownClauses
 from mallob_sat.formula import Formula, Literals

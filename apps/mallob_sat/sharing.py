@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from mallob_py.app import TreeMessage, TreeReduction, WorkerContext
+from mallob_py.kit import TreeMessage, TreeReduction, WorkerContext
 from mallob_sat.clauses import Clauses, KnownClauses, union
 
 PERIOD_S = 0.5

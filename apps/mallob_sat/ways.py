@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from mallob_py.app import InputError, Payload, Result, WorkerContext
+from mallob_py.kit import InputError, Payload, Result, WorkerContext, race
 from mallob_sat.cores import CoreFinding
 from mallob_sat.cryptominisat import cryptominisat_is_installed
 from mallob_sat.enumeration import Enumerating
@@ -28,7 +28,6 @@ from mallob_sat.portfolio import (
 )
 from mallob_sat.proof_search import ProofSearch, solve_with_proof
 from mallob_sat.proofs.request import ProofRequest
-from mallob_sat.race import race
 from mallob_sat.search import solve_quickly
 from mallob_sat.sharing import Sharing
 from mallob_sat.structure import is_random, xor_share

@@ -212,7 +212,7 @@ def switch(text: str) -> bool:
 def portfolio(text: str) -> str:
     """Which solvers SAT jobs use (see `mallob_sat.lasso`)."""
     # Only for who needs it: ranks import no application.
-    from mallob_py.app import InputError
+    from mallob_py.kit.app import InputError
     from mallob_sat.lasso import parse_lasso
 
     try:

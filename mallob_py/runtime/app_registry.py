@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import os
 
-from mallob_py.app import Application
+from mallob_py.kit.app import Application
 
 ENTRY_POINT_GROUP = "mallob_py.apps"
 ENVIRONMENT_VARIABLE = "MALLOB_PY_APPS"
@@ -73,6 +73,6 @@ class AppRegistry:
         module, _, attribute = self._places[name].partition(":")
         made = getattr(importlib.import_module(module), attribute)()
         if not isinstance(made, Application):
-            raise TypeError(f"{self._places[name]} is not a mallob_py.app.Application")
+            raise TypeError(f"{self._places[name]} is not a mallob_py.kit.app.Application")
         self._loaded[name] = made
         return made

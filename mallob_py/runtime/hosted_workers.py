@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias
 
-from mallob_py.app import TreeMessage as AppMessage
+from mallob_py.kit.app import TreeMessage as AppMessage
 from mallob_py.protocol.effects import (
     DeliverMessage,
     ResumeWorker,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from mallob_py.app import TreeMessage
+from mallob_py.kit.app import TreeMessage
 from mallob_py.runtime.worker_wire import Description
 
 #: (job, context)

@@ -16,7 +16,7 @@ import socket
 from collections import deque
 from contextlib import suppress
 
-from mallob_py.app import TreeMessage
+from mallob_py.kit.app import TreeMessage
 from mallob_py.runtime import worker_wire as wire
 
 _RECEIVE_BYTES = 1 << 18

@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 import numpy as np
 
-from mallob_py.app import Application, InputError, JobInput, Payload, Result, TreeMessage, WorkerContext
-from mallob_py.payload import decode_description, description_parts, encode_description
-from mallob_py.result_file import confined_to
+from mallob_py.kit.app import Application, InputError, JobInput, Payload, Result, TreeMessage, WorkerContext
+from mallob_py.kit.payload import decode_description, description_parts, encode_description
+from mallob_py.kit.result_file import confined_to
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.cpu_time import own_cpu_seconds
 from mallob_py.runtime.memory import forget_peak, peak_bytes_of, private_bytes_of
@@ -111,7 +111,7 @@ class _Superseded(BaseException):
 
 
 class _Context(WorkerContext):
-    """The running application's side of the link (see `mallob_py.app.WorkerContext`)."""
+    """The running application's side of the link (see `mallob_py.kit.app.WorkerContext`)."""
 
     def __init__(self, link: RankLink, run: wire.Run) -> None:
         description = decode_description(_open_description(run.description))

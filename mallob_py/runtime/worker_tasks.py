@@ -10,7 +10,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from mallob_py.app import TreeMessage
+from mallob_py.kit.app import TreeMessage
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.worker_link import WorkerLink

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from mallob_py.result_file import ResultsFolder
+from mallob_py.kit.result_file import ResultsFolder
 
 #: a frame above this is a broken peer, not a message
 MAX_FRAME_BYTES = 2**31 - 1
@@ -74,7 +74,7 @@ class Update(Message, frozen=True, tag=2):
 
 
 class Deliver(Message, frozen=True, tag=3):
-    """A message of another worker of the job (see `mallob_py.app.TreeMessage`)."""
+    """A message of another worker of the job (see `mallob_py.kit.app.TreeMessage`)."""
 
     source: int
     data: bytes
@@ -284,7 +284,7 @@ class SolutionForm(IntEnum):
 
 
 class ResultBody(Message, frozen=True):
-    """A `mallob_py.app.Result`: fields as a JSON object, solution as its form says."""
+    """A `mallob_py.kit.app.Result`: fields as a JSON object, solution as its form says."""
 
     code: int
     fields: bytes

@@ -28,7 +28,7 @@ import time
 
 import msgspec
 
-from mallob_py.app import TreeMessage
+from mallob_py.kit.app import TreeMessage
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.cpu_time import cpu_seconds_of

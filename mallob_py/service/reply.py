@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from mallob_py.app import RESULT_STRINGS, SATISFIABLE, UNKNOWN
+from mallob_py.kit.app import RESULT_STRINGS, SATISFIABLE, UNKNOWN
 from mallob_py.runtime.worker_wire import SolutionForm
 from mallob_py.service.errors import JobFileError
 from mallob_py.service.job_file import JobFile

@@ -18,7 +18,7 @@ from statistics import fmean
 
 import msgspec
 
-from mallob_py.app import RESULT_STRINGS
+from mallob_py.kit.app import RESULT_STRINGS
 from mallob_py.run_figures import LATENCIES, LatencyRow, creation_ratio, latency_row, tells_latency
 from mallob_py.service.event_log import OPENINGS, Event
 

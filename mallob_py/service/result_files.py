@@ -1,7 +1,7 @@
 """The files for large results that a client's jobs name: where they may be, and what becomes of them.
 
 Which keys of a configuration name files, its application declares (`Application.result_files`). Where they
-may be, the operator says. How a job is kept to that is up to `mallob_py.result_file`.
+may be, the operator says. How a job is kept to that is up to `mallob_py.kit.result_file`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mallob_py.result_file import ResultFileError, ResultsFolder, discard_unfinished, is_delivered
+from mallob_py.kit.result_file import ResultFileError, ResultsFolder, discard_unfinished, is_delivered
 from mallob_py.service.errors import JobFileError
 from mallob_py.service.job_file import JobFile
 

@@ -29,8 +29,8 @@ from typing import Any
 
 import msgspec
 
+from mallob_py.kit.payload import encode_description
 from mallob_py.notices import tell
-from mallob_py.payload import encode_description
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.effects import JobEnded
 from mallob_py.protocol.effects import Outcome as Ending

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mallob_py.result_file import open_result
+from mallob_py.kit.result_file import open_result
 from mallob_py.service import client
 from mallob_py.service.entries import refusal_name, reply_name
 from mallob_py.service.errors import JobFileError, ServiceError

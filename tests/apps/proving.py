@@ -10,7 +10,7 @@ from pathlib import Path
 
 from proof_reference import is_satisfiable
 
-from mallob_py.app import JobInput, Payload
+from mallob_py.kit import JobInput, Payload
 from mallob_sat.app import SatApplication
 from mallob_sat.formula import Formula
 from mallob_sat.portfolio import Strategy

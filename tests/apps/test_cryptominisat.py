@@ -11,7 +11,7 @@ import pytest
 from clause_lists import formula_of, is_satisfiable
 from fake_context import FakeContext
 
-from mallob_py.app import InputError, JobInput, Result
+from mallob_py.kit import InputError, JobInput, Result
 from mallob_sat import SatApplication, generate, ways
 from mallob_sat.cryptominisat import CryptoMiniSat, CryptoMiniSatSearch, cryptominisat_is_installed
 from mallob_sat.formula import Formula

@@ -9,7 +9,7 @@ import pytest
 from fake_context import FakeContext, Parked
 
 from mallob_dummy import NoopApplication, SleepApplication
-from mallob_py.app import InputError, JobInput
+from mallob_py.kit import InputError, JobInput
 
 
 def test_the_root_of_a_noop_job_answers_at_once_and_the_others_park() -> None:

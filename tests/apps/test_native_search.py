@@ -10,14 +10,13 @@ from clause_lists import clauses_of
 from fake_context import FakeContext
 from native_library import needs_library
 
-from mallob_py.app import Result, TreeMessage
+from mallob_py.kit import Result, TreeMessage, race
 from mallob_sat import generate, native_search
 from mallob_sat.clauses import Clauses, union
 from mallob_sat.formula import Formula, formula_from_list
 from mallob_sat.native_search import LEFT_ALONE_S, LEFT_ALONE_SHORT_CLAUSES, NativeSearch, search_for
 from mallob_sat.native_solver import NATIVE_SOLVERS
 from mallob_sat.portfolio import Portfolio, Strategy, Trade
-from mallob_sat.race import race
 from mallob_sat.search import Search
 from mallob_sat.solvers import Answer, Solver
 

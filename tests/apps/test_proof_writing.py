@@ -16,8 +16,8 @@ import pytest
 from fake_context import FakeContext
 from proving import cadical_proof, payload_of, prove, unsatisfiable_formula
 
-from mallob_py import result_file
-from mallob_py.app import InputError, JobInput
+from mallob_py.kit import InputError, JobInput, result_file
+from mallob_py.kit.result_file import ResultPath
 from mallob_sat.app import SatApplication
 from mallob_sat.formula import ASSUMPTIONS_MARK
 from mallob_sat.generate import pigeonhole
@@ -26,7 +26,6 @@ from mallob_sat.proofs.checker import Checker
 from mallob_sat.proofs.request import ProofRequest
 from mallob_sat.proofs.steps import read_steps
 from mallob_sat.proofs.writing import PROVERS, ProofFormat, number_late_clauses
-from mallob_sat.result_path import ResultPath
 
 CONTRADICTION = [[1], [-1]]
 FILE = ResultPath("proof", "/proof")

@@ -10,8 +10,7 @@ import pytest
 from clause_lists import is_satisfiable
 from fake_context import FakeContext
 
-from mallob_py import result_file
-from mallob_py.app import InputError, JobInput, Result
+from mallob_py.kit import InputError, JobInput, Result, result_file
 from mallob_sat import SatApplication, cores, generate
 from mallob_sat.dimacs import parse_dimacs
 from mallob_sat.formula import ASSUMPTIONS_MARK, formula_from_list

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from mallob_py.app import InputError
+from mallob_py.kit import InputError
 from mallob_sat import dimacs
 from mallob_sat.dimacs import XOR_LENGTH_MAX, parse_dimacs
 

@@ -14,8 +14,7 @@ import pytest
 from fake_context import FakeContext
 from waiting import DEADLINE_S
 
-from mallob_py import result_file
-from mallob_py.app import InputError, JobInput, Payload, Result, TreeMessage
+from mallob_py.kit import InputError, JobInput, Payload, Result, TreeMessage, result_file
 from mallob_sat import SatApplication, enumeration, generate
 from mallob_sat.cubes import CUBE_BYTES_MAX, Helper, Leader
 from mallob_sat.formula import ASSUMPTIONS_MARK

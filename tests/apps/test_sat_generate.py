@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mallob_sat
-from mallob_py.app import JobInput
+from mallob_py.kit import JobInput
 from mallob_sat import generate
 from mallob_sat.app import read_formula
 from mallob_sat.dimacs import parse_dimacs

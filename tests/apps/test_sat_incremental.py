@@ -11,7 +11,7 @@ import pytest
 from fake_context import FakeContext
 from pysat.solvers import Solver as Reference
 
-from mallob_py.app import InputError, JobInput, Payload, Result
+from mallob_py.kit import InputError, JobInput, Payload, Result
 from mallob_sat import SatApplication
 from mallob_sat.incremental import ENGINES, portfolio_of
 

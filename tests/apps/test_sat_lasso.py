@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from mallob_py.app import InputError
+from mallob_py.kit import InputError
 from mallob_sat.lasso import LETTERS, Lasso, Member, Phases, lasso_of, parse_lasso
 from mallob_sat.portfolio import DEFAULT_PORTFOLIO, SOLVER_NAMES, Portfolio, Trade
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fake_context import FakeContext
 
-from mallob_py.app import InputError, JobInput, Result
+from mallob_py.kit import InputError, JobInput, Result
 from mallob_sat import SatApplication, generate
 from mallob_sat.packing import packed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mallob_py.app import InputError
+from mallob_py.kit import InputError
 from mallob_sat.lasso import lasso_of
 from mallob_sat.portfolio import (
     NATIVE_PORTFOLIO,

@@ -8,7 +8,7 @@ import pytest
 from clause_lists import clauses_of
 from fake_context import FakeContext
 
-from mallob_py.app import TreeMessage
+from mallob_py.kit import TreeMessage
 from mallob_sat import sharing
 from mallob_sat.clauses import Clauses, KnownClauses
 from mallob_sat.sharing import PERIOD_S, Sharing, literals_max

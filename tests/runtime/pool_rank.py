@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from waiting import DEADLINE_S
 
-from mallob_py.payload import encode_description
+from mallob_py.kit.payload import encode_description
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.fork_server_link import ForkServer

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from pool_rank import Make, Rank, is_gone, process_state, result_of
 
-from mallob_py.payload import decode_description, encode_description
-from mallob_py.result_file import ResultsFolder
+from mallob_py.kit.payload import decode_description, encode_description
+from mallob_py.kit.result_file import ResultsFolder
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.process_supply import PoolOptions

@@ -28,8 +28,8 @@ from pool_rank import (
 )
 from waiting import poll_until
 
-from mallob_py.app import TreeMessage
-from mallob_py.payload import decode_description, encode_description
+from mallob_py.kit import TreeMessage
+from mallob_py.kit.payload import decode_description, encode_description
 from mallob_py.runtime import reads
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
@@ -602,7 +602,13 @@ def test_a_rank_imports_neither_numpy_nor_applications() -> None:
     code = "import sys, mallob_py.runtime.workers; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert not loaded & {"numpy", "pysat", "mallob_py.payload", "mallob_py.runtime.worker_process", "ctypes"}
+    assert not loaded & {
+        "numpy",
+        "pysat",
+        "mallob_py.kit.payload",
+        "mallob_py.runtime.worker_process",
+        "ctypes",
+    }
 
 
 def test_our_own_applications_are_those_that_are_installed_under_these_names() -> None:

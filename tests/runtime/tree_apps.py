@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from mallob_py.app import Application, JobInput, Payload, Result, TreeMessage, TreeReduction, WorkerContext
+from mallob_py.kit import Application, JobInput, Payload, Result, TreeMessage, TreeReduction, WorkerContext
 
 _POLL_S = 0.01
 

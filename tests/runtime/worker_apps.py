@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mallob_py.app import (
+from mallob_py.kit import (
     Application,
     InputError,
     JobInput,

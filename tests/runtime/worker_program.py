@@ -9,7 +9,7 @@ import select
 import sys
 import time
 
-from mallob_py.payload import encode_description
+from mallob_py.kit.payload import encode_description
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.fork_server_link import ForkServer
 from mallob_py.runtime.worker_events import WorkerStarted

@@ -1,6 +1,6 @@
 """What the checker reads, plain or compressed, told apart by content; one kind of error if it cannot.
 
-Shares no code with `mallob_sat.files`, through which the solvers read (see `formula_file.py`).
+Shares no code with `mallob_py.kit.input_file`, through which the solvers read (see `formula_file.py`).
 """
 
 from __future__ import annotations

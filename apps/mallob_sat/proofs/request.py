@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mallob_py.app import InputError, Payload
+from mallob_py.kit import InputError, Payload
+from mallob_py.kit.result_file import ResultPath
 from mallob_sat.formula import Formula
 from mallob_sat.portfolio import Portfolio
 from mallob_sat.proofs.writing import PROVERS, ProofFormat
-from mallob_sat.result_path import ResultPath
 
 _FIELD = "configuration"
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from fcntl import fcntl
 from typing import NoReturn
 
-from mallob_py.app import UnfinishedFile
+from mallob_py.kit import UnfinishedFile
 
 _F_SETPIPE_SZ = 1031
 _CHUNK_BYTES = 1 << 20

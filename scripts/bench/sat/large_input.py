@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from common import BenchmarkError, DroppedJob, Service, print_table, running_service, summary
 from processes import rank_processes
 
-from mallob_py.app import JobInput
+from mallob_py.kit import JobInput
 from mallob_py.service.event_log import Event
 from mallob_sat import generate
 from mallob_sat.app import read_formula

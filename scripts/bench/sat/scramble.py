@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mallob_py.kit.input_file import decompressed_blocks
 from mallob_sat.dimacs import read_dimacs
-from mallob_sat.files import decompressed_blocks
 from mallob_sat.formula import Formula
 
 _WINDOW = 0.01

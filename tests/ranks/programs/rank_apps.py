@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from mallob_py.app import (
+from mallob_py.kit import (
     Application,
     JobInput,
     Payload,

@@ -62,7 +62,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
-    from mallob_py.app import TreeMessage, WorkerContext
+    from mallob_py.kit.app import TreeMessage, WorkerContext
 
 _MAGIC = b"\xf5TR"
 #: magic, channel, kind, epoch, call, index, newest

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from mallob_py.app import Finished, Payload, Result, TreeMessage, TreeReduction, WorkerContext
+from mallob_py.kit import Finished, Payload, Result, TreeMessage, TreeReduction, WorkerContext
 
 
 def merge(parts: list[bytes]) -> bytes:

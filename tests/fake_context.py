@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from mallob_py.app import Payload, Result, TreeMessage, WorkerContext
+from mallob_py.kit import Payload, Result, TreeMessage, WorkerContext
 
 
 class Parked(Exception):

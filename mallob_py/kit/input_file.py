@@ -1,8 +1,8 @@
 """Bytes of an input file, decompressed, in blocks: what is large need not be in memory twice.
 
 Files may be plain, gzip, bzip2, xz or lzma, told apart by their first bytes, so that a name
-says nothing and named pipes work as well. A cut or damaged file is always an error: solving
-half a formula would give a wrong answer.
+says nothing and named pipes work as well. A cut or damaged file is always an error: half
+an input would give a wrong answer.
 
 Source: the compressed inputs of section 6 of the design. Guarantees: gives the complete
 content or raises InputError, at the latest in place of the end, whose text names the file and
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Protocol
 
-from mallob_py.app import InputError
+from mallob_py.kit.app import InputError
 
 
 class _Decompressor(Protocol):
@@ -72,7 +72,7 @@ def plain_blocks(path: str) -> Iterator[bytes]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except IsADirectoryError:
-        raise InputError(f"{path}: is a directory; name the formula file inside it") from None
+        raise InputError(f"{path}: is a directory; name the file inside it") from None
     except PermissionError:
         raise InputError(f"{path}: not readable by this user (permission denied)") from None
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Several solver processes in one worker: one answer, whatever becomes of the others."""
+"""Several processes in one worker: one answer, whatever becomes of the others."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from fake_context import FakeContext
 
-from mallob_py.app import JobInput, Result, TreeMessage
+from mallob_py.kit import JobInput, Result, TreeMessage, race
 from mallob_sat import SatApplication, generate
-from mallob_sat.race import race
 from mallob_sat.solvers import Solver
 
 WINNER = Result(10, [1, -2], {"solver": "winner"})
@@ -199,7 +198,7 @@ def test_a_solver_that_died_three_times_is_given_up_and_the_others_go_on(tmp_pat
 
 
 def test_if_all_solvers_die_the_error_says_of_what() -> None:
-    with pytest.raises(RuntimeError, match="all solver processes died") as caught:
+    with pytest.raises(RuntimeError, match="all processes of the worker died") as caught:
         raced(Racing(2), lambda number: die() if number % 2 else os._exit(7))
     assert str(caught.value).count("killed by SIGKILL") == 3
     assert str(caught.value).count("exit status 7") == 3
@@ -228,10 +227,10 @@ def test_a_wrong_model_is_an_error_and_no_answer(monkeypatch: pytest.MonkeyPatch
         solve([1, -2, 0, 1, 2, 0], Racing(2))
 
 
-def test_solvers_die_with_their_worker(tmp_path: Path) -> None:
+def test_processes_die_with_their_worker(tmp_path: Path) -> None:
     program = f"""if True:
         import os, pathlib, signal
-        from test_sat_race import Racing, hang, raced
+        from test_process_race import Racing, hang, raced
         def attempt(number):
             half = pathlib.Path({str(tmp_path)!r}, "half")
             (half.with_name(f"~{{number}}")).write_text(str(os.getpid()))

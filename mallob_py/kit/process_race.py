@@ -1,21 +1,21 @@
-"""The solver processes of one worker: the first answer wins, the others are killed.
+"""A race between processes of one worker: the first answer wins, the others are killed.
 
 One or several, as the PE owns cores (P 5: one worker, several solver threads). Processes instead
-of threads, since the solvers' calls hold the interpreter's lock and a crash should cost one
-solver only. The worker process itself does not search: it waits for its children's pipes and for
-news of its job, and has a `turn` for whatever else there is to do (see `sharing`). The payload
-is shared with all of them.
+of threads, since an attempt may hold the interpreter's lock for long, and a crash should cost one
+attempt only. The worker process itself does not compute: it waits for its children's pipes and for
+news of its job, and has a `turn` for whatever else there is to do. The payload is shared with all
+of them.
 
-Worker i with T solvers tries numbers i*T to i*T+T-1. A solver that dies (a crash, lack of
-memory; the job's memory limit holds for each process) is replaced, at most twice, by one with a
+Worker i with T threads makes attempts number i*T to i*T+T-1. One whose process dies (a crash, lack
+of memory; the job's memory limit holds for each process) is replaced, at most twice, by one with a
 number that no present worker tries.
 
 Children stay in the worker's process group, by which the runtime suspends, continues and kills
 them along with it.
 
 Guarantees: no child is left when `race` returns or raises, none outlives the worker process; an
-exception in a solver is an error of the job, as without a race; a death is only if no solver is
-left.
+exception in an attempt is an error of the job, as without a race; a death is only if no process is
+left. An attempt's solution holds integers of 32 bits, and its fields are JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import Generic, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
-from mallob_py.app import InputError, Result, TreeMessage, WorkerContext
+from mallob_py.kit.app import InputError, Result, TreeMessage, WorkerContext
 
 
 class Attempt(Protocol):
@@ -81,7 +81,7 @@ def race(context: WorkerContext, prepare: Callable[[int], A], turn: Turn[A]) -> 
 
 @dataclass(slots=True)
 class _Child(Generic[A]):
-    """A solver process; `place` is which of the worker's solvers it is or replaces."""
+    """The process of an attempt; `place` is which of the worker's attempts it is or replaces."""
 
     attempt: A
     pid: int
@@ -124,7 +124,7 @@ class _Race(Generic[A]):
             for key, _ in self._selector.select(_TURN_INTERVAL_S):
                 if key.data is not None and (result := self._hear(key.data)) is not None:
                     return result
-        raise RuntimeError(f"all solver processes died: {'; '.join(self._deaths)}")
+        raise RuntimeError(f"all processes of the worker died: {'; '.join(self._deaths)}")
 
     def _start(self, place: int, number: int) -> None:
         attempt = self._prepare(number)
@@ -139,7 +139,7 @@ class _Race(Generic[A]):
             os.close(theirs)
             return
         if pid == 0:
-            _solve_and_exit(theirs, worker_pid, attempt)
+            _run_and_exit(theirs, worker_pid, attempt)
         os.close(theirs)
         child = _Child(attempt, pid, ours, place, number)
         self._children[pid] = child
@@ -176,7 +176,7 @@ class _Race(Generic[A]):
         return _reason(status)
 
 
-def _solve_and_exit(fd: int, worker_pid: int, attempt: Attempt) -> NoReturn:
+def _run_and_exit(fd: int, worker_pid: int, attempt: Attempt) -> NoReturn:
     """In the child, which must never return into the code of the worker."""
     try:
         _die_with(worker_pid)
@@ -229,7 +229,7 @@ def _decode(received: bytearray) -> Result | Exception | None:
         return None
     text = received[_HEADER.size : _HEADER.size + text_bytes].decode()
     if kind == _ERROR:
-        return RuntimeError(f"in a solver process:\n{text}")
+        return RuntimeError(f"in a process of the worker:\n{text}")
     if kind == _REFUSAL:
         return InputError(text)
     solution = np.frombuffer(received, dtype=np.int32, offset=_HEADER.size + text_bytes)

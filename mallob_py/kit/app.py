@@ -1,53 +1,7 @@
 """What an application implements and what it is given.
 
-An application is a class with a name. Its input is read once, in a helper process of
-the client, into a flat *payload* of numpy arrays. Each worker of a job then runs
-`Application.run` in a process of its own, with that payload mapped read-only. The
-process is stopped and continued (SIGSTOP, SIGCONT) as the job's volume changes, and
-killed when the job ends; an author need not do anything about it.
-
-A complete application:
-
-    import numpy as np
-    from mallob_py.app import Application, JobInput, Payload, Result, WorkerContext
-
-    class Factor(Application):
-        '''Finds a divisor of the integer in `literals`, 64 shares of the candidates in any order.'''
-
-        name = "FACTOR"
-
-        def read(self, job: JobInput) -> Payload:
-            return {"number": np.array(job.literals[:1], dtype=np.int64)}
-
-        def run(self, context: WorkerContext) -> Result:
-            number = int(context.payload["number"][0])
-            for turn in range(64):  # each worker begins at another share, and any one alone gets round
-                for divisor in range(2 + (context.index + turn) % 64, number, 64):
-                    if number % divisor == 0:
-                        return Result(10, [divisor])
-                context.poll()
-            return Result(20)
-
-and in its package's pyproject.toml
-
-    [project.entry-points."mallob_py.apps"]
-    FACTOR = "my_package:Factor"
-
-Workers of a job may talk along their job tree: `send_to_parent`, `send_to_children` and
-`poll`, and on top of these `TreeReduction`, by which every worker gives bytes and every worker
-gets their combination (its module says how, and what holds while the tree changes).
-
-A job may come in revisions, each of which adds to the input of the one before it, if the application
-says `revises`. `read` is then given that one's payload (`JobInput.former`) and returns the payload of
-all so far. `run` is called anew for each revision, if possible on the same application object in the
-same process, so what it keeps on `self` may save work. It must be able to do without: any worker may
-start afresh with any revision. Work on a former revision ends at its next `context.poll`.
-
-A result too large for `Result` goes to a file: `prepare_result_file` in `read`, `UnfinishedFile` in `run`,
-and the key of the configuration that names it in `result_files`.
-
-docs/writing-an-application.md goes through all of this with a larger example. This module is all that
-applications import from mallob_py.
+The package's docstring is the overview. An Application lives in helper processes, where it reads inputs,
+and in worker processes, where it runs; no rank imports one.
 """
 
 from __future__ import annotations
@@ -57,9 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from mallob_py.result_file import ResultFileError, UnfinishedFile, prepare_result_file
-from mallob_py.tree_reduction import Advance, Finished, TreeReduction
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -68,26 +19,6 @@ if TYPE_CHECKING:
     Payload = Mapping[str, NDArray[Any]]
 else:
     Payload = Mapping
-
-__all__ = [
-    "RESULT_STRINGS",
-    "SATISFIABLE",
-    "UNKNOWN",
-    "UNSATISFIABLE",
-    "Advance",
-    "Application",
-    "Finished",
-    "InputError",
-    "JobInput",
-    "Payload",
-    "Result",
-    "ResultFileError",
-    "TreeMessage",
-    "TreeReduction",
-    "UnfinishedFile",
-    "WorkerContext",
-    "prepare_result_file",
-]
 
 SATISFIABLE = 10
 UNSATISFIABLE = 20

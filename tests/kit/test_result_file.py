@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from other_user import NOBODY, needs_root
 
-from mallob_py.result_file import (
+from mallob_py.kit.result_file import (
     ResultFileError,
     ResultsFolder,
     UnfinishedFile,

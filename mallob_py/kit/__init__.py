@@ -1,0 +1,151 @@
+"""What authors of applications need: an application implements `Application` and is given a `WorkerContext`.
+
+An application is a class with a name. Its input is read once, in a helper process of
+the client, into a flat *payload* of numpy arrays. Each worker of a job then runs
+`Application.run` in a process of its own, with that payload mapped read-only. The
+process is stopped and continued (SIGSTOP, SIGCONT) as the job's volume changes, and
+killed when the job ends; an author need not do anything about it.
+
+A complete application:
+
+    import numpy as np
+    from mallob_py.kit import Application, JobInput, Payload, Result, WorkerContext
+
+    class Factor(Application):
+        '''Finds a divisor of the integer in `literals`, 64 shares of the candidates in any order.'''
+
+        name = "FACTOR"
+
+        def read(self, job: JobInput) -> Payload:
+            return {"number": np.array(job.literals[:1], dtype=np.int64)}
+
+        def run(self, context: WorkerContext) -> Result:
+            number = int(context.payload["number"][0])
+            for turn in range(64):  # each worker begins at another share, and any one alone gets round
+                for divisor in range(2 + (context.index + turn) % 64, number, 64):
+                    if number % divisor == 0:
+                        return Result(10, [divisor])
+                context.poll()
+            return Result(20)
+
+and in its package's pyproject.toml
+
+    [project.entry-points."mallob_py.apps"]
+    FACTOR = "my_package:Factor"
+
+Workers of a job may talk along their job tree: `send_to_parent`, `send_to_children` and
+`poll`, and on top of these `TreeReduction`, by which every worker gives bytes and every worker
+gets their combination (its module says how, and what holds while the tree changes).
+
+A job may come in revisions, each of which adds to the input of the one before it, if the application
+says `revises`. `read` is then given that one's payload (`JobInput.former`) and returns the payload of
+all so far. `run` is called anew for each revision, if possible on the same application object in the
+same process, so what it keeps on `self` may save work. It must be able to do without: any worker may
+start afresh with any revision. Work on a former revision ends at its next `context.poll`.
+
+A result too large for `Result` goes to a file: `prepare_result_file` in `read`, `UnfinishedFile` in `run`,
+and the key of the configuration that names it in `result_files`.
+
+docs/writing-an-application.md goes through all of this with a larger example. Applications import this
+package and nothing else of mallob_py, and nothing in it knows any application. Its modules:
+
+    app             what an application implements and what it is given
+    tree_reduction  something from all workers of a job, combined, to all of them
+    process_race    several processes of one worker, of which the first answer wins
+    input_file      bytes of an input file, whatever it is compressed with
+    result_file     results too large for a message
+    payload         a job's input and configuration as flat bytes (for the runtime)
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would have every rank import typing before anything else
+if TYPE_CHECKING:
+    from mallob_py.kit.app import (
+        RESULT_STRINGS,
+        SATISFIABLE,
+        UNKNOWN,
+        UNSATISFIABLE,
+        Application,
+        InputError,
+        JobInput,
+        Payload,
+        Result,
+        TreeMessage,
+        WorkerContext,
+    )
+    from mallob_py.kit.input_file import (
+        COMPRESSED_SUFFIXES,
+        decompressed_blocks,
+        plain_blocks,
+        read_decompressed,
+        read_plain,
+    )
+    from mallob_py.kit.process_race import Attempt, race
+    from mallob_py.kit.result_file import ResultFileError, ResultPath, UnfinishedFile, prepare_result_file
+    from mallob_py.kit.tree_reduction import Advance, Finished, TreeReduction
+
+__all__ = [
+    "COMPRESSED_SUFFIXES",
+    "RESULT_STRINGS",
+    "SATISFIABLE",
+    "UNKNOWN",
+    "UNSATISFIABLE",
+    "Advance",
+    "Application",
+    "Attempt",
+    "Finished",
+    "InputError",
+    "JobInput",
+    "Payload",
+    "Result",
+    "ResultFileError",
+    "ResultPath",
+    "TreeMessage",
+    "TreeReduction",
+    "UnfinishedFile",
+    "WorkerContext",
+    "decompressed_blocks",
+    "plain_blocks",
+    "prepare_result_file",
+    "race",
+    "read_decompressed",
+    "read_plain",
+]
+
+_HOMES = {
+    "RESULT_STRINGS": "app",
+    "SATISFIABLE": "app",
+    "UNKNOWN": "app",
+    "UNSATISFIABLE": "app",
+    "Application": "app",
+    "InputError": "app",
+    "JobInput": "app",
+    "Payload": "app",
+    "Result": "app",
+    "TreeMessage": "app",
+    "WorkerContext": "app",
+    "COMPRESSED_SUFFIXES": "input_file",
+    "decompressed_blocks": "input_file",
+    "plain_blocks": "input_file",
+    "read_decompressed": "input_file",
+    "read_plain": "input_file",
+    "Attempt": "process_race",
+    "race": "process_race",
+    "ResultFileError": "result_file",
+    "ResultPath": "result_file",
+    "UnfinishedFile": "result_file",
+    "prepare_result_file": "result_file",
+    "Advance": "tree_reduction",
+    "Finished": "tree_reduction",
+    "TreeReduction": "tree_reduction",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Ranks, who import modules of this package by the thousand, need few of these."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mallob_py.kit' has no attribute '{name}'")
+    import importlib
+
+    return getattr(importlib.import_module(f"mallob_py.kit.{_HOMES[name]}"), name)
