@@ -10,10 +10,9 @@ import msgspec
 
 from mallob_py.cli import CommandError
 from mallob_py.cli.study_options import SimulateOptions
+from mallob_py.simulation.measures import describe, summarise
 from mallob_py.simulation.run import Progress, Simulation, open_log
-from mallob_py.simulation.setting import SettingError, chosen_setting
-from mallob_py.simulation.summary import describe, summarise
-from mallob_py.simulation.workload import job_stream
+from mallob_py.simulation.setting import SettingError, chosen_setting, job_stream
 
 _REDRAW_S = 0.5
 _BAR_WIDTH = 30

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from mallob_py.simulation.run import Simulation
-from mallob_py.simulation.workload import JobSpec
+from mallob_py.simulation.setting import JobSpec
 
 
 class ClosedLoop:

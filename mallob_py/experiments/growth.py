@@ -71,7 +71,7 @@ WAYS = (
 
 
 class _Delays(InfinitelyFast):
-    """Messages cost what they do in `network.py`, and nothing else takes time."""
+    """Messages cost what they do in `NetworkModel`, and nothing else takes time."""
 
     def __init__(self, costs: Costs) -> None:
         self._network_s = costs.network_s

@@ -18,10 +18,9 @@ from collections.abc import Sequence
 import msgspec
 
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import Send
-from mallob_py.protocol.matchers import matcher_of
+from mallob_py.protocol.effects import Outbox, Send
+from mallob_py.protocol.matcher import matcher_of
 from mallob_py.protocol.messages import Adopt, AnyMessage, Request, TokenReturned, encode
-from mallob_py.protocol.outbox import Outbox
 from mallob_py.simulation.setting import Network
 
 

@@ -22,8 +22,7 @@ from mallob_py.experiments.output import Output, Table
 from mallob_py.protocol.balancing import volumes_of
 from mallob_py.protocol.messages import JobEvent
 from mallob_py.simulation.run import Simulation
-from mallob_py.simulation.setting import Setting, SettingError
-from mallob_py.simulation.workload import JobSpec
+from mallob_py.simulation.setting import JobSpec, Setting, SettingError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,10 +17,9 @@ import msgspec
 from mallob_py.experiments import paper
 from mallob_py.experiments.closed_loop import ClosedLoop
 from mallob_py.experiments.output import Output, Table, side_by_side
+from mallob_py.simulation.measures import Summary, share_cell, summarise
 from mallob_py.simulation.run import Simulation
-from mallob_py.simulation.setting import Setting, SettingError
-from mallob_py.simulation.summary import Summary, share_cell, summarise
-from mallob_py.simulation.workload import JobSpec
+from mallob_py.simulation.setting import JobSpec, Setting, SettingError
 
 PES = 1536
 SECONDS = 320.0

@@ -9,6 +9,9 @@ A job's events have one author for life, the client that took it in. Versions of
 arrive everywhere in order, since they all take the same way; the newer one supersedes the
 older one on the way. An event with demand 0 is the last one: it also reaches PEs which never
 heard of the job, because they may run a worker of it.
+
+PEs that share a memory, those of one rank or of one simulated cluster, need not each derive the same
+image: with `shared_rule` they share the first one's, which no one changes.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ from collections.abc import Callable, KeysView, Mapping
 
 import msgspec
 
+from mallob_py.protocol.effects import Outbox
 from mallob_py.protocol.messages import AnyBalancerMessage, Epoch, Events, JobEvent
-from mallob_py.protocol.outbox import Outbox
 from mallob_py.protocol.rank_tree import place_of
 from mallob_py.protocol.violation import PeerViolation
 
@@ -191,3 +194,36 @@ class Balancer:
 
     def next_deadline(self) -> float:
         return self._news.due_s
+
+
+class _Evaluation:
+    """The image before an epoch, the epoch, the image after it; and how many PEs are still to ask."""
+
+    __slots__ = ("after", "before", "left", "message")
+
+    def __init__(self, before: Image, message: Epoch, after: Image, left: int) -> None:
+        self.before = before
+        self.message = message
+        self.after = after
+        self.left = left
+
+
+def shared_rule(rule: ImageRule, count: int) -> ImageRule:
+    """`rule` for `count` PEs, each of which asks once per epoch. An image is forgotten when all have it."""
+    if count == 1:
+        return rule
+    evaluations: dict[int, _Evaluation] = {}
+
+    def shared(image: Image, epoch: Epoch) -> Image:
+        known = evaluations.get(epoch.epoch)
+        if known is None:
+            known = evaluations[epoch.epoch] = _Evaluation(image, epoch, rule(image, epoch), count)
+        before, message = known.before, known.message
+        assert image is before or image == before, f"two PEs have different images before epoch {epoch.epoch}"
+        assert message is epoch or message == epoch, f"two PEs have heard of different epochs {epoch.epoch}"
+        known.left -= 1
+        if known.left == 0:
+            del evaluations[epoch.epoch]
+        return known.after
+
+    return shared

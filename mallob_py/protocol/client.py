@@ -23,7 +23,7 @@ import msgspec
 
 from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import JobEnded, JobScheduled, JobStats, Outcome
+from mallob_py.protocol.effects import JobEnded, JobScheduled, JobStats, Outbox, Outcome
 from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import (
@@ -43,7 +43,6 @@ from mallob_py.protocol.messages import (
     Used,
     WorkerFailed,
 )
-from mallob_py.protocol.outbox import Outbox
 
 if TYPE_CHECKING:
     from mallob_py.protocol.distributed_balancing import AnyBalancer

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from mallob_py.protocol.balancing import Balancer, PendingNews
+from mallob_py.protocol.effects import Outbox
 from mallob_py.protocol.messages import AnyBalancerMessage, Ask, Events, JobEvent, Settled, Tell
-from mallob_py.protocol.outbox import Outbox
 from mallob_py.protocol.rank_tree import place_of
 from mallob_py.protocol.violation import PeerViolation
 from mallob_py.protocol.volume_search import (

@@ -1,17 +1,18 @@
 """What a PE wants done outside: effects, appended to `PE.effects` and executed in order.
 
-`worker` is the number of a worker on its PE: it stays the same while the worker is
-suspended and resumed, and is never used twice.
+All parts of one PE put what they want done into its `Outbox`. `worker` is the number of a worker on
+its PE: it stays the same while the worker is suspended and resumed, and is never used twice.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from enum import Enum
 from typing import Any, TypeAlias
 
 import msgspec
 
-from mallob_py.protocol.fault import Fault
+from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import AnyMessage, Blob
 
 
@@ -167,3 +168,25 @@ AnyEffect: TypeAlias = (
     | JobEnded
     | Log
 )
+
+
+class Outbox:
+    """Effects of one PE. Messages to its own rank never leave it: they wait in `to_self`."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self.effects: list[AnyEffect] = []
+        self.to_self: deque[AnyMessage] = deque()
+
+    def send(self, dest: int, message: AnyMessage) -> None:
+        if dest == self.rank:
+            self.to_self.append(message)
+        else:
+            self.effects.append(Send(dest, message))
+
+    def act(self, effect: AnyEffect) -> None:
+        self.effects.append(effect)
+
+    def log(self, event: str, **fields: Any) -> None:
+        self.effects.append(Log(event, fields))

@@ -11,9 +11,18 @@ the host. If the job then runs elsewhere, its client says so (`messages.Blamed`)
 from __future__ import annotations
 
 import math
+from enum import Enum
 
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.fault import Fault
+
+
+class Fault(Enum):
+    #: this host gives none to any job: it cannot fork, or has no room
+    HOST = "host"
+    #: the process died before it ran: the host is ill, or the job is
+    UNCLEAR = "unclear"
+    #: what the process needs is gone, most often since its job has just ended
+    NOBODY = "nobody"
 
 
 class HostHealth:

@@ -26,6 +26,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from mallob_py.protocol.effects import Outbox
 from mallob_py.protocol.messages import (
     Adopt,
     AnyMatcherMessage,
@@ -38,7 +39,6 @@ from mallob_py.protocol.messages import (
     VoidRequest,
     VoidToken,
 )
-from mallob_py.protocol.outbox import Outbox
 from mallob_py.protocol.rank_tree import place_of
 from mallob_py.protocol.violation import PeerViolation
 

@@ -3,9 +3,8 @@
     balancing.py      everybody's image of all jobs and their volumes, epoch by epoch
                       (or distributed_balancing.py)
     matcher.py        finds idle PEs for requests, in one of several ways
-    local_workers.py  the workers of this PE: adoption, suspension, being parent and child
+    local_workers.py  the workers of this PE: adoption, suspension, being parent and child, giving back memory
     client.py         the jobs taken in here, from submission to reply
-    shortage.py       what a PE gives back when its host is short of memory
     job_tree.py       the rules of the seats in a job tree
 
 What the caller owes: the same order of messages between any two PEs as they were sent;
@@ -25,10 +24,10 @@ from typing import TYPE_CHECKING, Any, get_args
 from mallob_py.protocol.balancing import Balancer, ImageRule, local_rule
 from mallob_py.protocol.client import Client, JobParameters
 from mallob_py.protocol.config import Balancing, Config
-from mallob_py.protocol.effects import AnyEffect, JobOver
-from mallob_py.protocol.fault import Fault
-from mallob_py.protocol.local_workers import LocalWorkers
-from mallob_py.protocol.matchers import matcher_of
+from mallob_py.protocol.effects import AnyEffect, JobOver, Outbox
+from mallob_py.protocol.host_health import Fault
+from mallob_py.protocol.local_workers import LocalWorkers, Shortage
+from mallob_py.protocol.matcher import matcher_of
 from mallob_py.protocol.messages import (
     Accepted,
     Adopt,
@@ -56,8 +55,6 @@ from mallob_py.protocol.messages import (
     Used,
     WorkerFailed,
 )
-from mallob_py.protocol.outbox import Outbox
-from mallob_py.protocol.shortage import Shortage
 from mallob_py.protocol.violation import PeerViolation, ProtocolViolation
 
 if TYPE_CHECKING:
@@ -208,7 +205,7 @@ class PE:
         self.workers.rest(until_s)
         self._settle(now)
 
-    # --- from a host that is short of memory, or has enough again (see shortage.py) --------------
+    # --- from a host that is short of memory, or has enough again ---------------------------------
 
     def drop_past(self, count: int, now: float) -> None:
         self.shortage.drop_past(count)

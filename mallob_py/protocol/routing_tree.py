@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from mallob_py.protocol.effects import Outbox
 from mallob_py.protocol.messages import (
     Adopt,
     AnyMatcherMessage,
@@ -37,7 +38,6 @@ from mallob_py.protocol.messages import (
     Waits,
     Withdrawn,
 )
-from mallob_py.protocol.outbox import Outbox
 from mallob_py.protocol.rank_tree import place_of, root_of
 from mallob_py.protocol.violation import PeerViolation
 

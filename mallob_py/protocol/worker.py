@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from mallob_py.protocol.fault import Fault
+from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.messages import Blob, TreeMessage
 

@@ -7,7 +7,7 @@ look the rank gives back, in this order, until its part of what is missing is ex
 2. suspended workers, least recently used first
 3. descriptions that no worker here needs, where another host has them
 4. if that was not enough: the process of the host's largest worker that is no root (`host_board.py`).
-   It is paused (`protocol/shortage.py`), and its job goes on.
+   It is paused (`protocol/local_workers.py`), and its job goes on.
 
 Roots are never touched. Each step is measured anew at the next look. When clearly more is left than the
 reserve, the episode ends. When there would be room for all that a paused worker had used before, it gets

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias
 import msgspec
 
 from mallob_py.placement import Placement
-from mallob_py.protocol.balancing import local_rule
+from mallob_py.protocol.balancing import local_rule, shared_rule
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
@@ -40,11 +40,9 @@ from mallob_py.protocol.effects import (
     Log,
     Send,
 )
-from mallob_py.protocol.fault import Fault
-from mallob_py.protocol.host_health import HostHealth
+from mallob_py.protocol.host_health import Fault, HostHealth
 from mallob_py.protocol.messages import AnyMessage, Blob, Message, TreeMessage, encode
 from mallob_py.protocol.pe import PE
-from mallob_py.protocol.shared_rule import shared_rule
 from mallob_py.protocol.violation import PeerViolation
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire

@@ -29,7 +29,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from mallob_py.protocol.fault import Fault
+from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import Blob
 from mallob_py.runtime.envelope import WireError
 

@@ -16,11 +16,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from enum import Enum
 from heapq import heappop, heappush
 from typing import Any
 
 from mallob_py.placement import Placement
-from mallob_py.protocol.balancing import local_rule
+from mallob_py.protocol.balancing import local_rule, shared_rule
 from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
@@ -39,13 +40,35 @@ from mallob_py.protocol.effects import (
     TerminateWorker,
     UpdateWorker,
 )
-from mallob_py.protocol.fault import Fault
-from mallob_py.protocol.host_health import HostHealth
+from mallob_py.protocol.host_health import Fault, HostHealth
 from mallob_py.protocol.messages import AnyMessage, Blob
 from mallob_py.protocol.pe import PE
-from mallob_py.protocol.shared_rule import shared_rule
 from mallob_py.simulation.delays import Delays, RandomDelays
-from mallob_py.simulation.failing import Failing, Step
+
+
+class Step(Enum):
+    """What happens for a worker, one after the other."""
+
+    FETCH = "fetch"
+    START = "start"
+
+
+class Failing(Enum):
+    """How one of these steps fails."""
+
+    #: the host has no room for the description
+    ROOM = "room"
+    #: the description can be had from nobody
+    SOURCE = "source"
+    #: no process can be forked
+    FORK = "fork"
+    #: the process dies before it runs
+    DEATH = "death"
+
+    @property
+    def step(self) -> Step:
+        return Step.FETCH if self in (Failing.ROOM, Failing.SOURCE) else Step.START
+
 
 Action = Callable[[], object]
 MessageTest = Callable[[int, int, AnyMessage], bool]

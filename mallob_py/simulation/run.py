@@ -17,10 +17,9 @@ import msgspec
 
 from mallob_py.protocol.effects import JobEnded
 from mallob_py.simulation.cluster import Cluster
+from mallob_py.simulation.delays import NetworkModel
 from mallob_py.simulation.measures import Measures
-from mallob_py.simulation.network import NetworkModel
-from mallob_py.simulation.setting import Setting
-from mallob_py.simulation.workload import JobSpec
+from mallob_py.simulation.setting import JobSpec, Setting
 
 #: what happened so far: simulated seconds, messages
 Progress = Callable[[float, int], None]

@@ -9,7 +9,6 @@ _DISTRIBUTED = "mallob_py/protocol/distributed_balancing.py"
 _SEARCH = "mallob_py/protocol/volume_search.py"
 _ALPHA = "mallob_py/protocol/alpha_search.py"
 _KEYS = "mallob_py/protocol/key_selection.py"
-_SHARED = "mallob_py/protocol/shared_rule.py"
 
 SHARING = (
     # --- balancing --------------------------------------------------------------------------
@@ -271,28 +270,28 @@ SHARING = (
     # --- PEs that share a memory --------------------------------------------------------------
     Mutation(
         "an epoch is evaluated once for all PEs of a rank",
-        _SHARED,
+        _BALANCING,
         "        if known is None:\n",
         "        if True:\n",
         "test_each_epoch_is_evaluated_once_for_all_pes",
     ),
     Mutation(
         "an image is forgotten when all PEs of a rank have taken it",
-        _SHARED,
+        _BALANCING,
         "            del evaluations[epoch.epoch]\n",
         "            pass\n",
         "test_an_epoch_is_forgotten_when_all_have_applied_it",
     ),
     Mutation(
         "PEs of a rank that have heard of different epochs are found out",
-        _SHARED,
+        _BALANCING,
         "        assert message is epoch or message == epoch,",
         "        assert True,",
         "test_pes_that_disagree_are_found_out",
     ),
     Mutation(
         "PEs of a rank that have different images are found out",
-        _SHARED,
+        _BALANCING,
         "        assert image is before or image == before,",
         "        assert True,",
         "test_pes_with_different_images_are_found_out",

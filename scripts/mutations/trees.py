@@ -8,8 +8,6 @@ _PE = "mallob_py/protocol/pe.py"
 _TREE = "mallob_py/protocol/job_tree.py"
 _WORKERS = "mallob_py/protocol/local_workers.py"
 _CLIENT = "mallob_py/protocol/client.py"
-_SHORTAGE = "mallob_py/protocol/shortage.py"
-_REUSE = "mallob_py/protocol/reuse.py"
 _HEALTH = "mallob_py/protocol/host_health.py"
 
 TREES = (
@@ -283,7 +281,7 @@ TREES = (
     ),
     Mutation(
         "a rank is remembered once",
-        _REUSE,
+        _TREE,
         "            self.forget(worker.rank)\n            known = self._by_index.setdefault",
         "            known = self._by_index.setdefault",
         "test_a_rank_is_remembered_for_its_last_place_only",
@@ -449,7 +447,7 @@ TREES = (
     ),
     Mutation(
         "a root is never paused",
-        _SHORTAGE,
+        _WORKERS,
         "if worker is None or worker.index == 0 or",
         "if worker is None or",
         "test_the_root_of_a_job_is_never_paused",

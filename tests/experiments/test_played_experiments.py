@@ -8,8 +8,7 @@ import pytest
 from mallob_py.experiments import paper, priorities, realistic, uniform
 from mallob_py.experiments.closed_loop import ClosedLoop
 from mallob_py.simulation.run import Simulation
-from mallob_py.simulation.setting import Jobs, Setting, SettingError
-from mallob_py.simulation.workload import JobSpec
+from mallob_py.simulation.setting import Jobs, JobSpec, Setting, SettingError
 
 SETTING = Setting(pes=24, pes_per_host=6, seconds=20.0, jobs=Jobs(wallclock_mean_s=5.0, wallclock_max_s=10.0))
 

@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import Send
-from mallob_py.protocol.matchers import matcher_of
+from mallob_py.protocol.effects import Outbox, Send
+from mallob_py.protocol.matcher import matcher_of
 from mallob_py.protocol.messages import Adopt, AnyMessage, Request, TokenReturned
-from mallob_py.protocol.outbox import Outbox
 
 
 def request_of(job: int, rank: int, **fields: Any) -> Request:

@@ -8,9 +8,8 @@ from collections import deque
 import pytest
 
 from mallob_py.protocol.balancing import Balancer, local_rule, standing, volumes_of
-from mallob_py.protocol.effects import Send
+from mallob_py.protocol.effects import Outbox, Send
 from mallob_py.protocol.messages import Epoch, Events, JobEvent
-from mallob_py.protocol.outbox import Outbox
 from mallob_py.protocol.violation import PeerViolation
 
 

@@ -11,9 +11,8 @@ import pytest
 from mallob_py.protocol.alpha_search import AlphaQuestion
 from mallob_py.protocol.balancing import volumes_of
 from mallob_py.protocol.distributed_balancing import DistributedBalancer
-from mallob_py.protocol.effects import Send
+from mallob_py.protocol.effects import Outbox, Send
 from mallob_py.protocol.messages import AnyMessage, Ask, JobEvent, Settled, Tell, decode, encode
-from mallob_py.protocol.outbox import Outbox
 from mallob_py.protocol.violation import PeerViolation
 from mallob_py.protocol.volume_search import NO_JOBS
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.fault import Fault
-from mallob_py.protocol.host_health import HostHealth
+from mallob_py.protocol.host_health import Fault, HostHealth
 
 CONFIG = Config(rest_s=0.25, rest_max_s=60.0, doubt_rest_s=0.05)
 

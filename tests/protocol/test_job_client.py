@@ -11,7 +11,7 @@ from mallob_py.protocol.balancing import Balancer
 from mallob_py.protocol.client import ClientJob, JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import FetchBlob, JobEnded, JobScheduled, Log, Outcome, StartWorker
-from mallob_py.protocol.fault import Fault
+from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import Blob, DemandChanged, Used, WorkerFailed
 from mallob_py.protocol.pe import PE
 from mallob_py.simulation.check import check_invariants

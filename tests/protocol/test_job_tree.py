@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import Send
+from mallob_py.protocol.effects import Outbox, Send
 from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.messages import AnyMessage, Blob, Described, Offer, PastWorker, Query, Request
-from mallob_py.protocol.outbox import Outbox
 
 JOB, RANK, CONTEXT = 1, 3, 7
 

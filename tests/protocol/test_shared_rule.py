@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mallob_py.protocol.balancing import Image, ImageRule, local_rule
+from mallob_py.protocol.balancing import Image, ImageRule, local_rule, shared_rule
 from mallob_py.protocol.messages import Epoch, JobEvent
-from mallob_py.protocol.shared_rule import shared_rule
 
 EMPTY = Image({}, {}, 0)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from transfer_net import Network
 
-from mallob_py.protocol.fault import Fault
+from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import Blob
 from mallob_py.runtime.transfer import CHUNK_BYTES, WINDOW, BlobWanted, ChunkTaken
 

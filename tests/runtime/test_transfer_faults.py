@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transfer_net import PER_HOST, Network
 
-from mallob_py.protocol.fault import Fault
+from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import Blob
 from mallob_py.runtime.envelope import WireError
 from mallob_py.runtime.transfer import CHUNK_BYTES, WINDOW

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mallob_py.protocol.fault import Fault
+from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import Blob
 from mallob_py.runtime.transfer import Transfer
 

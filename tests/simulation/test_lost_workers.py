@@ -26,12 +26,11 @@ from stories import (
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outcome
-from mallob_py.protocol.fault import Fault
+from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import Accepted, Adopt, Blamed, ChildLeft, Query, Rejected, TreeMessage
 from mallob_py.simulation.check import check_invariants
-from mallob_py.simulation.cluster import Cluster
+from mallob_py.simulation.cluster import Cluster, Failing, Step
 from mallob_py.simulation.delays import RandomDelays
-from mallob_py.simulation.failing import Failing, Step
 from mallob_py.simulation.plan import Breakdown, draw_plan
 from mallob_py.simulation.scenario import Scenario
 

@@ -9,7 +9,7 @@ import pytest
 from mallob_py.protocol.effects import Send
 from mallob_py.protocol.messages import AnyMessage, TokenReturned, VoidToken
 from mallob_py.simulation.cluster import Cluster
-from mallob_py.simulation.network import NetworkModel
+from mallob_py.simulation.delays import NetworkModel
 from mallob_py.simulation.setting import Faults, Network, Processes, Setting
 
 #: round numbers, and nothing random

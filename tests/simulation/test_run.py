@@ -14,10 +14,9 @@ from mallob_py.run_figures import CREATION_RATIO_MEANS
 from mallob_py.service.event_log import read_events
 from mallob_py.service.report_tables import Report, make_report
 from mallob_py.simulation.check import check_invariants
+from mallob_py.simulation.measures import Summary, describe, summarise
 from mallob_py.simulation.run import LOG_NAME, Simulation, SimulationLog, open_log
-from mallob_py.simulation.setting import Faults, Jobs, Setting
-from mallob_py.simulation.summary import Summary, describe, summarise
-from mallob_py.simulation.workload import JobSpec, job_stream
+from mallob_py.simulation.setting import Faults, Jobs, JobSpec, Setting, job_stream
 
 SMALL = Setting(
     pes=12,

@@ -11,11 +11,9 @@ import pytest
 from mallob_py.protocol.local_workers import LocalWorkers
 from mallob_py.protocol.messages import AnyMessage
 from mallob_py.simulation import fuzz
-from mallob_py.simulation.failure import failure_in, failure_of
+from mallob_py.simulation.fuzz import Shrunk, minimal, shrink
 from mallob_py.simulation.plan import draw_plan, from_json
-from mallob_py.simulation.scenario import Scenario
-from mallob_py.simulation.schedule import schedule_of
-from mallob_py.simulation.shrink import Shrunk, minimal, shrink
+from mallob_py.simulation.scenario import Scenario, failure_in, failure_of, schedule_of
 
 #: more than enough on a busy machine, for lives of that size
 _SHRINK_SECONDS = 100.0

@@ -8,8 +8,15 @@ from statistics import fmean
 
 import pytest
 
-from mallob_py.simulation.setting import ARRIVALS, Jobs, SettingError
-from mallob_py.simulation.workload import STREAM_COLUMNS, JobSpec, job_stream, read_stream
+from mallob_py.simulation.setting import (
+    ARRIVALS,
+    STREAM_COLUMNS,
+    Jobs,
+    JobSpec,
+    SettingError,
+    job_stream,
+    read_stream,
+)
 
 HOUR_S = 3600.0
 HEADER = ",".join(STREAM_COLUMNS)
