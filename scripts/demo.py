@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mallob_py import Answer, Client
-from mallob_py.service.status_file import ServiceStatus, read_live_status
+from mallob_py.service.telemetry.status import ServiceStatus, read_live_status
 
 EXAMPLES = Path(__file__).parents[1] / "apps/mallob_sat/examples"
 TIMEOUT_S = 240.0

@@ -33,14 +33,13 @@ from numpy.typing import NDArray
 
 from mallob_py.api.formulas import FormulaLike, integers_of, raw_content
 from mallob_py.api.replies import NewFiles
+from mallob_py.service import ServiceError
 from mallob_py.service import client as service
-from mallob_py.service.entries import reply_name
-from mallob_py.service.errors import ServiceError
-from mallob_py.service.job_file import identity_of
-from mallob_py.service.medium import medium_of
-from mallob_py.service.pending import PendingJobs
-from mallob_py.service.quantities import format_duration
-from mallob_py.service.status_file import JobStatus, ServiceStatus, read_live_status
+from mallob_py.service.client import PendingJobs
+from mallob_py.service.jobs.job_file import format_duration, identity_of
+from mallob_py.service.store.entries import reply_name
+from mallob_py.service.store.flush_policy import flush_policy_of
+from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status
 
 #: the folder, beside `in` and `out`, of formulas that are not in their job files
 _INPUTS = "inputs"
@@ -299,7 +298,7 @@ class Client:
                 folder.mkdir(exist_ok=True)
                 path = folder / f"{uuid.uuid4().hex}.raw"
                 path.write_bytes(raw_content(integers, assumptions))
-                medium_of(folder.parent).flush([path, folder, folder.parent])
+                flush_policy_of(folder.parent).flush([path, folder, folder.parent])
                 job["files"] = [str(path)]
                 job["configuration"] = {**job.get("configuration", {}), "content-mode": "raw"}
                 return path

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from mallob_py.service.watching import InotifyWatch, is_remote
+from mallob_py.service.store.in_folder import InotifyWatch, is_remote
 
 #: with inotify: a safety net
 _RELIST_S = 10.0

@@ -14,7 +14,7 @@ _ANSWERS = {10: "SATISFIABLE", 20: "UNSATISFIABLE"}
 
 def lines_of_reply(result: Mapping[str, Any]) -> Iterator[str]:
     """`result` as in a reply. Raises CommandError if what it holds, or names, is no model."""
-    from mallob_py.web.solutions import solution_of  # only for who has a reply: ranks have none
+    from mallob_py.web.views import solution_of  # only for who has a reply: ranks have none
 
     content = None
     if (path := result.get("solution-file")) is not None:

@@ -12,10 +12,10 @@ from mallob_py.cli import CommandError
 from mallob_py.cli.client_options import ExplainOptions
 from mallob_py.cli.status_text import printable
 from mallob_py.service import client
-from mallob_py.service.entries import reply_name
-from mallob_py.service.explanation import explain, explain_ended
-from mallob_py.service.pending import PendingJobs
-from mallob_py.service.status_file import JobStatus, ServiceStatus, read_live_status
+from mallob_py.service.client import PendingJobs
+from mallob_py.service.store.entries import reply_name
+from mallob_py.service.telemetry.explanation import explain, explain_ended
+from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status
 
 
 def run(options: ExplainOptions) -> int:

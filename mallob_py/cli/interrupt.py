@@ -13,9 +13,9 @@ from pathlib import Path
 from mallob_py.cli import CommandError
 from mallob_py.cli.client_options import InterruptOptions
 from mallob_py.service import client
-from mallob_py.service.entries import Claimed, read_entries
-from mallob_py.service.job_file import identity_of
-from mallob_py.service.status_file import read_status
+from mallob_py.service.jobs.job_file import identity_of
+from mallob_py.service.store.entries import Claimed, read_entries
+from mallob_py.service.telemetry.status import read_status
 
 # The reply to a job that is being ended takes milliseconds, unless the service is in trouble.
 _REPLY_TIMEOUT_S = 30.0

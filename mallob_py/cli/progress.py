@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from mallob_py.cli.status_text import printable, progress_text
-from mallob_py.service.status_file import read_live_status
+from mallob_py.service.telemetry.status import read_live_status
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mallob_py.protocol.config import Balancing, Config, Matching, Reuse
 from mallob_py.runtime.boot import WorldSettings
-from mallob_py.service.event_log import EventLog
-from mallob_py.service.log_folder import LogFiles, run_name
+from mallob_py.service.telemetry.event_log import EventLog, LogFiles, run_name
 
 if TYPE_CHECKING:
     from mallob_py.cli.rank_options import ServeOptions, SolveOptions

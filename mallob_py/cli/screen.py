@@ -9,7 +9,7 @@ from rich.text import Text
 
 from mallob_py.cli.status_tables import JOB_COLUMNS, in_order, make_table
 from mallob_py.cli.status_text import age_text, printable
-from mallob_py.service.status_file import ServiceStatus
+from mallob_py.service.telemetry.status import ServiceStatus
 
 _BAR_CELLS = 20
 

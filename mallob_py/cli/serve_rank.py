@@ -17,17 +17,15 @@ from mallob_py.runtime.orphans import die_with
 from mallob_py.runtime.rank import Desk, Rank
 from mallob_py.runtime.worker_events import ApplicationKnown
 from mallob_py.runtime.world import EXIT_FILE_VARIABLE, Crash, declared_world_size
-from mallob_py.service.directory import JobDirectory, orphaned_folders
-from mallob_py.service.errors import ServiceError
-from mallob_py.service.job_file import InputUse
-from mallob_py.service.medium import Buffered, Durable
-from mallob_py.service.result_files import RESULTS_FOLDER, ResultFiles
-from mallob_py.service.running_jobs import RunningJobs
+from mallob_py.service import ServiceError
+from mallob_py.service.jobs.crashes import RunningJobs
+from mallob_py.service.jobs.job_file import InputUse
+from mallob_py.service.jobs.reply import RESULTS_FOLDER, ResultFiles
+from mallob_py.service.jobs.users import UserBook, read_user_rules
 from mallob_py.service.service import Service
-from mallob_py.service.threaded_directory import ThreadedDirectory
-from mallob_py.service.user_rules import read_user_rules
-from mallob_py.service.users import UserBook
-from mallob_py.service.watching import Watching
+from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory, orphaned_folders
+from mallob_py.service.store.flush_policy import Buffered, Durable
+from mallob_py.service.store.in_folder import Watching
 
 
 def be_rank(options: ServeOptions) -> NoReturn:
@@ -113,7 +111,7 @@ def _directory(
             Path(options.tmp_dir) if options.tmp_dir else None,
             Watching.POLL if options.poll_directory else Watching.AUTO,
             log,
-            medium=Durable() if options.durable else Buffered(),
+            flush_policy=Durable() if options.durable else Buffered(),
             size_max_bytes=options.max_job_file_bytes,
         )
 

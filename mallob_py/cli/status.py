@@ -22,7 +22,7 @@ from mallob_py.cli.status_tables import (
     make_table,
     of_user,
 )
-from mallob_py.service.status_file import ServiceStatus, read_status
+from mallob_py.service.telemetry.status import ServiceStatus, read_status
 from mallob_py.text_table import plain
 
 

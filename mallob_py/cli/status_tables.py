@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mallob_py.cli.status_text import age_text, printable
-from mallob_py.service.status_file import EndedJob, HostStatus, JobStatus, ServiceStatus
+from mallob_py.service.telemetry.status import EndedJob, HostStatus, JobStatus, ServiceStatus
 from mallob_py.text_table import empty_table, format_cell
 
 Row = TypeVar("Row")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mallob_py.service.status_file import ServiceStatus
+from mallob_py.service.telemetry.status import ServiceStatus
 
 
 def age_text(age_s: float) -> str:

@@ -31,9 +31,8 @@ from mallob_py.cli.awaiting import ReplyPrinter, say_what_goes_on
 from mallob_py.cli.client_options import SubmitOptions
 from mallob_py.cli.progress import ProgressLine
 from mallob_py.service import client
-from mallob_py.service.job_file import identity_of, unfit_for_file_name
-from mallob_py.service.pending import PendingJobs
-from mallob_py.service.quantities import format_duration
+from mallob_py.service.client import PendingJobs
+from mallob_py.service.jobs.job_file import format_duration, identity_of, unfit_for_file_name
 
 _POLL_DELAY_S = 0.05
 _STEM_SIZE_MAX = 60

@@ -26,7 +26,7 @@ from rich.text import Text
 from mallob_py.cli.client_options import TopOptions
 from mallob_py.cli.screen import picture
 from mallob_py.cli.status_tables import of_user
-from mallob_py.service.status_file import read_status
+from mallob_py.service.telemetry.status import read_status
 
 #: key -> what it sorts by
 _SORT_KEYS = {

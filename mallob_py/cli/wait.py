@@ -17,8 +17,8 @@ from mallob_py.cli.awaiting import ReplyPrinter, say_what_goes_on
 from mallob_py.cli.client_options import WaitOptions
 from mallob_py.cli.progress import ProgressLine
 from mallob_py.service import client
-from mallob_py.service.entries import reply_name
-from mallob_py.service.pending import PendingJobs
+from mallob_py.service.client import PendingJobs
+from mallob_py.service.store.entries import reply_name
 
 _POLL_DELAY_S = 0.05
 

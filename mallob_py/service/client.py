@@ -1,9 +1,13 @@
-"""Submitting jobs to a running service and waiting for replies, from any process.
+"""The service from outside, from any process: submitting jobs, waiting for replies, jobs that have none yet.
 
-Standard library only, so that scripts may copy the idea: write under a name that starts
-with "~", rename into `in/`, watch `out/`. File names are unique, so that an error reply finds
-its way to the right submitter even if two submit the same job at once. If the service is durable,
-so are submissions: `submit` returns when the job is on the medium.
+Needs nothing but the client's folder, whether a service runs or not, so that scripts may copy the idea:
+write under a name that starts with "~", rename into `in/`, watch `out/`. File names are unique, so that an
+error reply finds its way to the right submitter even if two submit the same job at once. If the service is
+durable, so are submissions: `submit` returns when the job is on the disk.
+
+A job file goes from `in/` to `journal/`, and from there its reply to `out/`, always by renames (see
+`store.journal`). Looked at in this order (`PendingJobs`) no job is missed: who is in neither place has its
+reply. The identity of a job stands in its file, which is read once.
 """
 
 from __future__ import annotations
@@ -16,13 +20,23 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, assert_never
 
-from mallob_py.service.entries import refusal_name, reply_name
-from mallob_py.service.errors import ServiceError
-from mallob_py.service.job_file import identity_of
-from mallob_py.service.lock import is_locked
-from mallob_py.service.medium import medium_of
+from mallob_py.service import ServiceError
+from mallob_py.service.jobs.job_file import identity_of
+from mallob_py.service.store.entries import (
+    ChainEnd,
+    Claimed,
+    Decided,
+    Kept,
+    is_job_file,
+    is_unfinished,
+    parse_entry,
+    refusal_name,
+    reply_name,
+)
+from mallob_py.service.store.flush_policy import flush_policy_of
+from mallob_py.service.store.lock import is_locked
 
 _POLL_DELAY_MIN_S, _POLL_DELAY_MAX_S = 0.0005, 0.02
 
@@ -51,11 +65,11 @@ def submit(
     submission = Submission(reply_path, error_path, file_name, signature_of(reply_path))
     temporary = client_dir / "in" / f"~{file_name}"
     try:
-        medium = medium_of(client_dir)
+        flush_policy = flush_policy_of(client_dir)
         temporary.write_text(json.dumps(job), "ascii")
-        medium.flush([temporary])
+        flush_policy.flush([temporary])
         temporary.rename(client_dir / "in" / file_name)
-        medium.flush([client_dir / "in"])
+        flush_policy.flush([client_dir / "in"])
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise ServiceError(f"cannot write a job to {client_dir / 'in'}: {error.strerror}") from error
@@ -154,3 +168,100 @@ def read_reply(path: Path) -> dict[str, Any] | None:
     if not isinstance(reply, dict):
         raise ServiceError(f"the reply {path} is damaged: it is no JSON object")
     return reply
+
+
+_TRIES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Jobs without a reply: the names of their job files, and their identities."""
+
+    file_names: frozenset[str]
+    identities: frozenset[str]
+
+
+class _File(NamedTuple):
+    """A job file; it keeps its inode and time on its way."""
+
+    name: str
+    signature: tuple[int, int]
+
+
+class PendingJobs:
+    """Of one client. `look` costs two listings and the reading of files that are new."""
+
+    def __init__(self, client_dir: Path) -> None:
+        self._in_dir = client_dir / "in"
+        self._journal_dir = client_dir / "journal"
+        #: file -> identity, "" for what is no job
+        self._known: dict[_File, str] = {}
+
+    def look(self) -> Pending:
+        for _ in range(_TRIES - 1):
+            try:
+                return self._look()
+            except FileNotFoundError:
+                continue  # a file has moved on under our eyes; what is known stays known
+        return self._look()
+
+    def _look(self) -> Pending:
+        still_known: dict[_File, str] = {}
+        leaving_names: set[str] = set()
+        leaving_identities: set[str] = set()
+        for name, signature in _entries(self._in_dir):
+            if is_job_file(name):
+                file = _File(name, signature)
+                still_known[file] = self._identity(file, self._in_dir / name)
+        # Twice, as a listing may miss a reply that appears in its place behind what was listed already.
+        journal = dict([*_entries(self._journal_dir), *_entries(self._journal_dir)])
+        for own_name, signature in journal.items():
+            match entry := parse_entry(own_name):
+                case Claimed():
+                    file = _File(entry.file_name, signature)
+                    still_known[file] = self._identity(file, self._journal_dir / entry.entry)
+                case Decided():
+                    if (refused := entry.refused_file_name) is not None:
+                        leaving_names.add(refused)
+                    leaving_identities.add(entry.identity)
+                case Kept() | ChainEnd() | None:
+                    pass  # it has its reply, or gets none
+                case other:
+                    assert_never(other)
+        self._known = still_known
+        identities = {identity for identity in still_known.values() if identity} | leaving_identities
+        return Pending(frozenset({file.name for file in still_known} | leaving_names), frozenset(identities))
+
+    def _identity(self, file: _File, path: Path) -> str:
+        known = self._known.get(file)
+        if known is None:
+            known = self._known[file] = _identity_in(path)
+        return known
+
+
+def _identity_in(path: Path) -> str:
+    """Raises FileNotFoundError."""
+    try:
+        fields = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError):
+        return ""
+    if not isinstance(fields, dict) or fields.get("interrupt") is True:
+        return ""
+    return identity_of(str(fields.get("user", "")), str(fields.get("name", "")))
+
+
+def _entries(folder: Path) -> list[tuple[str, tuple[int, int]]]:
+    """Names with inode and time, without what is being written. Raises FileNotFoundError."""
+    try:
+        entries = os.scandir(folder)
+    except FileNotFoundError:
+        return []
+    with entries:
+        found = []
+        for entry in entries:
+            if not is_unfinished(entry.name):
+                status = entry.stat(follow_symlinks=False)
+                found.append((entry.name, (status.st_ino, status.st_mtime_ns)))
+        return found

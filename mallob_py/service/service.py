@@ -39,30 +39,25 @@ from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.boot import DeskError
 from mallob_py.runtime.rank import INLINE_BYTES_MAX, Rank, blob_of
-from mallob_py.service.bookkeeping import JobBook
-from mallob_py.service.chains import Chain, ChainBook, Revision
-from mallob_py.service.directory import Incoming, JobDirectory
-from mallob_py.service.errors import ServiceError
-from mallob_py.service.job_file import InputUse, Interruption, JobFile, JobFileError
-from mallob_py.service.job_queue import JobQueue
-from mallob_py.service.last_words import Leftovers, last_words
-from mallob_py.service.live_job import JobState, LiveJob, LiveJobs
-from mallob_py.service.reply import (
+from mallob_py.service import ServiceError
+from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
+from mallob_py.service.jobs.chains import Chain, ChainBook, Revision
+from mallob_py.service.jobs.crashes import RunningJobs, Suspects
+from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, JobFileError
+from mallob_py.service.jobs.job_queue import JobQueue
+from mallob_py.service.jobs.reply import (
     JobStatistics,
     Outcome,
     Reply,
+    ResultFiles,
     failure_reply,
     result_reply,
     result_string,
 )
-from mallob_py.service.result_files import ResultFiles
-from mallob_py.service.running_jobs import RunningJobs
-from mallob_py.service.status_file import Onlookers
-from mallob_py.service.status_writer import StatusWriter
-from mallob_py.service.suspects import Suspects
-from mallob_py.service.tallies import Tallies
-from mallob_py.service.threaded_directory import ThreadedDirectory
-from mallob_py.service.users import Terms, UserBook, UserMessage
+from mallob_py.service.jobs.users import Terms, UserBook, UserMessage
+from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
+from mallob_py.service.telemetry.status import Counters, Onlookers
+from mallob_py.service.telemetry.status_writer import Leftovers, StatusWriter, last_words
 
 #: per turn
 _TAKE_AT_ONCE, _TAKE_S = 16, 0.02
@@ -115,7 +110,7 @@ class Service:
         self._applications = applications
         self._client = client
         self._client_ranks = client_ranks
-        self._tallies = Tallies()
+        self._counters = Counters()
         self._configured = configured
         self._results = results
         self._book = JobBook(directory.finished, directory.has_reply)
@@ -143,7 +138,7 @@ class Service:
             self._book,
             running,
             users,
-            self._tallies,
+            self._counters,
         )
         self._suspects = Suspects(rank.now())
         #: revisions that a former service has answered, by precursors that are still to be run again
@@ -283,7 +278,7 @@ class Service:
             self._directory.refuse(incoming, error)
             if error.identity is not None:
                 self._book.refused(error.identity)
-            self._tallies.replied("refused")
+            self._counters.replied("refused")
             self._status.refused(incoming.internal_id, incoming.file_name, str(error))
             refusal = {"file": incoming.file_name, "field": error.field, "message": error.message}
             self._rank.log.write(now, "refused", refusal)
@@ -420,7 +415,7 @@ class Service:
             parsing_s=now - live.reading_s, total_s=now - live.accepted_s, used_cpu_s=cpu_s
         )
         self._reply(job, Outcome(ending.value), statistics)
-        self._tallies.replied(ending.value)
+        self._counters.replied(ending.value)
         self._log_early_end(job, ending, statistics.total_s, now)
 
     def _lose(self, job: int, error: JobFileError, now: float) -> None:
@@ -430,7 +425,7 @@ class Service:
             self._chains.drop(job)
         error = JobFileError(error.field, error.message, live.identity)
         self._directory.refuse(self._directory.read_again(job), error)
-        self._tallies.replied(Ending.FAILED.value)
+        self._counters.replied(Ending.FAILED.value)
         self._forget(job)
         self._log_early_end(job, Ending.FAILED, now - live.accepted_s, now)
 
@@ -485,7 +480,7 @@ class Service:
         if self._chains.place_of(job) is not None:
             self._chains.drop(job)
         self._publish(job, reply)
-        self._tallies.replied(Ending.FAILED.value)
+        self._counters.replied(Ending.FAILED.value)
         self._status.job_ended(job, file, Ending.FAILED, statistics, error=f"{field}: {message}")
         self._forget(job)
         self._log_early_end(job, Ending.FAILED, statistics.total_s, now)
@@ -636,7 +631,7 @@ class Service:
             self._lose(job, error, now)
             return
         self._reply(job, Outcome(Ending.INTERRUPTED.value), statistics)
-        self._tallies.replied(Ending.INTERRUPTED.value)
+        self._counters.replied(Ending.INTERRUPTED.value)
         self._log_early_end(job, Ending.INTERRUPTED, statistics.total_s, now)
 
     def _log_early_end(self, job: int, ending: Ending, response_s: float, now: float) -> None:
@@ -672,7 +667,7 @@ class Service:
             max_volume=stats.max_volume,
             peak_memory_bytes=stats.peak_memory_bytes,
         )
-        self._tallies.ended(ended.outcome.value, statistics)
+        self._counters.ended(ended.outcome.value, statistics)
         if ended.outcome is Ending.FAILED:
             message = ended.reason or "the application failed"
             file, (number, revision) = self._file_of(ended.job), self._numbers(ended.job)

@@ -2,3 +2,15 @@
 
 Needs the extra `web` (starlette and uvicorn). No rank imports this.
 """
+
+from __future__ import annotations
+
+
+class ApiError(Exception):
+    """Becomes a response `{"error": {"field": ..., "message": ...}}`."""
+
+    def __init__(self, status: int, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.field = field
+        self.message = message

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import msgspec
 
 from mallob_py.runtime.roll_call import WorkerPlace
-from mallob_py.service.status_file import JobStatus, ServiceStatus
-from mallob_py.web.shares import shares_by_job
+from mallob_py.service.telemetry.status import JobStatus, ServiceStatus
+from mallob_py.web.views import shares_by_job
 
 SAMPLES_MAX = 600
 _BYTES_MAX = 8 << 20

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mallob_py.kit.result_file import open_result
-from mallob_py.service import client
-from mallob_py.service.entries import refusal_name, reply_name
-from mallob_py.service.errors import JobFileError, ServiceError
-from mallob_py.service.job_file import (
+from mallob_py.service import JobFileError, ServiceError, client
+from mallob_py.service.client import Pending
+from mallob_py.service.jobs.job_file import (
     DEFAULT_APPLICATION,
     InputUse,
     Interruption,
@@ -30,27 +29,28 @@ from mallob_py.service.job_file import (
     parse_job,
     unfit_for_file_name,
 )
-from mallob_py.service.medium import medium_of
-from mallob_py.service.pending import Pending
-from mallob_py.service.result_files import RESULTS_FOLDER
-from mallob_py.service.status_file import (
+from mallob_py.service.jobs.reply import RESULTS_FOLDER
+from mallob_py.service.store.entries import refusal_name, reply_name
+from mallob_py.service.store.flush_policy import flush_policy_of
+from mallob_py.service.telemetry.status import (
     ServiceStatus,
     look,
 )
-from mallob_py.web.errors import ApiError
+from mallob_py.web import ApiError
 from mallob_py.web.history import History
-from mallob_py.web.shared import SharedLook, SharedStatus
-from mallob_py.web.solutions import Solution, solution_of
+from mallob_py.web.looks import SharedLook, SharedStatus
 from mallob_py.web.store import Ended, Record, Signature, Store, Upload, is_submission, now
 from mallob_py.web.views import (
     Job,
     Overview,
     ServiceState,
+    Solution,
     end_of,
     ended_job,
     job_of_status,
     job_told_of,
     queued_job,
+    solution_of,
     summary_of,
     users_of,
 )
@@ -250,7 +250,7 @@ class Jobs:
             is_name_unique=is_name_unique,
         )
         try:
-            upload.keep(record, medium_of(self._client_dir))
+            upload.keep(record, flush_policy_of(self._client_dir))
         except OSError as error:
             raise ApiError(507, f"the job cannot be kept: {error.strerror}") from None
         try:

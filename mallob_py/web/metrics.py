@@ -23,9 +23,8 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from mallob_py.runtime.world import RANK_VARIABLES
-from mallob_py.service.status_file import ServiceStatus
-from mallob_py.service.tallies import BOUNDS_S, Histogram
-from mallob_py.web.shares import shares_by_user
+from mallob_py.service.telemetry.status import BOUNDS_S, Histogram, ServiceStatus
+from mallob_py.web.views import shares_by_user
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "mallob_py_"

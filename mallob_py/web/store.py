@@ -28,9 +28,9 @@ from typing import Any
 
 import msgspec
 
-from mallob_py.service.errors import ServiceError
-from mallob_py.service.job_file import identity_of
-from mallob_py.service.medium import Medium
+from mallob_py.service import ServiceError
+from mallob_py.service.jobs.job_file import identity_of
+from mallob_py.service.store.flush_policy import FlushPolicy
 
 KEEP_MAX = 10_000
 #: of a file: its inode and time
@@ -92,13 +92,13 @@ class Upload:
     def discard(self) -> None:
         shutil.rmtree(self._hidden, ignore_errors=True)
 
-    def keep(self, record: Record, medium: Medium) -> None:
+    def keep(self, record: Record, flush_policy: FlushPolicy) -> None:
         """Raises OSError."""
         record_path = self._hidden / "record.json"
         record_path.write_bytes(msgspec.json.encode(record))
-        medium.flush([self.path, record_path, self._hidden])
+        flush_policy.flush([self.path, record_path, self._hidden])
         self._hidden.rename(self._folder / self.id)
-        medium.flush([self._folder])
+        flush_policy.flush([self._folder])
 
 
 class Store:

@@ -2,19 +2,127 @@
 
 A job is seen in three ways: in the service's status, as a record of what was handed in here, or in what
 the service tells of jobs that ended.
+
+*Fair shares* are how many PEs jobs deserve, before anything is rounded: in proportion to their priorities,
+none more than its demand, all PEs together as long as somebody can use them. Volumes (`protocol.volumes`, P
+2.3) are this in whole PEs, at least one for each job while there are enough. So what a job has may differ
+from its share by rounding, and where shares are below one PE.
+
+*Solutions* come as integers in lines or JSON, or as bytes. A reply holds integers, bytes in Base64, or
+names a file of either (see `service.jobs.reply`). Bytes with a number of `variables` are a packed model:
+bit v - 1 is variable v's value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import array
+import base64
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, TypeAlias
 
 import msgspec
 
-from mallob_py.service.job_file import identity_of
-from mallob_py.service.status_file import EndedJob, HostStatus, JobStatus, ServiceStatus
-from mallob_py.web.shares import shares_by_user
+from mallob_py.service.jobs.job_file import identity_of
+from mallob_py.service.telemetry.status import EndedJob, HostStatus, JobStatus, ServiceStatus
+from mallob_py.web import ApiError
 from mallob_py.web.store import Ended, Record, Signature, now
+
+
+def fair_shares(priorities: Sequence[float], demands: Sequence[int], pes: int) -> list[float]:
+    """In PEs, in the order given. Priorities and demands above 0."""
+    order = sorted(range(len(priorities)), key=lambda job: demands[job] / priorities[job])
+    # From the smallest summand on: differences of sums would lose small priorities beside large ones.
+    priorities_from = list(accumulate(priorities[job] for job in reversed(order)))[::-1]
+    shares = [0.0] * len(priorities)
+    left = pes
+    for place, job in enumerate(order):
+        if demands[job] * priorities_from[place] > left * priorities[job]:
+            rate = left / priorities_from[place]
+            for other in order[place:]:
+                shares[other] = rate * priorities[other]
+            break
+        shares[job] = float(demands[job])
+        left -= demands[job]
+    return shares
+
+
+def shares_by_job(status: ServiceStatus) -> dict[int, float]:
+    """Of the listed jobs that are balanced, by id."""
+    jobs = [job for job in status.jobs if job.demand and job.balanced_priority > 0]
+    shares = fair_shares([job.balanced_priority for job in jobs], [job.demand for job in jobs], status.pes)
+    return {job.id: share for job, share in zip(jobs, shares, strict=True)}
+
+
+def shares_by_user(status: ServiceStatus) -> dict[str, float]:
+    """Of each user's jobs together."""
+    by_job = shares_by_job(status)
+    shares: dict[str, float] = {}
+    for job in status.jobs:
+        shares[job.user] = shares.get(job.user, 0.0) + by_job.get(job.id, 0.0)
+    return shares
+
+
+Integers: TypeAlias = "array.array[int]"
+Solution: TypeAlias = "Integers | bytes"
+_ANSWERS = {10: "SATISFIABLE", 20: "UNSATISFIABLE"}
+_LITERALS_PER_LINE = 12
+
+
+def solution_of(result: Mapping[str, Any], content: bytes | None) -> Solution:
+    """From a reply's `result` and the content of the file it names, if it does."""
+    if "solution-format" in result:
+        data = base64.b64decode(result["solution"]) if content is None else content
+        return _unpacked(data, result["variables"]) if "variables" in result else data
+    if content is None:
+        integers = array.array("i", result.get("solution", []))
+    else:
+        integers = array.array("i")
+        integers.frombytes(content)
+        if sys.byteorder == "big":
+            integers.byteswap()
+    # Models for Mallob's IPASIR bridge begin with a 0.
+    is_indexed = bool(integers) and not integers[0] and "solutions" not in result
+    return integers[1:] if is_indexed else integers
+
+
+def solution_json(result: Mapping[str, Any], solution: Solution) -> dict[str, Any]:
+    """`solutions` is there if several were asked for: then each ends with a 0."""
+    answer: dict[str, Any] = {"resultcode": result["resultcode"]}
+    if "solutions" in result:
+        answer["solutions"] = result["solutions"]
+    if isinstance(solution, bytes):
+        return answer | {"solution": base64.b64encode(solution).decode(), "solution-format": "base64"}
+    return answer | {"solution": solution.tolist()}
+
+
+def solution_lines(result: Mapping[str, Any], solution: Solution) -> str:
+    """s and v lines as in SAT competitions. Raises ApiError for what is not made of literals."""
+    if isinstance(solution, bytes):
+        raise ApiError(406, "this answer is made of bytes; ask with Accept: application/json")
+    code = result["resultcode"]
+    lines = [f"s {_ANSWERS.get(code, 'UNKNOWN')}"]
+    if code == 10:
+        for model in _models(solution) if "solutions" in result else [[*solution, 0]]:
+            for start in range(0, len(model), _LITERALS_PER_LINE):
+                lines.append("v " + " ".join(map(str, model[start : start + _LITERALS_PER_LINE])))
+    return "\n".join(lines) + "\n"
+
+
+def _models(solution: Integers) -> Iterator[list[int]]:
+    model: list[int] = []
+    for literal in solution:
+        model.append(literal)
+        if literal == 0:
+            yield model
+            model = []
+
+
+def _unpacked(data: bytes, variables: int) -> Integers:
+    bits = int.from_bytes(data, "little")
+    text = f"{bits:0{max(variables, 1)}b}"[::-1]
+    return array.array("i", [v if text[v - 1] == "1" else -v for v in range(1, variables + 1)])
 
 
 class ServiceState(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import Any
 from common import BenchmarkError, DroppedJob, Service, print_table, running_service
 from measured import Measured
 
-from mallob_py.service.event_log import Event
+from mallob_py.service.telemetry.event_log import Event
 
 _WARM_UP_JOBS = 20
 _PAUSE_S = 0.008

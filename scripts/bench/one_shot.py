@@ -13,7 +13,7 @@ from pathlib import Path
 from common import BenchmarkError, print_absent
 from measured import Measured
 
-from mallob_py.service.event_log import read_events
+from mallob_py.service.telemetry.event_log import read_events
 from mallob_sat.generate import pigeonhole
 
 _TINY_FORMULA = "p cnf 2 2\n1 2 0\n-1 0\n"

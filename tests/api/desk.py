@@ -11,9 +11,9 @@ from typing import Any
 from waiting import DEADLINE_S, poll_until
 
 from mallob_py.api.client import Client
-from mallob_py.service.directory import Incoming, JobDirectory
-from mallob_py.service.errors import JobFileError
-from mallob_py.service.reply import Reply
+from mallob_py.service import JobFileError
+from mallob_py.service.jobs.reply import Reply
+from mallob_py.service.store.directory import Incoming, JobDirectory
 
 SAT = {"result": {"resultcode": 10, "solution": [1]}}
 UNSAT = {"result": {"resultcode": 20, "solution": []}}

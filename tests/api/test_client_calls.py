@@ -14,9 +14,9 @@ from desk import FAILED, SAT, UNSAT, Desk
 from waiting import DEADLINE_S, poll_until
 
 from mallob_py import Client, FormulaExecutor, JobError, solve
+from mallob_py.service import ServiceError
 from mallob_py.service import client as service
-from mallob_py.service.errors import ServiceError
-from mallob_py.service.status_file import JobStatus, ServiceStatus, write_status
+from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, write_status
 
 
 @pytest.fixture

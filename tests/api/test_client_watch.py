@@ -13,8 +13,8 @@ from mallob_py import Client
 from mallob_py.api import replies
 from mallob_py.api.replies import NewFiles
 from mallob_py.service import client as service
-from mallob_py.service.directory import JobDirectory
-from mallob_py.service.watching import News
+from mallob_py.service.store.directory import JobDirectory
+from mallob_py.service.store.in_folder import News
 
 PENDING = 2000
 

@@ -12,7 +12,7 @@ from waiting import DEADLINE_S, poll_until
 
 from mallob_py.api.client import JobError
 from mallob_py.api.incremental import IncrementalSolver
-from mallob_py.service.directory import Incoming
+from mallob_py.service.store.directory import Incoming
 
 
 @pytest.fixture

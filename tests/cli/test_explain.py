@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mallob_py.cli import main as main_module
-from mallob_py.service.status_file import EndedJob, JobStatus, ServiceStatus, write_status
+from mallob_py.service.telemetry.status import EndedJob, JobStatus, ServiceStatus, write_status
 
 LIVE = JobStatus(7, "alice", "sort", "running", volume=4, demand=4, root_is_placed=True, running_s=1.0)
 

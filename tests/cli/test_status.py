@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from mallob_py.cli import main as main_module
-from mallob_py.service.status_file import (
+from mallob_py.service.telemetry.status import (
     STATUS_FILE_NAME,
     EndedJob,
     HostStatus,
     JobStatus,
     ServiceStatus,
+    Totals,
     UserStatus,
     read_status,
     remove_status,
     write_status,
 )
-from mallob_py.service.tallies import Totals
 
 JOB = JobStatus(7, "alice", "sort", "active", priority=0.5, volume=3, demand=4, elapsed_s=12.25)
 OTHER = JobStatus(8, "bob", "route", "waiting", priority=2.0)

@@ -18,12 +18,11 @@ from mallob_py.cli import CommandError, options
 from mallob_py.cli import main as main_module
 from mallob_py.cli.client_options import SubmitOptions
 from mallob_py.cli.submit import make_jobs
-from mallob_py.service import client
-from mallob_py.service.directory import JobDirectory
-from mallob_py.service.errors import JobFileError
-from mallob_py.service.job_file import InputUse, parse_job
-from mallob_py.service.reply import Reply
-from mallob_py.service.status_file import JobStatus, ServiceStatus, write_status
+from mallob_py.service import JobFileError, client
+from mallob_py.service.jobs.job_file import InputUse, parse_job
+from mallob_py.service.jobs.reply import Reply
+from mallob_py.service.store.directory import JobDirectory
+from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, write_status
 
 
 def job_of(*arguments: str) -> dict[str, Any]:

@@ -25,7 +25,13 @@ from mallob_py.cli import main as main_module
 from mallob_py.cli.screen import picture
 from mallob_py.cli.status_tables import ranges
 from mallob_py.cli.status_text import age_text, progress_text
-from mallob_py.service.status_file import JobStatus, ServiceStatus, UserStatus, remove_status, write_status
+from mallob_py.service.telemetry.status import (
+    JobStatus,
+    ServiceStatus,
+    UserStatus,
+    remove_status,
+    write_status,
+)
 
 SMALL = JobStatus(1, "bob", "small", "running", volume=1, demand=1, elapsed_s=5.0, application="SAT")
 LARGE = JobStatus(2, "alice", "large", "running", volume=5, demand=8, elapsed_s=75.0, application="SAT")

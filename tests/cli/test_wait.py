@@ -11,8 +11,8 @@ import pytest
 
 from mallob_py.cli import main as main_module
 from mallob_py.service import client
-from mallob_py.service.directory import JobDirectory
-from mallob_py.service.reply import Reply
+from mallob_py.service.jobs.reply import Reply
+from mallob_py.service.store.directory import JobDirectory
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from waiting import DEADLINE_S, poll_until
 from mallob_py.runtime.launch import find_launcher
 from mallob_py.runtime.session_folder import shared_folder
 from mallob_py.runtime.world import LaunchError
-from mallob_py.service.log_folder import parts_of, runs_of
+from mallob_py.service.telemetry.event_log import parts_of, runs_of
 
 ROOT = Path(__file__).parents[2]
 MARK = "MALLOB_PY_TEST_MARK"

@@ -17,7 +17,7 @@ from running import Running, needs_mpiexec, poll_until, serving
 
 from mallob_py import Client, IncrementalSolver, Ipasir, JobError
 from mallob_py.api import client as client_module
-from mallob_py.service.errors import ServiceError
+from mallob_py.service import ServiceError
 from mallob_sat.generate import pigeonhole, uniform
 
 pytestmark = needs_mpiexec

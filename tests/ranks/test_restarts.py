@@ -10,7 +10,7 @@ import pytest
 from running import Running, command_line, needs_mpiexec, parent_of, poll_until, serving
 from test_faults import APPS as FAULTY_APPS
 
-from mallob_py.service.log_folder import parts_of, runs_of
+from mallob_py.service.telemetry.event_log import parts_of, runs_of
 
 pytestmark = [needs_mpiexec, pytest.mark.slow]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from running import needs_mpiexec, poll_until, serving
 
-from mallob_py.service.status_file import ServiceStatus, look, read_live_status
+from mallob_py.service.telemetry.status import ServiceStatus, look, read_live_status
 
 pytestmark = needs_mpiexec
 RANKS = 3

@@ -19,9 +19,9 @@ from waiting import poll_until
 from web_process import DEADLINE_S, Answer, WebServer
 
 from mallob_py.runtime.worker_wire import SolutionForm
-from mallob_py.service.directory import JobDirectory
-from mallob_py.service.job_file import InputUse, JobFile
-from mallob_py.service.reply import JobStatistics, Outcome, failure_reply, result_reply
+from mallob_py.service.jobs.job_file import InputUse, JobFile
+from mallob_py.service.jobs.reply import JobStatistics, Outcome, failure_reply, result_reply
+from mallob_py.service.store.directory import JobDirectory
 
 pytest.importorskip("starlette", reason="needs the extra web")
 pytest.importorskip("uvicorn", reason="needs the extra web")

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mallob_py.service import client
-from mallob_py.service.directory import JobDirectory
-from mallob_py.service.errors import JobFileError, ServiceError
-from mallob_py.service.reply import Reply
+from mallob_py.service import JobFileError, ServiceError, client
+from mallob_py.service.jobs.reply import Reply
+from mallob_py.service.store.directory import JobDirectory
 
 JOB = {"user": "u", "name": "a"}
 

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mallob_py.service import client, pending
-from mallob_py.service.directory import JobDirectory
-from mallob_py.service.entries import Decided
-from mallob_py.service.errors import JobFileError
-from mallob_py.service.journal import Journal
-from mallob_py.service.pending import PendingJobs
-from mallob_py.service.pending import _entries as entries_of
-from mallob_py.service.reply import Reply
+from mallob_py.service import JobFileError, client
+from mallob_py.service.client import PendingJobs
+from mallob_py.service.client import _entries as entries_of
+from mallob_py.service.jobs.reply import Reply
+from mallob_py.service.store.directory import JobDirectory
+from mallob_py.service.store.entries import Decided
+from mallob_py.service.store.journal import Journal
 
 JOB = {"user": "u", "name": "a"}
 
@@ -46,7 +45,9 @@ def test_a_job_whose_reply_is_decided_but_not_published_is_pending(
 ) -> None:
     client.submit(tmp_path / "api", JOB)
     (incoming,) = directory.take()
-    monkeypatch.setattr("mallob_py.service.journal.Journal.publish", lambda self, decided: self.dismiss(1))
+    monkeypatch.setattr(
+        "mallob_py.service.store.journal.Journal.publish", lambda self, decided: self.dismiss(1)
+    )
     directory.reply(incoming.internal_id, "u.a", Reply(b"{}"))
     found = PendingJobs(directory.path).look()
     assert found.identities == {"u.a"}
@@ -58,7 +59,9 @@ def test_a_job_whose_refusal_is_decided_but_not_published_is_pending(
 ) -> None:
     submission = client.submit(tmp_path / "api", JOB)
     (incoming,) = directory.take()
-    monkeypatch.setattr("mallob_py.service.journal.Journal.publish", lambda self, decided: self.dismiss(1))
+    monkeypatch.setattr(
+        "mallob_py.service.store.journal.Journal.publish", lambda self, decided: self.dismiss(1)
+    )
     directory.refuse(incoming, JobFileError("name", "is live"))
     assert PendingJobs(directory.path).look().file_names == {submission.file_name}
 
@@ -70,7 +73,7 @@ def test_a_revision_whose_answer_is_decided_but_not_published_is_pending_and_a_k
     (incoming,) = directory.take()
     jobs = PendingJobs(directory.path)
     with monkeypatch.context() as patch:
-        patch.setattr("mallob_py.service.journal.Journal.publish", _cannot_publish)
+        patch.setattr("mallob_py.service.store.journal.Journal.publish", _cannot_publish)
         directory.reply(incoming.internal_id, "u.a", Reply(b"{}"), chain=incoming.internal_id)
         assert sorted(path.name.split(".")[1] for path in (directory.path / "journal").iterdir()) == [
             "answer",
@@ -91,7 +94,7 @@ def test_a_reply_to_a_job_named_error_is_that_jobs_and_hides_no_other(
 ) -> None:
     client.submit(tmp_path / "api", {"user": "u", "name": "error"})
     (incoming,) = directory.take()
-    monkeypatch.setattr("mallob_py.service.journal.Journal.publish", _cannot_publish)
+    monkeypatch.setattr("mallob_py.service.store.journal.Journal.publish", _cannot_publish)
     directory.reply(incoming.internal_id, "u.error", Reply(b"{}"))
     found = PendingJobs(directory.path).look()
     assert (found.identities, found.file_names) == ({"u.error"}, set())
@@ -108,13 +111,13 @@ def test_a_reply_that_a_listing_missed_is_found_by_the_next(
         listed.append(folder)
         if listed.count(directory.path / "journal") == 1 and folder.name == "journal":
             monkeypatch.setattr(
-                "mallob_py.service.journal.Journal.publish", lambda self, decided: self.dismiss(1)
+                "mallob_py.service.store.journal.Journal.publish", lambda self, decided: self.dismiss(1)
             )
             directory.reply(incoming.internal_id, "u.a", Reply(b"{}"))
             return []
         return entries_of(folder)
 
-    monkeypatch.setattr(pending, "_entries", decided_meanwhile)
+    monkeypatch.setattr(client, "_entries", decided_meanwhile)
     assert PendingJobs(directory.path).look().identities == {"u.a"}
 
 

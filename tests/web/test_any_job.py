@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mallob_py.service.directory import JobDirectory
-from mallob_py.web.errors import ApiError
+from mallob_py.service.store.directory import JobDirectory
+from mallob_py.web import ApiError
 from mallob_py.web.jobs import Jobs
 from mallob_py.web.store import Record, Store
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mallob_py.service.medium import Buffered
+from mallob_py.service.store.flush_policy import Buffered
 from mallob_py.web.store import Record, Store, now
 
 

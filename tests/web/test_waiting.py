@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from mallob_py.service.directory import JobDirectory
-from mallob_py.service.job_file import InputUse, JobFile
-from mallob_py.service.pending import Pending, PendingJobs
-from mallob_py.service.reply import JobStatistics, Outcome, result_reply
+from mallob_py.service.client import Pending, PendingJobs
+from mallob_py.service.jobs.job_file import InputUse, JobFile
+from mallob_py.service.jobs.reply import JobStatistics, Outcome, result_reply
+from mallob_py.service.store.directory import JobDirectory
 from mallob_py.web.store import Record, Store
 
 pytest.importorskip("starlette", reason="needs the extra web")
 
-from mallob_py.web.arrivals import Arrivals
 from mallob_py.web.jobs import Jobs
+from mallob_py.web.looks import Arrivals
 
 JOBS = 100
 DEADLINE_S = 30.0

@@ -16,17 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mallob_py.service.reply import JobStatistics
-from mallob_py.service.status_file import JobStatus, ServiceStatus, UserStatus
-from mallob_py.service.tallies import Tallies
+from mallob_py.service.jobs.reply import JobStatistics
+from mallob_py.service.telemetry.status import Counters, JobStatus, ServiceStatus, UserStatus
 
 pytest.importorskip("prometheus_client", reason="needs the extra web")
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from mallob_py.web.metrics import metrics
-from mallob_py.web.shares import fair_shares
-from mallob_py.web.uploads import TooMuchMemory, decompressed_size
+from mallob_py.web.receiving import TooMuchMemory, decompressed_size
+from mallob_py.web.views import fair_shares
 
 REPOSITORY = Path(__file__).parents[2]
 SIZE = 1_000_000
@@ -38,9 +37,9 @@ COMPRESSORS: list[Callable[[bytes], bytes]] = [
 
 
 def status_with(user: str) -> ServiceStatus:
-    tallies = Tallies()
+    counters = Counters()
     for total_s in (0.0001, 0.02, 0.02, 99999.0):
-        tallies.ended("result", JobStatistics(total_s=total_s, used_pe_s=2.0, used_cpu_s=1.0))
+        counters.ended("result", JobStatistics(total_s=total_s, used_pe_s=2.0, used_cpu_s=1.0))
     jobs = (
         JobStatus(1, user, "a", "running", volume=3, demand=8, balanced_priority=3.0),
         JobStatus(2, user, "b", "waiting", demand=8, balanced_priority=1.0),
@@ -48,7 +47,7 @@ def status_with(user: str) -> ServiceStatus:
     )
     return ServiceStatus(
         *(time.time(), 4, 8, 3, jobs),
-        totals=tallies.totals(),
+        totals=counters.totals(),
         states={"running": 1, "waiting": 1, "queued": 1},
         users={user: UserStatus(2, 3), "other": UserStatus(1, 0)},
     )

@@ -30,7 +30,7 @@ from common import BenchmarkError, DroppedJob, Service, print_table, running_ser
 from processes import rank_processes
 
 from mallob_py.kit import JobInput
-from mallob_py.service.event_log import Event
+from mallob_py.service.telemetry.event_log import Event
 from mallob_sat import generate
 from mallob_sat.app import read_formula
 from mallob_sat.solvers import Solver

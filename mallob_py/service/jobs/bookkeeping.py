@@ -1,0 +1,305 @@
+"""The live jobs of a client, from acceptance to reply, and which of them must still wait for what.
+
+There may be a hundred thousand of them that wait. So little is kept of each, and nothing has to be counted.
+
+A job is *held* until its arrival time has come and all jobs that it depends on have ended; then `ready`
+names it once. Dependencies are on identities ("user.name"): a live job must end, a job that ended before is
+satisfied, and one never seen is waited for (as in Mallob). A revision waits for its precursor; if that ends
+while it is held itself (interrupted), for the one before, so that the revisions of a chain run one after
+the other. Pure: no clock, no files. Guarantees: one live job per identity; no cycle among held jobs; memory
+is bounded by the live jobs plus `finished_max` identities.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from enum import Enum
+
+from mallob_py.service import JobFileError
+from mallob_py.service.jobs.job_file import JobFile, identity_of
+
+
+class JobState(Enum):
+    #: waits for its arrival time, its dependencies or its turn as a suspect
+    HELD = "held"
+    #: waits for its turn, or until its user may have another job at work
+    QUEUED = "queued"
+    READING = "reading"
+    SUBMITTED = "submitted"
+
+
+class LiveJob:
+    """What the service knows of it. Times in seconds on the rank's clock.
+
+    `file` is None if it has to be read again; what is needed before that is kept beside it.
+    """
+
+    __slots__ = (
+        "accepted_s",
+        "application",
+        "cpu_limit_s",
+        "file",
+        "is_done",
+        "is_scheduled",
+        "max_demand",
+        "name",
+        "parsed_bytes",
+        "parsing_s",
+        "priority",
+        "reading_s",
+        "since_s",
+        "state",
+        "user",
+        "wallclock_limit_s",
+    )
+
+    def __init__(self, file: JobFile, now: float, since_s: float) -> None:
+        """`since_s`: from when on its waiting counts."""
+        self.user = file.user
+        self.name = file.name
+        self.application = file.application
+        self.priority = file.priority
+        self.max_demand = file.max_demand
+        self.wallclock_limit_s = file.wallclock_limit_s
+        self.cpu_limit_s = file.cpu_limit_s
+        self.is_done = file.done
+        #: whether it has had a worker
+        self.is_scheduled = False
+        self.file: JobFile | None = file
+        #: what `file` counts with among those that are kept
+        self.parsed_bytes = 0
+        self.state = JobState.HELD
+        self.accepted_s = now
+        self.since_s = since_s
+        self.reading_s = 0.0
+        self.parsing_s = 0.0
+
+    @property
+    def identity(self) -> str:
+        return identity_of(self.user, self.name)
+
+
+class LiveJobs(Mapping[int, LiveJob]):
+    """By internal id, in the order of acceptance."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, LiveJob] = {}
+        #: how many jobs are in each state, and each user has
+        self.states: Counter[JobState] = Counter()
+        self.users: Counter[str] = Counter()
+
+    def __getitem__(self, job: int) -> LiveJob:
+        return self._jobs[job]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._jobs)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, job: int, live: LiveJob) -> None:
+        self._jobs[job] = live
+        self.states[live.state] += 1
+        self.users[live.user] += 1
+
+    def enter(self, job: int, state: JobState) -> None:
+        live = self._jobs[job]
+        self.states[live.state] -= 1
+        self.states[state] += 1
+        live.state = state
+
+    def remove(self, job: int) -> LiveJob:
+        live = self._jobs.pop(job)
+        self.states[live.state] -= 1
+        self.users[live.user] -= 1
+        if not self.users[live.user]:
+            del self.users[live.user]
+        return live
+
+
+FINISHED_MAX = 100_000
+#: names of jobs in a message
+_TOLD_MAX = 10
+
+
+_NONE: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class _Admitted:
+    job_id: int
+    identity: str
+    arrival_s: float
+    # Shared while empty: of a hundred thousand jobs hardly one has either.
+    unmet: set[str] | frozenset[str] = _NONE
+    precursor: str = ""
+    interruptions: tuple[int, ...] = ()
+
+
+class JobBook:
+    """Tracks the live jobs of one client by identity and internal id."""
+
+    def __init__(
+        self,
+        finished: Iterable[str] = (),
+        has_reply: Callable[[str], bool] = lambda identity: False,
+        finished_max: int = FINISHED_MAX,
+    ) -> None:
+        """`finished`: what ended before, as far as is known; of others, `has_reply` tells."""
+        self._has_reply = has_reply
+        self._live: dict[int, _Admitted] = {}
+        self._id_of: dict[str, int] = {}
+        self._waiting_for: dict[str, set[int]] = {}
+        self._arrivals: list[tuple[float, int]] = []
+        self._finished: OrderedDict[str, None] = OrderedDict()
+        self._finished_max = finished_max
+        for identity in finished:
+            self._remember(identity)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __contains__(self, identity: str) -> bool:
+        return identity in self._id_of
+
+    def id_of(self, identity: str) -> int | None:
+        """The internal id of the live job of this identity."""
+        return self._id_of.get(identity)
+
+    def admit(
+        self, job_id: int, identity: str, arrival_s: float, dependencies: Iterable[str], precursor: str = ""
+    ) -> None:
+        """Take in a job; `ready` will name it. Raises JobFileError if it must be refused.
+
+        `precursor`: of a revision, the one before it; waited for if it is live.
+        """
+        assert job_id not in self._live, f"job {job_id} admitted twice"
+        if identity in self._id_of:
+            raise JobFileError(
+                "name", f"a job {identity} is live; choose another name, or wait for its reply"
+            )
+        # On itself in any case, though a job of this name may have ended before.
+        unmet = {name for name in dependencies if name == identity or not self.has_ended(name)}
+        if precursor in self._id_of:
+            unmet.add(precursor)
+        if cycle := self._cycle(identity, unmet):
+            if len(cycle) > _TOLD_MAX:
+                cycle[_TOLD_MAX // 2 : -_TOLD_MAX // 2] = [f"... {len(cycle) - 1} jobs in all ..."]
+            path = " -> ".join(cycle)
+            raise JobFileError("dependencies", f"closes a cycle of waiting jobs: {path}", identity)
+        self._live[job_id] = _Admitted(job_id, identity, arrival_s, unmet or _NONE, precursor)
+        self._id_of[identity] = job_id
+        for name in unmet:
+            self._waiting_for.setdefault(name, set()).add(job_id)
+        if not unmet:
+            heapq.heappush(self._arrivals, (arrival_s, job_id))
+
+    def waits_for(self, job_id: int) -> tuple[Set[str], float]:
+        """The jobs that must end before a live job is ready, and its arrival time."""
+        job = self._live[job_id]
+        return job.unmet, job.arrival_s
+
+    def has_ended(self, identity: str) -> bool:
+        """Whether there was a job of this identity, and none is live."""
+        if identity in self._id_of:
+            return False
+        return identity in self._finished or self._has_reply(identity)
+
+    def ready(self, now: float) -> list[int]:
+        """The jobs to be started now, each named once, earliest arrival first."""
+        ready: list[int] = []
+        while self._arrivals and self._arrivals[0][0] <= now:
+            _, job_id = heapq.heappop(self._arrivals)
+            if job_id in self._live:
+                ready.append(job_id)
+        return ready
+
+    def next_deadline(self) -> float | None:
+        """When `ready` will next have something to say, unless a job ends before."""
+        while self._arrivals and self._arrivals[0][1] not in self._live:
+            heapq.heappop(self._arrivals)
+        return self._arrivals[0][0] if self._arrivals else None
+
+    def interrupt(self, identity: str, by_id: int) -> int:
+        """Note interruption `by_id` of a live job and return that job's id, which shall end.
+
+        Raises JobFileError, without an identity to reply to: the reply file of that name
+        may hold the result of a job that has just ended.
+        """
+        job_id = self._id_of.get(identity)
+        if job_id is None:
+            raise JobFileError("interrupt", f"no live job {identity} here (it may have ended already)")
+        self._live[job_id].interruptions += (by_id,)
+        return job_id
+
+    def ended(self, job_id: int) -> list[int]:
+        """A job has its reply. Releases its dependents; returns its interruptions, now settled."""
+        job = self._live.pop(job_id)
+        del self._id_of[job.identity]
+        for name in job.unmet:
+            self._stop_waiting(name, job_id)
+        for waiting_id in self._waiting_for.get(job.identity, ()):
+            waiting = self._live[waiting_id]
+            if waiting.precursor == job.identity:
+                waiting.precursor = job.precursor
+                if job.precursor in job.unmet:
+                    waiting.unmet |= {job.precursor}
+                    self._waiting_for.setdefault(job.precursor, set()).add(waiting_id)
+        self._release(job.identity)
+        return list(job.interruptions)
+
+    def refused(self, identity: str) -> None:
+        """A job was never live, but has a reply of its name: those that depend on it wait no longer."""
+        if identity not in self._id_of:
+            self._release(identity)
+
+    def _release(self, identity: str) -> None:
+        for waiting_id in sorted(self._waiting_for.pop(identity, ())):
+            waiting = self._live[waiting_id]
+            waiting.unmet -= {identity}
+            if not waiting.unmet:
+                heapq.heappush(self._arrivals, (waiting.arrival_s, waiting_id))
+        self._remember(identity)
+
+    def _stop_waiting(self, name: str, job_id: int) -> None:
+        waiting = self._waiting_for[name]
+        waiting.discard(job_id)
+        if not waiting:
+            del self._waiting_for[name]
+
+    def _remember(self, identity: str) -> None:
+        self._finished[identity] = None
+        self._finished.move_to_end(identity)
+        if len(self._finished) > self._finished_max:
+            self._finished.popitem(last=False)
+
+    def _cycle(self, identity: str, dependencies: Iterable[str]) -> list[str]:
+        """A way from the new job back to itself along unmet dependencies, or nothing."""
+        if identity in dependencies:
+            return [identity, identity]
+        if identity not in self._waiting_for:
+            return []  # nobody waits for it, so no way leads back: the common case costs nothing
+        came_from = dict.fromkeys(dependencies, identity)
+        frontier = list(came_from)
+        while frontier:
+            name = frontier.pop()
+            job_id = self._id_of.get(name)
+            for following in self._live[job_id].unmet if job_id is not None else ():
+                if following == identity:
+                    return _way_back(came_from, identity, name)
+                if following not in came_from:
+                    came_from[following] = name
+                    frontier.append(following)
+        return []
+
+
+def _way_back(came_from: dict[str, str], identity: str, last: str) -> list[str]:
+    way = [identity]
+    name = last
+    while name != identity:
+        way.append(name)
+        name = came_from[name]
+    return [*way, identity][::-1]

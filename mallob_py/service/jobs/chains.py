@@ -1,0 +1,229 @@
+"""Incremental jobs: which revisions belong together, what each adds to, and when a chain is over.
+
+A chain is a first revision and those that follow, each of which names the one before it as its
+precursor. Pure: no files, no clock.
+
+A revision is part of its chain from its admission on, whatever becomes of the job, unless it fails
+before it is run (its input cannot be read, or it has crashed the service too often): then it and
+those that wait for it leave the chain, which goes on from the revision before. The *former*
+description of a chain holds the inputs of its first so many revisions; those of the others
+(interrupted before they were read, or known again after a restart) are read with the next.
+
+A chain ends when it is done, or `timeout_s` after the last news of it. Why is remembered for later
+revisions, for a bounded number of names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.service import JobFileError
+from mallob_py.service.jobs.job_file import JobFile
+
+ENDED_MAX = 10_000
+
+
+@dataclass(slots=True)
+class Revision:
+    """`input` is None once it is part of the chain's former description."""
+
+    job: int
+    identity: str
+    number: int
+    configuration: Mapping[str, Any]
+    input: wire.EarlierInput | None
+
+
+@dataclass(slots=True, eq=False)
+class Chain:
+    """`first` is the id of its first revision and its own. `root` is the PE where the last one was run."""
+
+    first: int
+    application: str
+    revisions: list[Revision] = field(default_factory=list)
+    former: wire.Description | None = None
+    in_former: int = 0
+    root: int | None = None
+    #: the job that will end it, when its precursor has its reply
+    done_by: int | None = None
+    live: set[int] = field(default_factory=set)
+    last_news_s: float = 0.0
+
+    def before(self, revision: Revision) -> wire.Before:
+        """What the input of a revision is to be read on top of."""
+        earlier = self.revisions[self.in_former : revision.number]
+        inputs = tuple(one.input for one in earlier if one.input is not None)
+        assert len(inputs) == len(earlier)
+        return wire.Before(revision.number, self.former, inputs)
+
+    def was_read(self, revision: Revision, description: wire.Description) -> None:
+        """The description holds the inputs up to this revision's."""
+        for one in self.revisions[self.in_former : revision.number + 1]:
+            one.input = None
+        self.former, self.in_former = description, revision.number + 1
+
+
+class ChainBook:
+    """The live chains of one client."""
+
+    def __init__(self, timeout_s: float, ended_max: int = ENDED_MAX) -> None:
+        self._timeout_s = timeout_s
+        self._ended_max = ended_max
+        self._by_job: dict[int, tuple[Chain, Revision]] = {}
+        self._by_identity: dict[str, tuple[Chain, Revision]] = {}
+        self._ending: dict[int, Chain] = {}
+        self._ended: OrderedDict[str, str] = OrderedDict()
+        #: jobs that left their chain before their turn, and why
+        self._orphans: dict[int, str] = {}
+        self._chains: dict[int, Chain] = {}
+
+    def __len__(self) -> int:
+        return len(self._chains)
+
+    # --- admission ------------------------------------------------------------------------
+
+    def is_early(self, file: JobFile) -> bool:
+        """Whether its precursor has never been seen here: it may be about to come."""
+        precursor = file.precursor
+        return bool(precursor) and precursor not in self._by_identity and precursor not in self._ended
+
+    def live_before(self, file: JobFile) -> str:
+        """The last revision before this one that has no reply yet; "" if all have theirs."""
+        if file.precursor not in self._by_identity:
+            return ""
+        chain = self._by_identity[file.precursor][0]
+        live = (one.identity for one in reversed(chain.revisions) if one.job in chain.live)
+        return next(live, "")
+
+    def check(self, file: JobFile) -> None:
+        """Raises JobFileError if no live chain can go on, start or end with this file."""
+        if file.identity in self._by_identity and not file.done:
+            raise JobFileError(
+                "name", f"{file.identity} is a revision of a live chain; choose another name", file.identity
+            )
+        if not file.precursor:
+            return
+        if (known := self._by_identity.get(file.precursor)) is None:
+            why = self._ended.get(
+                file.precursor,
+                "no revision of this name is live here: not incremental, refused, or never seen",
+            )
+            raise JobFileError("precursor", f"{file.precursor}: {why}", file.identity)
+        chain, revision = known
+        if chain.done_by is not None:
+            raise JobFileError("precursor", f"{file.precursor}: its chain is done already", file.identity)
+        if revision is not chain.revisions[-1]:
+            following = chain.revisions[revision.number + 1].identity
+            text = f"{file.precursor} is the precursor of {following} already; a chain does not branch"
+            raise JobFileError("precursor", text, file.identity)
+        if file.application != chain.application and not file.done:
+            text = f"the chain of {file.precursor} is of application {chain.application}"
+            raise JobFileError("application", text, file.identity)
+
+    def admit(self, job: int, file: JobFile, now: float) -> None:
+        """Take in a file that has passed `check`."""
+        if not file.precursor:
+            chain = self._chains[job] = Chain(job, file.application)
+        else:
+            chain = self._by_identity[file.precursor][0]
+        chain.last_news_s = now
+        if file.done:
+            chain.done_by = job
+            self._ending[job] = chain
+            return
+        self._append(chain, job, file)
+        chain.live.add(job)
+
+    def restore(self, job: int, first: int, file: JobFile, now: float) -> bool:
+        """Know a revision again that has had its reply; False if it does not fit to what is known."""
+        chain = self._chains.get(first)
+        if chain is None and job == first:
+            chain = self._chains[job] = Chain(job, file.application)
+        elif chain is None or chain.revisions[-1].identity != file.precursor:
+            return False
+        chain.last_news_s = now
+        self._append(chain, job, file)
+        return True
+
+    def _append(self, chain: Chain, job: int, file: JobFile) -> None:
+        former = chain.revisions[-1].configuration if chain.revisions else {}
+        configuration = {key: value for key, value in former.items() if key != "content-mode"}
+        configuration |= file.configuration
+        literals = None if file.literals is None else file.literals.tolist()
+        source = wire.EarlierInput(file.identity, file.files, literals, configuration)
+        revision = Revision(job, file.identity, len(chain.revisions), configuration, source)
+        chain.revisions.append(revision)
+        self._by_job[job] = self._by_identity[file.identity] = (chain, revision)
+
+    # --- a revision's life ------------------------------------------------------------------
+
+    def place_of(self, job: int) -> tuple[Chain, Revision] | None:
+        """Where a job belongs; None if it is no revision of a live chain."""
+        return self._by_job.get(job)
+
+    def orphaned(self, job: int) -> str | None:
+        """Why this job cannot be run at its turn, if so."""
+        return self._orphans.get(job)
+
+    def drop(self, job: int) -> None:
+        """A revision fails before it is run: it leaves the chain, and so do those that wait for it."""
+        chain, revision = self._by_job[job]
+        for left in chain.revisions[revision.number :]:
+            del self._by_job[left.job]
+            del self._by_identity[left.identity]
+            if left is not revision:
+                self._orphans[left.job] = (
+                    f"{revision.identity}, an earlier revision of its chain, has failed: see its reply"
+                )
+        del chain.revisions[revision.number :]
+        chain.in_former = min(chain.in_former, len(chain.revisions))
+        chain.live.discard(job)
+        if not chain.revisions:
+            del self._chains[chain.first]
+
+    def ended(self, job: int, root: int | None, now: float) -> None:
+        """A job has its reply, whatever it is."""
+        self._orphans.pop(job, None)
+        if (chain := self._ending.pop(job, None)) is not None:
+            chain.done_by = None
+        if (known := self._by_job.get(job)) is not None:
+            chain = known[0]
+            chain.live.discard(job)
+            chain.last_news_s = now
+            chain.root = chain.root if root is None else root
+
+    # --- ends of chains ---------------------------------------------------------------------
+
+    def chain_to_end(self, job: int) -> Chain | None:
+        """The chain that this job declares done, unless none of it is left."""
+        chain = self._ending.get(job)
+        return chain if chain is not None and chain.first in self._chains else None
+
+    def end(self, chain: Chain, why: str) -> None:
+        """Forget a chain but for why it has ended."""
+        del self._chains[chain.first]
+        for revision in chain.revisions:
+            del self._by_job[revision.job]
+            del self._by_identity[revision.identity]
+            self._ended[revision.identity] = why
+            self._ended.move_to_end(revision.identity)
+        while len(self._ended) > self._ended_max:
+            self._ended.popitem(last=False)
+
+    def expired(self, now: float) -> Iterator[Chain]:
+        """Chains that have waited too long for their next revision."""
+        for chain in list(self._chains.values()):
+            if now >= self._expiry_s(chain):
+                yield chain
+
+    def next_deadline(self) -> float:
+        return min(map(self._expiry_s, self._chains.values()), default=math.inf)
+
+    def _expiry_s(self, chain: Chain) -> float:
+        is_waiting = not chain.live and chain.done_by is None
+        return chain.last_news_s + self._timeout_s if is_waiting else math.inf

@@ -1,0 +1,552 @@
+"""The schema of job files: bytes from a user in, a checked job (or interruption) out.
+
+Compatible with Mallob's JSON interface, but stricter: what is not understood is refused
+with a message that names the field and says what to do, since a misspelt limit that is
+silently ignored costs hours. `parse_job` raises `JobFileError` and nothing else.
+
+What Mallob's clients write and this service does without is taken, and told in the reply. Mallob's IPASIR
+bridge links programs with a SAT solver that is a service. It looks a variable up in the model by its
+number, so something stands at index 0 of models that Mallob gives as lists; here only those for the bridge
+begin so. Its later releases say `piped-response` (`store.replies`), all call their user `ipasir`.
+
+Durations are as users write them: "300s", "5m", "2h", "1d", "100ms", "0", or a number of seconds.
+"""
+
+from __future__ import annotations
+
+import array
+import difflib
+import enum
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import msgspec
+
+from mallob_py.service import JobFileError
+
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
+_DURATION = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?|\.[0-9]{1,18})\s*(ms|s|m|h|d|)\s*", re.ASCII)
+_HINT = 'write a duration such as "300s", "5m", "2h", "1d", "100ms" or "0"'
+
+
+def parse_duration_s(value: object) -> float:
+    """The duration in seconds, finite and >= 0. Raises ValueError with a message for the user."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"must be a string or a number; {_HINT}")
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value)
+        if match is None:
+            raise ValueError(f"{_shortened(value)} is no duration; {_HINT}")
+        return float(match[1]) * _UNIT_S[match[2]]
+    if value < 0:
+        raise ValueError(f"{_shortened(value)} is negative; {_HINT}")
+    try:
+        duration_s = float(value)
+    except OverflowError:
+        duration_s = math.inf
+    if not math.isfinite(duration_s):
+        raise ValueError(f"is not finite; {_HINT}")
+    return duration_s
+
+
+def format_duration(duration_s: float) -> str:
+    """The shortest exact spelling that `parse_duration_s` reads back, such as "5m" or "1.5s"."""
+    for unit in ("d", "h", "m", "s"):
+        count = duration_s / _UNIT_S[unit]
+        if count >= 1 and count == int(count):
+            return f"{int(count)}{unit}"
+    if duration_s == 0:
+        return "0"
+    return f"{duration_s:.9f}".rstrip("0") + "s"
+
+
+def _shortened(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # integers beyond Python's limit of digits
+        return "this number"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+_BRIDGE_USER = "ipasir"
+
+#: fields that change nothing here, and why
+_UNUSED = {
+    "group-id": "clauses are shared among the workers of a job, not among jobs",
+    "description-id": "descriptions are shared by all workers of a host as it is, and not beyond a job",
+    "checksum": "inputs are not compared with it",
+}
+
+
+def is_from_ipasir_bridge(fields: Mapping[str, Any]) -> bool:
+    return "piped-response" in fields or fields.get("user") == _BRIDGE_USER
+
+
+def unused_fields(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """A line for each field that asks in vain."""
+    return tuple(f"{field}: not used; {why}" for field, why in _UNUSED.items() if fields.get(field))
+
+
+def unused_keys(configuration: Mapping[str, Any]) -> tuple[str, ...]:
+    """The same for the configuration of a SAT job, which takes no notice of such keys."""
+    keys = [key for key in configuration if key == "options" or key.startswith("__")]
+    return tuple(f"configuration: {key} is not used; it is for Mallob's own solvers" for key in keys)
+
+
+__all__ = ["InputUse", "Interruption", "JobFile", "JobFileError", "identity_of", "parse_job"]
+
+#: unless told otherwise
+JOB_FILE_BYTES_MAX = 8 << 20
+DEFAULT_APPLICATION = "SAT"
+IDENTITY_SIZE_MAX = 200  # "user.name" plus suffixes must stay below the 255 bytes of a file name
+PRIORITY_MIN, PRIORITY_MAX = 1e-9, 1e9  # so that neither 1/p nor sums of them overflow or vanish
+DEMAND_MAX = 2**31 - 1
+
+
+class InputUse(enum.Enum):
+    """What an application does with `files` and `literals`."""
+
+    REQUIRED = "required"
+    REVISIONS = "revisions"  # required, but for revisions, which may add nothing
+    NONE = "none"
+    UNKNOWN = "unknown"  # not checked here; the application will
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """A valid job. Limits and demand of 0 mean "none"."""
+
+    user: str
+    name: str
+    application: str
+    files: tuple[str, ...]
+    literals: array.array[int] | None
+    priority: float
+    wallclock_limit_s: float
+    cpu_limit_s: float
+    max_demand: int
+    arrival_s: float
+    dependencies: tuple[str, ...]
+    #: a revision of a chain, which goes on from `precursor` ("": it is the first) or, if `done`, ends there
+    incremental: bool
+    precursor: str
+    done: bool
+    assumptions: tuple[int, ...]
+    group_id: str
+    description_id: str
+    configuration: Mapping[str, Any]
+    #: whether variables are looked up in its model by index, so that something must stand at index 0
+    indexes_model: bool
+    #: what its fields wish for in vain
+    warnings: tuple[str, ...]
+    #: the fields as submitted, for the reply, without `literals` (kept compactly above)
+    submitted: Mapping[str, Any]
+
+    @property
+    def identity(self) -> str:
+        return identity_of(self.user, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """A request to end the live job of this identity."""
+
+    user: str
+    name: str
+
+    @property
+    def identity(self) -> str:
+        return identity_of(self.user, self.name)
+
+
+def identity_of(user: str, name: str) -> str:
+    """The one name under which a job is known and replied to."""
+    return f"{user}.{name}"
+
+
+def parse_job(data: bytes, applications: Mapping[str, InputUse]) -> JobFile | Interruption:
+    """Check a job file against the schema and the applications known here."""
+    fields = _decode(data)
+    user = _name_part(fields, "user")
+    name = _name_part(fields, "name")
+    identity = identity_of(user, name)
+    if len(identity.encode()) > IDENTITY_SIZE_MAX:
+        raise JobFileError("name", f"user and name together exceed {IDENTITY_SIZE_MAX} bytes; shorten them")
+    if fields.get("interrupt") is True:
+        return Interruption(user, name)
+    try:
+        return _job(user, name, fields, applications)
+    except JobFileError as error:
+        raise JobFileError(error.field, error.message, identity) from None
+
+
+def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str, InputUse]) -> JobFile:
+    for key in fields:
+        if key not in _CHECKS:
+            raise JobFileError(
+                _clipped(key), "unknown field" + (_suggestion(key, list(_CHECKS)) or "; leave it out")
+            )
+    checked = {key: check(key, fields[key]) for key, check in _CHECKS.items() if key in fields}
+    application = checked.get("application", DEFAULT_APPLICATION)
+    if application not in applications:
+        known = ", ".join(sorted(applications)) or "none"
+        hint = _suggestion(application, list(applications))
+        raise JobFileError(
+            "application", f"no application {_clipped(application)!r} here (known: {known}){hint}"
+        )
+    files, literals = _files_of(checked), checked.get("literals")
+    use = applications[application]
+    if checked.get("done"):
+        _check_end(checked)
+    else:
+        _check_revision(identity_of(user, name), application, use, checked)
+        if not checked.get("incremental"):
+            _check_input(application, use, files, literals)
+    configuration = _configuration_of(checked)
+    fields.pop("literals", None)
+    return JobFile(
+        user=user,
+        name=name,
+        application=application,
+        files=files,
+        literals=literals,
+        priority=checked.get("priority", 1.0),
+        wallclock_limit_s=checked.get("wallclock-limit", 0.0),
+        cpu_limit_s=checked.get("cpu-limit", 0.0),
+        max_demand=checked.get("max-demand", 0),
+        arrival_s=checked.get("arrival", 0.0),
+        dependencies=checked.get("dependencies", ()),
+        incremental=checked.get("incremental", False),
+        precursor=checked.get("precursor", ""),
+        done=checked.get("done", False),
+        assumptions=checked.get("assumptions", ()),
+        group_id=checked.get("group-id", ""),
+        description_id=checked.get("description-id", ""),
+        configuration=configuration,
+        indexes_model=is_from_ipasir_bridge(fields),
+        warnings=unused_fields(fields)
+        + (unused_keys(configuration) if application == DEFAULT_APPLICATION else ()),
+        submitted=fields,
+    )
+
+
+def _files_of(checked: Mapping[str, Any]) -> tuple[str, ...]:
+    files: tuple[str, ...] = checked.get("files", ())
+    if "file" not in checked:
+        return files
+    if files:
+        raise JobFileError("file", "give either file or files, not both")
+    return (checked["file"],)
+
+
+def _configuration_of(checked: Mapping[str, Any]) -> dict[str, Any]:
+    """With the content mode, which may stand beside it."""
+    configuration = dict(checked.get("configuration", {}))
+    if "content-mode" in checked:
+        mode = checked["content-mode"]
+        other = configuration.setdefault("content-mode", mode)
+        if other != mode:
+            raise JobFileError("content-mode", f"is {mode!r} here, {other!r} in the configuration; keep one")
+    return configuration
+
+
+def _check_end(checked: Mapping[str, Any]) -> None:
+    if not checked.get("incremental") or not checked.get("precursor"):
+        raise JobFileError("done", 'ends a chain of revisions; give "incremental": true and its "precursor"')
+    for key in ("files", "literals", "assumptions"):
+        if checked.get(key):
+            raise JobFileError(key, "a file that says done adds nothing; leave this out")
+
+
+def _check_revision(identity: str, application: str, use: InputUse, checked: Mapping[str, Any]) -> None:
+    precursor = checked.get("precursor")
+    if precursor and not checked.get("incremental"):
+        raise JobFileError("precursor", 'only incremental jobs have one; add "incremental": true')
+    if precursor == identity:
+        raise JobFileError("precursor", "names the job itself; name the revision before it")
+    if use not in (InputUse.REVISIONS, InputUse.UNKNOWN):
+        for key in ("incremental", "assumptions"):
+            if checked.get(key):
+                raise JobFileError(key, f"{application} has no use for this; leave it out")
+
+
+def _check_input(
+    application: str, use: InputUse, files: Sequence[str], literals: Sequence[int] | None
+) -> None:
+    if use in (InputUse.REQUIRED, InputUse.REVISIONS) and not files and literals is None:
+        raise JobFileError("files", f"{application} needs input: give files (paths) or literals (integers)")
+    if use is InputUse.NONE and (files or literals):
+        raise JobFileError("files" if files else "literals", f"{application} takes no input; leave this out")
+
+
+def _decode(data: bytes) -> dict[str, Any]:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise JobFileError(
+            "", f"not UTF-8 text (byte {error.start}); a job file is one JSON object"
+        ) from None
+    try:
+        fields = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite_float
+        )
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise JobFileError("", f"not JSON: {error.msg} at {where}; a job file is one JSON object") from None
+    except RecursionError:
+        raise JobFileError("", "not usable JSON: nested too deeply") from None
+    except ValueError:  # an integer of thousands of digits
+        raise JobFileError("", "not usable JSON: a number has too many digits") from None
+    if not isinstance(fields, dict):
+        raise JobFileError("", f"a job file must be one JSON object, this is a {_json_type(fields)}")
+    return fields
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise JobFileError(_clipped(key), "given twice; keep one")
+            seen.add(key)
+    return unique
+
+
+def _no_constant(constant: str) -> NoReturn:
+    raise JobFileError("", f"not JSON: {constant} is no JSON number")
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise JobFileError("", f"the number {_clipped(text)} is too large")
+    return value
+
+
+def _name_part(fields: Mapping[str, Any], key: str) -> str:
+    if key not in fields:
+        raise JobFileError(key, f'missing; give "{key}": a string that is fit for a file name')
+    value = _string(key, fields[key])
+    if not value:
+        raise JobFileError(key, "empty; give a string that is fit for a file name")
+    if problem := unfit_for_file_name(value):
+        raise JobFileError(key, f"{problem}; it becomes part of the reply's file name")
+    return value
+
+
+def unfit_for_file_name(text: str) -> str:
+    """What is wrong with the text as part of a file name, or nothing."""
+    if text[:1] in (".", "~"):
+        return f"must not start with {text[0]!r}"
+    if "/" in text:
+        return "must not contain '/'"
+    if ".." in text:
+        return "must not contain '..'"
+    if any(ord(char) < 32 or 127 <= ord(char) < 160 or char in "\u2028\u2029" for char in text):
+        return "must not contain control characters"
+    if not is_valid_text(text):
+        return "is not valid Unicode"
+    return f"is longer than {IDENTITY_SIZE_MAX} bytes" if len(text.encode()) > IDENTITY_SIZE_MAX else ""
+
+
+def is_valid_text(text: str) -> bool:
+    """Whether there are no unpaired surrogates, which JSON can hold and no file."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _string(key: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise JobFileError(key, f"must be a string, is a {_json_type(value)}")
+    return value
+
+
+def _boolean(key: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise JobFileError(key, f"must be true or false, is a {_json_type(value)}")
+    return value
+
+
+def _number(key: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise JobFileError(key, f"must be a number, is a {_json_type(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise JobFileError(key, "is too large a number") from None
+
+
+def _priority(key: str, value: object) -> float:
+    priority = _number(key, value)
+    if not priority > 0:
+        raise JobFileError(key, f"must be above 0, is {value}")
+    if not PRIORITY_MIN <= priority <= PRIORITY_MAX:
+        raise JobFileError(key, f"must be within {PRIORITY_MIN:g} and {PRIORITY_MAX:g}, is {priority:g}")
+    return priority
+
+
+def _arrival_s(key: str, value: object) -> float:
+    arrival_s = _number(key, value)
+    if arrival_s < 0:
+        raise JobFileError(key, f"must be 0 or more seconds since the service's start, is {value}")
+    return arrival_s
+
+
+def _limit_s(key: str, value: object) -> float:
+    try:
+        return parse_duration_s(value)
+    except ValueError as error:
+        raise JobFileError(key, str(error)) from None
+
+
+def _max_demand(key: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise JobFileError(key, f"must be an integer, is a {_json_type(value)}")
+    if not 0 <= value <= DEMAND_MAX:
+        raise JobFileError(key, f"must be within 0 (no bound) and {DEMAND_MAX} workers")
+    return value
+
+
+def _list(key: str, value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise JobFileError(key, f"must be a list, is a {_json_type(value)}")
+    return value
+
+
+def _files(key: str, value: object) -> tuple[str, ...]:
+    return tuple(_path(key, path) for path in _list(key, value))
+
+
+def _path(key: str, value: object) -> str:
+    path = _string(key, value)
+    if not path or "\0" in path:
+        raise JobFileError(key, "holds an empty path or one with a NUL character")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise JobFileError(key, "holds a path that is not valid Unicode") from None
+    if not os.path.isabs(path):
+        # Who wrote it has another working folder than the service, where another file may have the name.
+        raise JobFileError(key, f"{_clipped(path)!r} is a relative path; give an absolute one")
+    return path
+
+
+def _in_process_literals(key: str, value: object) -> NoReturn:
+    raise JobFileError(key, "names a formula in the memory of Mallob itself; give literals or files")
+
+
+def _assumptions(key: str, value: object) -> tuple[int, ...]:
+    return tuple(_literals(key, value))
+
+
+def _precursor(key: str, value: object) -> str:
+    identity = _string(key, value)
+    if identity:
+        _check_identity(key, identity)
+    return identity
+
+
+def _check_identity(key: str, identity: str) -> None:
+    if "." not in identity.strip(".") or unfit_for_file_name(identity):
+        raise JobFileError(key, f'{_clipped(identity)!r} is not of the form "user.name"')
+
+
+def _literals(key: str, value: object) -> array.array[int]:
+    literals = _list(key, value)
+    if strangers := set(map(type, literals)) - {int}:
+        names = ", ".join(sorted(_TYPE_NAMES.get(kind, kind.__name__) for kind in strangers))
+        raise JobFileError(key, f"must be integers only, holds: {names}")
+    try:
+        return array.array("i", literals)
+    except OverflowError:
+        raise JobFileError(key, "holds an integer beyond 32 bits") from None
+
+
+def _dependencies(key: str, value: object) -> tuple[str, ...]:
+    identities = dict.fromkeys(_string(key, identity) for identity in _list(key, value))
+    for identity in identities:
+        _check_identity(key, identity)
+    return tuple(identities)
+
+
+def _configuration(key: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise JobFileError(key, f"must be a JSON object, is a {_json_type(value)}")
+    try:
+        msgspec.msgpack.encode(value)  # it will travel so
+    except (OverflowError, UnicodeEncodeError, RecursionError, ValueError):
+        raise JobFileError(
+            key, "holds integers beyond 64 bits, invalid Unicode or too deep nesting"
+        ) from None
+    return value
+
+
+def _checksum(key: str, value: object) -> tuple[int, ...]:
+    numbers = _list(key, value)
+    if len(numbers) != 2 or set(map(type, numbers)) != {int}:
+        raise JobFileError(key, "must be a list of two integers")
+    return tuple(numbers)
+
+
+#: Every field of a job file and what reads it. The order is that of complaints.
+_CHECKS: dict[str, Callable[[str, object], Any]] = {
+    "user": _string,
+    "name": _string,
+    "interrupt": _boolean,
+    "incremental": _boolean,
+    "precursor": _precursor,
+    "done": _boolean,
+    "application": _string,
+    "file": _path,
+    "files": _files,
+    "literals": _literals,
+    "assumptions": _assumptions,
+    "priority": _priority,
+    "wallclock-limit": _limit_s,
+    "cpu-limit": _limit_s,
+    "max-demand": _max_demand,
+    "arrival": _arrival_s,
+    "dependencies": _dependencies,
+    "group-id": _string,
+    "description-id": _string,
+    "content-mode": _string,
+    "piped-response": _boolean,
+    "internalliterals": _in_process_literals,
+    "checksum": _checksum,
+    "configuration": _configuration,
+}
+
+_TYPE_NAMES: dict[type, str] = {
+    dict: "JSON object",
+    list: "list",
+    str: "string",
+    bool: "boolean",
+    int: "number",
+    float: "number with a fraction",
+    type(None): "null",
+}
+
+
+def _json_type(value: object) -> str:
+    return _TYPE_NAMES.get(type(value), type(value).__name__)
+
+
+def _suggestion(word: str, known: Sequence[str]) -> str:
+    by_folded = {name.lower(): name for name in known}
+    folded = word[:100].lower().replace("_", "-")
+    near = difflib.get_close_matches(folded, list(by_folded), n=1, cutoff=0.6)
+    return f"; did you mean {by_folded[near[0]]!r}?" if near else ""
+
+
+def _clipped(text: str) -> str:
+    """Fit for a message: short and valid Unicode."""
+    return text[:60].encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,262 @@
+"""Replies: what a client finds in `out/` when its job has ended, been refused or failed.
+
+Compatible with Mallob's replies: the submitted fields echoed, `internal_id`,
+`internal_revision`, `result` and `stats`. A solution beyond `inline_max` integers goes to a
+file beside the reply (32-bit little-endian integers), named in `result.solution-file` with its
+number of integers in `result.solution-size`. Every reply that was run carries statistics, also
+after timeouts, interruptions and failures.
+
+A solution that an application gives as bytes is a text in Base64, with `result.solution-format`
+"base64". In a file it is these bytes themselves, `result.solution-size` their number and the format
+"bytes".
+
+The files for large results that jobs name: which keys of a configuration name files, its application
+declares (`Application.result_files`); where they may be, the operator says; how a job is kept to that is up
+to `mallob_py.kit.result_file`.
+"""
+
+from __future__ import annotations
+
+import array
+import base64
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mallob_py.kit.app import RESULT_STRINGS, SATISFIABLE, UNKNOWN
+from mallob_py.kit.result_file import ResultFileError, ResultsFolder, discard_unfinished, is_delivered
+from mallob_py.runtime.worker_wire import SolutionForm
+from mallob_py.service import JobFileError
+from mallob_py.service.jobs.job_file import JobFile
+
+SOLUTION_INLINE_MAX = 1_000_000
+LITERALS_ECHO_MAX = 1_000_000
+_INTEGER_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatistics:
+    """What a job cost. Times that did not come about (no worker yet) are 0."""
+
+    parsing_s: float = 0.0
+    scheduling_s: float = 0.0
+    first_balancing_latency_s: float = 0.0
+    processing_s: float = 0.0
+    total_s: float = 0.0
+    used_pe_s: float = 0.0
+    used_wallclock_s: float = 0.0
+    max_volume: int = 0
+    peak_memory_bytes: int = 0
+    used_cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended: the event log's outcome word and the result, encoded as workers send it."""
+
+    kind: str
+    code: int = UNKNOWN
+    fields: bytes = b"{}"
+    solution: bytes = b""
+    form: SolutionForm = SolutionForm.INTEGERS
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The bytes of a reply file and, where the solution is large, of the file beside it."""
+
+    body: bytes
+    solution_path: Path | None = None
+    solution: bytes = b""
+
+
+def result_reply(
+    job: JobFile,
+    internal_id: int,
+    outcome: Outcome,
+    statistics: JobStatistics,
+    solution_path: Path,
+    result_files: Mapping[str, str] | None = None,
+    inline_max: int = SOLUTION_INLINE_MAX,
+    revision: int = 0,
+) -> Reply:
+    """The reply of a job that ended with a result, by a limit or by interruption.
+
+    `internal_id` is that of a chain's first revision for all of them. `result_files` are the files that
+    it has written, by the keys of its configuration that name them.
+    """
+    result: dict[str, Any] = {
+        "resultcode": outcome.code,
+        "resultstring": result_string(outcome.code),
+        "outcome": outcome.kind,
+    }
+    solution = outcome.solution
+    extra = msgspec.json.decode(outcome.fields or b"{}", type=dict[str, msgspec.Raw])
+    own = {"resultcode", "outcome", "result-files"}
+    own |= {"solution", "solution-file", "solution-size", "solution-format"}
+    if outcome.code in RESULT_STRINGS:
+        own.add("resultstring")  # codes beyond SAT, UNSAT, UNKNOWN are the application's to name
+    result.update((key, value) for key, value in extra.items() if key not in own)
+    is_model = outcome.code == SATISFIABLE and outcome.form is SolutionForm.INTEGERS
+    if job.indexes_model and is_model and "solutions" not in extra:
+        solution = bytes(_INTEGER_BYTES) + solution
+    is_long = len(solution) > _INTEGER_BYTES * inline_max
+    if outcome.form is SolutionForm.BYTES:
+        result["solution-format"] = "bytes" if is_long else "base64"
+    if is_long:
+        result["solution-file"] = str(solution_path)
+        unit_bytes = 1 if outcome.form is SolutionForm.BYTES else _INTEGER_BYTES
+        result["solution-size"] = len(solution) // unit_bytes
+    elif outcome.form is SolutionForm.BYTES:
+        result["solution"] = base64.b64encode(solution).decode()
+    else:
+        result["solution"] = _integers(solution).tolist()
+    if result_files:
+        result["result-files"] = result_files
+    body = _body(job, internal_id, revision, {"result": result, "stats": _statistics(statistics)})
+    return Reply(body, solution_path, solution) if is_long else Reply(body)
+
+
+def result_string(code: int) -> str:
+    """Such as SAT or UNSAT."""
+    return RESULT_STRINGS.get(code, str(code))
+
+
+def failure_reply(
+    job: JobFile, internal_id: int, field: str, message: str, statistics: JobStatistics, revision: int = 0
+) -> Reply:
+    """The reply of an accepted job that could not be run to an end (bad input, crashed application)."""
+    parts = {"error": _error(field, message), "result": _unknown("failed"), "stats": _statistics(statistics)}
+    return Reply(_body(job, internal_id, revision, parts))
+
+
+def refusal_reply(error: JobFileError, file_name: str, internal_id: int) -> Reply:
+    """The reply of a job file that was not accepted."""
+    content = {
+        "internal_id": internal_id,
+        "file": valid_text(file_name),
+        "error": _error(error.field, error.message),
+        "result": _unknown("refused"),
+    }
+    return Reply(msgspec.json.encode(content) + b"\n")
+
+
+def _unknown(outcome: str) -> dict[str, Any]:
+    """Clients written for Mallob look at the result code before anything else: it must be there."""
+    return {
+        "resultcode": UNKNOWN,
+        "resultstring": RESULT_STRINGS[UNKNOWN],
+        "outcome": outcome,
+        "solution": [],
+    }
+
+
+def _body(job: JobFile, internal_id: int, revision: int, parts: Mapping[str, Any]) -> bytes:
+    content: dict[str, Any] = {
+        # The standard library's encoder takes what users may submit and msgspec refuses:
+        # integers beyond 64 bits and unpaired surrogates.
+        key: msgspec.Raw(json.dumps(value).encode())
+        for key, value in job.submitted.items()
+    }
+    if job.literals is not None and len(job.literals) <= LITERALS_ECHO_MAX:
+        content["literals"] = job.literals.tolist()
+    if job.warnings:
+        content["warnings"] = list(job.warnings)
+    content["internal_id"] = internal_id
+    content["internal_revision"] = revision
+    content.update(parts)
+    return msgspec.json.encode(content) + b"\n"
+
+
+def _statistics(statistics: JobStatistics) -> dict[str, Any]:
+    return {
+        "time": {
+            "parsing": statistics.parsing_s,
+            "scheduling": statistics.scheduling_s,
+            "first_balancing_latency": statistics.first_balancing_latency_s,
+            "processing": statistics.processing_s,
+            "total": statistics.total_s,
+        },
+        "used_cpu_seconds": statistics.used_cpu_s,
+        "used_pe_seconds": statistics.used_pe_s,
+        "used_wallclock_seconds": statistics.used_wallclock_s,
+        "max_volume": statistics.max_volume,
+        "peak_memory_bytes": statistics.peak_memory_bytes,
+    }
+
+
+def _error(field: str, message: str) -> dict[str, str]:
+    return {"field": valid_text(field), "message": valid_text(message)}
+
+
+def valid_text(text: str) -> str:
+    """The text with unpaired surrogates written out, which no encoder takes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _integers(data: bytes) -> array.array[int]:
+    integers = array.array("i")
+    integers.frombytes(data)
+    if sys.byteorder == "big":
+        integers.byteswap()
+    return integers
+
+
+#: beside a client's `out`, unless the operator names another
+RESULTS_FOLDER = "results"
+
+
+class ResultFiles:
+    """Of one client. Jobs are known by their internal ids, which are never given twice."""
+
+    def __init__(self, folder: Path, client_dir: Path, keys: Mapping[str, Sequence[str]]) -> None:
+        """`keys`: by application. Several clients and services may share `folder`."""
+        self._path = os.path.abspath(folder)
+        self._keys = keys
+        self._client = hashlib.blake2b(os.fsencode(client_dir), digest_size=6).hexdigest()
+
+    def folder_for(self, job: int) -> ResultsFolder:
+        return ResultsFolder(self._path, f"{self._client}-{job}")
+
+    def named_by(self, file: JobFile) -> dict[str, str]:
+        """The absolute paths that a job file names, by their keys. Raises JobFileError."""
+        return self._resolved(file.application, file.configuration, file.identity)
+
+    def configured(self, application: str, configuration: Mapping[str, Any]) -> dict[str, Any]:
+        """A configuration that was accepted, with absolute paths. Their folder is made if need be."""
+        named = self._resolved(application, configuration, None)
+        if named:
+            with suppress(OSError):  # told when the file is prepared
+                os.makedirs(self._path, exist_ok=True)
+        return {**configuration, **named}
+
+    def _resolved(
+        self, application: str, configuration: Mapping[str, Any], identity: str | None
+    ) -> dict[str, str]:
+        resolved = {}
+        folder = self.folder_for(0)
+        for key in self._keys.get(application, ()):
+            if isinstance(path := configuration.get(key), str):
+                try:
+                    resolved[key] = folder.resolve(path)
+                except ResultFileError as error:
+                    raise JobFileError("configuration", f"{key} {error}", identity) from None
+        return resolved
+
+    def delivered(self, job: int, file: JobFile) -> dict[str, str]:
+        """Those that the job has written, by their keys."""
+        folder = self.folder_for(job)
+        return {key: path for key, path in self.named_by(file).items() if is_delivered(path, folder)}
+
+    def discard_unfinished(self, job: int, file: JobFile) -> None:
+        """The job has its reply, and is never run again: nothing is delivered any more."""
+        for path in self.named_by(file).values():
+            discard_unfinished(path, self.folder_for(job))

@@ -1,0 +1,518 @@
+"""A client's folder `jobs.<i>/`: hears of job files, claims them, publishes replies.
+
+Used from inside an event loop: wait on `fileno()` (if there is one) until `next_deadline()`,
+then call `take`. Nothing here blocks for longer than file operations of one batch take, and
+nothing that lies in `in/` or goes wrong on the disk raises out of `take`, `reply`, `refuse` or
+`dismiss`: what cannot be written is kept, reported through `log` and tried again. On a disk that is
+slow to flush, replies wait for the next `take`, which is due at once, and are flushed together there.
+
+`ThreadedDirectory` is the same with all file operations done by a thread of its own, for media on which
+they take long: the event loop hands over replies and gets claimed files in return; neither blocks. While
+the thread waits for the disk, further requests gather, and are flushed together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import stat
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from mallob_py.service import JobFileError, ServiceError
+from mallob_py.service.jobs.job_file import JOB_FILE_BYTES_MAX, InputUse, Interruption, JobFile, parse_job
+from mallob_py.service.jobs.reply import Reply, refusal_reply
+from mallob_py.service.store.entries import (
+    Claimed,
+    Decided,
+    Kept,
+    Kind,
+    is_job_file,
+    read_entries,
+    refusal_name,
+    reply_name,
+)
+from mallob_py.service.store.flush_policy import Buffered, FlushPolicy, leave_mark
+from mallob_py.service.store.in_folder import RESCAN_INTERVAL_S, InFolder, Watching
+from mallob_py.service.store.journal import FinishedLog, InternalIds, Journal, contents
+from mallob_py.service.store.lock import Advertisement, DirectoryLock
+from mallob_py.service.store.replies import Replies
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A claimed file. It gets exactly one `reply`, `refuse` or `dismiss`."""
+
+    internal_id: int
+    file_name: str
+    data: bytes | JobFileError
+    #: when it was put into `in/`, in seconds since 1970; after a restart: when it was claimed
+    handed_in_s: float
+    #: given back after a restart, or read again
+    is_known: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data) if isinstance(self.data, bytes) else 0
+
+    def parse(self, applications: Mapping[str, InputUse]) -> JobFile | Interruption:
+        """Raises JobFileError if the file must be refused."""
+        if isinstance(self.data, JobFileError):
+            raise self.data
+        return parse_job(self.data, applications)
+
+
+class JobDirectory:
+    """The folder of client `client_index` out of `clients` below `api_dir`."""
+
+    def __init__(
+        self,
+        api_dir: Path,
+        client_index: int = 0,
+        clients: int = 1,
+        tmp_dir: Path | None = None,
+        watching: Watching = Watching.AUTO,
+        log: Callable[[str], None] = lambda message: None,
+        clock: Callable[[], float] = time.monotonic,
+        flush_policy: FlushPolicy | None = None,
+        size_max_bytes: int = JOB_FILE_BYTES_MAX,
+    ) -> None:
+        """`flush_policy`: Buffered unless given. `size_max_bytes`: larger job files are not read."""
+        self.path = (api_dir / f"jobs.{client_index}").absolute()
+        self._log = log
+        self._clock = clock
+        self._size_max_bytes = size_max_bytes
+        self._finished = FinishedLog(self.path / ".finished")
+        self._flush_policy = flush_policy or Buffered()
+        self._journal = Journal(self.path, self._finished, self._flush_policy)
+        self._replies = Replies(self._journal, self._flush_policy, log, clock)
+        self._closed = False
+        self._next_look_at_lock_s = clock() + RESCAN_INTERVAL_S
+        try:
+            self._journal.create()
+            self._lock = DirectoryLock(self.path, log)
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+        try:
+            #: identities that ended before, for the bookkeeping of dependencies
+            self.finished = self._finished.load()
+            leave_mark(self.path, self._flush_policy)
+            self._ids = InternalIds(api_dir, client_index, clients, log, self._flush_policy)
+            claimed, decided, lost = self._journal.recover(log)
+            self._recovered = deque(claimed)
+            self.finished += [entry.identity for entry in (*decided, *lost)]
+            self._in = InFolder(self._journal.in_dir, watching, self._bring_back, log, clock)
+            self._advertisement = Advertisement(self.path, tmp_dir or Path(tempfile.gettempdir()), log)
+        except OSError as error:
+            self._lock.close()
+            raise _unusable(self.path, error) from error
+        self._replies.add_recovered(decided)
+        for entry in lost:
+            why = JobFileError("", "its reply was damaged, as by a loss of power; submit it again")
+            self._replies.add(entry, refusal_reply(why, entry.target, entry.internal_id))
+
+    def revisions(self) -> Iterator[tuple[int, Incoming]]:
+        """What a former service has kept of live chains, with the chain's id, first ones first."""
+        for kept in self._journal.kept():
+            yield kept.chain, self._read(kept)
+
+    def end_chain(self, chain: int, internal_id: int | None = None, identity: str = "") -> None:
+        """Keep nothing of a chain any more, nor the claimed file of the job that says so, if one does."""
+        self._replies.finish_due()
+        try:
+            self._journal.end_chain(chain, internal_id, identity)
+        except OSError as error:
+            self._log(f"cannot remove chain {chain} from the journal: {error.strerror}")
+
+    @property
+    def recovered_count(self) -> int:
+        """Jobs of a former service that `take` will still give back."""
+        return len(self._recovered)
+
+    def fileno(self) -> int | None:
+        """Readable when `take` has something new; None while polling."""
+        return self._in.fileno()
+
+    def next_deadline(self) -> float:
+        """When `take` is to be called at the latest."""
+        if self._recovered:
+            return float("-inf")
+        return min(self._in.next_deadline(), self._replies.next_deadline())
+
+    def take(self, limit: int = 64) -> list[Incoming]:
+        """Claim up to `limit` files; more wait for the next call.
+
+        Raises ServiceError if the folder has become another service's.
+
+        Those of a former service come first, as new ones may be interruptions of them or go on from them;
+        only important ones, which have nothing to do with others, do not wait for that.
+        """
+        now = self._clock()
+        if now >= self._next_look_at_lock_s:
+            self._next_look_at_lock_s = now + RESCAN_INTERVAL_S
+            self._look_at_lock()
+        self._replies.finish_due()
+        self._in.look(now)
+        taken: list[Incoming] = []
+        names = self._in.important_names(limit // 2) if self._recovered else []
+        while self._recovered and len(taken) + len(names) < limit:
+            taken.append(self._read(self._recovered.popleft()))
+        if not self._recovered:
+            names += self._in.next_names(limit - len(taken) - len(names), now)
+        return taken + self._claim_all(names, now)
+
+    def read_again(self, internal_id: int) -> Incoming:
+        """A file that `take` has given before, and that has no reply yet."""
+        return self._read(self._journal.claimed(internal_id))
+
+    def reply(
+        self,
+        internal_id: int,
+        identity: str,
+        reply: Reply,
+        chain: int | None = None,
+        on_decided: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Publish the reply of an accepted job, once and durably.
+
+        The submission of a revision is kept until its `chain` ends. `on_decided` is called when the job will
+        never run again, before anybody can see the reply.
+        """
+        kind = Kind.ENDED if chain is None else Kind.REVISION
+        self._replies.add(Decided(internal_id, kind, reply_name(identity), chain), reply, on_decided)
+
+    def refuse(self, incoming: Incoming, error: JobFileError) -> None:
+        """Publish an error reply, named after the job or, if it may not be, after the file."""
+        target = reply_name(error.identity) if error.identity else refusal_name(incoming.file_name)
+        reply = refusal_reply(error, incoming.file_name, incoming.internal_id)
+        self._replies.add(Decided(incoming.internal_id, Kind.REFUSED, target), reply)
+
+    def dismiss(self, internal_id: int) -> None:
+        """Forget a file whose answer is another file's reply (an interruption that was obeyed)."""
+        self._replies.finish_due()
+        try:
+            self._journal.dismiss(internal_id)
+        except OSError as error:
+            self._log(f"cannot remove file {internal_id} from the journal: {error.strerror}")
+
+    def came_before_reply(self, incoming: Incoming, identity: str) -> bool:
+        """Whether a new file was put into `in/` before the reply that lies in `out/` under this name.
+
+        Both times are those of renames in one file system.
+        """
+        try:
+            replied_s = os.stat(self._journal.out_dir / reply_name(identity)).st_ctime
+        except OSError:
+            return False
+        return not incoming.is_known and incoming.handed_in_s < replied_s
+
+    def has_reply(self, identity: str) -> bool:
+        """Whether a reply of that name is there to be read."""
+        return os.path.lexists(f"{self._journal.out_dir}/{reply_name(identity)}")
+
+    def solution_path(self, internal_id: int, identity: str) -> Path:
+        """Where a solution goes that is too large for the reply."""
+        return self._journal.out_dir / f"{identity}.{internal_id}.solution"
+
+    @property
+    def unpublished(self) -> int:
+        """Replies that wait to be written."""
+        return len(self._replies)
+
+    def untaken(self) -> int:
+        """Job files that nobody has taken."""
+        try:
+            return sum(map(is_job_file, os.listdir(self.path / "in")))
+        except OSError:
+            return 0
+
+    def close(self) -> None:
+        """Unpublished replies get a last try; what stays claimed runs again at the next start."""
+        if self._closed:
+            return
+        self._closed = True
+        self._replies.close()
+        self._ids.close()
+        self._finished.close()
+        self._in.close()
+        self._advertisement.close()
+        self._lock.close()
+
+    def _look_at_lock(self) -> None:
+        if self._lock.is_lost():
+            try:
+                self._bring_back()
+            except OSError as error:
+                self._log(f"cannot make {self.path} anew: {error.strerror}; trying again")
+
+    def _bring_back(self) -> None:
+        """Somebody has removed the folder or parts of it. Raises OSError; ServiceError if it is not ours."""
+        self._journal.create()
+        if not self._lock.is_lost():
+            return
+        self._log(f"{self.path} was removed; it is made anew, and jobs that were in it are lost")
+        self._lock.close()
+        self._lock = DirectoryLock(self.path, self._log)
+        self._finished.close()
+        leave_mark(self.path, self._flush_policy)
+
+    def _claim_all(self, names: list[str], now: float) -> list[Incoming]:
+        if not names:
+            return []
+        try:
+            self._journal.prepare_claims(names)
+        except OSError as error:
+            for name in names:
+                self._put_off(name, error, now)
+            return []
+        claimed = [one for name in names if (one := self._claim(name, now)) is not None]
+        try:
+            self._journal.confirm_claims()
+        except OSError as error:
+            self._log(f"cannot flush {self.path}: {error.strerror}; a loss of power may cost the newest jobs")
+        return [self._read(one, handed_in_s) for one, handed_in_s in claimed]
+
+    def _claim(self, name: str, now: float) -> tuple[Claimed, float] | None:
+        internal_id = self._ids.peek()
+        try:
+            # The time of its renaming, which ours will replace.
+            handed_in_s = os.lstat(f"{self._in.path}/{name}").st_ctime
+            claimed = self._journal.claim(name, internal_id)
+        except OSError as error:
+            if not os.path.lexists(f"{self._in.path}/{name}"):
+                self._in.forget(name)  # withdrawn by its owner
+                return None
+            self._put_off(name, error, now)
+            return None
+        self._ids.take()
+        self._in.forget(name)
+        return claimed, handed_in_s
+
+    def _put_off(self, name: str, error: OSError, now: float) -> None:
+        if self._in.put_off(name, now):
+            self._log(f"cannot move {name!a} out of {self._in.path}: {error.strerror}; trying again")
+
+    def _read(self, claimed: Claimed | Kept, handed_in_s: float | None = None) -> Incoming:
+        """`handed_in_s`: None if it was claimed before."""
+        path, is_known = self._journal.path(claimed), handed_in_s is None
+        data: bytes | JobFileError
+        try:
+            status = os.stat(path)
+            if status.st_size > self._size_max_bytes and stat.S_ISREG(status.st_mode):
+                data = self._too_large(claimed.file_name, status.st_size)
+            elif stat.S_ISREG(status.st_mode):
+                data = contents(path, self._size_max_bytes)
+            else:
+                kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+                data = JobFileError("", f"{claimed.file_name} is {kind}; a job file is one JSON object")
+            if handed_in_s is None:
+                handed_in_s = status.st_ctime
+        except OSError as error:
+            data = JobFileError("", f"{claimed.file_name} cannot be read: {error.strerror}")
+        return Incoming(claimed.internal_id, claimed.file_name, data, handed_in_s or time.time(), is_known)
+
+    def _too_large(self, file_name: str, size_bytes: int) -> JobFileError:
+        size, most = f"{size_bytes / (1 << 20):.6g}", f"{self._size_max_bytes / (1 << 20):.6g}"
+        return JobFileError(
+            "",
+            f"{file_name} has {size} MB, a job file at most {most} MB (see --max-job-file); "
+            "put the formula into a file of its own and name that in files",
+        )
+
+
+def orphaned_folders(api_dir: Path, clients: int) -> list[Path]:
+    """Folders of clients that no longer exist, but hold jobs without a reply.
+
+    After a restart with fewer clients these jobs wait until there are as many again.
+    """
+    orphaned: list[Path] = []
+    for folder in sorted(api_dir.glob("jobs.*")):
+        index = folder.name.removeprefix("jobs.")
+        if index.isdecimal() and int(index) >= clients:
+            is_waiting = any(folder.glob("in/[!~.]*")) or (
+                (folder / "journal").is_dir()
+                and any(isinstance(entry, Claimed | Decided) for entry in read_entries(folder / "journal"))
+            )
+            orphaned += [folder] if is_waiting else []
+    return orphaned
+
+
+def _unusable(path: Path, error: OSError) -> ServiceError:
+    return ServiceError(
+        f"cannot use {path} for jobs: {error.strerror} ({error.filename}); "
+        "make it writable or give another --api-dir"
+    )
+
+
+#: claimed files that the loop has not fetched yet; no more are claimed then
+_READY_MAX = 64
+_WAIT_MAX_S = 1.0
+
+
+class ThreadedDirectory:
+    """Used as a `JobDirectory`, from one thread. The other one starts with the first `take`."""
+
+    def __init__(
+        self, open_directory: Callable[[Callable[[str], None]], JobDirectory], log: Callable[[str], None]
+    ) -> None:
+        """`open_directory`: opens it, given where it may complain. Raises what that raises."""
+        self._log = log
+        self._thread = threading.Thread(target=self._serve, name="mallob-py-directory", daemon=True)
+        #: from the thread: what it has to say, and claimed files
+        self._complaints: deque[str] = deque()
+        self._ready: deque[Incoming] = deque()
+        self._failure: BaseException | None = None
+        #: to the thread
+        self._requests: deque[Callable[[], None]] = deque()
+        self._is_closing = False
+        self._directory = open_directory(self._complain)
+        self.path = self._directory.path
+        self.finished = self._directory.finished
+        self.recovered_count = self._directory.recovered_count
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._request_bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    # --- as of a JobDirectory -------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        return self._bell
+
+    def next_deadline(self) -> float:
+        has_news = self._ready or self._complaints or self._failure is not None
+        return -math.inf if has_news or not self._thread.ident else math.inf
+
+    def take(self, limit: int = 64) -> list[Incoming]:
+        if not self._thread.ident:
+            self._thread.start()
+        _silence(self._bell)
+        self._tell()
+        if self._failure is not None:
+            raise self._failure
+        taken = [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
+        if taken:
+            os.eventfd_write(self._request_bell, 1)  # there is room again
+        return taken
+
+    def read_again(self, internal_id: int) -> Incoming:
+        return self._directory.read_again(internal_id)
+
+    def revisions(self) -> Iterator[tuple[int, Incoming]]:
+        """To be called before the first `take`."""
+        return self._directory.revisions()
+
+    def has_reply(self, identity: str) -> bool:
+        return self._directory.has_reply(identity)
+
+    def came_before_reply(self, incoming: Incoming, identity: str) -> bool:
+        return self._directory.came_before_reply(incoming, identity)
+
+    def solution_path(self, internal_id: int, identity: str) -> Path:
+        return self._directory.solution_path(internal_id, identity)
+
+    def reply(
+        self,
+        internal_id: int,
+        identity: str,
+        reply: Reply,
+        chain: int | None = None,
+        on_decided: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_decided` is called by the thread."""
+        self._request(partial(self._directory.reply, internal_id, identity, reply, chain, on_decided))
+
+    def refuse(self, incoming: Incoming, error: JobFileError) -> None:
+        self._request(partial(self._directory.refuse, incoming, error))
+
+    def dismiss(self, internal_id: int) -> None:
+        self._request(partial(self._directory.dismiss, internal_id))
+
+    def end_chain(self, chain: int, internal_id: int | None = None, identity: str = "") -> None:
+        self._request(partial(self._directory.end_chain, chain, internal_id, identity))
+
+    @property
+    def unpublished(self) -> int:
+        return self._directory.unpublished
+
+    def untaken(self) -> int:
+        return self._directory.untaken()
+
+    def close(self) -> None:
+        """Returns when all that was asked for is done."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if self._thread.ident:
+            os.eventfd_write(self._request_bell, 1)
+            self._thread.join()
+        self._directory.close()
+        self._tell()
+        os.close(self._bell)
+        os.close(self._request_bell)
+
+    # --- between the threads --------------------------------------------------------------------
+
+    def _request(self, request: Callable[[], None]) -> None:
+        self._requests.append(request)
+        os.eventfd_write(self._request_bell, 1)
+
+    def _complain(self, message: str) -> None:
+        if threading.current_thread() is not self._thread:
+            self._log(message)
+            return
+        self._complaints.append(message)
+        os.eventfd_write(self._bell, 1)
+
+    def _tell(self) -> None:
+        while self._complaints:
+            self._log(self._complaints.popleft())
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            while not self._is_closing:
+                self._turn()
+                self._wait()
+            self._do_requests()
+        except BaseException as error:
+            self._failure = error
+            os.eventfd_write(self._bell, 1)
+
+    def _turn(self) -> None:
+        self._do_requests()
+        taken = self._directory.take(max(0, _READY_MAX - len(self._ready)))
+        if taken:
+            self._ready.extend(taken)
+            os.eventfd_write(self._bell, 1)
+        self.recovered_count = self._directory.recovered_count + len(self._ready)
+
+    def _do_requests(self) -> None:
+        _silence(self._request_bell)
+        while self._requests:
+            self._requests.popleft()()
+
+    def _wait(self) -> None:
+        """Until there is something to do."""
+        descriptors = [self._request_bell]
+        wait_s = _WAIT_MAX_S
+        if len(self._ready) < _READY_MAX:
+            wait_s = min(wait_s, max(0.0, self._directory.next_deadline() - time.monotonic()))
+            if (watched := self._directory.fileno()) is not None:
+                descriptors.append(watched)
+        poll = select.poll()
+        for descriptor in descriptors:
+            poll.register(descriptor, select.POLLIN)
+        poll.poll(math.ceil(1000 * wait_s))
+
+
+def _silence(bell: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.eventfd_read(bell)

@@ -1,0 +1,89 @@
+"""Whether what is written shall outlast the loss of power (`serve --durable`), or only that of processes.
+
+The kernel keeps what a killed process has written, and brings it to the disk within half a minute or
+so. To wait for that costs some milliseconds each time, most of it the disk's own, and so many waits
+at once cost little more than one; hence files are flushed together, by some threads.
+
+A durable service leaves a mark in its folder, by which clients learn to flush what they hand in.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+_THREADS = 16
+_MARK = ".durable"
+
+
+class FlushPolicy(Protocol):
+    """Where files end up."""
+
+    #: whether it pays to gather things that are to be flushed
+    is_slow: bool
+
+    def flush(self, paths: Iterable[str | Path]) -> None:
+        """At return these files (what they hold) and folders (which names) are safe. Raises OSError."""
+
+
+class Buffered:
+    """Leaves it to the kernel."""
+
+    is_slow = False
+
+    def flush(self, paths: Iterable[str | Path]) -> None:
+        pass
+
+
+class Durable:
+    """Waits for the disk."""
+
+    is_slow = True
+
+    def __init__(self) -> None:
+        # Only here: it loads much that nobody else needs.
+        from concurrent.futures import ThreadPoolExecutor
+
+        self._threads = ThreadPoolExecutor(_THREADS, "mallob-py-flush")
+
+    def flush(self, paths: Iterable[str | Path]) -> None:
+        wanted = list(paths)
+        if len(wanted) == 1:
+            _flush(wanted[0])
+            return
+        for _ in self._threads.map(_flush, wanted):
+            pass
+
+
+def leave_mark(client_dir: Path, flush_policy: FlushPolicy) -> None:
+    """Tell clients what the service of this folder does."""
+    if flush_policy.is_slow:
+        (client_dir / _MARK).touch()
+    else:
+        (client_dir / _MARK).unlink(missing_ok=True)
+
+
+def flush_policy_of(client_dir: Path) -> FlushPolicy:
+    """Of the service of this folder."""
+    return Durable() if (client_dir / _MARK).exists() else Buffered()
+
+
+def _flush(path: str | Path) -> None:
+    try:
+        # Non-blocking, as anybody may put a pipe into `in/`.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, PermissionError):
+        return  # withdrawn, or not ours to read: nothing that we could vouch for
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that does not know it for folders
+            raise
+    finally:
+        os.close(descriptor)

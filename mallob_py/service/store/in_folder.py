@@ -1,0 +1,374 @@
+"""The folder `in/` of a client: which of its files are to be claimed next.
+
+A file that inotify reports is complete. One that is merely found (at start, by polling) may
+still be written: if it is no JSON yet, it is left alone until it has not changed for `SETTLE_S`
+(longer where inotify would tell of its completion). That is measured with our clock between
+two looks, as a file server's may differ. Names that start with "~" or "." are ignored.
+
+Files are named oldest first. Where many wait, those that came last are glanced at, too: one that names a
+priority and has nothing to do with other files may be more important than all before it. Nothing here
+takes longer the more files there are: each call hears, lists and glances at a bounded number of names.
+
+inotify tells of new files where it works; polling where it cannot. On network file systems inotify is
+accepted by the kernel but stays silent about what other hosts write, so the kind of file system decides,
+not the success of the call.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+import math
+import os
+import stat
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from inotify_simple import INotify, flags, parse_events
+
+from mallob_py.service.store.entries import is_job_file
+from mallob_py.service.store.journal import contents, is_json
+
+_REMOTE_TYPES = frozenset(
+    (
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "fuse.sshfs",
+        "gfs2",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "panfs",
+        "smb3",
+        "virtiofs",
+    )
+)
+
+
+class Watching(enum.Enum):
+    """How to hear of new job files."""
+
+    AUTO = "auto"
+    POLL = "poll"
+
+
+#: of the kernel's queue of events: a thousand or so at a time
+_READ_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """`complete` files were closed or renamed into place; `lost`: something was missed, look yourself."""
+
+    complete: list[str]
+    lost: bool
+
+
+class InotifyWatch:
+    """News of one folder through a file descriptor that an event loop can wait on."""
+
+    def __init__(self, directory: Path) -> None:
+        self._inotify = INotify(nonblocking=True)
+        try:
+            self._inotify.add_watch(directory, flags.CLOSE_WRITE | flags.MOVED_TO | flags.ONLYDIR)
+        except OSError:
+            self._inotify.close()
+            raise
+
+    def fileno(self) -> int:
+        return int(self._inotify.fileno())
+
+    def news(self) -> News:
+        """As much of it as does not take long; the descriptor stays readable while there is more."""
+        complete: list[str] = []
+        lost = False
+        try:
+            data = os.read(self.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            data = b""
+        for event in parse_events(data):
+            # IGNORED: the folder itself is gone and with it the watch.
+            lost = lost or bool(event.mask & (flags.Q_OVERFLOW | flags.IGNORED))
+            if event.name:
+                complete.append(event.name)
+        return News(complete, lost)
+
+    def close(self) -> None:
+        self._inotify.close()
+
+
+def file_system_type(path: Path) -> str:
+    """Such as "ext4" or "nfs4"; "" if it cannot be told."""
+    resolved = os.fspath(path.resolve())
+    best = ("", "")
+    try:
+        lines = Path("/proc/self/mountinfo").read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        mount_point = before.split(" ")[4].replace("\\040", " ")
+        inside = resolved == mount_point or resolved.startswith(mount_point.rstrip("/") + "/")
+        if inside and len(mount_point) >= len(best[0]):
+            best = (mount_point, after.split(" ")[0])
+    return best[1]
+
+
+def is_remote(path: Path) -> bool:
+    """Whether other hosts may write here without this kernel knowing."""
+    return file_system_type(path) in _REMOTE_TYPES
+
+
+SETTLE_S = 1.0
+SETTLE_WATCHED_S = 30.0  # inotify tells of a slow writer's end; this is for what it missed
+POLL_INTERVAL_S = 0.05
+RESCAN_INTERVAL_S = 5.0  # with inotify: a safety net, and brings back a deleted folder
+RETRY_DELAY_S = 1.0
+#: of the folder's listing, per call
+_LISTED_AT_ONCE = 1000
+_PAUSE_PER_NAME_S = 2e-5
+#: files glanced at per call, and how much of each is read
+_GLANCES_AT_ONCE = 32
+_GLANCE_BYTES = 4096
+#: a larger file is not looked into to see whether it is complete
+_LOOKED_INTO_BYTES_MAX = 1 << 17
+#: a file that says something of this must not overtake others
+_BOUND_BY_ORDER = (b'"interrupt"', b'"incremental"', b'"precursor"', b'"done"', b'"dependencies"')
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    signature: tuple[int, int, int]
+    due: float
+
+
+class InFolder:
+    """The names in `in/` that wait to be claimed."""
+
+    def __init__(
+        self,
+        path: Path,
+        watching: Watching,
+        bring_back: Callable[[], None],
+        log: Callable[[str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """`bring_back`: makes the folder anew; may raise OSError."""
+        self.path = path
+        self._own = os.fspath(path)
+        self._make_folder = bring_back
+        self._log = log
+        self._started = clock()
+        #: names that wait, in this order, and then those found in a listing, oldest first
+        self._queue: deque[str] = deque()
+        self._found: list[tuple[int, str]] = []
+        #: all of both
+        self._waiting: set[str] = set()
+        #: told by inotify
+        self._complete: set[str] = set()
+        #: told by inotify lately, and not glanced at yet
+        self._fresh: deque[str] = deque()
+        self._looks: dict[str, _Look] = {}
+        self._stuck: dict[str, float] = {}
+        #: (when, name) of looks and stuck files that are to be tried again; some have gone meanwhile
+        self._again: list[tuple[float, str]] = []
+        self._next_scan = -math.inf
+        self._listing: Iterator[os.DirEntry[str]] | None = None
+        #: once, at least
+        self._is_listed = False
+        self._watch: InotifyWatch | None = None
+        self._is_watch_wanted = watching is Watching.AUTO and not is_remote(path)
+        self._start_watch()
+
+    def fileno(self) -> int | None:
+        """Readable when there is something new; None while polling."""
+        return self._watch.fileno() if self._watch is not None else None
+
+    def __len__(self) -> int:
+        """How many names wait, as far as is known."""
+        return len(self._waiting)
+
+    def next_deadline(self) -> float:
+        """When `look` is to be called at the latest."""
+        if self._waiting or self._listing is not None:
+            return -math.inf
+        return min(self._next_scan, self._again[0][0] if self._again else math.inf)
+
+    def look(self, now: float) -> None:
+        """Hear of new files, and see to those that are to be looked at again."""
+        if self._watch is not None:
+            news = self._watch.news()
+            for name in news.complete:
+                if is_job_file(name):
+                    self._complete.add(name)
+                    if self._enqueue(name):
+                        self._fresh.append(name)
+            if news.lost:
+                self._next_scan = now
+        while self._again and self._again[0][0] <= now:
+            _, name = heapq.heappop(self._again)
+            if name in self._looks or name in self._stuck:
+                self._enqueue(name)
+        if self._listing is not None or now >= self._next_scan:
+            self._scan(now)
+
+    def next_names(self, count: int, now: float) -> list[str]:
+        """So many files at most that are complete and have not been named since they came or were put off."""
+        names = self.important_names(count // 2) if len(self._waiting) > count else []
+        for _ in range(count):
+            if len(names) >= count or (name := self._next()) is None:
+                break
+            if name in self._complete or self._settled(name, now):
+                names.append(name)
+        return names
+
+    def forget(self, name: str) -> None:
+        """The file is not here any more."""
+        self._complete.discard(name)
+        self._looks.pop(name, None)
+        self._stuck.pop(name, None)
+
+    def put_off(self, name: str, now: float) -> bool:
+        """The file cannot be claimed: it is named again later. False if that is known already."""
+        is_new = name not in self._stuck
+        self._stuck[name] = now + RETRY_DELAY_S
+        heapq.heappush(self._again, (now + RETRY_DELAY_S, name))
+        return is_new
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    # --- names ------------------------------------------------------------------------------
+
+    def _enqueue(self, name: str) -> bool:
+        """Whether that is news."""
+        if name in self._waiting:
+            return False
+        self._waiting.add(name)
+        self._queue.append(name)
+        return True
+
+    def _next(self) -> str | None:
+        """The name that has waited longest."""
+        # What was here before us comes first: what came since may be an interruption of it, or go on from it.
+        while self._is_listed and ((self._found and self._listing is None) or self._queue):
+            if self._found and self._listing is None:
+                name = heapq.heappop(self._found)[1]
+            else:
+                name = self._queue.popleft()
+            if name in self._waiting:
+                self._waiting.remove(name)
+                return name
+        return None
+
+    def important_names(self, count: int) -> list[str]:
+        """So many at most of those told of lately that may be more important than those before them.
+
+        Each is glanced at once.
+        """
+        names: list[str] = []
+        for _ in range(_GLANCES_AT_ONCE):
+            if not self._fresh or len(names) == count:
+                break
+            name = self._fresh.pop()
+            if name in self._waiting and self._may_overtake(name):
+                self._waiting.remove(name)
+                names.append(name)
+        return names
+
+    def _may_overtake(self, name: str) -> bool:
+        try:
+            data = contents(f"{self._own}/{name}", _GLANCE_BYTES + 1)
+        except OSError:
+            return False
+        if len(data) > _GLANCE_BYTES or b'"priority"' not in data:
+            return False
+        return not any(word in data for word in _BOUND_BY_ORDER)
+
+    def _settled(self, name: str, now: float) -> bool:
+        path = f"{self._own}/{name}"
+        try:
+            status = os.lstat(path)
+            if not stat.S_ISREG(status.st_mode):
+                return True
+            if status.st_size <= _LOOKED_INTO_BYTES_MAX and is_json(contents(path, _LOOKED_INTO_BYTES_MAX)):
+                return True
+        except FileNotFoundError:
+            self.forget(name)
+            return False
+        except OSError:
+            return True  # unreadable: claimed all the same, and told so
+        signature = (status.st_ino, status.st_size, status.st_mtime_ns)
+        look = self._looks.get(name)
+        if look is None or look.signature != signature:
+            at_start = now < self._started + RESCAN_INTERVAL_S
+            wait_s = SETTLE_S if self._watch is None or at_start else SETTLE_WATCHED_S
+            self._looks[name] = _Look(signature, now + wait_s)
+            heapq.heappush(self._again, (now + wait_s, name))
+            return False
+        return now >= look.due
+
+    # --- listing ------------------------------------------------------------------------------
+
+    def _scan(self, now: float) -> None:
+        """A part of the listing at a time; what is found waits until the listing is complete."""
+        try:
+            if self._listing is None:
+                interval_s = POLL_INTERVAL_S if self._watch is None else RESCAN_INTERVAL_S
+                self._next_scan = now + interval_s
+                self._listing = os.scandir(self._own)
+            entries = list(islice(self._listing, _LISTED_AT_ONCE))
+        except OSError as error:
+            self._listing = None
+            self._log(f"cannot list {self.path}: {error.strerror}; trying again")
+            self._bring_back()
+            return
+        for entry in entries:
+            name = entry.name
+            if is_job_file(name) and not (
+                name in self._waiting or name in self._looks or name in self._stuck
+            ):
+                self._waiting.add(name)
+                heapq.heappush(self._found, (_mtime_ns(entry), name))
+        if len(entries) < _LISTED_AT_ONCE:
+            self._listing = None
+            self._is_listed = True
+            # A folder that takes long to list is not listed all the time.
+            self._next_scan = max(self._next_scan, now + _PAUSE_PER_NAME_S * len(self._waiting))
+
+    def _bring_back(self) -> None:
+        try:
+            self._make_folder()
+        except OSError:
+            return  # the next scan will say so again
+        self.close()
+        self._start_watch()
+
+    def _start_watch(self) -> None:
+        if not self._is_watch_wanted:
+            return
+        try:
+            self._watch = InotifyWatch(self.path)
+        except OSError as error:
+            self._log(f"inotify does not work here ({error.strerror}); polling {self.path}")
+            self._is_watch_wanted = False
+
+
+def _mtime_ns(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_mtime_ns
+    except OSError:
+        return 0

@@ -1,0 +1,461 @@
+"""The journal of one client: every job file gets exactly one reply, whatever dies when.
+
+A file's way is a chain of atomic renames within `jobs.<i>/`, each state visible in a name:
+
+    in/<file>                    the client's
+    journal/<id>.job.<file>      ours: claimed, not yet replied to
+    journal/<id>.reply.<target>  the reply is decided ("error" instead of "reply": a refusal)
+    out/<target>                 the reply is published
+
+The submission of a revision is kept after its reply, until its chain (named by the id of its
+first revision) ends, for later revisions add to it:
+
+    journal/<id>.answer.<chain>.<target>   its reply is decided
+    journal/<id>.revision.<chain>.<file>   it has its reply (or will have: see above)
+    journal/<id>.done.<chain>.<file>       this file, ours, has ended the chain: nothing of it counts
+
+Between the second and the third state both files exist for a moment; the reply wins. At a
+restart `recover` finishes replies and gives back claimed files, to be run again. Names that
+start with "~" are being written and worth nothing. All methods may raise OSError, and may then be
+called again: each step can be repeated.
+
+Guarded against is the death of processes (kill -9) and, on a `Durable` disk, the loss of power: before
+a file loses its name, the one that takes its place is flushed, and so is the folder that names it.
+On a `Buffered` disk a loss of power may leave files that are empty or cut off. These are told from
+whole ones, as all are JSON, and set aside in `refused/`.
+
+Beside it lie the identities of jobs that have ended (`.finished`), since dependencies must survive a
+restart, and an id that no given one exceeds (`.last_id`). Client i of k gives out the ids counter * k + i +
+1; a restart begins above every client's file and journal, so that the number of clients may change in
+between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import assert_never
+
+import msgspec
+
+from mallob_py.service.jobs.reply import Reply
+from mallob_py.service.store.entries import (
+    ChainEnd,
+    Claimed,
+    Decided,
+    Entry,
+    Kept,
+    is_unfinished,
+    read_entries,
+)
+from mallob_py.service.store.flush_policy import FlushPolicy
+
+KEEP_MAX = 100_000
+
+
+class FinishedLog:
+    """An append-only file of identities, of bounded length."""
+
+    def __init__(self, path: Path, keep_max: int = KEEP_MAX) -> None:
+        self.path = path
+        self._keep_max = keep_max
+        self._descriptor = -1
+        self._line_count = 0
+
+    def load(self) -> list[str]:
+        """The identities that ended, oldest first; [] if there is no such file."""
+        try:
+            text = self.path.read_text("utf-8", errors="replace")
+        except FileNotFoundError:
+            return []
+        lines = text.split("\n")
+        if lines.pop():  # the last line lacks its end: a write that was cut off
+            self._rewrite(lines)
+        self._line_count = len(lines)
+        return lines[-self._keep_max :]
+
+    def append(self, identity: str) -> None:
+        if self._descriptor < 0:
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        os.write(self._descriptor, f"{identity}\n".encode())
+        self._line_count += 1
+        if self._line_count > 2 * self._keep_max:
+            self._rewrite(self.path.read_text("utf-8", errors="replace").splitlines())
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _rewrite(self, lines: list[str]) -> None:
+        kept = lines[-self._keep_max :]
+        temporary = self.path.with_name("~" + self.path.name.lstrip("."))
+        temporary.write_text("".join(f"{line}\n" for line in kept), "utf-8")
+        os.replace(temporary, self.path)
+        self._line_count = len(kept)
+        self.close()  # the descriptor leads to the file that was replaced
+
+
+#: a larger file is not looked into for damage, which takes time for each byte
+_LOOKED_INTO_BYTES_MAX = 1 << 28
+_FILE_NAME_SIZE_MAX = 200  # leaves room for id, state and suffix within the 255 bytes of a name
+
+
+class Journal:
+    """The folders `in`, `journal`, `out` and `refused` of a client."""
+
+    def __init__(self, client_dir: Path, finished: FinishedLog, flush_policy: FlushPolicy) -> None:
+        self.in_dir = client_dir / "in"
+        self.out_dir = client_dir / "out"
+        self._dir = client_dir / "journal"
+        self._refused_dir = client_dir / "refused"
+        # Strings, as pathlib would take a third of the time of a small job's reply.
+        self._in, self._out, self._own = (os.fspath(d) for d in (self.in_dir, self.out_dir, self._dir))
+        self._finished = finished
+        self._flush_policy = flush_policy
+        #: claimed files that are worth a look, whatever becomes of them
+        self._damaged: set[int] = set()
+        self._claimed: dict[int, Claimed] = {}
+        #: by chain, in the order of their ids
+        self._kept: dict[int, list[Kept]] = {}
+
+    def create(self) -> None:
+        for directory in (self._dir, self.out_dir, self.in_dir):
+            directory.mkdir(parents=True, exist_ok=True)
+        client_dir = self.in_dir.parent
+        self._flush_policy.flush((client_dir, client_dir.parent, client_dir.parent.parent))
+
+    def path(self, entry: Entry) -> str:
+        return f"{self._own}/{entry.entry}"
+
+    def claimed(self, internal_id: int) -> Claimed:
+        """A file that is ours and has no reply yet."""
+        return self._claimed[internal_id]
+
+    def reply_path(self, decided: Decided) -> str:
+        """Where a reply is once it is published."""
+        return f"{self._out}/{decided.target}"
+
+    def prepare_claims(self, file_names: Sequence[str]) -> None:
+        """To be called before `claim`: a file that is ours has to be whole."""
+        self._flush_policy.flush([f"{self._in}/{name}" for name in file_names])
+
+    def claim(self, file_name: str, internal_id: int) -> Claimed:
+        """Make a file of `in/` ours. FileNotFoundError: its owner took it back."""
+        claimed = Claimed(internal_id, _fitting(file_name))
+        _move(f"{self._in}/{file_name}", self.path(claimed))
+        self._claimed[internal_id] = claimed
+        return claimed
+
+    def confirm_claims(self) -> None:
+        """From now on claimed files are ours, whatever happens."""
+        self._flush_policy.flush((self._own, self._in))
+
+    def decide(self, batch: Sequence[tuple[Decided, Reply]]) -> None:
+        """From now on these are the replies, also after a crash."""
+        solutions = [
+            (decided.internal_id, os.fspath(reply.solution_path), reply.solution)
+            for decided, reply in batch
+            if reply.solution_path is not None
+        ]
+        self._write(solutions, self._out)
+        replies = [(decided.internal_id, self.path(decided), reply.body) for decided, reply in batch]
+        self._write(replies, self._own)
+
+    def release(self, batch: Sequence[Decided]) -> None:
+        """What has been replied to is not run again. To be called between `decide` and `publish`."""
+        for decided in batch:
+            if decided.chain is None:
+                self._dismiss(decided.internal_id)
+            else:
+                self._keep(decided.internal_id, decided.chain)
+            self._finished.append(decided.identity)
+        self._flush_policy.flush((self._own, self._finished.path, self._finished.path.parent))
+
+    def publish(self, decided: Decided) -> None:
+        """Let the client see a decided reply."""
+        source, target = self.path(decided), self.reply_path(decided)
+        try:
+            _move(source, target)
+        except FileNotFoundError:  # somebody has removed `out/`
+            self.out_dir.mkdir(exist_ok=True)
+            _move(source, target)
+
+    def confirm_publications(self) -> None:
+        """From now on published replies stay where they are."""
+        self._flush_policy.flush((self._out, self._own))
+
+    def dismiss(self, internal_id: int) -> None:
+        """Forget a claimed file."""
+        self._dismiss(internal_id)
+        self._flush_policy.flush([self._own])
+
+    def _dismiss(self, internal_id: int) -> None:
+        """What is not a file, or damaged, is kept aside, as it may be worth something."""
+        claimed = self._claimed.get(internal_id)
+        if claimed is None:
+            return
+        path = self.path(claimed)
+        try:
+            if internal_id in self._damaged:
+                self._set_aside(claimed)
+            else:
+                os.unlink(path)
+        except FileNotFoundError:
+            pass  # an earlier try came this far
+        except (IsADirectoryError, PermissionError):
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                raise
+            self._set_aside(claimed)
+        self._damaged.discard(internal_id)
+        del self._claimed[internal_id]
+
+    def _set_aside(self, entry: Claimed | Kept | Decided) -> str:
+        """Where to."""
+        path = self._place_aside(entry)
+        _move(self.path(entry), path)
+        return path
+
+    def _keep_copy(self, path: str, entry: Decided) -> None:
+        """Of a reply that another one will replace. One that cannot be kept is not worth much anyway."""
+        with contextlib.suppress(OSError):
+            os.link(path, self._place_aside(entry))
+
+    def _place_aside(self, entry: Claimed | Kept | Decided) -> str:
+        self._refused_dir.mkdir(exist_ok=True)
+        name = entry.target if isinstance(entry, Decided) else entry.file_name
+        return f"{self._refused_dir}/{entry.internal_id}.{name}"
+
+    def _keep(self, internal_id: int, chain: int) -> None:
+        """A claimed file becomes what later revisions add to."""
+        claimed = self._claimed.get(internal_id)
+        if claimed is None:
+            return
+        kept = Kept(internal_id, claimed.file_name, chain)
+        with contextlib.suppress(FileNotFoundError):  # somebody has removed the whole folder
+            _move(self.path(claimed), self.path(kept))
+            self._kept.setdefault(chain, []).append(kept)
+        del self._claimed[internal_id]
+
+    def end_chain(self, chain: int, internal_id: int | None, identity: str = "") -> None:
+        """Forget all revisions of a chain, and the file that says so, if one does: that job has ended."""
+        claimed = self._claimed.get(internal_id) if internal_id is not None else None
+        end = None
+        if claimed is not None:
+            end = ChainEnd(claimed.internal_id, claimed.file_name, chain)
+            self._finished.append(identity)
+            self._flush_policy.flush([self._finished.path])
+            _move(self.path(claimed), self.path(end))
+            del self._claimed[claimed.internal_id]
+            self._flush_policy.flush([self._own])
+        kept = self._kept.get(chain, [])
+        while kept:  # the last one first, so that what is left is a chain
+            _remove(self.path(kept[-1]))
+            kept.pop()
+        self._kept.pop(chain, None)
+        if end is not None:
+            self._flush_policy.flush([self._own])
+            _remove(self.path(end))
+
+    def recover(self, log: Callable[[str], None]) -> tuple[list[Claimed], list[Decided], list[Decided]]:
+        """What a former service left, by id: files to run again, replies to publish, and lost ones."""
+        claimed: list[Claimed] = []
+        decided: list[Decided] = []
+        kept: list[Kept] = []
+        ends: list[ChainEnd] = []
+        for name in os.listdir(self._dir):
+            if is_unfinished(name):
+                _remove(f"{self._own}/{name}")
+        for entry in sorted(read_entries(self._dir), key=lambda entry: (entry.internal_id, entry.entry)):
+            match entry:
+                case Claimed():
+                    claimed.append(entry)
+                case Decided():
+                    decided.append(entry)
+                case Kept():
+                    kept.append(entry)
+                case ChainEnd():
+                    ends.append(entry)
+                case other:
+                    assert_never(other)
+        self._recover_chains(kept, ends, log)
+        self._claimed = {file.internal_id: file for file in claimed}
+        whole: list[Decided] = []
+        lost: list[Decided] = []
+        for reply in decided:
+            path = self.path(reply)
+            if is_whole(path):
+                whole.append(reply)
+            elif reply.internal_id in self._claimed:
+                log(f"the reply {path} is damaged, now {self._set_aside(reply)}; its job runs again")
+            else:
+                log(f"the reply {path} is damaged, now in {self._refused_dir}; its job gets an error reply")
+                self._keep_copy(path, reply)
+                lost.append(reply)
+        replied = {reply.internal_id for reply in whole}
+        claimed = [file for file in claimed if file.internal_id not in replied]
+        for file in claimed:
+            if not is_whole(self.path(file)):
+                log(f"{self.path(file)} is damaged; it gets an error reply and goes to {self._refused_dir}")
+                self._damaged.add(file.internal_id)
+        return claimed, whole, lost
+
+    def _recover_chains(self, kept: list[Kept], ends: list[ChainEnd], log: Callable[[str], None]) -> None:
+        broken: set[int] = set()
+        for entry in kept:
+            if entry.chain in broken or not is_whole(self.path(entry)):
+                broken.add(entry.chain)  # later revisions add to this one
+                aside = self._set_aside(entry)
+                log(f"the chain of {entry.file_name} in the journal is damaged; this revision is now {aside}")
+            else:
+                self._kept.setdefault(entry.chain, []).append(entry)
+        for end in ends:
+            self.end_chain(end.chain, None)
+            _remove(self.path(end))
+
+    def kept(self) -> list[Kept]:
+        """The submissions of revisions of live chains, by id."""
+        return sorted(
+            (one for chain in self._kept.values() for one in chain), key=lambda one: one.internal_id
+        )
+
+    def _write(self, files: Sequence[tuple[int, str, bytes]], folder: str) -> None:
+        """Files of `folder`, each by the job's id, its path and what it shall hold."""
+        if not files:
+            return
+        temporaries = [f"{self._own}/~{internal_id}" for internal_id, _, _ in files]
+        for temporary, (_, _, data) in zip(temporaries, files, strict=True):
+            write_file(temporary, data)
+        self._flush_policy.flush(temporaries)
+        for temporary, (_, path, _) in zip(temporaries, files, strict=True):
+            _move(temporary, path)
+        self._flush_policy.flush([folder])
+
+
+def _move(source: str, target: str) -> None:
+    """Rename. Over NFS, one that was done may be asked for again and then fail: the source is gone."""
+    try:
+        os.replace(source, target)
+    except FileNotFoundError:
+        if os.path.lexists(source) or not os.path.lexists(target):
+            raise
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def write_file(path: str | Path, data: bytes) -> None:
+    """Write all of a new file, or raise OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+    finally:
+        os.close(descriptor)
+
+
+def contents(path: str, size_max: int = -1) -> bytes:
+    """All of a file, or so many bytes of it."""
+    # Non-blocking, as what was a file a moment ago may be a pipe now.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        return file.read(size_max)
+
+
+def is_json(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def is_whole(path: str) -> bool:
+    """Whether this is a file with all that it was to hold; what cannot or shall not be read is told later."""
+    try:
+        status = os.stat(path)
+        is_small = stat.S_ISREG(status.st_mode) and status.st_size <= _LOOKED_INTO_BYTES_MAX
+        return not is_small or is_json(contents(path, _LOOKED_INTO_BYTES_MAX))
+    except OSError:
+        return True
+
+
+def _fitting(file_name: str) -> str:
+    """The name if it is valid Unicode and short enough, else something like it that is."""
+    file_name = file_name.encode("utf-8", "backslashreplace").decode()
+    encoded = file_name.encode()
+    if len(encoded) <= _FILE_NAME_SIZE_MAX:
+        return file_name
+    digest = hashlib.sha256(encoded).hexdigest()[:16]
+    return encoded[: _FILE_NAME_SIZE_MAX - 17].decode("utf-8", "ignore") + "-" + digest
+
+
+RESERVED_IDS = 1000
+_LAST_ID_NAME = ".last_id"
+
+
+class InternalIds:
+    """Gives out the ids of one client."""
+
+    def __init__(
+        self,
+        api_dir: Path,
+        client_index: int,
+        clients: int,
+        log: Callable[[str], None],
+        flush_policy: FlushPolicy,
+    ) -> None:
+        self._path = api_dir / f"jobs.{client_index}" / _LAST_ID_NAME
+        self._step = clients
+        self._log = log
+        self._flush_policy = flush_policy
+        last = _last_id(api_dir)
+        self._next = ((last - client_index - 1) // clients + 1) * clients + client_index + 1
+        self._reserved = last
+
+    def peek(self) -> int:
+        """The id that comes next. Reserves it, with others, on file."""
+        if self._next > self._reserved:
+            self._reserve(self._next + (RESERVED_IDS - 1) * self._step)
+        return self._next
+
+    def take(self) -> int:
+        internal_id = self.peek()
+        self._next += self._step
+        return internal_id
+
+    def close(self) -> None:
+        """Give back what was reserved and not used."""
+        self._reserve(max(self._next - self._step, 0))
+
+    def _reserve(self, last: int) -> None:
+        temporary = self._path.with_name("~last_id")
+        try:
+            write_file(temporary, str(last).encode())
+            self._flush_policy.flush([temporary])
+            os.replace(temporary, self._path)
+            self._flush_policy.flush([self._path.parent])
+        except OSError as error:
+            # Live jobs stay unique through the journal; ids of ended ones might come again.
+            self._log(f"cannot write {self._path}: {error.strerror}; going on")
+            return
+        self._reserved = last
+
+
+def _last_id(api_dir: Path) -> int:
+    last = 0
+    for client_dir in api_dir.glob("jobs.*"):
+        # A file that is absent or damaged does not matter as long as the journal is there.
+        with contextlib.suppress(OSError, ValueError):
+            last = max(last, int((client_dir / _LAST_ID_NAME).read_text("ascii").strip()[:18]))
+        with contextlib.suppress(OSError):
+            for entry in read_entries(client_dir / "journal"):
+                last = max(last, entry.internal_id)
+    return last

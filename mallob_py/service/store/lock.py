@@ -1,0 +1,151 @@
+"""One service per client folder: an exclusive lock that dies with its holder.
+
+The lock is flock on `jobs.<i>/.lock`, whose text says who holds it. On NFS, flock works across
+hosts since Linux 2.6.12 unless mounted with `nolock` or `local_lock`; where the file system
+has no locks at all, the service goes on and says so.
+
+Files in the temporary folder tell clients on this host where a service takes jobs, as in Mallob:
+`edu.kit.iti.mallob.apipath.<pid>`, and `mallob.apipath.<pid>` for earlier releases of Mallob's IPASIR
+bridge, hold the absolute path of a client's folder while its service runs. Who else may write to the
+temporary folder may have put anything there under such a name; so what is there is neither waited for nor
+written through: nothing of another user is read, written or removed. Files that killed services of this
+user have left are removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mallob_py.service import ServiceError
+
+_TRIES = 10
+_RETRY_DELAY_S = 0.02  # outlasts a client that is just looking whether a service runs
+_HELD = (errno.EWOULDBLOCK, errno.EACCES)
+
+
+class DirectoryLock:
+    """Held from construction to `close`."""
+
+    def __init__(self, client_dir: Path, log: Callable[[str], None]) -> None:
+        self._path = client_dir / ".lock"
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            self._acquire(client_dir, log)
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
+        except BaseException:
+            self.close()
+            raise
+
+    def is_lost(self) -> bool:
+        """Whether the folder was removed, and perhaps made again: what is locked is not its lock any more."""
+        try:
+            there = os.stat(self._path)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False  # nobody can tell
+        return not os.path.samestat(there, os.fstat(self._descriptor))
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _acquire(self, client_dir: Path, log: Callable[[str], None]) -> None:
+        for attempt in range(_TRIES):
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as error:
+                if error.errno not in _HELD:
+                    log(f"{client_dir}: no file locks here ({error.strerror}); run one service only")
+                    return
+            if attempt < _TRIES - 1:
+                time.sleep(_RETRY_DELAY_S)
+        pid, _, host = os.pread(self._descriptor, 300, 0).decode("utf-8", "replace").strip().partition(" ")
+        holder = f"process {pid} on {host}" if host else "another process"
+        raise ServiceError(
+            f"{client_dir} is used by a running service ({holder}); stop it or give another --api-dir"
+        )
+
+
+def is_locked(client_dir: Path) -> bool:
+    """Whether a service holds this client folder."""
+    try:
+        descriptor = os.open(client_dir / ".lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in _HELD
+    finally:
+        os.close(descriptor)
+    return False
+
+
+_PREFIXES = ("edu.kit.iti.mallob.apipath.", "mallob.apipath.")
+_PATH_BYTES_MAX = 4096
+
+
+class Advertisement:
+    """There from construction to `close`. What prevents that is told by `log`."""
+
+    def __init__(self, client_dir: Path, temporary: Path, log: Callable[[str], None]) -> None:
+        """`client_dir` is ours: we hold its lock."""
+        self._paths: list[Path] = []
+        content = os.fsencode(client_dir)
+        for prefix in _PREFIXES:
+            path = temporary / f"{prefix}{os.getpid()}"
+            try:
+                for older in temporary.glob(f"{prefix}*"):
+                    _remove_if_stale(older, content)
+                _write(path, content)
+                self._paths.append(path)
+            except OSError as error:
+                log(f"cannot write {path}: {error.strerror}; clients must be told the api folder")
+
+    def close(self) -> None:
+        while self._paths:
+            with contextlib.suppress(OSError):
+                self._paths.pop().unlink()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """By a rename, which follows no link and which nobody's pipe holds up. Raises OSError."""
+    hidden = path.with_name(f".mallob-py.{os.urandom(8).hex()}")
+    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+        os.rename(hidden, path)
+    except BaseException:
+        os.unlink(hidden)
+        raise
+
+
+def _remove_if_stale(path: Path, own: bytes) -> None:
+    """Remove it if it is ours, but names a folder that no service holds (or that we do)."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+                return
+            content = file.read(_PATH_BYTES_MAX)
+        if content == own or _is_abandoned(Path(os.fsdecode(content))):
+            path.unlink()
+
+
+def _is_abandoned(client_dir: Path) -> bool:
+    """Folders of the original have no lock, so nothing is known about them."""
+    return not client_dir.exists() or ((client_dir / ".lock").exists() and not is_locked(client_dir))

@@ -1,0 +1,1 @@
+"""What the service tells of itself: event logs and the report made of them, the status, explanations."""

@@ -1,0 +1,310 @@
+"""The event log: what each rank did and when, as JSON lines; and how to read it back.
+
+One event a line: {"t": seconds since the service started, "rank", "event", ...fields}. "rank" is the
+number of the PE that it happened at; where each rank hosts one PE, that is the rank. The simulator
+writes the same, so whatever reads this reads both.
+
+Writing stays off the hot path: `write` only appends to a list; encoding and the file are
+touched by `flush`, which the event loop calls now and then and which is due by itself after
+`FLUSH_EVENTS` events. Guarantee: no method raises because of the disk. When the file cannot
+be written, that is said once on standard error, and later events are dropped, counted, and
+the count is logged as soon as writing works again.
+
+Parts of a log may be read without those before them, which may be gone: a further part opens with an
+event `continued`, which repeats the fields of `start`, and with `busy` of the PEs that are.
+
+The folder of logs:
+
+    <log-dir>/<run>/<rank>.jsonl       how a rank's log of a run begins
+    <log-dir>/<run>/<rank>.<k>.jsonl   its k-th further part
+
+A run is named by when it started (UTC, to the millisecond). Every start is a run of its own, so none
+overwrites another's logs; and ranks on many hosts that share the folder need no word about it, as
+nothing is ever renamed. A rank keeps to `size_max_bytes` over all runs: before it begins a part, its
+oldest ones go. What does not look like ours is never touched. Logs that lie in the folder itself (a
+simulation's; or the folder is that of one run) are a run as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mallob_py.notices import tell
+
+#: so many make up the size that is allowed: the tenth part of a log goes at a time
+PARTS = 10
+#: a service that fails at each start must not fill the folder with short logs either
+_FILES_MAX = 1000
+_RUN = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3}Z")
+_PART = re.compile(r"(.+?)(?:\.(\d+))?\.jsonl")
+
+
+def run_name(start_unix_s: float) -> str:
+    """Such as 2026-01-31T12-00-05.123Z; in the order of their names, runs are in that of their starts."""
+    start = datetime.fromtimestamp(start_unix_s, UTC)
+    return f"{start:%Y-%m-%dT%H-%M-%S}.{start.microsecond // 1000:03d}Z"
+
+
+def runs_of(log_dir: Path) -> list[Path]:
+    """The folders of runs that have logged something, oldest first; a file is a run, too. Raises OSError."""
+    if log_dir.is_file():
+        return [log_dir] if log_dir.stat().st_size else []
+    folders = sorted(path for path in log_dir.iterdir() if _RUN.fullmatch(path.name))
+    return [folder for folder in (log_dir, *folders) if any(path.stat().st_size for path in parts_of(folder))]
+
+
+def parts_of(run: Path) -> list[Path]:
+    """The files of a run, those of each rank in their order."""
+    if run.is_file():
+        return [run]
+    return sorted(run.glob("*.jsonl"), key=author_and_part)
+
+
+def author_and_part(path: Path) -> tuple[str, int]:
+    """Whose log a file belongs to, and which part of it it is; 0 is the first."""
+    match = _PART.fullmatch(path.name)
+    return (match[1], int(match[2] or 0)) if match is not None else (path.name, 0)
+
+
+class LogFiles:
+    """Gives one rank the files of a run, one after the other. Its methods raise OSError."""
+
+    def __init__(self, run: Path, rank: int, size_max_bytes: int | None = None) -> None:
+        """`size_max_bytes`: of this rank's files in all runs beside this one, too; None: no bound."""
+        self._run = run
+        self._rank = rank
+        self._size_max_bytes = size_max_bytes
+        self._part = 0
+        self._is_looked_up = False
+        self._older: deque[tuple[Path, int]] = deque()
+
+    @property
+    def path(self) -> Path:
+        """The part that is to be written."""
+        return self._run / (f"{self._rank}.{self._part}.jsonl" if self._part else f"{self._rank}.jsonl")
+
+    def is_full(self, size_bytes: int) -> bool:
+        """Whether a part of this size is to be the last."""
+        return self._size_max_bytes is not None and size_bytes >= self._size_max_bytes // PARTS
+
+    def open(self) -> int:
+        """Begin the part; its descriptor."""
+        self._run.mkdir(parents=True, exist_ok=True)
+        self._make_room()
+        return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def turn_over(self, size_bytes: int) -> None:
+        """The part has this size, and the next one is due."""
+        self._older.append((self.path, size_bytes))
+        self._part += 1
+
+    def _make_room(self) -> None:
+        if self._size_max_bytes is None:
+            return
+        if not self._is_looked_up:
+            self._older.extendleft(reversed(self._of_earlier_runs()))
+            self._is_looked_up = True
+        room_bytes = self._size_max_bytes - self._size_max_bytes // PARTS
+        total_bytes = sum(size for _, size in self._older)
+        while self._older and (total_bytes > room_bytes or len(self._older) >= _FILES_MAX):
+            path, size_bytes = self._older.popleft()
+            total_bytes -= size_bytes
+            with contextlib.suppress(OSError):
+                path.unlink()
+                path.parent.rmdir()  # unless others' logs are there
+
+    def _of_earlier_runs(self) -> list[tuple[Path, int]]:
+        found: list[tuple[Path, int]] = []
+        runs = [path for path in self._run.parent.iterdir() if _RUN.fullmatch(path.name)]
+        for run in sorted(path for path in runs if path != self._run):
+            with contextlib.suppress(OSError):
+                mine = [path for path in parts_of(run) if author_and_part(path)[0] == str(self._rank)]
+                found += [(path, path.stat().st_size) for path in mine]
+        return found
+
+
+#: the events that say what run it is: at its begin, and at the begin of further parts of its logs
+OPENINGS = ("start", "continued")
+FLUSH_EVENTS = 512
+
+# One flush never has to hold more than this, however long the disk stays full.
+_UNWRITTEN_BYTES_MAX = 4 << 20
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One line of a log, as read back."""
+
+    t: float
+    rank: int
+    event: str
+    fields: Mapping[str, Any]
+
+
+class EventLog:
+    """One rank's log. Without files it takes events and forgets them."""
+
+    def __init__(self, files: LogFiles | None, first_pe: int, epoch_start: float) -> None:
+        """`epoch_start` is when the service started, on the clock that `write` is given."""
+        self._files = files
+        self._first_pe = first_pe
+        self._epoch_start = epoch_start
+        self._events: list[dict[str, Any]] = []
+        self._unwritten = b""
+        self._dropped = 0
+        self._complained = False
+        self._encoder = msgspec.json.Encoder(enc_hook=str)
+        self._descriptor = -1
+        self._part_bytes = 0
+        #: what a further part opens with
+        self._start: dict[str, Any] = {}
+        self._busy: set[int] = set()
+
+    def write(self, now: float, event: str, fields: Mapping[str, Any], pe: int | None = None) -> None:
+        """Take down an event that happened at `now`, at `pe` or at the rank as a whole: its first PE."""
+        if self._files is None:
+            return
+        author = self._first_pe if pe is None else pe
+        line = {"t": round(now - self._epoch_start, 6), "rank": author, "event": event}
+        line.update(fields)
+        self._events.append(line)
+        if len(self._events) >= FLUSH_EVENTS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand everything to the operating system."""
+        if self._files is None or not (self._events or self._unwritten):
+            return
+        if not self._unwritten and self._files.is_full(self._part_bytes):
+            self._turn_over(self._files)
+        lines = b"".join(self._encoder.encode(event) + b"\n" for event in self._events)
+        count = len(self._events)
+        last_t = self._events[-1]["t"] if self._events else 0.0
+        self._take_note(self._events)
+        self._events = []
+        pending = self._unwritten + lines
+        try:
+            if self._descriptor < 0:
+                self._descriptor = self._files.open()
+            written = os.write(self._descriptor, pending)
+        except OSError as error:
+            self._complain(self._files.path, error)
+            self._keep(lines, count)
+            return
+        self._part_bytes += written
+        # A disk that fills up takes the first part of a line; the rest is kept, so no line tears.
+        self._unwritten = pending[written:]
+        if self._dropped:
+            notice = {"t": last_t, "rank": self._first_pe, "event": "dropped", "events": self._dropped}
+            self._events.append(notice)
+            self._dropped = 0
+
+    def close(self) -> None:
+        """Flush and close. Later events are forgotten."""
+        self.flush()
+        self._files = None
+        self._close_part()
+
+    def _close_part(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _turn_over(self, files: LogFiles) -> None:
+        """The next part is due, and begins with the events that are to be written now."""
+        self._close_part()
+        files.turn_over(self._part_bytes)
+        self._part_bytes = 0
+        t = self._events[0]["t"]
+        opening = [self._start | {"t": t, "rank": self._first_pe, "event": "continued"}]
+        opening += [{"t": t, "rank": pe, "event": "busy"} for pe in sorted(self._busy)]
+        self._events = opening + self._events
+
+    def _take_note(self, lines: list[dict[str, Any]]) -> None:
+        for line in lines:
+            match line["event"]:
+                case "start":
+                    self._start = line
+                case "busy":
+                    self._busy.add(line["rank"])
+                case "idle":
+                    self._busy.discard(line["rank"])
+
+    def _keep(self, lines: bytes, count: int) -> None:
+        if len(self._unwritten) + len(lines) <= _UNWRITTEN_BYTES_MAX:
+            self._unwritten += lines
+        else:
+            self._dropped += count
+
+    def _complain(self, path: Path, error: OSError) -> None:
+        if self._complained:
+            return
+        self._complained = True
+        reason = os.strerror(error.errno or 0)
+        tell(f"the event log {path} cannot be written: {reason}")
+
+
+def read_events(log_dir: Path, on_bad_line: Callable[[Path, int], None] | None = None) -> list[Event]:
+    """All ranks' events of the newest run in order of time. `log_dir` may also be one run's folder or file.
+
+    Ranks share a clock only roughly across hosts, so neighbours may be swapped by that much.
+    A last line that a killed rank left unfinished is passed over; any other unreadable line
+    is too, after `on_bad_line(path, line_number)`. Where the first parts of some rank's log are gone,
+    all begin where that one does.
+    """
+    events: list[Event] = []
+    begin_s = -math.inf
+    authors = set()
+    for run in runs_of(log_dir)[-1:]:
+        for path in parts_of(run):
+            author, part = author_and_part(path)
+            found = _read_file(path, on_bad_line)
+            if part > 0 and author not in authors and found:
+                begin_s = max(begin_s, found[0].t)
+            authors.add(author)
+            events.extend(found)
+    events.sort(key=lambda event: event.t)
+    return _from(begin_s, events)
+
+
+def _from(begin_s: float, events: list[Event]) -> list[Event]:
+    """What happens from then on, after what it begins with."""
+    openings: dict[tuple[int, str], Event] = {}
+    for event in events:
+        if event.t >= begin_s:
+            break
+        if event.event in OPENINGS:
+            openings[event.rank, "continued"] = event
+        elif event.event == "busy":
+            openings[event.rank, "busy"] = event
+        elif event.event in ("idle", "stop"):
+            openings.pop((event.rank, "busy"), None)
+    told = [Event(begin_s, event.rank, kind, event.fields) for (_, kind), event in openings.items()]
+    return told + [event for event in events if event.t >= begin_s]
+
+
+def _read_file(path: Path, on_bad_line: Callable[[Path, int], None] | None) -> list[Event]:
+    events: list[Event] = []
+    decoder = msgspec.json.Decoder(dict[str, Any])
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                events.append(_event(decoder.decode(line)))
+            except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+                if on_bad_line is not None and line.endswith(b"\n"):
+                    on_bad_line(path, number)
+    return events
+
+
+def _event(line: dict[str, Any]) -> Event:
+    t, rank, event = float(line.pop("t")), int(line.pop("rank")), str(line.pop("event"))
+    return Event(t, rank, event, line)

@@ -1,0 +1,296 @@
+"""Why a job waits, or has the volume that it has, and what became of one that has ended: in words.
+
+Pure: from a status (`status_file.py`) or a reply to sentences with the numbers that decide. What these do
+not tell is not guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mallob_py.service.telemetry.status import JobStatus, ServiceStatus
+
+_NAMED_MAX = 5
+#: so young, a job may not have asked for more than its root yet
+_JUST_BEGUN_S = 0.1
+_STATES_AT_WORK = ("reading", "submitted", "waiting", "running")
+
+
+def explain(status: ServiceStatus, job: JobStatus) -> list[str]:
+    """What is to be said of a live job: its state, the reasons, what else bears on it."""
+    reasons = {
+        "held": _why_held,
+        "queued": _why_queued,
+        "reading": _why_reading,
+        "submitted": _why_submitted,
+        "waiting": _why_waiting,
+        "running": _why_this_volume,
+    }
+    told = [_headline(job)]
+    if (reason := reasons.get(job.state)) is not None:
+        told += reason(status, job)
+    told += _priority(status, job)
+    told += _crashes(job)
+    told += _limits(status, job)
+    return told
+
+
+def explain_ended(identity: str, reply: Mapping[str, Any], ended_ago_s: float | None = None) -> list[str]:
+    """What became of a job, from its reply."""
+    when = "" if ended_ago_s is None else f" {_duration(ended_ago_s)} ago"
+    result = _part(reply, "result")
+    told = [f"{identity} has ended{when}: {_ending(reply, result)}."]
+    stats = _part(reply, "stats")
+    times = _part(stats, "time")
+    if "total" in times:
+        parts = [
+            f"{_duration(seconds)} {what}"
+            for key, what in (("parsing", "reading"), ("scheduling", "until its root was placed"))
+            if (seconds := times.get(key, 0.0))
+        ]
+        parts.append(f"{_duration(times.get('processing', 0.0))} running")
+        told.append(f"It took {_duration(times['total'])} from its acceptance on: {', '.join(parts)}.")
+    if stats.get("max_volume"):
+        used = f"It had up to {_count(stats['max_volume'], 'worker')} at a time"
+        used += f" and used {stats.get('used_pe_seconds', 0.0):.4g} PE-seconds"
+        told.append(f"{used}, {stats.get('used_cpu_seconds', 0.0):.4g} s of CPU time.")
+    return told
+
+
+def _part(whole: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """An object in an object; replies may be of another version."""
+    part = whole.get(key)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _ending(reply: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    outcome = result.get("outcome", "")
+    if "error" in reply:
+        error = _part(reply, "error")
+        how = "refused" if outcome == "refused" else "failed"
+        return f"{how}, {error.get('field', '')}: {error.get('message', '')}".rstrip(".")
+    match outcome:
+        case "wallclock-limit":
+            return f"it reached its wallclock-limit ({reply.get('wallclock-limit', '?')}) without an answer"
+        case "cpu-limit":
+            return f"it reached its cpu-limit ({reply.get('cpu-limit', '?')} of PE time) without an answer"
+        case "interrupted":
+            return "it was interrupted"
+    solver = f", found by {result['solver']}" if "solver" in result else ""
+    return f"its result is {result.get('resultstring', result.get('resultcode', '?'))}{solver}"
+
+
+# --- live jobs ----------------------------------------------------------------------------------
+
+
+def _headline(job: JobStatus) -> str:
+    workers = f" with {job.volume} of {_count(job.demand, 'worker')}" if job.state == "running" else ""
+    age = _duration(job.elapsed_s)
+    return f"{job.identity} (id {job.id}) is {job.state}{workers}, {age} after its acceptance."
+
+
+def _why_held(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
+    if job.waits_for_count:
+        named = [_dependency(status, job, identity) for identity in job.waits_for[:_NAMED_MAX]]
+        if job.waits_for_count > len(named):
+            named.append(f"{job.waits_for_count - len(named)} more")
+        yield f"It waits for the end of {_count(job.waits_for_count, 'job')}: {', '.join(named)}."
+    if job.arrives_in_s > 0:
+        yield f"Its arrival time comes in {_duration(job.arrives_in_s)}."
+    if not job.waits_for_count and not job.arrives_in_s:
+        if job.is_suspect:
+            yield (
+                "It waits until another suspect has ended: jobs that may have ended the service run one at a "
+                "time, so that a further crash shows which one it was."
+            )
+        else:
+            yield "Nothing holds it any more: it begins within moments."
+
+
+def _dependency(status: ServiceStatus, job: JobStatus, identity: str) -> str:
+    if (other := status.job(identity, job.client)) is not None:
+        return f"{identity} ({other.state})"
+    if status.job_count > len(status.jobs):  # it may be one of those that are not listed
+        return identity
+    return f"{identity} (nobody has handed it in here yet)"
+
+
+def _why_queued(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
+    user = status.users.get(job.user)
+    if user is not None and user.at_work_max is not None and user.at_work >= user.at_work_max:
+        share = "" if user.pes_max is None else f" (of {_count(user.pes_max, 'PE')} at most)"
+        yield (
+            f"Its user {job.user} may have {_count(user.at_work_max, 'job')} at work at a time{share} "
+            f"and has {user.at_work}; of {_count(user.jobs, 'live job')} of {job.user}, the one of highest "
+            "priority begins next."
+        )
+        return
+    at_work = sum(status.states.get(state, 0) for state in _STATES_AT_WORK)
+    yield (
+        f"Only as many jobs are at work as could have a PE: {at_work} for {_count(status.pes, 'PE')}, and "
+        f"{status.states.get('queued', 1)} in the queue."
+    )
+    yield _place_in_line(status, job)
+
+
+def _place_in_line(status: ServiceStatus, job: JobStatus) -> str:
+    """Among those that wait like this job."""
+    before = sum(other.state == job.state and other.standing > job.standing for other in status.jobs)
+    least = "at least " if status.job_count > len(status.jobs) else ""
+    return (
+        f"Of those that wait, {least}{before} {'stands' if before == 1 else 'stand'} before it. Standing "
+        f"counts priority and waiting time: {_duration(status.ageing_s)} of waiting are worth twice the "
+        "priority."
+    )
+
+
+def _why_reading(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
+    others = status.states.get("reading", 1) - 1
+    beside = f", as {_count(others, 'other input')}" if others > 0 else ""
+    yield f"Its input is being read, or waits for a reader, since {_duration(job.reading_s)}{beside}."
+
+
+def _why_submitted(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
+    yield "The PEs have just been given it: the next balancing, within milliseconds, tells its volume."
+
+
+def _why_waiting(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
+    rivals = status.states.get("running", 0) + status.states.get("waiting", 0)
+    if rivals <= status.pes:
+        yield "The next balancing, within milliseconds, gives it a volume."
+        return
+    jobs, pes = _count(rivals, "job"), _count(status.pes, "PE")
+    yield (
+        f"No PE is free for it: {jobs} want workers and there are {pes}, so that the {status.pes} of best "
+        "standing have one worker each."
+    )
+    yield _place_in_line(status, job)
+
+
+def _why_this_volume(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
+    if not job.root_is_placed:
+        yield "Its first worker is being placed on a PE."
+    elif not job.running_s:
+        yield "Its first worker has not started yet: its input or its process is on the way."
+    if job.volume >= job.demand:
+        yield f"It has all that it can use, {_why_this_demand(status, job)}."
+        return
+    rivals = status.states.get("running", 0) + status.states.get("waiting", 0)
+    if rivals >= status.pes:
+        yield (
+            f"{_count(rivals, 'job')} want workers and there are {_count(status.pes, 'PE')}: nobody can have "
+            "more than one."
+        )
+        return
+    yield f"It could use {_count(job.demand, 'worker')}, but the others have a right to their part:"
+    yield from _fair_share(status, job)
+
+
+def _why_this_demand(status: ServiceStatus, job: JobStatus) -> str:
+    if job.demand_bound and job.demand >= job.demand_bound:
+        if job.max_demand and job.demand_bound >= job.max_demand:
+            return f"as its max-demand is {job.max_demand}"
+        user = status.users.get(job.user)
+        of_all = "" if user is None or user.pes_max is None else f", {_count(user.pes_max, 'PE')} in all"
+        return f"its part of what its user {job.user} may have{of_all}"
+    if job.demand >= status.pes:
+        return f"all {_count(status.pes, 'PE')} of the service"
+    if job.wanted == 1 and job.running_s < _JUST_BEGUN_S:
+        return "one worker: it has just begun, and asks for more when it has run for a moment"
+    return f"as its application wants no more than {_count(job.demand, 'worker')}"
+
+
+def _fair_share(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
+    running = [other for other in status.jobs if other.state == "running"]
+    content = [other for other in running if other.volume >= other.demand]
+    if content:
+        held = sum(other.volume for other in content)
+        holds = "job of smaller demand holds" if len(content) == 1 else "jobs of smaller demand hold"
+        yield f"{len(content)} {holds} {held} of {_count(status.pes, 'PE')}."
+    sharing, least = _divided([other for other in running if other.volume < other.demand])
+    if job in least:
+        yield (
+            f"By its priority of {_weight(job):.4g} its part would be less than one PE; it has the one "
+            "worker that everybody gets."
+        )
+        return
+    if least:
+        have = "job of low priority has" if len(least) == 1 else "jobs of low priority have"
+        yield f"{len(least)} {have} the one worker that everybody gets."
+    if sharing == [job]:
+        yield f"All that is left, {_count(job.volume, 'PE')}, is its own."
+        return
+    pes, priorities = sum(other.volume for other in sharing), sum(map(_weight, sharing))
+    yield (
+        f"{_count(len(sharing), 'job')}, this one included, share {_count(pes, 'PE')} by priority: its "
+        f"{_weight(job):.4g} of {priorities:.4g} is a part of {_weight(job) / priorities * pes:.2f}, "
+        "and single PEs that are left over go to the higher priorities."
+    )
+
+
+def _divided(jobs: Sequence[JobStatus]) -> tuple[list[JobStatus], list[JobStatus]]:
+    """Those that share by priority, and those whose part would be less than the one worker they have."""
+    sharing, least = list(jobs), list[JobStatus]()
+    while sharing:
+        part = sum(other.volume for other in sharing) / sum(map(_weight, sharing))
+        poor = [other for other in sharing if other.volume == 1 and _weight(other) * part < 1]
+        if not poor:
+            break
+        least += poor
+        sharing = [other for other in sharing if other not in poor]
+    return sharing, least
+
+
+def _weight(job: JobStatus) -> float:
+    return job.balanced_priority or job.priority
+
+
+def _priority(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
+    user = status.users.get(job.user)
+    if user is None or not user.priorities or not job.balanced_priority:
+        return
+    if job.balanced_priority != job.priority:
+        jobs = _count(user.at_work, "job")
+        yield (
+            f"Its priority {job.priority:.4g} is part of its user's weight: {job.user} has {user.weight:.4g} "
+            f"for {jobs} at work with priorities of {user.priorities:.4g} in all, which makes "
+            f"{job.balanced_priority:.4g}."
+        )
+
+
+def _crashes(job: JobStatus) -> Iterator[str]:
+    if job.crashes:
+        alone = " It runs while no other suspect does." if job.is_suspect else ""
+        yield (
+            f"It was running at {_count(job.crashes, 'crash')} of the service in a row; after "
+            f"{job.crashes_max} it is not run again.{alone}"
+        )
+
+
+def _limits(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
+    if job.wallclock_limit_s:
+        left_s = max(0.0, job.wallclock_limit_s - job.running_s)
+        yield f"Its wallclock-limit of {_duration(job.wallclock_limit_s)} leaves it {_duration(left_s)}."
+    if job.cpu_limit_s:
+        left_s = max(0.0, job.cpu_limit_s - job.pe_s)
+        at_this = (
+            f", {_duration(left_s / (job.volume * status.threads))} with this volume" if job.volume else ""
+        )
+        yield f"Its cpu-limit of {job.cpu_limit_s:.4g} PE-seconds leaves it {left_s:.4g}{at_this}."
+
+
+def _count(number: int, what: str) -> str:
+    plural = f"{what}es" if what.endswith("sh") else f"{what}s"
+    return f"{number} {what if number == 1 else plural}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    minutes, rest_s = divmod(int(seconds), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest_s} s" if rest_s else f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,280 @@
+"""What a run's event log says, as numbers: jobs, latencies, utilisation, volumes, reuse.
+
+Input is `event_log.read_events`, from real or simulated runs; output are structs that
+`mallob-py report` prints or turns into JSON, and that benchmarks read. Empty logs, logs cut
+off anywhere and events of a newer version give tables with gaps, never an exception.
+
+Utilisation is the share of PEs that run an active worker (P 5): a PE is busy from its `busy`
+event to its next `idle`. Logs of older versions do not tell of PEs: each rank was one. Reuse is
+seen in adoptions, of roots too, that continue a suspended worker. Latencies and the worker creation
+ratio are as `run_figures.py` says.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+import msgspec
+
+from mallob_py.kit.app import RESULT_STRINGS
+from mallob_py.run_figures import LATENCIES, LatencyRow, creation_ratio, latency_row, tells_latency
+from mallob_py.service.telemetry.event_log import OPENINGS, Event
+
+UTILISATION_BINS = 10
+VOLUME_INSTANTS = 12
+
+
+UNFINISHED = "unfinished"
+
+
+class JobRow(msgspec.Struct):
+    """One job. None where the log does not say (a job still running, say)."""
+
+    job: int
+    name: str = "?"
+    application: str = "?"
+    priority: float | None = None
+    submitted_s: float | None = None
+    outcome: str = UNFINISHED
+    code: int | None = None
+    #: such as SAT or UNSAT, of a job with a result
+    result: str | None = None
+    response_s: float | None = None
+    wallclock_s: float | None = None
+    pe_s: float | None = None
+    cpu_s: float | None = None
+    mean_volume: float | None = None
+    max_volume: int | None = None
+    peak_memory_mb: float | None = None
+    created_workers: int = 0
+
+
+class Utilisation(msgspec.Struct, frozen=True):
+    """Mean share of busy PEs, overall and in equal slices of time."""
+
+    mean: float | None
+    bin_ends_s: tuple[float, ...] = ()
+    bins: tuple[float, ...] = ()
+
+
+class VolumeSamples(msgspec.Struct, frozen=True):
+    """Each job's volume at some instants; None while it has none."""
+
+    instants_s: tuple[float, ...]
+    jobs: tuple[tuple[int, tuple[int | None, ...]], ...]
+
+
+class Reuse(msgspec.Struct, frozen=True):
+    """How many workers were made and how many were found again."""
+
+    created: int
+    reused: int
+    creation_ratio_median: float | None
+    creation_ratio_max: float | None
+    creation_ratio_total: float | None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """All tables of a run."""
+
+    ranks: int
+    pes: int
+    started_unix_s: float | None
+    #: where the log begins; not with the run if `is_cut`
+    begin_s: float
+    is_cut: bool
+    duration_s: float
+    mode: str
+    refused: int
+    crashed: int
+    jobs: tuple[JobRow, ...]
+    latencies: tuple[LatencyRow, ...]
+    utilisation: Utilisation
+    volumes: VolumeSamples
+    reuse: Reuse
+
+
+def make_report(events: Sequence[Event]) -> Report:
+    """All tables from events in order of time."""
+    begin_s = events[0].t if events else 0.0
+    end_s = events[-1].t if events else 0.0
+    starts = [event for event in events if event.event in OPENINGS]
+    ranks_told = [_integer(event, "ranks") or 0 for event in starts]
+    pes_told = [_integer(event, "pes") or _integer(event, "ranks") or 0 for event in starts]
+    pes = max(pes_told + [event.rank + 1 for event in events], default=0)
+    steps = volume_steps(events)
+    jobs = job_rows(events, steps, end_s)
+    return Report(
+        ranks=max(ranks_told) if any("pes" in event.fields for event in starts) else pes,
+        pes=pes,
+        started_unix_s=_number(starts[0], "unix_s") if starts else None,
+        begin_s=begin_s,
+        is_cut=bool(starts) and not any(event.event == "start" for event in starts),
+        duration_s=end_s - begin_s,
+        mode=str(starts[0].fields.get("mode", "real")) if starts else "unknown",
+        refused=sum(event.event == "refused" for event in events),
+        crashed=sum(event.event == "crashed" for event in events),
+        jobs=jobs,
+        latencies=latency_rows(events),
+        utilisation=utilisation(events, pes, begin_s, end_s),
+        volumes=volume_samples(steps, begin_s, end_s),
+        reuse=reuse(events, jobs),
+    )
+
+
+#: job -> [(time, volume from then on)], in order of time; ends with volume 0
+VolumeSteps = dict[int, list[tuple[float, int]]]
+
+
+def volume_steps(events: Iterable[Event]) -> VolumeSteps:
+    """How each job's volume went."""
+    steps: VolumeSteps = defaultdict(list)
+    for event in events:
+        job = _integer(event, "job")
+        if job is None:
+            continue
+        volume = _integer(event, "volume")
+        if event.event == "volume" and volume is not None:
+            steps[job].append((event.t, volume))
+        elif event.event == "ended" and job in steps:
+            steps[job].append((event.t, 0))
+    return dict(steps)
+
+
+def job_rows(events: Iterable[Event], steps: VolumeSteps, end_s: float) -> tuple[JobRow, ...]:
+    """One row per job, in order of their ids."""
+    rows: dict[int, JobRow] = {}
+    for event in events:
+        job = _integer(event, "job")
+        if job is None or event.event not in ("accepted", "submitted", "adopted", "ended", "answered"):
+            continue
+        row = rows.setdefault(job, JobRow(job))
+        if event.event == "accepted":
+            row.name = f"{event.fields.get('user', '?')}.{event.fields.get('name', '?')}"
+            row.application = str(event.fields.get("application", "?"))
+            row.priority = _number(event, "priority")
+        elif event.event == "submitted":
+            row.submitted_s = event.t
+            row.priority = row.priority or _number(event, "priority")
+        elif event.event == "adopted":
+            row.created_workers += event.fields.get("created") is True and row.outcome == UNFINISHED
+        elif event.event == "answered":
+            row.code = _integer(event, "code")
+            row.result = None if row.code is None else RESULT_STRINGS.get(row.code, str(row.code))
+        else:
+            _fill_end(row, event)
+    for job, row in rows.items():
+        if job in steps:
+            row.mean_volume = _mean_volume(steps[job], end_s)
+            row.max_volume = row.max_volume or max(volume for _, volume in steps[job])
+    return tuple(rows[job] for job in sorted(rows))
+
+
+def _fill_end(row: JobRow, event: Event) -> None:
+    row.outcome = str(event.fields.get("outcome", "?"))
+    row.code = _integer(event, "code")
+    row.response_s = _number(event, "response_s")
+    row.wallclock_s = _number(event, "wallclock_s")
+    row.pe_s = _number(event, "pe_s")
+    row.cpu_s = _number(event, "cpu_s") or None  # not known in simulations
+    row.max_volume = _integer(event, "max_volume")
+    if peak_bytes := _integer(event, "peak_memory_bytes"):  # not known in simulations
+        row.peak_memory_mb = peak_bytes / 1e6
+
+
+def _mean_volume(steps: Sequence[tuple[float, int]], end_s: float) -> float | None:
+    # Over the time that the job had workers: waiting before its first one does not count.
+    active = [step for index, step in enumerate(steps) if step[1] > 0 or index > 0]
+    if not active:
+        return None
+    ends = [t for t, _ in active[1:]] + [end_s if active[-1][1] > 0 else active[-1][0]]
+    spans = [(end - t, volume) for (t, volume), end in zip(active, ends, strict=True)]
+    total_s = sum(span_s for span_s, _ in spans)
+    return sum(span_s * volume for span_s, volume in spans) / total_s if total_s > 0 else float(active[0][1])
+
+
+def latency_rows(events: Iterable[Event]) -> tuple[LatencyRow, ...]:
+    """Latencies in milliseconds by kind, always all kinds."""
+    by_kind: dict[str, list[float]] = {kind: [] for kind in LATENCIES}
+    for event in events:
+        if tells_latency(event.event, event.fields):
+            latency_s = _number(event, "latency_s")
+            if latency_s is not None:
+                by_kind[event.event].append(1000 * latency_s)
+    return tuple(latency_row(kind, sorted(latencies_ms)) for kind, latencies_ms in by_kind.items())
+
+
+def busy_spans(events: Iterable[Event], end_s: float) -> list[tuple[float, float]]:
+    """When some PE was busy: (from, to), one span per PE and stretch."""
+    since: dict[int, float] = {}
+    spans: list[tuple[float, float]] = []
+    for event in events:
+        if event.event == "busy":
+            since.setdefault(event.rank, event.t)
+        elif event.event in ("idle", "stop") and event.rank in since:
+            spans.append((since.pop(event.rank), event.t))
+    spans.extend((begin, end_s) for begin in since.values())
+    return spans
+
+
+def utilisation(events: Sequence[Event], pes: int, begin_s: float, end_s: float) -> Utilisation:
+    """Busy PEs over all PEs, from the first event to the last."""
+    width_s = (end_s - begin_s) / UTILISATION_BINS
+    if pes < 1 or width_s <= 0:
+        return Utilisation(None)
+    busy_s = [0.0] * UTILISATION_BINS
+    for span_begin, span_end in busy_spans(events, end_s):
+        first = min(UTILISATION_BINS - 1, int((span_begin - begin_s) / width_s))
+        last = min(UTILISATION_BINS - 1, int((span_end - begin_s) / width_s))
+        for index in range(first, last + 1):
+            bin_begin = begin_s + index * width_s
+            busy_s[index] += max(0.0, min(span_end, bin_begin + width_s) - max(span_begin, bin_begin))
+    bins = tuple(seconds / (width_s * pes) for seconds in busy_s)
+    ends = tuple(begin_s + (index + 1) * width_s for index in range(UTILISATION_BINS))
+    return Utilisation(fmean(bins), ends, bins)
+
+
+def volume_samples(steps: VolumeSteps, begin_s: float, end_s: float) -> VolumeSamples:
+    """Volumes in the middle of equal slices of the run."""
+    if end_s <= begin_s:
+        return VolumeSamples((), ())
+    width_s = (end_s - begin_s) / VOLUME_INSTANTS
+    instants = tuple(begin_s + (index + 0.5) * width_s for index in range(VOLUME_INSTANTS))
+    return VolumeSamples(instants, tuple((job, _sampled(steps[job], instants)) for job in sorted(steps)))
+
+
+def _sampled(steps: Sequence[tuple[float, int]], instants: Sequence[float]) -> tuple[int | None, ...]:
+    samples: list[int | None] = []
+    position, volume = 0, 0
+    for instant in instants:
+        while position < len(steps) and steps[position][0] <= instant:
+            volume = steps[position][1]
+            position += 1
+        samples.append(volume or None)
+    return tuple(samples)
+
+
+def reuse(events: Iterable[Event], jobs: Iterable[JobRow]) -> Reuse:
+    """Workers created and reused in all; creation ratios of jobs that the log knows from first to last."""
+    adoptions = [event.fields.get("created") for event in events if event.event == "adopted"]
+    whole = (job for job in jobs if job.submitted_s is not None and job.outcome != UNFINISHED)
+    ratio = creation_ratio((job.created_workers, job.max_volume or 0) for job in whole)
+    return Reuse(
+        created=sum(created is True for created in adoptions),
+        reused=sum(created is False for created in adoptions),
+        creation_ratio_median=ratio.median,
+        creation_ratio_max=ratio.max,
+        creation_ratio_total=ratio.total,
+    )
+
+
+def _number(event: Event, field: str) -> float | None:
+    value = event.fields.get(field)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _integer(event: Event, field: str) -> int | None:
+    value = event.fields.get(field)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,357 @@
+"""Status files: what each client of the service says about itself once a second.
+
+`<api-dir>/status.json` from client 0, which speaks for the service as a whole, and
+`jobs.<i>/.status.json` from each further one, replaced atomically. `read_status` makes one of them.
+A reader takes one that is older than `STALE_AFTER_S` (or missing) as "no service is running": a
+service that was killed leaves its last one behind.
+
+Which PE works for which job is in it only while somebody looks, who says so by `look` every few seconds:
+the service asks its ranks for that, and for nobody it would be in vain.
+
+With it come counts of what the service has done so far: replies by outcome, times as histograms, for
+whoever watches it over hours (`mallob-py web`, Prometheus). They start at zero with the service and only
+grow. Taking a time down costs a bisection, and happens once per reply.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from mallob_py.runtime.roll_call import WorkerPlace
+from mallob_py.service.jobs.reply import JobStatistics
+
+#: upper bounds of the buckets in seconds; a last one without a bound follows
+BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600, 3600)
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """Times taken down: how many fell into each bucket (not cumulative), and their sum."""
+
+    counts: tuple[int, ...]
+    sum_s: float
+
+    def plus(self, other: Histogram) -> Histogram:
+        counts = tuple(one + two for one, two in zip(self.counts, other.counts, strict=True))
+        return Histogram(counts, self.sum_s + other.sum_s)
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """Replies by outcome and times by name, from the start of the service on."""
+
+    replies: Mapping[str, int] = {}
+    times: Mapping[str, Histogram] = {}
+    #: what ended jobs have used
+    pe_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+class Counters:
+    """Counts of one client."""
+
+    def __init__(self) -> None:
+        self._replies: Counter[str] = Counter()
+        self._counts: dict[str, list[int]] = {}
+        self._sums_s: dict[str, float] = {}
+        self._pe_s = 0.0
+        self._cpu_s = 0.0
+
+    def replied(self, outcome: str) -> None:
+        self._replies[outcome] += 1
+
+    def ended(self, outcome: str, statistics: JobStatistics) -> None:
+        """A job that was handed to the PE has its reply."""
+        self.replied(outcome)
+        self._pe_s += statistics.used_pe_s
+        self._cpu_s += statistics.used_cpu_s
+        self._take_down("total", statistics.total_s)
+        self._take_down("parsing", statistics.parsing_s)
+        if statistics.max_volume:  # without a worker, there was nothing to wait for
+            self._take_down("scheduling", statistics.scheduling_s)
+            self._take_down("first_balancing", statistics.first_balancing_latency_s)
+            self._take_down("processing", statistics.processing_s)
+
+    def totals(self) -> Totals:
+        times = {name: Histogram(tuple(counts), self._sums_s[name]) for name, counts in self._counts.items()}
+        return Totals(dict(self._replies), times, self._pe_s, self._cpu_s)
+
+    def _take_down(self, name: str, duration_s: float) -> None:
+        counts = self._counts.setdefault(name, [0] * (len(BOUNDS_S) + 1))
+        counts[bisect_left(BOUNDS_S, duration_s)] += 1
+        self._sums_s[name] = self._sums_s.get(name, 0.0) + duration_s
+
+
+def sum_of(all_totals: Iterable[Totals]) -> Totals:
+    """The totals of several clients as one."""
+    replies: Counter[str] = Counter()
+    times: dict[str, Histogram] = {}
+    pe_s = cpu_s = 0.0
+    for totals in all_totals:
+        pe_s, cpu_s = pe_s + totals.pe_s, cpu_s + totals.cpu_s
+        replies.update(totals.replies)
+        for name, histogram in totals.times.items():
+            times[name] = times[name].plus(histogram) if name in times else histogram
+    return Totals(dict(replies), times, pe_s, cpu_s)
+
+
+STATUS_FILE_NAME = "status.json"
+STALE_AFTER_S = 5.0
+#: below the api folder; its time says when somebody looked last
+_LOOK_PATH = "web/looking"
+_LOOK_LASTS_S = 5.0
+
+
+class JobStatus(msgspec.Struct, frozen=True):
+    """One live job. `volume` is its number of workers, `client` the one that took it in.
+
+    `balanced_priority` is what it is balanced with, as its user's share allows; 0 before it is.
+    Limits and bounds of 0 are none.
+    """
+
+    id: int
+    user: str
+    name: str
+    state: str
+    priority: float = 1.0
+    volume: int = 0
+    demand: int = 0
+    elapsed_s: float = 0.0
+    application: str = ""
+    client: int = 0
+    balanced_priority: float = 0.0
+    # --- what its job file asks for
+    max_demand: int = 0
+    wallclock_limit_s: float = 0.0
+    cpu_limit_s: float = 0.0
+    # --- before it runs
+    #: some of the jobs that it depends on and that have not ended, and how many these are
+    waits_for: tuple[str, ...] = ()
+    waits_for_count: int = 0
+    arrives_in_s: float = 0.0
+    #: so long has its input been read, or waited for a reader
+    reading_s: float = 0.0
+    #: how often in a row the service has crashed while it was running; suspects run one at a time
+    crashes: int = 0
+    crashes_max: int = 0
+    is_suspect: bool = False
+    # --- once the PEs know of it
+    #: bound of its demand: its own, or its part of its user's
+    demand_bound: int = 0
+    #: what its application could use; None: all there is
+    wanted: int | None = None
+    #: who waits gets a PE by it, the largest first
+    standing: float = 0.0
+    root_is_placed: bool = False
+    running_s: float = 0.0
+    pe_s: float = 0.0
+    cpu_s: float = 0.0
+    peak_memory_bytes: int = 0
+
+    @property
+    def identity(self) -> str:
+        return f"{self.user}.{self.name}"
+
+
+class EndedJob(msgspec.Struct, frozen=True):
+    """A job that has its reply. `ended`: when (since 1970); `result`: such as SAT; `error`: where it failed.
+
+    Of a file that was refused, `name` is the file's, and the user is empty.
+    """
+
+    id: int
+    user: str
+    name: str
+    outcome: str
+    ended: float
+    result: str = ""
+    error: str = ""
+    application: str = ""
+    priority: float = 1.0
+    max_volume: int = 0
+    total_s: float = 0.0
+    wallclock_s: float = 0.0
+    pe_s: float = 0.0
+    cpu_s: float = 0.0
+    client: int = 0
+
+
+class UserStatus(msgspec.Struct, frozen=True):
+    """One user with live jobs, at one client or at all. What follows `volume` is known with --users only."""
+
+    jobs: int
+    volume: int
+    #: jobs at work, how many may be (None: any number), and the sum of their priorities
+    at_work: int = 0
+    at_work_max: int | None = None
+    priorities: float = 0.0
+    #: of how many PEs this user may have workers at most
+    pes_max: int | None = None
+    weight: float = 1.0
+
+
+class HostStatus(msgspec.Struct, frozen=True):
+    """A host of the service: `busy` of the `pes` of its ranks run a worker."""
+
+    name: str
+    ranks: tuple[int, ...]
+    pes: int
+    busy: int
+    troubles: tuple[str, ...] = ()
+
+
+class RankProcess(msgspec.Struct, frozen=True):
+    """Where a client's rank runs."""
+
+    host: str
+    pid: int
+
+
+class ServiceStatus(msgspec.Struct, frozen=True):
+    """The service at `time` (seconds since 1970): `busy` of its `pes` run a worker.
+
+    `jobs` are all that run and some of those that wait; `states` and `users` count all.
+    """
+
+    time: float
+    ranks: int
+    pes: int
+    busy: int
+    jobs: tuple[JobStatus, ...] = ()
+    clients: int = 1
+    started: float = 0.0
+    totals: Totals = Totals()
+    processes: tuple[RankProcess, ...] = ()
+    #: None while nobody looks
+    workers: tuple[WorkerPlace, ...] | None = None
+    #: how many jobs are in each state
+    states: Mapping[str, int] = {}
+    users: Mapping[str, UserStatus] = {}
+    hosts: tuple[HostStatus, ...] = ()
+    #: the last ones of each client, oldest first
+    ended: tuple[EndedJob, ...] = ()
+    #: cores of a PE, for CPU limits
+    threads: int = 1
+    #: a job that waits for a PE gains as much as twice the priority in this time
+    ageing_s: float = 60.0
+
+    @property
+    def job_count(self) -> int:
+        """How many jobs are live."""
+        return sum(self.states.values())
+
+    def age_s(self, now: float | None = None) -> float:
+        return max(0.0, (time.time() if now is None else now) - self.time)
+
+    def is_stale(self, now: float | None = None) -> bool:
+        return self.age_s(now) > STALE_AFTER_S
+
+    def volumes_by_user(self) -> Counter[str]:
+        """Workers of all jobs of each user that has a live job."""
+        return Counter({name: user.volume for name, user in self.users.items()})
+
+    def job(self, identity: str, client: int) -> JobStatus | None:
+        """The live job of this identity at this client."""
+        return next((job for job in self.jobs if job.client == client and job.identity == identity), None)
+
+
+def write_status(api_dir: str | os.PathLike[str], status: ServiceStatus, client: int = 0) -> None:
+    """Replace a client's status file. Raises OSError."""
+    target = _path(api_dir, client)
+    temporary = target.with_name(f"~{STATUS_FILE_NAME}")
+    temporary.write_bytes(msgspec.json.encode(status))
+    temporary.replace(target)
+
+
+def remove_status(api_dir: str | os.PathLike[str], client: int = 0) -> None:
+    """Say that the client has ended."""
+    _path(api_dir, client).unlink(missing_ok=True)
+
+
+def read_status(api_dir: str | os.PathLike[str]) -> ServiceStatus | None:
+    """The last status of the service, however old; None if there is none that can be read."""
+    first = _read(_path(api_dir, 0))
+    if first is None or first.clients == 1:
+        return first
+    others = [_read(_path(api_dir, client)) for client in range(1, first.clients)]
+    # A client of an earlier service may have left a file behind: it is old.
+    parts = [first, *(other for other in others if other and abs(other.time - first.time) < STALE_AFTER_S)]
+    return msgspec.structs.replace(
+        first,
+        jobs=tuple(job for part in parts for job in part.jobs),
+        totals=sum_of(part.totals for part in parts),
+        processes=tuple(process for part in parts for process in part.processes),
+        states=sum((Counter(part.states) for part in parts), Counter()),
+        users=_users_of(parts),
+        ended=tuple(sorted((job for part in parts for job in part.ended), key=lambda job: job.ended)),
+    )
+
+
+def _users_of(parts: Iterable[ServiceStatus]) -> dict[str, UserStatus]:
+    users: dict[str, UserStatus] = {}
+    for part in parts:
+        for name, user in part.users.items():
+            if (known := users.get(name)) is None:
+                users[name] = user
+                continue
+            # What is at work counts for all clients already; who was last to hear of it, knows most.
+            users[name] = msgspec.structs.replace(
+                user,
+                jobs=known.jobs + user.jobs,
+                volume=known.volume + user.volume,
+                at_work=max(known.at_work, user.at_work),
+                priorities=max(known.priorities, user.priorities),
+            )
+    return users
+
+
+def read_live_status(api_dir: str | os.PathLike[str]) -> ServiceStatus | None:
+    """The status of a service that runs; None if none does."""
+    status = read_status(api_dir)
+    return None if status is None or status.is_stale() else status
+
+
+def look(api_dir: str | os.PathLike[str]) -> None:
+    """For the next few seconds, have the status say which PE works for which job. Raises OSError."""
+    path = Path(api_dir) / _LOOK_PATH
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+class Onlookers:
+    """Whether anybody has called `look` lately. Clocks of several hosts are not compared."""
+
+    def __init__(self, api_dir: str | os.PathLike[str]) -> None:
+        self._path = os.path.join(api_dir, _LOOK_PATH)
+        self._last = self._looked()
+        self._until_s = -math.inf
+
+    def are_there(self, now: float) -> bool:
+        if (looked := self._looked()) != self._last:
+            self._last = looked
+            self._until_s = now + _LOOK_LASTS_S
+        return now < self._until_s
+
+    def _looked(self) -> int:
+        try:
+            return os.stat(self._path).st_mtime_ns
+        except OSError:
+            return 0
+
+
+def _path(api_dir: str | os.PathLike[str], client: int) -> Path:
+    folder = Path(api_dir)
+    return folder / STATUS_FILE_NAME if client == 0 else folder / f"jobs.{client}" / f".{STATUS_FILE_NAME}"
+
+
+def _read(path: Path) -> ServiceStatus | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ServiceStatus)
+    except (OSError, msgspec.MsgspecError):
+        return None

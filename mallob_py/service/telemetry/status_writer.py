@@ -1,0 +1,285 @@
+"""What one client says of itself in its status file, put together about once a second.
+
+Bounded: of jobs that do not run, at most OTHERS_MAX are listed (all are counted), and the last ENDED_MAX
+that have ended. The texts in it are cut.
+
+And what it says when it ends: what it leaves behind, and where.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+
+import msgspec
+
+from mallob_py.protocol.balancing import standing
+from mallob_py.protocol.effects import Outcome as Ending
+from mallob_py.protocol.messages import JobEvent
+from mallob_py.runtime.rank import Rank
+from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
+from mallob_py.service.jobs.crashes import RunningJobs
+from mallob_py.service.jobs.job_file import JobFile
+from mallob_py.service.jobs.job_queue import JobQueue
+from mallob_py.service.jobs.reply import JobStatistics, valid_text
+from mallob_py.service.jobs.users import UserBook
+from mallob_py.service.telemetry.status import (
+    Counters,
+    EndedJob,
+    HostStatus,
+    JobStatus,
+    RankProcess,
+    ServiceStatus,
+    UserStatus,
+    remove_status,
+    write_status,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """What is unfinished in a client's folder."""
+
+    running_jobs: int
+    waiting_jobs: int
+    #: chains of revisions that are not done
+    chains: int
+    #: ready, but could not be written
+    replies: int
+    #: that nobody has looked at
+    files: int
+
+
+def last_words(client_dir: Path, left: Leftovers) -> str:
+    """One line."""
+    journalled = []
+    if left.running_jobs:
+        journalled.append(_count(left.running_jobs, "running job"))
+    if left.waiting_jobs:
+        journalled.append(_count(left.waiting_jobs, "waiting job"))
+    if left.chains:
+        journalled.append(f"{_count(left.chains, 'chain')} of revisions")
+    parts = []
+    if journalled:
+        parts.append(f"kept in {client_dir / 'journal'} for the next start: {', '.join(journalled)}")
+    if left.replies:
+        parts.append(f"not yet written to {client_dir / 'out'}: {_count(left.replies, 'reply')}")
+    if left.files:
+        parts.append(f"not yet looked at in {client_dir / 'in'}: {_count(left.files, 'job file')}")
+    if not parts:
+        return f"ended; every job of {client_dir} has its reply"
+    return f"ended; {'; '.join(parts)}"
+
+
+def _count(number: int, what: str) -> str:
+    if number == 1:
+        return f"1 {what}"
+    return f"{number} {what[:-1]}ies" if what.endswith("y") else f"{number} {what}s"
+
+
+OTHERS_MAX = 500
+ENDED_MAX = 100
+_DEPENDENCIES_MAX = 20
+_TEXT_MAX = 300
+
+
+class StatusWriter:
+    """The status of one client."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        api_dir: Path,
+        client: int,
+        clients: int,
+        jobs: LiveJobs,
+        queue: JobQueue,
+        book: JobBook,
+        running: RunningJobs,
+        users: UserBook | None,
+        counters: Counters,
+    ) -> None:
+        """`jobs` and what follows are looked at, and not changed, whenever it is written."""
+        self._rank = rank
+        self._api_dir = api_dir
+        self._client = client
+        self._clients = clients
+        self._jobs = jobs
+        self._queue = queue
+        self._book = book
+        self._running = running
+        self._users = users
+        self._process = RankProcess(socket.gethostname(), os.getpid())
+        self._started = time.time()
+        self._ended: deque[EndedJob] = deque(maxlen=ENDED_MAX)
+        self._counters = counters
+
+    def job_ended(
+        self,
+        job: int,
+        file: JobFile,
+        outcome: Ending,
+        statistics: JobStatistics,
+        result: str = "",
+        error: str = "",
+    ) -> None:
+        """A job has its reply."""
+        self._ended.append(
+            EndedJob(
+                id=job,
+                user=file.user,
+                name=file.name,
+                outcome=outcome.value,
+                ended=time.time(),
+                result=result,
+                error=valid_text(error)[:_TEXT_MAX],
+                application=file.application,
+                priority=file.priority,
+                max_volume=statistics.max_volume,
+                total_s=statistics.total_s,
+                wallclock_s=statistics.used_wallclock_s,
+                pe_s=statistics.used_pe_s,
+                cpu_s=statistics.used_cpu_s,
+                client=self._client,
+            )
+        )
+
+    def refused(self, job: int, file_name: str, error: str) -> None:
+        """A file was refused; whose job it was may not be known."""
+        text = valid_text(error)[:_TEXT_MAX]
+        name = valid_text(file_name)
+        self._ended.append(EndedJob(job, "", name, "refused", time.time(), error=text, client=self._client))
+
+    def write(self, now: float) -> None:
+        """Raises OSError."""
+        write_status(self._api_dir, self.status(now), self._client)
+
+    def remove(self) -> None:
+        """The client ends."""
+        remove_status(self._api_dir, self._client)
+
+    def status(self, now: float) -> ServiceStatus:
+        """How the client is now."""
+        placement, balancer = self._rank.placement, self._rank.pe.balancer
+        volumes = self._volumes()
+        listed = [*(volumes.keys() & self._jobs.keys()), *self._others(volumes)]
+        return ServiceStatus(
+            time=time.time(),
+            ranks=placement.ranks,
+            pes=placement.size,
+            busy=balancer.total_volume,
+            jobs=tuple(self._job_status(job, volumes.get(job, 0), now) for job in listed),
+            clients=self._clients,
+            started=self._started,
+            totals=self._counters.totals(),
+            processes=(self._process,),
+            workers=self._rank.roll.workers(),
+            states=self.states(),
+            users=self._user_statuses(volumes),
+            hosts=self._hosts() if self._client == 0 else (),
+            ended=tuple(self._ended),
+            threads=self._rank.config.threads,
+            ageing_s=self._rank.config.ageing_s,
+        )
+
+    def _volumes(self) -> dict[int, int]:
+        """Of the jobs that run."""
+        balancer = self._rank.pe.balancer
+        return {job: volume for job in self._rank.pe.client.jobs if (volume := balancer.volume(job))}
+
+    def _others(self, volumes: Mapping[int, int]) -> list[int]:
+        """Some that do not run: those at work, the best of those that wait, the oldest."""
+        others = chain(self._queue.at_work(), self._queue.first(OTHERS_MAX // 2), self._jobs)
+        found = islice((job for job in others if job not in volumes), 2 * OTHERS_MAX)
+        return list(dict.fromkeys(found))[:OTHERS_MAX]
+
+    def _job_status(self, job: int, volume: int, now: float) -> JobStatus:
+        live = self._jobs[job]
+        event = self._rank.pe.balancer.jobs.get(job)
+        unmet, arrival_s = self._book.waits_for(job)
+        status = JobStatus(
+            id=job,
+            user=live.user,
+            name=live.name,
+            state=_state(live, volume, event),
+            priority=live.priority,
+            volume=volume,
+            demand=event.demand if event else 0,
+            elapsed_s=now - live.accepted_s,
+            application=live.application,
+            client=self._client,
+            max_demand=live.max_demand,
+            wallclock_limit_s=live.wallclock_limit_s,
+            cpu_limit_s=live.cpu_limit_s,
+            waits_for=tuple(sorted(unmet)[:_DEPENDENCIES_MAX]),
+            waits_for_count=len(unmet),
+            arrives_in_s=max(0.0, arrival_s - now),
+            standing=standing(live.priority, live.since_s, self._rank.config.ageing_s),
+            reading_s=now - live.reading_s if live.state is JobState.READING else 0.0,
+            crashes=self._running.crashes(job),
+            balanced_priority=event.priority if event else 0.0,
+            is_suspect=self._running.is_suspect(job),
+            crashes_max=self._running.crashes_max(job),
+        )
+        return self._with_account(status, now)
+
+    def _with_account(self, status: JobStatus, now: float) -> JobStatus:
+        """And what the PE knows, if it has the job."""
+        record = self._rank.pe.client.jobs.get(status.id)
+        if record is None:
+            return status
+        return msgspec.structs.replace(
+            status,
+            demand_bound=record.parameters.max_demand,
+            wanted=record.wanted,
+            standing=record.standing,
+            root_is_placed=record.scheduled_s is not None,
+            running_s=0.0 if record.started_s is None else now - record.started_s,
+            pe_s=record.pe_s_until(now, self._rank.config.threads),
+            cpu_s=record.cpu_s,
+            peak_memory_bytes=record.peak_memory_bytes,
+        )
+
+    def states(self) -> dict[str, int]:
+        """How many jobs are in each state: of all, listed or not."""
+        counts = Counter({state.value: count for state, count in self._jobs.states.items()})
+        running = len(self._volumes())
+        known = len(self._rank.pe.balancer.jobs.keys() & self._rank.pe.client.jobs.keys())
+        counts["submitted"] -= known
+        counts["running"], counts["waiting"] = running, known - running
+        return {state: count for state, count in counts.items() if count > 0}
+
+    def _user_statuses(self, volumes: Mapping[int, int]) -> dict[str, UserStatus]:
+        jobs = self._jobs.users
+        held: Counter[str] = Counter()
+        for job, volume in volumes.items():
+            if job in self._jobs:
+                held[self._jobs[job].user] += volume
+        if self._users is None:
+            return {user: UserStatus(count, held[user]) for user, count in jobs.items()}
+        return {
+            user: UserStatus(count, held[user], *self._users.account(user)) for user, count in jobs.items()
+        }
+
+    def _hosts(self) -> tuple[HostStatus, ...]:
+        """From what ranks have told so far."""
+        ranks_of: dict[str, list[int]] = {}
+        for rank, news in sorted(self._rank.news_of_ranks.items()):
+            ranks_of.setdefault(news.host, []).append(rank)
+        hosts = []
+        for host, ranks in ranks_of.items():
+            all_news = [self._rank.news_of_ranks[rank] for rank in ranks]
+            troubles = tuple(dict.fromkeys(text[:_TEXT_MAX] for news in all_news for text in news.troubles))
+            pes, busy = sum(news.pes for news in all_news), sum(news.busy for news in all_news)
+            hosts.append(HostStatus(host, tuple(ranks), pes, busy, troubles))
+        return tuple(hosts)
+
+
+def _state(live: LiveJob, volume: int, event: JobEvent | None) -> str:
+    return "running" if volume else "waiting" if event is not None else live.state.value

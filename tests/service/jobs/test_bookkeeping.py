@@ -1,0 +1,204 @@
+"""Live jobs, arrivals, dependencies and interruptions of one client."""
+
+from __future__ import annotations
+
+import pytest
+
+from mallob_py.service import JobFileError
+from mallob_py.service.jobs.bookkeeping import JobBook
+
+
+def test_a_plain_job_is_ready_at_once_and_named_once() -> None:
+    book = JobBook()
+    book.admit(1, "u.a", 0.0, ())
+    assert book.next_deadline() == 0.0
+    assert book.ready(0.0) == [1]
+    assert book.ready(9.0) == []
+    assert book.next_deadline() is None
+    assert "u.a" in book
+    assert book.id_of("u.a") == 1
+
+
+def test_a_second_job_of_a_live_name_is_refused_and_its_error_keeps_off_that_name() -> None:
+    book = JobBook()
+    book.admit(1, "u.a", 0.0, ())
+    with pytest.raises(JobFileError) as caught:
+        book.admit(2, "u.a", 0.0, ())
+    assert (caught.value.field, caught.value.identity) == ("name", None)
+    book.ended(1)
+    book.admit(3, "u.a", 0.0, ())
+    assert len(book) == 1
+
+
+def test_jobs_are_held_until_they_arrive() -> None:
+    book = JobBook()
+    book.admit(1, "u.late", 5.0, ())
+    book.admit(2, "u.later", 7.0, ())
+    assert book.ready(4.9) == []
+    assert book.next_deadline() == 5.0
+    assert book.ready(5.0) == [1]
+    assert book.next_deadline() == 7.0
+
+
+def test_a_job_waits_for_all_it_depends_on_live_or_never_seen() -> None:
+    book = JobBook()
+    book.admit(1, "u.a", 0.0, ())
+    book.admit(2, "u.c", 0.0, ("u.a", "u.b"))
+    assert book.ready(0.0) == [1]
+    book.ended(1)
+    assert book.ready(0.0) == []
+    book.admit(3, "u.b", 0.0, ())
+    assert book.ready(0.0) == [3]
+    book.ended(3)
+    assert book.ready(0.0) == [2]
+
+
+def test_both_arrival_and_dependencies_must_be_met() -> None:
+    book = JobBook()
+    book.admit(1, "u.a", 0.0, ())
+    book.admit(2, "u.b", 9.0, ("u.a",))
+    book.ready(0.0)
+    book.ended(1)
+    assert book.ready(1.0) == []
+    assert book.next_deadline() == 9.0
+    assert book.ready(9.0) == [2]
+
+
+def test_jobs_that_ended_before_satisfy_dependencies_unless_live_again() -> None:
+    book = JobBook(finished=["u.old"])
+    book.admit(1, "u.a", 0.0, ("u.old",))
+    assert book.ready(0.0) == [1]
+    book.admit(2, "u.old", 0.0, ())
+    book.admit(3, "u.b", 0.0, ("u.old",))
+    assert book.ready(0.0) == [2]
+
+
+def test_finished_names_are_bounded() -> None:
+    book = JobBook(finished=["u.x", "u.y", "u.z"], finished_max=2)
+    book.admit(1, "u.a", 0.0, ("u.x",))
+    book.admit(2, "u.b", 0.0, ("u.y",))
+    assert book.ready(0.0) == [2]
+
+
+def test_the_job_that_closes_a_cycle_is_refused() -> None:
+    book = JobBook()
+    book.admit(1, "u.a", 0.0, ("u.b",))
+    book.admit(2, "u.b", 0.0, ("u.c", "u.d"))
+    with pytest.raises(JobFileError, match=r"u\.c -> u\.a -> u\.b -> u\.c") as caught:
+        book.admit(3, "u.c", 0.0, ("u.a",))
+    assert (caught.value.field, caught.value.identity) == ("dependencies", "u.c")
+    book.admit(4, "u.c", 0.0, ())
+    book.admit(5, "u.d", 0.0, ("u.c",))
+    assert book.ready(0.0) == [4]
+
+
+def test_a_job_that_depends_on_itself_is_refused() -> None:
+    with pytest.raises(JobFileError, match=r"u\.a -> u\.a"):
+        JobBook().admit(1, "u.a", 0.0, ("u.a",))
+
+
+def test_a_job_that_depends_on_itself_is_refused_also_if_one_of_its_name_has_ended() -> None:
+    with pytest.raises(JobFileError, match=r"u\.a -> u\.a"):
+        JobBook(["u.a"]).admit(1, "u.a", 0.0, ("u.a",))
+
+
+def test_a_cycle_of_thousands_of_jobs_is_told_in_short_and_everybody_ends() -> None:
+    book, count = JobBook(), 3000
+    for job in range(count - 1):
+        book.admit(job, f"u.{job}", 0.0, (f"u.{job + 1}",))
+    with pytest.raises(JobFileError, match=r"\.\.\. 3000 jobs in all \.\.\.") as caught:
+        book.admit(count, f"u.{count - 1}", 0.0, ("u.0",))
+    assert len(caught.value.message) < 300
+    book.refused(f"u.{count - 1}")
+    started = []
+    while ready := book.ready(0.0):
+        started += ready
+        for job in ready:
+            book.ended(job)
+    assert sorted(started) == list(range(count - 1))
+
+
+def test_a_diamond_is_no_cycle() -> None:
+    book = JobBook()
+    book.admit(1, "u.top", 0.0, ("u.left", "u.right"))
+    book.admit(2, "u.left", 0.0, ("u.base",))
+    book.admit(3, "u.right", 0.0, ("u.base",))
+    book.admit(4, "u.base", 0.0, ())
+    started: list[int] = []
+    for _ in range(3):
+        ready = book.ready(0.0)
+        started += ready
+        for job_id in ready:
+            book.ended(job_id)
+    assert started == [4, 2, 3, 1]
+
+
+def test_interrupting_an_unknown_job_is_refused_without_touching_its_reply() -> None:
+    with pytest.raises(JobFileError) as caught:
+        JobBook().interrupt("u.a", 5)
+    assert (caught.value.field, caught.value.identity) == ("interrupt", None)
+
+
+def test_interruptions_are_settled_when_their_job_ends() -> None:
+    book = JobBook()
+    book.admit(1, "u.a", 0.0, ())
+    assert book.interrupt("u.a", 5) == 1
+    assert book.interrupt("u.a", 6) == 1
+    assert book.ended(1) == [5, 6]
+
+
+def test_a_held_job_may_be_interrupted_and_is_never_ready_afterwards() -> None:
+    book = JobBook()
+    book.admit(1, "u.late", 5.0, ())
+    book.admit(2, "u.waiting", 0.0, ("u.never",))
+    book.interrupt("u.late", 8)
+    book.ended(1)
+    book.interrupt("u.waiting", 9)
+    book.ended(2)
+    assert book.next_deadline() is None
+    assert book.ready(99.0) == []
+    book.admit(3, "u.never", 0.0, ())
+    book.ended(3)
+    assert len(book) == 0
+
+
+def test_a_chain_of_thousands_of_waiting_jobs_is_released_one_by_one() -> None:
+    book = JobBook()
+    count = 5000
+    for index in range(count):
+        book.admit(index, f"u.{index}", 0.0, (f"u.{index + 1}",) if index < count - 1 else ())
+    order: list[int] = []
+    while ready := book.ready(0.0):
+        order += ready
+        for job_id in ready:
+            book.ended(job_id)
+    assert order == list(reversed(range(count)))
+
+
+def test_a_revision_whose_precursor_ends_while_held_waits_for_the_one_before_that() -> None:
+    book = JobBook()
+    book.admit(1, "u.r0", 0.0, ())
+    for number in range(1, 5):
+        book.admit(1 + number, f"u.r{number}", 0.0, (), f"u.r{number - 1}")
+    book.admit(9, "u.dependent", 0.0, ("u.r2",))
+    assert book.ready(0.0) == [1]
+    book.ended(3)  # r2, interrupted while it waits for r1
+    assert book.ready(0.0) == [9]  # an ordinary dependency is met
+    book.ended(4)  # r3, too
+    book.ended(1)
+    assert book.ready(0.0) == [2]
+    assert book.ready(0.0) == []
+    book.ended(2)
+    assert book.ready(0.0) == [5]
+
+
+def test_jobs_that_depend_on_a_refused_one_wait_no_longer_than_for_its_reply() -> None:
+    book = JobBook()
+    book.admit(1, "u.early", 0.0, ("u.bad",))
+    book.refused("u.bad")
+    book.admit(2, "u.late", 0.0, ("u.bad",))
+    assert book.ready(0.0) == [1, 2]
+    book.admit(3, "u.live", 0.0, ())
+    book.admit(4, "u.waiting", 0.0, ("u.live",))
+    book.refused("u.live")  # a second one of that name: the live one counts
+    assert book.ready(0.0) == [3]

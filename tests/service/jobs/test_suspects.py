@@ -1,0 +1,32 @@
+"""Suspects are tried one at a time, and not before some time without any of them."""
+
+from __future__ import annotations
+
+import math
+
+from mallob_py.service.jobs.crashes import QUIET_S, TRIAL_S, Suspects
+
+
+def test_suspects_begin_one_after_the_other_after_a_quiet_time() -> None:
+    suspects = Suspects(100.0)
+    assert suspects.next_deadline() == math.inf
+    suspects.wait(1)
+    suspects.wait(2)
+    assert suspects.next(100.0 + QUIET_S - 1) is None
+    assert suspects.next_deadline() == 100.0 + QUIET_S
+    assert suspects.next(100.0 + QUIET_S) == 1
+    assert suspects.next(100.0 + QUIET_S) is None
+    suspects.ended(7)  # another job
+    assert suspects.next(100.0 + QUIET_S + 1) is None
+    suspects.ended(1)
+    assert suspects.next(100.0 + QUIET_S + 1) == 2
+    assert suspects.next_deadline() == math.inf
+
+
+def test_a_suspect_that_works_on_and_on_does_not_keep_others_waiting_for_ever() -> None:
+    suspects = Suspects(0.0)
+    suspects.wait(1)
+    suspects.wait(2)
+    assert suspects.next(50.0) == 1
+    assert suspects.next(50.0 + TRIAL_S - 1) is None
+    assert suspects.next(50.0 + TRIAL_S) == 2

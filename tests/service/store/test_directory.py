@@ -1,0 +1,633 @@
+"""The client's folder: what is heard of, when it is taken, and what becomes of the odd ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import poll_until
+
+from mallob_py.service import JobFileError, ServiceError
+from mallob_py.service.jobs.job_file import InputUse, JobFile
+from mallob_py.service.jobs.reply import JobStatistics, Outcome, Reply, result_reply
+from mallob_py.service.store import directory as directory_module
+from mallob_py.service.store import in_folder
+from mallob_py.service.store.directory import Incoming, JobDirectory, orphaned_folders
+from mallob_py.service.store.flush_policy import Buffered, Durable, FlushPolicy
+from mallob_py.service.store.in_folder import Watching, file_system_type, is_remote
+
+APPLICATIONS = {"NOOP": InputUse.NONE}
+Open = Callable[..., JobDirectory]
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def log() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def open_directory(tmp_path: Path, clock: Clock, log: list[str]) -> Iterator[Open]:
+    opened: list[JobDirectory] = []
+
+    def open_one(**options: Any) -> JobDirectory:
+        settings: dict[str, Any] = {"tmp_dir": tmp_path, "log": log.append, "clock": clock, **options}
+        opened.append(JobDirectory(tmp_path / "api", **settings))
+        return opened[-1]
+
+    yield open_one
+    for directory in opened:
+        directory.close()
+
+
+def text(name: str = "a", **fields: Any) -> str:
+    return json.dumps({"user": "u", "name": name, "application": "NOOP", **fields})
+
+
+def drop(directory: JobDirectory, file_name: str, content: str) -> Path:
+    temporary = directory.path / "in" / f"~{file_name}"
+    temporary.write_text(content)
+    return temporary.rename(directory.path / "in" / file_name)
+
+
+def answer(
+    directory: JobDirectory, incoming: Incoming, on_decided: Callable[[], None] = lambda: None
+) -> None:
+    """What a service does, in short."""
+    try:
+        job = incoming.parse(APPLICATIONS)
+    except JobFileError as error:
+        directory.refuse(incoming, error)
+        return
+    assert isinstance(job, JobFile)
+    beside = directory.solution_path(incoming.internal_id, job.identity)
+    reply = result_reply(job, incoming.internal_id, Outcome("result", 10), JobStatistics(), beside)
+    directory.reply(incoming.internal_id, job.identity, reply, on_decided=on_decided)
+
+
+def replies(directory: JobDirectory) -> dict[str, Any]:
+    return {path.name: json.loads(path.read_bytes()) for path in (directory.path / "out").glob("*.json")}
+
+
+def left_over(directory: JobDirectory) -> list[str]:
+    return os.listdir(directory.path / "in") + os.listdir(directory.path / "journal")
+
+
+@pytest.mark.parametrize("watching", list(Watching))
+def test_a_job_is_taken_journalled_and_replied_to(
+    open_directory: Open, clock: Clock, watching: Watching
+) -> None:
+    directory = open_directory(watching=watching)
+    assert directory.take() == []
+    drop(directory, "job.json", text())
+    clock.now += 0.1
+    (incoming,) = directory.take()
+    assert os.listdir(directory.path / "in") == []
+    assert os.listdir(directory.path / "journal") == [f"{incoming.internal_id}.job.job.json"]
+    answer(directory, incoming)
+    assert replies(directory)["u.a.json"]["internal_id"] == incoming.internal_id
+    assert left_over(directory) == []
+    assert directory.take() == []
+
+
+def test_an_event_loop_is_woken_by_the_descriptor(open_directory: Open) -> None:
+    import select
+
+    directory = open_directory()
+    directory.take()
+    descriptor = directory.fileno()
+    assert descriptor is not None
+    assert select.select([descriptor], [], [], 0)[0] == []
+    drop(directory, "job.json", text())
+    assert select.select([descriptor], [], [], 10)[0] == [descriptor]
+    assert len(directory.take()) == 1
+
+
+def test_names_with_tilde_or_dot_are_ignored(open_directory: Open, clock: Clock) -> None:
+    directory = open_directory()
+    for name in ("~x.json", ".x.json"):
+        (directory.path / "in" / name).write_text(text())
+    clock.now += 100
+    assert directory.take() == []
+
+
+def test_files_from_before_the_start_are_taken_oldest_first(open_directory: Open) -> None:
+    directory = open_directory()
+    for age, name in ((1, "new"), (3, "b-old"), (3, "a-old"), (2, "middle")):
+        path = drop(directory, name, text(name))
+        os.utime(path, (10_000 - age, 10_000 - age))
+    directory.close()
+    names = [incoming.file_name for incoming in open_directory().take()]
+    assert names == ["a-old", "b-old", "middle", "new"]
+
+
+def test_thousands_of_files_are_taken_in_batches_and_each_gets_one_reply(open_directory: Open) -> None:
+    directory = open_directory()
+    directory.take()
+    for index in range(5000):
+        (directory.path / "in" / f"{index}.json").write_text(text(f"j{index}"))
+    ids: set[int] = set()
+    while batch := directory.take(100):
+        assert len(batch) <= 100
+        ids.update(incoming.internal_id for incoming in batch)
+        for incoming in batch:
+            answer(directory, incoming)
+    assert len(ids) == 5000
+    assert len(os.listdir(directory.path / "out")) == 5000
+    assert left_over(directory) == []
+
+
+def test_more_waiting_files_ask_for_the_next_call_at_once(open_directory: Open, clock: Clock) -> None:
+    directory = open_directory()
+    for index in range(3):
+        drop(directory, f"{index}.json", text(f"j{index}"))
+    directory.take(2)
+    assert directory.next_deadline() < clock.now
+    directory.take(2)
+    assert directory.next_deadline() > clock.now
+
+
+def test_a_lost_inotify_queue_leads_to_a_look_into_the_folder(
+    open_directory: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = open_directory()
+    directory.take()
+    drop(directory, "job.json", text())
+    watch = directory._in._watch
+    assert watch is not None
+    watch.news()  # this news gets lost
+    lost = in_folder.InotifyWatch.news
+    monkeypatch.setattr(in_folder.InotifyWatch, "news", lambda self: type(lost(self))(complete=[], lost=True))
+    assert len(directory.take()) == 1
+
+
+def test_polling_takes_over_where_inotify_fails(
+    open_directory: Open, monkeypatch: pytest.MonkeyPatch, log: list[str]
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(in_folder, "InotifyWatch", fail)
+    directory = open_directory()
+    drop(directory, "job.json", text())
+    assert directory.fileno() is None
+    assert len(directory.take()) == 1
+    assert "polling" in log[0]
+
+
+def test_a_half_written_file_is_left_alone_until_it_is_json(open_directory: Open, clock: Clock) -> None:
+    directory = open_directory(watching=Watching.POLL)
+    path = directory.path / "in" / "slow.json"
+    content = text()
+    path.write_text(content[:20])
+    assert directory.take() == []
+    clock.now += 0.9
+    path.write_text(content[:30])
+    clock.now += 0.2
+    assert directory.take() == []  # it grew, which starts the wait anew
+    path.write_text(content)
+    clock.now = directory.next_deadline()
+    while not (taken := directory.take()):
+        clock.now = directory.next_deadline()
+    assert isinstance(taken[0].parse(APPLICATIONS), JobFile)
+
+
+def test_a_slow_writer_is_waited_for_where_inotify_tells_of_its_end(
+    open_directory: Open, clock: Clock
+) -> None:
+    directory = open_directory()
+    directory.take()
+    clock.now += 60
+    with open(directory.path / "in" / "slow.json", "w") as file:
+        file.write(text()[:20])
+        file.flush()
+        for _ in range(3):
+            assert directory.take() == []
+            clock.now += 5
+        file.write(text()[20:])
+    (incoming,) = directory.take()
+    assert isinstance(incoming.parse(APPLICATIONS), JobFile)
+
+
+def test_a_file_that_never_becomes_json_gets_its_error_once_it_rests(
+    open_directory: Open, clock: Clock
+) -> None:
+    directory = open_directory(watching=Watching.POLL)
+    (directory.path / "in" / "bad.json").write_text('{"user":')
+    assert directory.take() == []
+    clock.now += 1.1
+    (incoming,) = directory.take()
+    answer(directory, incoming)
+    assert replies(directory)["bad.json.error.json"]["error"]["message"].startswith("not JSON")
+    assert left_over(directory) == []
+
+
+def test_a_file_that_was_withdrawn_is_forgotten(open_directory: Open, log: list[str]) -> None:
+    directory = open_directory()
+    drop(directory, "job.json", text()).unlink()
+    assert directory.take() == []
+    assert log == []
+
+
+def test_folders_pipes_sockets_and_dead_links_get_an_error_and_leave(
+    open_directory: Open, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = open_directory()
+    inbox = directory.path / "in"
+    (inbox / "folder").mkdir()
+    (inbox / "folder" / "precious").write_text("x")
+    os.mkfifo(inbox / "pipe")
+    os.symlink("/nowhere/at/all", inbox / "link")
+    monkeypatch.chdir(inbox)  # the path of a socket must be short
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket")
+    clock.now += 100
+    for incoming in directory.take():
+        answer(directory, incoming)
+    names = {"folder.error.json", "pipe.error.json", "link.error.json", "socket.error.json"}
+    assert set(replies(directory)) == names
+    assert left_over(directory) == []
+    (kept,) = (directory.path / "refused").iterdir()
+    assert (kept / "precious").exists()
+    clock.now += 100
+    assert directory.take() == []
+
+
+def test_an_unreadable_file_gets_an_error(open_directory: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: str, size_max: int) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    directory = open_directory()
+    drop(directory, "job.json", text())
+    monkeypatch.setattr(directory_module, "contents", fail)
+    (incoming,) = directory.take()
+    answer(directory, incoming)
+    assert "Permission denied" in replies(directory)["job.json.error.json"]["error"]["message"]
+
+
+def test_a_very_long_file_name_gets_its_error_reply(open_directory: Open) -> None:
+    directory = open_directory()
+    (directory.path / "in" / ("x" * 255)).write_text("{}")
+    for incoming in directory.take():
+        answer(directory, incoming)
+    (name,) = replies(directory)
+    assert name.startswith("x" * 100)
+    assert name.endswith(".error.json")
+
+
+def test_a_file_name_that_is_no_unicode_gets_its_error_reply(open_directory: Open) -> None:
+    directory = open_directory()
+    (directory.path / "in" / os.fsdecode(b"odd\xff.json")).write_text("{}")
+    for incoming in directory.take():
+        answer(directory, incoming)
+    assert list(replies(directory)) == ["odd\\udcff.json.error.json"]
+    assert left_over(directory) == []
+
+
+def test_an_error_takes_the_name_of_the_job_only_if_it_may(open_directory: Open) -> None:
+    directory = open_directory()
+    drop(directory, "one.json", text(priority=-1))
+    (incoming,) = directory.take()
+    answer(directory, incoming)
+    assert replies(directory)["u.a.json"]["error"]["field"] == "priority"
+    drop(directory, "two.json", text())
+    (incoming,) = directory.take()
+    directory.refuse(incoming, JobFileError("name", "a job of this name is live"))
+    assert replies(directory)["two.json.error.json"]["error"]["field"] == "name"
+
+
+def test_a_large_solution_is_there_before_its_reply(open_directory: Open) -> None:
+    directory = open_directory()
+    drop(directory, "one.json", text())
+    (incoming,) = directory.take()
+    beside = directory.solution_path(incoming.internal_id, "u.a")
+    directory.reply(incoming.internal_id, "u.a", Reply(b"{}", beside, b"\1\0\0\0"))
+    assert beside.read_bytes() == b"\1\0\0\0"
+    assert replies(directory) == {"u.a.json": {}}
+
+
+def test_an_obeyed_interruption_leaves_without_a_reply_of_its_own(open_directory: Open) -> None:
+    directory = open_directory()
+    drop(directory, "stop.json", text(interrupt=True))
+    (incoming,) = directory.take()
+    directory.dismiss(incoming.internal_id)
+    assert left_over(directory) == []
+    assert replies(directory) == {}
+
+
+@pytest.mark.parametrize("failing", ["open", "write", "replace"])
+def test_a_full_disk_delays_replies_and_loses_none(
+    open_directory: Open, clock: Clock, log: list[str], monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    directory = open_directory()
+    drop(directory, "one.json", text())
+    (incoming,) = directory.take()
+
+    def fail(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(os, failing, fail)
+        answer(directory, incoming)
+        clock.now = directory.next_deadline()
+        directory.take()
+    assert replies(directory) == {}
+    assert "No space left on device; again in 1 s" in log[0]
+    assert "again in 2 s" in log[1]
+    clock.now += 100
+    directory.take()
+    assert list(replies(directory)) == ["u.a.json"]
+    assert left_over(directory) == []
+
+
+@pytest.mark.parametrize("flush_policy", [Buffered(), Durable()], ids=["buffered", "durable"])
+@pytest.mark.parametrize("failing", [None, "replace"])
+def test_a_job_is_tidied_up_after_when_it_will_never_run_again_and_before_its_reply_is_seen(
+    open_directory: Open,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    flush_policy: FlushPolicy,
+    failing: str | None,
+) -> None:
+    directory = open_directory(flush_policy=flush_policy)
+    drop(directory, "one.json", text())
+    (incoming,) = directory.take()
+    seen: list[tuple[bool, list[str]]] = []
+
+    def look() -> None:
+        is_decided = (directory.path / "journal" / f"{incoming.internal_id}.reply.u.a.json").exists()
+        seen.append((is_decided, list(replies(directory))))
+
+    def fail(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full_disk:
+        if failing is not None:
+            full_disk.setattr(os, failing, fail)
+        answer(directory, incoming, look)
+        directory.take()
+    assert seen == ([] if failing else [(True, [])])
+    clock.now += 100
+    directory.take()
+    assert list(replies(directory)) == ["u.a.json"]
+    assert seen == [(True, [])]
+
+
+def test_a_file_that_cannot_be_moved_stays_is_reported_once_and_taken_later(
+    open_directory: Open, clock: Clock, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = open_directory()
+    drop(directory, "one.json", text())
+
+    def fail(*arguments: object) -> None:
+        raise OSError(13, "Permission denied")
+
+    with monkeypatch.context() as no_rights:
+        no_rights.setattr("mallob_py.service.store.journal._move", fail)
+        for _ in range(5):
+            assert directory.take() == []
+            clock.now += 2
+    assert len(log) == 1
+    assert len(directory.take()) == 1
+
+
+def test_deleted_folders_come_back(open_directory: Open, clock: Clock) -> None:
+    directory = open_directory()
+    directory.take()
+    (directory.path / "in").rmdir()
+    (directory.path / "out").rmdir()
+    clock.now += 100
+    directory.take()
+    drop(directory, "one.json", text())
+    (incoming,) = directory.take()
+    answer(directory, incoming)
+    assert list(replies(directory)) == ["u.a.json"]
+
+
+def test_two_services_on_one_folder_are_refused_with_the_holder_named(open_directory: Open) -> None:
+    open_directory()
+    with pytest.raises(ServiceError, match=rf"process {os.getpid()} on .*--api-dir"):
+        open_directory()
+
+
+def test_clients_of_one_service_have_folders_of_their_own(open_directory: Open) -> None:
+    first = open_directory(client_index=0, clients=2)
+    second = open_directory(client_index=1, clients=2)
+    assert (first.path.name, second.path.name) == ("jobs.0", "jobs.1")
+
+
+def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ServiceError, match="give another --api-dir"):
+        JobDirectory(tmp_path / "file" / "api")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_is_a_clear_error(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(ServiceError, match="Permission denied"):
+        JobDirectory(tmp_path / "api")
+
+
+def test_a_read_only_file_system_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    JobDirectory(tmp_path / "api", tmp_dir=tmp_path).close()
+
+    def fail(*arguments: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "open", fail)
+    with pytest.raises(ServiceError, match="Read-only file system"):
+        JobDirectory(tmp_path / "api", tmp_dir=tmp_path)
+
+
+def test_internal_ids_interleave_and_go_on_after_a_restart(open_directory: Open) -> None:
+    seen: list[int] = []
+    for clients in (1, 2, 2, 3):
+        directory = open_directory(client_index=0, clients=clients)
+        for index in range(2):
+            drop(directory, f"{index}.json", text(f"j{index}"))
+        for incoming in directory.take():
+            seen.append(incoming.internal_id)
+            assert incoming.internal_id % clients == 1 % clients
+            answer(directory, incoming)
+        directory.close()
+    assert seen == sorted(set(seen))
+    assert seen[:4] == [1, 2, 3, 5]
+    assert max(seen) < 20
+
+
+def test_jobs_of_clients_that_are_no_more_can_be_told(open_directory: Open, tmp_path: Path) -> None:
+    open_directory(client_index=0, clients=3)
+    open_directory(client_index=1, clients=3)
+    directory = open_directory(client_index=2, clients=3)
+    drop(directory, "one.json", text())
+    directory.take()
+    assert orphaned_folders(tmp_path / "api", 1) == [directory.path]
+    assert orphaned_folders(tmp_path / "api", 3) == []
+
+
+def test_a_damaged_id_file_does_not_lead_to_ids_of_live_jobs(open_directory: Open) -> None:
+    directory = open_directory()
+    drop(directory, "one.json", text())
+    (first,) = directory.take()
+    directory.close()
+    (directory.path / ".last_id").write_text("rubbish")
+    directory = open_directory()
+    drop(directory, "two.json", text("b"))
+    recovered, second = directory.take()
+    assert (recovered.internal_id, recovered.data) == (first.internal_id, first.data)
+    assert second.internal_id > first.internal_id
+
+
+def test_all_that_have_a_reply_are_known_after_a_restart(open_directory: Open) -> None:
+    directory = open_directory()
+    drop(directory, "one.json", text())
+    drop(directory, "two.json", text("bad", priority=0))
+    for incoming in directory.take():
+        answer(directory, incoming)
+    directory.close()
+    assert open_directory().finished == ["u.a", "u.bad"]
+
+
+def test_the_file_system_of_a_path_can_be_told() -> None:
+    assert file_system_type(Path("/proc/self")) == "proc"
+    assert not is_remote(Path("/proc"))
+
+
+def test_an_important_file_is_taken_before_hundreds_that_came_first(open_directory: Open) -> None:
+    directory = open_directory()
+    directory.take()
+    for number in range(300):
+        drop(directory, f"{number}.json", text(str(number)))
+    drop(directory, "urgent.json", text("urgent", priority=100.0))
+    drop(directory, "bound.json", text("bound", priority=100.0, dependencies=["u.7"]))
+    first = [incoming.file_name for incoming in directory.take(10)]
+    assert first == ["urgent.json", *(f"{number}.json" for number in range(9))]
+    names = first + [incoming.file_name for _ in range(40) for incoming in directory.take(10)]
+    assert names[1:] == [*(f"{number}.json" for number in range(300)), "bound.json"]
+
+
+def test_new_files_are_taken_after_those_of_a_former_service_but_for_urgent_ones(
+    open_directory: Open,
+) -> None:
+    directory = open_directory()
+    for number in range(30):
+        drop(directory, f"{number}.json", text(str(number)))
+    assert len(directory.take(30)) == 30
+    directory.close()
+    directory = open_directory()
+    drop(directory, "stop.json", json.dumps({"user": "u", "name": "29", "interrupt": True}))
+    drop(directory, "urgent.json", text("urgent", priority=10.0))
+    names = [incoming.file_name for incoming in directory.take(10)]
+    assert names == [*(f"{number}.json" for number in range(9)), "urgent.json"]
+    names = [incoming.file_name for _ in range(4) for incoming in directory.take(10)]
+    assert names == [*(f"{number}.json" for number in range(9, 30)), "stop.json"]
+
+
+def test_what_was_in_the_folder_at_the_start_comes_before_what_is_told_of_later(open_directory: Open) -> None:
+    directory = open_directory()
+    directory.close()
+    drop(directory, "job.json", text("a"))
+    directory = open_directory()
+    drop(directory, "a-stop.json", json.dumps({"user": "u", "name": "a", "interrupt": True}))
+    assert [incoming.file_name for incoming in directory.take()] == ["job.json", "a-stop.json"]
+
+
+def test_a_taken_file_can_be_read_again_until_it_has_its_reply(open_directory: Open) -> None:
+    directory = open_directory()
+    drop(directory, "job.json", text("a", priority=2.0))
+    (incoming,) = directory.take()
+    again = directory.read_again(incoming.internal_id)
+    assert again.parse(APPLICATIONS) == incoming.parse(APPLICATIONS)
+
+
+def test_a_folder_of_thousands_is_listed_in_parts_and_taken_oldest_first(
+    open_directory: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_folder, "_LISTED_AT_ONCE", 7)
+    directory = open_directory()
+    directory.close()
+    for number in range(50):
+        path = drop(directory, f"{number}.json", text(str(number)))
+        os.utime(path, (10_000 - number, 10_000 - number))
+    directory = open_directory(watching=Watching.POLL)
+    names: list[str] = []
+    while directory.next_deadline() == float("-inf") or not names:
+        names += [incoming.file_name for incoming in directory.take(4)]
+    assert names == [f"{number}.json" for number in reversed(range(50))]
+
+
+def test_a_file_above_the_bound_is_refused_unread_now_and_at_every_later_start(
+    open_directory: Open, clock: Clock
+) -> None:
+    directory = open_directory(watching=Watching.POLL, size_max_bytes=1000)
+    huge = directory.path / "in" / "~huge"
+    huge.touch()
+    os.truncate(huge, 1 << 40)
+    huge.rename(directory.path / "in" / "huge.json")
+    drop(directory, "large.json", text("large", group=" " * 1000))
+    drop(directory, "fits.json", text("fits"))
+    taken: dict[str, Incoming] = {}
+    for _ in range(100):
+        taken |= {incoming.file_name: incoming for incoming in directory.take()}
+        clock.now += 1.0
+    assert isinstance(taken["fits.json"].data, bytes)
+    directory.close()
+    directory = open_directory(size_max_bytes=1000)
+    for incoming in directory.take():
+        answer(directory, incoming)
+    errors = {
+        name: reply["error"]["message"] for name, reply in replies(directory).items() if "error" in reply
+    }
+    assert errors.keys() == {"huge.json.error.json", "large.json.error.json"}
+    assert "1.04858e+06 MB" in errors["huge.json.error.json"]
+    assert "--max-job-file" in errors["large.json.error.json"]
+    assert left_over(directory) == []
+
+
+def test_a_folder_that_was_removed_and_made_again_is_locked_again(
+    open_directory: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mallob_py.service.store.directory.RESCAN_INTERVAL_S", 0.0)
+    monkeypatch.setattr(in_folder, "RESCAN_INTERVAL_S", 0.0)
+    directory = open_directory()
+    shutil.rmtree(directory.path.parent)
+    directory.take()
+    assert (directory.path / "in").is_dir()
+    with pytest.raises(ServiceError, match=f"process {os.getpid()}"):
+        open_directory()
+    drop(directory, "job.json", text())
+    poll_until(lambda: [incoming.internal_id for incoming in directory.take()] == [1])
+
+
+def test_a_folder_that_another_service_has_made_again_is_left_to_it(
+    open_directory: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mallob_py.service.store.directory.RESCAN_INTERVAL_S", 0.0)
+    directory = open_directory()
+    shutil.rmtree(directory.path.parent)
+    other = open_directory()
+    drop(other, "job.json", text())
+    with pytest.raises(ServiceError, match="is used by a running service"):
+        directory.take()
+    assert [incoming.file_name for incoming in other.take()] == ["job.json"]

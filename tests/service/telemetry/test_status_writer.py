@@ -1,0 +1,140 @@
+"""A client's status: all that run, some of the others, everything counted, and the last ones that ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mallob_py.placement import Placement
+from mallob_py.protocol.client import JobParameters
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.effects import Outcome
+from mallob_py.protocol.messages import Blob
+from mallob_py.protocol.pe import PE
+from mallob_py.runtime.rank_news import RankNews, RankReporter
+from mallob_py.runtime.roll_call import Roll
+from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
+from mallob_py.service.jobs.crashes import RunningJobs
+from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
+from mallob_py.service.jobs.job_queue import JobQueue
+from mallob_py.service.jobs.reply import JobStatistics
+from mallob_py.service.telemetry.status import Counters, HostStatus, UserStatus
+from mallob_py.service.telemetry.status_writer import ENDED_MAX, OTHERS_MAX, StatusWriter
+
+
+def file_of(name: str, **fields: Any) -> JobFile:
+    import json
+
+    content = json.dumps({"user": "u", "name": name, "application": "NOOP"} | fields).encode()
+    job = parse_job(content, {"NOOP": InputUse.NONE})
+    assert isinstance(job, JobFile)
+    return job
+
+
+class Client:
+    """One that has taken in jobs, with a PE of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.jobs = LiveJobs()
+        self.book = JobBook()
+        self.pe = PE(0, 1, Config())
+        self.rank = SimpleNamespace(
+            placement=Placement((1,)), pe=self.pe, config=Config(), roll=Roll(), news_of_ranks={}
+        )
+        running = RunningJobs(folder, False, lambda message: None)
+        self.writer = StatusWriter(
+            *(self.rank, folder, 0, 1, self.jobs),  # type: ignore[arg-type]
+            *(JobQueue(1, 60.0), self.book, running, None, Counters()),
+        )
+
+    def take(self, job: int, state: JobState = JobState.HELD, **fields: Any) -> None:
+        file = file_of(f"n{job}", **fields)
+        self.book.admit(job, file.identity, file.arrival_s, file.dependencies)
+        self.jobs.add(job, LiveJob(file, 0.0, 0.0))
+        self.jobs.enter(job, state)
+
+    def run(self, job: int) -> None:
+        self.jobs.enter(job, JobState.SUBMITTED)
+        self.pe.submit(job, JobParameters(priority=2.0, max_demand=1), Blob(str(job), 0, b""), 0.0)
+        self.pe.tick(1.0)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Client:
+    return Client(tmp_path)
+
+
+def test_what_a_job_asks_for_and_waits_for_is_told(client: Client) -> None:
+    client.take(
+        1, priority=3.0, dependencies=["u.x", "u.y"], arrival=50, **{"cpu-limit": "9s", "max-demand": 4}
+    )
+    (job,) = client.writer.status(10.0).jobs
+    assert (job.state, job.priority, job.max_demand, job.cpu_limit_s) == ("held", 3.0, 4, 9.0)
+    assert (job.waits_for, job.waits_for_count, job.arrives_in_s) == (("u.x", "u.y"), 2, 40.0)
+
+
+def test_what_the_pe_knows_of_a_job_is_told(client: Client) -> None:
+    client.take(1)
+    client.run(1)
+    client.pe.worker_started(0, 2.0)
+    client.pe.worker_used(0, 1.5, 300, 3.0)
+    status = client.writer.status(12.0)
+    (job,) = status.jobs
+    assert (job.state, job.volume, job.demand, job.demand_bound) == ("running", 1, 1, 1)
+    assert (job.running_s, job.pe_s, job.cpu_s, job.peak_memory_bytes) == (10.0, 10.0, 1.5, 300)
+    assert job.root_is_placed
+    assert (status.busy, status.states) == (1, {"running": 1})
+    assert status.users == {"u": UserStatus(1, 1)}
+
+
+def test_the_list_is_bounded_has_all_that_run_and_all_are_counted(client: Client) -> None:
+    count = 3 * OTHERS_MAX
+    for job in range(1, count + 1):
+        client.take(job)
+    client.run(count)
+    status = client.writer.status(1.0)
+    assert len(status.jobs) == OTHERS_MAX + 1
+    assert status.jobs[0].id == count
+    assert status.states == {"running": 1, "held": count - 1}
+    assert status.job_count == count
+    assert status.users["u"].jobs == count
+
+
+def test_the_last_ended_jobs_are_kept(client: Client) -> None:
+    for job in range(3 * ENDED_MAX):
+        statistics = JobStatistics(total_s=1.0, used_pe_s=4.0, used_cpu_s=3.0, max_volume=2)
+        client.writer.job_ended(job, file_of(f"n{job}"), Outcome.RESULT, statistics, "SAT")
+    client.writer.job_ended(-1, file_of("bad"), Outcome.FAILED, JobStatistics(), error="x" * 10_000)
+    client.writer.refused(-2, "file\udcff.json", "user: is missing")
+    ended = client.writer.status(1.0).ended
+    assert len(ended) == ENDED_MAX
+    assert (ended[-3].result, ended[-3].pe_s, ended[-3].cpu_s) == ("SAT", 4.0, 3.0)
+    assert len(ended[-2].error) < 1000
+    assert (ended[-1].outcome, ended[-1].name) == ("refused", "file\\udcff.json")
+    client.writer.write(1.0)
+
+
+def test_hosts_are_put_together_from_what_their_ranks_tell(client: Client) -> None:
+    client.rank.news_of_ranks = {
+        2: RankNews("b", 12, 4, 1, ("no process can be started",)),
+        0: RankNews("a", 10, 1, 1),
+        1: RankNews("b", 11, 4, 4, ("short of memory", "no process can be started")),
+    }
+    assert client.writer.status(1.0).hosts == (
+        HostStatus("a", (0,), 1, 1),
+        HostStatus("b", (1, 2), 8, 5, ("short of memory", "no process can be started")),
+    )
+
+
+def test_a_rank_tells_how_it_is_only_when_that_has_changed() -> None:
+    reporter = RankReporter(4)
+    first = reporter.news(1, ())
+    assert first is not None
+    assert (first.pes, first.busy, first.troubles) == (4, 1, ())
+    assert reporter.news(1, ()) is None
+    assert reporter.news(1, ("short of memory",)) is not None
+    assert reporter.news(2, ("short of memory",)) is not None
+    assert reporter.news(2, ("short of memory",)) is None
