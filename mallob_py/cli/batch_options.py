@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass
 
 from mallob_py.cli import values
-from mallob_py.cli.option_groups import INPUT, OUTPUT, WORLD, Config
 from mallob_py.cli.option_sources import option, positional, switch_option
+from mallob_py.cli.shared_options import INPUT, OUTPUT, Config, Runs
 
 DEFAULT_POLICIES = ("fcfs", "easy")
 
@@ -122,7 +122,7 @@ class BatchExplainOptions(TraceOptions):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class BatchExperimentOptions(Config):
+class BatchExperimentOptions(Runs):
     """Options of `mallob-py batch experiment`."""
 
     name: str = positional("NAME", str, group=INPUT, help="which one; see docs/batch.md", default=MISSING)
@@ -133,20 +133,4 @@ class BatchExperimentOptions(Config):
         metavar="DIR",
         group=INPUT,
         help="folder with public traces; without it, what needs them is left out",
-    )
-    jobs: int | None = option(
-        "--jobs",
-        values.positive_count,
-        None,
-        metavar="N",
-        group=WORLD,
-        help="runs at a time (default: one per core)",
-    )
-    output: str = option(
-        "--output",
-        values.path,
-        "experiments",
-        metavar="DIR",
-        group=OUTPUT,
-        help="folder for tables and figures (default experiments)",
     )

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mallob_py.cli import values
-from mallob_py.cli.option_groups import (
-    JOB,
-    LIMITS,
-    OUTPUT,
-    PROOF_FORMATS,
-    SERVICE,
-    WEB,
-    Api,
-    choice,
-)
 from mallob_py.cli.option_sources import (
     OptionError,
     option,
     positional,
     positional_list,
     switch_option,
+)
+from mallob_py.cli.shared_options import (
+    JOB,
+    LIMITS,
+    OUTPUT,
+    SERVICE,
+    WEB,
+    Api,
+    Wishes,
+    choice,
 )
 
 #: columns of live jobs (see status_tables.py)
@@ -51,7 +50,7 @@ def _output_format(help_text: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SubmitOptions(_Client):
+class SubmitOptions(Wishes, _Client):
     """Options of `mallob-py submit`. Limits are None where the job shall have none."""
 
     files: tuple[str, ...] = positional_list(
@@ -103,14 +102,6 @@ class SubmitOptions(_Client):
         group=JOB,
         help="largest number of workers (default: no limit)",
     )
-    configuration: Mapping[str, Any] | None = option(
-        "--configuration",
-        values.json_object,
-        None,
-        metavar="JSON",
-        group=JOB,
-        help='for the application: {"sharing": false}',
-    )
     portfolio: str | None = option(
         "--portfolio",
         values.portfolio,
@@ -122,61 +113,16 @@ class SubmitOptions(_Client):
     seed: int | None = option(
         "--seed", values.count, None, metavar="S", group=JOB, help="seed of a SAT job's solvers (default 0)"
     )
-    solutions: int | str | None = option(
-        "--solutions",
-        values.solution_count,
-        None,
-        metavar="K|all",
-        group=JOB,
-        help="find so many models, or all",
-    )
-    projection: tuple[int, ...] | None = option(
-        "--projection",
-        values.variables,
-        None,
-        metavar="V,V,...",
-        group=JOB,
-        help="with --solutions: the variables by which solutions differ (default: all)",
-    )
-    proof: str | None = option(
-        "--proof",
-        values.path,
-        None,
-        metavar="FILE",
+    wait: bool = switch_option(
+        "--wait",
         group=OUTPUT,
-        help="wait, and bring a proof of UNSAT to FILE; for one formula",
+        help="wait for the replies and print them; implied where results go to a FILE, which is brought then",
     )
-    proof_format: str = choice(
-        "--proof-format", PROOF_FORMATS, "lrat", group=OUTPUT, help="form of the proof (default lrat)"
-    )
-    core: str | None = option(
-        "--core",
-        values.path,
-        None,
-        metavar="FILE",
-        group=OUTPUT,
-        help="wait, and bring clauses that are to blame for UNSAT to FILE, in DIMACS; for one formula",
-    )
-    solutions_file: str | None = option(
-        "--solutions-file",
-        values.path,
-        None,
-        metavar="FILE",
-        group=OUTPUT,
-        help="with --solutions: wait, and bring them to FILE; for one formula",
-    )
-    wait: bool = switch_option("--wait", group=OUTPUT, help="wait for the replies and print them")
     output_format: str = _output_format("print JSON, or s and v lines; sat implies --wait (default json)")
 
     @property
     def waits(self) -> bool:
         return self.wait or self.output_format == SAT_FORMAT or bool(self.results)
-
-    @property
-    def results(self) -> dict[str, str]:
-        """Files that are asked for, by their keys in a configuration."""
-        named = {"proof": self.proof, "core": self.core, "solutions-file": self.solutions_file}
-        return {key: target for key, target in named.items() if target is not None}
 
     def validate(self) -> None:
         super().validate()
@@ -189,8 +135,6 @@ class SubmitOptions(_Client):
                 raise OptionError(f"--{key} is for one formula")
             if os.path.realpath(target) == os.path.realpath(self.files[0]):
                 raise OptionError(f"{target} is an input and would be overwritten")
-        if self.solutions is None and (self.projection is not None or self.solutions_file is not None):
-            raise OptionError("--projection and --solutions-file go with --solutions, which is missing")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

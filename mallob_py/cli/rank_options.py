@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from mallob_py.cli import values
-from mallob_py.cli.option_groups import (
-    FILES,
-    INPUT,
-    LIMITS,
-    OUTPUT,
-    PROOF_FORMATS,
-    SCHEDULING,
-    SERVICE,
-    WORLD,
-    Api,
-    Config,
-    choice,
-)
 from mallob_py.cli.option_sources import (
     OptionError,
     option,
     positional_list,
     switch_option,
+)
+from mallob_py.cli.shared_options import (
+    FILES,
+    INPUT,
+    LIMITS,
+    OUTPUT,
+    SCHEDULING,
+    SERVICE,
+    WORLD,
+    Api,
+    Config,
+    Wishes,
+    choice,
 )
 from mallob_py.runtime.memory_reserve import Reserve
 
@@ -186,6 +184,7 @@ class _World(Config):
     )
 
     def validate(self) -> None:
+        super().validate()
         if self.ranks is None:
             return
         launched = _launched_ranks()
@@ -196,7 +195,7 @@ class _World(Config):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SolveOptions(_World):
+class SolveOptions(Wishes, _World):
     """Options of `mallob-py solve`."""
 
     files: tuple[str, ...] = positional_list(
@@ -205,14 +204,6 @@ class SolveOptions(_World):
         group=INPUT,
         default=dataclasses.MISSING,
         help="formula in DIMACS CNF; plain, .gz, .bz2, .xz or .lzma; - is standard input",
-    )
-    configuration: Mapping[str, Any] | None = option(
-        "--configuration",
-        values.json_object,
-        None,
-        metavar="JSON",
-        group=INPUT,
-        help='for the solvers, as in a job file: {"solvers": ["cadical195"], "seed": 1, "sharing": false}',
     )
     output: str | None = option(
         "--output",
@@ -223,54 +214,6 @@ class SolveOptions(_World):
         help="write the answer (s and v lines) to FILE instead of standard output",
     )
     quiet: bool = switch_option("--quiet", group=OUTPUT, help="leave out the comment lines")
-    proof: str | None = option(
-        "--proof",
-        values.path,
-        None,
-        metavar="FILE",
-        group=OUTPUT,
-        help="write a proof of the answer UNSATISFIABLE to FILE, for one formula (see `mallob-py "
-        "check-proof`). Only CaDiCaL is used then. Several hosts must share FILE's folder",
-    )
-    proof_format: str = choice(
-        "--proof-format",
-        PROOF_FORMATS,
-        "lrat",
-        group=OUTPUT,
-        help="form of the proof, both as text: with hints, or without (default lrat)",
-    )
-    core: str | None = option(
-        "--core",
-        values.path,
-        None,
-        metavar="FILE",
-        group=OUTPUT,
-        help="with UNSATISFIABLE, write clauses that are to blame to FILE, in DIMACS; for one formula",
-    )
-    solutions: int | str | None = option(
-        "--solutions",
-        values.solution_count,
-        None,
-        metavar="K|all",
-        group=OUTPUT,
-        help="find so many models, or all; each is printed as v lines",
-    )
-    projection: tuple[int, ...] | None = option(
-        "--projection",
-        values.variables,
-        None,
-        metavar="V,V,...",
-        group=OUTPUT,
-        help="with --solutions: the variables to print, by which solutions differ (default: all)",
-    )
-    solutions_file: str | None = option(
-        "--solutions-file",
-        values.path,
-        None,
-        metavar="FILE",
-        group=OUTPUT,
-        help="with --solutions: write each to FILE as it is found instead of printing all; for one formula",
-    )
 
     def validate(self) -> None:
         super().validate()
@@ -280,13 +223,9 @@ class SolveOptions(_World):
             raise OptionError("standard input is one formula, but is named more than once")
         if (self.configuration or {}).get("model", "literals") != "literals":
             raise OptionError("--configuration: model is for the service; solve prints literals")
-        targets = {
-            "--output": self.output,
-            "--proof": self.proof,
-            "--core": self.core,
-            "--solutions-file": self.solutions_file,
-        }
-        given = {flag: target for flag, target in targets.items() if target is not None}
+        given = {f"--{key}": target for key, target in self.results.items()}
+        if self.output is not None:
+            given = {"--output": self.output} | given
         for flag, target in given.items():
             if any(_same_file(target, file) for file in self.files):
                 raise OptionError(f"{target} is an input and would be overwritten")
@@ -298,8 +237,6 @@ class SolveOptions(_World):
         wanted = [flag for flag, wish in wishes.items() if wish is not None]
         if len(wanted) > 1:
             raise OptionError(f"{wanted[0]} and {wanted[1]} are not possible together")
-        if self.solutions is None and (self.projection is not None or self.solutions_file is not None):
-            raise OptionError("--projection and --solutions-file go with --solutions, which is missing")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

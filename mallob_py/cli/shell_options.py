@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mallob_py.cli.option_groups import OUTPUT, one_of
 from mallob_py.cli.option_sources import CommandOptions, positional
+from mallob_py.cli.shared_options import OUTPUT, one_of
 
 SHELLS = ("bash", "zsh")
 

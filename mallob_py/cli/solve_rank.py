@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn, TextIO
+from typing import NoReturn, TextIO
 
 from mallob_py.cli.answer_lines import answer_lines
 from mallob_py.cli.rank_options import STANDARD_INPUT, SolveOptions
@@ -74,7 +74,10 @@ class SolveDesk:
         self._files = list(options.files)
         self._is_single = len(options.files) == 1
         self._quiet = options.quiet
-        self._configuration = _configuration_of(options)
+        self._configuration = options.configuration_with(
+            {"portfolio": options.portfolio}
+            | {key: os.path.abspath(target) for key, target in options.results.items()}
+        )
         self._output = output
         self._limit_s = math.inf if options.time_limit_s is None else options.time_limit_s
         if options.solutions is not None and options.time_limit_s is not None:
@@ -266,22 +269,3 @@ class SolveDesk:
     def _complain(self, message: str) -> None:
         self._failed = True
         print(f"mallob-py solve: {message}", file=sys.stderr, flush=True)
-
-
-def _configuration_of(options: SolveOptions) -> dict[str, Any]:
-    """What `--configuration` says, and the other options in the words of a job file."""
-    given: dict[str, Any] = {
-        "portfolio": options.portfolio,
-        "proof": _absolute(options.proof),
-        "core": _absolute(options.core),
-        "solutions": options.solutions,
-        "projection": None if options.projection is None else list(options.projection),
-        "solutions-file": _absolute(options.solutions_file),
-    }
-    if options.proof is not None:
-        given["proof-format"] = options.proof_format
-    return dict(options.configuration or {}) | {key: one for key, one in given.items() if one is not None}
-
-
-def _absolute(path: str | None) -> str | None:
-    return None if path is None else os.path.abspath(path)

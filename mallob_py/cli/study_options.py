@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mallob_py.cli import values
-from mallob_py.cli.option_groups import (
-    FILES,
-    INPUT,
-    OUTPUT,
-    WORLD,
-    Config,
-    one_of,
-)
 from mallob_py.cli.option_sources import (
     option,
     positional,
     switch_option,
+)
+from mallob_py.cli.shared_options import (
+    FILES,
+    INPUT,
+    OUTPUT,
+    Config,
+    Runs,
+    one_of,
 )
 
 EXPERIMENTS = ("uniform", "priorities", "realistic", "matching", "growth", "balancing")
@@ -98,7 +98,7 @@ class SimulateOptions(_Played):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ExperimentOptions(_Played):
+class ExperimentOptions(Runs, _Played):
     """Options of `mallob-py experiment`. None: the experiment's own."""
 
     name: str = positional(
@@ -122,20 +122,4 @@ class ExperimentOptions(_Played):
         metavar="FILE",
         group=INPUT,
         help="for `realistic`: CSV file with the jobs, as for `mallob-py simulate`",
-    )
-    jobs: int | None = option(
-        "--jobs",
-        values.positive_count,
-        None,
-        metavar="K",
-        group=WORLD,
-        help="runs at a time (default: one per core)",
-    )
-    output: str = option(
-        "--output",
-        values.path,
-        "experiments",
-        metavar="DIR",
-        group=OUTPUT,
-        help="folder for tables and figures (default experiments)",
     )

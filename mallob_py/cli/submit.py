@@ -149,7 +149,9 @@ def _completed(job: dict[str, Any], file: str, options: SubmitOptions) -> dict[s
         "max-demand": options.max_demand,
     }
     job.update({field: value for field, value in given.items() if value is not None})
-    if wishes := _configuration_of(options):
+    results = {key: _result_name(options, target) for key, target in options.results.items()}
+    wishes = options.configuration_with({"portfolio": options.portfolio, "seed": options.seed, **results})
+    if wishes:
         configuration = job.get("configuration", {})
         if not isinstance(configuration, dict):
             raise CommandError(f"{file}: configuration: not an object")
@@ -160,20 +162,6 @@ def _completed(job: dict[str, Any], file: str, options: SubmitOptions) -> dict[s
         if problem := unfit_for_file_name(str(job[field])):
             raise CommandError(f"the {field} {str(job[field])[:60]!r} {problem}")
     return job
-
-
-def _configuration_of(options: SubmitOptions) -> dict[str, Any]:
-    """What `--configuration` says, and the other options in the words of a job file."""
-    given: dict[str, Any] = {key: _result_name(options, target) for key, target in options.results.items()}
-    if options.proof is not None:
-        given["proof-format"] = options.proof_format
-    given |= {
-        "portfolio": options.portfolio,
-        "seed": options.seed,
-        "solutions": options.solutions,
-        "projection": None if options.projection is None else list(options.projection),
-    }
-    return dict(options.configuration or {}) | {key: one for key, one in given.items() if one is not None}
 
 
 def _check_is_there(file: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mallob_py.cli import options
 from mallob_py.cli.client_options import SubmitOptions
-from mallob_py.cli.option_sources import OptionError, table
+from mallob_py.cli.option_sources import OptionError, OptionSpec, table
 from mallob_py.cli.rank_options import ServeOptions, SolveOptions
 from mallob_py.cli.rank_settings import with_portfolio
 from mallob_py.runtime.memory_reserve import Reserve
@@ -296,3 +296,11 @@ def test_several_solutions_are_asked_for_by_number_or_all() -> None:
     parsed = solve("--solutions", "all", "--projection", "3, 1", "x.cnf", "y.cnf")
     assert (parsed.solutions, parsed.projection) == ("all", (3, 1))
     assert solve("--solutions", "5", "x.cnf").solutions == 5
+
+
+def test_options_that_are_alike_are_declared_once() -> None:
+    """What two commands share cannot drift apart: the same row, not a second one that reads the same."""
+    first: dict[tuple[str, str], OptionSpec] = {}
+    for command in options.COMMANDS:
+        for spec, _ in table(options.COMMANDS[command][1]).values():
+            assert first.setdefault((spec.name, spec.help), spec) is spec, f"{command}: {spec.name}"
