@@ -35,8 +35,7 @@ from mallob_py.web.jobs import Jobs
 from mallob_py.web.looks import Arrivals
 from mallob_py.web.metrics import CONTENT_TYPE, metrics
 from mallob_py.web.receiving import Receiver
-from mallob_py.web.server import Token
-from mallob_py.web.store import Store
+from mallob_py.web.store import Store, Token
 from mallob_py.web.views import Job, Overview, ServiceState, solution_json, solution_lines
 
 

@@ -2,27 +2,34 @@
 
     web/submissions/~<id>/     an upload that is under way, or was cut off
     web/submissions/<id>/      record.json, and `formula` while the service may read it
-    web/token                  see `web.token`
-    web/looking                see `service.status_file.look`
+    web/token                  the secret that lets people in, readable by its owner only, made at first start
+    web/looking                see `service.telemetry.status.look`
 
 The job file of a submission is named `<id>.json`, so that its way through the service can be told
-from the folders (see `service.pending`). An upload is removed as soon as its job file is neither
+from the folders (see `service.client`). An upload is removed as soon as its job file is neither
 in `in/` nor in the journal: then the reply is decided, and no service reads the input again, not
 even after a crash. Records stay, the newest `KEEP_MAX`. One web server per folder: a lock sees to it.
 All methods may be called from any thread.
+
+The token travels in the header `Authorization: Bearer TOKEN` only. A browser never adds that by itself, so no
+page of somebody else can act in our user's name, and no cookie is needed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hmac
 import itertools
 import os
 import re
+import secrets
 import shutil
+import stat
 import threading
 import time
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +241,61 @@ def is_submission(key: str) -> bool:
 
 def now() -> float:
     return time.time()
+
+
+# --- the token ---------------------------------------------------------------------------------------
+
+_TOKEN = re.compile(rb"[A-Za-z0-9_.~+/=-]{20,200}")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """`is_new`: nobody knows it yet."""
+
+    path: Path
+    secret: bytes
+    is_new: bool
+
+    def admits(self, authorization: str | None) -> bool:
+        """Whether this header holds the token; takes as long for a wrong one as for the right one."""
+        scheme, _, given = (authorization or "").partition(" ")
+        is_equal = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self.secret)
+        return scheme.lower() == "bearer" and is_equal
+
+
+def load_token(path: Path) -> Token:
+    """The token of this file, or of a new one. Raises ServiceError."""
+    try:
+        return Token(path, _create(path), is_new=True)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise ServiceError(f"{path}: cannot be written: {error.strerror}") from None
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            secret = file.read(1000).strip()
+    except OSError as error:
+        raise ServiceError(f"{path}: cannot be read: {error.strerror}") from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise ServiceError(f"{path}: others can read the token; remove it (a new one is made) or: chmod 600")
+    if not _TOKEN.fullmatch(secret):
+        raise ServiceError(
+            f"{path}: holds no token of at least 20 letters and digits; remove it for a new one"
+        )
+    return Token(path, secret, is_new=False)
+
+
+def _create(path: Path) -> bytes:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    secret = secrets.token_urlsafe(32).encode()
+    # Complete from the first moment on, and never readable by others.
+    temporary = path.with_name(f"~{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(secret + b"\n")
+        os.link(temporary, path)
+    finally:
+        os.unlink(temporary)
+    return secret
