@@ -2,8 +2,9 @@
 
 A policy is an object with a name and a method `decide(view)` that returns actions, which the simulator
 carries out in their order, at the time of the view; those of a generator one by one, so that it sees in the
-view what each has brought when it goes on. It may keep a memory of what it was shown, but must not
-look at anything else; a run begins with `begin`. Impossible actions raise `PolicyError`.
+view what each has brought when it goes on. (What has changed since the last decision is told in the view
+until the first action.) It may keep a memory of what it was shown, but must not look at anything else; a run
+begins with `begin`. Impossible actions raise `PolicyError`.
 
 A policy of one's own is a class with the methods of `Policy`, in a package with an entry point:
 

@@ -288,12 +288,15 @@ class _Run:
     def _decide(self) -> None:
         view = self._view
         self._decisions += 1
-        actions = self._policy.decide(view)
+        actions = iter(self._policy.decide(view))
+        # A generator looks at the view only now.
+        action = next(actions, None)
         view.arrived = 0
         view.ended = False
         self._departed.clear()
-        for action in actions:
+        while action is not None:
             self._act(action)
+            action = next(actions, None)
 
     def _refuse_leftovers(self) -> None:
         if self._queue:

@@ -128,7 +128,12 @@ def _shadow(view: View, free: int, need: int, started: Sequence[Job]) -> tuple[f
     ends: Iterable[tuple[float, int]] = ((end_s, len(running.nodes)) for end_s, _, running in view.ends)
     if started:
         ends = heapq.merge(ends, sorted((view.now_s + job.estimate_s, job.nodes) for job in started))
-    shadow_s = view.now_s
+    return shadow_of(ends, view.now_s, free, need)
+
+
+def shadow_of(ends: Iterable[tuple[float, int]], now_s: float, free: int, need: int) -> tuple[float, int]:
+    """The same, where jobs end at these times [s], which ascend, and leave so many nodes."""
+    shadow_s = now_s
     for end_s, size in ends:
         if free >= need and end_s > shadow_s:
             break

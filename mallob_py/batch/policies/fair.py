@@ -1,0 +1,295 @@
+"""The balancer of this project as a batch scheduler: every job has its fair volume of nodes.
+
+A malleable job's volume is its priority's share of the machine, but at least its least number of nodes and
+at most its most (`mallob_py/protocol/volumes.py`, whose least number is 1). Volumes are computed anew at
+each event, for the running malleable jobs and those that start; the others keep their nodes.
+
+Waiting jobs start in the order of their submission (`order=priority`: of their priorities, then of
+submission), as soon as the running jobs can leave them their least number. Behind the first for which they
+cannot, `overtake` lets others start: `easy` those that do not delay it, as in EASY, of which least numbers
+are the sizes; `any` all that fit; `none` nobody. Without malleable jobs, it is EASY, backfilling or FCFS.
+
+Priorities are equal (`by=job`), or as the preferred numbers of nodes (`nodes`); or the users (`user`) or
+queues (`queue`) have equal ones, of which each of their jobs has an equal part. `priorities` names others
+for some of these users or queues, such as `priorities=debug:4/long:0.5`.
+
+A job is not resized within `cooldown_s` of its last resize. With `costs`, where resizes take time, no job
+shrinks unless a waiting one needs its nodes, and none grows unless it ends earlier by that, by its estimate.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mallob_py.batch.job import Job
+from mallob_py.batch.policies.backfilling import shadow_of
+from mallob_py.batch.policy import Action, Resize, Running, Start, View, Wake
+from mallob_py.protocol.volumes import MAX_PRIORITY, MIN_PRIORITY, fair_volumes
+
+_BY = ("job", "nodes", "user", "queue")
+_ORDERS = ("arrival", "priority")
+_OVERTAKE = ("easy", "any", "none")
+#: of a node, in which shares are compared with least numbers
+_PARTS = 1 << 16
+
+
+class Fair:
+    """See the module's text."""
+
+    wants_all_arrivals = True
+
+    def __init__(
+        self,
+        by: str = "job",
+        priorities: str = "",
+        order: str = "arrival",
+        overtake: str = "easy",
+        cooldown_s: float = 0.0,
+        costs: bool = True,
+    ) -> None:
+        for setting, value, known in (
+            ("by", by, _BY),
+            ("order", order, _ORDERS),
+            ("overtake", overtake, _OVERTAKE),
+        ):
+            if value not in known:
+                raise ValueError(f"{setting} is {value!r}, not one of {', '.join(known)}")
+        if priorities and by not in ("user", "queue"):
+            raise ValueError("priorities are of users or queues: by=user or by=queue is needed")
+        if not 0.0 <= cooldown_s < math.inf:
+            raise ValueError("cooldown_s is below 0, or no time")
+        self.name = "fair"
+        self._by = by
+        self._priorities = _priorities_of(priorities)
+        self._by_priority = order == "priority"
+        self._overtake = overtake
+        self._cooldown_s = cooldown_s
+        self._looks_at_costs = costs
+        #: the first job that could not start at the last decision; -1: there is none
+        self._head = -1
+
+    def begin(self, nodes: int) -> None:
+        self._head = -1
+
+    def decide(self, view: View) -> Iterator[Action]:
+        """What one action sets free is seen by the next ones."""
+        able = [running for running in view.running.values() if self._rested_s(running) <= view.now_s]
+        # Nodes that were ordered before and are still to come.
+        coming = sum(max(0, one.size - one.target) for one in view.running.values() if one.target is not None)
+        starting = self._starting(view, able, coming)
+        if starting or view.ended:
+            volumes = self._volumes(view, able, starting, view.free + coming)
+            yield from self._shrink(view, able, volumes, coming)
+            if (yield from self._start(view, starting, volumes)):
+                yield from self._grow(view, able, volumes)
+        if self._cooldown_s:
+            rested_s = [self._rested_s(running) for running in view.running.values()]
+            soonest_s = min((when_s for when_s in rested_s if when_s > view.now_s), default=math.inf)
+            if soonest_s < math.inf:
+                yield Wake(soonest_s)
+
+    def _rested_s(self, running: Running) -> float:
+        """From when on [s] a job can be resized; infinite: not as far as can be said."""
+        if not running.job.is_malleable or running.target is not None:
+            return math.inf
+        return -math.inf if running.resized_s is None else running.resized_s + self._cooldown_s
+
+    # --- who starts ---------------------------------------------------------------------------
+
+    def _starting(self, view: View, able: Sequence[Running], coming: int) -> list[Job]:
+        """Waiting jobs that start now, or as soon as nodes come that were ordered."""
+        queue = view.queue
+        if not queue:
+            return []
+        room = view.free + coming + sum(running.size - running.job.low for running in able)
+        starting = list[Job]()
+        if self._by_priority:
+            priorities = self._priorities_for(view, queue)
+            queue = [queue[place] for place in np.argsort(-priorities, kind="stable").tolist()]
+        elif not view.ended and queue[0].id == self._head:
+            # Nothing has changed but for arrivals: who did not start before does not start now.
+            return self._overtaking(view, able, room, queue[0], queue[len(queue) - view.arrived :], starting)
+        self._head = -1
+        for place, job in enumerate(queue):
+            if job.low > room:
+                self._head = job.id
+                return self._overtaking(view, able, room, job, queue[place + 1 :], starting)
+            room -= job.low
+            starting.append(job)
+        return starting
+
+    def _overtaking(
+        self,
+        view: View,
+        able: Sequence[Running],
+        room: int,
+        head: Job,
+        behind: Sequence[Job],
+        starting: list[Job],
+    ) -> list[Job]:
+        """Those that start, with those behind the head."""
+        if self._overtake == "none":
+            return starting
+        shadow: tuple[float, int] | None = None
+        extra: float
+        for job in behind:
+            if not room:
+                break
+            if job.low > room:
+                continue
+            if self._overtake == "easy":
+                shadow_s, extra = shadow = shadow or self._shadow(view, able, room, head, starting)
+                if view.now_s + job.estimate_on(job.low) > shadow_s:
+                    if job.low > extra:
+                        continue
+                    shadow = (shadow_s, shadow[1] - job.low)
+            room -= job.low
+            starting.append(job)
+        return starting
+
+    def _shadow(
+        self, view: View, able: Sequence[Running], room: int, head: Job, starting: Sequence[Job]
+    ) -> tuple[float, int]:
+        """When, by the estimates, the head can start, and how many nodes are left then.
+
+        What jobs can leave now is in the `room`, the others leave all that they have at their ends.
+        """
+        shrinking = {running.job.id for running in able}
+        ends = (
+            (end_s, running.job.low if running.job.id in shrinking else running.target or running.size)
+            for end_s, _, running in view.ends
+        )
+        new = sorted((view.now_s + job.estimate_on(job.low), job.low) for job in starting)
+        return shadow_of(heapq.merge(ends, new), view.now_s, room, head.low)
+
+    # --- volumes ------------------------------------------------------------------------------
+
+    def _volumes(
+        self, view: View, able: Sequence[Running], starting: Sequence[Job], free: int
+    ) -> dict[int, int]:
+        """By job, of those that can be resized or start."""
+        jobs = [*(running.job for running in able), *starting]
+        if not jobs:
+            return {}
+        volumes = bounded_volumes(
+            self._priorities_for(view, jobs),
+            np.array([job.low for job in jobs]),
+            np.array([job.high for job in jobs]),
+            free + sum(running.size for running in able),
+            np.array([job.id for job in jobs]),
+        )
+        return dict(zip((job.id for job in jobs), volumes.tolist(), strict=True))
+
+    def _priorities_for(self, view: View, jobs: Sequence[Job]) -> NDArray[np.float64]:
+        if self._by == "job":
+            return np.ones(len(jobs))
+        if self._by == "nodes":
+            return np.array([float(job.nodes) for job in jobs])
+        owners = [self._owner(job) for job in jobs]
+        counts = Counter(self._owner(running.job) for running in view.running.values())
+        counts.update(owner for owner, job in zip(owners, jobs, strict=True) if job.id not in view.running)
+        return np.array([self._priorities.get(owner, 1.0) / counts[owner] for owner in owners])
+
+    def _owner(self, job: Job) -> str:
+        return job.user if self._by == "user" else job.queue
+
+    # --- actions ------------------------------------------------------------------------------
+
+    def _shrink(
+        self, view: View, able: Sequence[Running], volumes: dict[int, int], coming: int
+    ) -> Iterator[Action]:
+        sizes = {running.job.id: running.size for running in able}
+        need = sum(volume for job, volume in volumes.items() if job not in sizes) - view.free - coming
+        for running in sorted(able, key=lambda one: volumes[one.job.id] - one.size):
+            job, size = running.job, running.size
+            given = size - volumes[job.id]
+            if given <= 0:
+                break
+            if self._looks_at_costs and view.costs.pause_s(job, size, size - given) > 0.0:
+                given = min(given, need)
+                if given <= 0:
+                    break
+            need -= given
+            yield Resize(job.id, size - given)
+
+    def _start(
+        self, view: View, starting: Sequence[Job], volumes: dict[int, int]
+    ) -> Generator[Action, None, bool]:
+        """Returns whether all have started, so that others can have the nodes that are left."""
+        for_others = sum(job.low for job in starting)
+        for job in starting:
+            for_others -= job.low
+            size = min(volumes[job.id], view.free - for_others)
+            if size < job.low:
+                return False
+            yield Start(job.id, size)
+        return True
+
+    def _grow(self, view: View, able: Sequence[Running], volumes: dict[int, int]) -> Iterator[Action]:
+        for running in sorted(able, key=lambda one: one.size - volumes[one.job.id]):
+            if not view.free:
+                break
+            size = min(volumes[running.job.id], running.size + view.free)
+            # Those that shrink have an order now, or have done so.
+            if size > running.size and running.target is None and self._pays(view, running, size):
+                yield Resize(running.job.id, size)
+
+    def _pays(self, view: View, running: Running, size: int) -> bool:
+        """Whether a job that grows ends earlier by that."""
+        job = running.job
+        pause_s = view.costs.pause_s(job, running.size, size) if self._looks_at_costs else 0.0
+        if not pause_s:
+            return True
+        left_s = running.estimated_end_s - view.now_s
+        return pause_s + left_s / job.estimate_on(running.size) * job.estimate_on(size) < left_s
+
+
+def bounded_volumes(
+    priorities: NDArray[np.float64],
+    least: NDArray[np.int64],
+    most: NDArray[np.int64],
+    nodes: int,
+    ids: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Fair volumes of so many nodes that are within bounds. The least numbers together must not exceed it.
+
+    A job whose share is below its least number has that, and the others share what is left, which is less
+    for each of them than before; so who has had too little once never has enough again. Shares are looked at
+    in fine parts of a node, as whole nodes hide by their rounding who has too little.
+    """
+    volumes = least.copy()
+    sharing = np.arange(len(least))
+    while sharing.size:
+        left = nodes - int(least.sum()) + int(least[sharing].sum())
+        for parts in (_PARTS, 1):
+            shares = fair_volumes(
+                priorities[sharing], most[sharing] * parts, left * parts, job_ids=ids[sharing]
+            )
+            enough = shares >= least[sharing] * parts
+            if not enough.all():
+                break
+        else:
+            volumes[sharing] = shares
+            break
+        sharing = sharing[enough]
+    return volumes
+
+
+def _priorities_of(text: str) -> dict[str, float]:
+    """From `debug:4/long:0.5`."""
+    priorities: dict[str, float] = {}
+    for item in filter(None, text.split("/")):
+        name, _, number = item.rpartition(":")
+        try:
+            priorities[name] = float(number)
+        except ValueError:
+            raise ValueError(f"priorities has {item!r}, not a name and a number such as debug:4") from None
+        if not MIN_PRIORITY**0.5 <= priorities[name] <= MAX_PRIORITY:
+            raise ValueError(f"priorities has {item!r}, whose number is not above 0")
+    return priorities
