@@ -1,7 +1,7 @@
 """The SAT application: reads a formula once, and lets each worker try it in its own way.
 
-What is to be found out, and how, is chosen by the job's configuration (see `ways`). As a rule, worker
-i runs strategy i of the portfolio on the whole formula, or several, in solver processes (see `race`),
+What is to be found out, and how, is chosen by the job's configuration (see `modes`). As a rule, worker
+i runs strategy i of the portfolio on the whole formula, or several, in solver processes (see `kit.race`),
 and exchanges learned clauses with the others (see `sharing`); the first answer ends the job. A model is
 checked against the formula before it leaves its process, so that a wrong one is an error of the job
 and never an answer. Revisions of a growing formula go to one solver that stays alive (see `incremental`).
@@ -21,8 +21,8 @@ from mallob_py.kit.input_file import COMPRESSED_SUFFIXES, decompressed_blocks, r
 from mallob_sat.dimacs import read_dimacs
 from mallob_sat.formula import Formula, formula_from_list, formula_from_raw
 from mallob_sat.incremental import Revisions, grown
+from mallob_sat.modes import mode_of
 from mallob_sat.portfolio import content_mode
-from mallob_sat.ways import way_of
 
 
 class SatApplication(Application):
@@ -36,19 +36,19 @@ class SatApplication(Application):
         self._revisions = Revisions()
 
     def check(self, configuration: Mapping[str, Any]) -> None:
-        way_of(configuration)
+        mode_of(configuration)
 
     def read(self, job: JobInput) -> Payload:
         formula = read_formula(job)
         if job.revision is not None:
             Revisions.check(job.configuration)
             return grown(job.former, formula).to_payload()
-        return {**formula.to_payload(), **way_of(job.configuration).prepare(formula)}
+        return {**formula.to_payload(), **mode_of(job.configuration).prepare(formula)}
 
     def run(self, context: WorkerContext) -> Result:
         formula = Formula.from_payload(context.payload)
-        way = self._revisions if context.chain else way_of(context.configuration)
-        return way.run(context, formula)
+        mode = self._revisions if context.chain else mode_of(context.configuration)
+        return mode.run(context, formula)
 
 
 def read_formula(job: JobInput) -> Formula:

@@ -1,10 +1,9 @@
 """Revisions of a growing formula: one solver lives through them, in the worker process itself.
 
-Each revision adds clauses and has assumptions of its own. The solver keeps the clauses that it has and
-what it has learned from them (assumptions are decisions to these engines, so that follows from the
-clauses alone), and is given only the clauses that are new. So a revision that changes little is
-answered in little time. All clauses so far come with each revision, so a process without a solver
-of this formula makes one.
+Each revision adds clauses and has assumptions of its own. The solver keeps the clauses that it has and what
+it has learned from them (which follows from the clauses alone: see `sharing`, Soundness), and is given only
+the clauses that are new. So a revision that changes little is answered in little time. All clauses so far
+come with each revision, so a process without a solver of this formula makes one.
 
 The search runs in slices, between which the worker hears whether its revision is over.
 
@@ -23,11 +22,10 @@ import numpy as np
 
 from mallob_py.kit import SATISFIABLE, UNSATISFIABLE, InputError, Payload, Result, WorkerContext
 from mallob_sat.formula import Formula, Literals
-from mallob_sat.packing import packed, wants_packed
+from mallob_sat.modes import packed, wants_packed, wishes_of
 from mallob_sat.portfolio import Portfolio, Strategy
 from mallob_sat.search import check_model, random_phases, set_up
 from mallob_sat.solvers import Answer
-from mallob_sat.ways import wishes_of
 
 #: solvers that take clauses and assumptions between calls, and can be stopped; not maplesat (some
 #: revisions crash it) and maplechrono (others take it ten times as long as they take its like)

@@ -1,13 +1,14 @@
 """Which solver, set up how, a worker runs: a sequence indexed by the worker's place in its job.
 
-A job grows and shrinks all the time and always holds the indices 0..v-1, so any prefix must be
-a good portfolio: the strongest all-round strategies first, each next one chosen for what those
-before it miss (P 5: diversified solvers). The sequence is a lasso (see `lasso`): ours, or what the
-job's configuration says. What comes up again is made different by random initial phases and a
-random renaming of the variables.
+A job grows and shrinks all the time and always holds the indices 0..v-1, so any prefix must be a good
+portfolio: the strongest all-round strategies first, each next one chosen for what those before it miss (P
+5: diversified solvers). The sequence is ours, or what the job's configuration says (see
+`portfolio_syntax`). What comes up again is made different by random initial phases and a random renaming of
+the variables.
 
-Where a proof is wanted, only solvers that write one are taken, and variables keep their names,
-since the proof speaks of them.
+Where a proof is wanted, only solvers that write one are taken, and variables keep their names, since the
+proof speaks of them. Which of our portfolios suits best may depend on what the formula looks like: full of
+XORs, or drawn by lot.
 
 Guarantees: `strategy` is a pure function of index and configuration, and no two indices get the
 same strategy (with a proof: unless a solver without a seed comes up again).
@@ -20,8 +21,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mallob_py.kit import InputError
-from mallob_sat.lasso import PHASELESS, Lasso, Member, Phases, lasso_of, parse_lasso
+from mallob_sat.formula import Formula, Literals
+from mallob_sat.portfolio_syntax import PHASELESS, Member, Members, Phases, cycle_of, parse_portfolio
 
 #: The solvers that a job's configuration may name.
 SOLVER_NAMES = (
@@ -115,14 +120,14 @@ XOR_PORTFOLIO = "y c! (y k y c0 y g y c-)*"
 #: two to three times as fast as the others that there is none, where that is feasible at all.
 RANDOM_PORTFOLIO = "c+! k e c (c0 c+ g k e c- m)*"
 SMALL_RANDOM_PORTFOLIO = "e c+! k c (c0 c+ g k e c- m)*"
-_DEFAULT = parse_lasso(DEFAULT_PORTFOLIO)
+_DEFAULT = parse_portfolio(DEFAULT_PORTFOLIO)
 
 
 @dataclass(frozen=True, slots=True)
 class Portfolio:
     """The strategies of one job."""
 
-    lasso: Lasso = _DEFAULT
+    members: Members = _DEFAULT
     seed: int = 0
     shares: bool = True
     #: whether variables may get other names
@@ -140,28 +145,28 @@ class Portfolio:
         shares = configuration.get("sharing", True)
         if type(shares) is not bool:
             raise InputError(f"sharing is {shares!r:.40}; it must be true or false", _FIELD)
-        return cls(_lasso(configuration), _seed(configuration), shares)
+        return cls(_members(configuration), _seed(configuration), shares)
 
     def restricted_to(self, solvers: Sequence[str], task: str) -> Portfolio:
         """The same for a task that only these solvers can do. Raises InputError if others are named."""
         if not self.is_default:
-            for name in self.lasso.solvers:
+            for name in self.members.solvers:
                 if name not in solvers:
                     raise InputError(f"{name} cannot {task}; {', '.join(solvers)} can", _FIELD)
-        return replace(self, lasso=self.lasso.only(solvers))
+        return replace(self, members=self.members.only(solvers))
 
     @property
     def is_default(self) -> bool:
         """Whether the choice of solvers is left to us."""
-        return self.lasso == _DEFAULT
+        return self.members == _DEFAULT
 
     def following(self, expression: str) -> Portfolio:
-        """The same with solvers in another order, written as a lasso."""
-        return replace(self, lasso=parse_lasso(expression))
+        """The same with solvers in another order, as text."""
+        return replace(self, members=parse_portfolio(expression))
 
     def strategy(self, index: int) -> Strategy:
         """The strategy of the worker with this index (0 is the root)."""
-        member, repeat = self.lasso.at(index)
+        member, repeat = self.members.at(index)
         strategy = self._search_strategy(member, repeat, index)
         if not self.shares or not member.shares:
             return strategy
@@ -192,11 +197,11 @@ def _has_random_phases(member: Member, seed: int) -> bool:
     return member.phases is Phases.RANDOM
 
 
-def _lasso(configuration: Mapping[str, Any]) -> Lasso:
+def _members(configuration: Mapping[str, Any]) -> Members:
     if "portfolio" in configuration:
         if "solvers" in configuration:
             raise InputError("give either portfolio or solvers, not both", _FIELD)
-        return parse_lasso(configuration["portfolio"])
+        return parse_portfolio(configuration["portfolio"])
     if "solvers" not in configuration:
         return _DEFAULT
     names = configuration["solvers"]
@@ -205,7 +210,7 @@ def _lasso(configuration: Mapping[str, Any]) -> Lasso:
     for name in names:
         if name not in SOLVER_NAMES:
             raise InputError(f"unknown solver {name!r}; known are {', '.join(SOLVER_NAMES)}", _FIELD)
-    return lasso_of(names)
+    return cycle_of(names)
 
 
 def _is_for_mallob(key: str) -> bool:
@@ -224,3 +229,73 @@ def _seed(configuration: Mapping[str, Any]) -> int:
     if type(seed) is not int or not 0 <= seed < 2**31:
         raise InputError(f"seed is {seed!r:.40}; it must be an integer from 0 to {2**31 - 1}", _FIELD)
     return seed
+
+
+#: longer XORs are usually cut, since one of n variables takes 2^(n-1) clauses
+_XOR_SIZES = range(3, 7)
+#: formulas that were drawn by lot have 0.5 and 1 here, up to chance
+_POSITIVE_SHARES = (0.45, 0.55)
+_DISPERSIONS = (0.5, 1.6)
+
+
+def xor_share(formula: Formula) -> float:
+    """The share of clauses that together say an XOR (of 3 to 6 variables), from 0 to 1.
+
+    Of a large formula, only the first clauses are looked at (half a million literals). A full adder has
+    8 such clauses of 14 and multipliers less than half; parity problems have two thirds and more.
+    """
+    block = _first_clauses(formula)
+    ends, lengths = _bounds(block)
+    if not ends.size:
+        return 0.0
+    in_xors = 0
+    for size in _XOR_SIZES:
+        starts = ends[lengths == size] - size
+        in_xors += _count_in_xors(block[starts[:, np.newaxis] + np.arange(size)])
+    return in_xors / ends.size
+
+
+def is_random(formula: Formula) -> bool:
+    """Whether it looks like uniform random k-SAT, k > 2.
+
+    Of a large formula, only the first clauses are looked at (half a million literals); of more than some
+    300,000 variables, these are too few to tell, and the answer is no. Looks like that means: all clauses are
+    of one length, half of the literals are positive, and variables occur as often as chance has it
+    (dispersion: variance over mean). What encodes something has clauses of several lengths, and if not,
+    variables that occur equally often, or a few that occur in very many clauses.
+    """
+    block = _first_clauses(formula)
+    _, lengths = _bounds(block)
+    if not lengths.size or lengths[0] < 3 or (lengths != lengths[0]).any():
+        return False
+    literals = block[block != 0]
+    _, occurrences = np.unique(np.abs(literals), return_counts=True)
+    return bool(
+        _POSITIVE_SHARES[0] <= np.mean(literals > 0) <= _POSITIVE_SHARES[1]
+        and _DISPERSIONS[0] <= occurrences.var() / occurrences.mean() <= _DISPERSIONS[1]
+    )
+
+
+def _first_clauses(formula: Formula) -> Literals:
+    return next(formula.blocks(), formula.literals)
+
+
+def _bounds(clauses: Literals) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where each clause is closed, and its length."""
+    ends = np.flatnonzero(clauses == 0)
+    return ends, np.diff(ends, prepend=-1) - 1
+
+
+def _count_in_xors(clauses: Literals) -> int:
+    """How many of these different clauses, one per row, are needed for the XORs that they say."""
+    size = clauses.shape[1]
+    needed: int = 2 ** (size - 1)
+    if len(clauses) < needed:
+        return 0
+    by_variable = np.take_along_axis(clauses, np.argsort(np.abs(clauses), axis=1), axis=1)
+    different = np.unique(by_variable, axis=0)
+    variables = np.abs(different)
+    plain = (np.diff(variables, axis=1) > 0).all(axis=1)
+    parities = (different < 0).sum(axis=1) % 2
+    _, counts = np.unique(np.column_stack((variables, parities))[plain], axis=0, return_counts=True)
+    return needed * int(np.count_nonzero(counts == needed))

@@ -2,7 +2,7 @@
 
 A search that trades runs in the native solver where that is installed: it gives and takes in the
 midst of its search. Else PySAT's solvers do what they can. Out: the solver writes its proof into
-memory that the worker process reads (`proof_stream`), while the search goes on. In: the solver
+memory that the worker process reads (`ProofStream`), while the search goes on. In: the solver
 stops now and then, as often as its strategy says, and takes what has come through a socket. The
 solvers' calls cannot be interrupted, so those that stop use conflict budgets; these are fitted to
 a time, which grows, since a search loses its thread at each stop.
@@ -20,11 +20,9 @@ from typing import Protocol
 import numpy as np
 
 from mallob_py.kit import SATISFIABLE, UNSATISFIABLE, Result
-from mallob_sat.clause_pipe import ClausePipe
-from mallob_sat.clauses import Clauses, KnownClauses
+from mallob_sat.clauses import ClausePipe, Clauses, KnownClauses, ProofStream
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy, Trade
-from mallob_sat.proof_stream import ProofStream
 from mallob_sat.renaming import Renaming
 from mallob_sat.solvers import Answer, Solver
 

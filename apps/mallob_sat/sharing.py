@@ -9,8 +9,31 @@ in a large tree is not flooded. What comes down is handed to the solvers.
 A worker that has just come, or has missed epochs while it was suspended, asks its parent for the
 best clauses so far. Each worker keeps these: a bounded set, the best of all it has heard.
 
-What is shared follows from the formula alone (see `solvers.py` for why), so losing, repeating or
-mixing up messages can cost time but never an answer.
+Soundness: which clauses may be shared, and why
+------------------------------------------------
+Only clauses that follow from the formula F alone are shared. Then losing, repeating or mixing up messages
+can cost time but never an answer: whatever a solver is given, it holds F and consequences of F. That this
+is so, by induction over the exchange, rests on these points.
+
+1. What solvers derive. Those that give (`portfolio.TRADES`) are of two kinds. The minisat family (glucose,
+   maplecm) is run without a preprocessor and learns by resolution alone. CaDiCaL keeps two promises:
+   every clause that it holds over F's variables follows from F, and a model of its irredundant clauses
+   extends to one of F. It *removes* clauses by steps that only preserve satisfiability (elimination of
+   variables, blocked and covered clauses), but adds none by them; the exception is bounded variable
+   addition (`factor`, CaDiCaL 3.0), which defines new variables. A definition loses no model of F, so
+   what then follows over F's own variables follows from F, and clauses with other variables are not
+   passed on (`ProofStream.variable_max`). `native/src/exchange.cpp` names the witnesses, file by file.
+   Kissat, lingeling and the others neither give nor take.
+2. Assumptions are decisions to all of them, below which they learn: no learned clause depends on them.
+   Hence workers of revisions, or of one formula under assumptions, may keep what they have learned.
+3. Coming in. A consequence of F that comes as one more clause keeps both promises: the first at once, the
+   second since it removes no model of F. PySAT's solvers take it between two calls, where CaDiCaL restores
+   what it had removed of the clauses concerned; the native ones within the search, and not if a variable of
+   it has been eliminated. What they learn from then on follows from F again.
+4. Renaming. A solver that knows the variables by other names (`renaming`) gives and takes clauses in the
+   formula's names; a renaming is a bijection on the formula's variables.
+5. Enumeration, cores and proofs add clauses that do *not* follow from F (forbidden solutions, selectors),
+   or must not depend on anybody: their solvers never share.
 """
 
 from __future__ import annotations

@@ -14,10 +14,15 @@ from mallob_py.cli.study_options import CheckProofOptions
 
 
 def run(options: CheckProofOptions) -> int:
-    from mallob_sat.proofs.checker import Checker, Refuted
-    from mallob_sat.proofs.formula_file import read_clauses
-    from mallob_sat.proofs.input_file import Unreadable, open_input
-    from mallob_sat.proofs.steps import MalformedStep, read_steps
+    from mallob_sat.proofs.checker import (
+        Checker,
+        MalformedStep,
+        Refuted,
+        Unreadable,
+        open_input,
+        read_clauses,
+        read_steps,
+    )
 
     gc.disable()  # there are no cycles, and looking for them among millions of clauses takes its time
     began_s = time.monotonic()

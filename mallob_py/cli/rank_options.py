@@ -73,7 +73,7 @@ class _World(Config):
         "--portfolio",
         values.portfolio,
         None,
-        metavar="LASSO",
+        metavar="LETTERS",
         group=WORLD,
         help="solvers of SAT jobs that name none, one letter each: those before the parentheses once, "
         "then those within in turn, such as 'k(cg)*' (letters: docs/sat-jobs.md)",

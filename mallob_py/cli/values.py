@@ -210,13 +210,13 @@ def switch(text: str) -> bool:
 
 
 def portfolio(text: str) -> str:
-    """Which solvers SAT jobs use (see `mallob_sat.lasso`)."""
+    """Which solvers SAT jobs use (see `mallob_sat.portfolio_syntax`)."""
     # Only for who needs it: ranks import no application.
     from mallob_py.kit.app import InputError
-    from mallob_sat.lasso import parse_lasso
+    from mallob_sat.portfolio_syntax import parse_portfolio
 
     try:
-        parse_lasso(text)
+        parse_portfolio(text)
     except InputError as error:
         raise ValueError(error.message) from None
     return text

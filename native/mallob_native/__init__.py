@@ -1,4 +1,4 @@
-"""Where the shared libraries are; `mallob_sat.native_solver` loads them and knows their functions."""
+"""Where the shared libraries are; `mallob_sat.native` loads them and knows their functions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 // One search behind a C interface, to be called through ctypes (which releases the interpreter's
-// lock in every call). `apps/mallob_sat/native_solver.py` is its only caller and keeps its rules:
+// lock in every call). `apps/mallob_sat/native.py` is its only caller and keeps its rules:
 // between engine_solve and its return only engine_interrupt, engine_learned, engine_give and
 // engine_counts may be called; engine_model after 10, engine_failed after 20. CaDiCaL ends the
 // process if its own rules are broken.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mallob_sat.native_solver import NATIVE_SOLVERS, NativeSolverMissing, load_library
+from mallob_sat.native import NATIVE_SOLVERS, NativeSolverMissing, load_library
 
 try:
     for solver in NATIVE_SOLVERS:

@@ -12,10 +12,10 @@ from clause_lists import formula_of, is_satisfiable
 from fake_context import FakeContext
 
 from mallob_py.kit import InputError, JobInput, Result
-from mallob_sat import SatApplication, generate, ways
+from mallob_sat import SatApplication, generate, modes
 from mallob_sat.cryptominisat import CryptoMiniSat, CryptoMiniSatSearch, cryptominisat_is_installed
 from mallob_sat.formula import Formula
-from mallob_sat.native_search import search_for
+from mallob_sat.native import search_for
 from mallob_sat.portfolio import Strategy
 from mallob_sat.solvers import Answer
 
@@ -88,21 +88,21 @@ def test_parity_problems_are_its_own() -> None:
 def test_other_formulas_and_wishes_are_left_as_they_are(
     configuration: dict[str, object], solver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ways, "solve_quickly", lambda formula, strategy: None)
+    monkeypatch.setattr(modes, "solve_quickly", lambda formula, strategy: None)
     formula = generate.pigeonhole(4) if not configuration else generate.parity(8, 1)
     result = run(formula.clauses, **configuration)
     assert (result.code, result.fields["solver"]) == (20, solver)
 
 
 def test_it_must_be_installed_if_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ways, "cryptominisat_is_installed", lambda: False)
+    monkeypatch.setattr(modes, "cryptominisat_is_installed", lambda: False)
     with pytest.raises(InputError, match="cryptominisat is not installed; pip install"):
         run([[1]], portfolio="c(y)*")
 
 
 def test_parity_problems_are_solved_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ways, "cryptominisat_is_installed", lambda: False)
-    monkeypatch.setattr(ways, "solve_quickly", lambda formula, strategy: None)
+    monkeypatch.setattr(modes, "cryptominisat_is_installed", lambda: False)
+    monkeypatch.setattr(modes, "solve_quickly", lambda formula, strategy: None)
     result = run(generate.parity(8, 1).clauses)
     assert (result.code, result.fields["solver"]) == (20, "cadical195")
 

@@ -11,11 +11,10 @@ from fake_context import FakeContext
 from native_library import needs_library
 
 from mallob_py.kit import Result, TreeMessage, race
-from mallob_sat import generate, native_search
+from mallob_sat import generate, native
 from mallob_sat.clauses import Clauses, union
 from mallob_sat.formula import Formula, formula_from_list
-from mallob_sat.native_search import LEFT_ALONE_S, LEFT_ALONE_SHORT_CLAUSES, NativeSearch, search_for
-from mallob_sat.native_solver import NATIVE_SOLVERS
+from mallob_sat.native import LEFT_ALONE_S, LEFT_ALONE_SHORT_CLAUSES, NATIVE_SOLVERS, NativeSearch, search_for
 from mallob_sat.portfolio import Portfolio, Strategy, Trade
 from mallob_sat.search import Search
 from mallob_sat.solvers import Answer, Solver
@@ -68,7 +67,7 @@ def test_other_strategies_are_left_to_pysat(strategy: Strategy) -> None:
 
 
 def test_without_the_library_all_strategies_are_left_to_pysat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_search, "natives_are_installed", lambda: False)
+    monkeypatch.setattr(native, "natives_are_installed", lambda: False)
     search = search_for(formula_of(generate.pigeonhole(3)), SHARES)
     assert isinstance(search, Search)
     search.close()

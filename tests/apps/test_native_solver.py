@@ -13,9 +13,10 @@ import pytest
 from clause_lists import clauses_of, formula_of
 from native_library import needs_library
 
-from mallob_sat import generate, native_solver
+from mallob_sat import generate
+from mallob_sat import native as native_module
 from mallob_sat.formula import Formula
-from mallob_sat.native_solver import NATIVE_SOLVERS, NativeSolver, NativeSolverMissing, load_library
+from mallob_sat.native import NATIVE_SOLVERS, NativeSolver, NativeSolverMissing, load_library
 from mallob_sat.solvers import Answer, Solver
 
 #: all that removes clauses, and all inprocessing as early and as often as it goes
@@ -105,7 +106,7 @@ def test_a_missing_library_is_told_with_the_command_that_installs_it(monkeypatch
 
 @needs_library
 def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_solver, "_INTERFACE", 999)
+    monkeypatch.setattr(native_module, "_INTERFACE", 999)
     with pytest.raises(NativeSolverMissing, match="needed is 999"):
         load_library.__wrapped__("cadical195")
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 from clause_lists import clauses_of
 
-from mallob_sat.clause_pipe import ClausePipe
-from mallob_sat.clauses import Clauses
+from mallob_sat.clauses import ClausePipe, Clauses
 
 Ends = tuple[ClausePipe, ClausePipe]
 

@@ -16,9 +16,8 @@ from waiting import DEADLINE_S
 
 from mallob_py.kit import InputError, JobInput, Payload, Result, TreeMessage, result_file
 from mallob_sat import SatApplication, enumeration, generate
-from mallob_sat.cubes import CUBE_BYTES_MAX, Helper, Leader
+from mallob_sat.enumeration import CUBE_BYTES_MAX, Helper, Leader, bits_of, cube_of, cubes_of, row_bytes
 from mallob_sat.formula import ASSUMPTIONS_MARK
-from mallob_sat.models import bits_of, cube_of, cubes_of, row_bytes
 
 Solution = tuple[int, ...]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from mallob_py.kit import InputError
-from mallob_sat.lasso import lasso_of
 from mallob_sat.portfolio import (
     NATIVE_PORTFOLIO,
     RANDOM_PORTFOLIO,
@@ -14,6 +13,7 @@ from mallob_sat.portfolio import (
     XOR_PORTFOLIO,
     Portfolio,
 )
+from mallob_sat.portfolio_syntax import cycle_of
 from mallob_sat.solvers import ENGINES
 
 
@@ -47,7 +47,7 @@ def test_other_orders_of_solvers_keep_all_else(expression: str, titles: list[str
 
 def test_an_order_that_is_asked_for_is_not_the_default() -> None:
     assert Portfolio(seed=3).is_default
-    assert not Portfolio(lasso_of(["ergo", "maplecm"])).is_default
+    assert not Portfolio(cycle_of(["ergo", "maplecm"])).is_default
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_an_order_that_is_asked_for_is_not_the_default() -> None:
         Portfolio().following(RANDOM_PORTFOLIO),
         Portfolio().following(SMALL_RANDOM_PORTFOLIO),
         Portfolio(seed=3),
-        Portfolio(lasso_of(["ergo", "maplecm"])),
+        Portfolio(cycle_of(["ergo", "maplecm"])),
     ],
 )
 def test_no_two_of_a_thousand_workers_search_alike(portfolio: Portfolio) -> None:
@@ -81,7 +81,7 @@ def test_named_solvers_are_taken_in_turn() -> None:
 
 
 def test_a_solver_named_twice_searches_in_two_ways() -> None:
-    portfolio = Portfolio(lasso_of(["cadical195", "cadical195"]))
+    portfolio = Portfolio(cycle_of(["cadical195", "cadical195"]))
     assert portfolio.strategy(0) != portfolio.strategy(1)
 
 

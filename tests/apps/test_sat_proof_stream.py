@@ -8,9 +8,9 @@ import random
 import pytest
 
 from mallob_sat import generate
+from mallob_sat.clauses import ProofStream, decode_binary, decode_text
 from mallob_sat.formula import Formula, formula_from_list
 from mallob_sat.portfolio import TRADES
-from mallob_sat.proof_stream import ProofStream, decode_binary, decode_text
 from mallob_sat.solvers import Answer, Solver
 
 #: formulas per solver; all of them together make thousands

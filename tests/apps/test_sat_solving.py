@@ -10,7 +10,7 @@ from clause_lists import is_satisfiable
 from fake_context import FakeContext
 
 from mallob_py.kit import InputError, JobInput, Result
-from mallob_sat import SatApplication, generate, ways
+from mallob_sat import SatApplication, generate, modes
 from mallob_sat.dimacs import parse_dimacs
 from mallob_sat.formula import ASSUMPTIONS_MARK, formula_from_list
 from mallob_sat.portfolio import Portfolio, Strategy
@@ -148,8 +148,8 @@ def test_the_result_says_which_solver_won() -> None:
 def test_searches_follow_the_order_that_suits_the_host_unless_the_job_names_one(
     installed: bool, configuration: dict[str, object], solver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ways, "solve_quickly", lambda formula, strategy: None)
-    monkeypatch.setattr(ways, "natives_are_installed", lambda: installed)
+    monkeypatch.setattr(modes, "solve_quickly", lambda formula, strategy: None)
+    monkeypatch.setattr(modes, "natives_are_installed", lambda: installed)
     assert run([1, 2, 0], 1, **configuration).fields["solver"] == solver
 
 
@@ -159,7 +159,7 @@ def test_searches_follow_the_order_that_suits_the_host_unless_the_job_names_one(
 def test_formulas_drawn_by_lot_have_an_order_of_their_own(
     n_vars: int, n_clauses: int, solver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ways, "solve_quickly", lambda formula, strategy: None)
+    monkeypatch.setattr(modes, "solve_quickly", lambda formula, strategy: None)
     clauses = generate.uniform(n_vars, n_clauses, 1).clauses
     literals = [x for clause in clauses for x in (*clause, 0)]
     assert run(literals).fields["solver"] == solver

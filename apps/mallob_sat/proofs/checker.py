@@ -16,15 +16,229 @@ Source: Cruz-Filipe, Heule, Hunt, Kaufmann and Schneider-Kamp, Efficient Certifi
 CADE 2017. Stricter than needed, since nobody writes it otherwise: ids ascend, and what is deleted
 exists.
 
-Guarantee: `check` returns only if the empty clause was derived, else it raises Refuted.
+All that a verdict relies on stands in this file. It shares no code with the solvers' readers, which are
+fast and clever: a formula that they misread would be refuted, the refutation checked, and nobody would
+notice. So `read_clauses` does the obvious: words, one after the other.
+
+Steps of a proof come as a stream: text or binary, told apart by content.
+
+Text, one step a line:   ID LITERALS 0 HINTS 0      adds a clause; hints name clauses
+                         ID d IDS 0                 deletes clauses (the first ID says nothing)
+Binary (as CaDiCaL writes it):  'a' ID LITERALS 0 HINTS 0  and  'd' IDS 0, where an integer x is the
+number 2|x| + (x < 0) in groups of seven bits, lowest first, all but the last with the eighth bit set.
+
+Guarantees: `check` returns only if the empty clause was derived, else it raises Refuted. Clause k of the
+formula is at position k - 1; a file that does not hold exactly the clauses that its header declares raises
+Unreadable. A step is yielded only if it is complete; everything else raises MalformedStep with its place.
+A proof is never held in memory.
 """
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import BinaryIO, NamedTuple, cast
 
-from mallob_sat.proofs.formula_file import Clause
-from mallob_sat.proofs.steps import Step
+
+class Unreadable(Exception):
+    """A file cannot be read; one line that names it."""
+
+
+@contextmanager
+def open_input(path: str) -> Iterator[BinaryIO]:
+    """The file's content as a stream, for a `with`. Opening or reading it raises Unreadable."""
+    try:
+        with open(path, "rb") as file, _decompressed(file.peek(6)[:6], file) as content:
+            yield content
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise Unreadable(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _decompressed(magic: bytes, file: BinaryIO) -> BinaryIO:
+    if magic.startswith(b"\x1f\x8b"):
+        return cast(BinaryIO, gzip.open(file))
+    if magic.startswith(b"BZh"):
+        return cast(BinaryIO, bz2.open(file))
+    if magic.startswith((b"\xfd7zXZ\x00", b"\x5d\x00\x00")):
+        return cast(BinaryIO, lzma.open(file))
+    return file
+
+
+Clause = tuple[int, ...]
+
+
+def read_clauses(path: str) -> list[Clause]:
+    """All clauses in file order. Raises Unreadable."""
+    with open_input(path) as file:
+        text = file.read()
+    try:
+        return _clauses(text)
+    except ValueError as error:
+        raise Unreadable(f"{path}: {error}") from None
+
+
+def _clauses(text: bytes) -> list[Clause]:
+    header: list[bytes] | None = None
+    clauses: list[Clause] = []
+    literals: list[int] = []
+    for number, line in enumerate(text.split(b"\n"), 1):
+        words = line.split()
+        if not words or words[0].startswith(b"c"):
+            continue
+        if words[0] == b"%":  # the trailer of SATLIB: a line of %, a line of 0
+            break
+        if header is None:
+            if len(words) != 4 or words[:2] != [b"p", b"cnf"]:
+                raise ValueError(f"line {number}: 'p cnf VARIABLES CLAUSES' expected")
+            header = words
+            n_vars, n_clauses = int(header[2]), int(header[3])
+            continue
+        if line.translate(None, b"-0123456789 \t\r"):  # int() reads 1_0 and +1 too
+            raise ValueError(f"line {number}: not all are integers: {line[:60]!r}")
+        for literal in map(int, words):
+            if literal == 0:
+                clauses.append(tuple(literals))
+                literals = []
+            elif -n_vars <= literal <= n_vars:
+                literals.append(literal)
+            else:
+                raise ValueError(f"line {number}: literal {literal}, but there are {n_vars} variables")
+    if header is None:
+        raise ValueError("no line 'p cnf VARIABLES CLAUSES'")
+    if literals:
+        raise ValueError("the last clause is not closed by 0 (truncated?)")
+    if len(clauses) != n_clauses:
+        raise ValueError(f"{len(clauses)} clauses found, but {n_clauses} declared")
+    return clauses
+
+
+#: so much of a file must hold the end of its first step, by which binary files are known
+_CHUNK_BYTES = 1 << 20
+_ADDITION, _DELETION = ord("a"), ord("d")
+
+
+class Step(NamedTuple):
+    """`place` says where it stands in the file. `hints` is None for a deletion of clauses `integers`."""
+
+    place: str
+    id: int
+    integers: list[int]
+    hints: list[int] | None
+
+
+class MalformedStep(Exception):
+    """Something in a proof that is not a step of LRAT."""
+
+
+def read_steps(file: BinaryIO) -> Iterator[Step]:
+    """All steps in order."""
+    first = file.read(_CHUNK_BYTES)
+    # Each binary step holds a zero byte, and no text does.
+    return _binary_steps(first, file) if b"\0" in first else _text_steps(first, file)
+
+
+class _Literals(dict[bytes, int]):
+    """Words as integers: one object for each literal, which saves time and memory."""
+
+    def __missing__(self, word: bytes) -> int:
+        self[word] = literal = int(word)
+        return literal
+
+
+def _lines(first: bytes, file: BinaryIO) -> Iterator[bytes]:
+    begin = first.rfind(b"\n") + 1
+    yield from first[:begin].splitlines()
+    yield first[begin:] + file.readline()
+    yield from file
+
+
+def _text_steps(first: bytes, file: BinaryIO) -> Iterator[Step]:
+    literals = _Literals()
+    for number, line in enumerate(_lines(first, file), 1):
+        words = line.split()
+        if not words or words[0] == b"c":
+            continue
+        place = f"line {number}"
+        try:
+            if words[-1] != b"0":
+                raise MalformedStep(f"{place}: does not end with 0 (truncated?)")
+            if words[0] == b"d":
+                raise MalformedStep(
+                    f"{place}: a DRAT step; only LRAT proofs, which have hints, can be checked"
+                )
+            if words[1] == b"d":
+                deleted = [int(word) for word in words[2:-1]]
+                if 0 in deleted:
+                    raise MalformedStep(f"{place}: 0 inside of a deletion")
+                yield Step(place, int(words[0]), deleted, None)
+                continue
+            end = words.index(b"0", 1)
+            if end == len(words) - 1:
+                raise MalformedStep(f"{place}: no list of hints (DRAT? only LRAT can be checked)")
+            hints = [int(word) for word in words[end + 1 : -1]]
+            if 0 in hints:
+                raise MalformedStep(f"{place}: more than two lists")
+            clause = [literals[word] for word in words[1:end]]
+            if 0 in clause:
+                raise MalformedStep(f"{place}: a zero inside of a clause")
+            yield Step(place, int(words[0]), clause, hints)
+        except (ValueError, IndexError):
+            raise MalformedStep(f"{place}: not a step of LRAT: {line[:60]!r}") from None
+
+
+def _binary_steps(first: bytes, file: BinaryIO) -> Iterator[Step]:
+    data, at, number = first, 0, 0
+    while True:
+        number += 1
+        place = f"step {number}"
+        if at == len(data):
+            data, at = file.read(_CHUNK_BYTES), 0
+            if not data:
+                return
+        tag = data[at]
+        if tag not in (_ADDITION, _DELETION):
+            raise MalformedStep(f"{place}: begins with byte {tag}, neither 'a' nor 'd'")
+        while True:  # until the step is complete in `data`
+            end = data.find(b"\0", at + 1)
+            if tag == _ADDITION and end >= 0:
+                first_end, end = end, data.find(b"\0", end + 1)
+            if end >= 0:
+                break
+            more = file.read(_CHUNK_BYTES)
+            if not more:
+                raise MalformedStep(f"{place}: is incomplete (truncated?)")
+            data, at = data[at:] + more, 0
+        if tag == _DELETION:
+            yield Step(place, 0, _integers(data[at + 1 : end], place), None)
+        else:
+            head = _integers(data[at + 1 : first_end], place)
+            if not head:
+                raise MalformedStep(f"{place}: has no id")
+            yield Step(place, head[0], head[1:], _integers(data[first_end + 1 : end], place))
+        at = end + 1
+
+
+def _integers(data: bytes, place: str) -> list[int]:
+    """No byte of `data` is 0, so a number's last group may not be empty: its encoding is unique."""
+    integers = []
+    number = shift = 0
+    for byte in data:
+        if byte & 0x80:
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            continue
+        number |= byte << shift
+        if number < 2:
+            raise MalformedStep(f"{place}: a zero inside of a list")
+        integers.append(-(number >> 1) if number & 1 else number >> 1)
+        number = shift = 0
+    if shift:
+        raise MalformedStep(f"{place}: a list ends inside of a number")
+    return integers
 
 
 class Refuted(Exception):

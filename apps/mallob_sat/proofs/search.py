@@ -6,14 +6,56 @@ formula's own clauses.
 
 from __future__ import annotations
 
-from mallob_py.kit import SATISFIABLE, UNSATISFIABLE, Payload, Result, ResultFileError
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mallob_py.kit import SATISFIABLE, UNSATISFIABLE, InputError, Payload, Result, ResultFileError
+from mallob_py.kit.result_file import ResultPath
 from mallob_sat.formula import Formula
-from mallob_sat.portfolio import Strategy
-from mallob_sat.proofs.request import ProofRequest
-from mallob_sat.proofs.scribe import Scribe, writing_to
-from mallob_sat.proofs.writing import ProofFormat, ProofOfSolver, options_for, write_empty_clause_proof
+from mallob_sat.portfolio import Portfolio, Strategy
+from mallob_sat.proofs.writing import (
+    PROVERS,
+    ProofFormat,
+    ProofOfSolver,
+    Scribe,
+    options_for,
+    write_empty_clause_proof,
+    writing_to,
+)
 from mallob_sat.search import check_model, random_phases, set_up, solve_trivial
 from mallob_sat.solvers import Answer
+
+_FIELD = "configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class ProofRequest:
+    """A proof is wanted in this file."""
+
+    file: ResultPath
+    format: ProofFormat
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, Any]) -> ProofRequest | None:
+        """None if none is wanted. Raises InputError."""
+        name = configuration.get("proof-format", ProofFormat.LRAT.value)
+        formats = [format_.value for format_ in ProofFormat]
+        if name not in formats:
+            raise InputError(f"proof-format is {name!r:.40}; known are {', '.join(formats)}", _FIELD)
+        file = ResultPath.from_configuration(configuration, "proof")
+        return None if file is None else cls(file, ProofFormat(name))
+
+    def portfolio(self, portfolio: Portfolio) -> Portfolio:
+        """Of solvers that can write it, each on its own. Raises InputError."""
+        able = portfolio.restricted_to(PROVERS[self.format], "write such a proof")
+        return replace(able, shares=False, renames=False)
+
+    def prepare(self, formula: Formula) -> Payload:
+        """At the client: what workers need, to be put into the job's payload. Raises InputError."""
+        if formula.assumptions.size:
+            raise InputError("a formula with assumptions has no proof", _FIELD)
+        return self.file.prepare()
 
 
 class ProofSearch:

@@ -1,4 +1,4 @@
-"""What a job wants of its formula, and the way to get it: its configuration chooses one of these.
+"""What a job wants of its formula, and how to get it: its configuration chooses one of these modes.
 
 `Deciding` is the default: a model, or that there is none. `Proving` adds a proof of the latter;
 `CoreFinding` (in `cores`) says which clauses are to blame; `Enumerating` (in `enumeration`) finds
@@ -11,29 +11,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from mallob_py.kit import InputError, Payload, Result, WorkerContext, race
+import numpy as np
+
+from mallob_py.kit import SATISFIABLE, InputError, Payload, Result, WorkerContext, race
 from mallob_sat.cores import CoreFinding
 from mallob_sat.cryptominisat import cryptominisat_is_installed
 from mallob_sat.enumeration import Enumerating
 from mallob_sat.formula import Formula
-from mallob_sat.native_search import search_for
-from mallob_sat.native_solver import natives_are_installed
-from mallob_sat.packing import packed, wants_packed
+from mallob_sat.native import natives_are_installed, search_for
 from mallob_sat.portfolio import (
     NATIVE_PORTFOLIO,
     RANDOM_PORTFOLIO,
     SMALL_RANDOM_PORTFOLIO,
     XOR_PORTFOLIO,
     Portfolio,
+    is_random,
+    xor_share,
 )
-from mallob_sat.proof_search import ProofSearch, solve_with_proof
-from mallob_sat.proofs.request import ProofRequest
+from mallob_sat.proofs.search import ProofRequest, ProofSearch, solve_with_proof
 from mallob_sat.search import solve_quickly
 from mallob_sat.sharing import Sharing
-from mallob_sat.structure import is_random, xor_share
 
 _FIELD = "configuration"
-#: each asks for a way of its own
+#: of models: as literals, or as bits (see `Packing`)
+_FORMS = ("literals", "packed")
+#: each asks for a mode of its own
 _WISHES = ("proof", "core", "solutions")
 #: with so large a share of XORs, CryptoMiniSat comes first
 _XOR_SHARE_MIN = 0.6
@@ -46,7 +48,7 @@ def wishes_of(configuration: Mapping[str, Any]) -> list[str]:
     return [key for key in _WISHES if configuration.get(key) not in (None, False)]
 
 
-class Way(Protocol):
+class Mode(Protocol):
     """One way to treat a formula."""
 
     def prepare(self, formula: Formula) -> Payload:
@@ -58,7 +60,7 @@ class Way(Protocol):
         ...
 
 
-def way_of(configuration: Mapping[str, Any]) -> Way:
+def mode_of(configuration: Mapping[str, Any]) -> Mode:
     """Raises InputError for a configuration that is wrong or contradicts itself."""
     wishes = wishes_of(configuration)
     if len(wishes) > 1:
@@ -68,12 +70,12 @@ def way_of(configuration: Mapping[str, Any]) -> Way:
     core = CoreFinding.from_configuration(configuration, portfolio)
     enumerating = Enumerating.from_configuration(configuration)
     proving = None if proof is None else Proving(proof.portfolio(portfolio), proof)
-    way: Way = proving or core or enumerating or _deciding(portfolio)
-    return Packing(way) if wants_packed(configuration) else way
+    mode: Mode = proving or core or enumerating or _deciding(portfolio)
+    return Packing(mode) if wants_packed(configuration) else mode
 
 
 def _deciding(portfolio: Portfolio) -> Deciding:
-    if "cryptominisat" in portfolio.lasso.solvers and not cryptominisat_is_installed():
+    if "cryptominisat" in portfolio.members.solvers and not cryptominisat_is_installed():
         raise InputError("cryptominisat is not installed; pip install pycryptosat", _FIELD)
     return Deciding(portfolio)
 
@@ -132,14 +134,35 @@ class Proving:
         )
 
 
+def wants_packed(configuration: Mapping[str, Any]) -> bool:
+    """Whether models shall be packed. Raises InputError."""
+    form = configuration.get("model", "literals")
+    if form not in _FORMS:
+        raise InputError(f"model is {form!r:.40}; known are {', '.join(_FORMS)}", _FIELD)
+    return bool(form == "packed")
+
+
+def packed(result: Result) -> Result:
+    """The same result with its model, if it has one, as bytes."""
+    if result.code != SATISFIABLE:
+        return result
+    model = np.asarray(result.solution, dtype=np.int32)
+    bits = np.packbits(model > 0, bitorder="little").tobytes()
+    return replace(result, solution=bits, fields=dict(result.fields) | {"variables": int(model.size)})
+
+
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Another way, whose model is packed in the end."""
+    """Another mode, whose model becomes bits in the end: variable v's value is bit v - 1, 1 for true.
 
-    way: Way
+    A model of a million variables takes 125 kB so, instead of 7 MB as a list of literals. Bits are counted
+    from the lowest of each byte on; those beyond the last variable are 0.
+    """
+
+    mode: Mode
 
     def prepare(self, formula: Formula) -> Payload:
-        return self.way.prepare(formula)
+        return self.mode.prepare(formula)
 
     def run(self, context: WorkerContext, formula: Formula) -> Result:
-        return packed(self.way.run(context, formula))
+        return packed(self.mode.run(context, formula))

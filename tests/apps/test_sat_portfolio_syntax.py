@@ -7,15 +7,15 @@ from itertools import combinations
 import pytest
 
 from mallob_py.kit import InputError
-from mallob_sat.lasso import LETTERS, Lasso, Member, Phases, lasso_of, parse_lasso
 from mallob_sat.portfolio import DEFAULT_PORTFOLIO, SOLVER_NAMES, Portfolio, Trade
+from mallob_sat.portfolio_syntax import LETTERS, Member, Members, Phases, cycle_of, parse_portfolio
 
 
 def solvers(text: str, count: int) -> str:
     """The letters of the first members."""
     letter = {solver: letter for letter, solver in LETTERS.items()}
-    lasso = parse_lasso(text)
-    return "".join(letter[lasso.at(index)[0].solver] for index in range(count))
+    members = parse_portfolio(text)
+    return "".join(letter[members.at(index)[0].solver] for index in range(count))
 
 
 def titles(text: str, count: int) -> list[str]:
@@ -52,11 +52,11 @@ def test_without_a_cycle_it_means_the_same_as_a_list_of_solvers() -> None:
 
 
 def test_signs_say_how_to_search() -> None:
-    assert parse_lasso("c+0~!").at(0)[0] == Member(
+    assert parse_portfolio("c+0~!").at(0)[0] == Member(
         "cadical195", (("stabilizeonly", 1), ("phase", 0)), Phases.RANDOM, False
     )
-    assert parse_lasso("o-_").at(0)[0] == Member("cadical153", (("stabilize", 0),), Phases.OWN)
-    assert parse_lasso("c0+").at(0) == parse_lasso("c+0").at(0)
+    assert parse_portfolio("o-_").at(0)[0] == Member("cadical153", (("stabilize", 0),), Phases.OWN)
+    assert parse_portfolio("c0+").at(0) == parse_portfolio("c+0").at(0)
     assert titles("c+ n- g", 3) == ["cadical195(stabilizeonly=1)", "cadical300(stabilize=0)", "glucose42"]
 
 
@@ -85,10 +85,10 @@ def test_no_two_members_search_alike(text: str, seed: int) -> None:
 
 
 def test_the_count_of_those_that_search_alike_is_that_of_counting() -> None:
-    lasso = parse_lasso("c c_ g k c! (c g c~ g+ c)*".replace("g+", "o+"))
-    members = [lasso.at(index)[0] for index in range(40)]
-    for index, member in enumerate(members):
-        assert lasso.at(index)[1] == sum(other.search == member.search for other in members[:index])
+    members = parse_portfolio("c c_ g k c! (c g c~ g+ c)*".replace("g+", "o+"))
+    first = [members.at(index)[0] for index in range(40)]
+    for index, member in enumerate(first):
+        assert members.at(index)[1] == sum(other.search == member.search for other in first[:index])
 
 
 def test_the_default_portfolio_is_written_as_one_and_every_prefix_mixes() -> None:
@@ -103,8 +103,8 @@ def test_the_default_portfolio_is_written_as_one_and_every_prefix_mixes() -> Non
 
 
 def test_only_some_solvers_keep_their_order() -> None:
-    assert parse_lasso("kcg(ek)*").only(["kissat404", "cadical195"]) == Lasso(
-        lasso_of(["kissat404", "cadical195"]).cycle, lasso_of(["kissat404"]).cycle
+    assert parse_portfolio("kcg(ek)*").only(["kissat404", "cadical195"]) == Members(
+        cycle_of(["kissat404", "cadical195"]).cycle, cycle_of(["kissat404"]).cycle
     )
 
 

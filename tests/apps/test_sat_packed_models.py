@@ -8,7 +8,7 @@ from fake_context import FakeContext
 
 from mallob_py.kit import InputError, JobInput, Result
 from mallob_sat import SatApplication, generate
-from mallob_sat.packing import packed
+from mallob_sat.modes import packed
 
 
 def run(literals: list[int], **configuration: object) -> Result:

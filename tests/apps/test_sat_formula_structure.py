@@ -10,7 +10,7 @@ import pytest
 from clause_lists import formula_of
 
 from mallob_sat import generate
-from mallob_sat.structure import is_random, xor_share
+from mallob_sat.portfolio import is_random, xor_share
 
 
 def xor_of(variables: Sequence[int], parity: int) -> list[list[int]]:

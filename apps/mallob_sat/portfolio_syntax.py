@@ -1,4 +1,4 @@
-"""Portfolios written as lassos: members used once, then a cycle of members repeated for ever.
+"""Portfolios as text: members used once, then a cycle of members repeated for ever.
 
 As with the original's `-satsolver`: `k(cg)*` is kissat once, then CaDiCaL and Glucose in turn. Each
 letter names a solver; the signs after it change how it searches:
@@ -14,7 +14,7 @@ letter names a solver; the signs after it change how it searches:
 Spaces mean nothing. The original has `+ - _ !` in much the same sense; its capitals (incremental
 solving) mean nothing here.
 
-Guarantee: `parse_lasso` raises an InputError that says where, or gives a cycle that is not empty.
+Guarantee: `parse_portfolio` raises an InputError that says where, or gives a cycle that is not empty.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Lasso:
+class Members:
     """A sequence of members without end."""
 
     once: tuple[Member, ...]
@@ -97,25 +97,25 @@ class Lasso:
         """The solvers in it, each once."""
         return tuple(dict.fromkeys(member.solver for member in self.once + self.cycle))
 
-    def only(self, solvers: Sequence[str]) -> Lasso:
+    def only(self, solvers: Sequence[str]) -> Members:
         """What is left with these solvers only."""
         once, cycle = (
             tuple(member for member in members if member.solver in solvers)
             for members in (self.once, self.cycle)
         )
-        return Lasso(once, cycle)
+        return Members(once, cycle)
 
 
-def lasso_of(solvers: Sequence[str]) -> Lasso:
+def cycle_of(solvers: Sequence[str]) -> Members:
     """These solvers in turn."""
-    return Lasso((), tuple(Member(solver) for solver in solvers))
+    return Members((), tuple(Member(solver) for solver in solvers))
 
 
-def parse_lasso(text: object) -> Lasso:
-    """The lasso that a configuration's `portfolio` describes. Raises InputError."""
+def parse_portfolio(text: object) -> Members:
+    """What a configuration's `portfolio` describes. Raises InputError."""
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"portfolio is {text!r:.40}; it must be a text such as 'k(cg)*'", "configuration")
-    return _Parser(text).lasso()
+    return _Parser(text).members()
 
 
 def _alike(members: Sequence[Member], member: Member) -> int:
@@ -127,7 +127,7 @@ class _Parser:
         self._text = text
         self._at = 0
 
-    def lasso(self) -> Lasso:
+    def members(self) -> Members:
         members: list[Member] = []
         while sign := self._peek():
             if sign != "(":
@@ -136,11 +136,11 @@ class _Parser:
                 opening = self._at
                 group = self._group()
                 if self._peek() == "*":
-                    return Lasso(tuple(members), self._last(group))
+                    return Members(tuple(members), self._last(group))
                 members += group * self._repeats(opening)
             if len(members) > _MEMBERS_MAX:
                 self._fail(f"more than {_MEMBERS_MAX} members")
-        return Lasso((), tuple(members))
+        return Members((), tuple(members))
 
     def _group(self) -> list[Member]:
         opening = self._at
