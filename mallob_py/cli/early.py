@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from mallob_py.cli.interrupts import OF_RANKS
-from mallob_py.runtime.forked_servers import ForkedServers
+from mallob_py.runtime.world.forked_world import ForkedServers
 
 APPLICATIONS = ("SAT",)
 #: those begun

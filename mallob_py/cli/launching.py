@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 
 from mallob_py.cli import CommandError, early
 from mallob_py.cli.outcome import outcome_of
-from mallob_py.runtime.stop_requests import StopRequests
-from mallob_py.runtime.world import begin_loading_mpi, in_mpi_world
-from mallob_py.runtime.world_end import WorldEnd
+from mallob_py.runtime.processes import StopRequests
+from mallob_py.runtime.world.mpi import WorldEnd, begin_loading_mpi, in_mpi_world
 
 if TYPE_CHECKING:
     from mallob_py.cli.rank_options import ServeOptions, SolveOptions
-    from mallob_py.runtime.memory_room import Room
+    from mallob_py.runtime.memory.room import Room
 
 #: so few are always tried
 _UNSUSPICIOUS = 4
@@ -36,7 +35,7 @@ def ranks_of(options: SolveOptions | ServeOptions) -> int:
     """
     ranks = options.ranks or len(os.sched_getaffinity(0))
     if ranks > _UNSUSPICIOUS and not options.many_ranks and not in_mpi_world():
-        from mallob_py.runtime.memory_room import rooms
+        from mallob_py.runtime.memory.room import rooms
 
         bound, reason = min(_bounds(rooms()), default=(ranks, ""))
         if ranks > bound:
@@ -79,15 +78,13 @@ def launch(
     `be_rank(fork server)` is called in each where they can be forks of this process; `rank_module` is then
     imported before, for all. Otherwise mpiexec starts them with the same arguments.
     """
-    from mallob_py.runtime.descriptors import raise_limit
-    from mallob_py.runtime.forked_servers import ForkedServers
-    from mallob_py.runtime.forked_world import ForkedWorld, library_allows_forks
-    from mallob_py.runtime.orphans import no_orphans
+    from mallob_py.runtime.processes import no_orphans, raise_descriptor_limit
+    from mallob_py.runtime.world.forked_world import ForkedServers, ForkedWorld, library_allows_forks
 
     def outcome_of_rank(fork_server: socket.socket) -> int:
         return outcome_of("mallob-py solve", lambda: be_rank(fork_server))
 
-    raise_limit()
+    raise_descriptor_limit()
     with no_orphans():
         servers = early.servers or ForkedServers(early.APPLICATIONS)
         servers.open(ranks)
@@ -95,11 +92,11 @@ def launch(
         importlib.import_module(rank_module)
         loading.join()  # whoever forks has one thread
         if library_allows_forks():
-            importlib.import_module("mallob_py.runtime.transport")
+            importlib.import_module("mallob_py.runtime.world.transport")
             if stops.first is not None:
                 return WorldEnd(None, False, 0, stops.first)
             return ForkedWorld(servers, outcome_of_rank, stops, keep_input=keep_input).wait()
         servers.close()
-    from mallob_py.runtime.launch import run_world
+    from mallob_py.runtime.world.launch import run_world
 
     return run_world(ranks, ["-m", "mallob_py", *sys.argv[1:]], os.environ, stops, keep_input=keep_input)

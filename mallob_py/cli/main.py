@@ -54,7 +54,7 @@ def _dispatch(given: list[str]) -> int:
     except OptionError as error:
         fail(f"mallob-py {command}: {error} (see mallob-py {command} --help)")
         if command in _RANK_COMMANDS:
-            from mallob_py.runtime.world import refuse_to_start
+            from mallob_py.runtime.world.mpi import refuse_to_start
 
             refuse_to_start()
         return 2

@@ -64,7 +64,7 @@ def _line_of(error: OSError) -> str | None:
 
 def _expected() -> tuple[type[Exception], ...]:
     """Errors that are worded for the user. Imported late: most commands have none."""
-    from mallob_py.runtime.world import LaunchError, OthersRefused
+    from mallob_py.runtime.world.mpi import LaunchError, OthersRefused
     from mallob_py.service import ServiceError
 
     return CommandError, LaunchError, OthersRefused, ServiceError

@@ -26,7 +26,7 @@ from mallob_py.cli.shared_options import (
     Wishes,
     choice,
 )
-from mallob_py.runtime.memory_reserve import Reserve
+from mallob_py.runtime.memory.room import Reserve
 
 _RESERVE = Reserve(share=0.05)
 REUSE_STRATEGIES = ("none", "basic", "full")
@@ -38,7 +38,7 @@ STANDARD_INPUT = ("-", "/dev/stdin")
 
 def _launched_ranks() -> int | None:
     """How many ranks mpiexec, srun and the like say that they started; None without any."""
-    from mallob_py.runtime.world import declared_world_size  # only for who needs it: --help is quick
+    from mallob_py.runtime.world.mpi import declared_world_size  # only for who needs it: --help is quick
 
     declared = declared_world_size(os.environ)
     return declared if declared > 1 else None

@@ -12,8 +12,8 @@ import time
 from mallob_py.cli.launching import ranks_of
 from mallob_py.cli.rank_options import ServeOptions
 from mallob_py.notices import with_time_stamps
-from mallob_py.runtime.numeric_threads import want_no_numeric_threads
-from mallob_py.runtime.world import in_mpi_world
+from mallob_py.runtime.processes import want_no_numeric_threads
+from mallob_py.runtime.world.mpi import in_mpi_world
 
 
 def run(options: ServeOptions) -> int:
@@ -24,7 +24,7 @@ def run(options: ServeOptions) -> int:
         from mallob_py.cli.serve_rank import be_rank
 
         return be_rank(options)
-    from mallob_py.runtime.supervisor import supervise
+    from mallob_py.runtime.world.launch import supervise
 
     end_s = None if options.time_limit_s is None else time.monotonic() + options.time_limit_s
 

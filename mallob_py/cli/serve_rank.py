@@ -13,10 +13,10 @@ from mallob_py.cli.rank_options import ServeOptions
 from mallob_py.cli.rank_settings import event_log_of, settings_of, with_portfolio
 from mallob_py.notices import tell
 from mallob_py.runtime import boot
-from mallob_py.runtime.orphans import die_with
+from mallob_py.runtime.processes import die_with
 from mallob_py.runtime.rank import Desk, Rank
 from mallob_py.runtime.worker_events import ApplicationKnown
-from mallob_py.runtime.world import EXIT_FILE_VARIABLE, Crash, declared_world_size
+from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, Crash, declared_world_size
 from mallob_py.service import ServiceError
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse

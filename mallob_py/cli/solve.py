@@ -8,8 +8,8 @@ import socket
 from mallob_py.cli import CommandError
 from mallob_py.cli.launching import launch, ranks_of
 from mallob_py.cli.rank_options import STANDARD_INPUT, SolveOptions
-from mallob_py.runtime.stop_requests import StopRequests
-from mallob_py.runtime.world import in_mpi_world
+from mallob_py.runtime.processes import StopRequests
+from mallob_py.runtime.world.mpi import in_mpi_world
 
 
 def run(options: SolveOptions) -> int:

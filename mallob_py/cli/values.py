@@ -10,7 +10,7 @@ import json
 import math
 from typing import Any
 
-from mallob_py.runtime.memory_reserve import Reserve
+from mallob_py.runtime.memory.room import Reserve
 from mallob_py.service.jobs.job_file import parse_duration_s
 
 #: beyond it one event loop is too slow, and it is a slip of the keyboard anyway

@@ -4,6 +4,10 @@ The fork server starts before MPI does, and the signal handlers before both, so 
 moment exists in which a signal kills a rank that has children. Should anything fail on
 one rank, all ranks end: by one clear message where the user can mend it (`DeskError`), with
 a traceback and MPI's abort where we have to.
+
+Where the user says `--pes auto`, a rank hosts as many PEs as its share of the cores of its host allows: a
+core counts for a rank by one over the number of ranks that may use it. So ranks bound to cores of their own
+get all of these, and unbound ranks get equal parts of the host.
 """
 
 from __future__ import annotations
@@ -14,7 +18,9 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import NoReturn
 
 import msgspec
@@ -23,18 +29,14 @@ from mallob_py import __version__
 from mallob_py.notices import tell
 from mallob_py.placement import Placement
 from mallob_py.protocol.config import Config
-from mallob_py.runtime.cores import CapacityOffer, capacities_of
-from mallob_py.runtime.descriptors import raise_limit, shortage
-from mallob_py.runtime.fork_server_link import ForkServer, WorkerLimits
-from mallob_py.runtime.heartbeat import Ring
-from mallob_py.runtime.host_board import HostBoard
-from mallob_py.runtime.memory_reserve import Reserve
-from mallob_py.runtime.memory_room import rooms
-from mallob_py.runtime.memory_watch import MemoryWatch
-from mallob_py.runtime.process_supply import PoolOptions
+from mallob_py.runtime.memory.room import Reserve, rooms
+from mallob_py.runtime.memory.watch import HostBoard, MemoryWatch
+from mallob_py.runtime.processes import descriptor_shortage, raise_descriptor_limit
 from mallob_py.runtime.rank import Desk, EventSink, PeerFailure, Rank, StopBell, service_clock
-from mallob_py.runtime.workers import WorkerPool
-from mallob_py.runtime.world import (
+from mallob_py.runtime.workers.links import ForkServer, WorkerLimits
+from mallob_py.runtime.workers.pool import PoolOptions, WorkerPool
+from mallob_py.runtime.world.failure_detector import Ring
+from mallob_py.runtime.world.mpi import (
     LaunchError,
     OthersRefused,
     abort_world,
@@ -43,6 +45,30 @@ from mallob_py.runtime.world import (
     start_mpi,
     stop_signals,
 )
+
+
+class CapacityOffer(msgspec.Struct, frozen=True):
+    """What a rank tells all others at the start. `pes` None: its share of the cores."""
+
+    pes: int | None
+    threads: int
+    host: int
+    cores: frozenset[int]
+
+    @staticmethod
+    def here(pes: int | None, threads: int, host: int) -> CapacityOffer:
+        return CapacityOffer(pes, threads, host, frozenset(os.sched_getaffinity(0)))
+
+
+def capacities_of(offers: Sequence[CapacityOffer]) -> tuple[int, ...]:
+    """Each rank's capacity, from what all ranks have told."""
+    users = Counter((offer.host, core) for offer in offers for core in offer.cores)
+
+    def share(offer: CapacityOffer) -> int:
+        cores = sum(Fraction(1, users[offer.host, core]) for core in offer.cores)
+        return max(1, int(cores / offer.threads))
+
+    return tuple(share(offer) if offer.pes is None else offer.pes for offer in offers)
 
 
 class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +109,7 @@ def run_rank(
     `fork_server`: the control socket of one that runs already.
     """
     stop_bell = StopBell(stop_signals())
-    descriptors = raise_limit()
+    descriptors = raise_descriptor_limit()
     limits = WorkerLimits(memory_limit_bytes=settings.memory_limit_bytes)
     server = ForkServer.start(settings.preload, limits, fork_server)
     try:
@@ -92,7 +118,7 @@ def run_rank(
         server.stop()
         raise
     # Only now: importing it initialises MPI.
-    from mallob_py.runtime.transport import Transport
+    from mallob_py.runtime.world.transport import Transport
 
     transport = Transport(world)
     start_s: float = world.bcast(time.time())
@@ -118,7 +144,7 @@ def run_rank(
             rank.set_memory_watch(_memory_watch(settings.memory_reserve, rank, transport.host_of))
         if transport.rank == 0 and (warning := binding_warning()) is not None:
             tell(f"warning: {warning}")
-        problem = shortage(len(pes), processes_per_pe, descriptors) or _open_desk(rank, make_desk)
+        problem = descriptor_shortage(len(pes), processes_per_pe, descriptors) or _open_desk(rank, make_desk)
         problems = [text for text in world.allgather(problem) if text is not None]
         code = 2
         if problems:

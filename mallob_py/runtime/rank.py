@@ -46,22 +46,19 @@ from mallob_py.protocol.pe import PE
 from mallob_py.protocol.violation import PeerViolation
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.channel import Arrival, Channel
-from mallob_py.runtime.envelope import WireError, open_envelope, seal
-from mallob_py.runtime.heartbeat import Beat, Ring
-from mallob_py.runtime.hoard import RankHoard
-from mallob_py.runtime.hosted_workers import HostedWorkers
-from mallob_py.runtime.memory_watch import MemoryWatch
-from mallob_py.runtime.parking import Parking
-from mallob_py.runtime.rank_news import PERIOD_S as _NEWS_PERIOD_S
-from mallob_py.runtime.rank_news import RankNews, RankReporter
-from mallob_py.runtime.roll_call import Roll, RollAnswer, RollCall, WorkerPlace
-from mallob_py.runtime.transfer import Transfer, TransferMessage
-from mallob_py.runtime.workers import WorkerPool
+from mallob_py.runtime.memory.watch import MemoryWatch, RankHoard
+from mallob_py.runtime.rank_reports import PERIOD_S as _NEWS_PERIOD_S
+from mallob_py.runtime.rank_reports import RankNews, RankReporter, Roll, RollAnswer, RollCall, WorkerPlace
+from mallob_py.runtime.workers.hosted import HostedWorkers
+from mallob_py.runtime.workers.pool import WorkerPool
+from mallob_py.runtime.world.doorbell import Parking
+from mallob_py.runtime.world.envelope import Arrival, Channel, WireError, open_envelope, seal
+from mallob_py.runtime.world.failure_detector import Beat, Ring
+from mallob_py.runtime.world.transfer import Transfer, TransferMessage
 
 if TYPE_CHECKING:
     # Importing it initialises MPI.
-    from mallob_py.runtime.transport import Transport
+    from mallob_py.runtime.world.transport import Transport
 
 #: descriptions up to this size travel inside messages
 INLINE_BYTES_MAX = 4096

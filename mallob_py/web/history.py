@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from mallob_py.runtime.roll_call import WorkerPlace
+from mallob_py.runtime.rank_reports import WorkerPlace
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus
 from mallob_py.web.views import shares_by_job
 

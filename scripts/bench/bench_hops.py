@@ -23,14 +23,14 @@ from common import print_table, write_results
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.messages import AnyMessage, VoidToken, encode
 from mallob_py.protocol.pe import PE
-from mallob_py.runtime.envelope import open_envelope, seal
-from mallob_py.runtime.launch import launch_world
-from mallob_py.runtime.world import in_mpi_world, leave, start_mpi
+from mallob_py.runtime.world.envelope import open_envelope, seal
+from mallob_py.runtime.world.launch import launch_world
+from mallob_py.runtime.world.mpi import in_mpi_world, leave, start_mpi
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from mallob_py.runtime.transport import Transport
+    from mallob_py.runtime.world.transport import Transport
 
 _RANKS = 2
 _SAMPLES = 20
@@ -50,7 +50,7 @@ def main() -> int:
     if not in_mpi_world():
         return launch_world(_RANKS, [os.path.abspath(__file__)])
     comm = start_mpi()
-    from mallob_py.runtime.transport import Transport  # initialises MPI
+    from mallob_py.runtime.world.transport import Transport  # initialises MPI
 
     transport = Transport(comm)
     loop = _Loop(transport)

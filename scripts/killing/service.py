@@ -17,7 +17,7 @@ from pathlib import Path
 
 from soaking.processes import MARK, Family, Wrong, command_line, marked_processes, parent_of, wait_until
 
-from mallob_py.runtime.session_folder import shared_folder
+from mallob_py.runtime.world.session_folder import shared_folder
 from mallob_py.service.client import service_is_running
 
 #: a service whose ranks are being started again may be silent for so long (the longest delay and a start)

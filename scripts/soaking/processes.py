@@ -63,7 +63,7 @@ class Family:
     @classmethod
     def of(cls, mark: str) -> Family:
         pids = marked_processes(mark)
-        forked = [pid for pid in pids if "runtime.fork_server" in command_line(pid)]
+        forked = [pid for pid in pids if "workers.fork_server" in command_line(pid)]
         servers = [pid for pid in forked if parent_of(pid) not in forked]
         workers = [pid for pid in forked if pid not in servers]
         return cls(sorted({parent_of(pid) for pid in servers} & set(pids)), servers, workers)

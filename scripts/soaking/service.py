@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mallob_py.runtime.session_folder import shared_folder
+from mallob_py.runtime.world.session_folder import shared_folder
 from soaking.processes import MARK, Wrong, command_line, marked_processes, parent_of, wait_until
 
 READY_DEADLINE_S = 60.0

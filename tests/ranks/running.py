@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 from waiting import DEADLINE_S, poll_until
 
-from mallob_py.runtime.launch import find_launcher
-from mallob_py.runtime.session_folder import shared_folder
-from mallob_py.runtime.world import LaunchError
+from mallob_py.runtime.world.launch import find_launcher
+from mallob_py.runtime.world.mpi import LaunchError
+from mallob_py.runtime.world.session_folder import shared_folder
 from mallob_py.service.telemetry.event_log import parts_of, runs_of
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ CRASHES_MAX = 3
 
 def ranks_of(service: Running) -> list[int]:
     """The parents of fork servers, apart from fork servers."""
-    forked = {pid for pid in service.processes() if "runtime.fork_server" in command_line(pid)}
+    forked = {pid for pid in service.processes() if "workers.fork_server" in command_line(pid)}
     return sorted({parent_of(pid) for pid in forked} - forked)
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from waiting import DEADLINE_S
 
-from mallob_py.runtime.launch import Flavour, find_launcher
-from mallob_py.runtime.world import LaunchError
+from mallob_py.runtime.world.launch import Flavour, find_launcher
+from mallob_py.runtime.world.mpi import LaunchError
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,10 @@ ROOT = Path(__file__).parents[2]
 APPS = {
     "MALLOB_PY_APPS": "ALLREDUCE=tree_apps:AllReduce,GOSSIP=tree_apps:Gossip",
     "PYTHONPATH": os.pathsep.join(
-        [*(str(ROOT / part) for part in ("", "apps", "tests/runtime")), os.environ.get("PYTHONPATH", "")]
+        [
+            *(str(ROOT / part) for part in ("", "apps", "tests/runtime/workers")),
+            os.environ.get("PYTHONPATH", ""),
+        ]
     ),
 }
 

@@ -181,7 +181,7 @@ def test_a_service_that_comes_back_takes_up_where_it_was(tmp_path: Path) -> None
 
 def test_a_rank_never_imports_the_web_server() -> None:
     code = (
-        "import mallob_py.cli.serve_rank, mallob_py.runtime.fork_server, sys; "
+        "import mallob_py.cli.serve_rank, mallob_py.runtime.workers.fork_server, sys; "
         "print([name for name in sys.modules if name.startswith(('starlette', 'uvicorn', 'mallob_py.web'))])"
     )
     printed = subprocess.run(

@@ -16,10 +16,9 @@ from mallob_py.protocol.messages import Blob, Epoch, Supply, TreeMessage, encode
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.protocol.violation import PeerViolation
-from mallob_py.runtime.channel import Arrival, Channel
-from mallob_py.runtime.envelope import seal
-from mallob_py.runtime.heartbeat import Ring as HeartbeatRing
 from mallob_py.runtime.rank import PeerFailure, Rank
+from mallob_py.runtime.world.envelope import Arrival, Channel, seal
+from mallob_py.runtime.world.failure_detector import Ring as HeartbeatRing
 
 
 class Flood:

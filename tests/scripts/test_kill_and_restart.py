@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from waiting import DEADLINE_S
 
-from mallob_py.runtime.launch import find_launcher
-from mallob_py.runtime.world import LaunchError
+from mallob_py.runtime.world.launch import find_launcher
+from mallob_py.runtime.world.mpi import LaunchError
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,8 +16,8 @@ import pytest
 from virtual_cluster import Cluster, virtual_cluster, what_is_missing
 from waiting import poll_until
 
-from mallob_py.runtime.launch import Flavour, find_launcher
-from mallob_py.runtime.world import LaunchError
+from mallob_py.runtime.world.launch import Flavour, find_launcher
+from mallob_py.runtime.world.mpi import LaunchError
 from mallob_sat.generate import pigeonhole
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mallob_py.runtime.roll_call import WorkerPlace
+from mallob_py.runtime.rank_reports import WorkerPlace
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus
 from mallob_py.web import history
 from mallob_py.web.history import SAMPLES_MAX, History, HistoryPart

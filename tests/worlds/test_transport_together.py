@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mallob_py.runtime.channel import Channel
+from mallob_py.runtime.world.envelope import Channel
 
 pytestmark = pytest.mark.mpi
 needs_others = pytest.mark.mpi(min_size=2)
@@ -25,8 +25,8 @@ MESSAGES, PER_TURN_MAX = 2000, 30
 
 @pytest.fixture(params=["unix sockets", "several hosts", "no doorbell"])
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    from mallob_py.runtime.transport import Transport
-    from mallob_py.runtime.world import start_mpi
+    from mallob_py.runtime.world.mpi import start_mpi
+    from mallob_py.runtime.world.transport import Transport
 
     if request.param == "several hosts":
         monkeypatch.setenv("MALLOB_PY_RANKS_PER_HOST", "2")
@@ -166,7 +166,7 @@ def test_a_long_control_message_does_not_delay_those_of_other_ranks(transport: A
 
 @needs_others
 def test_a_peer_is_congested_until_it_has_caught_up(transport: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mallob_py.runtime import transport as module
+    from mallob_py.runtime.world import transport as module
 
     monkeypatch.setattr(module, "CONGESTED_BYTES", 1 << 20)
     if transport.rank == 0:
@@ -202,7 +202,7 @@ def test_sending_to_oneself_is_refused(transport: Any) -> None:
 def test_a_rank_that_will_not_start_keeps_all_from_starting() -> None:
     from mpi4py import MPI
 
-    from mallob_py.runtime.world import OthersRefused, refuse_to_start, start_mpi
+    from mallob_py.runtime.world.mpi import OthersRefused, refuse_to_start, start_mpi
 
     world = MPI.COMM_WORLD
     for unwilling in range(world.Get_size()):

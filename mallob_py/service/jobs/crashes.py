@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from mallob_py.runtime.world import Crash
+from mallob_py.runtime.world.mpi import Crash
 
 _WEIGHT = {Crash.OF_ITSELF: 5, Crash.KILLED: 3}
 HOPELESS = 15

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from mallob_py.runtime.roll_call import WorkerPlace
+from mallob_py.runtime.rank_reports import WorkerPlace
 from mallob_py.service.jobs.reply import JobStatistics
 
 #: upper bounds of the buckets in seconds; a last one without a bound follows

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from turns import DEADLINE_S, end, join, run_until
 
-from mallob_py.runtime.transport import Arrival, Transport
+from mallob_py.runtime.world.transport import Arrival, Transport
 
 FLOOD, ROUNDS = 1000, 100
 ECHO, RELEASE = b"echo", b"release"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from turns import join
 
-from mallob_py.runtime.world import leave
+from mallob_py.runtime.world.mpi import leave
 
 transport = join()
 if transport.rank == 0:

@@ -11,7 +11,7 @@ import time
 
 from turns import end, join, run_until
 
-from mallob_py.runtime.transport import Arrival
+from mallob_py.runtime.world.transport import Arrival
 
 PING, CLOSE = b"p" * 60, b"close"
 GAP_S = 0.002

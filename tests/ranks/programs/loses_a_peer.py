@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from mallob_py.runtime.world import start_mpi
+from mallob_py.runtime.world.mpi import start_mpi
 
 start_mpi()
 from mallob_py.cli.main import main  # noqa: E402
-from mallob_py.runtime.transport import Transport  # noqa: E402
+from mallob_py.runtime.world.transport import Transport  # noqa: E402
 
 
 def take_lost(_: Transport) -> list[int]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from turns import join
 
-from mallob_py.runtime import transport as module
-from mallob_py.runtime.world import leave
+from mallob_py.runtime.world import transport as module
+from mallob_py.runtime.world.mpi import leave
 
 module.WAITING_BYTES_MAX = 8 << 20
 transport = join()

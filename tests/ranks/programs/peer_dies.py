@@ -9,8 +9,8 @@ from pathlib import Path
 
 from turns import join, run_until
 
-from mallob_py.runtime.transport import Arrival
-from mallob_py.runtime.world import leave
+from mallob_py.runtime.world.mpi import leave
+from mallob_py.runtime.world.transport import Arrival
 
 ROUNDS = 50
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from waiting import DEADLINE_S
 
-from mallob_py.runtime.transport import Arrival, Transport
-from mallob_py.runtime.world import leave, start_mpi
+from mallob_py.runtime.world.mpi import leave, start_mpi
+from mallob_py.runtime.world.transport import Arrival, Transport
 
 
 def join() -> Transport:

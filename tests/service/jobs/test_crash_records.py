@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mallob_py.runtime.world import Crash
+from mallob_py.runtime.world.mpi import Crash
 from mallob_py.service.jobs.crashes import ACQUITTED_AFTER_S, RunningJobs
 
 #: of themselves, without anybody killing a rank

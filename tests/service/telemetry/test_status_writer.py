@@ -14,8 +14,7 @@ from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outcome
 from mallob_py.protocol.messages import Blob
 from mallob_py.protocol.pe import PE
-from mallob_py.runtime.rank_news import RankNews, RankReporter
-from mallob_py.runtime.roll_call import Roll
+from mallob_py.runtime.rank_reports import RankNews, RankReporter, Roll
 from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job

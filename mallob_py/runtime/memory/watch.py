@@ -1,0 +1,333 @@
+"""When a host runs low on memory, its ranks give some back, before the kernel kills somebody.
+
+Each rank looks about once a second. When less is left than the reserve, an episode begins, and at each
+look the rank gives back, in this order, until its part of what is missing is expected to be free:
+
+1. spare processes (none stands ready while memory is short) and those kept of chains of revisions
+2. suspended workers, least recently used first
+3. descriptions that no worker here needs, where another host has them
+4. if that was not enough: the process of the host's largest worker that is no root (`HostBoard`).
+   It is paused (`protocol/local_workers.py`), and its job goes on.
+
+Sizes are the private memory of processes, that of the solvers they have started included, or the sizes of
+files: about what comes free when they go.
+
+Roots are never touched. Each step is measured anew at the next look. When clearly more is left than the
+reserve, the episode ends. When there would be room for all that a paused worker had used before, it gets
+another process, one at a time; thus a worker that was too large by itself is not started again and again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from mallob_py.protocol.pe import PE
+from mallob_py.runtime.memory.room import Reserve, Room
+from mallob_py.runtime.workers.hosted import HostedWorkers
+from mallob_py.runtime.workers.pool import WorkerPool
+from mallob_py.runtime.world.transfer import Transfer
+
+#: when a worker was last ended or started again, and when somebody last complained, by the ranks' clock
+_TIMES = struct.Struct("dd")
+_BID = struct.Struct("Q")
+
+
+class HostBoard:
+    """The board as rank number `place` of so many on the host sees it. Nothing blocks for long."""
+
+    def __init__(self, path: Path, place: int, ranks: int) -> None:
+        self._place = place
+        self._ranks = ranks
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with self._locked():
+            if os.fstat(self._file).st_size == 0:
+                os.pwrite(self._file, _TIMES.pack(-1e9, -1e9) + ranks * _BID.pack(0), 0)
+
+    @property
+    def ranks(self) -> int:
+        return self._ranks
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def bid(self, size_bytes: int) -> None:
+        """The largest worker that this rank could end is so large; 0: there is none, or no need."""
+        os.pwrite(self._file, _BID.pack(size_bytes), _TIMES.size + self._place * _BID.size)
+
+    def wins_turn(self, now_s: float, pause_s: float) -> bool:
+        """Take the turn if it was nobody's for `pause_s` and no rank has bid more."""
+        with self._locked():
+            bids = os.pread(self._file, self._ranks * _BID.size, _TIMES.size)
+            sizes = [size for (size,) in _BID.iter_unpack(bids)]
+            is_largest = sizes.index(max(sizes)) == self._place
+            return is_largest and self._take_turn(now_s, pause_s)
+
+    def takes_turn(self, now_s: float, pause_s: float) -> bool:
+        """Take the turn if it was nobody's for `pause_s`."""
+        with self._locked():
+            return self._take_turn(now_s, pause_s)
+
+    def _take_turn(self, now_s: float, pause_s: float) -> bool:
+        turn_s, complaint_s = self._times()
+        if now_s < turn_s + pause_s:
+            return False
+        os.pwrite(self._file, _TIMES.pack(now_s, complaint_s), 0)
+        return True
+
+    def hold_turn(self, now_s: float) -> None:
+        """Something was given back without ending a worker: let nobody end one until that can be seen."""
+        with self._locked():
+            _, complaint_s = self._times()
+            os.pwrite(self._file, _TIMES.pack(now_s, complaint_s), 0)
+
+    def may_complain(self, now_s: float, pause_s: float) -> bool:
+        """Whether nobody has complained for `pause_s`; if so, the caller does now."""
+        with self._locked():
+            turn_s, complaint_s = self._times()
+            if now_s < complaint_s + pause_s:
+                return False
+            os.pwrite(self._file, _TIMES.pack(turn_s, now_s), 0)
+            return True
+
+    def _times(self) -> tuple[float, float]:
+        turn_s, complaint_s = _TIMES.unpack(os.pread(self._file, _TIMES.size, 0))
+        return turn_s, complaint_s
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+#: memory of an ended process is free, and seen to be, after less
+_PAUSE_EVERY_S = 3.0
+#: a worker takes a while to become as large as it was
+_UNPAUSE_EVERY_S = 10.0
+_COMPLAIN_EVERY_S = 60.0
+#: an episode ends when so many times the reserve is left
+_ENOUGH = 1.25
+
+
+class Hoard(Protocol):
+    """What a rank could give back. Sizes are what is expected to come free."""
+
+    def give_back_processes(self, wanted_bytes: int) -> int: ...
+
+    def give_back_past(self, wanted_bytes: int) -> int: ...
+
+    def give_back_descriptions(self, wanted_bytes: int) -> int: ...
+
+    def largest_bytes(self) -> int: ...
+
+    def pause_largest(self) -> int: ...
+
+    def smallest_paused_bytes(self) -> int | None: ...
+
+    def unpause_smallest(self) -> None: ...
+
+    def end_shortage(self) -> None: ...
+
+
+class MemoryWatch:
+    """One rank's watch. `measure` tells what is left, `log` and `complain` are told of what is done."""
+
+    def __init__(
+        self,
+        reserve: Reserve,
+        measure: Callable[[], Sequence[Room]],
+        hoard: Hoard,
+        board: HostBoard,
+        log: Callable[[str, Mapping[str, object]], None],
+        complain: Callable[[str], None],
+    ) -> None:
+        self._reserve = reserve
+        self._measure = measure
+        self._hoard = hoard
+        self._board = board
+        self._log = log
+        self._complain = complain
+        self._is_short = False
+        self._has_bid = False
+
+    @property
+    def is_short(self) -> bool:
+        """Whether memory has to be given back."""
+        return self._is_short
+
+    def look(self, now_s: float) -> None:
+        """Measure, and do what is to be done."""
+        rooms = self._measure()
+        tightest = max(rooms, key=self._missing_bytes, default=None)
+        if tightest is None:
+            return
+        missing_bytes = self._missing_bytes(tightest)
+        if missing_bytes > 0:
+            if not self._is_short:
+                self._begin(tightest, now_s)
+            self._give_back(missing_bytes, now_s)
+        elif not self._is_short:
+            self._unpause(-missing_bytes, now_s)
+        elif all(room.left_bytes >= _ENOUGH * self._reserve.of(room.total_bytes) for room in rooms):
+            self._end(tightest)
+
+    def _missing_bytes(self, room: Room) -> int:
+        return self._reserve.of(room.total_bytes) - room.left_bytes
+
+    def _begin(self, room: Room, now_s: float) -> None:
+        self._is_short = True
+        reserve_bytes = self._reserve.of(room.total_bytes)
+        self._log("short of memory", {"left_bytes": room.left_bytes, "reserve_bytes": reserve_bytes})
+        if self._board.may_complain(now_s, _COMPLAIN_EVERY_S):
+            self._complain(
+                f"short of memory: {_megabytes(room.left_bytes)} of {_megabytes(room.total_bytes)} are left, "
+                f"less than the reserve of {_megabytes(reserve_bytes)}; suspended workers are given up, then "
+                "running ones paused. Lower --pes, --job-cache or --memory-limit, or give more memory"
+            )
+
+    def _give_back(self, missing_bytes: int, now_s: float) -> None:
+        # All ranks of the host do the same at the same time.
+        wanted_bytes = -(-missing_bytes // self._board.ranks)
+        given_bytes = 0
+        for what, give_back in (
+            ("processes", self._hoard.give_back_processes),
+            ("suspended workers", self._hoard.give_back_past),
+            ("descriptions", self._hoard.give_back_descriptions),
+        ):
+            if given_bytes < wanted_bytes and (size_bytes := give_back(wanted_bytes - given_bytes)):
+                self._tell_given(what, size_bytes)
+                given_bytes += size_bytes
+        if given_bytes >= wanted_bytes:
+            self._withdraw_bid()
+            self._board.hold_turn(now_s)
+        else:
+            self._bid_for_turn(now_s)
+
+    def _bid_for_turn(self, now_s: float) -> None:
+        """By the second look in need, all ranks of the host have bid."""
+        largest_bytes = self._hoard.largest_bytes()
+        had_bid, self._has_bid = self._has_bid, largest_bytes > 0
+        self._board.bid(largest_bytes)
+        if had_bid and self._has_bid and self._board.wins_turn(now_s, _PAUSE_EVERY_S):
+            self._tell_given("a running worker", self._hoard.pause_largest())
+            self._withdraw_bid()
+
+    def _withdraw_bid(self) -> None:
+        if self._has_bid:
+            self._has_bid = False
+            self._board.bid(0)
+
+    def _tell_given(self, what: str, size_bytes: int) -> None:
+        self._log("gave back memory", {"what": what, "bytes": size_bytes})
+
+    def _end(self, room: Room) -> None:
+        self._is_short = False
+        self._withdraw_bid()
+        self._hoard.end_shortage()
+        self._log("enough memory", {"left_bytes": room.left_bytes})
+
+    def _unpause(self, room_bytes: int, now_s: float) -> None:
+        """There are so many bytes more than the reserve: does a paused worker fit in?"""
+        paused_bytes = self._hoard.smallest_paused_bytes()
+        fits_in = paused_bytes is not None and paused_bytes <= room_bytes
+        if fits_in and self._board.takes_turn(now_s, _UNPAUSE_EVERY_S):
+            self._hoard.unpause_smallest()
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.0f} MB"
+
+
+class RankHoard:
+    """What there is of it on one rank; `settle(pe)` executes what a PE wants done."""
+
+    def __init__(
+        self,
+        pes: Sequence[PE],
+        pool: WorkerPool,
+        workers: HostedWorkers,
+        transfer: Transfer,
+        settle: Callable[[PE], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._pes = pes
+        self._pool = pool
+        self._workers = workers
+        self._transfer = transfer
+        self._settle = settle
+        self._now = clock
+        #: by PE: what its paused worker had used
+        self._paused: dict[int, int] = {}
+
+    def give_back_processes(self, wanted_bytes: int) -> int:
+        """Spare ones hardly count: they share their memory with each other."""
+        self._pool.keep_none_ready()
+        return self._pool.drop_kept(wanted_bytes)
+
+    def give_back_past(self, wanted_bytes: int) -> int:
+        """The least recently used of each PE, PE by PE, then the next."""
+        given_bytes = 0
+        while given_bytes < wanted_bytes and (holders := [pe for pe in self._pes if pe.shortage.past()]):
+            for pe in holders:
+                if given_bytes < wanted_bytes:
+                    given_bytes += self._size(pe, pe.shortage.past()[0])
+                    pe.drop_past(1, self._now())
+                    self._settle(pe)
+        return given_bytes
+
+    def give_back_descriptions(self, wanted_bytes: int) -> int:
+        return self._transfer.drop_unused(wanted_bytes)
+
+    def _size(self, pe: PE, worker: int) -> int:
+        return self._workers.private_bytes(self._slot(pe), worker)
+
+    def _slot(self, pe: PE) -> int:
+        return pe.rank - self._pes[0].rank
+
+    # --- running workers ----------------------------------------------------------------
+
+    def _largest(self) -> tuple[int, PE] | None:
+        """The running worker that uses most and is no root."""
+        found = [
+            (self._size(pe, worker), pe) for pe in self._pes if (worker := pe.shortage.pausable()) is not None
+        ]
+        return max(found, key=lambda each: each[0], default=None)
+
+    def largest_bytes(self) -> int:
+        largest = self._largest()
+        return 0 if largest is None else largest[0]
+
+    def pause_largest(self) -> int:
+        """End that worker's process; its size."""
+        if (largest := self._largest()) is None:
+            return 0
+        size_bytes, pe = largest
+        self._paused[pe.rank] = size_bytes
+        pe.pause(self._now())
+        self._settle(pe)
+        return size_bytes
+
+    def _smallest_paused(self) -> PE | None:
+        paused = [pe for pe in self._pes if pe.shortage.has_paused()]
+        return min(paused, key=lambda pe: self._paused[pe.rank], default=None)
+
+    def smallest_paused_bytes(self) -> int | None:
+        """What the smallest paused worker had used; None if there is none."""
+        pe = self._smallest_paused()
+        return None if pe is None else self._paused[pe.rank]
+
+    def unpause_smallest(self) -> None:
+        if (pe := self._smallest_paused()) is not None:
+            pe.unpause(self._now())
+            self._settle(pe)
+
+    def end_shortage(self) -> None:
+        self._pool.keep_ready()

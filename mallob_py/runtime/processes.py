@@ -1,0 +1,185 @@
+"""What holds for all processes that we start: how they begin, whom they end with, what they may have.
+
+- They are started with the imports of this process, not with the working folder's: `python -m` would look for
+  modules in the working folder first, where it may be anybody who has put them, as in /tmp.
+- They want no threads of numeric libraries, and as many descriptors as they may have.
+- Whoever stands in for others catches the signals that ask for the end (`StopRequests`), and is the parent
+  of all that lose theirs (`no_orphans`): after a crash, the next world meets nobody who still holds a lock
+  or writes.
+
+Imports next to nothing: commands begin with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import select
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+
+def python() -> list[str]:
+    """Python, without the working folder or the script's among the places of imports."""
+    return [sys.executable, "-P"]
+
+
+def import_places() -> dict[str, str]:
+    """The environment by which it imports from where this process does."""
+    return {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+
+
+_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def want_no_numeric_threads() -> None:
+    """To be called before numpy is imported: all ranks of a host would have threads for all its cores.
+
+    And a process with threads cannot fork safely. What the user has set stays.
+    """
+    for name in _VARIABLES:
+        os.environ.setdefault(name, "1")
+
+
+#: more would make programs slow that close all they could have
+_WANTED = 1 << 16
+#: per worker process: its socket and its pidfd
+_PER_PROCESS = 2
+#: MPI with its network, doorbells, logs, the api folder, transfers, readers of inputs
+_OF_THE_RANK = 256
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit as far as is allowed and sensible; returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return soft if soft != resource.RLIM_INFINITY else _WANTED
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def descriptors_needed(pes: int, processes_per_pe: int) -> int:
+    """What a rank of so many PEs may come to have; each process's description is locked by one more."""
+    return _OF_THE_RANK + pes * processes_per_pe * (_PER_PROCESS + 1)
+
+
+def descriptor_shortage(pes: int, processes_per_pe: int, limit: int) -> str | None:
+    """Why a rank cannot host so many PEs; None if it can."""
+    wanted = descriptors_needed(pes, processes_per_pe)
+    if wanted <= limit:
+        return None
+    most = max(0, (limit - _OF_THE_RANK) // (processes_per_pe * (_PER_PROCESS + 1)))
+    return (
+        f"--pes: {pes} PEs on one rank may need {wanted} file descriptors, {limit} are allowed: have at most "
+        f"{most} PEs per rank, lower --job-cache or --warm, or raise the hard limit (ulimit -Hn, LimitNOFILE)"
+    )
+
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class StopRequests:
+    """Catches the signals while it is a context; in between they wait to be passed on."""
+
+    def __init__(self) -> None:
+        #: the first signal, and whether the user has insisted since
+        self.first: int | None = None
+        self.insisted = False
+
+    def __enter__(self) -> StopRequests:
+        self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._previous = {each: signal.signal(each, self._on_signal) for each in STOP_SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._previous.items():
+            signal.signal(each, handler)
+        os.close(self._read_fd)
+        os.close(self._write_fd)
+
+    def wait(self, timeout_s: float, *descriptors: int) -> list[int]:
+        """Until a further signal comes, it is time, or descriptors are readable, which are returned."""
+        poll = select.poll()
+        for each in (self._read_fd, *descriptors):
+            poll.register(each, select.POLLIN)
+        readable = [descriptor for descriptor, _ in poll.poll(max(0.0, timeout_s) * 1000)]
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._read_fd, 64)
+        return [each for each in readable if each != self._read_fd]
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self.first is None:
+            self.first = number
+        elif number == signal.SIGINT:
+            self.insisted = True
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._write_fd, b"!")
+
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def die_with(parent_pid: int, death_signal: int) -> None:
+    """Have the kernel signal this process when its parent is gone. To be called right after the fork."""
+    _prctl(_PR_SET_PDEATHSIG, int(death_signal))
+    if os.getppid() != parent_pid:  # gone before it could be arranged
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def no_orphans() -> Iterator[None]:
+    """Be the parent of all processes that lose theirs meanwhile, and kill those that are left at the end."""
+    ours = os.getpid()
+    before = set(_children(ours))
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        if os.getpid() == ours:
+            # Whoever is killed leaves us its own children.
+            while left := set(_children(ours)) - before:
+                for pid in left:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                for pid in left:
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(pid, 0)
+            _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes  # no rank needs it while it runs
+
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _children(parent_pid: int) -> list[int]:
+    """The processes whose parent this is."""
+    found = []
+    for folder in os.listdir("/proc"):
+        if folder.isdecimal():
+            with contextlib.suppress(OSError), open(f"/proc/{folder}/stat") as stat:
+                if stat.read().rsplit(")", 1)[1].split()[1] == str(parent_pid):
+                    found.append(int(folder))
+    return found
+
+
+@contextlib.contextmanager
+def signals_held_back() -> Iterator[None]:
+    """Those that ask for the end, until they can be dealt with."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def use_no_input() -> None:
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)

@@ -1,0 +1,88 @@
+"""What ranks tell each other about themselves: how each is, and who works there for what.
+
+*News*: its host, how busy it is, and what troubles it. Told to the first client's rank, at the start and
+when something has changed, at most once a second. So the status can say which host does what (`mallob-py
+status --hosts`).
+
+*The roll*: no rank knows all job trees, each knows the workers of its own PEs. Only while somebody looks,
+the rank that wants to know spreads a `RollCall` along a tree of ranks; each answers it with one
+`RollAnswer` of a few bytes. The answers show the PEs at moments that differ by the time of travel: a tree
+that is just growing may lack a worker, or show one twice.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable
+
+import msgspec
+
+PERIOD_S = 1.0
+
+
+class RankNews(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=76):
+    """How a rank is: `busy` of its `pes` run a worker. `troubles` are short texts, for people."""
+
+    host: str
+    pid: int
+    pes: int
+    busy: int
+    troubles: tuple[str, ...] = ()
+
+
+class RankReporter:
+    """What one rank has to tell, and what it has told."""
+
+    def __init__(self, pes: int) -> None:
+        self._host = socket.gethostname()
+        self._pes = pes
+        self._told: RankNews | None = None
+
+    def news(self, busy: int, troubles: Iterable[str]) -> RankNews | None:
+        """What is to be told now; None if nothing has changed."""
+        news = RankNews(self._host, os.getpid(), self._pes, busy, tuple(troubles))
+        if news == self._told:
+            return None
+        self._told = news
+        return news
+
+
+class WorkerPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """On this PE the worker `index` of `job` is active. Its parent has the index (index - 1) // 2."""
+
+    pe: int
+    job: int
+    index: int
+
+
+class RollCall(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=74):
+    """Rank `origin` asks who works for what."""
+
+    origin: int
+
+
+class RollAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=75):
+    """The active workers of one rank."""
+
+    workers: tuple[WorkerPlace, ...]
+
+
+class Roll:
+    """The newest answer of every rank."""
+
+    def __init__(self) -> None:
+        self._answers: dict[int, tuple[WorkerPlace, ...]] = {}
+
+    def note(self, rank: int, workers: Iterable[WorkerPlace]) -> None:
+        self._answers[rank] = tuple(workers)
+
+    def workers(self) -> tuple[WorkerPlace, ...] | None:
+        """All active workers, by PE; None if nobody has been asked."""
+        if not self._answers:
+            return None
+        return tuple(place for _, answer in sorted(self._answers.items()) for place in answer)
+
+    def clear(self) -> None:
+        """Nobody looks any more."""
+        self._answers.clear()

@@ -1,0 +1,290 @@
+"""The process that worker processes are forked from, one per rank.
+
+It is a fresh interpreter that never touches MPI, has numpy and the applications in use
+imported, has a single thread, and does nothing but fork, reap and report. So a new worker
+process costs a fork instead of an interpreter start, and shares its memory with the others
+until it writes to it.
+
+Started by `mallob_py.runtime.workers.links.ForkServer` as
+`python -m mallob_py.runtime.workers.fork_server <control socket fd> <pid of the rank>`. Where one process
+starts several ranks by forking, it has one process import for all their servers (`import_for_servers`).
+
+Guarantees
+- It ends, with all children, when the control socket closes, as it does when its rank is gone. Its
+  children die with it: the kernel sends them SIGKILL then, which also ends stopped processes.
+- Every child's end is reported once, with its reason. Processes that a child left behind
+  in its process group are killed with it.
+- Terminal and batch-system signals (SIGINT, SIGTERM, SIGHUP) are the rank's business:
+  ignored here.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
+
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.processes import (
+    STOP_SIGNALS,
+    die_with,
+    raise_descriptor_limit,
+    want_no_numeric_threads,
+)
+
+if TYPE_CHECKING:
+    from mallob_py.runtime.workers.registry import AppRegistry
+
+    Work: TypeAlias = Callable[[socket.socket, AppRegistry, wire.Configure], None]
+
+_PACKET_BYTES = 1 << 16
+#: the exit status of a worker that has not even the memory to be one (EX_OSERR)
+_NO_MEMORY = 71
+#: a worker that started MPI by accident must not find the rank's connection to its launcher
+_LAUNCHER_PREFIXES = ("PMI_", "PMIX_", "PMI2_", "OMPI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL")
+
+
+def exit_reason(status: int) -> str:
+    """A wait status in words."""
+    code = os.waitstatus_to_exitcode(status)
+    if code == _NO_MEMORY:
+        return "out of memory before it could begin: raise --memory-limit"
+    if code >= 0:
+        return f"exit status {code}"
+    with suppress(ValueError):
+        return f"killed by signal {-code} ({signal.Signals(-code).name})"
+    return f"killed by signal {-code}"
+
+
+#: until applications are looked for again
+_RETRY_S = 0.5
+
+
+class _Child:
+    __slots__ = ("pid", "pidfd", "serial")
+
+    def __init__(self, serial: int, pid: int, pidfd: int) -> None:
+        self.serial = serial
+        self.pid = pid
+        self.pidfd = pidfd
+
+
+class Server:
+    """Fork, reap and report until the rank closes the control socket."""
+
+    def __init__(self, control: socket.socket, registry: AppRegistry, work: Work) -> None:
+        self._registry = registry
+        self._work = work
+        self._control = control
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(control, selectors.EVENT_READ)
+        self._children: dict[int, _Child] = {}
+        self._serial = 0
+        self._generation = 0
+        self._configuration = wire.Configure((), None, 0)
+        #: whether the rank waits for the names of all applications, which take a while to find
+        self._are_names_due = False
+        self._names_delay_s = 0.0
+
+    def run(self) -> None:
+        try:
+            while True:
+                ready = self._selector.select(self._names_delay_s if self._are_names_due else None)
+                if not ready:
+                    self._report_names()
+                for key, _ in ready:
+                    if key.data is None:
+                        self._serve_request()
+                    else:
+                        self._reap(key.data)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            pass
+        finally:
+            self._kill_all()
+
+    def _report_names(self) -> None:
+        try:
+            names = self._registry.names()
+        except (OSError, ImportError):  # nothing to look with for the moment: descriptors, most likely
+            self._names_delay_s = _RETRY_S
+            return
+        self._are_names_due, self._names_delay_s = False, 0.0
+        self._report(wire.Applications(names))
+
+    def _serve_request(self) -> None:
+        packet = self._control.recv(_PACKET_BYTES)
+        if not packet:
+            raise EOFError
+        match wire.decode_to_server(packet):
+            case wire.Configure() as configuration:
+                self._configure(configuration)
+            case wire.Fork(count):
+                for _ in range(count):
+                    self._fork()
+            case wire.Import(application):
+                self._import(application)
+
+    def _configure(self, configuration: wire.Configure) -> None:
+        self._configuration = configuration
+        for name in configuration.preload:
+            _load(self._registry, name)
+        # Objects made so far are kept out of the children's garbage collections, which
+        # would otherwise write to (and so copy) every page that holds one.
+        gc.collect()
+        gc.freeze()
+        self._are_names_due = True
+
+    def _import(self, application: str) -> None:
+        _load(self._registry, application)
+        gc.collect()
+        gc.freeze()
+        self._generation += 1
+        self._report(wire.Imported(application, self._generation))
+
+    def _fork(self) -> None:
+        try:
+            child, ours = self._forked()
+        except OSError as error:
+            self._report(wire.ForkFailed(str(error.strerror)))
+            return
+        with ours:
+            self._children[child.serial] = child
+            self._selector.register(child.pidfd, selectors.EVENT_READ, child)
+            packet = wire.encode(wire.Forked(child.serial, child.pid, self._generation))
+            socket.send_fds(self._control, [packet], [ours.fileno(), child.pidfd])
+
+    def _forked(self) -> tuple[_Child, socket.socket]:
+        """A new child and the rank's end of its socket. Raises OSError, and then there is no child."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with ExitStack() as undo:
+            undo.enter_context(ours)
+            with theirs:
+                server_pid = os.getpid()
+                pid = os.fork()
+                if pid == 0:
+                    self._become_worker(theirs.detach(), server_pid)
+            with suppress(OSError):  # both sides do it: whoever comes first, the group exists
+                os.setpgid(pid, pid)
+            undo.callback(_kill_and_reap, pid)
+            pidfd = os.pidfd_open(pid)
+            undo.pop_all()
+        self._serial += 1
+        return _Child(self._serial, pid, pidfd), ours
+
+    def _become_worker(self, fd: int, server_pid: int) -> None:
+        """In the child: never returns."""
+        status = 1
+        try:
+            die_with(server_pid, signal.SIGKILL)
+            os.setpgid(0, 0)
+            os.closerange(3, fd)
+            os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
+            connection = socket.socket(fileno=fd)
+            self._work(connection, self._registry, self._configuration)
+        except MemoryError:
+            status = _NO_MEMORY
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+
+    def _reap(self, child: _Child) -> None:
+        # The zombie keeps its pid, and so its group's number, from being given away.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        _, status, usage = os.wait4(child.pid, 0)
+        self._selector.unregister(child.pidfd)
+        os.close(child.pidfd)
+        del self._children[child.serial]
+        self._report(wire.Exited(child.serial, exit_reason(status), usage.ru_utime + usage.ru_stime))
+
+    def _report(self, message: wire.FromServer) -> None:
+        self._control.send(wire.encode(message))
+
+    def _kill_all(self) -> None:
+        for child in self._children.values():
+            signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+        for child in self._children.values():
+            os.waitpid(child.pid, 0)
+
+
+def _kill_and_reap(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def import_for_servers(orders: socket.socket, preload: Sequence[str], parent_pid: int) -> NoReturn:
+    """Import once for the servers of several ranks, and fork them; that is all this process does.
+
+    Their control sockets come by `orders`, one by one until it is closed. To be called in a process that was
+    forked for it, by its parent, and has a single thread.
+    """
+    status = 1
+    try:
+        die_with(parent_pid, signal.SIGKILL)
+        os.setsid()
+        registry, work = _prepare()
+        for name in preload:
+            _load(registry, name)
+        gc.freeze()
+        controls = []
+        while descriptors := socket.recv_fds(orders, 1, 1)[1]:
+            controls.append(socket.socket(fileno=descriptors[0]))
+        orders.close()
+        for control in controls:
+            if os.fork() == 0:
+                for other in controls:
+                    if other is not control:
+                        other.close()
+                Server(control, registry, work).run()
+                break
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _prepare() -> tuple[AppRegistry, Work]:
+    """Make this process fit to import applications; which there are, and what workers do."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    # Who has forked us may have held them back, and what an application starts would have them so, too.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    raise_descriptor_limit()
+    want_no_numeric_threads()
+    for name in list(os.environ):
+        if name.startswith(_LAUNCHER_PREFIXES):
+            del os.environ[name]
+    # Imported late: numpy reads the limits of threads when it is loaded.
+    from mallob_py.runtime.workers.process import work
+    from mallob_py.runtime.workers.registry import AppRegistry
+
+    return AppRegistry.discover(), work
+
+
+def _load(registry: AppRegistry, name: str) -> None:
+    try:
+        registry.load(name)
+    except Exception:
+        # Not lost: a worker or reader of such a job fails with the same traceback.
+        traceback.print_exc()
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    die_with(int(sys.argv[2]), signal.SIGKILL)
+    Server(control, *_prepare()).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""The processes of the workers of all PEs of a rank: effects in, commands to the pool out.
+
+PEs number their workers each for itself. In the pool, which all PEs of a rank share, worker
+w of PE number s of its rank has the number w * capacity + s.
+
+A worker's process is told its place in the tree (index, volume, children) at leisure, since
+that wakes it up and a tree that grows changes it several times within milliseconds; but
+always before it gets a message of the tree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+from mallob_py.kit.app import TreeMessage as AppMessage
+from mallob_py.protocol.effects import (
+    DeliverMessage,
+    ResumeWorker,
+    StartWorker,
+    SuspendWorker,
+    TerminateWorker,
+    UpdateWorker,
+)
+from mallob_py.protocol.messages import Blob
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.memory.usage import peak_bytes_of, private_bytes_of
+from mallob_py.runtime.worker_events import Key
+from mallob_py.runtime.workers.pool import WorkerPool
+
+_UPDATE_DELAY_S = 0.005
+#: a worker's CPU time is told once it has run so much longer, so seldom in the end
+_CPU_SHARE = 0.02
+_CPU_PERIOD_S = 0.1
+_NOTICEABLE = 1.02
+
+WorkerEffect: TypeAlias = (
+    StartWorker | UpdateWorker | SuspendWorker | ResumeWorker | TerminateWorker | DeliverMessage
+)
+
+
+class _Place:
+    """What a worker's process was last told of its place in the tree."""
+
+    __slots__ = (
+        *("children", "index", "is_suspended", "key", "look_at_s", "since_s"),
+        *("told_bytes", "told_cpu_s", "volume"),
+    )
+
+    def __init__(self, key: Key, index: int, volume: int, now: float) -> None:
+        self.key = key
+        self.index = index
+        self.volume = volume
+        self.children: tuple[int, ...] = ()
+        self.is_suspended = False
+        #: the memory and CPU time that its job's client has been told of
+        self.told_bytes = 0
+        self.told_cpu_s = 0.0
+        #: when its CPU time is to be looked at, and since when it runs
+        self.look_at_s = math.inf
+        self.since_s = now
+
+
+class HostedWorkers:
+    """The workers of `capacity` PEs of `pes` in all.
+
+    `describe(blob)` says where their processes find a description.
+    """
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        capacity: int,
+        describe: Callable[[Blob], wire.Description],
+        clock: Callable[[], float],
+        pes: int,
+    ) -> None:
+        self._pool = pool
+        self._capacity = capacity
+        self._describe = describe
+        self._now = clock
+        self._places: dict[int, _Place] = {}
+        #: workers whose process has not been told of its present place yet
+        self._outdated: set[int] = set()
+        #: when `tell_places` is wanted
+        self.update_at_s = math.inf
+        #: when `cpu_news` is wanted
+        self.cpu_look_at_s = math.inf
+        # All PEs together tell no more than a thousand times a second.
+        self._cpu_period_s = max(_CPU_PERIOD_S, pes / 1000)
+
+    def owner(self, key: Key) -> tuple[int, int]:
+        """Of a process: which PE of the rank it works for, and the worker's number there."""
+        worker, slot = divmod(key[1], self._capacity)
+        return slot, worker
+
+    def execute(self, slot: int, effect: WorkerEffect) -> None:
+        """Do to a process what PE number `slot` of the rank wants."""
+        number = effect.worker * self._capacity + slot
+        places, pool = self._places, self._pool
+        match effect:
+            case StartWorker(_, job, index, volume, blob):
+                place = places[number] = _Place((job, number), index, volume, self._now())
+                self._look_soon(place)
+                description = self._describe(blob)
+                pool.start(place.key, index, volume, (), description, blob.chain, blob.revision)
+            case UpdateWorker(_, volume, children):
+                place = places[number]
+                place.volume, place.children = volume, children
+                self._outdated.add(number)
+                self.update_at_s = min(self.update_at_s, self._now() + _UPDATE_DELAY_S)
+            case SuspendWorker():
+                place = places[number]
+                place.is_suspended = True
+                self._look_soon(place)
+                pool.suspend(place.key)
+            case ResumeWorker(_, index, volume):
+                place = places[number]
+                place.index, place.volume, place.children = index, volume, ()
+                place.is_suspended = False
+                place.since_s = self._now()
+                self._look_soon(place)
+                pool.resume(place.key, index, volume, ())
+            case TerminateWorker():
+                pool.terminate(places.pop(number).key)
+            case DeliverMessage(_, source_index, data, returned):
+                self.tell_places()
+                pool.deliver(places[number].key, AppMessage(source_index, data, returned))
+
+    def tell_places(self) -> None:
+        """Tell processes their places where these have changed."""
+        self.update_at_s = math.inf
+        for number in self._outdated:
+            if (place := self._places.get(number)) is not None:
+                self._pool.update(place.key, place.index, place.volume, place.children)
+        self._outdated.clear()
+
+    def grown_memory(self) -> list[tuple[int, int, int]]:
+        """Workers that need noticeably more than was told before: PE of the rank, worker, bytes."""
+        grown = []
+        for place in self._places.values():
+            if place.is_suspended or (pid := self._pool.pid_of(place.key)) is None:
+                continue
+            peak_bytes = peak_bytes_of(pid)
+            if peak_bytes > _NOTICEABLE * place.told_bytes:
+                place.told_bytes = peak_bytes
+                grown.append((*self.owner(place.key), peak_bytes))
+        return grown
+
+    def cpu_news(self, now: float) -> list[tuple[int, int, float]]:
+        """CPU time that workers have used since it was told last: PE of the rank, worker, seconds."""
+        news = []
+        for place in self._places.values():
+            if now < place.look_at_s:
+                continue
+            place.look_at_s = math.inf
+            if not place.is_suspended:
+                place.look_at_s = now + max(self._cpu_period_s, _CPU_SHARE * (now - place.since_s))
+            used_s = self._pool.cpu_seconds_of(place.key)
+            if used_s is not None and (untold_s := self.untold_cpu_s(place.key, used_s)) > 0:
+                news.append((*self.owner(place.key), untold_s))
+        self.cpu_look_at_s = min((place.look_at_s for place in self._places.values()), default=math.inf)
+        return news
+
+    def untold_cpu_s(self, key: Key, used_s: float) -> float:
+        """What is new of a worker's CPU time; from now on it counts as told."""
+        if (place := self._places.get(key[1])) is None:
+            return 0.0
+        untold_s = max(0.0, used_s - place.told_cpu_s)
+        place.told_cpu_s += untold_s
+        return untold_s
+
+    def _look_soon(self, place: _Place) -> None:
+        place.look_at_s = self._now() + self._cpu_period_s
+        self.cpu_look_at_s = min(self.cpu_look_at_s, place.look_at_s)
+
+    def private_bytes(self, slot: int, worker: int) -> int:
+        """What comes free if this worker's process ends, about."""
+        place = self._places.get(worker * self._capacity + slot)
+        pid = None if place is None else self._pool.pid_of(place.key)
+        return 0 if pid is None else private_bytes_of(pid)
+
+    def jobs(self) -> set[int]:
+        """Jobs that have a worker here, running or suspended."""
+        return {place.key[0] for place in self._places.values()}
+
+    def forget(self, key: Key) -> None:
+        """The process has crashed."""
+        self._places.pop(key[1], None)

@@ -1,0 +1,419 @@
+"""What a rank holds of its worker processes and of the server that forks them. Nothing here blocks.
+
+`WorkerLink`: one worker process. What it does not read (it may be stopped, or computing) waits in a queue
+that is bounded: an update replaces the one before it, and the oldest messages of other workers are given
+back when they exceed a limit. Signals go through the pidfd that the fork server opened before it could reap
+the process, so that they never hit a stranger with a recycled pid.
+
+`LinkWatch`: which of all these have something to say or room for more. It is an epoll object, itself a
+descriptor that the event loop can wait for: however many workers there are, the loop sees one.
+
+`ForkServer`: start it before MPI is: its interpreter comes up while MPI does. It is a new program (not a
+fork of the rank), so it never shares anything with MPI even when it has to be started again later.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+
+import msgspec
+
+from mallob_py.kit.app import TreeMessage
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.processes import import_places, python
+
+_RECEIVE_BYTES = 1 << 18
+#: per turn of the event loop, so that one worker's large result does not delay the others
+_MAX_BYTES_PER_TURN = 1 << 22
+#: flag of pidfd_send_signal since Linux 6.9: also what the process itself has started
+_PIDFD_SIGNAL_PROCESS_GROUP = 1 << 2
+
+
+class _Outgoing:
+    __slots__ = ("data", "is_update", "tree_message")
+
+    def __init__(self, data: bytes, message: wire.Message) -> None:
+        self.data = data
+        self.is_update = isinstance(message, wire.Update)
+        self.tree_message: TreeMessage | None = None
+        if isinstance(message, wire.Deliver):
+            self.tree_message = TreeMessage(message.source, message.data, message.returned)
+
+
+class WorkerLink:
+    """One worker process as its rank sees it."""
+
+    def __init__(self, forked: wire.Forked, socket_fd: int, pidfd: int, queue_limit_bytes: int) -> None:
+        self.serial = forked.serial
+        self.pid = forked.pid
+        self.generation = forked.generation
+        self._socket = socket.socket(fileno=socket_fd)
+        self._socket.setblocking(False)
+        self._pidfd = pidfd
+        self._buffer = wire.FrameBuffer()
+        self._head = memoryview(b"")
+        self._queue: deque[_Outgoing] = deque()
+        self._queued_tree_bytes = 0
+        self._queue_limit_bytes = queue_limit_bytes
+        self._closed = False
+        #: known to have ended: its last words may still be read, nothing can be asked of it
+        self.dead = False
+        #: what the pool waits for on this socket (0: nothing)
+        self.watched_mask = 0
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def has_outgoing(self) -> bool:
+        return bool(self._head) or bool(self._queue)
+
+    def send(self, message: wire.ToWorker) -> list[TreeMessage]:
+        """Send or queue a message; returns queued ones that had to give way."""
+        outgoing = _Outgoing(wire.frame(message), message)
+        position = self._queued_update() if outgoing.is_update else None
+        if position is None:
+            self._queue.append(outgoing)
+        else:
+            # A newer update takes the place of one that has not left: messages queued behind
+            # that one were meant for the new place already.
+            self._queue[position] = outgoing
+        if outgoing.tree_message is not None:
+            self._queued_tree_bytes += len(outgoing.data)
+        self.flush()
+        return self._shed()
+
+    def _queued_update(self) -> int | None:
+        return next((at for at, other in enumerate(self._queue) if other.is_update), None)
+
+    def _shed(self) -> list[TreeMessage]:
+        if self._queued_tree_bytes <= self._queue_limit_bytes:
+            return []
+        dropped: list[TreeMessage] = []
+        kept: deque[_Outgoing] = deque()
+        for outgoing in self._queue:
+            if outgoing.tree_message is None or self._queued_tree_bytes <= self._queue_limit_bytes:
+                kept.append(outgoing)
+                continue
+            self._queued_tree_bytes -= len(outgoing.data)
+            dropped.append(outgoing.tree_message)
+        self._queue = kept
+        return dropped
+
+    def flush(self) -> None:
+        """Send as much of the queue as the worker's socket takes."""
+        while not self._closed:
+            if not self._head:
+                if not self._queue:
+                    return
+                outgoing = self._queue.popleft()
+                if outgoing.tree_message is not None:
+                    self._queued_tree_bytes -= len(outgoing.data)
+                self._head = memoryview(outgoing.data)
+            try:
+                sent = self._socket.send(self._head)
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                # The process is ending: its exit is reported elsewhere.
+                self._head = memoryview(b"")
+                self._queue.clear()
+                self._queued_tree_bytes = 0
+                return
+            self._head = self._head[sent:]
+
+    def receive(self) -> tuple[list[wire.FromWorker], bool]:
+        """What has arrived, and whether the stream is over. Raises BrokenStream on nonsense."""
+        messages: list[wire.FromWorker] = []
+        received_bytes = 0
+        at_end = self._closed
+        while not at_end and received_bytes < _MAX_BYTES_PER_TURN:
+            try:
+                data = self._socket.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                break
+            except ConnectionResetError:
+                data = b""
+            at_end = not data
+            received_bytes += len(data)
+            self._buffer.feed(data)
+            while (body := self._buffer.take()) is not None:
+                messages.append(_decode(body))
+            if len(data) < _RECEIVE_BYTES:
+                break
+        return messages, at_end
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal the process and those that it started, unless it is gone."""
+        if self._pidfd < 0:
+            return
+        with suppress(ProcessLookupError):
+            _signal_group(self._pidfd, self.pid, number)
+
+    def close_socket(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._socket.close()
+
+    def close(self) -> None:
+        """Let go of the process; it should be dead or about to be."""
+        self.close_socket()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+def _signal_group(pidfd: int, pid: int, number: signal.Signals) -> None:
+    """Signal a process that leads a group, and the group. Raises ProcessLookupError if it is gone."""
+    try:
+        signal.pidfd_send_signal(pidfd, number, None, _PIDFD_SIGNAL_PROCESS_GROUP)
+        return
+    except ProcessLookupError:
+        raise
+    except OSError:  # the flag is unknown
+        signal.pidfd_send_signal(pidfd, number)
+    # Not a stranger's group: the process was there a moment ago. If it is killed, the fork
+    # server kills the group, before it reaps.
+    if number != signal.SIGKILL:
+        os.killpg(pid, number)
+
+
+def _decode(body: bytes) -> wire.FromWorker:
+    try:
+        return wire.decode_from_worker(body)
+    except ValueError as error:  # msgspec's decoding errors are ValueErrors
+        raise wire.BrokenStream(str(error)) from error
+
+
+WRITABLE = select.EPOLLOUT
+
+
+class LinkWatch:
+    """An epoll object for links, one server socket, and wake-ups from within."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wakeup_fd, select.EPOLLIN)
+        self._links: dict[int, WorkerLink] = {}
+        self._server_fd = -1
+
+    @property
+    def closed(self) -> bool:
+        return self._epoll.closed
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def wake(self) -> None:
+        """Make `fileno()` readable until the next `ready()`."""
+        os.eventfd_write(self._wakeup_fd, 1)
+
+    def ready(self) -> Iterator[tuple[WorkerLink | None, int]]:
+        """Links (or None for the server) and what they are ready for."""
+        for fd, mask in self._epoll.poll(0):
+            if fd == self._wakeup_fd:
+                with suppress(BlockingIOError):
+                    os.eventfd_read(fd)
+            elif (link := self._links.get(fd)) is not None:
+                yield link, mask
+            elif fd == self._server_fd:
+                yield None, mask
+
+    def watch_server(self, fd: int) -> None:
+        self._server_fd = fd
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def forget_server(self) -> None:
+        self._epoll.unregister(self._server_fd)
+        self._server_fd = -1
+
+    def watch(self, link: WorkerLink) -> None:
+        """Wait for input, and for room to write if there is something to write."""
+        if link.closed:
+            return
+        mask = select.EPOLLIN | (select.EPOLLOUT if link.has_outgoing else 0)
+        if link.watched_mask == mask:
+            return
+        if link.watched_mask == 0:
+            self._links[link.fileno()] = link
+            self._epoll.register(link.fileno(), mask)
+        else:
+            self._epoll.modify(link.fileno(), mask)
+        link.watched_mask = mask
+
+    def forget(self, link: WorkerLink) -> None:
+        if link.watched_mask:
+            self._epoll.unregister(link.fileno())
+            del self._links[link.fileno()]
+            link.watched_mask = 0
+
+    def close(self) -> None:
+        self._epoll.close()
+        os.close(self._wakeup_fd)
+
+
+_PACKET_BYTES = 1 << 16
+_MAX_FDS = 2
+_STOP_TIMEOUT_S = 3.0
+
+
+class WorkerLimits(msgspec.Struct, frozen=True):
+    """What all worker processes of a rank are subject to.
+
+    `memory_limit_bytes` bounds a process's private memory (not mapped descriptions);
+    `niceness` lets ranks go before their workers on a core.
+    """
+
+    memory_limit_bytes: int | None = None
+    niceness: int = 0
+
+
+class ServerPacket(msgspec.Struct, frozen=True):
+    """A report. `fds` is empty if there was no room for the descriptors that came with it."""
+
+    message: wire.FromServer
+    fds: tuple[int, ...]
+
+
+class ForkServer:
+    """A running fork server (use `ForkServer.start`)."""
+
+    def __init__(
+        self, preload: tuple[str, ...], limits: WorkerLimits, running: socket.socket | None = None
+    ) -> None:
+        self._preload = preload
+        self._limits = limits
+        self._outgoing: deque[bytes] = deque()
+        self._process: subprocess.Popen[bytes] | None = None
+        if running is None:
+            self._launch()
+        else:
+            running.setblocking(False)
+            self._socket = running
+            self._configure()
+
+    @classmethod
+    def start(
+        cls,
+        preload: tuple[str, ...] = (),
+        limits: WorkerLimits | None = None,
+        running: socket.socket | None = None,
+    ) -> ForkServer:
+        """Returns at once; `preload` names applications to import before the first fork.
+
+        `running`: the control socket of a server that somebody else has started for us.
+        """
+        return cls(preload, limits or WorkerLimits(), running)
+
+    def _launch(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self._socket = ours
+        command = [*python(), "-m", "mallob_py.runtime.workers.fork_server"]
+        with theirs:
+            self._process = subprocess.Popen(
+                [*command, str(theirs.fileno()), str(os.getpid())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # stdout is for results
+                env=os.environ | import_places(),
+                process_group=0,  # a terminal's Ctrl-C is for the rank
+            )
+        self._configure()
+
+    def _configure(self) -> None:
+        self._outgoing.clear()
+        limits = self._limits
+        self.send(wire.Configure(self._preload, limits.memory_limit_bytes, limits.niceness))
+
+    def restart(self) -> None:
+        """Replace a server that has ended, or that should."""
+        self.stop()
+        self._launch()
+
+    @property
+    def pid(self) -> int:
+        """Only of a server that we have started ourselves."""
+        assert self._process is not None
+        return self._process.pid
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: wire.ToServer) -> None:
+        self._outgoing.append(wire.encode(message))
+        self.flush()
+
+    def flush(self) -> None:
+        with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            while self._outgoing:
+                self._socket.send(self._outgoing[0])
+                self._outgoing.popleft()
+
+    def receive(self) -> ServerPacket | None:
+        """The next report, None if there is none yet. Raises EOFError when the server is gone."""
+        self.flush()
+        try:
+            packet, fds = _receive_packet(self._socket)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            raise EOFError from None
+        if not packet:
+            raise EOFError
+        return ServerPacket(wire.decode_from_server(packet), fds)
+
+    def stop(self) -> None:
+        """End the server and all of its children; waits for it (bounded)."""
+        if self._process is None:
+            _await_end(self._socket)
+            self._socket.close()
+            return
+        self._socket.close()
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:  # importing for long, or stopped: its children die with it
+            self._process.kill()
+            self._process.wait()
+
+
+def _await_end(connection: socket.socket) -> None:
+    """Ask a server that is not our child to end, and wait for it (bounded; who started it cleans up)."""
+    deadline_s = time.monotonic() + _STOP_TIMEOUT_S
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            if poll.poll(left_s * 1000) and not connection.recv(_PACKET_BYTES):
+                break
+
+
+def _receive_packet(connection: socket.socket) -> tuple[bytes, tuple[int, ...]]:
+    fds = array.array("i")
+    packet, ancillary, flags, _ = connection.recvmsg(
+        _PACKET_BYTES, socket.CMSG_SPACE(_MAX_FDS * fds.itemsize), socket.MSG_CMSG_CLOEXEC
+    )
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    if flags & socket.MSG_CTRUNC:
+        # This process has no descriptor free. Those that did arrive are of no use alone.
+        for fd in fds:
+            os.close(fd)
+        return packet, ()
+    return packet, tuple(fds)

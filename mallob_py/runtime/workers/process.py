@@ -1,0 +1,446 @@
+"""What a worker process does: run applications, read inputs, one task after the other.
+
+A worker process is forked from the fork server and talks to its rank over one socket. It
+has a single thread: a solver may hold the interpreter for as long as it likes, nothing
+else needs to run here. Suspension needs no code at all, since the rank stops and continues
+the whole process.
+
+Guarantees
+- The rank hears of every task's end: a result, a traceback, or the process's death.
+- After a result, or an input read, the process offers itself for the next task, unless the
+  task has left threads or child processes behind. After an exception it exits.
+- A worker of a chain of revisions may be given the next revision at any time: the run it is in
+  ends at its next poll. What it has left behind stays.
+- An application's output goes to stderr; stdout belongs to the rank.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import resource
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+import numpy as np
+
+from mallob_py.kit.app import Application, InputError, JobInput, Payload, Result, TreeMessage, WorkerContext
+from mallob_py.kit.payload import decode_description, description_parts, encode_description
+from mallob_py.kit.result_file import confined_to
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.memory.usage import forget_peak, own_cpu_seconds, peak_bytes_of, private_bytes_of
+
+if TYPE_CHECKING:
+    from mallob_py.runtime.workers.registry import AppRegistry
+
+_RECEIVE_BYTES = 1 << 18
+_MAX_TRACEBACK_CHARACTERS = 16_000
+#: asks the kernel to take workers before ranks when memory runs out (range -1000 to 1000)
+_OOM_SCORE = "500"
+
+
+class RankGone(Exception):
+    """The socket to the rank is closed."""
+
+
+class RankLink:
+    """The worker's end of the socket to its rank."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._buffer = wire.FrameBuffer()
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+
+    def send(self, *messages: wire.Message) -> None:
+        try:
+            self._socket.sendall(b"".join(wire.frame(message) for message in messages))
+        except (BrokenPipeError, ConnectionResetError):
+            raise RankGone from None
+
+    def receive(self) -> wire.ToWorker:
+        """The next message, however long it takes."""
+        while (message := self.look()) is None:
+            self.wait(None)
+        return message
+
+    def look(self) -> wire.ToWorker | None:
+        """The next message if there is one."""
+        if (body := self._buffer.take()) is None:
+            try:
+                data = self._socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+            except ConnectionResetError:
+                raise RankGone from None
+            if not data:
+                raise RankGone
+            self._buffer.feed(data)
+            if (body := self._buffer.take()) is None:
+                return None
+        return wire.decode_to_worker(body)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Until something arrives or the time is over."""
+        self._poll.poll(None if timeout_s is None else timeout_s * 1000)
+
+
+class _Finished(BaseException):
+    """Unwinds `Application.run` after `finish`; the result has been sent."""
+
+
+class _Superseded(BaseException):
+    """Unwinds `Application.run` when the rank has given the process the next revision."""
+
+    def __init__(self, run: wire.Run) -> None:
+        self.run = run
+
+
+class _Context(WorkerContext):
+    """The running application's side of the link (see `mallob_py.kit.app.WorkerContext`)."""
+
+    def __init__(self, link: RankLink, run: wire.Run) -> None:
+        description = decode_description(_open_description(run.description))
+        self.application = description.application
+        self.job = run.job
+        self.chain = run.chain
+        self.revision = run.revision
+        self.index = run.index
+        self.volume = run.volume
+        self.children = run.children
+        self.threads = run.threads
+        self.payload = description.payload
+        self.configuration = description.configuration
+        self._link = link
+        self._peak_memory_bytes = 0
+        #: CPU time of this process that is not this task's
+        self.cpu_before_s = own_cpu_seconds()
+
+    def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:
+        messages = self._take_in()
+        if not messages and timeout_s > 0:
+            self._link.wait(timeout_s)
+            messages = self._take_in()
+        return messages
+
+    def _take_in(self) -> list[TreeMessage]:
+        messages: list[TreeMessage] = []
+        while (message := self._link.look()) is not None:
+            match message:
+                case wire.Update(index, volume, children):
+                    self.index, self.volume, self.children = index, volume, children
+                case wire.Deliver(source, data, returned):
+                    messages.append(TreeMessage(source, data, returned))
+                case wire.Run():
+                    raise _Superseded(message)
+                case wire.Quit():
+                    raise RankGone
+        return messages
+
+    def fileno(self) -> int:
+        return self._link.fileno()
+
+    def park(self) -> NoReturn:
+        while True:
+            self._take_in()
+            self._link.wait(None)
+
+    def set_demand(self, demand: int) -> None:
+        self._link.send(wire.Demand(demand))
+
+    def send_to_parent(self, data: bytes) -> None:
+        if self.index > 0:
+            self._link.send(wire.ToParent(bytes(data)))
+
+    def send_to_children(self, data: bytes) -> None:
+        if self.children:
+            self._link.send(wire.ToChildren(bytes(data)))
+
+    def note_memory(self) -> None:
+        self._peak_memory_bytes = max(self._peak_memory_bytes, peak_bytes_of(os.getpid()))
+
+    def finish(self, result: Result) -> NoReturn:
+        self._link.send(self.result_message(result))
+        raise _Finished
+
+    def result_message(self, result: Result) -> wire.ResultFound:
+        self.note_memory()
+        return _result_message(result, self._peak_memory_bytes, own_cpu_seconds() - self.cpu_before_s)
+
+
+def work(connection: socket.socket, registry: AppRegistry, configuration: wire.Configure) -> None:
+    """Do tasks until the rank says to quit or is gone; the process's whole life."""
+    _settle(configuration)
+    _touch()
+    worker = _Worker(RankLink(connection), registry)
+    with suppress(RankGone):
+        worker.run()
+    _exit(0)
+
+
+class _Worker:
+    def __init__(self, link: RankLink, registry: AppRegistry) -> None:
+        self._link = link
+        self._registry = registry
+
+    def run(self) -> None:
+        while True:
+            match self._link.receive():
+                case wire.Run() as run:
+                    following: wire.Run | None = run
+                    while following is not None:
+                        following = self._run(following)
+                case wire.Read() as read:
+                    self._read(read)
+                case wire.Inspect(names):
+                    self._inspect(names)
+                case wire.Quit():
+                    return
+                case _:  # an update or message for a task that is over
+                    pass
+
+    def _run(self, run: wire.Run) -> wire.Run | None:
+        """Ends with the process exiting unless the application found a result, or was superseded."""
+        last: tuple[wire.Message, ...] = ()
+        forget_peak()
+        try:
+            context = _Context(self._link, run)
+            newly_imported = not self._registry.is_loaded(context.application)
+            application = self._registry.load(context.application)
+            started = wire.Started(
+                context.application, newly_imported, run.job, run.context, context.cpu_before_s
+            )
+            self._link.send(started)
+            result = application.run(context)
+            if result is None:
+                context.park()
+            last = (context.result_message(result),)
+        except _Finished:
+            pass
+        except _Superseded as news:
+            return news.run
+        except RankGone:
+            raise
+        except InputError as error:  # foreseen, so its text says it all
+            self._fail(wire.Failed(error.message))
+        except BaseException as error:  # SystemExit and KeyboardInterrupt are the user's code too
+            self._fail(wire.Failed(_describe(error)))
+        if not run.chain and not _left_clean():
+            self._fail(*last)
+        # In one write with the result, so that the rank never takes us for still running.
+        self._link.send(*last, wire.Idle(private_bytes_of(os.getpid())))
+        return None
+
+    def _read(self, read: wire.Read) -> None:
+        try:
+            answer: wire.Message = wire.InputRead(self._description(read))
+        except InputError as error:
+            answer = wire.InputRefused(error.message, error.field)
+        except RankGone:
+            raise
+        except BaseException as error:
+            self._fail(wire.InputRefused(_describe(error), "application"))
+        if not _left_clean():
+            self._fail(answer)
+        self._link.send(answer, wire.Idle(private_bytes_of(os.getpid())))
+
+    def _description(self, read: wire.Read) -> wire.Description:
+        application = self._registry.load(read.application)
+        _check_takes_input(application, read)
+        application.check(read.configuration)
+        number, former = _before(application, read)
+        job = JobInput(read.files, read.literals, read.configuration, number, former, read.assumptions)
+        with confined_to(read.results):
+            payload = application.read(job)
+        parts = description_parts(read.application, read.configuration, payload)
+        size_bytes = sum(map(len, parts))
+        if size_bytes <= read.inline_limit_bytes:
+            return wire.Inline(b"".join(parts))
+        _write_description(read.path, parts, size_bytes)
+        return wire.Mapped(read.path, size_bytes)
+
+    def _inspect(self, names: tuple[str, ...]) -> None:
+        """One answer per name, so that the rank knows which one killed us, if one does."""
+        for name in names:
+            try:
+                application = self._registry.load(name)
+                traits = wire.ApplicationTraits(
+                    name, application.takes_input, application.revises, tuple(application.result_files), ""
+                )
+            except BaseException as error:
+                traits = wire.ApplicationTraits(name, True, False, (), _describe(error))
+            self._link.send(traits)
+        # All applications are in this process's memory now: not a lean worker any more.
+        _exit(0)
+
+    def _fail(self, *last: wire.Message) -> NoReturn:
+        if last:
+            self._link.send(*last)
+        _exit(0)
+
+
+def _settle(configuration: wire.Configure) -> None:
+    """Make a forked copy of the server a process of its own."""
+    # Signals of a terminal or a batch system go to the rank, which decides. A handler
+    # instead of SIG_IGN for SIGTERM: programs that an application starts get the default.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _ignore)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    os.dup2(2, 1)
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write(_OOM_SCORE)
+    if configuration.niceness > 0:
+        os.nice(configuration.niceness)
+    if configuration.memory_limit_bytes is not None:
+        # RLIMIT_DATA counts private memory only, so that a mapped description is free.
+        limit = configuration.memory_limit_bytes
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    # Forked copies would all draw the same numbers.
+    random.seed()
+    if "numpy.random" in sys.modules:  # if not, it is seeded when somebody imports it
+        np.random.seed(int.from_bytes(os.urandom(4), "little"))
+
+
+def _touch() -> None:
+    """Get the copies of shared pages that a task's start needs before there is a task."""
+    decode_description(encode_description("", {}, {"": np.zeros(1, dtype=np.int32)}))
+    wire.decode_to_worker(wire.encode(wire.Run(0, 0, 0, 1, (), 1, wire.Inline(b""))))
+    wire.frame(_result_message(Result(0, [0]), peak_bytes_of(os.getpid()), own_cpu_seconds()))
+    _left_clean()
+    private_bytes_of(os.getpid())
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    pass
+
+
+def _open_description(description: wire.Description) -> memoryview:
+    if isinstance(description, wire.Inline):
+        return memoryview(description.data)
+    fd = os.open(description.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return memoryview(mmap.mmap(fd, description.size_bytes, mmap.MAP_SHARED, mmap.PROT_READ))
+    finally:
+        os.close(fd)
+
+
+def _write_description(path: str, parts: Sequence[bytes | memoryview], size_bytes: int) -> None:
+    """Plain writes, since storing into a full tmpfs through a mapping would kill us (SIGBUS)."""
+    try:
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.writelines(parts)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(path)
+        raise InputError(
+            f"no room for the job's {size_bytes / 1e6:.1f} MB in shared memory: {error}"
+        ) from error
+
+
+def _before(application: Application, read: wire.Read) -> tuple[int | None, Payload | None]:
+    """The number of the revision to be read, and the payload of those before it."""
+    before = read.before
+    if before is None:
+        return None, None
+    former: Payload | None = None
+    if before.former is not None:
+        try:
+            former = decode_description(_open_description(before.former)).payload
+        except OSError as error:
+            raise InputError(f"its earlier revisions are gone from memory: {error}", "precursor") from error
+    number = before.revision - len(before.inputs)
+    for one in before.inputs:
+        try:
+            # Its results have been written when it was its turn.
+            named = application.result_files
+            configuration = {key: value for key, value in one.configuration.items() if key not in named}
+            former = application.read(JobInput(one.files, one.literals, configuration, number, former))
+        except InputError as error:
+            text = f"the input of its earlier revision {one.identity} cannot be read: {error.message}"
+            raise InputError(text, "precursor") from error
+        number += 1
+    return before.revision, former
+
+
+def _check_takes_input(application: Application, read: wire.Read) -> None:
+    if application.takes_input:
+        return
+    if read.files:
+        raise InputError(f"application {read.application} takes no files", "files")
+    if read.literals is not None:
+        raise InputError(f"application {read.application} takes no literals", "literals")
+
+
+def _result_message(result: Result, peak_memory_bytes: int, cpu_s: float) -> wire.ResultFound:
+    if not isinstance(result, Result):
+        raise TypeError(f"an application's result must be a Result or None, not {result!r:.80}")
+    fields = msgspec.json.encode(dict(result.fields))
+    if isinstance(result.solution, bytes):
+        solution, form = result.solution, wire.SolutionForm.BYTES
+    else:
+        solution, form = _int32_bytes(result.solution), wire.SolutionForm.INTEGERS
+    body = wire.ResultBody(int(result.code), fields, solution, form)
+    return wire.ResultFound(wire.encode_result(body), peak_memory_bytes, cpu_s)
+
+
+def _int32_bytes(solution: Any) -> bytes:
+    if solution is None:
+        return b""
+    numbers = np.asarray(solution)
+    if numbers.size == 0:
+        return b""
+    if numbers.dtype.kind not in "iu":
+        raise TypeError(f"a solution must consist of integers, not of {numbers.dtype}")
+    bounds = np.iinfo(np.int32)
+    if numbers.min() < bounds.min or numbers.max() > bounds.max:
+        raise ValueError("a solution's integers must fit into 32 bits")
+    return numbers.astype("<i4").tobytes()
+
+
+def _describe(error: BaseException) -> str:
+    """The traceback without our own frames at its top; its end, if it is very long."""
+    if isinstance(error, MemoryError):
+        detail = f" ({error})" if str(error) else ""
+        return f"out of memory{detail}: raise --memory-limit, or start the service with fewer --threads"
+    text = "".join(traceback.format_exception(type(error), error, _user_frames(error.__traceback__)))
+    if len(text) > _MAX_TRACEBACK_CHARACTERS:
+        text = "...\n" + text[-_MAX_TRACEBACK_CHARACTERS:]
+    return text.rstrip("\n")
+
+
+def _user_frames(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
+
+
+def _left_clean() -> bool:
+    """Whether a task left neither threads nor child processes behind."""
+    if threading.active_count() > 1 or len(os.listdir("/proc/self/task")) > 1:
+        return False
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
+def _exit(status: int) -> NoReturn:
+    """Without interpreter shutdown: nothing of the server's or the application's runs again."""
+    with suppress(BaseException):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)

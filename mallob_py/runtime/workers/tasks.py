@@ -1,0 +1,256 @@
+"""What a worker process is busy with, from the rank's side.
+
+A task waits (`link` is None) until a process is free for it. It knows what to tell the
+process first, and which event of the rank each of the process's messages is.
+
+So many processes read inputs at a time; further reads wait (`Reads`). A process that has used no CPU time
+between two looks waits itself: for the writer of a named pipe, or a dead file server. It goes on waiting,
+but its place goes to the next one, so that inputs which never come keep nobody from reading. There is room
+for `STALLED_MAX` of these; if others wait, the one that has stood still longest has to go.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from mallob_py.kit.app import TreeMessage
+from mallob_py.runtime import worker_events as events
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.workers.links import WorkerLink
+
+#: how long a read waits for a process while none can be had
+PATIENCE_S = 5.0
+#: a process that dies while it reads an input may have been killed: others try again
+READERS_MAX = 3
+#: after one of these a task is over
+FINAL_EVENTS = (
+    events.WorkerResult,
+    events.WorkerFailed,
+    events.WorkerCrashed,
+    events.WorkerLost,
+    events.ReadDone,
+    events.ReadFailed,
+)
+
+
+@dataclass(slots=True, eq=False)
+class JobTask:
+    """Being a job's worker."""
+
+    key: events.Key
+    run: wire.Run
+    suspended: bool = False
+    link: WorkerLink | None = None
+    #: its process was kept from a former revision and has not yet said that it is at this task
+    is_pending: bool = False
+    take_up_by_s: float = math.inf
+    #: CPU time of its process that is not its own; None before it runs
+    cpu_before_s: float | None = None
+    #: messages that came before there was a process
+    early: deque[TreeMessage] = field(default_factory=deque)
+    early_bytes: int = 0
+
+    def first_message(self) -> wire.ToWorker:
+        return self.run
+
+    def keep(self, message: TreeMessage, limit_bytes: int) -> list[TreeMessage]:
+        """Keep a message until there is a process; returns those that give way, oldest first."""
+        self.early.append(message)
+        self.early_bytes += len(message.data)
+        dropped = []
+        while self.early_bytes > limit_bytes:
+            dropped.append(self.early.popleft())
+            self.early_bytes -= len(dropped[-1].data)
+        return dropped
+
+    def take_early(self) -> list[TreeMessage]:
+        messages = list(self.early)
+        self.early.clear()
+        self.early_bytes = 0
+        return messages
+
+    def event_of(self, message: wire.FromWorker) -> events.WorkerEvent | None:
+        match message:
+            case wire.Started(cpu_before_s=before_s):
+                self.cpu_before_s = before_s
+                return events.WorkerStarted(self.key)
+            case wire.ResultFound(body, peak_memory_bytes, cpu_s):
+                return events.WorkerResult(self.key, body, peak_memory_bytes, cpu_s)
+            case wire.Failed(text):
+                return events.WorkerFailed(self.key, text)
+            case wire.Demand(demand):
+                return events.WorkerDemand(self.key, demand)
+            case wire.ToParent(data):
+                return events.WorkerToParent(self.key, data)
+            case wire.ToChildren(data):
+                return events.WorkerToChildren(self.key, data)
+        return None
+
+    def event_of_crash(self, reason: str, cpu_s: float) -> events.WorkerEvent:
+        used_s = 0.0 if self.cpu_before_s is None else max(0.0, cpu_s - self.cpu_before_s)
+        return events.WorkerCrashed(self.key, reason, used_s)
+
+    def events_of_giving_up(self, text: str) -> list[events.WorkerEvent]:
+        return [events.WorkerLost(self.key, text)]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Patient:
+    """A task that has to be done on this host: if no process can be had, it waits for one for a while."""
+
+    give_up_at_s: float = math.inf
+
+    def waits_on(self, now_s: float) -> bool:
+        """No process could be had once more: whether to wait for one still."""
+        self.give_up_at_s = min(self.give_up_at_s, now_s + PATIENCE_S)
+        return now_s < self.give_up_at_s
+
+
+@dataclass(slots=True, eq=False)
+class ReadTask(_Patient):
+    """Reading a job's input. `crashes`: how many processes have died of it, or for other reasons."""
+
+    request_id: int
+    read: wire.Read
+    link: WorkerLink | None = None
+    crashes: int = 0
+
+    def first_message(self) -> wire.ToWorker:
+        return self.read
+
+    def event_of(self, message: wire.FromWorker) -> events.WorkerEvent | None:
+        match message:
+            case wire.InputRead(description):
+                return events.ReadDone(self.request_id, description)
+            case wire.InputRefused(text, field_name):
+                return events.ReadFailed(self.request_id, text, field_name)
+        return None
+
+    def event_of_crash(self, reason: str, cpu_s: float) -> events.WorkerEvent:
+        text = f"each process that read the input ended early ({self.crashes} did): {reason}"
+        return events.ReadFailed(self.request_id, text, "application")
+
+    def events_of_giving_up(self, text: str) -> list[events.WorkerEvent]:
+        return [events.ReadFailed(self.request_id, text, "application")]
+
+
+@dataclass(slots=True, eq=False)
+class InspectTask(_Patient):
+    """Finding out what applications are like; `names` are those not known yet, in order."""
+
+    names: list[str]
+    link: WorkerLink | None = None
+
+    def first_message(self) -> wire.ToWorker:
+        return wire.Inspect(tuple(self.names))
+
+    def event_of(self, message: wire.FromWorker) -> events.WorkerEvent | None:
+        if not isinstance(message, wire.ApplicationTraits):
+            return None
+        self.names.remove(message.name)
+        return events.ApplicationKnown(
+            message.name, message.takes_input, message.revises, message.result_files, message.problem
+        )
+
+    def event_of_crash(self, reason: str, cpu_s: float) -> events.WorkerEvent | None:
+        """The first application not known yet has killed the process."""
+        if not self.names:
+            return None  # it was done
+        problem = f"importing it ended the process: {reason}"
+        return events.ApplicationKnown(self.names.pop(0), True, False, (), problem)
+
+    def events_of_giving_up(self, text: str) -> list[events.WorkerEvent]:
+        return [events.ApplicationKnown(name, True, False, (), text) for name in self.names]
+
+
+Task = JobTask | ReadTask | InspectTask
+
+LOOK_PERIOD_S = 1.0
+STALLED_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Reads that stand still now, those that go on after all, and those that have to go."""
+
+    stalled: list[ReadTask] = field(default_factory=list)
+    going_on: list[ReadTask] = field(default_factory=list)
+    surplus: list[ReadTask] = field(default_factory=list)
+
+
+class Reads:
+    """The reads of one rank."""
+
+    def __init__(self, at_once_max: int) -> None:
+        self._at_once_max = at_once_max
+        #: CPU time of their processes at the last look, in nanoseconds
+        self._going: dict[ReadTask, int] = {}
+        #: the same; who stands still longest comes first
+        self._stalled: dict[ReadTask, int] = {}
+        self._later: dict[ReadTask, None] = {}
+        #: when `look` is wanted next
+        self.look_at_s = math.inf
+
+    def admits(self, task: ReadTask, now_s: float) -> bool:
+        """Whether a read may begin (or has begun, and does so again); else it waits here."""
+        if task in self._going or task in self._stalled:
+            return True
+        if len(self._going) >= self._at_once_max:
+            self._later[task] = None
+            return False
+        self._going[task] = -1
+        self.look_at_s = min(self.look_at_s, now_s + LOOK_PERIOD_S)
+        return True
+
+    def end(self, task: ReadTask) -> None:
+        """A read is over, or will not be."""
+        for tasks in (self._going, self._stalled, self._later):
+            tasks.pop(task, None)
+
+    def following(self, now_s: float) -> list[ReadTask]:
+        """Those that have waited here and begin now."""
+        begin = []
+        while self._later and len(self._going) < self._at_once_max:
+            task = next(iter(self._later))
+            del self._later[task]
+            self.admits(task, now_s)
+            begin.append(task)
+        return begin
+
+    def look(self, now_s: float) -> Changes:
+        """See who has done anything since the last look."""
+        changes = Changes()
+        for task, before_ns in list(self._stalled.items()):
+            if (used_ns := _cpu_ns(task)) != before_ns:
+                del self._stalled[task]
+                self._going[task] = used_ns
+                changes.going_on.append(task)
+        for task, before_ns in list(self._going.items()):
+            used_ns = self._going[task] = _cpu_ns(task)
+            if used_ns != before_ns or used_ns < 0 or task in changes.going_on:
+                continue
+            if len(self._stalled) >= STALLED_MAX:
+                if not self._later:
+                    continue  # it is in nobody's way
+                oldest = next(iter(self._stalled))
+                del self._stalled[oldest]
+                changes.surplus.append(oldest)
+            del self._going[task]
+            self._stalled[task] = used_ns
+            changes.stalled.append(task)
+        self.look_at_s = now_s + LOOK_PERIOD_S if self._going or self._stalled else math.inf
+        return changes
+
+
+def _cpu_ns(task: ReadTask) -> int:
+    """What its process has used; -1 if there is none."""
+    if task.link is not None:
+        with (
+            suppress(OSError, ValueError),
+            open(f"/proc/{task.link.pid}/schedstat", "rb", buffering=0) as file,
+        ):
+            return int(file.read().split()[0])
+    return -1

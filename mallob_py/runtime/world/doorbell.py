@@ -1,0 +1,232 @@
+"""Parking and doorbells: an idle rank waits at one place, and who has sent it a message wakes it.
+
+Why: a rank blocked inside MPI burns a core, and one that polls with short sleeps pays for
+them twice per round trip. So an idle rank waits in select on a datagram socket, and whoever
+has sent it an MPI message rings that socket afterwards. Between ranks that share a host and
+a network namespace the socket is AF_UNIX, in a folder that only our user may enter, otherwise UDP.
+
+Guarantees: `ring` never blocks and never raises. A ring carries no information but "look at
+your MPI messages" and a secret of the session; a ring too many is harmless. What strangers send to
+a UDP socket wakes its rank, which throws it away, a bounded number at a time, and goes on. On one
+host no ring is lost: if the peer's socket buffer is full, rings that it has not seen yet lie in it.
+UDP rings may be lost or overtake their message, so whoever has remote peers must look now and then on
+its own (`Transport.park_timeout_s` sees to both). Where sockets are barred, `available` is False.
+
+`Parking` waits for the doorbell and all else that can bring news, whatever the numbers of the descriptors,
+and to the microsecond: `epoll.poll` rounds a time-out up to whole milliseconds, and a rank often parks for
+tenths of one; `select` does not round, but knows no descriptor above 1023, and a rank with many workers has
+thousands. So the descriptors are in an epoll object. That is a descriptor itself, made early and of a low
+number, and `select` waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: "off" bars the doorbell, as a sandbox would (for tests)
+DOORBELL_VARIABLE = "MALLOB_PY_DOORBELL"
+#: the address on which peers of other hosts reach this one, where guessing goes wrong
+BELL_ADDRESS_VARIABLE = "MALLOB_PY_BELL_ADDRESS"
+
+#: size of the secret that a ring consists of
+_RING_BYTES = 16
+#: datagrams taken at a time, so that a flood of a stranger's does not keep us
+_DRAIN_MAX = 256
+
+
+class Bell(NamedTuple):
+    """Where a rank's doorbell hangs; empty values where a socket could not be made."""
+
+    host: int
+    namespace: int
+    unix_name: bytes
+    udp_address: str
+    udp_port: int
+
+
+class Doorbell:
+    """This rank's bell and the addresses of all others. Made by `Doorbell.hang`."""
+
+    def __init__(
+        self,
+        rank: int,
+        bells: Sequence[Bell],
+        secret: bytes,
+        unix_socket: socket.socket | None,
+        udp_socket: socket.socket | None,
+    ) -> None:
+        own = bells[rank]
+        self._secret = secret
+        self._unix_socket = unix_socket
+        self._udp_socket = udp_socket
+        self._targets: list[tuple[socket.socket, bytes | tuple[str, int]] | None] = [
+            None if peer == rank else self._target(own, bell) for peer, bell in enumerate(bells)
+        ]
+        #: whether every peer can wake this rank, so that it may park for long
+        self.available = all(
+            peer == rank or bool(own.unix_name if _share_sockets(own, bell) else own.udp_port)
+            for peer, bell in enumerate(bells)
+        )
+        #: whether some peers ring by UDP
+        self.has_remote_peers = any(not _share_sockets(own, bell) for bell in bells)
+        self._sockets = [s for s in (unix_socket, udp_socket) if s is not None]
+        # A single descriptor to wait for, whatever the number of sockets.
+        self._epoll: select.epoll | None = None
+        if len(self._sockets) != 1:
+            self._epoll = select.epoll()
+            for each in self._sockets:
+                self._epoll.register(each.fileno(), select.EPOLLIN)
+
+    @classmethod
+    def hang(cls, comm: MPI.Intracomm, hosts: Sequence[int], folder: Path) -> Doorbell:
+        """Make this rank's sockets and exchange addresses (collective over `comm`).
+
+        `hosts` names for each rank the host that it is on, `folder` is private and shared by a host's ranks.
+        """
+        rank = comm.Get_rank()
+        secret: bytes = comm.bcast(os.urandom(_RING_BYTES))
+        host, namespace = hosts[rank], _network_namespace()
+        unix_name = os.fsencode(folder / f"bell.{rank}")
+        barred = os.environ.get(DOORBELL_VARIABLE) == "off"
+        unix_socket = None if barred else _open(socket.AF_UNIX, unix_name)
+        udp_address, udp_port, udp_socket = "", 0, None
+        homes: list[tuple[int, int, str]] = comm.allgather((host, namespace, socket.gethostname()))
+        if not barred and len({home[:2] for home in homes}) > 1:
+            one_machine = len({home[2] for home in homes}) == 1
+            udp_address = "127.0.0.1" if one_machine else _reachable_address()
+            udp_socket = _open(socket.AF_INET, ("127.0.0.1" if one_machine else "0.0.0.0", 0))
+            udp_port = udp_socket.getsockname()[1] if udp_socket is not None else 0
+        bell = Bell(host, namespace, unix_name if unix_socket is not None else b"", udp_address, udp_port)
+        bells: list[Bell] = comm.allgather(bell)
+        return cls(rank, bells, secret, unix_socket, udp_socket)
+
+    def fileno(self) -> int:
+        """The descriptor that becomes readable when somebody rings."""
+        return self._epoll.fileno() if self._epoll is not None else self._sockets[0].fileno()
+
+    def ring(self, peer: int) -> None:
+        """Wake `peer` if it is parked. Call after the message has been handed to MPI."""
+        target = self._targets[peer]
+        if target is None:
+            return
+        # EAGAIN: it has unseen rings already. ECONNREFUSED: it has left. Both need nothing.
+        with contextlib.suppress(OSError):
+            target[0].sendto(self._secret, target[1])
+
+    def drain(self) -> bool:
+        """Take all rings off the sockets; True if one came by UDP (its message may be late)."""
+        if self._unix_socket is not None:
+            self._empty(self._unix_socket)
+        return self._udp_socket is not None and self._empty(self._udp_socket)
+
+    def close(self) -> None:
+        if self._epoll is not None:
+            self._epoll.close()
+        for each in self._sockets:
+            each.close()
+        self._targets = [None] * len(self._targets)
+
+    def _empty(self, source: socket.socket) -> bool:
+        """Take the datagrams off a socket; whether there was a ring among them."""
+        rang = False
+        for _ in range(_DRAIN_MAX):
+            try:
+                rang |= source.recv(_RING_BYTES + 1) == self._secret
+            except BlockingIOError:
+                break
+            except OSError:  # an ICMP error that an earlier ring of ours caused, reported once
+                continue
+        return rang
+
+    def _target(self, own: Bell, bell: Bell) -> tuple[socket.socket, bytes | tuple[str, int]] | None:
+        if _share_sockets(own, bell):
+            if self._unix_socket is None or not bell.unix_name:
+                return None
+            return self._unix_socket, bell.unix_name
+        if self._udp_socket is None or not bell.udp_port:
+            return None
+        return self._udp_socket, (bell.udp_address, bell.udp_port)
+
+
+def _share_sockets(one: Bell, other: Bell) -> bool:
+    return (one.host, one.namespace) == (other.host, other.namespace)
+
+
+def _open(family: socket.AddressFamily, address: bytes | tuple[str, int]) -> socket.socket | None:
+    try:
+        opened = socket.socket(family, socket.SOCK_DGRAM)
+    except OSError:
+        return None
+    try:
+        opened.bind(address)
+    except OSError:
+        opened.close()
+        return None
+    opened.setblocking(False)
+    return opened
+
+
+def _network_namespace() -> int:
+    """Containers of one host may have a network, and more, of their own: to them rings go by UDP."""
+    try:
+        return os.stat("/proc/self/ns/net").st_ino
+    except OSError:
+        return 0
+
+
+def _reachable_address() -> str:
+    """This host's address as its peers see it: what its name says, else the default route's."""
+    configured = os.environ.get(BELL_ADDRESS_VARIABLE)
+    if configured:
+        return configured
+    with contextlib.suppress(OSError):
+        address = socket.gethostbyname(socket.gethostname())
+        if not address.startswith("127."):
+            return address
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # a documentation address; no packet is sent
+        return str(probe.getsockname()[0])
+    return "127.0.0.1"
+
+
+class Parking:
+    """Waits for these descriptors, and for one more that may change."""
+
+    def __init__(self, descriptors: Iterable[int]) -> None:
+        self._epoll = select.epoll()
+        for each in descriptors:
+            self._epoll.register(each, select.EPOLLIN)
+        self._further: int | None = None
+
+    def park(self, further: int | None, timeout_s: float) -> set[int]:
+        """Those that are readable, at the latest after that time; `further` is one more to wait for."""
+        if further != self._further:
+            self._forget_further()
+        if further is not None:
+            self._watch_further(further)
+        if not select.select((self._epoll,), (), (), timeout_s)[0]:
+            return set()
+        return {descriptor for descriptor, _ in self._epoll.poll(0)}
+
+    def _watch_further(self, descriptor: int) -> None:
+        # Each time: it may have been closed, and its number be that of another file by now.
+        try:
+            self._epoll.modify(descriptor, select.EPOLLIN)
+        except FileNotFoundError:
+            self._epoll.register(descriptor, select.EPOLLIN)
+        self._further = descriptor
+
+    def _forget_further(self) -> None:
+        if self._further is not None:
+            with contextlib.suppress(OSError):  # closed, and so forgotten already
+                self._epoll.unregister(self._further)
+            self._further = None

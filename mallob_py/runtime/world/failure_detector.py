@@ -1,0 +1,91 @@
+"""Who has fallen silent: ranks watch each other in a ring, and the launching process watches rank 0.
+
+Every BEAT_S, each rank sends a beat to the next one and looks whether the one before has been
+heard. A rank that hangs (stopped, stuck in a system call or in a loop) is so noticed by
+exactly one other, at the cost of one small message per second and rank, on any number of hosts. Of
+several that hang, the one before a rank that does not is noticed. If all of them hang, the
+launching process notices, for which rank 0 touches a file.
+
+Guarantee: time in which the watcher itself did not run does not count. So a suspended
+laptop, or a whole service that is stopped and continued, has nobody accused at wake-up.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RUNNING
+
+#: as much as one look may add to a silence: watchers look more often than that, unless they are asleep
+_LOOK_MAX_S = 1.5
+
+
+class Watch:
+    """How long somebody has been silent, on the watcher's own waking time."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._timeout_s = math.inf if timeout_s is None else timeout_s
+        self._silent_s = 0.0
+        self._looked_s: float | None = None
+
+    def heard(self) -> None:
+        self._silent_s = 0.0
+
+    def is_silent(self, now: float) -> bool:
+        """To be asked once a second or more often, from when on somebody is to be heard."""
+        if self._looked_s is not None:
+            self._silent_s += min(max(0.0, now - self._looked_s), _LOOK_MAX_S)
+        self._looked_s = now
+        return self._silent_s > self._timeout_s
+
+
+BEAT_S = 1.0
+_NO_FILE = -1
+
+
+class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=71):
+    """From a rank to the next one: I am still here."""
+
+
+class Ring:
+    """Whom a rank sends beats to, and whom it watches. `names`: process and host of each rank."""
+
+    def __init__(self, rank: int, names: Sequence[str], timeout_s: float | None = None) -> None:
+        self._names = names
+        self._watch = Watch(timeout_s if len(names) > 1 else None)
+        self._pulse: int | None = None if rank == 0 else _NO_FILE
+        self.next_rank = (rank + 1) % len(names)
+        self.watched_rank = (rank - 1) % len(names)
+        self.next_beat_s = -math.inf
+
+    def describe(self, rank: int) -> str:
+        return f"rank {rank} ({self._names[rank]})" if rank < len(self._names) else f"rank {rank}"
+
+    def heard(self) -> None:
+        self._watch.heard()
+
+    def beat(self, now: float) -> bool:
+        """Show the launching process that we live. True: the watched rank has been silent for too long."""
+        self.next_beat_s = now + BEAT_S
+        if self._pulse is None:
+            self._pulse = _pulse_file()
+        if self._pulse != _NO_FILE:
+            os.utime(self._pulse)
+        return self._watch.is_silent(now)
+
+
+def _pulse_file() -> int:
+    """What tells a launching process on this host that its world has come up and rank 0 lives."""
+    path = os.environ.get(EXIT_FILE_VARIABLE)
+    if path is None:
+        return _NO_FILE
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.write(descriptor, RUNNING)
+    except OSError:
+        return _NO_FILE  # rank 0 is on another host
+    return descriptor

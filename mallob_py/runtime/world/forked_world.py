@@ -1,0 +1,271 @@
+"""A world on this machine whose ranks are forks of one process, which has imported everything for them.
+
+With mpiexec each rank is a program of its own: it starts an interpreter, imports, loads the MPI library,
+then starts a fork server that does so again. For a single job that takes longer than the job. Here one
+process imports for all ranks, a second one meanwhile for all of their fork servers, both are forked, and
+we are the process manager that MPICH asks for the addresses of the others. Open MPI asks for
+more than that, so its worlds are started by mpiexec (`launch.py`).
+
+The process manager (`PmiServer`, pure: bytes in, bytes out) speaks PMI-1, what mpiexec answers on the
+descriptor that it leaves each rank (`PMI_FD`): lines of `key=value` words, every question answered by one
+line, barriers by one line to all. The protocol is that of MPICH's `src/pmi/src/pmi_v1.c`, which hydra,
+Slurm and others have been serving unchanged for twenty years. Only what a world of fixed size on one host
+asks is served; every other wish (spawning ranks) is declined.
+
+Guarantees, as of `launch.launch_world`: signals are passed on to the ranks, a second Ctrl-C or ranks that
+are not gone after STOP_GRACE_S end it all by force; a rank that crashes ends the others; when we are gone
+the kernel asks the ranks to end; nothing of the world outlives the caller's `no_orphans`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from mallob_py.runtime.processes import StopRequests, die_with, signals_held_back, use_no_input
+from mallob_py.runtime.world.mpi import WorldEnd, load_mpi
+
+#: limits that the ranks are told, as hydra does
+_KEY_LENGTH_MAX = 64
+_VALUE_LENGTH_MAX = 1024
+
+
+def pmi_environment(rank: int, ranks: int, descriptor: int) -> dict[str, str]:
+    """What a rank must find in its environment when it initialises MPI."""
+    return {"PMI_RANK": str(rank), "PMI_SIZE": str(ranks), "PMI_FD": str(descriptor)}
+
+
+class PmiServer:
+    """Serves all ranks of one world.
+
+    No other world of this host may ever have had its `name`: MPICH names shared memory after it, and takes
+    what a killed world has left behind for its own.
+    """
+
+    def __init__(self, ranks: int, name: str) -> None:
+        self._ranks = ranks
+        self._name = name
+        # One node holds all ranks.
+        self._values = {"PMI_process_mapping": f"(vector,(0,1,{ranks}))"}
+        self._partial = [b""] * ranks
+        self._at_barrier: set[int] = set()
+        #: ranks that have left MPI in order
+        self.finalized: set[int] = set()
+        #: whether a rank wants all to end
+        self.is_aborted = False
+
+    def receive(self, rank: int, data: bytes) -> list[tuple[int, bytes]]:
+        """What to send to which ranks after this rank has sent `data`."""
+        *lines, self._partial[rank] = (self._partial[rank] + data).split(b"\n")
+        return [answer for line in lines for answer in self._answers(rank, line.decode("ascii", "replace"))]
+
+    def _answers(self, rank: int, line: str) -> list[tuple[int, bytes]]:
+        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        command = words.get("cmd", "")
+        if command == "barrier_in":
+            self._at_barrier.add(rank)
+            if len(self._at_barrier) < self._ranks:
+                return []
+            self._at_barrier.clear()
+            return [(each, b"cmd=barrier_out\n") for each in range(self._ranks)]
+        if command == "abort":
+            self.is_aborted = True
+            return []
+        return [(rank, f"cmd={self._answer(rank, command, words)}\n".encode("ascii"))]
+
+    def _answer(self, rank: int, command: str, words: dict[str, str]) -> str:
+        match command:
+            case "init":
+                return "response_to_init pmi_version=1 pmi_subversion=1 rc=0"
+            case "get_maxes":
+                return f"maxes kvsname_max=256 keylen_max={_KEY_LENGTH_MAX} vallen_max={_VALUE_LENGTH_MAX}"
+            case "get_appnum":
+                return "appnum appnum=0"
+            case "get_universe_size":
+                return f"universe_size size={self._ranks}"
+            case "get_my_kvsname":
+                return f"my_kvsname kvsname={self._name}"
+            case "put":
+                self._values[words.get("key", "")] = words.get("value", "")
+                return "put_result rc=0 msg=success"
+            case "get":
+                if (value := self._values.get(words.get("key", ""))) is None:
+                    return "get_result rc=-1 msg=key_not_found value=unknown"
+                return f"get_result rc=0 msg=success value={value}"
+            case "finalize":
+                self.finalized.add(rank)
+                return "finalize_ack"
+            case _:
+                return f"{command}_result rc=-1 msg=not_supported"
+
+
+#: how long ranks may take to end after they have been asked to
+STOP_GRACE_S = 30.0
+_LOOK_MAX_S = 60.0
+_RECEIVE_BYTES = 1 << 16
+#: the exit code of a rank that could not go on, which says nothing of how it all ended
+_CRASHED = 1
+
+
+def library_allows_forks() -> bool:
+    """Load the MPI library, for the ranks to come too. Raises LaunchError if there is none."""
+    return load_mpi().startswith("MPICH Version")
+
+
+class ForkedServers:
+    """The fork servers of all ranks to come, by one process that begins to import at once.
+
+    The caller has a single thread. If `open` is not called, nothing comes of it.
+    """
+
+    def __init__(self, preload: Sequence[str]) -> None:
+        #: by rank: the control socket of its server
+        self.controls: list[socket.socket] = []
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        with signals_held_back(), theirs:
+            if os.fork() == 0:
+                self._orders.close()
+                _raise_servers(theirs, preload, parent)
+
+    def open(self, ranks: int) -> None:
+        """Have servers for so many ranks. Raises OSError, such as for want of descriptors."""
+        for _ in range(ranks):
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self.controls.append(ours)
+            with theirs:
+                socket.send_fds(self._orders, [b"!"], [theirs.fileno()])
+        self._orders.close()
+
+    def close(self) -> None:
+        """They end by themselves then."""
+        for each in (self._orders, *self.controls):
+            each.close()
+
+
+def _raise_servers(orders: socket.socket, preload: Sequence[str], parent_pid: int) -> NoReturn:
+    try:
+        use_no_input()
+        from mallob_py.runtime.workers.fork_server import import_for_servers  # imports much more than we do
+
+        import_for_servers(orders, preload, parent_pid)
+    finally:
+        os._exit(1)
+
+
+class ForkedWorld:
+    """Ranks that run `be_rank(rank)`, whose value is their exit code; `servers` are theirs.
+
+    The caller has a single thread, and is inside `no_orphans`.
+    """
+
+    def __init__(
+        self,
+        servers: ForkedServers,
+        be_rank: Callable[[socket.socket], int],
+        stops: StopRequests,
+        *,
+        keep_input: bool = False,
+    ) -> None:
+        self._stops = stops
+        self._ranks = len(servers.controls)
+        self._pmi = PmiServer(self._ranks, f"mallob_py_{os.getpid()}_{time.time_ns():x}")
+        pairs = [socket.socketpair() for _ in range(self._ranks)]
+        self._sockets = [ours for ours, _ in pairs]
+        #: by rank, as long as it lives
+        self._pids: dict[int, int] = {}
+        self._statuses: dict[int, int] = {}
+        #: when the ranks have had time enough to end
+        self._deadline_s = math.inf
+        self._told_to_stop = False
+        gc.freeze()  # else collections in the ranks would copy what they share
+        parent = os.getpid()
+        with signals_held_back():  # a rank answers them from when it has its own handlers
+            for rank in range(self._ranks):
+                pid = os.fork()
+                if pid == 0:
+                    mine, control = pairs[rank][1], servers.controls[rank]
+                    for each in (*(one for pair in pairs for one in pair), *servers.controls):
+                        if each is not mine and each is not control:
+                            each.close()
+                    _become_rank(rank, self._ranks, mine, parent, keep_input)
+                    _end_with(be_rank, control)
+                self._pids[rank] = pid
+        for _, theirs in pairs:
+            theirs.close()
+        servers.close()
+        self._pidfds = {os.pidfd_open(pid): rank for rank, pid in self._pids.items()}
+
+    def wait(self) -> WorldEnd:
+        """Until all ranks have ended."""
+        listening = {each.fileno(): rank for rank, each in enumerate(self._sockets)}
+        while self._pids:
+            if self._stops.first is not None and not self._told_to_stop:
+                self._told_to_stop = True
+                self._deadline_s = time.monotonic() + STOP_GRACE_S
+                self._signal_all(signal.SIGINT if self._stops.first == signal.SIGINT else signal.SIGTERM)
+            if self._stops.insisted or time.monotonic() > self._deadline_s or self._pmi.is_aborted:
+                self._signal_all(signal.SIGKILL)
+            timeout_s = min(_LOOK_MAX_S, self._deadline_s - time.monotonic())
+            for descriptor in self._stops.wait(timeout_s, *listening, *self._pidfds):
+                if descriptor in self._pidfds:
+                    self._bury(descriptor)
+                elif not self._serve(listening[descriptor]):
+                    del listening[descriptor]
+        for each in self._sockets:
+            each.close()
+        status = self._statuses[0]
+        code = status if status >= 0 and status != _CRASHED else None
+        return WorldEnd(code, True, status, self._stops.first)
+
+    def _serve(self, rank: int) -> bool:
+        """Answer a question about the world; False if this rank has none any more."""
+        try:
+            data = self._sockets[rank].recv(_RECEIVE_BYTES)
+            for asker, answer in self._pmi.receive(rank, data):
+                self._sockets[asker].sendall(answer)
+        except OSError:  # it has died meanwhile, and will be buried
+            return False
+        return bool(data)
+
+    def _bury(self, pidfd: int) -> None:
+        rank = self._pidfds.pop(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(self._pids.pop(rank), 0)
+        self._statuses[rank] = os.waitstatus_to_exitcode(status)
+        if rank in self._pmi.finalized:
+            return
+        if self._statuses[rank] < 0 or self._statuses[rank] == _CRASHED:
+            self._signal_all(signal.SIGKILL)  # who is left would wait for it
+        else:  # all end now with words of their own, unless somebody waits for it
+            self._deadline_s = min(self._deadline_s, time.monotonic() + STOP_GRACE_S)
+
+    def _signal_all(self, number: int) -> None:
+        for pid in self._pids.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def _become_rank(rank: int, ranks: int, link: socket.socket, parent_pid: int, keep_input: bool) -> None:
+    die_with(parent_pid, signal.SIGTERM)
+    os.setsid()  # Ctrl-C in a terminal is for the process that we stem from
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if rank > 0 or not keep_input:
+        use_no_input()
+    link.set_inheritable(True)
+    os.environ.update(pmi_environment(rank, ranks, link.fileno()))
+
+
+def _end_with(be_rank: Callable[[socket.socket], int], control: socket.socket) -> NoReturn:
+    status = _CRASHED
+    try:
+        status = be_rank(control)
+    finally:
+        os._exit(status)

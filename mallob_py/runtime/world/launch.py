@@ -1,0 +1,323 @@
+"""Starting a local MPI world from an ordinary process, standing in for it, and starting it again.
+
+The caller of `launch_world` behaves as the world does: it returns the exit code that rank 0
+gave to `mpi.leave`, and what stops it stops the world. Details:
+
+- mpiexec runs in a session of its own, so that Ctrl-C in a terminal reaches this process
+  only. It is passed on as a signal that mpiexec forwards to the ranks instead of killing
+  them: SIGTERM for MPICH and Intel (hydra), SIGUSR1 for Open MPI. Ranks listen to
+  `mpi.stop_signals`. A second Ctrl-C, or ranks that are not gone after STOP_GRACE_S,
+  end it all by force.
+- If this process dies without a word, the kernel sends mpiexec the same signal.
+- Whatever of a world outlives mpiexec becomes a child of this process, and is killed: after a
+  crash, the next world meets nobody who still holds a lock or writes.
+- Exit codes travel in a file (see mpi.py). stdin is empty unless rank 0
+  shall have it: mpiexec would swallow it.
+  stdout and stderr of all ranks are ours.
+
+`supervise` starts a world again that has crashed or hung. No MPI here survives the death of a rank for
+sure, so all ranks end then and come up again; the service's journal makes that a pause of some seconds.
+Ranks that hang are noticed by each other (`failure_detector.py`), which ends the world as well. A world
+that was stopped, that says how it ended, or that never came up at all is not started again: the next one
+would do no better.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mallob_py.notices import tell
+from mallob_py.runtime.processes import StopRequests, die_with, import_places, no_orphans, python
+from mallob_py.runtime.world.failure_detector import Watch
+from mallob_py.runtime.world.mpi import (
+    AFTER_CRASH_VARIABLE,
+    EXIT_FILE_VARIABLE,
+    RUNNING,
+    STOP_SIGNAL_VARIABLE,
+    LaunchError,
+    WorldEnd,
+    in_mpi_world,
+)
+from mallob_py.runtime.world.session_folder import PrivateFolder, sweep
+
+__all__ = [
+    "LaunchError",
+    "Launcher",
+    "StopRequests",
+    "WorldEnd",
+    "find_launcher",
+    "in_mpi_world",
+    "launch_world",
+    "run_world",
+]
+
+#: how long ranks may take to end after they have been asked to
+STOP_GRACE_S = 30.0
+_FORCE_GRACE_S = 3.0
+_LOOK_AFTER_S = 0.5
+_VERSION_TIMEOUT_S = 20.0
+
+
+class Flavour(enum.Enum):
+    """Families of mpiexec that differ in flags and signals."""
+
+    HYDRA = "MPICH"
+    OPEN_MPI = "Open MPI"
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    path: str
+    flavour: Flavour
+
+    def command(self, ranks: int) -> list[str]:
+        if self.flavour is Flavour.HYDRA:
+            return [self.path, "-n", str(ranks)]
+        return [self.path, "-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
+
+    def environment(self) -> dict[str, str]:
+        """What ranks and launcher need beyond the inherited environment."""
+        if self.flavour is Flavour.OPEN_MPI and os.geteuid() == 0:
+            return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        return {}
+
+    @property
+    def stop_signal(self) -> signal.Signals:
+        """What mpiexec forwards to its ranks without harming them."""
+        return signal.SIGTERM if self.flavour is Flavour.HYDRA else signal.SIGUSR1
+
+
+def find_launcher() -> Launcher:
+    """The mpiexec beside our Python if there is one (it fits the MPI wheel there), else PATH's."""
+    beside = str(Path(sys.executable).parent)
+    path = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec") or shutil.which("mpirun")
+    if path is None:
+        raise LaunchError(
+            "no mpiexec found beside Python or on PATH; pip install mpich, or load your site's MPI module"
+        )
+    try:
+        answer = subprocess.run(
+            [path, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"{path} does not run: {error}") from error
+    said = answer.stdout + answer.stderr
+    is_open_mpi = any(name in said for name in ("Open MPI", "OpenRTE", "PRRTE", "prterun"))
+    return Launcher(path, Flavour.OPEN_MPI if is_open_mpi else Flavour.HYDRA)
+
+
+def launch_world(ranks: int, argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
+    """Run `python argv...` on `ranks` ranks of this machine and return rank 0's exit code.
+
+    `env` is the ranks' environment (default: ours). Must be called from the main thread. A
+    world that was stopped before it could answer gives 128 + the signal's number, as in a
+    shell; one that crashed gives what mpiexec returned.
+    """
+    with StopRequests() as stops:
+        return run_world(ranks, argv, os.environ if env is None else env, stops).exit_code
+
+
+def run_world(
+    ranks: int,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    stops: StopRequests,
+    rank_timeout_s: float | None = None,
+    *,
+    keep_input: bool = False,
+) -> WorldEnd:
+    """Run a world to its end; nothing of it is alive then. A single rank needs no mpiexec.
+
+    It is ended by force if rank 0, once at work, is silent for half as long again as
+    `rank_timeout_s` (the ranks come first: they know more).
+    """
+    if ranks > 1:
+        launcher = find_launcher()
+        command, further, stop_signal = launcher.command(ranks), launcher.environment(), launcher.stop_signal
+    else:
+        command, further, stop_signal = [], {}, signal.SIGTERM
+    with _own_folder() as folder, no_orphans():
+        exit_file = folder / "exit-code"
+        environment = {**env, **further, **import_places(), EXIT_FILE_VARIABLE: str(exit_file)}
+        watch = Watch(None if rank_timeout_s is None else 1.5 * rank_timeout_s)
+        world = _World([*command, *python(), *argv], environment, stop_signal, stops, keep_input)
+        oom_kills = _oom_kills()
+        returned = world.wait(exit_file, watch)
+        left = b""
+        with contextlib.suppress(OSError):
+            left = exit_file.read_bytes()
+    code = None if left in (b"", RUNNING) else int(left)
+    return WorldEnd(
+        code, left != b"", returned, stops.first, world.was_silent, ranks > 1, _oom_kills() > oom_kills
+    )
+
+
+class _World:
+    """A running mpiexec, or a rank alone."""
+
+    def __init__(
+        self,
+        command: list[str],
+        env: Mapping[str, str],
+        stop_signal: signal.Signals,
+        stops: StopRequests,
+        keep_input: bool,
+    ) -> None:
+        self._stop_signal = stop_signal
+        self._stops = stops
+        self.was_silent = False
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=None if keep_input else subprocess.DEVNULL,
+                env={**env, STOP_SIGNAL_VARIABLE: stop_signal.name},
+                start_new_session=True,
+                preexec_fn=_die_with_parent(stop_signal),
+            )
+        except OSError as error:
+            raise LaunchError(f"cannot run {command[0]}: {error}") from error
+
+    def wait(self, exit_file: Path, watch: Watch) -> int:
+        process, stops = self._process, self._stops
+        deadline_s = math.inf
+        seen: os.stat_result | None = None
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            while process.poll() is None:
+                now = time.monotonic()
+                if stops.first is not None and deadline_s == math.inf:
+                    deadline_s = now + STOP_GRACE_S
+                    process.send_signal(self._stop_signal)
+                if stops.insisted or now > deadline_s:
+                    self._end_by_force()
+                    break
+                with contextlib.suppress(OSError):
+                    status = exit_file.stat()
+                    if seen is None or status.st_mtime_ns != seen.st_mtime_ns:
+                        watch.heard()
+                    seen = status
+                if seen is not None and deadline_s == math.inf and watch.is_silent(now):
+                    tell("rank 0 does not answer any more; ended by force")
+                    self.was_silent = True
+                    deadline_s = now + _FORCE_GRACE_S
+                    process.send_signal(self._stop_signal)
+                stops.wait(_LOOK_AFTER_S, descriptor)
+        finally:
+            os.close(descriptor)
+            if process.poll() is None:
+                self._end_by_force()
+        return process.returncode
+
+    def _end_by_force(self) -> None:
+        # mpiexec's helpers see it vanish and kill the ranks; those who do not are orphans soon.
+        self._process.kill()
+        self._process.wait(_FORCE_GRACE_S)
+
+
+@contextlib.contextmanager
+def _own_folder() -> Iterator[Path]:
+    """A folder for what the ranks have to say to us. Raises LaunchError."""
+    parent = Path(tempfile.gettempdir())
+    sweep(parent)
+    try:
+        folder = PrivateFolder.create(parent)
+    except OSError as error:
+        raise LaunchError(f"cannot make a folder in {parent}: {error.strerror}; set TMPDIR") from None
+    try:
+        yield folder.path
+    finally:
+        folder.remove()
+
+
+def _oom_kills() -> int:
+    """How many processes the kernel has killed on this host for want of memory."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def _die_with_parent(death_signal: signal.Signals) -> Callable[[], None]:
+    """What the child runs before mpiexec: have the kernel signal it when we are gone."""
+    parent = os.getpid()
+    return lambda: die_with(parent, death_signal)
+
+
+RESTART_WINDOW_S = 600.0
+_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+
+
+class RestartLimit:
+    """At most so many restarts within RESTART_WINDOW_S, each after twice the time of the one before."""
+
+    def __init__(self, restarts_max: int) -> None:
+        self._restarts_max = restarts_max
+        self._restarts_s: deque[float] = deque()
+
+    @property
+    def count(self) -> int:
+        """How many there were lately."""
+        return len(self._restarts_s)
+
+    def next_delay_s(self, now: float) -> float | None:
+        """How long to wait before a restart that is wanted now; None if there were enough."""
+        while self._restarts_s and self._restarts_s[0] <= now - RESTART_WINDOW_S:
+            self._restarts_s.popleft()
+        if len(self._restarts_s) >= self._restarts_max:
+            return None
+        self._restarts_s.append(now)
+        return _DELAYS_S[min(len(self._restarts_s), len(_DELAYS_S)) - 1]
+
+
+def supervise(
+    ranks: int,
+    argv: Callable[[], Sequence[str]],
+    restarts_max: int,
+    rank_timeout_s: float | None,
+) -> int:
+    """Run `python argv()...` on `ranks` ranks, again after each crash; the exit code of the last world."""
+    environment = dict(os.environ)
+    limit = RestartLimit(restarts_max)
+    has_come_up = False
+    with StopRequests() as stops:
+        while True:
+            end = run_world(ranks, argv(), environment, stops, rank_timeout_s)
+            has_come_up = has_come_up or end.had_come_up
+            if end.code is not None or stops.first is not None or not has_come_up:
+                return end.exit_code
+            delay_s = limit.next_delay_s(time.monotonic())
+            if delay_s is None:
+                tell(
+                    f"the ranks have crashed (exit code {end.exit_code}) and are not started again after "
+                    f"{limit.count} restarts; unanswered jobs go on at the next start"
+                )
+                return end.exit_code or 1
+            number = limit.count
+            tell(f"the ranks have crashed (exit code {end.exit_code}); restart {number} in {delay_s:g} s")
+            deadline_s = time.monotonic() + delay_s
+            while (left_s := deadline_s - time.monotonic()) > 0:
+                stops.wait(left_s)
+                if stops.first is not None:
+                    return 128 + stops.first
+            environment.pop(AFTER_CRASH_VARIABLE, None)
+            if (crash := end.crash) is not None:
+                environment[AFTER_CRASH_VARIABLE] = crash.value

@@ -1,0 +1,275 @@
+"""The MPI world as a rank sees it: joining it, checking that it is sound, leaving it; and how it ended.
+
+`start_mpi` initialises MPI with what the transport needs and refuses a world that a launcher
+of another MPI has split into singletons (each process would take itself for the whole
+service). `leave` ends the process, past MPI_Finalize where that could hang, and hands the
+exit code of rank 0 to `launch_world` if that has started us: `mpiexec` itself either mixes
+the codes of all ranks (MPICH) or takes any but 0 for a crash (Open MPI). `WorldEnd` is what
+whoever started the world makes of its end.
+
+This module imports no MPI by itself, so command-line code may use it freely.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: set by `launch_world`: the file that takes rank 0's exit code
+EXIT_FILE_VARIABLE = "MALLOB_PY_EXIT_FILE"
+#: set for a world that is started because the one before has crashed, by whoever does that
+AFTER_CRASH_VARIABLE = "MALLOB_PY_AFTER_CRASH"
+#: what the exit file holds from when the ranks are at work until rank 0 leaves
+RUNNING = b"running\n"
+#: set by `launch_world`: a further signal by which the launcher asks ranks to stop
+STOP_SIGNAL_VARIABLE = "MALLOB_PY_STOP_SIGNAL"
+
+RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "PMI_ID", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+# Not SLURM_NTASKS, which is set in every batch script.
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_MPICH_DEFAULTS = {
+    # MPICH's shared memory takes the messages of a sender to all local peers from one pool
+    # of 64 cells; a few silent peers would use them up (see transport.py on flow control).
+    "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS": "256",
+}
+
+
+class Crash(enum.Enum):
+    """How the ranks of the world before have come to their end, as told in AFTER_CRASH_VARIABLE."""
+
+    #: by an error, a fault, a rank that hung, or for want of memory
+    OF_ITSELF = "1"
+    #: somebody has killed a rank (signal 9)
+    KILLED = "killed"
+
+    @classmethod
+    def told(cls, env: Mapping[str, str]) -> Crash | None:
+        """None: the world before has not crashed, or nobody says so."""
+        said = env.get(AFTER_CRASH_VARIABLE)
+        if said is None:
+            return None
+        return cls.KILLED if said == cls.KILLED.value else cls.OF_ITSELF
+
+
+class LaunchError(Exception):
+    """The MPI world cannot be used or started; the message says what to do."""
+
+
+class OthersRefused(Exception):
+    """Another rank cannot start, and has said why."""
+
+
+def declared_world_size(env: Mapping[str, str]) -> int:
+    """The number of processes that the launcher says it has started (1 without launcher)."""
+    sizes = [1]
+    for name in _SIZE_VARIABLES:
+        with contextlib.suppress(ValueError):
+            sizes.append(int(env.get(name, "1")))
+    return max(sizes)
+
+
+def in_mpi_world(env: Mapping[str, str] | None = None) -> bool:
+    """Whether a launcher (mpiexec, mpirun, srun, `launch_world`) has started this process as a rank."""
+    env = os.environ if env is None else env
+    return any(name in env for name in (*RANK_VARIABLES, EXIT_FILE_VARIABLE)) or declared_world_size(env) > 1
+
+
+def prepare_mpi() -> None:
+    """What must be set before `from mpi4py import MPI`, which initialises MPI."""
+    for name, value in _MPICH_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    import mpi4py
+
+    mpi4py.rc.thread_level = "funneled"
+
+
+def begin_loading_mpi() -> threading.Thread:
+    """Load the MPI library of the wheel in a thread, to be joined; if it is another one, in vain.
+
+    Its networks measure the processor's clock when they are loaded: 40 ms of waiting where it does not tell.
+    """
+    import ctypes
+
+    library = os.path.join(sys.prefix, "lib", "libmpi.so.12")
+
+    def load() -> None:
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(library)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    return thread
+
+
+def load_mpi() -> str:
+    """Load the MPI library without initialising MPI, which is left to forks; which library it is.
+
+    Raises LaunchError if there is none.
+    """
+    prepare_mpi()
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = True
+    return str(_mpi().Get_library_version())
+
+
+def _mpi() -> Any:
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise LaunchError(f"no usable MPI library ({error}); pip install mpich") from error
+    return MPI
+
+
+def start_mpi() -> MPI.Intracomm:
+    """Initialise MPI and return its world. Collective, together with `refuse_to_start`.
+
+    Raises LaunchError if the launcher does not fit, OthersRefused if a rank will not take part.
+    """
+    world = _join_world()
+    if any(world.allgather(False)):
+        raise OthersRefused
+    return world
+
+
+def refuse_to_start() -> None:
+    """To be called by a rank that ends instead of `start_mpi`: the others wait for it there.
+
+    Ranks may have options of their own (`mpiexec ... : ...`), so one of them can be wrong alone.
+    """
+    if declared_world_size(os.environ) > 1:
+        with contextlib.suppress(LaunchError):
+            _join_world().allgather(True)
+
+
+def _join_world() -> MPI.Intracomm:
+    prepare_mpi()
+    mpi = _mpi()
+    if not mpi.Is_initialized():
+        mpi.Init_thread(mpi.THREAD_FUNNELED)
+    world: MPI.Intracomm = mpi.COMM_WORLD
+    refuse_singletons(world.Get_size(), os.environ, mpi.Get_library_version())
+    return world
+
+
+def refuse_singletons(size: int, env: Mapping[str, str], library_version: str) -> None:
+    """Raise LaunchError if the launcher started several ranks, but this one is alone."""
+    declared = declared_world_size(env)
+    if size > 1 or declared <= 1:
+        return
+    library = library_version.split("\n")[0].split(",")[0].strip().rstrip("\0")
+    if "Open MPI" in library:
+        fitting = "Open MPI's mpiexec, or srun --mpi=pmix"
+    else:
+        fitting = "MPICH's mpiexec (python -m pip install mpich), or srun --mpi=pmi2"
+    raise LaunchError(
+        f"the launcher started {declared} processes, but each is alone in its MPI world: "
+        f"it does not fit the MPI library in use ({library}); use {fitting}"
+    )
+
+
+def binding_warning() -> str | None:
+    """A complaint if this rank may use one core of several, which its workers would inherit."""
+    usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    if usable > 1 or present == 1:
+        return None
+    return (
+        f"this rank and all its workers are bound to 1 of {present} cores; if it should own more, "
+        "start with mpiexec --bind-to none (Open MPI), I_MPI_PIN=off (Intel) or srun --cpu-bind=none"
+    )
+
+
+def stop_signals() -> frozenset[signal.Signals]:
+    """The signals that ask a rank to end cleanly. Handlers should be set before `start_mpi`."""
+    signals = {signal.SIGINT, signal.SIGTERM}
+    further = os.environ.get(STOP_SIGNAL_VARIABLE)
+    if further:
+        signals.add(signal.Signals[further])
+    return frozenset(signals)
+
+
+def leave(rank: int, exit_code: int, closed: bool) -> NoReturn:
+    """End this process. `closed` is what `Transport.close` said.
+
+    Started by `launch_world`, only rank 0's code counts; else it is this process's code.
+    """
+    exit_file = os.environ.get(EXIT_FILE_VARIABLE)
+    if exit_file:
+        if rank == 0:
+            with contextlib.suppress(OSError):
+                Path(exit_file).write_text(f"{exit_code}\n", encoding="ascii")
+        exit_code = 0
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    import ctypes
+
+    if closed:  # else peers have failed or hang: it might wait for them for ever
+        _mpi().Finalize()
+        # What the interpreter would tear down piece by piece is gone with the process. Not so the exit
+        # handlers of C: MPICH takes leave of its launcher there, which kills all ranks if one does not.
+        ctypes.PyDLL(None).exit(exit_code)
+    os._exit(exit_code)
+
+
+def abort_world(exit_code: int) -> NoReturn:
+    """End all ranks at once after an error that one of them cannot survive."""
+    from mpi4py import MPI
+
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    MPI.COMM_WORLD.Abort(exit_code)
+    os._exit(exit_code)
+
+
+#: what MPICH's mpiexec returns when its proxy, the parent of the ranks, is gone
+_PROXY_LOST = 255
+
+
+@dataclass(frozen=True, slots=True)
+class WorldEnd:
+    #: rank 0's exit code; None if it did not come to that
+    code: int | None
+    #: whether the ranks came so far as to work
+    had_come_up: bool
+    #: by mpiexec, or by rank 0 where there is none: negative for a signal that killed it
+    returned: int
+    #: the first signal that asked for the end
+    stopped_by: int | None
+    #: it had to be ended, as it had fallen silent
+    was_silent: bool = False
+    has_launcher: bool = True
+    #: the kernel has killed processes on this host meanwhile
+    was_out_of_memory: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell has it: 128 + the signal's number of a world that was stopped before it could answer."""
+        if self.code is not None:
+            return self.code
+        if self.stopped_by is not None:
+            return 128 + self.stopped_by
+        return self.returned if self.returned >= 0 else 128 - self.returned
+
+    @property
+    def crash(self) -> Crash | None:
+        """What the next world is told of the end of this one; None: it was not brought about by its ranks."""
+        if self.was_silent or self.was_out_of_memory:
+            return Crash.OF_ITSELF
+        if self.has_launcher and (self.returned < 0 or self.returned == _PROXY_LOST):
+            return None
+        killed = (signal.SIGKILL, 128 + signal.SIGKILL) if self.has_launcher else (-signal.SIGKILL,)
+        return Crash.KILLED if self.returned in killed else Crash.OF_ITSELF

@@ -1,0 +1,179 @@
+"""The private folder that the ranks of a host share while they run: descriptions, doorbells, the board.
+
+The lowest rank of each host makes it in shared memory (or in the temporary folder, where there is none),
+after it has removed what dead sessions left there; the others join it.
+
+Names in a place that everybody may write to, such as /dev/shm or /tmp, can be guessed and taken by others,
+who could have us wait at a pipe, write through a link, or read what they wrote. So a session has one folder
+of its own, which nobody else may enter (`PrivateFolder`): mode 0700, a name that cannot be guessed. All
+processes of the session on a host hold a lock on it. What they leave behind when they are killed has no
+such lock; the next session of the same user on that host removes it.
+
+Guarantees: a folder that another user made is never used, and none that a living process holds or another
+user owns is removed. Where the file system has no locks on folders (NFS), nothing is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mallob_py.runtime.world.mpi import LaunchError, OthersRefused
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_NAME = re.compile(r"mallob-py\.[0-9]+-[0-9a-f]{16}")
+#: in a folder: files outside of it that go with it
+_OUTSIDE = ".outside"
+
+
+class PrivateFolder:
+    """Held from construction to `close`. Made by `create`, or joined by further processes of the session."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    @classmethod
+    def create(cls, parent: Path) -> PrivateFolder:
+        """Make one whose name begins with `mallob-py.<our process id>`. Raises OSError."""
+        while True:
+            path = parent / f"mallob-py.{os.getpid()}-{os.urandom(8).hex()}"
+            os.mkdir(path, 0o700)
+            # In between, somebody's `sweep` may find it without a lock.
+            with contextlib.suppress(FileNotFoundError):
+                return cls.join(path)
+
+    @classmethod
+    def join(cls, path: Path) -> PrivateFolder:
+        """Take part in one that another process of ours has made. Raises OSError."""
+        descriptor = _open(path)
+        try:
+            status = os.fstat(descriptor)
+            if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+                raise PermissionError(errno.EPERM, "others may enter it, or it is not ours", str(path))
+            with contextlib.suppress(OSError):  # no locks here, hence no sweeping either
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if not os.path.samestat(status, os.lstat(path)):
+                raise FileNotFoundError(errno.ENOENT, "swept by another session", str(path))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(path, descriptor)
+
+    def note_outside(self, paths: Sequence[str]) -> None:
+        """Have these files removed with the folder if nobody is left to do so. Raises OSError."""
+        lines = []
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                lines.append(f"{os.lstat(path).st_ino} {path}\n")
+        (self.path / _OUTSIDE).write_text("".join(lines))
+
+    def close(self) -> None:
+        """Leave it to those who still hold it."""
+        os.close(self._descriptor)
+
+    def remove(self) -> None:
+        """Leave it, and nothing of it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.close()
+
+
+def sweep(parent: Path) -> None:
+    """Remove the folders in `parent` that dead sessions of this user have left."""
+    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+        for name in [entry.name for entry in entries if _NAME.fullmatch(entry.name)]:
+            with contextlib.suppress(OSError):
+                _sweep_one(parent / name)
+
+
+def _sweep_one(path: Path) -> None:
+    descriptor = _open(path)
+    try:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            return
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError, ValueError):
+            for line in (path / _OUTSIDE).read_text().splitlines():
+                inode, _, outside = line.partition(" ")
+                _unlink_if_same(outside, int(inode))
+        shutil.rmtree(path)
+    finally:
+        os.close(descriptor)
+
+
+def _unlink_if_same(path: str, inode: int) -> None:
+    with contextlib.suppress(OSError):
+        status = os.lstat(path)
+        if (status.st_ino, status.st_uid) == (inode, os.geteuid()) and stat.S_ISREG(status.st_mode):
+            os.unlink(path)
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+#: what MPICH shares among the ranks of a host; killed ranks leave it behind
+_MPICH_FILE = "/dev/shm/mpich_shm_"
+
+
+def shared_folder() -> Path:
+    """Where session folders lie: shared memory if there is any, else the temporary folder."""
+    shared = Path("/dev/shm")
+    return shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def open_session_folder(comm: MPI.Intracomm, hosts: Sequence[int]) -> PrivateFolder:
+    """This host's folder (collective over `comm`). `hosts` names for each rank the lowest one on its host.
+
+    Raises LaunchError where it cannot be made or entered, OthersRefused on all other ranks.
+    """
+    rank = comm.Get_rank()
+    keeper = hosts[rank]
+    folder, problem = None, None
+    if keeper == rank:
+        folder, problem = _created()
+    paths: list[str | None] = comm.allgather(None if folder is None else str(folder.path))
+    if keeper != rank and (path := paths[keeper]) is not None:
+        folder, problem = _joined(Path(path))
+    has_failed: list[bool] = comm.allgather(problem is not None)
+    if folder is not None and not any(has_failed):
+        return folder
+    if folder is not None:
+        folder.remove()
+    raise OthersRefused if problem is None else LaunchError(problem)
+
+
+def _created() -> tuple[PrivateFolder | None, str | None]:
+    parent = shared_folder()
+    sweep(parent)
+    try:
+        folder = PrivateFolder.create(parent)
+        folder.note_outside(_mapped_files(_MPICH_FILE))
+    except OSError as error:
+        return None, f"cannot make a folder in {parent}: {error.strerror}"
+    return folder, None
+
+
+def _joined(path: Path) -> tuple[PrivateFolder | None, str | None]:
+    try:
+        return PrivateFolder.join(path), None
+    except OSError as error:
+        return None, f"cannot use {path}: {error.strerror}"
+
+
+def _mapped_files(prefix: str) -> list[str]:
+    """The files that this process has mapped whose paths begin so."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    paths = {line.split(maxsplit=5)[-1] for line in lines}
+    return sorted(path for path in paths if path.startswith(prefix))

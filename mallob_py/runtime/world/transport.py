@@ -1,0 +1,511 @@
+"""The transport: bytes between ranks over MPI, without ever blocking the event loop.
+
+One thread per rank uses it, in turns: `wake` (if the doorbell rang), `receive`, then
+whatever the messages call for, with any number of `send`s, then `flush`, then wait for
+`doorbell` and other descriptors no longer than `park_timeout_s` allows.
+
+Two channels, each a duplicated communicator: CONTROL for protocol messages, BULK for large
+data. Messages from one rank to another arrive exactly once and in the order of sending
+within a channel; between the channels no order is promised.
+
+Flow control: a rank has at most UNACKNOWLEDGED_MAX messages on the way per peer and channel
+that the peer has not seen; the rest wait in a queue of that peer. Reason: MPICH keeps small
+messages in memory cells from one pool per sender (64 by default) until they are received,
+so that a single silent rank would cut the sender off from all peers of its host. That a send
+has completed says nothing (the message may sit in its cell); but every ACKNOWLEDGED_EVERY-th
+is a synchronous send, which completes when it is received, and so are all sent before it.
+
+Long control messages travel in pieces: between two of them, messages of others and for others have their
+turn, and each is a sign of life of its sender (`take_heard`). While MPI has yet to complete one that comes
+in, only what follows from the same sender waits for it. A peer whose queue here exceeds WAITING_BYTES_MAX
+does not take its messages any more and counts as lost. Whoever can do without sending asks `is_congested`.
+
+Doorbell rules (see doorbell.py): ring after the send and once per peer and turn; ring again
+when a send that was held up completes, since only then the peer can see it; after a wake
+look several times, because one look may only run MPI's progress; wake up by oneself soon
+while sends are unfinished, since somebody must run that progress.
+
+Failed peers: an error of a send, or of a fault-tolerant MPI on any call, marks the peer as
+lost (`take_lost`, `how_lost`). What was queued for it is dropped, further sends to it are ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+
+from mallob_py.runtime.world.doorbell import Doorbell
+from mallob_py.runtime.world.envelope import Arrival, Channel
+from mallob_py.runtime.world.mpi import prepare_mpi
+from mallob_py.runtime.world.session_folder import open_session_folder
+
+prepare_mpi()  # must come before the import, which initialises MPI
+from mpi4py import MPI  # noqa: E402
+
+#: testing aid: pretend that groups of this many consecutive ranks share a host
+RANKS_PER_HOST_VARIABLE = "MALLOB_PY_RANKS_PER_HOST"
+
+UNACKNOWLEDGED_MAX = 16
+ACKNOWLEDGED_EVERY = 8
+#: of a control message
+PIECE_BYTES = 64 << 10
+#: a longer control message cannot be sent, nor be put together from pieces
+MESSAGE_BYTES_MAX = 1 << 31
+#: what may wait for one peer before messages that can be done without should not be sent to it
+CONGESTED_BYTES = 64 << 20
+WAITING_BYTES_MAX = 4 << 30
+#: tags of messages, and of pieces that are followed by another one
+_WHOLE, _MORE = 0, 1
+#: empty looks in a row before the inbox counts as empty
+EMPTY_LOOKS = 3
+#: up to this size messages are eager (Open MPI: 4 KiB with header): receiving does not wait
+_EAGER_SIZE_BYTES = 4000
+
+_PENDING_PARK_MIN_S = 0.0001
+_PENDING_PARK_MAX_S = 0.001
+_PARK_MAX_S = 0.1
+_REMOTE_PARK_MAX_S = 0.02
+#: without doorbell
+_BLIND_PARK_MIN_S = 0.00005
+_BLIND_PARK_MAX_S = 0.001
+#: how long after a UDP ring its message is expected at any moment
+_ALERT_S = 0.001
+_ALERT_PARK_S = 0.00005
+_CLOSE_POLL_S = 0.0002
+
+
+#: stands for a piece that completes no message
+_PIECE = Arrival(-1, Channel.CONTROL, b"")
+
+
+class TransportError(Exception):
+    """MPI failed in a way that no peer can be blamed for."""
+
+
+class _Lane:
+    """What is on its way to one peer on one channel."""
+
+    __slots__ = (
+        "comm",
+        "dest",
+        "in_flight",
+        "since_synchronous",
+        "unacknowledged",
+        "waiting",
+        "waiting_bytes",
+    )
+
+    def __init__(self, comm: MPI.Intracomm, dest: int) -> None:
+        self.comm = comm
+        self.dest = dest
+        #: unfinished sends, and how many messages the completion of each acknowledges
+        self.in_flight: deque[tuple[MPI.Request, int]] = deque()
+        #: with their tags
+        self.waiting: deque[tuple[bytes | bytearray | memoryview, int]] = deque()
+        self.waiting_bytes = 0
+        self.unacknowledged = 0
+        self.since_synchronous = 0
+
+    def is_open(self) -> bool:
+        return self.unacknowledged < UNACKNOWLEDGED_MAX
+
+    def wait(self, data: bytes | bytearray | memoryview, tag: int) -> None:
+        self.waiting.append((data, tag))
+        self.waiting_bytes += len(data)
+
+    def post_next(self) -> None:
+        data, tag = self.waiting.popleft()
+        self.waiting_bytes -= len(data)
+        self.post(data, tag)
+
+    def post(self, data: bytes | bytearray | memoryview, tag: int) -> None:
+        self.unacknowledged += 1
+        self.since_synchronous += 1
+        if self.since_synchronous == ACKNOWLEDGED_EVERY:
+            self.since_synchronous = 0
+            self.in_flight.append((self.comm.Issend([data, MPI.BYTE], self.dest, tag), ACKNOWLEDGED_EVERY))
+            return
+        request = self.comm.Isend([data, MPI.BYTE], self.dest, tag)
+        if self.in_flight or not request.Test():
+            self.in_flight.append((request, 0))
+
+    def retire(self) -> bool:
+        """Forget the sends that have finished, oldest first; whether there were any."""
+        in_flight = self.in_flight
+        before = len(in_flight)
+        while in_flight and in_flight[0][0].Test():
+            self.unacknowledged -= in_flight.popleft()[1]
+        return len(in_flight) < before
+
+
+class _Inbox:
+    """The receiving end of a channel, and what is being received there.
+
+    `coming` has, by sender, messages that MPI completes behind our back and those that came after them, with
+    their tags. `pieces` has the beginnings of messages.
+    """
+
+    __slots__ = ("channel", "coming", "comm", "pieces")
+
+    def __init__(self, channel: Channel, comm: MPI.Intracomm) -> None:
+        self.channel = channel
+        self.comm = comm
+        self.coming: dict[int, deque[tuple[MPI.Request, bytearray, int]]] = {}
+        self.pieces: dict[int, bytearray] = {}
+
+    def forget(self, source: int) -> Iterator[MPI.Request | bytearray]:
+        """Expect nothing more from there; what MPI may still use."""
+        self.pieces.pop(source, None)
+        for request, data, _ in self.coming.pop(source, ()):
+            yield request
+            yield data
+
+    def put_together(self, source: int, data: bytes | bytearray, tag: int) -> Arrival:
+        """A whole message, or `_PIECE`. Raises OverflowError."""
+        if tag == _WHOLE and source not in self.pieces:
+            return Arrival(source, self.channel, data)
+        whole = self.pieces.setdefault(source, bytearray())
+        whole += data
+        if len(whole) > MESSAGE_BYTES_MAX:
+            raise OverflowError
+        if tag == _MORE:
+            return _PIECE
+        return Arrival(source, self.channel, self.pieces.pop(source))
+
+
+class Transport:
+    """All of this rank's traffic, and its host's folder. Creation and `close` are collective over `comm`."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.rank = comm.Get_rank()
+        self.size = comm.Get_size()
+        channels = [comm.Dup() for _ in Channel]
+        for each in channels:
+            each.Set_errhandler(MPI.ERRORS_RETURN)
+        self._hosts = _hosts(comm)
+        self.local_ranks = tuple(r for r in range(self.size) if self._hosts[r] == self._hosts[self.rank])
+        #: shared by the ranks of this host
+        self.folder = open_session_folder(comm, self._hosts)
+        self.doorbell = Doorbell.hang(comm, self._hosts, self.folder.path)
+        self._inboxes = [_Inbox(channel, channels[channel]) for channel in Channel]
+        self._lanes = [[_Lane(each, dest) for dest in range(self.size)] for each in channels]
+        self._busy: dict[tuple[Channel, int], _Lane] = {}
+        self._owed: set[int] = set()
+        self._lost: set[int] = set()
+        self._lost_news: list[int] = []
+        self._how_lost: dict[int, str] = {}
+        self._heard: set[int] = set()
+        #: sends to lost peers, and what comes from them; MPI may still use their data, so it must stay alive
+        self._abandoned: list[MPI.Request | bytearray] = []
+        self._status = MPI.Status()
+        self._buffer = bytearray(_EAGER_SIZE_BYTES)
+        self._view = memoryview(self._buffer)
+        self._stopped_early = False
+        self._alert_until_s = 0.0
+        self._park_s = _BLIND_PARK_MIN_S
+        self._closed = False
+
+    # --- who is where
+
+    def host_of(self, rank: int) -> int:
+        """The host that `rank` is on, named by the lowest rank there."""
+        return self._hosts[rank]
+
+    # --- sending
+
+    def send(self, dest: int, data: bytes) -> None:
+        """Send on the control channel. `data` must not change afterwards."""
+        if len(data) <= PIECE_BYTES:
+            self._send(Channel.CONTROL, dest, data)
+            return
+        if len(data) > MESSAGE_BYTES_MAX:
+            raise ValueError(f"a control message of {len(data)} bytes")
+        view = memoryview(data)
+        last = (len(data) - 1) // PIECE_BYTES * PIECE_BYTES
+        for start in range(0, last, PIECE_BYTES):
+            self._send(Channel.CONTROL, dest, view[start : start + PIECE_BYTES], _MORE)
+        self._send(Channel.CONTROL, dest, view[last:])
+
+    def send_bulk(self, dest: int, data: bytes | bytearray | memoryview) -> None:
+        """Send on the bulk channel. `data` must not change until it has left."""
+        self._send(Channel.BULK, dest, data)
+
+    def is_congested(self, dest: int) -> bool:
+        """Whether so much waits for `dest` that it should only be sent what it must have."""
+        return self._lanes[Channel.CONTROL][dest].waiting_bytes > CONGESTED_BYTES
+
+    def flush(self) -> None:
+        """Ring everybody who has been sent something since the last flush."""
+        for peer in self._owed:
+            self.doorbell.ring(peer)
+        self._owed.clear()
+
+    def progress(self) -> None:
+        """See which sends have finished and start those that waited for them."""
+        for key, lane in list(self._busy.items()):
+            try:
+                self._advance(lane)
+            except MPI.Exception as error:
+                self._blame(error, lane.dest)
+            if not lane.in_flight and not lane.waiting:
+                self._busy.pop(key, None)
+
+    def has_pending(self) -> bool:
+        """Whether MPI has work of ours to do: sends unfinished or a large message half received."""
+        return bool(self._busy) or any(inbox.coming for inbox in self._inboxes)
+
+    def queue_length(self, dest: int) -> int:
+        """Messages to `dest` that have not left yet, on both channels."""
+        return sum(len(lanes[dest].in_flight) + len(lanes[dest].waiting) for lanes in self._lanes)
+
+    # --- receiving
+
+    def receive(self, limit: int = 256) -> Iterator[Arrival]:
+        """Yield what has arrived, at most about `limit` messages; sending meanwhile is allowed."""
+        self._stopped_early = True  # holds as well if the caller breaks off the iteration
+        self.progress()
+        taken = empty_looks = 0
+        while empty_looks < EMPTY_LOOKS and taken < limit:
+            empty_looks += 1
+            for inbox in self._inboxes:
+                arrival = self._look(inbox)
+                if arrival is not None:
+                    empty_looks = 0
+                    taken += 1
+                    if arrival is not _PIECE:
+                        yield arrival
+        self._stopped_early = taken >= limit
+        if taken:
+            self._park_s = 0.0
+        if self._busy:
+            self.progress()
+
+    # --- parking
+
+    def fileno(self) -> int:
+        """The descriptor to wait for; when it is readable, call `wake`."""
+        return self.doorbell.fileno()
+
+    def wake(self) -> None:
+        """The doorbell has rung: silence it and be prepared for a message."""
+        if self.doorbell.drain():
+            self._alert_until_s = time.monotonic() + _ALERT_S
+
+    def park_timeout_s(self, wanted_s: float) -> float:
+        """How long the loop may wait for descriptors, when it would like to wait `wanted_s`."""
+        if self._stopped_early or self._lost_news:
+            return 0.0
+        if self._alert_until_s and time.monotonic() < self._alert_until_s:
+            return min(wanted_s, _ALERT_PARK_S)
+        if self.has_pending():
+            shortest_s, longest_s = _PENDING_PARK_MIN_S, _PENDING_PARK_MAX_S
+        elif not self.doorbell.available:
+            shortest_s, longest_s = _BLIND_PARK_MIN_S, _BLIND_PARK_MAX_S
+        else:
+            self._park_s = 0.0
+            return min(wanted_s, _REMOTE_PARK_MAX_S if self.doorbell.has_remote_peers else _PARK_MAX_S)
+        # Doubles with every turn in vain; `receive` and finished sends start it anew.
+        self._park_s = min(max(2 * self._park_s, shortest_s), longest_s)
+        return min(wanted_s, self._park_s)
+
+    # --- failed peers
+
+    def take_lost(self) -> list[int]:
+        """The peers found to have failed since the last call."""
+        news, self._lost_news = self._lost_news, []
+        return news
+
+    def how_lost(self, peer: int) -> str:
+        """What happened to a peer that `take_lost` has told."""
+        return self._how_lost.get(peer, "has failed")
+
+    def take_heard(self) -> set[int]:
+        """The peers of whom anything has come since the last call."""
+        heard, self._heard = self._heard, set()
+        return heard
+
+    def give_up_on(self, peer: int) -> None:
+        """Stop sending to a peer that others have found dead; not reported by `take_lost`."""
+        self._lost.add(peer)
+        for channel in Channel:
+            lane = self._lanes[channel][peer]
+            self._abandoned.extend(request for request, _ in lane.in_flight)
+            lane.in_flight.clear()
+            lane.waiting.clear()
+            lane.waiting_bytes = 0
+            self._abandoned.extend(self._inboxes[channel].forget(peer))
+            self._busy.pop((channel, peer), None)
+        self._owed.discard(peer)
+
+    # --- leaving
+
+    def close(self, timeout_s: float = 10.0) -> bool:
+        """Finish all sends and meet the others; what still arrives is dropped.
+
+        All ranks call it. False if that was not done in time or a peer has failed: then
+        MPI_Finalize might hang, so the process should end by `leave`.
+        """
+        if self._closed:
+            return not self._lost
+        self._closed = True
+        met = False
+        # MPI_Finalize of MPICH does not flush, so nobody may leave before all have received.
+        with contextlib.suppress(TransportError):
+            met = self._meet(time.monotonic() + timeout_s)
+        self.doorbell.close()
+        if self._hosts[self.rank] == self.rank:
+            self.folder.remove()
+        else:
+            self.folder.close()
+        return met
+
+    # --- inner parts
+
+    def _meet(self, deadline_s: float) -> bool:
+        barrier: MPI.Request | None = None
+        while time.monotonic() < deadline_s:
+            for _dropped in self.receive():
+                pass
+            self.flush()
+            if not self.has_pending():
+                if self._lost:
+                    return False
+                if barrier is None:
+                    barrier = self._inboxes[Channel.CONTROL].comm.Ibarrier()
+            if barrier is not None and barrier.Test():
+                return True
+            time.sleep(_CLOSE_POLL_S)
+        return False
+
+    def _send(
+        self, channel: Channel, dest: int, data: bytes | bytearray | memoryview, tag: int = _WHOLE
+    ) -> None:
+        assert dest != self.rank, "messages to oneself do not go through the transport"
+        assert 0 <= dest < self.size, f"no rank {dest} among {self.size}"
+        if dest in self._lost:
+            return
+        lane = self._lanes[channel][dest]
+        if lane.waiting or not lane.is_open():
+            lane.wait(data, tag)
+            if lane.waiting_bytes > WAITING_BYTES_MAX:
+                self._lose(dest, "does not take its messages any more")
+            return
+        try:
+            lane.post(data, tag)
+        except MPI.Exception as error:
+            self._blame(error, dest)
+            return
+        self._owed.add(dest)
+        if lane.in_flight:
+            self._busy[channel, dest] = lane
+
+    def _advance(self, lane: _Lane) -> None:
+        if lane.retire():
+            self._owed.add(lane.dest)
+            self._park_s = 0.0
+        while lane.waiting and lane.is_open():
+            lane.post_next()
+            self._owed.add(lane.dest)
+
+    def _look(self, inbox: _Inbox) -> Arrival | None:
+        try:
+            return self._take_coming(inbox) or self._take(inbox)
+        except MPI.Exception as error:
+            self._blame(error, None)
+            return None
+
+    def _take_coming(self, inbox: _Inbox) -> Arrival | None:
+        """The next of the messages whose reception has begun."""
+        for source, queue in inbox.coming.items():
+            request, data, tag = queue[0]
+            try:
+                if not request.Test():
+                    continue
+            except MPI.Exception as error:
+                self._abandoned.extend(inbox.forget(source))
+                self._blame(error, source)
+                return None
+            queue.popleft()
+            if not queue:
+                del inbox.coming[source]
+            return self._hand_over(inbox, source, data, tag)
+        return None
+
+    def _hand_over(self, inbox: _Inbox, source: int, data: bytes | bytearray, tag: int) -> Arrival | None:
+        self._heard.add(source)
+        try:
+            return inbox.put_together(source, data, tag)
+        except OverflowError:
+            self._lose(source, f"sent a message of more than {MESSAGE_BYTES_MAX} bytes")
+            return None
+
+    def _take(self, inbox: _Inbox) -> Arrival | None:
+        status = self._status
+        message = inbox.comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)
+        if message is None:
+            return None
+        size_bytes = status.Get_count(MPI.BYTE)
+        source = status.Get_source()
+        tag = status.Get_tag()
+        if size_bytes <= _EAGER_SIZE_BYTES and source not in inbox.coming:
+            message.Recv([self._buffer, size_bytes, MPI.BYTE])
+            return self._hand_over(inbox, source, bytes(self._view[:size_bytes]), tag)
+        # A large message comes in behind our back; later ones of its sender wait for it, which keeps the
+        # order. Receiving it in one blocking call could take for ever if its sender dies meanwhile.
+        data = bytearray(size_bytes)
+        request = message.Irecv([data, MPI.BYTE])
+        if source not in inbox.coming and request.Test():
+            return self._hand_over(inbox, source, data, tag)
+        inbox.coming.setdefault(source, deque()).append((request, data, tag))
+        return None
+
+    def _blame(self, error: MPI.Exception, peer: int | None) -> None:
+        """Record who has failed: the peers that MPI names, else the one we talked to."""
+        failed = self._failed_according_to_mpi() if _says_process_failed(error) else []
+        if not failed and peer is not None:
+            failed = [peer]
+        if not failed and not _says_process_failed(error):
+            raise TransportError(f"MPI error without a failed peer: {error}") from error
+        for each in failed:
+            self._lose(each, "has failed")
+
+    def _lose(self, peer: int, how: str) -> None:
+        if peer not in self._lost:
+            self.give_up_on(peer)
+            self._lost_news.append(peer)
+            self._how_lost[peer] = how
+
+    def _failed_according_to_mpi(self) -> list[int]:
+        """Failed ranks (fault-tolerant MPIs), acknowledged so that receiving goes on."""
+        failed: set[int] = set()
+        for inbox in self._inboxes:
+            group = inbox.comm.Get_failed()
+            count = group.Get_size()
+            if count:
+                mine = inbox.comm.Get_group()
+                failed.update(MPI.Group.Translate_ranks(group, list(range(count)), mine))
+                mine.Free()
+                inbox.comm.Ack_failed(count)
+            group.Free()
+        return sorted(failed)
+
+
+def _says_process_failed(error: MPI.Exception) -> bool:
+    # MPIs without fault tolerance lack these classes; mpi4py then gives them no real number.
+    failed, pending = MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING
+    return error.Get_error_class() in {failed, pending} - {MPI.ERR_UNKNOWN, MPI.SUCCESS}
+
+
+def _hosts(comm: MPI.Intracomm) -> tuple[int, ...]:
+    """For each rank the lowest rank on its host (collective)."""
+    pretended = int(os.environ.get(RANKS_PER_HOST_VARIABLE) or 0)
+    rank = comm.Get_rank()
+    if pretended > 0:
+        return tuple(comm.allgather(rank // pretended * pretended))
+    host = comm.Split_type(MPI.COMM_TYPE_SHARED, rank)
+    lowest = host.bcast(rank)
+    host.Free()
+    return tuple(comm.allgather(lowest))

@@ -1,0 +1,94 @@
+"""What is left of the memory, read from copies of the kernel's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mallob_py.runtime.memory.room import Reserve, Room, rooms
+
+MB = 1 << 20
+NO_LIMIT_OF_VERSION_1 = 9223372036854771712
+HOST = Room(600 * MB, 1000 * MB)
+
+
+class Kernel:
+    """The folders that are read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.proc, self.groups = folder / "proc", folder / "cgroup"
+        self.write(self.proc / "self/cgroup", "")
+        self.write(
+            self.proc / "meminfo",
+            f"MemTotal: {1000 << 10} kB\nMemAvailable: {600 << 10} kB\nHuge: 0\n",
+        )
+
+    def write(self, path: Path, text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def group_1(self, path: str, limit_bytes: int, used_bytes: int, idle_bytes: int = 0) -> None:
+        folder = self.groups / "memory" / path
+        self.write(folder / "memory.limit_in_bytes", f"{limit_bytes}\n")
+        self.write(folder / "memory.usage_in_bytes", f"{used_bytes}\n")
+        self.write(folder / "memory.stat", f"inactive_file 1\ntotal_inactive_file {idle_bytes}\n")
+
+    def group_2(self, path: str, limit: object, used_bytes: int, idle_bytes: int = 0) -> None:
+        folder = self.groups / path
+        self.write(folder / "memory.max", f"{limit}\n")
+        self.write(folder / "memory.current", f"{used_bytes}\n")
+        self.write(folder / "memory.stat", f"anon 5\ninactive_file {idle_bytes}\n")
+
+    def rooms(self) -> list[Room]:
+        return rooms(self.proc, self.groups)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Kernel:
+    return Kernel(tmp_path)
+
+
+def test_without_groups_it_is_what_the_host_has_available(kernel: Kernel) -> None:
+    assert kernel.rooms() == [HOST]
+
+
+def test_a_group_has_what_its_limit_leaves_and_its_idle_caches(kernel: Kernel) -> None:
+    kernel.write(kernel.proc / "self/cgroup", "0::/slurm/job\n")
+    kernel.group_2("slurm/job", 100 * MB, 70 * MB, idle_bytes=20 * MB)
+    assert kernel.rooms() == [HOST, Room(50 * MB, 100 * MB)]
+
+
+def test_the_limits_of_the_groups_above_count_too(kernel: Kernel) -> None:
+    kernel.write(kernel.proc / "self/cgroup", "0::/slurm/job/step\n")
+    kernel.group_2("slurm/job/step", "max", 10 * MB)
+    kernel.group_2("slurm/job", 200 * MB, 150 * MB)
+    kernel.group_2("slurm", 500 * MB, 490 * MB)
+    assert kernel.rooms() == [HOST, Room(50 * MB, 200 * MB), Room(10 * MB, 500 * MB)]
+
+
+def test_groups_of_version_1_are_found_beside_those_of_version_2(kernel: Kernel) -> None:
+    kernel.write(kernel.proc / "self/cgroup", "9:cpu,cpuacct:/a\n4:memory:/a/b\n0::/\n")
+    kernel.group_1("a/b", 100 * MB, 70 * MB, idle_bytes=20 * MB)
+    kernel.group_1("a", NO_LIMIT_OF_VERSION_1, 70 * MB)
+    assert kernel.rooms() == [HOST, Room(50 * MB, 100 * MB)]
+
+
+def test_a_container_that_shows_its_group_as_the_root_of_all_is_understood(kernel: Kernel) -> None:
+    kernel.write(kernel.proc / "self/cgroup", "4:memory:/docker/1234\n")
+    kernel.group_1("", 100 * MB, 70 * MB)
+    assert kernel.rooms() == [HOST, Room(30 * MB, 100 * MB)]
+
+
+def test_a_kernel_that_tells_nothing_leaves_nothing_to_watch(tmp_path: Path) -> None:
+    assert rooms(tmp_path, tmp_path) == []
+
+
+def test_this_host_has_memory() -> None:
+    host, *_ = rooms()
+    assert 0 < host.left_bytes <= host.total_bytes
+
+
+def test_a_reserve_is_a_size_or_a_share() -> None:
+    assert Reserve(size_bytes=5).of(1000) == 5
+    assert Reserve(share=0.05).of(1000) == 50

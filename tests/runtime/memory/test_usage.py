@@ -1,0 +1,160 @@
+"""Memory of a worker: peaks of its processes added up, shared pages once. CPU time: what all of them used."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mallob_py.runtime.memory.usage import (
+    cpu_seconds_of,
+    forget_peak,
+    own_cpu_seconds,
+    peak_bytes_of,
+    private_bytes_of,
+)
+
+MB = 1 << 20
+
+
+@contextmanager
+def child_after(work: Callable[[], object]) -> Iterator[int]:
+    """A child process that has done its work and then waits."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        held = work()
+        os.write(theirs, b"!")
+        while held is not None:
+            signal.pause()
+        os._exit(0)
+    try:
+        assert os.read(ours, 1) == b"!"
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_the_peak_outlasts_the_memory() -> None:
+    def take_and_free() -> bool:
+        bytearray(b"x") * (80 * MB)
+        return True
+
+    with child_after(lambda: True) as idle, child_after(take_and_free) as pid:
+        assert 70 * MB < peak_bytes_of(pid) - peak_bytes_of(idle) < 100 * MB
+
+
+def test_a_peak_can_be_forgotten() -> None:
+    def take_free_and_forget() -> bool:
+        bytearray(b"x") * (80 * MB)
+        forget_peak()
+        return True
+
+    with child_after(lambda: True) as idle, child_after(take_free_and_forget) as pid:
+        assert abs(peak_bytes_of(pid) - peak_bytes_of(idle)) < 30 * MB
+
+
+def test_processes_are_added_up_and_what_they_share_counts_once(tmp_path: Path) -> None:
+    path = tmp_path / "shared"
+    path.write_bytes(bytes(60 * MB))
+
+    def map_and_take(own_bytes: int) -> tuple[bytearray, mmap.mmap]:
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        assert mapped.find(b"x") < 0
+        return bytearray(b"x") * own_bytes, mapped
+
+    def parent() -> object:
+        held = map_and_take(40 * MB)
+        inner = child_after(lambda: map_and_take(80 * MB))
+        inner.__enter__()  # it dies by the test's hand
+        return held, inner
+
+    with child_after(parent) as pid:
+        (child,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        family_bytes, child_bytes = peak_bytes_of(pid), peak_bytes_of(child)
+        os.kill(child, signal.SIGKILL)
+        parent_bytes = peak_bytes_of(pid)
+    assert family_bytes > child_bytes + 40 * MB
+    assert family_bytes <= child_bytes + parent_bytes - 60 * MB
+
+
+def test_a_process_that_is_gone_has_no_peak() -> None:
+    with child_after(lambda: True) as pid:
+        assert peak_bytes_of(pid) > 0
+    assert peak_bytes_of(pid) == 0
+    assert private_bytes_of(pid) == 0
+
+
+def test_private_memory_is_that_of_all_processes_now_without_files(tmp_path: Path) -> None:
+    path = tmp_path / "shared"
+    path.write_bytes(bytes(60 * MB))
+
+    def parent() -> object:
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        assert mapped.find(b"x") < 0
+        inner = child_after(lambda: bytearray(b"x") * (80 * MB))
+        inner.__enter__()  # it dies by the test's hand
+        return mapped, inner
+
+    with child_after(lambda: True) as idle, child_after(parent) as pid:
+        (child,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        more_bytes = private_bytes_of(pid) - 2 * private_bytes_of(idle)
+        os.kill(child, signal.SIGKILL)
+    assert 70 * MB < more_bytes < 110 * MB
+
+
+# --- CPU time: what a process used, what its children used, and what these were waited for with
+
+WORK_S = 0.2
+
+
+def work() -> None:
+    """Use so much CPU time, however long it takes."""
+    end_s = time.process_time() + WORK_S
+    while time.process_time() < end_s:
+        pass
+
+
+def work_in_a_child() -> None:
+    if (pid := os.fork()) == 0:
+        work()
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def test_a_process_that_waits_uses_nothing() -> None:
+    with child_after(lambda: True) as pid:
+        assert cpu_seconds_of(pid) < WORK_S
+
+
+def test_children_count_alive_and_dead() -> None:
+    def work_everywhere() -> object:
+        work()
+        work_in_a_child()
+        return child_after(lambda: work() or True).__enter__()
+
+    with child_after(work_everywhere) as pid:
+        assert cpu_seconds_of(pid) >= 3 * WORK_S - 0.05
+
+
+def test_a_process_knows_its_own() -> None:
+    before_s = own_cpu_seconds()
+    work()
+    work_in_a_child()
+    with child_after(lambda: work() or True):
+        assert own_cpu_seconds() - before_s >= 3 * WORK_S - 0.05
+
+
+def test_of_a_process_that_is_gone_nothing_is_known() -> None:
+    with child_after(lambda: True) as pid:
+        pass
+    assert cpu_seconds_of(pid) == 0.0

@@ -1,0 +1,36 @@
+"""What "auto" gives: each rank its share of the cores of its host."""
+
+from __future__ import annotations
+
+from mallob_py.runtime.boot import CapacityOffer, capacities_of
+
+
+def auto(cores: range, host: int = 0, threads: int = 1) -> CapacityOffer:
+    return CapacityOffer(None, threads, host, frozenset(cores))
+
+
+def test_unbound_ranks_share_the_cores_of_their_host() -> None:
+    assert capacities_of([auto(range(12))] * 3) == (4, 4, 4)
+    assert capacities_of([auto(range(7))] * 7) == (1,) * 7
+
+
+def test_bound_ranks_have_their_cores_to_themselves() -> None:
+    assert capacities_of([auto(range(0, 8)), auto(range(8, 12))]) == (8, 4)
+
+
+def test_cores_of_another_host_are_other_cores() -> None:
+    assert capacities_of([auto(range(12), host=0), auto(range(4), host=1)]) == (12, 4)
+
+
+def test_workers_of_several_threads_need_as_many_cores() -> None:
+    assert capacities_of([auto(range(12), threads=4)] * 2) == (1, 1)
+    assert capacities_of([auto(range(12), threads=3)]) == (4,)
+
+
+def test_a_rank_without_a_whole_core_hosts_one_pe() -> None:
+    assert capacities_of([auto(range(2))] * 5) == (1,) * 5
+
+
+def test_a_number_that_was_asked_for_is_kept_beside_others() -> None:
+    told = CapacityOffer(5, 1, 0, frozenset(range(4)))
+    assert capacities_of([told, auto(range(4))]) == (5, 2)

@@ -1,0 +1,34 @@
+"""Pools of worker processes that end with their test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pool_rank import APPS, HERE, Make, Rank
+
+from mallob_py.runtime.workers.links import ForkServer, WorkerLimits
+from mallob_py.runtime.workers.pool import PoolOptions, WorkerPool
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    monkeypatch.setenv("MALLOB_PY_APPS", APPS)
+    monkeypatch.syspath_prepend(str(HERE))
+    ranks: list[Rank] = []
+
+    def make_rank(
+        options: PoolOptions | None = None, limits: WorkerLimits | None = None, preload: tuple[str, ...] = ()
+    ) -> Rank:
+        server = ForkServer.start(preload, limits)
+        ranks.append(Rank(WorkerPool(server, options), server))
+        return ranks[-1]
+
+    yield make_rank
+    for rank in ranks:
+        rank.pool.close()
+
+
+@pytest.fixture
+def rank(make: Make) -> Rank:
+    return make()

@@ -1,0 +1,87 @@
+"""A rank's worker processes under test: a pool, the events it has given, and ways to wait for things."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from waiting import DEADLINE_S
+
+from mallob_py.kit.payload import encode_description
+from mallob_py.runtime import worker_events as events
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.workers.links import ForkServer
+from mallob_py.runtime.workers.pool import WorkerPool
+
+HERE = Path(__file__).parent
+CLASSES = [
+    *("Answer", "Finish", "Park", "Spin", "Raise", "Die", "Echo", "Sum", "Litter", "Talk", "Count"),
+    "Work",
+]
+APPS = ",".join(f"{name.upper()}=worker_apps:{name}" for name in CLASSES)
+KEY = (7, 1)
+
+E = TypeVar("E")
+
+
+class Rank:
+    """A pool and the events it has given so far."""
+
+    def __init__(self, pool: WorkerPool, server: ForkServer) -> None:
+        self.pool = pool
+        self.server = server
+        self.seen: list[events.WorkerEvent] = []
+
+    def turn(self) -> None:
+        select.select([self.pool], [], [], 0.1)
+        self.seen += self.pool.poll()
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"did not come true; events: {list(map(type, self.seen))}"
+            self.turn()
+
+    def hear(self, kind: type[E], count: int = 1) -> list[E]:
+        self.until(lambda: len(self.of(kind)) >= count)
+        return self.of(kind)
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.seen if isinstance(event, kind)]
+
+    def start(self, application: str, key: events.Key = KEY, **configuration: Any) -> None:
+        description = wire.Inline(bytes(encode_description(application, configuration, {})))
+        self.pool.start(key, 0, 1, (), description)
+
+    def run(self, application: str, **configuration: Any) -> None:
+        self.start(application, **configuration)
+        self.hear(events.WorkerStarted)
+
+    def pid(self, key: events.Key = KEY) -> int:
+        pid = self.pool.pid_of(key)
+        assert pid is not None
+        return pid
+
+
+def process_state(pid: int) -> str:
+    """R, S, T (stopped), ...; X if there is no such process, Z if nobody has reaped it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+def is_gone(pid: int) -> bool:
+    return process_state(pid) in "XZ"
+
+
+def result_of(event: events.WorkerResult) -> tuple[int, list[int]]:
+    body = wire.decode_result(event.body)
+    return body.code, np.frombuffer(body.solution, dtype="<i4").tolist()
+
+
+Make = Callable[..., Rank]

@@ -1,0 +1,113 @@
+"""What workers have used is told often at first, ever more seldom, and completely once they stop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mallob_py.protocol.effects import ResumeWorker, StartWorker, SuspendWorker, TerminateWorker
+from mallob_py.protocol.messages import Blob
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.workers.hosted import HostedWorkers
+
+JOB, WORKER = 7, 3
+
+
+class FakePool:
+    """Processes that use one second of CPU time per second."""
+
+    def __init__(self) -> None:
+        self.used_s: dict[tuple[int, int], float] = {}
+
+    def start(self, key: tuple[int, int], *_: Any) -> None:
+        self.used_s[key] = 0.0
+
+    def suspend(self, key: tuple[int, int]) -> None: ...
+
+    def resume(self, key: tuple[int, int], *_: Any) -> None: ...
+
+    def terminate(self, key: tuple[int, int]) -> None: ...
+
+    def cpu_seconds_of(self, key: tuple[int, int]) -> float | None:
+        return self.used_s.get(key)
+
+
+class Host:
+    def __init__(self, pes: int = 4) -> None:
+        self.now = 0.0
+        self.pool = FakePool()
+        self.workers = HostedWorkers(self.pool, 2, self._describe, lambda: self.now, pes)  # type: ignore[arg-type]
+        self.told_s: list[float] = []
+
+    @staticmethod
+    def _describe(blob: Blob) -> wire.Description:
+        return wire.Inline(b"")
+
+    def start(self) -> None:
+        self.workers.execute(1, StartWorker(WORKER, JOB, 0, 1, Blob("7", 0, b"")))
+
+    def run(self, until_s: float) -> int:
+        """Look whenever wanted; how often that was."""
+        looks = 0
+        while self.workers.cpu_look_at_s <= until_s:
+            self.now = self.workers.cpu_look_at_s
+            self.use(self.now)
+            for slot, worker, cpu_s in self.workers.cpu_news(self.now):
+                assert (slot, worker) == (1, WORKER)
+                self.told_s.append(cpu_s)
+            looks += 1
+        self.now = until_s
+        return looks
+
+    def use(self, used_s: float) -> None:
+        self.pool.used_s = dict.fromkeys(self.pool.used_s, used_s)
+
+
+def test_what_is_told_lags_by_a_fiftieth_at_most_and_gets_rare() -> None:
+    host = Host()
+    host.start()
+    looks = host.run(10_000.0)
+    assert 0.98 * 10_000 - 0.1 <= sum(host.told_s) <= 10_000
+    assert looks < 500
+    assert host.told_s[0] <= 0.2
+
+
+def test_thousands_of_pes_tell_no_more_than_a_thousand_times_a_second() -> None:
+    host = Host(pes=5000)
+    host.start()
+    host.run(20.0)
+    assert min(host.told_s) >= 4.9
+
+
+def test_a_suspended_worker_is_looked_at_once_more() -> None:
+    host = Host()
+    host.start()
+    host.run(5.0)
+    host.use(5.05)
+    host.workers.execute(1, SuspendWorker(WORKER))
+    while host.workers.cpu_look_at_s < math.inf:
+        host.now = host.workers.cpu_look_at_s
+        host.told_s += [cpu_s for _, _, cpu_s in host.workers.cpu_news(host.now)]
+    assert host.now < 5.2
+    assert math.isclose(sum(host.told_s), 5.05)
+    host.workers.execute(1, ResumeWorker(WORKER, 0, 1))
+    assert host.workers.cpu_look_at_s < math.inf
+
+
+def test_a_result_tells_the_rest() -> None:
+    host = Host()
+    host.start()
+    host.run(5.0)
+    key = (JOB, WORKER * 2 + 1)
+    assert math.isclose(sum(host.told_s) + host.workers.untold_cpu_s(key, 5.3), 5.3)
+    assert host.workers.untold_cpu_s(key, 5.3) == 0.0
+
+
+def test_nothing_is_told_of_a_worker_that_is_gone() -> None:
+    host = Host()
+    host.start()
+    host.workers.execute(1, TerminateWorker(WORKER))
+    assert host.workers.untold_cpu_s((JOB, WORKER * 2 + 1), 9.0) == 0.0
+    host.now = 1.0
+    assert host.workers.cpu_news(1.0) == []
+    assert host.workers.cpu_look_at_s == math.inf

@@ -1,0 +1,238 @@
+"""Processes kept for the next revision: they save work, and nothing hangs on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pool_rank import Make, Rank, is_gone, process_state, result_of
+
+from mallob_py.kit.payload import decode_description, encode_description
+from mallob_py.kit.result_file import ResultsFolder
+from mallob_py.runtime import worker_events as events
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.workers.pool import PoolOptions
+
+CHAIN = 5
+
+
+def start(
+    rank: Rank, job: int, revision: int, chain: int = CHAIN, index: int = 0, **configuration: Any
+) -> None:
+    description = wire.Inline(bytes(encode_description("COUNT", configuration, {})))
+    rank.pool.start((job, 1), index, 1, (), description, chain, revision)
+
+
+def answer(rank: Rank, job: int) -> tuple[list[int], int]:
+    """The revisions that the process of the job's worker has seen, and its id."""
+
+    def results() -> list[events.WorkerResult]:
+        return [event for event in rank.of(events.WorkerResult) if event.key == (job, 1)]
+
+    rank.until(results)
+    (result,) = results()
+    pid = json.loads(wire.decode_result(result.body).fields)["pid"]
+    return result_of(result)[1][:-1], pid
+
+
+def ask(rank: Rank, job: int, revision: int, **further: Any) -> tuple[list[int], int]:
+    start(rank, job, revision, **further)
+    return answer(rank, job)
+
+
+def run(rank: Rank, job: int, revision: int, **further: Any) -> int:
+    """A worker that is at work; its process."""
+    start(rank, job, revision, **further)
+    rank.until(lambda: events.WorkerStarted((job, 1)) in rank.seen)
+    return rank.pid((job, 1))
+
+
+def test_the_next_revision_goes_to_the_process_of_the_one_before(rank: Rank) -> None:
+    pids = {ask(rank, job=10 + number, revision=number)[1] for number in range(5)}
+    assert len(pids) == 1
+    assert ask(rank, job=20, revision=5)[0] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_job_of_its_own_or_of_another_chain_gets_another_process(rank: Rank) -> None:
+    _, pid = ask(rank, 10, 0)
+    assert ask(rank, 11, 0, chain=6)[1] != pid
+    rank.start("ANSWER", (12, 1))
+    rank.until(lambda: any(event.key == (12, 1) for event in rank.of(events.WorkerResult)))
+    assert rank.pool.kept_pids()[0] == pid
+
+
+def test_a_worker_that_is_ended_at_work_is_stopped_and_goes_on_with_the_next_revision(rank: Rank) -> None:
+    pid = run(rank, 10, 0, then="wait")
+    rank.pool.terminate((10, 1))
+    rank.until(lambda: process_state(pid) == "T")
+    assert ask(rank, 11, 1) == ([0, 1], pid)
+
+
+def test_a_suspended_worker_that_is_ended_goes_on_with_the_next_revision(rank: Rank) -> None:
+    pid = run(rank, 10, 0, then="wait")
+    rank.pool.suspend((10, 1))
+    rank.until(lambda: process_state(pid) == "T")
+    rank.pool.terminate((10, 1))
+    assert ask(rank, 11, 1) == ([0, 1], pid)
+
+
+def test_a_result_of_a_former_revision_is_no_answer_to_the_next(rank: Rank) -> None:
+    pid = run(rank, 10, 0, then="late")
+    rank.until(lambda: process_state(pid) == "T")
+    rank.pool.terminate((10, 1))
+    assert ask(rank, 11, 1) == ([0, 1], pid)
+    assert [event.key for event in rank.of(events.WorkerResult)] == [(11, 1)]
+
+
+def test_a_kept_process_that_does_not_turn_to_the_next_revision_is_replaced(rank: Rank) -> None:
+    pid = run(rank, 10, 0, then="spin")
+    rank.pool.terminate((10, 1))
+    start(rank, 11, 1)
+    seen, other = answer(rank, 11)
+    assert (seen, other != pid) == ([1], True)
+    rank.until(lambda: is_gone(pid))
+    assert not rank.of(events.WorkerCrashed)
+
+
+def test_a_kept_process_that_dies_is_replaced_unnoticed(rank: Rank) -> None:
+    _, pid = ask(rank, 10, 0)
+    os.kill(pid, signal.SIGKILL)
+    assert ask(rank, 11, 1)[0] == [1]  # whether the rank has heard of the death or not
+    pid = run(rank, 12, 2, then="wait")
+    rank.pool.terminate((12, 1))
+    os.kill(pid, signal.SIGKILL)
+    rank.until(lambda: is_gone(pid) and not rank.pool.kept_pids())
+    assert ask(rank, 13, 3)[0] == [3]
+    assert not rank.of(events.WorkerCrashed)
+
+
+def test_a_process_that_dies_of_the_next_revision_is_reported(rank: Rank) -> None:
+    ask(rank, 10, 0)
+    start(rank, 11, 1, then="die")
+    assert rank.hear(events.WorkerCrashed)[0].key == (11, 1)
+
+
+def test_a_worker_ended_before_it_turned_to_its_revision_is_kept_all_the_same(rank: Rank) -> None:
+    pid = run(rank, 10, 0, then="wait")
+    rank.pool.terminate((10, 1))
+    for job in range(11, 20):
+        start(rank, job, job - 10)
+        rank.pool.terminate((job, 1))
+    seen, same = ask(rank, 20, 10)
+    assert same == pid
+    assert (seen[0], seen[-1]) == (0, 10)
+    assert [event.key for event in rank.of(events.WorkerResult)] == [(20, 1)]
+
+
+def test_nothing_is_kept_of_a_chain_that_has_ended(rank: Rank) -> None:
+    _, pid = ask(rank, 10, 0)
+    other = run(rank, 11, 1, then="wait", chain=6)
+    rank.pool.drop_chain(CHAIN)
+    rank.until(lambda: is_gone(pid))
+    rank.pool.drop_chain(6)  # its worker ends later
+    rank.pool.terminate((11, 1))
+    rank.until(lambda: is_gone(other))
+    assert not rank.pool.kept_pids()
+
+
+def test_what_is_kept_is_bounded_in_number_bytes_and_time(make: Make) -> None:
+    rank = make(PoolOptions(kept_max=2))
+    pids = [ask(rank, 10 + chain, 0, chain=chain)[1] for chain in (1, 2, 3)]
+    assert rank.pool.kept_pids() == pids[1:]
+    rank.until(lambda: is_gone(pids[0]))
+    rank = make(PoolOptions(kept_bytes_max=1))
+    _, pid = ask(rank, 10, 0)
+    rank.until(lambda: is_gone(pid))
+    rank = make(PoolOptions(kept_s=0.01))
+    _, pid = ask(rank, 10, 0)
+    rank.until(lambda: is_gone(pid))
+    assert not rank.pool.kept_pids()
+
+
+def test_when_memory_is_short_the_oldest_kept_process_goes_first_and_none_stands_ready(make: Make) -> None:
+    rank = make(PoolOptions(kept_max=3, warm=2))
+    pids = [ask(rank, 10 + chain, 0, chain=chain)[1] for chain in (1, 2, 3)]
+    rank.until(lambda: len(rank.pool.idle_pids()) == 2)
+    spares = rank.pool.idle_pids()
+    rank.pool.keep_none_ready()
+    assert rank.pool.drop_kept(1) > 0
+    assert rank.pool.kept_pids() == pids[1:]
+    rank.until(lambda: all(map(is_gone, [pids[0], *spares])))
+    assert ask(rank, 20, 1, chain=3)[1] == pids[2], "the others are as useful as before"
+    assert ask(rank, 21, 1, chain=1)[0] == [1]
+    assert rank.pool.drop_kept(1 << 40) > 0
+    assert not rank.pool.kept_pids()
+    assert rank.pool.drop_kept(1 << 40) == 0
+    assert not rank.pool.idle_pids()
+    rank.pool.keep_ready()
+    rank.until(lambda: len(rank.pool.idle_pids()) == 2)
+
+
+def test_kept_processes_survive_nothing_that_ends_the_pool(rank: Rank) -> None:
+    _, pid = ask(rank, 10, 0)
+    stopped = run(rank, 11, 0, chain=6, then="wait")
+    rank.pool.terminate((11, 1))
+    rank.pool.close()
+    assert is_gone(pid)
+    assert is_gone(stopped)
+
+
+def test_a_fork_server_that_dies_takes_what_is_kept_with_it(rank: Rank) -> None:
+    pid = run(rank, 10, 0, then="wait")
+    rank.pool.terminate((10, 1))
+    start(rank, 11, 1)
+    os.kill(rank.server.pid, signal.SIGKILL)
+    assert answer(rank, 11)[0] in ([0, 1], [1])
+    rank.until(lambda: is_gone(pid))
+
+
+# --- reading revisions ------------------------------------------------------------------------
+
+
+def read(path: Path, literals: list[int], before: wire.Before | None, **changes: Any) -> wire.Read:
+    fields: dict[str, Any] = {"configuration": {}, "inline_limit_bytes": 64 << 10} | changes
+    return wire.Read("COUNT", (), literals, path=str(path), before=before, **fields)
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 64 << 10])
+def test_a_revision_is_read_on_top_of_those_before_it(rank: Rank, tmp_path: Path, limit_bytes: int) -> None:
+    earlier = tuple(wire.EarlierInput(f"u.{number}", (), [number], {}) for number in (1, 2))
+    request = read(tmp_path / "2", [3], wire.Before(2, None, earlier), inline_limit_bytes=limit_bytes)
+    rank.pool.read(1, request)
+    former = rank.hear(events.ReadDone)[0].description
+    rank.pool.read(2, read(tmp_path / "3", [4], wire.Before(3, former, ())))
+    description = rank.hear(events.ReadDone, 2)[1].description
+    assert isinstance(description, wire.Inline)
+    assert decode_description(description.data).payload["numbers"].tolist() == [1, 2, 3, 4]
+
+
+def test_results_of_earlier_revisions_are_not_touched_when_these_are_read_again(
+    rank: Rank, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "first").write_text("of the first revision")
+    earlier = (wire.EarlierInput("u.first", (), [1], {"report": str(results / "first")}),)
+    configuration = {"report": str(results / "second")}
+    request = read(tmp_path / "1", [2], wire.Before(1, None, earlier), configuration=configuration)
+    rank.pool.read(1, msgspec.structs.replace(request, results=ResultsFolder(str(results), "1")))
+    rank.hear(events.ReadDone)
+    assert (results / "first").read_text() == "of the first revision"
+    assert [path.name.rpartition("-")[0] for path in results.iterdir() if path.name != "first"] == [
+        ".second.unfinished-1"
+    ]
+
+
+def test_an_earlier_revision_that_cannot_be_read_is_named(rank: Rank, tmp_path: Path) -> None:
+    earlier = (wire.EarlierInput("u.first", (), [0], {}),)
+    rank.pool.read(1, read(tmp_path / "1", [1], wire.Before(1, None, earlier)))
+    rank.pool.read(2, read(tmp_path / "2", [1], wire.Before(1, wire.Mapped("/nowhere", 9), ())))
+    first, second = sorted(rank.hear(events.ReadFailed, 2), key=lambda event: event.request_id)
+    assert first.field == second.field == "precursor"
+    assert first.message == "the input of its earlier revision u.first cannot be read: no zero"
+    assert "/nowhere" in second.message

@@ -1,0 +1,76 @@
+"""Signals to a worker reach what it has started, on kernels of any age, and nobody else."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import poll_until
+
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.workers.links import WorkerLink
+
+PROGRAM = r"import os, signal; os.fork(); os.write(1, b'%d\n' % os.getpid()); signal.pause()"
+
+
+class Group:
+    """A worker process that has started another one, in a group of their own."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        command = [sys.executable, "-c", PROGRAM]
+        self.leader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)
+        stack.callback(self.kill)
+        assert self.leader.stdout is not None
+        self.pids = [int(self.leader.stdout.readline()) for _ in range(2)]
+        ours, theirs = socket.socketpair()
+        stack.callback(theirs.close)
+        forked = wire.Forked(1, self.leader.pid, 0)
+        self.link = WorkerLink(forked, ours.detach(), os.pidfd_open(self.leader.pid), 1 << 20)
+        stack.callback(self.link.close)
+
+    def states(self) -> list[str]:
+        stats = [Path(f"/proc/{pid}/stat").read_text() for pid in self.pids]
+        return [stat.rsplit(")", 1)[1].split()[0] for stat in stats]
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.leader.pid, signal.SIGKILL)
+        self.leader.communicate()
+
+
+@pytest.fixture(params=["this kernel", "an older kernel"])
+def group(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
+    if request.param == "an older kernel":
+        send = signal.pidfd_send_signal
+
+        def send_without_flags(pidfd: int, number: int, info: Any = None, flags: int = 0) -> None:
+            if flags:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            send(pidfd, number)
+
+        monkeypatch.setattr(signal, "pidfd_send_signal", send_without_flags)
+    with contextlib.ExitStack() as stack:
+        yield Group(stack)
+
+
+def test_a_worker_stops_and_continues_with_all_that_it_started(group: Group) -> None:
+    group.link.signal(signal.SIGSTOP)
+    poll_until(lambda: group.states() == ["T", "T"])
+    group.link.signal(signal.SIGCONT)
+    poll_until(lambda: "T" not in group.states())
+
+
+def test_a_killed_worker_is_dead_and_a_dead_one_is_not_signalled(group: Group) -> None:
+    os.killpg(group.leader.pid, signal.SIGKILL)
+    group.leader.wait()
+    group.link.signal(signal.SIGSTOP)
+    group.link.signal(signal.SIGKILL)

@@ -1,0 +1,617 @@
+"""Worker processes: what the rank is promised of them, with real processes and signals."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pool_rank import (
+    APPS,
+    CLASSES,
+    DEADLINE_S,
+    HERE,
+    KEY,
+    Make,
+    Rank,
+    is_gone,
+    process_state,
+    result_of,
+)
+from waiting import poll_until
+
+from mallob_py.kit import TreeMessage
+from mallob_py.kit.payload import decode_description, encode_description
+from mallob_py.runtime import worker_events as events
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.workers import tasks
+from mallob_py.runtime.workers.links import WorkerLimits
+from mallob_py.runtime.workers.pool import PoolOptions
+from mallob_py.runtime.workers.registry import ENTRY_POINT_GROUP, OURS, AppRegistry
+
+# --- results and failures -----------------------------------------------------
+
+
+def test_a_started_worker_reports_that_it_runs_and_then_its_result(rank: Rank) -> None:
+    rank.start("ANSWER")
+    (result,) = rank.hear(events.WorkerResult)
+    assert [type(event) for event in rank.seen] == [events.WorkerStarted, events.WorkerResult]
+    assert result_of(result) == (10, [0, -1])
+    assert b'"threads":1' in wire.decode_result(result.body).fields
+
+
+def test_finish_ends_the_run_and_the_process_is_used_again(rank: Rank) -> None:
+    rank.run("FINISH")
+    rank.hear(events.WorkerResult)
+    rank.until(rank.pool.idle_pids)
+    rank.start("FINISH", (8, 1))
+    assert [result_of(result)[0] for result in rank.hear(events.WorkerResult, 2)] == [20, 20]
+
+
+def test_a_worker_that_goes_on_after_its_result_is_ended_by_terminate(rank: Rank) -> None:
+    rank.start("FINISH", swallow=True)
+    rank.until(lambda: rank.pool.pid_of(KEY) is not None)
+    pid = rank.pid()
+    rank.hear(events.WorkerResult)
+    assert not is_gone(pid)
+    rank.pool.terminate(KEY)
+    rank.until(lambda: is_gone(pid))
+
+
+def test_a_job_that_has_ended_by_itself_leaves_its_process_to_the_next(rank: Rank) -> None:
+    pids = set()
+    for number in range(20):
+        rank.start("ANSWER", (number, 0))
+        rank.until(lambda number=number: len(rank.of(events.WorkerResult)) == number + 1)
+        pids.add(wire.decode_result(rank.of(events.WorkerResult)[-1].body).fields)
+    assert len(pids) < 10
+
+
+def test_a_process_that_was_left_with_threads_or_children_is_not_used_again(rank: Rank) -> None:
+    rank.run("LITTER")
+    pid, child_pid = result_of(rank.hear(events.WorkerResult)[0])[1]
+    rank.until(lambda: is_gone(pid) and is_gone(child_pid))
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("value", "ValueError: no such luck"),
+        ("exit", "SystemExit: 3"),
+        ("interrupt", "KeyboardInterrupt"),
+        ("recursion", "RecursionError"),
+        ("bad result", "must be a Result or None"),
+        ("wide result", "fit into 32 bits"),
+    ],
+)
+def test_whatever_an_application_raises_is_reported_as_its_traceback(
+    rank: Rank, what: str, text: str
+) -> None:
+    rank.run("RAISE", what=what)
+    (failed,) = rank.hear(events.WorkerFailed)
+    assert text in failed.text
+    assert "worker_process.py" not in failed.text.partition("worker_apps.py")[0]
+
+
+def test_an_error_that_the_application_foresaw_is_reported_as_its_text_alone(rank: Rank) -> None:
+    rank.run("RAISE", what="foreseen")
+    assert rank.hear(events.WorkerFailed)[0].text == "the disk is full"
+
+
+def test_a_worker_beyond_its_memory_limit_fails_and_takes_nobody_along(make: Make) -> None:
+    rank = make(limits=WorkerLimits(memory_limit_bytes=1 << 30, niceness=1))
+    rank.run("RAISE", what="memory")
+    assert "Unable to allocate" in rank.hear(events.WorkerFailed)[0].text
+    rank.start("ANSWER", (8, 1))
+    rank.hear(events.WorkerResult)
+
+
+@pytest.mark.parametrize(("how", "reason"), [("segfault", "SIGSEGV"), ("exit", "exit status 7")])
+def test_a_process_that_dies_is_reported_with_the_reason(rank: Rank, how: str, reason: str) -> None:
+    rank.start("DIE", how=how)
+    (crashed,) = rank.hear(events.WorkerCrashed)
+    assert crashed.key == KEY
+    assert reason in crashed.reason
+
+
+# --- CPU time --------------------------------------------------------------------
+
+
+def test_a_result_tells_the_cpu_time_of_its_own_task_with_its_children(rank: Rank) -> None:
+    pids: set[int] = set()
+    for number in range(3):
+        rank.start("WORK", (number, 0), cpu_s=0.2)
+        result = rank.hear(events.WorkerResult, number + 1)[number]
+        pids.add(result_of(result)[1][0])
+        assert 0.4 <= result.cpu_s < 0.6
+        rank.until(rank.pool.idle_pids)
+    assert len(pids) < 3, "some task shall run in a process that has used CPU time before"
+
+
+def test_the_cpu_time_of_a_worker_can_be_asked_while_it_runs(rank: Rank) -> None:
+    assert rank.pool.cpu_seconds_of(KEY) is None
+    rank.run("WORK", cpu_s=0.2, then="wait")
+    rank.until(lambda: (rank.pool.cpu_seconds_of(KEY) or 0.0) >= 0.35)  # four times up to a tick is lost
+
+
+def test_a_crash_tells_the_cpu_time_used_until_then(rank: Rank) -> None:
+    rank.start("WORK", cpu_s=0.2, then="die")
+    (crashed,) = rank.hear(events.WorkerCrashed)
+    assert 0.4 <= crashed.cpu_s < 0.6
+
+
+def test_a_process_that_talks_nonsense_is_killed_and_reported_as_crashed(rank: Rank) -> None:
+    rank.start("TALK")
+    assert "SIGKILL" in rank.hear(events.WorkerCrashed)[0].reason
+
+
+def test_an_application_nobody_knows_fails_its_job_only(rank: Rank) -> None:
+    rank.start("NOBODY")
+    assert "no application 'NOBODY' is installed" in rank.hear(events.WorkerFailed)[0].text
+
+
+# --- suspension, termination ------------------------------------------------------
+
+
+def test_suspend_stops_the_process_and_resume_continues_it_in_its_new_place(rank: Rank) -> None:
+    rank.run("ECHO")
+    rank.pool.suspend(KEY)
+    rank.until(lambda: process_state(rank.pid()) == "T")
+    rank.pool.resume(KEY, 4, 9, (9, 10))
+    rank.pool.deliver(KEY, TreeMessage(1, b"end"))
+    assert result_of(rank.hear(events.WorkerResult)[0]) == (0, [4, 9, 9, 10])
+
+
+def test_a_worker_suspended_before_it_has_a_process_runs_only_when_resumed(rank: Rank) -> None:
+    rank.start("ECHO")
+    rank.pool.suspend(KEY)
+    rank.until(rank.pool.idle_pids)
+    assert rank.pool.pid_of(KEY) is None
+    rank.pool.resume(KEY, 2, 6, ())
+    rank.hear(events.WorkerStarted)
+    rank.pool.deliver(KEY, TreeMessage(0, b"end"))
+    assert result_of(rank.hear(events.WorkerResult)[0])[1] == [2, 6]
+
+
+def test_while_workers_are_suspended_a_process_stands_ready(rank: Rank) -> None:
+    for number in range(3):
+        rank.start("SPIN", (number, 0))
+        rank.until(lambda number=number: rank.pool.pid_of((number, 0)))
+        rank.pool.suspend((number, 0))
+    rank.until(rank.pool.idle_pids)
+
+
+def test_terminate_kills_running_stopped_and_unstarted_workers_without_further_events(rank: Rank) -> None:
+    for number in range(3):
+        rank.start("SPIN", (number, 0))
+    rank.hear(events.WorkerStarted, 3)
+    pids = [rank.pid((number, 0)) for number in range(3)]
+    rank.pool.suspend((1, 0))
+    rank.start("SPIN", (3, 0))
+    rank.seen.clear()
+    for number in range(4):
+        rank.pool.terminate((number, 0))
+        rank.pool.terminate((number, 0))
+    rank.until(lambda: all(process_state(pid) == "X" for pid in pids))
+    assert rank.seen == []
+
+
+def test_commands_for_unknown_or_finished_workers_have_no_effect(rank: Rank) -> None:
+    rank.run("ANSWER")
+    rank.hear(events.WorkerResult)
+    for key in (KEY, (99, 99)):
+        rank.pool.suspend(key)
+        rank.pool.resume(key, 0, 1, ())
+        rank.pool.update(key, 0, 1, ())
+        rank.pool.terminate(key)
+    rank.start("ANSWER", (8, 1))
+    rank.hear(events.WorkerResult, 2)
+
+
+def test_interrupt_and_terminate_signals_do_not_end_workers_or_their_server(rank: Rank) -> None:
+    rank.run("ECHO")
+    for pid in (rank.server.pid, rank.pid()):
+        os.kill(pid, signal.SIGINT)
+        os.kill(pid, signal.SIGTERM)
+    rank.pool.deliver(KEY, TreeMessage(0, b"end"))
+    rank.hear(events.WorkerResult)
+    assert not rank.of(events.WorkerCrashed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_under_random_commands_every_worker_ends_exactly_once(rank: Rank, seed: int) -> None:
+    choose = random.Random(seed)
+    live: set[events.Key] = set()
+    ended: list[events.Key] = []
+
+    def terminate(key: events.Key) -> None:
+        rank.pool.terminate(key)
+        live.remove(key)
+        ended.append(key)
+
+    def turn() -> None:
+        rank.turn()
+        for event in rank.seen:
+            if isinstance(event, events.WorkerResult | events.WorkerFailed | events.WorkerCrashed):
+                live.remove(event.key)
+                ended.append(event.key)
+        rank.seen.clear()
+
+    for number in range(60):
+        key = (number, seed)
+        application = choose.choice(["ANSWER", "PARK", "ECHO", "SPIN", "DIE", "RAISE"])
+        rank.start(application, key, how="exit", what="value")
+        live.add(key)
+        for command in choose.choices(range(5), k=4):
+            other = choose.choice([*sorted(live), key])
+            if command == 0:
+                rank.pool.suspend(other)
+            elif command == 1:
+                rank.pool.resume(other, 1, 5, (3,))
+            elif command == 2:
+                rank.pool.deliver(other, TreeMessage(0, b"x"))
+            elif command == 3:
+                turn()
+            elif len(live) > 8:
+                terminate(choose.choice(sorted(live)))
+    for key in sorted(live):
+        terminate(key)
+    rank.until(lambda: not rank.pool.busy_pids())
+    turn()
+    assert len(ended) == len(set(ended)) == 60
+
+
+# --- messages ---------------------------------------------------------------------
+
+
+def test_messages_demand_and_volume_pass_both_ways(rank: Rank) -> None:
+    rank.pool.start(KEY, 1, 3, (3,), wire.Inline(bytes(encode_description("ECHO", {}, {}))))
+    assert rank.hear(events.WorkerToChildren)[0].data == b"hello"
+    assert rank.hear(events.WorkerDemand)[0].demand == 5
+    rank.pool.deliver(KEY, TreeMessage(3, b"x", returned=True))
+    assert rank.hear(events.WorkerToParent)[0].data == b"3:x:1"
+
+
+def test_a_message_of_fifty_megabytes_arrives_whole(make: Make) -> None:
+    rank = make(PoolOptions(queue_limit_bytes=1 << 30))
+    rank.pool.start(KEY, 1, 2, (), wire.Inline(bytes(encode_description("ECHO", {}, {}))))
+    data = bytes(50_000_000)
+    rank.pool.deliver(KEY, TreeMessage(0, data))
+    assert rank.hear(events.WorkerToParent)[0].data[2:-2] == data
+
+
+def test_messages_to_a_worker_that_does_not_read_are_bounded_and_the_oldest_returned(make: Make) -> None:
+    rank = make(PoolOptions(queue_limit_bytes=1_000_000))
+    rank.run("SPIN")
+    for number in range(300):
+        rank.pool.deliver(KEY, TreeMessage(number, bytes(10_000)))
+        rank.pool.update(KEY, number, number, ())
+    rank.turn()
+    dropped = [event.message.source for event in rank.of(events.MessageDropped)]
+    assert dropped == list(range(dropped[0], dropped[0] + len(dropped)))
+    assert 100 < len(dropped) < 300 - 90
+
+
+def test_messages_for_a_worker_that_has_no_process_yet_wait_for_it(make: Make) -> None:
+    rank = make(PoolOptions(queue_limit_bytes=1000))
+    rank.pool.start(KEY, 1, 3, (3,), wire.Inline(bytes(encode_description("ECHO", {}, {}))))
+    first, *others = (TreeMessage(source, bytes(300)) for source in range(4))
+    for message in (first, *others):
+        rank.pool.deliver(KEY, message)
+    assert [event.data[:2] for event in rank.hear(events.WorkerToParent, 3)] == [b"1:", b"2:", b"3:"]
+    assert [event.message for event in rank.of(events.MessageDropped)] == [first]
+
+
+def test_a_message_for_an_unknown_worker_comes_back(rank: Rank) -> None:
+    message = TreeMessage(0, b"late")
+    rank.pool.deliver(KEY, message)
+    assert rank.hear(events.MessageDropped)[0].message == message
+
+
+# --- inputs -----------------------------------------------------------------------
+
+
+def read(files: list[Path], path: Path, **changes: Any) -> wire.Read:
+    fields = {"application": "SUM", "literals": None, "configuration": {}, "inline_limit_bytes": 4096}
+    return wire.Read(files=tuple(map(str, files)), path=str(path), **(fields | changes))
+
+
+def test_a_small_input_comes_inline_and_a_large_one_as_a_file_that_workers_map(
+    rank: Rank, tmp_path: Path
+) -> None:
+    for size in (10, 10_000):
+        source = tmp_path / f"numbers.{size}"
+        source.write_text(" ".join(map(str, range(size))))
+        rank.pool.read(size, read([source], tmp_path / f"description.{size}", configuration={"a": 1}))
+    small, large = sorted(rank.hear(events.ReadDone, 2), key=lambda done: done.request_id)
+    assert isinstance(small.description, wire.Inline)
+    assert decode_description(small.description.data).configuration == {"a": 1}
+    assert large.description == wire.Mapped(
+        str(tmp_path / "description.10000"), (tmp_path / "description.10000").stat().st_size
+    )
+    rank.pool.start(KEY, 0, 1, (), large.description)
+    assert result_of(rank.hear(events.WorkerResult)[0]) == (10, [sum(range(10_000))])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "field"),
+    [
+        ({"files": ("/nowhere",)}, "/nowhere: no such file", "files"),
+        ({"configuration": {"bad": 1}}, "'bad' is not an option", "configuration"),
+        ({"application": "ANSWER", "literals": [1]}, "takes no literals", "literals"),
+        ({"application": "ANSWER", "files": ("x",)}, "takes no files", "files"),
+        ({"configuration": {"seed": 1 << 70}}, "cannot be passed on", "configuration"),
+        ({"application": "NOBODY"}, "no application 'NOBODY' is installed", "application"),
+        ({"files": (__file__,)}, "ValueError: invalid literal", "application"),
+        ({"literals": [1] * 1000, "path": "/nowhere/description"}, "no room", "files"),
+    ],
+)
+def test_an_input_that_cannot_be_used_is_refused_with_message_and_field(
+    rank: Rank, tmp_path: Path, changes: dict[str, Any], message: str, field: str
+) -> None:
+    asked = {"files": (), "path": str(tmp_path / "description"), "literals": None} | changes
+    request = wire.Read(**({"application": "SUM", "configuration": {}, "inline_limit_bytes": 64} | asked))
+    rank.pool.read(1, request)
+    (failed,) = rank.hear(events.ReadFailed)
+    assert message in failed.message
+    assert failed.field == field
+
+
+def test_reading_a_pipe_that_nobody_writes_can_be_cancelled(rank: Rank, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    rank.pool.read(1, read([pipe], tmp_path / "description"))
+    rank.until(lambda: rank.pool.busy_pids())
+    (pid,) = rank.pool.busy_pids()
+    rank.pool.cancel_read(1)
+    rank.until(lambda: is_gone(pid))
+    assert not rank.of(events.ReadFailed)
+
+
+def test_reads_of_which_nothing_comes_leave_their_turn_to_others(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "LOOK_PERIOD_S", 0.05)
+    monkeypatch.setattr(tasks, "STALLED_MAX", 3)
+    rank = make(PoolOptions(max_reads=2))
+    pipe, source = tmp_path / "pipe", tmp_path / "source"
+    os.mkfifo(pipe)
+    source.write_text("1 2 3")
+    for number in range(4):
+        rank.pool.read(number, read([pipe], tmp_path / f"description.{number}"))
+    rank.pool.read(4, read([source], tmp_path / "description.4"))
+    (done,) = rank.hear(events.ReadDone)
+    assert done.request_id == 4
+    for number in range(5, 8):
+        rank.pool.read(number, read([pipe], tmp_path / f"description.{number}"))
+    failed = rank.hear(events.ReadFailed)[0]
+    assert failed.request_id == 0
+    assert "did not come" in failed.message
+
+
+def kill_reader(rank: Rank, but: int = 0) -> int:
+    rank.until(lambda: set(rank.pool.busy_pids()) - {but})
+    (pid,) = set(rank.pool.busy_pids()) - {but}
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def test_another_process_reads_what_a_killed_one_has_not(rank: Rank, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    rank.pool.read(1, read([pipe], tmp_path / "description"))
+    kill_reader(rank, kill_reader(rank))
+    writers: list[int] = []
+
+    def is_read() -> bool:
+        with suppress(OSError):
+            writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(writers)
+
+    rank.until(is_read)
+    os.write(writers[0], b"1 2 3")
+    os.close(writers[0])
+    (done,) = rank.hear(events.ReadDone)
+    assert isinstance(done.description, wire.Inline)
+    assert not rank.of(events.ReadFailed)
+
+
+def test_an_input_that_three_processes_died_of_is_given_up(rank: Rank, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    rank.pool.read(1, read([pipe], tmp_path / "description"))
+    pid = 0
+    for _ in range(3):
+        pid = kill_reader(rank, pid)
+    (failed,) = rank.hear(events.ReadFailed)
+    assert "each process that read the input ended early (3 did): killed by signal 9" in failed.message
+
+
+def test_reads_beyond_the_limit_wait_for_their_turn(make: Make, tmp_path: Path) -> None:
+    rank = make(PoolOptions(max_reads=2))
+    source = tmp_path / "numbers"
+    source.write_text("1 2 3")
+    most = 0
+    for number in range(12):
+        rank.pool.read(number, read([source], tmp_path / f"{number}"))
+    while len(rank.of(events.ReadDone)) < 12:
+        most = max(most, len(rank.pool.busy_pids()))
+        rank.turn()
+    assert most <= 2
+
+
+# --- applications -------------------------------------------------------------------
+
+
+def test_applications_are_known_even_if_one_kills_its_importer(
+    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "deadly.py").write_text("import os\nos._exit(9)\n")
+    (tmp_path / "broken.py").write_text("raise RuntimeError('not today')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("MALLOB_PY_APPS", f"{APPS},DEADLY=deadly:App,BROKEN=broken:App")
+    rank = make()
+    rank.pool.inspect_applications()
+    rank.until(lambda: rank.pool.applications_complete)
+    known = rank.pool.applications
+    assert "exit status 9" in known["DEADLY"].problem
+    assert "not today" in known["BROKEN"].problem
+    assert (known["SUM"].problem, known["SUM"].takes_input) == ("", True)
+    assert (known["ANSWER"].problem, known["ANSWER"].takes_input) == ("", False)
+
+
+def test_waiting_for_applications_keeps_other_events(rank: Rank) -> None:
+    rank.start("ANSWER")
+    known = rank.pool.wait_for_applications(DEADLINE_S)
+    assert known.keys() >= {name.upper() for name in CLASSES}
+    assert result_of(rank.hear(events.WorkerResult)[0]) == (10, [0, -1])
+
+
+def test_an_inspection_survives_the_death_of_the_fork_server(rank: Rank) -> None:
+    rank.pool.inspect_applications()
+    rank.until(rank.pool.busy_pids)
+    os.kill(rank.server.pid, signal.SIGKILL)
+    rank.until(lambda: rank.pool.applications_complete)
+    assert not any(known.problem for known in rank.pool.applications.values())
+
+
+def test_an_application_is_imported_in_the_server_after_its_first_use(rank: Rank) -> None:
+    rank.run("PARK")
+    rank.until(lambda: rank.pool.generation == 1 and rank.pool.idle_pids())
+    rank.start("PARK", (8, 1))
+    rank.hear(events.WorkerStarted, 2)
+    assert rank.pool.generation == 1
+
+
+# --- the end of things ------------------------------------------------------------------
+
+
+def test_a_fork_server_that_dies_is_replaced_and_its_workers_are_reported(rank: Rank) -> None:
+    rank.run("PARK")
+    rank.start("SPIN", (8, 1))
+    rank.hear(events.WorkerStarted, 2)
+    pids = [rank.pid(), rank.pid((8, 1))]
+    rank.pool.suspend(KEY)
+    os.kill(rank.server.pid, signal.SIGKILL)
+    assert {event.key for event in rank.hear(events.WorkerCrashed, 2)} == {KEY, (8, 1)}
+    rank.until(lambda: all(map(is_gone, pids)))
+    rank.start("ANSWER", (9, 1))
+    rank.hear(events.WorkerResult)
+
+
+def test_a_worker_without_a_process_is_lost_with_the_reason_and_the_next_one_is_not(rank: Rank) -> None:
+    rank.run("ANSWER")
+    rank.hear(events.WorkerResult)
+    limits = resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    for number in range(20):
+        rank.start("PARK", (8, number))
+    assert "Too many open files" in rank.hear(events.WorkerLost)[0].reason
+    resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE, limits)
+    rank.start("ANSWER", (9, 1))
+    rank.until(lambda: any(event.key == (9, 1) for event in rank.of(events.WorkerResult)))
+    assert not rank.of(events.WorkerFailed)
+
+
+def test_an_input_is_read_later_if_no_process_can_be_had_for_the_moment(rank: Rank, tmp_path: Path) -> None:
+    source = tmp_path / "numbers"
+    source.write_text("1 2")
+    rank.run("PARK")
+    limits = resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    rank.start("PARK", (8, 1))
+    rank.start("PARK", (8, 2))
+    rank.pool.read(1, read([source], tmp_path / "description"))
+    rank.hear(events.WorkerLost)
+    rank.turn()
+    assert not rank.of(events.ReadFailed)
+    resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE, limits)
+    rank.hear(events.ReadDone)
+
+
+def test_a_rank_without_a_free_descriptor_loses_the_worker_and_not_itself(rank: Rank) -> None:
+    rank.run("PARK")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 1, limits[1]))
+        for number in range(10):
+            rank.start("PARK", (8, number))
+        assert "Too many open files in the rank" in rank.hear(events.WorkerLost)[0].reason
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    rank.start("ANSWER", (9, 1))
+    rank.until(lambda: any(event.key == (9, 1) for event in rank.of(events.WorkerResult)))
+
+
+def test_a_server_that_cannot_come_up_fails_the_tasks_instead_of_trying_for_ever(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    rank = make()
+    rank.start("ANSWER")
+    assert "fork server" in rank.hear(events.WorkerLost)[0].reason
+    monkeypatch.undo()
+    monkeypatch.setenv("MALLOB_PY_APPS", APPS)
+    monkeypatch.syspath_prepend(str(HERE))
+    rank.start("ANSWER", (8, 1))
+    rank.hear(events.WorkerResult)
+
+
+def run_program() -> tuple[subprocess.Popen[str], list[int]]:
+    environment = os.environ | {"MALLOB_PY_APPS": APPS}
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE), *(path or os.getcwd() for path in sys.path)])
+    program = subprocess.Popen(
+        [sys.executable, str(HERE / "worker_program.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    )
+    assert program.stdout is not None
+    pids = [int(word) for word in program.stdout.readline().split()]
+    assert len(pids) >= 5
+    return program, pids
+
+
+def test_all_processes_die_with_a_rank_that_is_killed() -> None:
+    program, pids = run_program()
+    poll_until(lambda: process_state(pids[2]) == "T")
+    program.kill()
+    program.wait()
+    poll_until(lambda: all(map(is_gone, pids)))
+    program.stdin and program.stdin.close()
+    program.stdout and program.stdout.close()
+
+
+def test_close_leaves_no_process_and_no_zombie() -> None:
+    program, pids = run_program()
+    program.communicate("")
+    assert program.returncode == 0
+    assert [process_state(pid) for pid in pids] == ["X"] * len(pids)
+
+
+def test_a_rank_imports_neither_numpy_nor_applications() -> None:
+    code = "import sys, mallob_py.runtime.workers.pool; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {
+        "numpy",
+        "pysat",
+        "mallob_py.kit.payload",
+        "mallob_py.runtime.workers.process",
+        "ctypes",
+    }
+
+
+def test_our_own_applications_are_those_that_are_installed_under_these_names() -> None:
+    installed = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
+    assert OURS.items() <= installed.items()
+    assert set(AppRegistry.discover().names()) >= installed.keys()

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from waiting import DEADLINE_S
+
+from mallob_py.runtime.world.launch import Flavour, find_launcher
+from mallob_py.runtime.world.mpi import LaunchError
+
+PROGRAM = """
+    import os, sys
+    from mallob_py.runtime.world import forked_world
+    from mallob_py.runtime.world.forked_world import ForkedServers, ForkedWorld, library_allows_forks
+    from mallob_py.runtime.processes import no_orphans
+    from mallob_py.runtime.processes import StopRequests
+
+    forked_world.STOP_GRACE_S = 1.0
+
+    def be_rank(control):
+        if os.environ["PMI_RANK"] == sys.argv[1]:
+            return int(sys.argv[2])
+        from mallob_py.runtime.world.mpi import start_mpi
+        start_mpi()
+        return 0
+
+    with StopRequests() as stops, no_orphans():
+        servers = ForkedServers(())
+        servers.open(2)
+        assert library_allows_forks()
+        print("ended", ForkedWorld(servers, be_rank, stops).wait().code)
+"""
+
+
+def _is_mpich() -> bool:
+    try:
+        return find_launcher().flavour is Flavour.HYDRA
+    except LaunchError:
+        return False
+
+
+@pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("code", [0, 2])
+def test_a_rank_that_ends_before_it_joins_the_world_ends_the_other_that_waits_for_it(
+    rank: int, code: int
+) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(rank), str(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.stdout.startswith("ended"), done.stderr

@@ -1,0 +1,160 @@
+"""Folders for one session in places that everybody may write to: who may use them, and when they go."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from other_user import NOBODY, as_nobody, folder_for_all, needs_root
+
+from mallob_py.runtime.world.session_folder import PrivateFolder, sweep
+
+HOLD = """
+import sys
+from pathlib import Path
+from mallob_py.runtime.world.session_folder import PrivateFolder
+folder = PrivateFolder.create(Path(sys.argv[1]))
+(folder.path / "file").write_text("of a session")
+folder.note_outside(sys.argv[2:])
+print(folder.path, flush=True)
+sys.stdin.read()
+"""
+
+
+class Session:
+    """Another process that holds a folder until it is killed."""
+
+    def __init__(self, parent: Path, *outside: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(parent), *map(str, outside)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.path = Path(self.process.stdout.readline().strip())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    session = Session(tmp_path)
+    yield session
+    session.kill()
+
+
+def test_nobody_else_may_enter_a_folder_nor_guess_its_name(tmp_path: Path) -> None:
+    previous = os.umask(0)
+    try:
+        one, other = PrivateFolder.create(tmp_path), PrivateFolder.create(tmp_path)
+    finally:
+        os.umask(previous)
+    assert one.path.stat().st_mode & 0o777 == 0o700
+    assert one.path.name.rsplit("-", 1)[1] != other.path.name.rsplit("-", 1)[1]
+    for each in (one, other):
+        each.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_of_a_killed_session_is_swept_and_that_of_a_living_one_is_not(
+    session: Session, tmp_path: Path
+) -> None:
+    dead = Session(tmp_path)
+    dead.kill()
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == [session.path]
+    assert (session.path / "file").read_text() == "of a session"
+
+
+def test_a_folder_lives_as_long_as_one_process_that_has_joined_it(session: Session, tmp_path: Path) -> None:
+    joined = PrivateFolder.join(session.path)
+    session.kill()
+    sweep(tmp_path)
+    assert session.path.exists()
+    joined.close()
+    sweep(tmp_path)
+    assert not session.path.exists()
+
+
+def test_files_outside_go_with_their_folder_but_not_what_has_come_in_their_place(tmp_path: Path) -> None:
+    own, replaced, gone = tmp_path / "own", tmp_path / "replaced", tmp_path / "gone"
+    own.touch()
+    replaced.touch()
+    dead = Session(tmp_path, own, replaced, gone)
+    dead.kill()
+    another = tmp_path / "another"
+    another.touch()
+    another.rename(replaced)
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == [replaced]
+
+
+def test_what_only_looks_like_a_folder_of_ours_stays(tmp_path: Path) -> None:
+    name = "mallob-py.1-0123456789abcdef"
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").touch()
+    places = tmp_path / "places"
+    places.mkdir()
+    (places / name).symlink_to(outside)
+    os.mkfifo(places / name.replace("1-", "2-"))
+    (places / name.replace("1-", "3-")).write_text("a file")
+    (places / "mallob-py.x").mkdir()
+    sweep(places)
+    assert len(list(places.iterdir())) == 4
+    assert (outside / "precious").exists()
+
+
+def test_a_folder_that_others_may_enter_is_not_joined(tmp_path: Path) -> None:
+    folder = tmp_path / "mallob-py.1-0123456789abcdef"
+    folder.mkdir(mode=0o755)
+    with pytest.raises(PermissionError):
+        PrivateFolder.join(folder)
+    folder.chmod(0o700)
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(OSError, match="link"):
+        PrivateFolder.join(tmp_path / "link")
+
+
+@needs_root
+def test_folders_of_another_user_are_neither_joined_nor_swept(tmp_path: Path) -> None:
+    folder = tmp_path / "mallob-py.1-0123456789abcdef"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, NOBODY, NOBODY)
+    with pytest.raises(PermissionError):
+        PrivateFolder.join(folder)
+    sweep(tmp_path)
+    assert folder.exists()
+
+
+@needs_root
+def test_another_user_can_neither_enter_nor_list_it_nor_send_to_a_socket_in_it() -> None:
+    def attack() -> list[str]:
+        refused = []
+        for deed in (os.listdir, os.open):
+            try:
+                deed(folder.path) if deed is os.listdir else os.open(folder.path / "file", os.O_RDONLY)
+            except PermissionError as error:
+                refused.append(str(error.strerror))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+            try:
+                stranger.sendto(b"!", str(folder.path / "bell"))
+            except PermissionError as error:
+                refused.append(str(error.strerror))
+        return refused
+
+    with folder_for_all() as temporary, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
+        folder = PrivateFolder.create(temporary)
+        (folder.path / "file").write_text("secret")
+        bell.bind(str(folder.path / "bell"))
+        os.chmod(folder.path / "bell", 0o777)
+        assert as_nobody(attack) == ["Permission denied"] * 3
+        folder.remove()
