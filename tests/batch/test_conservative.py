@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from hypothesis import given
 from workloads import rigid, rigid_workloads
@@ -54,11 +59,37 @@ class SlowConservative:
             self._free[t] -= nodes
 
 
+@pytest.fixture(scope="module")
+def not_compiled() -> Iterator[Any]:
+    """The class as it is where numba is not installed."""
+    names = ["mallob_py.batch.policies.profile", "mallob_py.batch.policies.conservative"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "numba", None)
+        for name in names:
+            patch.delitem(sys.modules, name)
+        yield importlib.import_module(names[1]).Conservative
+
+
 @given(rigid_workloads())
 @pytest.mark.parametrize("order", EventOrder)
 def test_conservative_is_what_its_definition_says(order: EventOrder, workload: Workload) -> None:
     quick = simulate(workload, Conservative(), order=order)
     assert quick.starts_s == simulate(workload, SlowConservative(), order=order).starts_s
+
+
+@given(rigid_workloads())
+def test_without_numba_every_start_is_the_same(not_compiled: Any, workload: Workload) -> None:
+    assert not_compiled is not Conservative
+    assert simulate(workload, not_compiled()).starts_s == simulate(workload, Conservative()).starts_s
+
+
+def test_a_profile_and_a_queue_have_room_for_all() -> None:
+    # More waiting jobs and more steps than there is room for at first.
+    jobs = [(0, 4, 1000), *((1, 1 + one % 3, 1 + one % 7) for one in range(3000)), (2, 4, 1)]
+    starts = simulate(rigid(*jobs, nodes=4), Conservative()).starts_s
+    assert min(starts[1:]) == 1000
+    assert len(set(starts)) > 1024
+    assert starts[-1] == max(starts)
 
 
 @given(rigid_workloads())

@@ -1,0 +1,190 @@
+"""How many nodes will be free from when on, and the one hot loop of conservative backfilling.
+
+A profile is a step function of time, with a step only where the number changes: hundreds, not thousands, for
+a long queue. Its functions are plain loops over two rows of numbers. Where numba is installed
+(`pip install "mallob-py[fast]"`), they are compiled, and the rows are numpy arrays; elsewhere, they run as
+they stand, on lists, with the same results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _find_njit() -> Any:
+    """None: it is not installed."""
+    try:
+        from numba import njit
+    except ImportError:
+        return None
+    return njit
+
+
+_NJIT = _find_njit()
+
+#: steps that a profile has room for at first
+_ROOM = 1024
+#: steps that a change of the profile adds at most
+_CUTS = 2
+
+
+def _compiled(function: _Function) -> _Function:
+    if _NJIT is None:
+        return function
+    try:
+        cached: _Function = _NJIT(cache=True)(function)
+    except RuntimeError:  # there is nowhere to keep what is compiled
+        fresh: _Function = _NJIT(function)
+        return fresh
+    return cached
+
+
+def row_of(values: Sequence[float], kind: type) -> Any:
+    """A row of numbers as the functions take it."""
+    return [kind(value) for value in values] if _NJIT is None else np.array(values, dtype=kind)
+
+
+class Profile:
+    """Times [s] ascend, the last step lasts for ever."""
+
+    def __init__(self, now_s: float, free: int) -> None:
+        self._times_s = row_of([now_s] * _ROOM, float)
+        self._free = row_of([free] * _ROOM, int)
+        self._count = 1
+
+    def add(self, begin_s: float, end_s: float, nodes: int) -> None:
+        """Within a span, so many nodes more (less, if negative) are free."""
+        self._grow(1)
+        self._count = _add(self._times_s, self._free, self._count, begin_s, end_s, nodes)
+
+    def forget(self, now_s: float) -> None:
+        """What was before now."""
+        self._count = _forget(self._times_s, self._free, self._count, now_s)
+
+    def earliest(self, now_s: float, nodes: int, duration_s: float) -> float:
+        """Since when so many nodes are free for so long."""
+        return float(_earliest(self._times_s, self._free, self._count, now_s, nodes, duration_s, math.inf))
+
+    def move_up(self, now_s: float, count: int, nodes: Any, durations_s: Any, places_s: Any) -> list[int]:
+        """Let the first `count` jobs of three rows, one by one, have the earliest places that are there.
+
+        The rows say how many nodes a job has, how long, and from when on; the last is changed. Returns who
+        has moved.
+        """
+        self._grow(2 * count)
+        moved = row_of([0] * count, int)
+        self._count, moves = _move_up(
+            self._times_s, self._free, self._count, now_s, count, nodes, durations_s, places_s, moved
+        )
+        return [int(job) for job in moved[:moves]]
+
+    def _grow(self, changes: int) -> None:
+        while self._count + _CUTS * changes > len(self._free):
+            self._times_s = row_of([*self._times_s, *self._times_s], float)
+            self._free = row_of([*self._free, *self._free], int)
+
+
+@_compiled
+def _place_of(times_s: Any, count: int, at_s: float) -> int:
+    """The first step that begins at a time or later."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if times_s[middle] < at_s:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@_compiled
+def _join(times_s: Any, free: Any, count: int, place: int) -> int:
+    """Let the step before go on for this one's time if they are the same; the new number of steps."""
+    if place == 0 or free[place] != free[place - 1]:
+        return count
+    times_s[place : count - 1] = times_s[place + 1 : count]
+    free[place : count - 1] = free[place + 1 : count]
+    return count - 1
+
+
+@_compiled
+def _add(times_s: Any, free: Any, count: int, begin_s: float, end_s: float, nodes: int) -> int:
+    """The new number of steps."""
+    if begin_s >= end_s:
+        return count
+    first = last = 0
+    for at_s in (begin_s, end_s):
+        first, last = last, _place_of(times_s, count, at_s)
+        if last == count or times_s[last] != at_s:
+            times_s[last + 1 : count + 1] = times_s[last:count]
+            free[last + 1 : count + 1] = free[last:count]
+            times_s[last] = at_s
+            free[last] = free[last - 1]
+            count += 1
+    for step in range(first, last):
+        free[step] += nodes
+    return int(_join(times_s, free, _join(times_s, free, count, last), first))
+
+
+@_compiled
+def _forget(times_s: Any, free: Any, count: int, now_s: float) -> int:
+    past = 0
+    while past + 1 < count and times_s[past + 1] <= now_s:
+        past += 1
+    if past:
+        times_s[: count - past] = times_s[past:count]
+        free[: count - past] = free[past:count]
+    return count - past
+
+
+@_compiled
+def _earliest(
+    times_s: Any, free: Any, count: int, now_s: float, nodes: int, duration_s: float, place_s: float
+) -> float:
+    """Since when so many nodes are free for so long, or until `place_s`; infinite if never before that."""
+    begin_s = math.inf
+    for step in range(count):
+        time_s = times_s[step]
+        if time_s >= place_s:
+            break
+        if free[step] >= nodes:
+            if begin_s == math.inf:
+                begin_s = max(now_s, time_s)
+        elif begin_s < math.inf:
+            if begin_s + duration_s <= time_s:
+                break
+            begin_s = math.inf
+    return begin_s
+
+
+@_compiled
+def _move_up(
+    times_s: Any,
+    free: Any,
+    steps: int,
+    now_s: float,
+    count: int,
+    nodes: Any,
+    durations_s: Any,
+    places_s: Any,
+    moved: Any,
+) -> tuple[int, int]:
+    """See `Profile.move_up`; the new number of steps, and how many have moved."""
+    moves = 0
+    for job in range(count):
+        need, duration_s, was_s = nodes[job], durations_s[job], places_s[job]
+        # It may go on into the place that it has.
+        place_s = _earliest(times_s, free, steps, now_s, need, duration_s, was_s)
+        if place_s < was_s:
+            steps = _add(times_s, free, steps, was_s, was_s + duration_s, need)
+            steps = _add(times_s, free, steps, place_s, place_s + duration_s, -need)
+            places_s[job] = place_s
+            moved[moves] = job
+            moves += 1
+    return steps, moves
