@@ -2,10 +2,14 @@
 
 Measured of malleable jobs of several JVMs (the ElasticJobScheduler publication): a grow order adds 3.8 nodes
 and takes 14.55 s, a shrink order releases 2.55 and takes 7.41 s, on average.
+`Redistribution` is equations 1 and 2 of the MEBF publication (policies/mebf.py).
 """
 
 from __future__ import annotations
 
+import math
+import random
+from functools import lru_cache
 from typing import Protocol
 
 import msgspec
@@ -46,6 +50,32 @@ class PerNode(msgspec.Struct, frozen=True):
         return self.grow_s * (after - before) if after > before else self.shrink_s * (before - after)
 
 
+class Redistribution(msgspec.Struct, frozen=True):
+    """Data move and processes start: `scale` times (T_dr + T_p) seconds.
+
+    From n to n' nodes, T_dr = alpha |n' - n| + beta / (n + n') and T_p = `spawn_s` |n' - n|. Each job has
+    its own alpha and beta, both uniform between `least` and `most`; they follow from `seed` and the job's id.
+    `scale` and `spawn_s` were not published.
+    """
+
+    scale: float = 1.0
+    spawn_s: float = 0.1
+    least: float = 0.005
+    most: float = 0.05
+    seed: int = 1
+
+    def pause_s(self, job: Job, before: int, after: int) -> float:
+        change = abs(after - before)
+        alpha, beta = _alpha_and_beta(self.seed, job.id, self.least, self.most)
+        return self.scale * (alpha * change + beta / (before + after) + self.spawn_s * change)
+
+
+@lru_cache(maxsize=1 << 16)
+def _alpha_and_beta(seed: int, job: int, least: float, most: float) -> tuple[float, float]:
+    generator = random.Random(f"redistribution {seed} {job}")
+    return generator.uniform(least, most), generator.uniform(least, most)
+
+
 #: of jobs of several JVMs, see above
 JVM_RESIZES = PerResize(14.55, 7.41)
 JVM_NODES = PerNode(3.8, 2.9)
@@ -54,8 +84,11 @@ JVM_NODES = PerNode(3.8, 2.9)
 def resize_cost_of(text: str) -> ResizeCost:
     """From a text: `14.55:7.41` is seconds to grow and to shrink, `3.8:2.9/node` those per node.
 
-    One number is for both. ValueError: the text is none of these.
+    One number is for both. `mebf`, `mebf:SCALE` to `mebf:SCALE:SPAWN_S:LEAST:MOST` is `Redistribution`.
+    ValueError: the text is none of these.
     """
+    if text == "mebf" or text.startswith("mebf:"):
+        return _redistribution_of(text)
     numbers, slash, unit = text.partition("/")
     try:
         times_s = [float(number) for number in numbers.split(":")]
@@ -67,3 +100,18 @@ def resize_cost_of(text: str) -> ResizeCost:
         raise ValueError(f"{text!r}: costs are per resize or /node")
     kind = PerNode if slash else PerResize
     return kind(times_s[0], times_s[-1])
+
+
+def _redistribution_of(text: str) -> Redistribution:
+    fields, words = ("scale", "spawn_s", "least", "most"), text.split(":")[1:]
+    try:
+        given = {field: float(word) for field, word in zip(fields, words, strict=False)}
+    except ValueError:
+        given = {"scale": math.nan}
+    found = msgspec.structs.replace(Redistribution(), **given)
+    is_fine = (
+        0.0 <= found.scale < 1e9 and 0.0 <= found.spawn_s < 1e9 and 0.0 <= found.least <= found.most < 1e9
+    )
+    if len(words) > len(fields) or not is_fine:
+        raise ValueError(f"{text!r} is not costs such as mebf, mebf:0.5 or mebf:SCALE:SPAWN_S:LEAST:MOST")
+    return found

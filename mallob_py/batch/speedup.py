@@ -17,12 +17,21 @@ class Speedup(Protocol):
         """Relative to the speed on `preferred` nodes. Both are at least 1."""
         ...
 
+    @property
+    def loss(self) -> float:
+        """How far from linear it is, as a number to compare jobs of one model by; 0: linear."""
+        ...
+
 
 class Linear(msgspec.Struct, frozen=True):
     """All nodes are of full use."""
 
     def speed(self, nodes: int, preferred: int) -> float:
         return nodes / preferred
+
+    @property
+    def loss(self) -> float:
+        return 0.0
 
 
 class Power(msgspec.Struct, frozen=True):
@@ -32,6 +41,10 @@ class Power(msgspec.Struct, frozen=True):
 
     def speed(self, nodes: int, preferred: int) -> float:
         return math.pow(nodes / preferred, 1.0 - self.rho)
+
+    @property
+    def loss(self) -> float:
+        return self.rho
 
 
 class Amdahl(msgspec.Struct, frozen=True):
@@ -45,6 +58,10 @@ class Amdahl(msgspec.Struct, frozen=True):
     def _duration(self, nodes: int) -> float:
         return self.serial + (1.0 - self.serial) / nodes
 
+    @property
+    def loss(self) -> float:
+        return self.serial
+
 
 class Logarithmic(msgspec.Struct, frozen=True):
     """T(n) is proportional to (1 + rho log2 n)/n: communication along trees."""
@@ -56,6 +73,10 @@ class Logarithmic(msgspec.Struct, frozen=True):
 
     def _duration(self, nodes: int) -> float:
         return (1.0 + self.rho * math.log2(nodes)) / nodes
+
+    @property
+    def loss(self) -> float:
+        return self.rho
 
 
 LINEAR = Linear()

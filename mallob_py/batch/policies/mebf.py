@@ -1,0 +1,234 @@
+"""MEBF: EASY backfilling that shrinks malleable jobs when nothing is free and expands them when nobody waits.
+
+Source: "Malleable backfilling" with the policies Handoff, Spare and Intensive (the pseudo-code is
+missing where it was taken from, so this follows the text). At each decision:
+
+1. Jobs start in the order of arrival, on their preferred number of nodes or, if these are not free, on as
+   few as there are, down to their least; the first that cannot stops this: the head.
+2. Nobody waits: *expand*. Jobs get nodes that are free, the most scalable first, each as many as it can use
+   if these are more than `ratio` times what it has: 1 (handoff), `spare` (spare), 0 (intensive).
+3. Nothing is free: *shrink*. Jobs that were never resized give floor(`share` n) of their n nodes, as far as
+   their least number allows, the least scalable first, until the head can start; then all begins again.
+4. Too little is free for the head: others are started that do not delay it, as in EASY. If there are none,
+   gaps are left (`gaps=basic`), or running jobs expand into them (expand), or shrink as in 3 (shrink).
+
+A resize must be feasible: the job's remaining time is at least `theta` of its whole time as it was estimated
+at its start, and its time will not be more than `gamma` times that one, with the costs of the resize.
+Scalability is what speedup models tell as their loss.
+"""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_left, insort
+from collections.abc import Generator, Iterable, Iterator
+from typing import TypeVar
+
+from mallob_py.batch.job import Job
+from mallob_py.batch.policies.backfilling import shadow_of
+from mallob_py.batch.policy import Action, Resize, Running, Start, View
+
+
+class Variant(enum.Enum):
+    """How many nodes make it worth while to expand a job."""
+
+    HANDOFF = "handoff"
+    SPARE = "spare"
+    INTENSIVE = "intensive"
+
+
+class Gaps(enum.Enum):
+    """What becomes of free nodes when the head needs more and nobody can be started instead."""
+
+    BASIC = "basic"
+    EXPAND = "expand"
+    SHRINK = "shrink"
+
+
+_Choice = TypeVar("_Choice", bound=enum.Enum)
+#: loss, order of start, job, its estimated time [s] as it was at its start
+_Candidate = tuple[float, int, Running, float]
+
+
+class Mebf:
+    """See the module's text. `extra`: whether EASY's extra nodes may be used."""
+
+    wants_all_arrivals = True
+
+    def __init__(
+        self,
+        variant: str = "handoff",
+        gaps: str = "basic",
+        theta: float = 0.5,
+        gamma: float = 2.0,
+        share: float = 0.4,
+        spare: float = 0.5,
+        extra: bool = True,
+    ) -> None:
+        if not 0.0 <= share <= 1.0 or theta < 0.0 or gamma <= 0.0 or spare < 0.0:
+            raise ValueError("share is not within 0 and 1, or theta, gamma or spare below 0")
+        self.name = "mebf"
+        self._ratio = {Variant.HANDOFF: 1.0, Variant.SPARE: spare, Variant.INTENSIVE: 0.0}[
+            _choice(Variant, "variant", variant)
+        ]
+        self._gaps = _choice(Gaps, "gaps", gaps)
+        self._theta = theta
+        self._gamma = gamma
+        self._share = share
+        self._uses_extra = extra
+
+    def begin(self, nodes: int) -> None:
+        #: running malleable jobs that may still be resized, the most scalable first
+        self._candidates: list[_Candidate] = []
+        #: those ordered to shrink that have not done so yet
+        self._shrinking: list[Running] = []
+        #: the head when others were looked at last, and how many nodes were free for all of these
+        self._head, self._free = -1, 0
+        #: of the head, as in EASY; None: not looked for yet
+        self._shadow: tuple[float, int] | None = None
+
+    def decide(self, view: View) -> Iterable[Action]:
+        if not view.queue and not view.free:
+            return ()
+        # What is new is told no more once actions are asked for.
+        return self._actions(view, self._seen(view))
+
+    def _actions(self, view: View, seen: int) -> Iterator[Action]:
+        while True:
+            yield from self._start_in_order(view)
+            if not view.queue:
+                yield from self._expand(view)
+                return
+            if view.free:
+                started = yield from self._backfill(view, seen)
+                if started or self._gaps is Gaps.BASIC:
+                    return
+                if self._gaps is Gaps.EXPAND:
+                    yield from self._expand(view)
+                    return
+            if not (yield from self._shrink(view)):
+                return
+            seen = 0
+            self._head = -1
+
+    def _seen(self, view: View) -> int:
+        """How many of those that wait were looked at before, and nothing has changed for them since."""
+        unchanged = not view.ended and view.free == self._free
+        if not unchanged or not view.queue or view.queue[0].id != self._head:
+            self._head = -1
+            return 0
+        return len(view.queue) - view.arrived
+
+    # --- starts -------------------------------------------------------------------------------
+
+    def _start_in_order(self, view: View) -> Iterator[Action]:
+        while view.queue and (size := _size(view.queue[0], view.free)):
+            yield from self._start(view.queue[0], size, view)
+
+    def _start(self, job: Job, size: int, view: View) -> Iterator[Action]:
+        yield Start(job.id, size)
+        if job.is_malleable:
+            running = view.running[job.id]
+            insort(self._candidates, (job.speedup.loss, running.order, running, job.estimate_on(size)))
+
+    def _backfill(self, view: View, seen: int) -> Generator[Action, None, bool]:
+        """Start those that do not delay the head; whether there are any."""
+        head, started = view.queue[0], False
+        if head.id != self._head:
+            self._head, self._shadow = head.id, None
+        self._free = view.free
+        for job in view.queue[max(1, seen) :]:
+            if not view.free:
+                break
+            size = _size(job, view.free)
+            if not size:
+                continue
+            if self._shadow is None:
+                ends = ((end_s, running.size) for end_s, _, running in view.ends)
+                self._shadow = shadow_of(ends, view.now_s, view.free, head.low)
+            shadow_s, extra = self._shadow
+            if view.now_s + job.estimate_on(size) > shadow_s:
+                if not self._uses_extra or size > extra:
+                    continue
+                self._shadow = (shadow_s, extra - size)
+            yield from self._start(job, size, view)
+            started = True
+        return started
+
+    # --- resizes ------------------------------------------------------------------------------
+
+    def _expand(self, view: View) -> Iterator[Action]:
+        if not view.free:
+            return
+        self._forget_hopeless(view)
+        for _, _, running, static_s in self._candidates:
+            if not view.free:
+                return
+            size = running.size
+            gain = min(view.free, running.job.high - size)
+            if 0 < gain > self._ratio * size and self._is_feasible(running, size + gain, static_s, view):
+                yield Resize(running.job.id, size + gain)
+
+    def _shrink(self, view: View) -> Generator[Action, None, bool]:
+        """Take nodes for the head; whether any were taken."""
+        self._forget_hopeless(view)
+        self._shrinking = [one for one in self._shrinking if one.target is not None]
+        need = view.queue[0].low - view.free - sum(one.size - (one.target or 0) for one in self._shrinking)
+        shrunk = False
+        for _, _, running, static_s in self._least_scalable_first():
+            if need <= 0:
+                break
+            size = running.size
+            given = min(int(self._share * size), size - running.job.low)
+            if given <= 0 or running.resized_s is not None:
+                continue
+            if self._is_feasible(running, size - given, static_s, view):
+                yield Resize(running.job.id, size - given)
+                if running.target is not None:
+                    self._shrinking.append(running)
+                elif running.size == size:
+                    continue  # it comes to no resize point any more
+                need -= given
+                shrunk = True
+        return shrunk
+
+    def _least_scalable_first(self) -> Iterator[_Candidate]:
+        """Those of the same loss in the order of their starts."""
+        end = len(self._candidates)
+        while end:
+            begin = bisect_left(self._candidates, (self._candidates[end - 1][0],))
+            yield from self._candidates[begin:end]
+            end = begin
+
+    def _forget_hopeless(self, view: View) -> None:
+        """Jobs that have ended, or too little time left: that only becomes less."""
+        now, theta, running = view.now_s, self._theta, view.running
+        self._candidates = [
+            one
+            for one in self._candidates
+            if one[2].job.id in running
+            and (one[2].estimated_end_s - now >= theta * one[3] or one[2].target is not None)
+        ]
+
+    def _is_feasible(self, running: Running, size: int, static_s: float, view: View) -> bool:
+        job, left_s = running.job, running.estimated_end_s - view.now_s
+        if running.target is not None or left_s < self._theta * static_s:
+            return False
+        after_s = left_s * job.estimate_on(size) / job.estimate_on(running.size)
+        after_s += view.costs.pause_s(job, running.size, size)
+        return view.now_s - running.start_s + after_s <= self._gamma * static_s
+
+
+def _size(job: Job, free: int) -> int:
+    """On how many nodes a job starts; 0: it cannot."""
+    if job.nodes <= free:
+        return job.nodes
+    return free if free >= job.low else 0
+
+
+def _choice(choices: type[_Choice], setting: str, value: str) -> _Choice:
+    try:
+        return choices(value)
+    except ValueError:
+        known = ", ".join(str(one.value) for one in choices)
+        raise ValueError(f"{setting} is {value!r}, not one of {known}") from None

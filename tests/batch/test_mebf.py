@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_simulator import check
+from workloads import malleable, rigid, rigid_workloads
+
+from mallob_py.batch.costs import Redistribution, resize_cost_of
+from mallob_py.batch.job import Job, Workload
+from mallob_py.batch.policies.backfilling import Easy
+from mallob_py.batch.policies.mebf import Mebf
+from mallob_py.batch.policy import Action, Resize, Running, Start, View
+from mallob_py.batch.registry import policy_of
+from mallob_py.batch.simulator import Outcome, simulate
+from mallob_py.batch.workload.changes import with_model_error
+from mallob_py.batch.workload.malleable import NodeRange, make_malleable, speed_model_of
+
+VARIANTS = list(product(("handoff", "spare", "intensive"), ("basic", "expand", "shrink")))
+
+
+class Reference:
+    """MEBF as its module tells it, everything anew at each decision."""
+
+    name = "reference"
+    wants_all_arrivals = True
+
+    def __init__(self, variant: str, gaps: str) -> None:
+        self.ratio = {"handoff": 1.0, "spare": 0.5, "intensive": 0.0}[variant]
+        self.gaps = gaps
+
+    def begin(self, nodes: int) -> None:
+        self.static: dict[int, float] = {}
+
+    def decide(self, view: View) -> Iterator[Action]:
+        while True:
+            while view.queue and self.size(view.queue[0], view.free):
+                yield from self.start(view.queue[0], view)
+            if not view.queue:
+                yield from self.expand(view)
+                return
+            if view.free:
+                before = len(view.queue)
+                yield from self.backfill(view)
+                if len(view.queue) < before or self.gaps == "basic":
+                    return
+                if self.gaps == "expand":
+                    yield from self.expand(view)
+                    return
+            before = self.resized(view)
+            yield from self.shrink(view)
+            if self.resized(view) == before:
+                return
+
+    def size(self, job: Job, free: int) -> int:
+        size = min(job.nodes, free)
+        return size if size >= job.low else 0
+
+    def start(self, job: Job, view: View) -> Iterator[Action]:
+        size = self.size(job, view.free)
+        self.static[job.id] = job.estimate_on(size)
+        yield Start(job.id, size)
+
+    def backfill(self, view: View) -> Iterator[Action]:
+        for job in list(view.queue[1:]):
+            size = self.size(job, view.free)
+            if size and not self.delays_head(view, size, view.now_s + job.estimate_on(size)):
+                yield from self.start(job, view)
+
+    def delays_head(self, view: View, size: int, end_s: float) -> bool:
+        """Whether the head could start earlier without a job of this size, which ends then."""
+        ends = [(max(view.now_s, running.estimated_end_s), running.size) for running in view.running.values()]
+        need = view.queue[0].low
+        enough = [
+            at_s
+            for at_s in [view.now_s, *(at_s for at_s, _ in ends)]
+            if view.free + sum(freed for until_s, freed in ends if until_s <= at_s) >= need
+        ]
+        # Nodes ordered by a job and not yet taken are of nobody, and may be missed.
+        shadow_s = min(enough) if enough else max(at_s for at_s, _ in ends)
+        free = view.free + sum(freed for until_s, freed in ends if until_s <= shadow_s)
+        return end_s > shadow_s and free - size < need
+
+    def expand(self, view: View) -> Iterator[Action]:
+        for running in sorted(self.malleable(view), key=lambda one: (one.job.speedup.loss, one.order)):
+            gain = min(view.free, running.job.high - running.size)
+            is_worth_while = gain > 0 and gain > self.ratio * running.size
+            if is_worth_while and self.feasible(running, running.size + gain, view):
+                yield Resize(running.job.id, running.size + gain)
+
+    def shrink(self, view: View) -> Iterator[Action]:
+        coming = [one.size - one.target for one in view.running.values() if one.target is not None]
+        need = view.queue[0].low - view.free - sum(coming)
+        for running in sorted(self.malleable(view), key=lambda one: (-one.job.speedup.loss, one.order)):
+            before, after = running.size, max(running.job.low, running.size - int(0.4 * running.size))
+            can_give = after < before and running.resized_s is None
+            if need > 0 and can_give and self.feasible(running, after, view):
+                yield Resize(running.job.id, after)
+                if running.resized_s is not None:  # else it ends before it can
+                    need -= before - after
+
+    def resized(self, view: View) -> int:
+        return sum(one.resized_s is not None for one in view.running.values())
+
+    def malleable(self, view: View) -> list[Running]:
+        return [one for one in view.running.values() if one.job.is_malleable and one.target is None]
+
+    def feasible(self, running: Running, size: int, view: View) -> bool:
+        static_s = self.static[running.job.id]
+        left_s = running.estimated_end_s - view.now_s
+        slower = running.job.estimate_on(size) / running.job.estimate_on(running.size)
+        pause_s = view.costs.pause_s(running.job, running.size, size)
+        total_s = view.now_s - running.start_s + left_s * slower + pause_s
+        return left_s >= 0.5 * static_s and total_s <= 2.0 * static_s
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    """On 16 nodes, some jobs rigid; whole seconds, so that much happens at the same time."""
+    one = st.tuples(st.integers(0, 60), st.integers(1, 16), st.integers(1, 40), st.integers(0, 20))
+    jobs = draw(st.lists(one, min_size=1, max_size=25))
+    model = speed_model_of(draw(st.sampled_from(["power:0:0.3", "amdahl:0:0.3", "log:0:0.3", "linear"])))
+    plain = rigid(*[(at, size, run, run + more) for at, size, run, more in sorted(jobs)], nodes=16)
+    share = draw(st.sampled_from([0.5, 1.0]))
+    workload = make_malleable(plain, share, NodeRange(0.5, 5), model, draw(st.integers(0, 9)))
+    workload = with_model_error(workload, draw(st.sampled_from([0.0, 0.1])))
+    iterations = draw(st.sampled_from([0, 0, 4]))
+    truths = [msgspec.structs.replace(truth, iterations=iterations) for truth in workload.truths]
+    return msgspec.structs.replace(workload, truths=truths)
+
+
+def life(outcome: Outcome) -> tuple[object, ...]:
+    return outcome.starts_s, outcome.ends_s, outcome.pieces, outcome.allocations
+
+
+@given(workloads(), st.sampled_from([0.0, 1.0]))
+@pytest.mark.parametrize(("variant", "gaps"), VARIANTS)
+def test_it_does_the_same_as_the_slow_reference(
+    variant: str, gaps: str, workload: Workload, scale: float
+) -> None:
+    costs = Redistribution(scale)
+    found = simulate(workload, Mebf(variant, gaps), costs=costs)
+    check(found)
+    assert life(found) == life(simulate(workload, Reference(variant, gaps), costs=costs))
+
+
+@given(rigid_workloads())
+@pytest.mark.parametrize(("variant", "gaps"), VARIANTS)
+def test_without_malleable_jobs_it_is_easy(variant: str, gaps: str, workload: Workload) -> None:
+    assert simulate(workload, Mebf(variant, gaps)).starts_s == simulate(workload, Easy()).starts_s
+
+
+def sizes(outcome: Outcome, job: int) -> list[int]:
+    return [len(piece.nodes) for piece in outcome.all_pieces() if piece.job == job]
+
+
+def test_a_job_starts_on_what_there_is_down_to_its_least() -> None:
+    outcome = simulate(malleable((0, 3, 3, 3, 10), (0, 1, 2, 2, 10), (0, 2, 2, 2, 10), nodes=4), Mebf())
+    assert [len(nodes) for nodes in outcome.allocations] == [3, 1, 2]
+    assert outcome.starts_s[2] > 0
+
+
+def test_when_nothing_is_free_the_least_scalable_jobs_shrink_once_until_the_head_fits() -> None:
+    plain = rigid((0, 5, 100), (0, 5, 100), (1, 2, 10), (2, 9, 10), nodes=10)
+    workload = make_malleable(plain, 1.0, speedup=speed_model_of("power:0.2:0.3"))
+    outcome = simulate(workload, Mebf())
+    least_scalable = max((0, 1), key=lambda job: workload.jobs[job].speedup.loss)
+    assert outcome.starts_s[2] == 1
+    assert sizes(outcome, least_scalable) == [5, 3]
+    # For the one that needs five at least, the other gives two as well, which do not suffice.
+    assert outcome.starts_s[3] > 2
+    assert sizes(outcome, 1 - least_scalable) == [5, 3]
+
+
+@pytest.mark.parametrize(("variant", "expected"), [("handoff", [4]), ("spare", [7]), ("intensive", [7])])
+def test_variants_differ_in_how_much_more_is_worth_while(variant: str, expected: list[int]) -> None:
+    outcome = simulate(malleable((0, 2, 4, 20, 100), nodes=7), Mebf(variant))
+    assert sizes(outcome, 0) == expected
+
+
+def test_gaps_are_left_or_expanded_into_or_made_larger() -> None:
+    # Two nodes are free, the head needs four.
+    workload = malleable((0, 2, 5, 9, 100), (0, 2, 2, 2, 40), (0, 4, 4, 4, 10), nodes=9)
+    found = {gaps: simulate(workload, Mebf("intensive", gaps)) for gaps in ("basic", "expand", "shrink")}
+    assert {gaps: sizes(outcome, 0)[0] for gaps, outcome in found.items()} == {
+        "basic": 5,
+        "expand": 7,
+        "shrink": 3,
+    }
+    assert found["shrink"].starts_s[2] == 0
+    assert found["basic"].starts_s[2] == 40
+
+
+def test_nobody_is_resized_late_in_his_life_nor_for_too_high_a_cost() -> None:
+    jobs = ((0, 2, 4, 8, 100), (60, 2, 2, 2, 10))
+    assert sizes(simulate(malleable(*jobs, nodes=4), Mebf()), 0) == [4]
+    assert sizes(simulate(malleable(*jobs, nodes=4), Mebf(theta=0.3)), 0)[:2] == [4, 3]
+    early = malleable((0, 2, 4, 8, 100), (1, 1, 1, 1, 10), nodes=4)
+    assert sizes(simulate(early, Mebf()), 0)[:2] == [4, 3]
+    assert sizes(simulate(early, Mebf(), costs=Redistribution(1000.0)), 0) == [4]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mebf:variant=all", "variant is 'all', not one of handoff, spare, intensive"),
+        ("mebf:gaps=fill", "gaps is 'fill', not one of basic, expand, shrink"),
+        ("mebf:share=2", "share is not within 0 and 1"),
+    ],
+)
+def test_settings_that_are_none_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        policy_of(text)
+
+
+def test_costs_of_a_resize_are_those_published() -> None:
+    job = malleable((0, 1, 5, 20, 10), nodes=20).jobs[0]
+    dear = Redistribution(spawn_s=0.0, least=0.05, most=0.05)
+    assert dear.pause_s(job, 5, 10) == pytest.approx(0.05 * 5 + 0.05 / 15)
+    assert dear.pause_s(job, 5, 20) == dear.pause_s(job, 20, 5) > dear.pause_s(job, 5, 10)
+    assert Redistribution(scale=0.5).pause_s(job, 5, 9) == Redistribution().pause_s(job, 5, 9) / 2
+    assert 4 * 0.105 < Redistribution().pause_s(job, 5, 9) < 4 * 0.155
+    assert Redistribution(seed=2).pause_s(job, 5, 9) != Redistribution().pause_s(job, 5, 9)
+
+
+def test_costs_of_a_resize_have_a_text() -> None:
+    assert resize_cost_of("mebf") == Redistribution()
+    assert resize_cost_of("mebf:0.5:2") == Redistribution(0.5, 2.0)
+    for text in ("mebf:", "mebf:-1", "mebf:1:2:3:1", "mebf:1:2:3:4:5:6", "mebf:nan"):
+        with pytest.raises(ValueError, match="is not costs such as mebf"):
+            resize_cost_of(text)
