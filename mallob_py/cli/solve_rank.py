@@ -24,9 +24,9 @@ from mallob_py.cli.answer_lines import answer_lines
 from mallob_py.cli.rank_options import STANDARD_INPUT, SolveOptions
 from mallob_py.cli.rank_settings import SAT, event_log_of, settings_of
 from mallob_py.kit import result_file
-from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.messages import Blob
+from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire

@@ -43,6 +43,7 @@ from mallob_py.protocol.messages import (
     Used,
     WorkerFailed,
 )
+from mallob_py.protocol.stimuli import JobParameters
 
 if TYPE_CHECKING:
     from mallob_py.protocol.distributed_balancing import AnyBalancer
@@ -52,22 +53,6 @@ _CLIENT_CONTEXT = -1
 _FINAL_VERSION = 2**62
 #: so many deadlines that hold no more may be remembered beside two for each job
 _OUTDATED_MAX = 64
-
-
-class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user may ask for. 0 means no limit.
-
-    `near`: a PE where the root had better be, if it is free. `growth_delay_s`: instead of the config's.
-    `waiting_since_s`: for who comes first where PEs are scarce; None: since the submission.
-    """
-
-    priority: float = 1.0
-    max_demand: int = 0
-    wallclock_limit_s: float = 0.0
-    cpu_limit_s: float = 0.0
-    near: int | None = None
-    growth_delay_s: float | None = None
-    waiting_since_s: float | None = None
 
 
 class _RootPort:
@@ -248,28 +233,25 @@ class Client:
         else:
             self._publish(record)
 
-    def interrupt(self, job: int, now: float) -> bool:
-        """End a job early; False if it is not live here."""
+    def interrupt(self, job: int, now: float) -> None:
+        """End a job early, if it is live here."""
         self._now = now
-        if (record := self.jobs.get(job)) is None:
-            return False
-        self._end(record, Outcome.INTERRUPTED)
-        return True
+        if (record := self.jobs.get(job)) is not None:
+            self._end(record, Outcome.INTERRUPTED)
 
-    def set_terms(self, job: int, priority: float, max_demand: int) -> bool:
-        """Go on with another priority and bound (0: none); False if the job is not live here.
+    def set_terms(self, job: int, priority: float, max_demand: int) -> None:
+        """Go on with another priority and bound (0: none), if the job is live here.
 
         Its standing stays: who waits has the place in the queue that the submission gave.
         """
         if (record := self.jobs.get(job)) is None:
-            return False
+            return
         changed = priority != record.parameters.priority
         record.parameters = msgspec.structs.replace(
             record.parameters, priority=priority, max_demand=max_demand
         )
         if record.is_published:  # else its first event says it
             self._demand(record, record.wanted, changed)
-        return True
 
     # --- balancing ------------------------------------------------------------------------
 

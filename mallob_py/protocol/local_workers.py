@@ -52,6 +52,7 @@ from mallob_py.protocol.messages import (
     Used,
     WorkerFailed,
 )
+from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed
 from mallob_py.protocol.violation import PeerViolation
 from mallob_py.protocol.worker import Worker, WorkerState
 
@@ -581,12 +582,12 @@ class LocalWorkers:
         if worker.index == 0:
             self._out.send(worker.client, RootStarted(worker.job))
 
-    def found_result(self, number: int, body: bytes, peak_memory_bytes: int, cpu_s: float) -> None:
+    def answered(self, it: WorkerAnswered) -> None:
         """Any worker's result counts, a suspended one's too. The PE is free at once."""
-        worker = self._by_number(number)
+        worker = self._by_number(it.worker)
         if worker is None:
             return
-        found = ResultFound(worker.job, worker.index, body, peak_memory_bytes, cpu_s)
+        found = ResultFound(worker.job, worker.index, it.body, it.peak_memory_bytes, it.cpu_s)
         self._out.send(worker.client, found)
         self._end(worker.job)
         self.update_token()
@@ -595,20 +596,23 @@ class LocalWorkers:
         if (worker := self._by_number(number)) is not None:
             self._out.send(worker.client, Used(worker.job, cpu_s, peak_bytes))
 
-    def failed(self, number: int, reason: str) -> None:
+    def raised(self, number: int, reason: str) -> None:
         """The application raised an error."""
         worker = self._by_number(number)
         if worker is not None:
             self._out.send(worker.client, WorkerFailed(worker.job, worker.index, reason))
 
-    def crashed(self, number: int, reason: str, now: float) -> None:
+    def crashed(self, it: WorkerCrashed, now: float) -> None:
         """The process died: restart it here, a few times.
 
         If it never ran, another PE is to try. A root that runs and keeps dying ends its job.
         """
+        number, reason = it.worker, it.reason
         worker = self._by_number(number)
         if worker is None:
             return
+        if it.cpu_s:
+            self._out.send(worker.client, Used(worker.job, it.cpu_s, 0))
         self._out.log("crashed", job=worker.job, index=worker.index, reason=reason)
         if worker.state is WorkerState.SUSPENDED:
             self._forget_suspended(worker)
@@ -627,7 +631,7 @@ class LocalWorkers:
             story = f"the solver process died {worker.restarts} times before it ran, last: {reason}"
             self._lose(worker, story, Fault.UNCLEAR, now)
         elif worker.index == 0:
-            self.failed(number, f"the solver process died {worker.restarts} times, last: {reason}")
+            self.raised(number, f"the solver process died {worker.restarts} times, last: {reason}")
 
     def _forget_suspended(self, worker: Worker) -> None:
         """The process of a suspended worker is gone: nothing is left of it."""

@@ -1,4 +1,4 @@
-"""One PE: messages and ticks in, effects out. Here the parts meet.
+"""One PE: stimuli in (`stimuli.py`), effects out (`effects.py`). Here the parts meet.
 
     balancing.py      everybody's image of all jobs and their volumes, epoch by epoch
                       (or distributed_balancing.py)
@@ -22,10 +22,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 from mallob_py.protocol.balancing import Balancer, ImageRule, local_rule
-from mallob_py.protocol.client import Client, JobParameters
+from mallob_py.protocol.client import Client
 from mallob_py.protocol.config import Balancing, Config
 from mallob_py.protocol.effects import AnyEffect, JobOver, Outbox
-from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.local_workers import LocalWorkers, Shortage
 from mallob_py.protocol.matcher import matcher_of
 from mallob_py.protocol.messages import (
@@ -35,7 +34,6 @@ from mallob_py.protocol.messages import (
     AnyMatcherMessage,
     AnyMessage,
     Blamed,
-    Blob,
     ChildLeft,
     DemandChanged,
     Denied,
@@ -54,6 +52,29 @@ from mallob_py.protocol.messages import (
     TreeMessage,
     Used,
     WorkerFailed,
+)
+from mallob_py.protocol.stimuli import (
+    AnyStimulus,
+    DescriptionHere,
+    DescriptionMissing,
+    DropPast,
+    HostRests,
+    JobInterrupted,
+    JobSubmitted,
+    PauseWorker,
+    Received,
+    TermsChanged,
+    Tick,
+    UnpauseWorker,
+    WorkerAnswered,
+    WorkerCrashed,
+    WorkerDemands,
+    WorkerLost,
+    WorkerRaised,
+    WorkerStarted,
+    WorkerToChildren,
+    WorkerToParent,
+    WorkerUsed,
 )
 from mallob_py.protocol.violation import PeerViolation, ProtocolViolation
 
@@ -106,35 +127,14 @@ class PE:
         effects, self._out.effects = self._out.effects, []
         return effects
 
-    # --- inputs ---------------------------------------------------------------------------
-
-    def submit(self, job: int, parameters: JobParameters, blob: Blob, now: float) -> None:
-        """Take in a job whose id is new in the whole system. It ends with one `JobEnded`."""
-        self.client.submit(job, parameters, blob, now)
+    def handle(self, stimulus: AnyStimulus, now: float) -> None:
+        """Take one stimulus; what follows from it is in `effects`."""
+        _ON_STIMULUS[type(stimulus)](self, stimulus, now)
         self._settle(now)
 
-    def interrupt(self, job: int, now: float) -> bool:
-        """End a job that was submitted here; False if it is not live (any more)."""
-        known = self.client.interrupt(job, now)
-        self._settle(now)
-        return known
-
-    def set_terms(self, job: int, priority: float, max_demand: int, now: float) -> bool:
-        """Change what a job that was submitted here has a right to; False if it is not live."""
-        known = self.client.set_terms(job, priority, max_demand)
-        self._settle(now)
-        return known
-
-    def receive(self, source: int, message: AnyMessage, now: float) -> None:
-        """Take one message from another PE."""
-        self._handle(source, message, now)
-        self._settle(now)
-
-    def tick(self, now: float) -> None:
-        """Let time pass."""
+    def _tick(self, now: float) -> None:
         self.client.tick(now)
         self.workers.tick(now)
-        self._settle(now)
 
     def next_deadline(self) -> float:
         """When `tick` is wanted next; `math.inf` if only a message can bring news."""
@@ -145,80 +145,6 @@ class PE:
             deadline_s = min(deadline_s, self.client.next_deadline())
         return deadline_s
 
-    # --- inputs from this PE's worker processes -----------------------------------------------
-
-    def blob_ready(self, job: int, now: float) -> None:
-        """The description asked for by `FetchBlob` is on this host."""
-        self.workers.blob_ready(job)
-        self._settle(now)
-
-    def blob_failed(self, job: int, reason: str, fault: Fault, now: float) -> None:
-        """The description asked for by `FetchBlob` cannot be brought to this host."""
-        self.workers.blob_failed(job, reason, fault, now)
-        self._settle(now)
-
-    def worker_started(self, worker: int, now: float) -> None:
-        self.workers.started(worker, now)
-        self._settle(now)
-
-    def worker_found_result(
-        self, worker: int, body: bytes, now: float, peak_memory_bytes: int = 0, cpu_s: float = 0.0
-    ) -> None:
-        """`cpu_s`: what `worker_used` has not told."""
-        self.workers.found_result(worker, body, peak_memory_bytes, cpu_s)
-        self._settle(now)
-
-    def worker_used(self, worker: int, cpu_s: float, peak_bytes: int, now: float) -> None:
-        """For the job's statistics: CPU time since the last call, largest memory so far (0: no news)."""
-        self.workers.used(worker, cpu_s, peak_bytes)
-        self._settle(now)
-
-    def worker_failed(self, worker: int, reason: str, now: float) -> None:
-        """The application raised: the job ends with `reason`."""
-        self.workers.failed(worker, reason)
-        self._settle(now)
-
-    def worker_crashed(self, worker: int, reason: str, now: float) -> None:
-        """The process died without a word."""
-        self.workers.crashed(worker, reason, now)
-        self._settle(now)
-
-    def worker_lost(self, worker: int, reason: str, now: float) -> None:
-        """The process that `StartWorker` asked for cannot be had on this host."""
-        self.workers.lost(worker, reason, now)
-        self._settle(now)
-
-    def worker_demands(self, worker: int, demand: int, now: float) -> None:
-        self.workers.demanded(worker, demand)
-        self._settle(now)
-
-    def worker_sends_to_parent(self, worker: int, data: bytes, now: float) -> None:
-        self.workers.sends_to_parent(worker, data)
-        self._settle(now)
-
-    def worker_sends_to_children(self, worker: int, data: bytes, now: float) -> None:
-        self.workers.sends_to_children(worker, data)
-        self._settle(now)
-
-    def rest(self, until_s: float, now: float) -> None:
-        """The host gives workers no processes (`HostHealth`): adopt none until then."""
-        self.workers.rest(until_s)
-        self._settle(now)
-
-    # --- from a host that is short of memory, or has enough again ---------------------------------
-
-    def drop_past(self, count: int, now: float) -> None:
-        self.shortage.drop_past(count)
-        self._settle(now)
-
-    def pause(self, now: float) -> None:
-        self.shortage.pause()
-        self._settle(now)
-
-    def unpause(self, now: float) -> None:
-        self.shortage.unpause(now)
-        self._settle(now)
-
     # --- routing --------------------------------------------------------------------------
 
     def _settle(self, now: float) -> None:
@@ -226,7 +152,7 @@ class PE:
         to_self = self._out.to_self
         while True:
             while to_self:
-                self._handle(self.rank, to_self.popleft(), now)
+                self._receive(self.rank, to_self.popleft(), now)
             self.balancer.flush(now)
             self.matcher.flush(now)
             if not to_self:
@@ -241,16 +167,16 @@ class PE:
         self.matcher.drop_outdated()
         while self._parked and self._parked[0][0] <= self.balancer.epoch:
             _, _, source, message = heapq.heappop(self._parked)
-            self._handle(source, message, now)
+            self._receive(source, message, now)
 
     def _park(self, epoch: int, source: int, message: AnyMessage) -> None:
         self._parked_count += 1
         heapq.heappush(self._parked, (epoch, self._parked_count, source, message))
 
-    def _handle(self, source: int, message: AnyMessage, now: float) -> None:
+    def _receive(self, source: int, message: AnyMessage, now: float) -> None:
         self._story.append((now, source, type(message) if type(message) in _BULKY else message))
         try:
-            handle = _HANDLERS.get(type(message))
+            handle = _ON_MESSAGE.get(type(message))
             if handle is None:
                 raise PeerViolation(f"no PE understands {type(message).__name__}")
             handle(self, source, message, now)
@@ -336,8 +262,32 @@ class PE:
         return min(waits) == math.inf and not self._parked and self.matcher.is_at_rest()
 
 
+#: who takes which stimulus: (PE, stimulus, now)
+_ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
+    Received: lambda pe, it, now: pe._receive(it.source, it.message, now),
+    Tick: lambda pe, it, now: pe._tick(now),
+    JobSubmitted: lambda pe, it, now: pe.client.submit(it.job, it.parameters, it.blob, now),
+    JobInterrupted: lambda pe, it, now: pe.client.interrupt(it.job, now),
+    TermsChanged: lambda pe, it, now: pe.client.set_terms(it.job, it.priority, it.max_demand),
+    WorkerStarted: lambda pe, it, now: pe.workers.started(it.worker, now),
+    WorkerAnswered: lambda pe, it, now: pe.workers.answered(it),
+    WorkerRaised: lambda pe, it, now: pe.workers.raised(it.worker, it.reason),
+    WorkerCrashed: lambda pe, it, now: pe.workers.crashed(it, now),
+    WorkerLost: lambda pe, it, now: pe.workers.lost(it.worker, it.reason, now),
+    WorkerUsed: lambda pe, it, now: pe.workers.used(it.worker, it.cpu_s, it.peak_bytes),
+    WorkerDemands: lambda pe, it, now: pe.workers.demanded(it.worker, it.demand),
+    WorkerToParent: lambda pe, it, now: pe.workers.sends_to_parent(it.worker, it.data),
+    WorkerToChildren: lambda pe, it, now: pe.workers.sends_to_children(it.worker, it.data),
+    DescriptionHere: lambda pe, it, now: pe.workers.blob_ready(it.job),
+    DescriptionMissing: lambda pe, it, now: pe.workers.blob_failed(it.job, it.reason, it.fault, now),
+    HostRests: lambda pe, it, now: pe.workers.rest(it.until_s),
+    DropPast: lambda pe, it, now: pe.shortage.drop_past(it.count),
+    PauseWorker: lambda pe, it, now: pe.shortage.pause(),
+    UnpauseWorker: lambda pe, it, now: pe.shortage.unpause(now),
+}
+
 #: who takes which message: (PE, source, message, now)
-_HANDLERS: dict[type, Callable[[PE, int, Any, float], None]] = {
+_ON_MESSAGE: dict[type, Callable[[PE, int, Any, float], None]] = {
     TokenReturned: lambda pe, _, message, now: pe.workers.receive_token_back(),
     Adopt: PE._on_adopt,
     Prefer: PE._on_preference,
@@ -359,11 +309,11 @@ _HANDLERS: dict[type, Callable[[PE, int, Any, float], None]] = {
     Used: lambda pe, _, message, now: pe.client.receive_used(message),
     WorkerFailed: lambda pe, _, message, now: pe.client.receive_failure(message, now),
 }
-_HANDLERS.update(
+_ON_MESSAGE.update(
     (kind, lambda pe, _, message, now: pe.balancer.receive(message, now))
     for kind in get_args(AnyBalancerMessage)
 )
-_HANDLERS.update(
+_ON_MESSAGE.update(
     (kind, lambda pe, source, message, now: pe.matcher.receive(source, message))
     for kind in get_args(AnyMatcherMessage)
 )

@@ -28,7 +28,6 @@ import msgspec
 
 from mallob_py.placement import Placement
 from mallob_py.protocol.balancing import local_rule, shared_rule
-from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
     AnyEffect,
@@ -43,6 +42,19 @@ from mallob_py.protocol.effects import (
 from mallob_py.protocol.host_health import Fault, HostHealth
 from mallob_py.protocol.messages import AnyMessage, Blob, Message, TreeMessage, encode
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.stimuli import (
+    AnyStimulus,
+    DescriptionHere,
+    DescriptionMissing,
+    HostRests,
+    JobInterrupted,
+    JobParameters,
+    JobSubmitted,
+    Received,
+    TermsChanged,
+    Tick,
+    WorkerStarted,
+)
 from mallob_py.protocol.violation import PeerViolation
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
@@ -89,6 +101,7 @@ class DeskNews(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=73):
 AnyWireMessage: TypeAlias = (
     AnyMessage | TransferMessage | Stop | ChainOver | Beat | DeskNews | RollCall | RollAnswer | RankNews
 )
+_TICK = Tick()
 _decode: Callable[[bytes | memoryview], AnyWireMessage] = msgspec.msgpack.Decoder(AnyWireMessage).decode
 
 
@@ -186,7 +199,7 @@ class Rank:
         )
         self._workers = HostedWorkers(pool, len(numbers), self._description, clock, placement.size)
         #: what could be given back if the host runs low on memory
-        self.hoard = RankHoard(self._pes, pool, self._workers, self.transfer, self._settle, clock)
+        self.hoard = RankHoard(self._pes, pool, self._workers, self.transfer, self._tell)
         self._memory_watch: MemoryWatch | None = None
         self._transport = transport
         self._desk: Desk | None = None
@@ -225,20 +238,22 @@ class Rank:
 
     def submit(self, job: int, parameters: JobParameters, blob: Blob) -> None:
         """Hand a job to the first PE here; the desk hears of its end by `job_ended`."""
-        self.pe.submit(job, parameters, blob, self.now())
-        self._settle(self.pe)
+        self._tell(self.pe, JobSubmitted(job, parameters, blob))
 
     def interrupt(self, job: int) -> bool:
         """End a job; False if it is not live."""
-        known = self.pe.interrupt(job, self.now())
-        self._settle(self.pe)
-        return known
+        return self._tell_of(job, JobInterrupted(job))
 
     def set_terms(self, job: int, priority: float, max_demand: int) -> bool:
         """Have a job go on with another priority and bound (0: none); False if it is not live."""
-        known = self.pe.set_terms(job, priority, max_demand, self.now())
-        self._settle(self.pe)
-        return known
+        return self._tell_of(job, TermsChanged(job, priority, max_demand))
+
+    def _tell_of(self, job: int, stimulus: AnyStimulus) -> bool:
+        """Tell the first PE something of a job that is live there; False if it is not."""
+        if job not in self.pe.client.jobs:
+            return False
+        self._tell(self.pe, stimulus)
+        return True
 
     def tell_desk(self, rank: int, data: bytes) -> None:
         """Have the desk of another rank hear this."""
@@ -369,15 +384,13 @@ class Rank:
         now = self.now()
         for pe in self._pes:
             if pe.next_deadline() <= now:
-                pe.tick(now)
-                self._settle(pe)
+                self._tell(pe, _TICK)
         if now >= self._next_log_flush:
             self._next_log_flush = now + _LOG_FLUSH_S
             self.log.flush()
         if now >= self._workers.cpu_look_at_s:
-            for slot, worker, cpu_s in self._workers.cpu_news(now):
-                self._pes[slot].worker_used(worker, cpu_s, 0, now)
-                self._settle(self._pes[slot])
+            for slot, used in self._workers.cpu_news(now):
+                self._tell(self._pes[slot], used)
         if now >= self._next_memory_s:
             self._next_memory_s = now + _MEMORY_PERIOD_S
             self._look_after_memory(now)
@@ -405,9 +418,8 @@ class Rank:
         return troubles if (trouble := self._health.trouble()) is None else [*troubles, trouble]
 
     def _look_after_memory(self, now: float) -> None:
-        for slot, worker, peak_bytes in self._workers.grown_memory():
-            self._pes[slot].worker_used(worker, 0.0, peak_bytes, now)
-            self._settle(self._pes[slot])
+        for slot, used in self._workers.grown_memory():
+            self._tell(self._pes[slot], used)
         self.transfer.keep_only({str(job) for job in self._workers.jobs() | self._fetching.keys()})
         if self._memory_watch is not None:
             self._memory_watch.look(now)
@@ -483,34 +495,10 @@ class Rank:
                     if self._desk is not None:
                         self._desk.worker_event(event, now)
                 case _:
-                    slot, worker = self._workers.owner(event.key)
-                    pe = self._pes[slot]
-                    self._hear_worker(pe, worker, event, now)
-                    self._settle(pe)
-
-    def _hear_worker(self, pe: PE, worker: int, event: events.JobWorkerEvent, now: float) -> None:
-        match event:
-            case events.WorkerStarted():
-                self._find_well()
-                pe.worker_started(worker, now)
-            case events.WorkerResult(key, body, peak_memory_bytes, used_s):
-                cpu_s = self._workers.untold_cpu_s(key, used_s)
-                pe.worker_found_result(worker, body, now, peak_memory_bytes, cpu_s)
-            case events.WorkerFailed(_, text):
-                pe.worker_failed(worker, text, now)
-            case events.WorkerCrashed(key, reason, used_s):
-                pe.worker_used(worker, self._workers.untold_cpu_s(key, used_s), 0, now)
-                self._workers.forget(key)
-                pe.worker_crashed(worker, reason, now)
-            case events.WorkerLost(key, reason):
-                self._workers.forget(key)
-                pe.worker_lost(worker, reason, now)
-            case events.WorkerDemand(_, demand):
-                pe.worker_demands(worker, demand, now)
-            case events.WorkerToParent(_, data):
-                pe.worker_sends_to_parent(worker, data, now)
-            case events.WorkerToChildren(_, data):
-                pe.worker_sends_to_children(worker, data, now)
+                    slot, news = self._workers.hear(event)
+                    if isinstance(news, WorkerStarted):
+                        self._find_well()
+                    self._tell(self._pes[slot], news)
 
     # --- the host's health --------------------------------------------------------------------
 
@@ -520,8 +508,7 @@ class Rank:
         failures = health.failures
         until_s = health.blame(fault, reason, now)
         for pe in self._pes:
-            pe.rest(until_s, now)
-            self._unsettled.append(pe)
+            self._handle(pe, HostRests(until_s), now)
         if health.failures > failures:
             fields = {"failures": health.failures, "rest_s": until_s - now, "reason": reason}
             self.log.write(now, "host rests", fields)
@@ -532,6 +519,16 @@ class Rank:
             self.log.write(self.now(), "host is well", {})
 
     # --- effects ------------------------------------------------------------------------------
+
+    def _tell(self, pe: PE, stimulus: AnyStimulus) -> None:
+        """Tell a PE of this rank something, and execute what follows."""
+        pe.handle(stimulus, self.now())
+        self._settle(pe)
+
+    def _handle(self, pe: PE, stimulus: AnyStimulus, now: float) -> None:
+        """The same from within an effect of another PE: what follows is executed after that."""
+        pe.handle(stimulus, now)
+        self._unsettled.append(pe)
 
     def _settle(self, *pes: PE) -> None:
         """Execute what these PEs want done, then what follows from it at all PEs of this rank."""
@@ -544,7 +541,7 @@ class Rank:
                 source, dest, message = arrived.popleft()
                 pe = self._pes[dest - self._first]
                 try:
-                    pe.receive(source, message, self.now())
+                    pe.handle(Received(source, message), self.now())
                 except PeerViolation as error:
                     self._accuse(error)
             self._execute_effects(pe)
@@ -593,13 +590,11 @@ class Rank:
 
     def _blob_here(self, key: str) -> None:
         for pe in self._fetching.pop(int(key), {}).values():
-            pe.blob_ready(int(key), self.now())
-            self._unsettled.append(pe)
+            self._handle(pe, DescriptionHere(int(key)), self.now())
 
     def _blob_failed(self, key: str, reason: str, fault: Fault) -> None:
         for pe in self._fetching.pop(int(key), {}).values():
-            pe.blob_failed(int(key), reason, fault, self.now())
-            self._unsettled.append(pe)
+            self._handle(pe, DescriptionMissing(int(key), reason, fault), self.now())
 
     def _description(self, blob: Blob) -> wire.Description:
         if blob.inline is not None:

@@ -1,7 +1,8 @@
 """What a rank hears from its worker processes (`WorkerPool.poll`).
 
-A job's worker is named by its key (job, context), where context is one incarnation of a
-worker on this PE; the reading of an input by the number it was asked with.
+What happens to the worker of a job is a stimulus (`protocol/stimuli.py`), where a worker is the number in
+its key (job, number), which no other worker of the rank has; all CPU time of its process is in the last one.
+The reading of an input is named by the number it was asked with.
 """
 
 from __future__ import annotations
@@ -9,66 +10,15 @@ from __future__ import annotations
 import msgspec
 
 from mallob_py.kit.app import TreeMessage
+from mallob_py.protocol.stimuli import OfWorker
 from mallob_py.runtime.worker_wire import Description
 
-#: (job, context)
+#: (job, number of the worker)
 Key = tuple[int, int]
 
 
 class _Event(msgspec.Struct, frozen=True, gc=False):
     pass
-
-
-class WorkerStarted(_Event, frozen=True):
-    """The application runs: process there, description decoded."""
-
-    key: Key
-
-
-class WorkerResult(_Event, frozen=True):
-    """The worker's result (`worker_wire.ResultBody`, encoded); the key is free from now on."""
-
-    key: Key
-    body: bytes
-    peak_memory_bytes: int
-    cpu_s: float
-
-
-class WorkerLost(_Event, frozen=True):
-    """No process could be had for the worker; the key is free from now on."""
-
-    key: Key
-    reason: str
-
-
-class WorkerFailed(_Event, frozen=True):
-    """The application raised; the key is free from now on."""
-
-    key: Key
-    text: str
-
-
-class WorkerCrashed(_Event, frozen=True):
-    """The process ended without a word; the key is free from now on."""
-
-    key: Key
-    reason: str
-    cpu_s: float
-
-
-class WorkerDemand(_Event, frozen=True):
-    key: Key
-    demand: int
-
-
-class WorkerToParent(_Event, frozen=True):
-    key: Key
-    data: bytes
-
-
-class WorkerToChildren(_Event, frozen=True):
-    key: Key
-    data: bytes
 
 
 class MessageDropped(_Event, frozen=True):
@@ -116,17 +66,4 @@ class ApplicationKnown(_Event, frozen=True):
     problem: str
 
 
-#: what a PE hears of its workers
-JobWorkerEvent = (
-    WorkerStarted
-    | WorkerResult
-    | WorkerFailed
-    | WorkerCrashed
-    | WorkerLost
-    | WorkerDemand
-    | WorkerToParent
-    | WorkerToChildren
-)
-WorkerEvent = (
-    JobWorkerEvent | MessageDropped | ReadDone | ReadFailed | ReadStalled | ReadGoesOn | ApplicationKnown
-)
+WorkerEvent = OfWorker | MessageDropped | ReadDone | ReadFailed | ReadStalled | ReadGoesOn | ApplicationKnown

@@ -31,10 +31,10 @@ import msgspec
 
 from mallob_py.kit.payload import encode_description
 from mallob_py.notices import tell
-from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.effects import JobEnded
 from mallob_py.protocol.effects import Outcome as Ending
 from mallob_py.protocol.messages import Blob
+from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.boot import DeskError

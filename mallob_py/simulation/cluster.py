@@ -22,7 +22,6 @@ from typing import Any
 
 from mallob_py.placement import Placement
 from mallob_py.protocol.balancing import local_rule, shared_rule
-from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
     AnyEffect,
@@ -43,6 +42,21 @@ from mallob_py.protocol.effects import (
 from mallob_py.protocol.host_health import Fault, HostHealth
 from mallob_py.protocol.messages import AnyMessage, Blob
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.stimuli import (
+    AnyStimulus,
+    DescriptionHere,
+    DescriptionMissing,
+    HostRests,
+    JobInterrupted,
+    JobParameters,
+    JobSubmitted,
+    Received,
+    TermsChanged,
+    Tick,
+    WorkerCrashed,
+    WorkerLost,
+    WorkerStarted,
+)
 from mallob_py.simulation.delays import Delays, RandomDelays
 
 
@@ -183,22 +197,17 @@ class Cluster:
     def submit(self, job: int, rank: int = 0, **parameters: Any) -> None:
         self.submitted[job] = rank
         blob = Blob(f"job{job}", 10, b"x" * 10 if job % 2 else None)
-        self.pes[rank].submit(job, JobParameters(**parameters), blob, self.now)
-        self._after(rank)
+        self.tell(rank, JobSubmitted(job, JobParameters(**parameters), blob))
 
     def interrupt(self, job: int) -> None:
-        rank = self.submitted[job]
-        self.pes[rank].interrupt(job, self.now)
-        self._after(rank)
+        self.tell(self.submitted[job], JobInterrupted(job))
 
     def set_terms(self, job: int, priority: float, max_demand: int) -> None:
-        rank = self.submitted[job]
-        self.pes[rank].set_terms(job, priority, max_demand, self.now)
-        self._after(rank)
+        self.tell(self.submitted[job], TermsChanged(job, priority, max_demand))
 
-    def call(self, rank: int, action: Callable[[PE], object]) -> None:
-        """Anything else that the outside may tell a PE."""
-        action(self.pes[rank])
+    def tell(self, rank: int, stimulus: AnyStimulus) -> None:
+        """Whatever a PE is told, it is told here."""
+        self.pes[rank].handle(stimulus, self.now)
         self._after(rank)
 
     def running(self, job: int) -> list[tuple[int, int]]:
@@ -299,7 +308,7 @@ class Cluster:
                 if process.is_started:
                     self._later(
                         self.delays.process_resume_s(rank),
-                        lambda: self.call(rank, lambda pe: pe.worker_started(worker, self.now)),
+                        lambda: self.tell(rank, WorkerStarted(worker)),
                     )
             case TerminateWorker(worker):
                 self.processes.pop((rank, worker), None)
@@ -322,21 +331,18 @@ class Cluster:
     def _fetch(self, rank: int, job: int) -> None:
         failing = self.fails(rank, job, Step.FETCH)
 
-        def tell(pe: PE) -> None:
-            if failing is None:
-                pe.blob_ready(job, self.now)
-            else:
-                fault = Fault.HOST if failing is Failing.ROOM else Fault.NOBODY
-                pe.blob_failed(job, f"no {failing.value}", fault, self.now)
-
-        self._later(self.delays.fetch_s(rank), lambda: self.call(rank, tell))
+        stimulus: AnyStimulus = DescriptionHere(job)
+        if failing is not None:
+            fault = Fault.HOST if failing is Failing.ROOM else Fault.NOBODY
+            stimulus = DescriptionMissing(job, f"no {failing.value}", fault)
+        self._later(self.delays.fetch_s(rank), lambda: self.tell(rank, stimulus))
 
     def _rest(self, rank: int, fault: Fault, reason: str) -> None:
         """What the event loop of a rank does: all of its PEs rest."""
         loop = self._loop_of[rank]
         until_s = self.health[loop].blame(fault, reason, self.now)
         for neighbour in self.placement.pes_of(loop):
-            self.pes[neighbour].rest(until_s, self.now)
+            self.pes[neighbour].handle(HostRests(until_s), self.now)
             if neighbour != rank:
                 self._after(neighbour)
 
@@ -346,14 +352,14 @@ class Cluster:
         if failing is not None:
             del self.processes[rank, worker]
             if failing is Failing.FORK:
-                self.call(rank, lambda pe: pe.worker_lost(worker, "no fork", self.now))
+                self.tell(rank, WorkerLost(worker, "no fork"))
             else:
-                self.call(rank, lambda pe: pe.worker_crashed(worker, "exit status 1", self.now))
+                self.tell(rank, WorkerCrashed(worker, "exit status 1"))
         else:
             process.is_started = True
             self.health[self._loop_of[rank]].clear()
             if not process.is_suspended:
-                self.call(rank, lambda pe: pe.worker_started(worker, self.now))
+                self.tell(rank, WorkerStarted(worker))
 
     # --- running ------------------------------------------------------------------------
 
@@ -413,8 +419,7 @@ class Cluster:
             if self._has_costs and not self._takes_now(rank, source, item):
                 return
             self._messages_received += 1
-            self.pes[rank].receive(source, item, self.now)
-            self._after(rank)
+            self.tell(rank, Received(source, item))
         elif source == _TICK:
             self._tick(rank)
         elif source == _WAKE:
@@ -432,8 +437,7 @@ class Cluster:
             return
         self._next_tick_s[rank] = math.inf
         self._busy_until_s[loop] = self.now + self._handling_s[rank]
-        self.pes[rank].tick(self.now)
-        self._after(rank)
+        self.tell(rank, Tick())
 
     def _takes_now(self, rank: int, source: int, message: AnyMessage) -> bool:
         """Make the event loop busy with a message that has arrived, or let the message wait for it."""
@@ -454,8 +458,7 @@ class Cluster:
         rank, source, message = inbox.popleft()
         self._busy_until_s[loop] = self.now + self._handling_s[rank]
         self._messages_received += 1
-        self.pes[rank].receive(source, message, self.now)
-        self._after(rank)
+        self.tell(rank, Received(source, message))
         if inbox:
             self._push(self._busy_until_s[loop], loop, _WAKE, None)
         else:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from mallob_py.protocol.effects import JobEnded
+from mallob_py.protocol.stimuli import WorkerAnswered
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import NetworkModel
 from mallob_py.simulation.measures import Measures
@@ -179,7 +180,7 @@ class Simulation:
             self.cluster.at(self.cluster.now + _LOOK_AGAIN_S, partial(self._solve, job, version))
             return
         rank, worker = running[0]
-        self.cluster.call(rank, lambda pe: pe.worker_found_result(worker, b"", self.cluster.now))
+        self.cluster.tell(rank, WorkerAnswered(worker, b""))
 
     def _ended(self, ended: JobEnded) -> None:
         self._work.pop(ended.job, None)

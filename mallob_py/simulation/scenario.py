@@ -23,8 +23,20 @@ import msgspec
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.messages import AnyMessage
-from mallob_py.protocol.pe import PE
 from mallob_py.protocol.random_walk import NO_LIMIT, WALK_PERIOD_S
+from mallob_py.protocol.stimuli import (
+    AnyStimulus,
+    DropPast,
+    PauseWorker,
+    Received,
+    UnpauseWorker,
+    WorkerAnswered,
+    WorkerCrashed,
+    WorkerDemands,
+    WorkerRaised,
+    WorkerToChildren,
+    WorkerToParent,
+)
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster, Failing, Process, Step
 from mallob_py.simulation.delays import Delayed, HashedDelays, What
@@ -46,7 +58,7 @@ from mallob_py.simulation.plan import (
     WorkerKey,
 )
 
-Receive = Callable[[int, AnyMessage, float], None]
+Handle = Callable[[AnyStimulus, float], None]
 
 _NUMBERS = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?(\s*[,:]\s*-?\d+(\.\d+)?(e-?\d+)?)*")
 _FRAMES_SHOWN = 6
@@ -130,7 +142,7 @@ class Scenario:
 
     def _do(self, deed: AnyDeed) -> None:
         """Do what is planned if its job is there and has a worker for it."""
-        cluster, now = self.cluster, self.cluster.now
+        cluster = self.cluster
         if isinstance(deed, Submit):
             cluster.submit(
                 deed.job,
@@ -154,7 +166,8 @@ class Scenario:
             rank, number = worker
             if isinstance(deed, Crash):
                 del cluster.processes[worker]
-            cluster.call(rank, lambda pe: _tell(pe, deed, number, now))
+            for stimulus in _stimuli_of(deed, number):
+                cluster.tell(rank, stimulus)
 
     def _fails(self, rank: int, job: int, step: Step) -> Failing | None:
         host_of = self.cluster.placement.rank_of
@@ -191,26 +204,25 @@ class Scenario:
         return [(rank, one.number) for rank, one in active if one and one.is_paused and one.job == job]
 
 
-def _tell(pe: PE, deed: AnyDeed, worker: int, now: float) -> None:
+def _stimuli_of(deed: AnyDeed, worker: int) -> tuple[AnyStimulus, ...]:
     """What the PE hears of a deed of this worker's process."""
     match deed:
         case Demand():
-            pe.worker_demands(worker, deed.workers, now)
+            return (WorkerDemands(worker, deed.workers),)
         case Crash():
-            pe.worker_crashed(worker, "killed by signal 9", now)
+            return (WorkerCrashed(worker, "killed by signal 9"),)
         case Drop():
-            pe.drop_past(deed.count, now)
+            return (DropPast(deed.count),)
         case Pause():
-            pe.pause(now)
+            return (PauseWorker(),)
         case Unpause():
-            pe.unpause(now)
+            return (UnpauseWorker(),)
         case Chat():
-            pe.worker_sends_to_children(worker, b"down", now)
-            pe.worker_sends_to_parent(worker, b"up", now)
+            return (WorkerToChildren(worker, b"down"), WorkerToParent(worker, b"up"))
         case Answer():
-            pe.worker_found_result(worker, b"result", now)
+            return (WorkerAnswered(worker, b"result"),)
         case Fail():
-            pe.worker_failed(worker, "an error", now)
+            return (WorkerRaised(worker, "an error"),)
         case _:
             raise AssertionError(f"{type(deed).__name__} is no deed of a worker")
 
@@ -276,7 +288,7 @@ class _Tap:
         self.delivered: list[Sent] = []
         self._cluster.hold(self._note_sent)
         for rank, pe in enumerate(self._cluster.pes):
-            pe.receive = partial(self._note_received, rank, pe.receive)  # type: ignore[method-assign]
+            pe.handle = partial(self._note_received, rank, pe.handle)  # type: ignore[method-assign]
 
     def _note_sent(self, source: int, dest: int, message: AnyMessage) -> bool:
         pair = (source, dest)
@@ -286,13 +298,12 @@ class _Tap:
         self.sent.append(sent)
         return False
 
-    def _note_received(
-        self, dest: int, receive: Receive, source: int, message: AnyMessage, now: float
-    ) -> None:
-        sent = self._on_their_way[source, dest].popleft()
-        sent.arrives_s = now
-        self.delivered.append(sent)
-        receive(source, message, now)
+    def _note_received(self, dest: int, handle: Handle, stimulus: AnyStimulus, now: float) -> None:
+        if isinstance(stimulus, Received):
+            sent = self._on_their_way[stimulus.source, dest].popleft()
+            sent.arrives_s = now
+            self.delivered.append(sent)
+        handle(stimulus, now)
 
 
 def schedule_of(plan: Plan) -> str:

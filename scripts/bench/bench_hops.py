@@ -23,6 +23,7 @@ from common import print_table, write_results
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.messages import AnyMessage, VoidToken, encode
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.stimuli import Received
 from mallob_py.runtime.world.envelope import open_envelope, seal
 from mallob_py.runtime.world.launch import launch_world
 from mallob_py.runtime.world.mpi import in_mpi_world, leave, start_mpi
@@ -110,7 +111,7 @@ class _Loop:
         while received < _HOPS_PER_SAMPLE:
             for arrival in transport.receive():
                 source, _, message = open_envelope(arrival.data, self._decode)
-                self._pe.receive(source, message, time.monotonic())
+                self._pe.handle(Received(source, message), time.monotonic())
                 self._pe.take_effects()
                 received += 1
                 if sent < _HOPS_PER_SAMPLE:

@@ -8,12 +8,24 @@ from typing import Any
 import pytest
 
 from mallob_py.protocol.balancing import Balancer
-from mallob_py.protocol.client import ClientJob, JobParameters
+from mallob_py.protocol.client import ClientJob
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import FetchBlob, JobEnded, JobScheduled, Log, Outcome, StartWorker
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import Blob, DemandChanged, Used, WorkerFailed
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.stimuli import (
+    DescriptionMissing,
+    JobInterrupted,
+    JobParameters,
+    JobSubmitted,
+    Received,
+    TermsChanged,
+    Tick,
+    WorkerAnswered,
+    WorkerStarted,
+    WorkerUsed,
+)
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
 
@@ -38,19 +50,19 @@ class Alone:
                 self.started.append(effect)
 
     def submit(self, job: int, **parameters: Any) -> None:
-        self.pe.submit(job, JobParameters(**parameters), _BLOB, self.now)
+        self.pe.handle(JobSubmitted(job, JobParameters(**parameters), _BLOB), self.now)
         self.collect()
 
     def start(self) -> None:
         """The process asked for last runs."""
-        self.pe.worker_started(self.started[-1].worker, self.now)
+        self.pe.handle(WorkerStarted(self.started[-1].worker), self.now)
         self.collect()
 
     def wait_until(self, when_s: float) -> None:
         """Let time pass, with a tick at each deadline."""
         while (deadline := self.pe.next_deadline()) <= when_s:
             self.now = max(self.now, deadline)
-            self.pe.tick(self.now)
+            self.pe.handle(Tick(), self.now)
             self.collect()
         self.now = when_s
 
@@ -101,7 +113,7 @@ def test_no_budget_is_used_before_the_process_runs() -> None:
     alone.submit(1, cpu_limit_s=10.0, wallclock_limit_s=10.0)
     alone.wait_until(1000.0)
     assert not alone.ended
-    alone.pe.interrupt(1, alone.now)
+    alone.pe.handle(JobInterrupted(1), alone.now)
     alone.collect()
     stats = alone.ended[1].stats
     assert (stats.pe_s, stats.wallclock_s, stats.started_s) == (0.0, 0.0, None)
@@ -130,10 +142,10 @@ def test_a_waiting_job_uses_no_budget() -> None:
 
 def test_it_is_told_once_that_a_job_has_its_first_worker() -> None:
     pe = PE(0, 1, Config())
-    pe.submit(1, JobParameters(), Blob("1", 3, b"abc"), 0.0)
-    pe.submit(2, JobParameters(), Blob("2", 3, b"abc"), 0.0)
+    pe.handle(JobSubmitted(1, JobParameters(), Blob("1", 3, b"abc")), 0.0)
+    pe.handle(JobSubmitted(2, JobParameters(), Blob("2", 3, b"abc")), 0.0)
     for now in (0.5, 1.0, 1.5, 2.0):
-        pe.tick(now)
+        pe.handle(Tick(), now)
     scheduled = [effect.job for effect in pe.take_effects() if isinstance(effect, JobScheduled)]
     assert scheduled == [1]
 
@@ -141,20 +153,20 @@ def test_it_is_told_once_that_a_job_has_its_first_worker() -> None:
 def test_a_failure_of_the_application_is_the_job_s_reason() -> None:
     alone = Alone()
     alone.submit(1)
-    alone.pe.receive(0, WorkerFailed(1, 0, "ValueError: no"), 1.0)
+    alone.pe.handle(Received(0, WorkerFailed(1, 0, "ValueError: no")), 1.0)
     alone.collect()
     assert (alone.ended[1].outcome, alone.ended[1].reason) == (Outcome.FAILED, "ValueError: no")
 
 
 def test_a_job_whose_root_gets_no_description_ends_with_the_reason() -> None:
     pe = PE(0, 1, Config(losses_max=1))
-    pe.submit(1, JobParameters(), Blob("1", 10_000), 0.0)
+    pe.handle(JobSubmitted(1, JobParameters(), Blob("1", 10_000)), 0.0)
     for now in (1.0, 2.0):
-        pe.tick(now)
+        pe.handle(Tick(), now)
         effects = pe.take_effects()
         assert any(isinstance(effect, FetchBlob) for effect in effects)
         assert not any(isinstance(effect, JobEnded) for effect in effects)
-        pe.blob_failed(1, "no space left", Fault.HOST, now)
+        pe.handle(DescriptionMissing(1, "no space left", Fault.HOST), now)
     (ended,) = [effect for effect in pe.take_effects() if isinstance(effect, JobEnded)]
     assert ended.outcome is Outcome.FAILED
     assert ended.reason == "no PE could start the job, 2 have tried; the last: no space left"
@@ -162,10 +174,12 @@ def test_a_job_whose_root_gets_no_description_ends_with_the_reason() -> None:
 
 def test_an_unknown_job_cannot_be_interrupted() -> None:
     alone = Alone()
-    assert alone.pe.interrupt(1, 0.0) is False
+    alone.pe.handle(JobInterrupted(1), 0.0)
+    assert not alone.pe.effects
     alone.submit(1)
-    assert alone.pe.interrupt(1, 0.0) is True
-    assert alone.pe.interrupt(1, 0.0) is False
+    alone.pe.handle(JobInterrupted(1), 0.0)
+    alone.pe.handle(JobInterrupted(1), 0.0)
+    assert [type(effect) for effect in alone.pe.effects].count(JobEnded) == 1
 
 
 def test_statistics_tell_when_the_job_was_balanced_scheduled_and_started() -> None:
@@ -174,7 +188,7 @@ def test_statistics_tell_when_the_job_was_balanced_scheduled_and_started() -> No
     alone.submit(1)
     alone.wait_until(7.0)
     alone.start()
-    alone.pe.worker_found_result(alone.started[-1].worker, b"yes", 9.0)
+    alone.pe.handle(WorkerAnswered(alone.started[-1].worker, b"yes"), 9.0)
     alone.collect()
     stats = alone.ended[1].stats
     assert stats.balanced_s == pytest.approx(Config().unannounced_max_s)
@@ -188,10 +202,10 @@ def test_the_memory_of_a_job_is_that_of_the_worker_that_needed_most() -> None:
     cluster.submit(1)
     cluster.run(until_s=0.2)
     for (rank, worker), peak_bytes in zip(sorted(cluster.running(1)), (300, 500, 400, 0), strict=True):
-        cluster.call(rank, lambda pe, w=worker, p=peak_bytes: pe.worker_used(w, 0.0, p, cluster.now))
+        cluster.tell(rank, WorkerUsed(worker, 0.0, peak_bytes))
     cluster.run(until_s=0.3)
     rank, worker = sorted(cluster.running(1))[0]
-    cluster.call(rank, lambda pe: pe.worker_found_result(worker, b"yes", cluster.now, 450))
+    cluster.tell(rank, WorkerAnswered(worker, b"yes", 450))
     cluster.run(until_s=0.4)
     assert cluster.ended[1].stats.peak_memory_bytes == 500
 
@@ -203,12 +217,12 @@ def test_the_cpu_time_of_a_job_is_that_of_all_its_workers_and_late_news_of_it_do
     workers = sorted(cluster.running(1))
     for _ in range(2):
         for rank, worker in workers:
-            cluster.call(rank, lambda pe, w=worker: pe.worker_used(w, 0.5, 0, cluster.now))
+            cluster.tell(rank, WorkerUsed(worker, 0.5, 0))
     cluster.run(until_s=0.3)
     rank, worker = workers[0]
-    cluster.call(rank, lambda pe: pe.worker_found_result(worker, b"yes", cluster.now, cpu_s=0.25))
+    cluster.tell(rank, WorkerAnswered(worker, b"yes", cpu_s=0.25))
     rank, worker = workers[1]
-    cluster.call(rank, lambda pe: pe.worker_used(worker, 0.5, 0, cluster.now))
+    cluster.tell(rank, WorkerUsed(worker, 0.5, 0))
     cluster.run(until_s=0.4)
     stats = cluster.ended[1].stats
     assert stats.cpu_s == pytest.approx(4.25)
@@ -220,10 +234,10 @@ def test_the_memory_needed_for_the_result_counts_and_late_news_of_it_do_no_harm(
     alone.submit(1)
     alone.start()
     worker = alone.started[-1].worker
-    alone.pe.worker_used(worker, 0.0, 300, 1.0)
-    alone.pe.worker_found_result(worker, b"yes", 2.0, 450)
-    alone.pe.worker_used(worker, 0.0, 900, 2.0)
-    alone.pe.receive(0, Used(1, 0.0, 900), 2.0)
+    alone.pe.handle(WorkerUsed(worker, 0.0, 300), 1.0)
+    alone.pe.handle(WorkerAnswered(worker, b"yes", 450), 2.0)
+    alone.pe.handle(WorkerUsed(worker, 0.0, 900), 2.0)
+    alone.pe.handle(Received(0, Used(1, 0.0, 900)), 2.0)
     alone.collect()
     assert alone.ended[1].stats.peak_memory_bytes == 450
 
@@ -237,17 +251,17 @@ def test_a_demand_is_kept_between_one_and_what_the_user_allows(
     cluster = Cluster(8)
     cluster.submit(1, max_demand=max_demand)
     cluster.run(until_s=0.1)
-    cluster.call(0, lambda pe: pe.receive(0, DemandChanged(1, wanted), cluster.now))
+    cluster.tell(0, Received(0, DemandChanged(1, wanted)))
     cluster.run(until_s=0.2)
     assert cluster.pes[3].balancer.volume(1) == given
 
 
 def test_the_log_tells_the_steps_of_a_job_in_order() -> None:
     pe = PE(0, 1, Config())
-    pe.submit(1, JobParameters(), _BLOB, 0.0)
-    pe.tick(0.5)
-    pe.worker_started(0, 1.0)
-    pe.worker_found_result(0, b"yes", 2.0)
+    pe.handle(JobSubmitted(1, JobParameters(), _BLOB), 0.0)
+    pe.handle(Tick(), 0.5)
+    pe.handle(WorkerStarted(0), 1.0)
+    pe.handle(WorkerAnswered(0, b"yes"), 2.0)
     events = [
         effect.event for effect in pe.effects if isinstance(effect, Log) and effect.fields.get("job") == 1
     ]
@@ -265,8 +279,10 @@ def test_a_job_that_is_over_in_its_first_moment_is_never_announced() -> None:
     cluster.run(until_s=0.0)
     (rank, worker), *others = cluster.processes
     assert not others
-    cluster.call(rank, lambda pe: pe.worker_started(worker, 0.0002))
-    cluster.call(rank, lambda pe: pe.worker_found_result(worker, b"yes", 0.0003))
+    cluster.run(until_s=0.0002)
+    cluster.tell(rank, WorkerStarted(worker))
+    cluster.run(until_s=0.0003)
+    cluster.tell(rank, WorkerAnswered(worker, b"yes"))
     assert cluster.ended[1].outcome is Outcome.RESULT
     cluster.settle()
     assert {pe.balancer.epoch for pe in cluster.pes} == {0}
@@ -286,7 +302,7 @@ def test_nothing_of_an_ended_job_is_kept() -> None:
     alone = Alone()
     for job in range(50):
         alone.submit(job)
-        alone.pe.interrupt(job, alone.now)
+        alone.pe.handle(JobInterrupted(job), alone.now)
         alone.wait_until(alone.now + 1.0)
     assert not alone.pe.client.jobs
     assert not alone.pe.client._unseen
@@ -329,7 +345,7 @@ def test_a_lifted_bound_gives_a_job_what_its_application_wants_and_no_more() -> 
     cluster = Cluster(8)
     cluster.submit(1, max_demand=2)
     cluster.run(until_s=1.0)
-    cluster.call(0, lambda pe: pe.receive(0, DemandChanged(1, 5), cluster.now))
+    cluster.tell(0, Received(0, DemandChanged(1, 5)))
     assert _volumes(cluster) == {1: 2}
     cluster.set_terms(1, 1.0, 0)
     assert _volumes(cluster) == {1: 5}
@@ -338,7 +354,7 @@ def test_a_lifted_bound_gives_a_job_what_its_application_wants_and_no_more() -> 
 def test_terms_of_a_job_that_is_not_published_go_with_its_first_event() -> None:
     alone = Alone(unannounced_max_s=1.0)
     alone.submit(1)
-    assert alone.pe.set_terms(1, 7.0, 1, alone.now)
+    alone.pe.handle(TermsChanged(1, 7.0, 1), alone.now)
     assert not alone.pe.client.jobs[1].is_published
     alone.wait_until(2.0)
     assert alone.pe.balancer.jobs[1].priority == 7.0
@@ -349,13 +365,15 @@ def test_terms_that_are_no_news_are_not_published() -> None:
     alone.submit(1)
     alone.wait_until(1.0)
     version = alone.pe.client.jobs[1].version
-    assert alone.pe.set_terms(1, 1.0, 0, alone.now)
+    alone.pe.handle(TermsChanged(1, 1.0, 0), alone.now)
     assert alone.pe.client.jobs[1].version == version
 
 
 def test_an_unknown_job_has_no_terms() -> None:
     alone = Alone()
-    assert not alone.pe.set_terms(1, 1.0, 0, alone.now)
+    alone.pe.handle(TermsChanged(1, 1.0, 0), alone.now)
+    assert not alone.pe.effects
+    assert alone.pe.balancer.next_deadline() == math.inf
 
 
 class _Counted:
@@ -396,7 +414,7 @@ def test_deadlines_that_change_all_the_time_are_not_all_remembered() -> None:
     for change in range(1000):
         alone.submit(2 + change, priority=1000.0)
         alone.wait_until(alone.now + 0.1)
-        alone.pe.interrupt(2 + change, alone.now)
+        alone.pe.handle(JobInterrupted(2 + change), alone.now)
         alone.collect()
         alone.wait_until(alone.now + 0.1)
     assert len(alone.pe.client._due) < 200
@@ -412,7 +430,7 @@ def test_a_job_that_waited_before_its_submission_comes_first() -> None:
     alone.submit(4, waiting_since_s=30.0)
     alone.wait_until(51.0)
     for _ in range(3):
-        alone.pe.interrupt(alone.started[-1].job, alone.now)
+        alone.pe.handle(JobInterrupted(alone.started[-1].job), alone.now)
         alone.collect()
         alone.wait_until(alone.now + 1.0)
     assert [effect.job for effect in alone.started] == [1, 3, 4, 2]

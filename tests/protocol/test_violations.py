@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from mallob_py.protocol.client import JobParameters
 from mallob_py.protocol.config import Balancing, Config, Matching
 from mallob_py.protocol.messages import (
     Accepted,
@@ -32,6 +31,7 @@ from mallob_py.protocol.messages import (
     encode,
 )
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, Received, Tick
 from mallob_py.protocol.violation import PeerViolation, ProtocolViolation
 
 ROUTING = Config(matcher=Matching.ROUTING_TREE)
@@ -55,21 +55,21 @@ def test_a_message_that_its_sender_cannot_send_is_the_senders_fault(
     config: Config, message: AnyMessage, what: str
 ) -> None:
     pe = PE(0, 3, config)
-    pe.tick(0.0)
+    pe.handle(Tick(), 0.0)
     with pytest.raises(PeerViolation, match=what) as caught:
-        pe.receive(1, message, 0.5)
+        pe.handle(Received(1, message), 0.5)
     assert caught.value.source == 1
     assert f"0.500000 from 1: {type(message).__name__}" in str(caught.value)
 
 
 def test_a_worker_that_is_accepted_twice_is_the_parents_fault() -> None:
     pe = PE(0, 2, Config())
-    pe.submit(1, JobParameters(), Blob("1", 1, b"x"), 0.0)
+    pe.handle(JobSubmitted(1, JobParameters(), Blob("1", 1, b"x")), 0.0)
     worker = pe.workers.active
     assert worker is not None
     again = Accepted(1, 0, worker.context, 0, -1, (), None)
     with pytest.raises(PeerViolation, match="accepted twice"):
-        pe.receive(1, again, 0.1)
+        pe.handle(Received(1, again), 0.1)
 
 
 def test_an_assertion_of_our_own_is_nobody_elses_fault(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_an_assertion_of_our_own_is_nobody_elses_fault(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(pe.workers, "receive_token_back", fails)
     with pytest.raises(ProtocolViolation, match="ours") as caught:
-        pe.receive(1, TokenReturned(), 0.0)
+        pe.handle(Received(1, TokenReturned()), 0.0)
     assert not isinstance(caught.value, PeerViolation)
 
 
@@ -89,10 +89,11 @@ def test_the_peers_faults_are_found_without_assertions_as_well() -> None:
         "from mallob_py.protocol.config import Config\n"
         "from mallob_py.protocol.messages import Epoch, Supply\n"
         "from mallob_py.protocol.pe import PE\n"
+        "from mallob_py.protocol.stimuli import Received\n"
         "from mallob_py.protocol.violation import PeerViolation\n"
         "for message in (Epoch(7, ()), Supply(1, 1)):\n"
         "    try:\n"
-        "        PE(0, 3, Config()).receive(1, message, 0.0)\n"
+        "        PE(0, 3, Config()).handle(Received(1, message), 0.0)\n"
         "    except PeerViolation:\n"
         "        print('found')\n"
     )

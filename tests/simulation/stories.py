@@ -17,6 +17,7 @@ import pytest
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.messages import AnyMessage, Message
 from mallob_py.protocol.rank_tree import place_of
+from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed, WorkerDemands
 from mallob_py.protocol.worker import Worker
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster, Hold
@@ -159,17 +160,17 @@ def demand(cluster: Cluster, job: int, workers: int) -> None:
     """The application at the root wants so many workers."""
     rank = places(cluster, job)[0]
     number = active(cluster, rank).number
-    cluster.call(rank, lambda pe: pe.worker_demands(number, workers, cluster.now))
+    cluster.tell(rank, WorkerDemands(number, workers))
 
 
 def answer(cluster: Cluster, rank: int, number: int, body: bytes = b"result") -> None:
-    cluster.call(rank, lambda pe: pe.worker_found_result(number, body, cluster.now))
+    cluster.tell(rank, WorkerAnswered(number, body))
 
 
 def crash(cluster: Cluster, rank: int, number: int) -> None:
     """The process dies without a word."""
     del cluster.processes[rank, number]
-    cluster.call(rank, lambda pe: pe.worker_crashed(number, "killed by signal 9", cluster.now))
+    cluster.tell(rank, WorkerCrashed(number, "killed by signal 9"))
 
 
 def suspended(cluster: Cluster, job: int) -> list[tuple[int, int]]:

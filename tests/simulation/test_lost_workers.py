@@ -28,6 +28,13 @@ from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outcome
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import Accepted, Adopt, Blamed, ChildLeft, Query, Rejected, TreeMessage
+from mallob_py.protocol.stimuli import (
+    DescriptionMissing,
+    HostRests,
+    WorkerCrashed,
+    WorkerLost,
+    WorkerToChildren,
+)
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster, Failing, Step
 from mallob_py.simulation.delays import RandomDelays
@@ -70,7 +77,7 @@ def with_a_child_that_waits_for_its_description(seed: int = 0) -> tuple[Cluster,
 
 def test_a_worker_whose_description_cannot_be_stored_gives_its_place_to_another() -> None:
     cluster, rank = with_a_child_that_waits_for_its_description()
-    cluster.call(rank, lambda pe: pe.blob_failed(FETCHED, "no space left", Fault.HOST, cluster.now))
+    cluster.tell(rank, DescriptionMissing(FETCHED, "no space left", Fault.HOST))
     play(cluster, 0.02)
     assert is_idle(cluster, rank)
     assert places(cluster, FETCHED)[1] != rank
@@ -165,9 +172,9 @@ def test_messages_to_a_lost_worker_come_back() -> None:
     late = hold_kind(cluster, ChildLeft, source=child)
     back = watch(cluster, TreeMessage)
     del cluster.processes[child, number]
-    cluster.call(child, lambda pe: pe.worker_lost(number, "no fork", cluster.now))
+    cluster.tell(child, WorkerLost(number, "no fork"))
     number = active(cluster, root).number
-    cluster.call(root, lambda pe: pe.worker_sends_to_children(number, b"news", cluster.now))
+    cluster.tell(root, WorkerToChildren(number, b"news"))
     late.test = lambda *_: False
     play(cluster, 0.01)
     late.release()
@@ -187,7 +194,7 @@ def test_workers_below_a_lost_one_are_found_again_by_the_next(seed: int) -> None
     needs(worker.seats.children() == (3, 4))
     queries = watch(cluster, Query)
     del cluster.processes[lost, worker.number]
-    cluster.call(lost, lambda pe: pe.worker_lost(worker.number, "no fork", cluster.now))
+    cluster.tell(lost, WorkerLost(worker.number, "no fork"))
     play(cluster, 0.1)
     after = places(cluster, INLINE)
     assert after[1] != lost
@@ -205,7 +212,7 @@ def test_a_suspended_worker_that_is_lost_is_forgotten() -> None:
     rest(cluster)
     (number,) = cluster.pes[0].shortage.past()
     del cluster.processes[0, number]
-    cluster.call(0, lambda pe: pe.worker_lost(number, "no fork", cluster.now))
+    cluster.tell(0, WorkerLost(number, "no fork"))
     rest(cluster)
     assert not cluster.pes[0].shortage.past()
 
@@ -248,7 +255,7 @@ def test_a_request_that_has_met_a_resting_pe_goes_on_to_another_and_its_children
     cluster.submit(INLINE, 0, max_demand=7)
     play(cluster, 0.01)
     needs(cluster.pes[1].workers.early_count > 0)
-    cluster.call(1, lambda pe: pe.rest(cluster.now + 1.0, cluster.now))
+    cluster.tell(1, HostRests(cluster.now + 1.0))
     rejections = watch(cluster, Rejected)
     late.release()
     play(cluster, 0.1)
@@ -261,7 +268,7 @@ def test_a_request_that_has_met_a_resting_pe_goes_on_to_another_and_its_children
 
 def test_a_root_is_not_started_on_its_clients_own_pe_while_that_rests() -> None:
     cluster = cluster_of(2)
-    cluster.call(0, lambda pe: pe.rest(5.0, cluster.now))
+    cluster.tell(0, HostRests(5.0))
     cluster.submit(INLINE, 0)
     play(cluster, 1.0)
     assert places(cluster, INLINE) == {0: 1}
@@ -277,7 +284,7 @@ def test_a_resting_pe_goes_on_with_a_worker_that_it_has() -> None:
     ((_, suspended),) = [
         (worker.index, pe.rank) for pe in cluster.pes for worker in pe.workers.suspended.values()
     ]
-    cluster.call(suspended, lambda pe: pe.rest(cluster.now + 100.0, cluster.now))
+    cluster.tell(suspended, HostRests(cluster.now + 100.0))
     cluster.interrupt(FETCHED)
     play(cluster, 1.0)
     assert places(cluster, INLINE)[1] == suspended
@@ -334,7 +341,7 @@ def test_a_root_that_dies_again_and_again_after_it_ran_ends_its_job() -> None:
         rank = places(cluster, INLINE)[0]
         number = active(cluster, rank).number
         del cluster.processes[rank, number]
-        cluster.call(rank, lambda pe, number=number: pe.worker_crashed(number, "killed", cluster.now))
+        cluster.tell(rank, WorkerCrashed(number, "killed"))
     rest(cluster)
     assert cluster.ended[INLINE].reason == "the solver process died 3 times, last: killed"
     assert not events(cluster, "lost")

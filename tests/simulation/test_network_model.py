@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import fmean
 
 import pytest
 
 from mallob_py.protocol.effects import Send
 from mallob_py.protocol.messages import AnyMessage, TokenReturned, VoidToken
+from mallob_py.protocol.stimuli import AnyStimulus, Received, Tick
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import NetworkModel
 from mallob_py.simulation.setting import Faults, Network, Processes, Setting
@@ -23,11 +25,18 @@ def model(**changes: object) -> NetworkModel:
     return NetworkModel(Setting(**given))
 
 
+def _note(
+    heard: list[tuple[float, int, int, AnyMessage]], rank: int, stimulus: AnyStimulus, now: float
+) -> None:
+    if isinstance(stimulus, Received):
+        heard.append((now, rank, stimulus.source, stimulus.message))
+
+
 def heard_by(cluster: Cluster) -> list[tuple[float, int, int, AnyMessage]]:
     """From now on PEs only listen: (time, PE, source, message) of what they handle."""
     heard: list[tuple[float, int, int, AnyMessage]] = []
     for pe in cluster.pes:
-        pe.receive = lambda source, message, now, rank=pe.rank: heard.append((now, rank, source, message))
+        pe.handle = partial(_note, heard, pe.rank)  # type: ignore[method-assign]
     return heard
 
 
@@ -165,8 +174,8 @@ def test_a_pe_sends_one_message_after_the_other() -> None:
     cluster = at_rest(Setting(pes=4, network=network))
     heard = heard_by(cluster)
     begin_s = cluster.now
-
-    cluster.call(0, lambda pe: pe.effects.extend(Send(dest, TokenReturned()) for dest in (1, 2, 3)))
+    cluster.pes[0].effects.extend(Send(dest, TokenReturned()) for dest in (1, 2, 3))
+    cluster.tell(0, Tick())
     cluster.run(until_s=begin_s + 1.0)
     assert [round(1e6 * (when_s - begin_s)) for when_s, *_ in heard] == [30, 50, 70]
 

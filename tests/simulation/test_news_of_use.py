@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mallob_py.protocol.pe import PE
+from mallob_py.protocol.stimuli import AnyStimulus, WorkerUsed
 from mallob_py.simulation import scenario
 from mallob_py.simulation.plan import AnyDeed, draw_plan
 
@@ -13,13 +13,12 @@ _PEAK_BYTES = 1 << 20
 
 @pytest.mark.parametrize("first", range(0, 60, 20))
 def test_news_of_use_leave_every_random_life_in_order(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    tell = scenario._tell
+    stimuli_of = scenario._stimuli_of
 
-    def tell_of_use_too(pe: PE, deed: AnyDeed, worker: int, now: float) -> None:
-        pe.worker_used(worker, 0.5, _PEAK_BYTES, now)
-        tell(pe, deed, worker, now)
+    def with_news_of_use(deed: AnyDeed, worker: int) -> tuple[AnyStimulus, ...]:
+        return (WorkerUsed(worker, 0.5, _PEAK_BYTES), *stimuli_of(deed, worker))
 
-    monkeypatch.setattr(scenario, "_tell", tell_of_use_too)
+    monkeypatch.setattr(scenario, "_stimuli_of", with_news_of_use)
     known = set()
     for seed in range(first, first + 20):
         life = scenario.Scenario(draw_plan(seed))

@@ -38,6 +38,7 @@ from mallob_py.protocol.messages import (
     TokenReturned,
     TreeMessage,
 )
+from mallob_py.protocol.stimuli import WorkerToChildren, WorkerToParent
 from mallob_py.simulation.cluster import Cluster, Hold
 from mallob_py.simulation.delays import RandomDelays
 
@@ -255,12 +256,12 @@ def test_race_8_a_pe_whose_suspended_worker_nobody_asks_for_waits_for_a_bounded_
 
 def _say_down(cluster: Cluster, rank: int, data: bytes) -> None:
     number = active(cluster, rank).number
-    cluster.call(rank, lambda pe: pe.worker_sends_to_children(number, data, cluster.now))
+    cluster.tell(rank, WorkerToChildren(number, data))
 
 
 def _say_up(cluster: Cluster, rank: int, data: bytes) -> None:
     number = active(cluster, rank).number
-    cluster.call(rank, lambda pe: pe.worker_sends_to_parent(number, data, cluster.now))
+    cluster.tell(rank, WorkerToParent(number, data))
 
 
 def _heard(cluster: Cluster, rank: int) -> list[tuple[int, bytes, bool]]:
@@ -394,7 +395,7 @@ def test_messages_that_wait_for_the_process_are_delivered_once_and_none_comes_ba
     cluster.submit(1, max_demand=2)
     cluster.run(until_s=0.015)
     (root,) = cluster.running(1)
-    cluster.call(root[0], lambda pe: pe.worker_sends_to_children(root[1], b"early", cluster.now))
+    cluster.tell(root[0], WorkerToChildren(root[1], b"early"))
     rest(cluster)
     child = next(process for key, process in cluster.processes.items() if key != root)
     assert [(message.data, message.returned) for message in child.heard] == [(b"early", False)]

@@ -44,6 +44,7 @@ from mallob_py.protocol.messages import (
     VoidToken,
 )
 from mallob_py.protocol.random_walk import NO_LIMIT
+from mallob_py.protocol.stimuli import Received
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.plan import draw_plan
 from mallob_py.simulation.scenario import Scenario
@@ -112,7 +113,8 @@ def test_race_6_the_tokens_of_a_cancelled_bulk_request_take_part_again(seed: int
     play(cluster)
     needs(sum(message.requests for message in kinds_held(late, Grant)) == 14)
     # The grant is on its way; the request is withdrawn before it arrives.
-    cluster.call(root, lambda pe: [pe.matcher.withdraw(1, subtree) for subtree in (1, 2)])
+    for subtree in (1, 2):
+        cluster.pes[root].matcher.withdraw(1, subtree)
     voids, returned = watch(cluster, VoidRequest), watch(cluster, TokenReturned)
     adoptions = watch(cluster, Adopt)
     late.release()
@@ -123,7 +125,7 @@ def test_race_6_the_tokens_of_a_cancelled_bulk_request_take_part_again(seed: int
     idle = sum(is_idle(cluster, rank) for rank in range(16))
     assert [pe.matcher.supply() for pe in cluster.pes if pe.matcher.is_root()] == [(0, idle)]
     for seat in (1, 2):
-        cluster.call(root, lambda pe, seat=seat: pe.receive(root, RequestFailed(1, seat, 0), cluster.now))  # type: ignore[misc]
+        cluster.tell(root, Received(root, RequestFailed(1, seat, 0)))
     rest(cluster)
     assert len(places(cluster, 1)) == 15
 

@@ -23,6 +23,15 @@ from stories import (
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.messages import Adopt, Denied, Offer, Query, TreeMessage
+from mallob_py.protocol.stimuli import (
+    DropPast,
+    PauseWorker,
+    UnpauseWorker,
+    WorkerCrashed,
+    WorkerRaised,
+    WorkerStarted,
+    WorkerToChildren,
+)
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import RandomDelays
 from mallob_py.simulation.plan import Drop, Pause, Unpause, draw_plan
@@ -30,15 +39,15 @@ from mallob_py.simulation.scenario import Scenario
 
 
 def drop_past(cluster: Cluster, rank: int, count: int = 1) -> None:
-    cluster.call(rank, lambda pe: pe.drop_past(count, cluster.now))
+    cluster.tell(rank, DropPast(count))
 
 
 def pause(cluster: Cluster, rank: int) -> None:
-    cluster.call(rank, lambda pe: pe.pause(cluster.now))
+    cluster.tell(rank, PauseWorker())
 
 
 def unpause(cluster: Cluster, rank: int) -> None:
-    cluster.call(rank, lambda pe: pe.unpause(cluster.now))
+    cluster.tell(rank, UnpauseWorker())
 
 
 def with_four_workers(seed: int = 0) -> tuple[Cluster, dict[int, int]]:
@@ -177,7 +186,7 @@ def test_a_message_to_a_paused_worker_comes_back() -> None:
     pause(cluster, ranks[1])
     back = watch(cluster, TreeMessage)
     number = active(cluster, ranks[0]).number
-    cluster.call(ranks[0], lambda pe: pe.worker_sends_to_children(number, b"news", cluster.now))
+    cluster.tell(ranks[0], WorkerToChildren(number, b"news"))
     rest(cluster)
     assert [message.target_index for _, _, message in back if message.returned] == [0]
 
@@ -189,7 +198,7 @@ def test_messages_that_a_paused_worker_had_not_read_come_back() -> None:
         play(cluster, 0.001)
     root, child = (places(cluster, 1)[index] for index in (0, 1))
     number = active(cluster, root).number
-    cluster.call(root, lambda pe: pe.worker_sends_to_children(number, b"news", cluster.now))
+    cluster.tell(root, WorkerToChildren(number, b"news"))
     play(cluster, 0.005)
     assert len(active(cluster, child).inbox) == 1
     back = watch(cluster, TreeMessage)
@@ -202,12 +211,9 @@ def test_the_last_words_of_a_process_that_was_ended_are_not_heard() -> None:
     cluster, ranks = with_four_workers()
     number = active(cluster, ranks[1]).number
     pause(cluster, ranks[1])
-    for last_word in (
-        lambda pe: pe.worker_crashed(number, "killed by signal 9", cluster.now),
-        lambda pe: pe.worker_failed(number, "an error", cluster.now),
-        lambda pe: pe.worker_started(number, cluster.now),
-    ):
-        cluster.call(ranks[1], last_word)
+    cluster.tell(ranks[1], WorkerCrashed(number, "killed by signal 9"))
+    cluster.tell(ranks[1], WorkerRaised(number, "an error"))
+    cluster.tell(ranks[1], WorkerStarted(number))
     rest(cluster)
     assert 1 not in cluster.ended
     assert active(cluster, ranks[1]).is_paused

@@ -10,6 +10,7 @@ import pytest
 
 from mallob_py.protocol.local_workers import LocalWorkers
 from mallob_py.protocol.messages import AnyMessage
+from mallob_py.protocol.stimuli import AnyStimulus, Received
 from mallob_py.simulation import fuzz
 from mallob_py.simulation.fuzz import Shrunk, minimal, shrink
 from mallob_py.simulation.plan import draw_plan, from_json
@@ -136,7 +137,7 @@ def test_a_schedule_tells_when_messages_arrive_as_the_cluster_delivers_them(
         scenario = Scenario(plan)
         arrived: list[tuple[float, int, int, AnyMessage]] = []
         for rank, pe in enumerate(scenario.cluster.pes):
-            pe.receive = _noting(arrived, rank, pe.receive)  # type: ignore[method-assign]
+            pe.handle = _noting(arrived, rank, pe.handle)  # type: ignore[method-assign]
         assert failure_in(scenario) is not None
         told = schedule_of(plan).split("deliveries:\n")[1].splitlines()[:-1]
         assert len(told) == min(40, len(arrived))
@@ -150,11 +151,12 @@ def test_a_schedule_tells_when_messages_arrive_as_the_cluster_delivers_them(
 def _noting(
     arrived: list[tuple[float, int, int, AnyMessage]],
     rank: int,
-    receive: Callable[[int, AnyMessage, float], None],
-) -> Callable[[int, AnyMessage, float], None]:
-    def noted(source: int, message: AnyMessage, now: float) -> None:
-        arrived.append((now, source, rank, message))
-        receive(source, message, now)
+    handle: Callable[[AnyStimulus, float], None],
+) -> Callable[[AnyStimulus, float], None]:
+    def noted(stimulus: AnyStimulus, now: float) -> None:
+        if isinstance(stimulus, Received):
+            arrived.append((now, stimulus.source, rank, stimulus.message))
+        handle(stimulus, now)
 
     return noted
 

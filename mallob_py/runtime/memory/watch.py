@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.stimuli import AnyStimulus, DropPast, PauseWorker, UnpauseWorker
 from mallob_py.runtime.memory.room import Reserve, Room
 from mallob_py.runtime.workers.hosted import HostedWorkers
 from mallob_py.runtime.workers.pool import WorkerPool
@@ -247,7 +248,7 @@ def _megabytes(size_bytes: int) -> str:
 
 
 class RankHoard:
-    """What there is of it on one rank; `settle(pe)` executes what a PE wants done."""
+    """What there is of it on one rank; `tell(pe, stimulus)` reaches a PE."""
 
     def __init__(
         self,
@@ -255,15 +256,13 @@ class RankHoard:
         pool: WorkerPool,
         workers: HostedWorkers,
         transfer: Transfer,
-        settle: Callable[[PE], None],
-        clock: Callable[[], float],
+        tell: Callable[[PE, AnyStimulus], None],
     ) -> None:
         self._pes = pes
         self._pool = pool
         self._workers = workers
         self._transfer = transfer
-        self._settle = settle
-        self._now = clock
+        self._tell = tell
         #: by PE: what its paused worker had used
         self._paused: dict[int, int] = {}
 
@@ -279,8 +278,7 @@ class RankHoard:
             for pe in holders:
                 if given_bytes < wanted_bytes:
                     given_bytes += self._size(pe, pe.shortage.past()[0])
-                    pe.drop_past(1, self._now())
-                    self._settle(pe)
+                    self._tell(pe, DropPast(1))
         return given_bytes
 
     def give_back_descriptions(self, wanted_bytes: int) -> int:
@@ -311,8 +309,7 @@ class RankHoard:
             return 0
         size_bytes, pe = largest
         self._paused[pe.rank] = size_bytes
-        pe.pause(self._now())
-        self._settle(pe)
+        self._tell(pe, PauseWorker())
         return size_bytes
 
     def _smallest_paused(self) -> PE | None:
@@ -326,8 +323,7 @@ class RankHoard:
 
     def unpause_smallest(self) -> None:
         if (pe := self._smallest_paused()) is not None:
-            pe.unpause(self._now())
-            self._settle(pe)
+            self._tell(pe, UnpauseWorker())
 
     def end_shortage(self) -> None:
         self._pool.keep_ready()

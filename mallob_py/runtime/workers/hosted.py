@@ -14,6 +14,8 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from mallob_py.kit.app import TreeMessage as AppMessage
 from mallob_py.protocol.effects import (
     DeliverMessage,
@@ -24,6 +26,7 @@ from mallob_py.protocol.effects import (
     UpdateWorker,
 )
 from mallob_py.protocol.messages import Blob
+from mallob_py.protocol.stimuli import OfWorker, WorkerAnswered, WorkerCrashed, WorkerLost, WorkerUsed
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory.usage import peak_bytes_of, private_bytes_of
 from mallob_py.runtime.worker_events import Key
@@ -90,10 +93,18 @@ class HostedWorkers:
         # All PEs together tell no more than a thousand times a second.
         self._cpu_period_s = max(_CPU_PERIOD_S, pes / 1000)
 
-    def owner(self, key: Key) -> tuple[int, int]:
-        """Of a process: which PE of the rank it works for, and the worker's number there."""
-        worker, slot = divmod(key[1], self._capacity)
-        return slot, worker
+    def hear(self, news: OfWorker) -> tuple[int, OfWorker]:
+        """News of the pool: which PE of the rank they are for, and in its words."""
+        number = news.worker
+        worker, slot = divmod(number, self._capacity)
+        match news:
+            case WorkerAnswered() | WorkerCrashed():
+                news = replace(news, worker=worker, cpu_s=self._untold_cpu_s(number, news.cpu_s))
+            case _ if worker != number:
+                news = replace(news, worker=worker)
+        if isinstance(news, WorkerCrashed | WorkerLost):
+            self._places.pop(number, None)
+        return slot, news
 
     def execute(self, slot: int, effect: WorkerEffect) -> None:
         """Do to a process what PE number `slot` of the rank wants."""
@@ -136,36 +147,38 @@ class HostedWorkers:
                 self._pool.update(place.key, place.index, place.volume, place.children)
         self._outdated.clear()
 
-    def grown_memory(self) -> list[tuple[int, int, int]]:
-        """Workers that need noticeably more than was told before: PE of the rank, worker, bytes."""
+    def grown_memory(self) -> list[tuple[int, WorkerUsed]]:
+        """What to tell which PEs of the rank of workers that need noticeably more than was told before."""
         grown = []
-        for place in self._places.values():
+        for number, place in self._places.items():
             if place.is_suspended or (pid := self._pool.pid_of(place.key)) is None:
                 continue
             peak_bytes = peak_bytes_of(pid)
             if peak_bytes > _NOTICEABLE * place.told_bytes:
                 place.told_bytes = peak_bytes
-                grown.append((*self.owner(place.key), peak_bytes))
+                worker, slot = divmod(number, self._capacity)
+                grown.append((slot, WorkerUsed(worker, 0.0, peak_bytes)))
         return grown
 
-    def cpu_news(self, now: float) -> list[tuple[int, int, float]]:
-        """CPU time that workers have used since it was told last: PE of the rank, worker, seconds."""
+    def cpu_news(self, now: float) -> list[tuple[int, WorkerUsed]]:
+        """What to tell which PEs of the rank of CPU time that workers have used since it was told last."""
         news = []
-        for place in self._places.values():
+        for number, place in self._places.items():
             if now < place.look_at_s:
                 continue
             place.look_at_s = math.inf
             if not place.is_suspended:
                 place.look_at_s = now + max(self._cpu_period_s, _CPU_SHARE * (now - place.since_s))
             used_s = self._pool.cpu_seconds_of(place.key)
-            if used_s is not None and (untold_s := self.untold_cpu_s(place.key, used_s)) > 0:
-                news.append((*self.owner(place.key), untold_s))
+            if used_s is not None and (untold_s := self._untold_cpu_s(number, used_s)) > 0:
+                worker, slot = divmod(number, self._capacity)
+                news.append((slot, WorkerUsed(worker, untold_s, 0)))
         self.cpu_look_at_s = min((place.look_at_s for place in self._places.values()), default=math.inf)
         return news
 
-    def untold_cpu_s(self, key: Key, used_s: float) -> float:
+    def _untold_cpu_s(self, number: int, used_s: float) -> float:
         """What is new of a worker's CPU time; from now on it counts as told."""
-        if (place := self._places.get(key[1])) is None:
+        if (place := self._places.get(number)) is None:
             return 0.0
         untold_s = max(0.0, used_s - place.told_cpu_s)
         place.told_cpu_s += untold_s
@@ -184,7 +197,3 @@ class HostedWorkers:
     def jobs(self) -> set[int]:
         """Jobs that have a worker here, running or suspended."""
         return {place.key[0] for place in self._places.values()}
-
-    def forget(self, key: Key) -> None:
-        """The process has crashed."""
-        self._places.pop(key[1], None)

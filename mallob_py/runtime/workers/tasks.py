@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mallob_py.kit.app import TreeMessage
+from mallob_py.protocol import stimuli
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.links import WorkerLink
@@ -27,10 +28,10 @@ PATIENCE_S = 5.0
 READERS_MAX = 3
 #: after one of these a task is over
 FINAL_EVENTS = (
-    events.WorkerResult,
-    events.WorkerFailed,
-    events.WorkerCrashed,
-    events.WorkerLost,
+    stimuli.WorkerAnswered,
+    stimuli.WorkerRaised,
+    stimuli.WorkerCrashed,
+    stimuli.WorkerLost,
     events.ReadDone,
     events.ReadFailed,
 )
@@ -52,6 +53,10 @@ class JobTask:
     #: messages that came before there was a process
     early: deque[TreeMessage] = field(default_factory=deque)
     early_bytes: int = 0
+
+    @property
+    def number(self) -> int:
+        return self.key[1]
 
     def first_message(self) -> wire.ToWorker:
         return self.run
@@ -76,25 +81,25 @@ class JobTask:
         match message:
             case wire.Started(cpu_before_s=before_s):
                 self.cpu_before_s = before_s
-                return events.WorkerStarted(self.key)
+                return stimuli.WorkerStarted(self.number)
             case wire.ResultFound(body, peak_memory_bytes, cpu_s):
-                return events.WorkerResult(self.key, body, peak_memory_bytes, cpu_s)
+                return stimuli.WorkerAnswered(self.number, body, peak_memory_bytes, cpu_s)
             case wire.Failed(text):
-                return events.WorkerFailed(self.key, text)
+                return stimuli.WorkerRaised(self.number, text)
             case wire.Demand(demand):
-                return events.WorkerDemand(self.key, demand)
+                return stimuli.WorkerDemands(self.number, demand)
             case wire.ToParent(data):
-                return events.WorkerToParent(self.key, data)
+                return stimuli.WorkerToParent(self.number, data)
             case wire.ToChildren(data):
-                return events.WorkerToChildren(self.key, data)
+                return stimuli.WorkerToChildren(self.number, data)
         return None
 
     def event_of_crash(self, reason: str, cpu_s: float) -> events.WorkerEvent:
         used_s = 0.0 if self.cpu_before_s is None else max(0.0, cpu_s - self.cpu_before_s)
-        return events.WorkerCrashed(self.key, reason, used_s)
+        return stimuli.WorkerCrashed(self.number, reason, used_s)
 
     def events_of_giving_up(self, text: str) -> list[events.WorkerEvent]:
-        return [events.WorkerLost(self.key, text)]
+        return [stimuli.WorkerLost(self.number, text)]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

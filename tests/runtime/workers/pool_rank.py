@@ -12,6 +12,7 @@ import numpy as np
 from waiting import DEADLINE_S
 
 from mallob_py.kit.payload import encode_description
+from mallob_py.protocol import stimuli
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.links import ForkServer
@@ -23,7 +24,7 @@ CLASSES = [
     "Work",
 ]
 APPS = ",".join(f"{name.upper()}=worker_apps:{name}" for name in CLASSES)
-KEY = (7, 1)
+KEY = (7, 7)
 
 E = TypeVar("E")
 
@@ -59,7 +60,7 @@ class Rank:
 
     def run(self, application: str, **configuration: Any) -> None:
         self.start(application, **configuration)
-        self.hear(events.WorkerStarted)
+        self.hear(stimuli.WorkerStarted)
 
     def pid(self, key: events.Key = KEY) -> int:
         pid = self.pool.pid_of(key)
@@ -79,7 +80,7 @@ def is_gone(pid: int) -> bool:
     return process_state(pid) in "XZ"
 
 
-def result_of(event: events.WorkerResult) -> tuple[int, list[int]]:
+def result_of(event: stimuli.WorkerAnswered) -> tuple[int, list[int]]:
     body = wire.decode_result(event.body)
     return body.code, np.frombuffer(body.solution, dtype="<i4").tolist()
 

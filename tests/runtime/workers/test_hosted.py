@@ -7,6 +7,7 @@ from typing import Any
 
 from mallob_py.protocol.effects import ResumeWorker, StartWorker, SuspendWorker, TerminateWorker
 from mallob_py.protocol.messages import Blob
+from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.hosted import HostedWorkers
 
@@ -52,9 +53,9 @@ class Host:
         while self.workers.cpu_look_at_s <= until_s:
             self.now = self.workers.cpu_look_at_s
             self.use(self.now)
-            for slot, worker, cpu_s in self.workers.cpu_news(self.now):
-                assert (slot, worker) == (1, WORKER)
-                self.told_s.append(cpu_s)
+            for slot, used in self.workers.cpu_news(self.now):
+                assert (slot, used.worker) == (1, WORKER)
+                self.told_s.append(used.cpu_s)
             looks += 1
         self.now = until_s
         return looks
@@ -87,7 +88,7 @@ def test_a_suspended_worker_is_looked_at_once_more() -> None:
     host.workers.execute(1, SuspendWorker(WORKER))
     while host.workers.cpu_look_at_s < math.inf:
         host.now = host.workers.cpu_look_at_s
-        host.told_s += [cpu_s for _, _, cpu_s in host.workers.cpu_news(host.now)]
+        host.told_s += [used.cpu_s for _, used in host.workers.cpu_news(host.now)]
     assert host.now < 5.2
     assert math.isclose(sum(host.told_s), 5.05)
     host.workers.execute(1, ResumeWorker(WORKER, 0, 1))
@@ -98,16 +99,24 @@ def test_a_result_tells_the_rest() -> None:
     host = Host()
     host.start()
     host.run(5.0)
-    key = (JOB, WORKER * 2 + 1)
-    assert math.isclose(sum(host.told_s) + host.workers.untold_cpu_s(key, 5.3), 5.3)
-    assert host.workers.untold_cpu_s(key, 5.3) == 0.0
+    slot, answered = host.workers.hear(WorkerAnswered(WORKER * 2 + 1, b"yes", 7, 5.3))
+    assert isinstance(answered, WorkerAnswered)
+    assert (slot, answered.worker, answered.body, answered.peak_memory_bytes) == (1, WORKER, b"yes", 7)
+    assert math.isclose(sum(host.told_s) + answered.cpu_s, 5.3)
+    assert host.workers.hear(WorkerCrashed(WORKER * 2 + 1, "died", 5.3)) == (
+        1,
+        WorkerCrashed(WORKER, "died", 0.0),
+    )
 
 
 def test_nothing_is_told_of_a_worker_that_is_gone() -> None:
     host = Host()
     host.start()
     host.workers.execute(1, TerminateWorker(WORKER))
-    assert host.workers.untold_cpu_s((JOB, WORKER * 2 + 1), 9.0) == 0.0
+    assert host.workers.hear(WorkerCrashed(WORKER * 2 + 1, "died", 9.0)) == (
+        1,
+        WorkerCrashed(WORKER, "died", 0.0),
+    )
     host.now = 1.0
     assert host.workers.cpu_news(1.0) == []
     assert host.workers.cpu_look_at_s == math.inf

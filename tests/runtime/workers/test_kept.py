@@ -14,6 +14,7 @@ from pool_rank import Make, Rank, is_gone, process_state, result_of
 
 from mallob_py.kit.payload import decode_description, encode_description
 from mallob_py.kit.result_file import ResultsFolder
+from mallob_py.protocol import stimuli
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.pool import PoolOptions
@@ -25,14 +26,14 @@ def start(
     rank: Rank, job: int, revision: int, chain: int = CHAIN, index: int = 0, **configuration: Any
 ) -> None:
     description = wire.Inline(bytes(encode_description("COUNT", configuration, {})))
-    rank.pool.start((job, 1), index, 1, (), description, chain, revision)
+    rank.pool.start((job, job), index, 1, (), description, chain, revision)
 
 
 def answer(rank: Rank, job: int) -> tuple[list[int], int]:
     """The revisions that the process of the job's worker has seen, and its id."""
 
-    def results() -> list[events.WorkerResult]:
-        return [event for event in rank.of(events.WorkerResult) if event.key == (job, 1)]
+    def results() -> list[stimuli.WorkerAnswered]:
+        return [event for event in rank.of(stimuli.WorkerAnswered) if event.worker == job]
 
     rank.until(results)
     (result,) = results()
@@ -48,8 +49,8 @@ def ask(rank: Rank, job: int, revision: int, **further: Any) -> tuple[list[int],
 def run(rank: Rank, job: int, revision: int, **further: Any) -> int:
     """A worker that is at work; its process."""
     start(rank, job, revision, **further)
-    rank.until(lambda: events.WorkerStarted((job, 1)) in rank.seen)
-    return rank.pid((job, 1))
+    rank.until(lambda: stimuli.WorkerStarted(job) in rank.seen)
+    return rank.pid((job, job))
 
 
 def test_the_next_revision_goes_to_the_process_of_the_one_before(rank: Rank) -> None:
@@ -61,42 +62,42 @@ def test_the_next_revision_goes_to_the_process_of_the_one_before(rank: Rank) -> 
 def test_a_job_of_its_own_or_of_another_chain_gets_another_process(rank: Rank) -> None:
     _, pid = ask(rank, 10, 0)
     assert ask(rank, 11, 0, chain=6)[1] != pid
-    rank.start("ANSWER", (12, 1))
-    rank.until(lambda: any(event.key == (12, 1) for event in rank.of(events.WorkerResult)))
+    rank.start("ANSWER", (12, 12))
+    rank.until(lambda: any(event.worker == 12 for event in rank.of(stimuli.WorkerAnswered)))
     assert rank.pool.kept_pids()[0] == pid
 
 
 def test_a_worker_that_is_ended_at_work_is_stopped_and_goes_on_with_the_next_revision(rank: Rank) -> None:
     pid = run(rank, 10, 0, then="wait")
-    rank.pool.terminate((10, 1))
+    rank.pool.terminate((10, 10))
     rank.until(lambda: process_state(pid) == "T")
     assert ask(rank, 11, 1) == ([0, 1], pid)
 
 
 def test_a_suspended_worker_that_is_ended_goes_on_with_the_next_revision(rank: Rank) -> None:
     pid = run(rank, 10, 0, then="wait")
-    rank.pool.suspend((10, 1))
+    rank.pool.suspend((10, 10))
     rank.until(lambda: process_state(pid) == "T")
-    rank.pool.terminate((10, 1))
+    rank.pool.terminate((10, 10))
     assert ask(rank, 11, 1) == ([0, 1], pid)
 
 
 def test_a_result_of_a_former_revision_is_no_answer_to_the_next(rank: Rank) -> None:
     pid = run(rank, 10, 0, then="late")
     rank.until(lambda: process_state(pid) == "T")
-    rank.pool.terminate((10, 1))
+    rank.pool.terminate((10, 10))
     assert ask(rank, 11, 1) == ([0, 1], pid)
-    assert [event.key for event in rank.of(events.WorkerResult)] == [(11, 1)]
+    assert [event.worker for event in rank.of(stimuli.WorkerAnswered)] == [11]
 
 
 def test_a_kept_process_that_does_not_turn_to_the_next_revision_is_replaced(rank: Rank) -> None:
     pid = run(rank, 10, 0, then="spin")
-    rank.pool.terminate((10, 1))
+    rank.pool.terminate((10, 10))
     start(rank, 11, 1)
     seen, other = answer(rank, 11)
     assert (seen, other != pid) == ([1], True)
     rank.until(lambda: is_gone(pid))
-    assert not rank.of(events.WorkerCrashed)
+    assert not rank.of(stimuli.WorkerCrashed)
 
 
 def test_a_kept_process_that_dies_is_replaced_unnoticed(rank: Rank) -> None:
@@ -104,29 +105,29 @@ def test_a_kept_process_that_dies_is_replaced_unnoticed(rank: Rank) -> None:
     os.kill(pid, signal.SIGKILL)
     assert ask(rank, 11, 1)[0] == [1]  # whether the rank has heard of the death or not
     pid = run(rank, 12, 2, then="wait")
-    rank.pool.terminate((12, 1))
+    rank.pool.terminate((12, 12))
     os.kill(pid, signal.SIGKILL)
     rank.until(lambda: is_gone(pid) and not rank.pool.kept_pids())
     assert ask(rank, 13, 3)[0] == [3]
-    assert not rank.of(events.WorkerCrashed)
+    assert not rank.of(stimuli.WorkerCrashed)
 
 
 def test_a_process_that_dies_of_the_next_revision_is_reported(rank: Rank) -> None:
     ask(rank, 10, 0)
     start(rank, 11, 1, then="die")
-    assert rank.hear(events.WorkerCrashed)[0].key == (11, 1)
+    assert rank.hear(stimuli.WorkerCrashed)[0].worker == 11
 
 
 def test_a_worker_ended_before_it_turned_to_its_revision_is_kept_all_the_same(rank: Rank) -> None:
     pid = run(rank, 10, 0, then="wait")
-    rank.pool.terminate((10, 1))
+    rank.pool.terminate((10, 10))
     for job in range(11, 20):
         start(rank, job, job - 10)
-        rank.pool.terminate((job, 1))
+        rank.pool.terminate((job, job))
     seen, same = ask(rank, 20, 10)
     assert same == pid
     assert (seen[0], seen[-1]) == (0, 10)
-    assert [event.key for event in rank.of(events.WorkerResult)] == [(20, 1)]
+    assert [event.worker for event in rank.of(stimuli.WorkerAnswered)] == [20]
 
 
 def test_nothing_is_kept_of_a_chain_that_has_ended(rank: Rank) -> None:
@@ -135,7 +136,7 @@ def test_nothing_is_kept_of_a_chain_that_has_ended(rank: Rank) -> None:
     rank.pool.drop_chain(CHAIN)
     rank.until(lambda: is_gone(pid))
     rank.pool.drop_chain(6)  # its worker ends later
-    rank.pool.terminate((11, 1))
+    rank.pool.terminate((11, 11))
     rank.until(lambda: is_gone(other))
     assert not rank.pool.kept_pids()
 
@@ -176,7 +177,7 @@ def test_when_memory_is_short_the_oldest_kept_process_goes_first_and_none_stands
 def test_kept_processes_survive_nothing_that_ends_the_pool(rank: Rank) -> None:
     _, pid = ask(rank, 10, 0)
     stopped = run(rank, 11, 0, chain=6, then="wait")
-    rank.pool.terminate((11, 1))
+    rank.pool.terminate((11, 11))
     rank.pool.close()
     assert is_gone(pid)
     assert is_gone(stopped)
@@ -184,7 +185,7 @@ def test_kept_processes_survive_nothing_that_ends_the_pool(rank: Rank) -> None:
 
 def test_a_fork_server_that_dies_takes_what_is_kept_with_it(rank: Rank) -> None:
     pid = run(rank, 10, 0, then="wait")
-    rank.pool.terminate((10, 1))
+    rank.pool.terminate((10, 10))
     start(rank, 11, 1)
     os.kill(rank.server.pid, signal.SIGKILL)
     assert answer(rank, 11)[0] in ([0, 1], [1])

@@ -30,6 +30,7 @@ from waiting import poll_until
 
 from mallob_py.kit import TreeMessage
 from mallob_py.kit.payload import decode_description, encode_description
+from mallob_py.protocol import stimuli
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers import tasks
@@ -42,25 +43,25 @@ from mallob_py.runtime.workers.registry import ENTRY_POINT_GROUP, OURS, AppRegis
 
 def test_a_started_worker_reports_that_it_runs_and_then_its_result(rank: Rank) -> None:
     rank.start("ANSWER")
-    (result,) = rank.hear(events.WorkerResult)
-    assert [type(event) for event in rank.seen] == [events.WorkerStarted, events.WorkerResult]
+    (result,) = rank.hear(stimuli.WorkerAnswered)
+    assert [type(event) for event in rank.seen] == [stimuli.WorkerStarted, stimuli.WorkerAnswered]
     assert result_of(result) == (10, [0, -1])
     assert b'"threads":1' in wire.decode_result(result.body).fields
 
 
 def test_finish_ends_the_run_and_the_process_is_used_again(rank: Rank) -> None:
     rank.run("FINISH")
-    rank.hear(events.WorkerResult)
+    rank.hear(stimuli.WorkerAnswered)
     rank.until(rank.pool.idle_pids)
-    rank.start("FINISH", (8, 1))
-    assert [result_of(result)[0] for result in rank.hear(events.WorkerResult, 2)] == [20, 20]
+    rank.start("FINISH", (8, 8))
+    assert [result_of(result)[0] for result in rank.hear(stimuli.WorkerAnswered, 2)] == [20, 20]
 
 
 def test_a_worker_that_goes_on_after_its_result_is_ended_by_terminate(rank: Rank) -> None:
     rank.start("FINISH", swallow=True)
     rank.until(lambda: rank.pool.pid_of(KEY) is not None)
     pid = rank.pid()
-    rank.hear(events.WorkerResult)
+    rank.hear(stimuli.WorkerAnswered)
     assert not is_gone(pid)
     rank.pool.terminate(KEY)
     rank.until(lambda: is_gone(pid))
@@ -70,14 +71,14 @@ def test_a_job_that_has_ended_by_itself_leaves_its_process_to_the_next(rank: Ran
     pids = set()
     for number in range(20):
         rank.start("ANSWER", (number, 0))
-        rank.until(lambda number=number: len(rank.of(events.WorkerResult)) == number + 1)
-        pids.add(wire.decode_result(rank.of(events.WorkerResult)[-1].body).fields)
+        rank.until(lambda number=number: len(rank.of(stimuli.WorkerAnswered)) == number + 1)
+        pids.add(wire.decode_result(rank.of(stimuli.WorkerAnswered)[-1].body).fields)
     assert len(pids) < 10
 
 
 def test_a_process_that_was_left_with_threads_or_children_is_not_used_again(rank: Rank) -> None:
     rank.run("LITTER")
-    pid, child_pid = result_of(rank.hear(events.WorkerResult)[0])[1]
+    pid, child_pid = result_of(rank.hear(stimuli.WorkerAnswered)[0])[1]
     rank.until(lambda: is_gone(pid) and is_gone(child_pid))
 
 
@@ -96,29 +97,29 @@ def test_whatever_an_application_raises_is_reported_as_its_traceback(
     rank: Rank, what: str, text: str
 ) -> None:
     rank.run("RAISE", what=what)
-    (failed,) = rank.hear(events.WorkerFailed)
-    assert text in failed.text
-    assert "worker_process.py" not in failed.text.partition("worker_apps.py")[0]
+    (failed,) = rank.hear(stimuli.WorkerRaised)
+    assert text in failed.reason
+    assert "worker_process.py" not in failed.reason.partition("worker_apps.py")[0]
 
 
 def test_an_error_that_the_application_foresaw_is_reported_as_its_text_alone(rank: Rank) -> None:
     rank.run("RAISE", what="foreseen")
-    assert rank.hear(events.WorkerFailed)[0].text == "the disk is full"
+    assert rank.hear(stimuli.WorkerRaised)[0].reason == "the disk is full"
 
 
 def test_a_worker_beyond_its_memory_limit_fails_and_takes_nobody_along(make: Make) -> None:
     rank = make(limits=WorkerLimits(memory_limit_bytes=1 << 30, niceness=1))
     rank.run("RAISE", what="memory")
-    assert "Unable to allocate" in rank.hear(events.WorkerFailed)[0].text
-    rank.start("ANSWER", (8, 1))
-    rank.hear(events.WorkerResult)
+    assert "Unable to allocate" in rank.hear(stimuli.WorkerRaised)[0].reason
+    rank.start("ANSWER", (8, 8))
+    rank.hear(stimuli.WorkerAnswered)
 
 
 @pytest.mark.parametrize(("how", "reason"), [("segfault", "SIGSEGV"), ("exit", "exit status 7")])
 def test_a_process_that_dies_is_reported_with_the_reason(rank: Rank, how: str, reason: str) -> None:
     rank.start("DIE", how=how)
-    (crashed,) = rank.hear(events.WorkerCrashed)
-    assert crashed.key == KEY
+    (crashed,) = rank.hear(stimuli.WorkerCrashed)
+    assert crashed.worker == KEY[1]
     assert reason in crashed.reason
 
 
@@ -129,7 +130,7 @@ def test_a_result_tells_the_cpu_time_of_its_own_task_with_its_children(rank: Ran
     pids: set[int] = set()
     for number in range(3):
         rank.start("WORK", (number, 0), cpu_s=0.2)
-        result = rank.hear(events.WorkerResult, number + 1)[number]
+        result = rank.hear(stimuli.WorkerAnswered, number + 1)[number]
         pids.add(result_of(result)[1][0])
         assert 0.4 <= result.cpu_s < 0.6
         rank.until(rank.pool.idle_pids)
@@ -144,18 +145,18 @@ def test_the_cpu_time_of_a_worker_can_be_asked_while_it_runs(rank: Rank) -> None
 
 def test_a_crash_tells_the_cpu_time_used_until_then(rank: Rank) -> None:
     rank.start("WORK", cpu_s=0.2, then="die")
-    (crashed,) = rank.hear(events.WorkerCrashed)
+    (crashed,) = rank.hear(stimuli.WorkerCrashed)
     assert 0.4 <= crashed.cpu_s < 0.6
 
 
 def test_a_process_that_talks_nonsense_is_killed_and_reported_as_crashed(rank: Rank) -> None:
     rank.start("TALK")
-    assert "SIGKILL" in rank.hear(events.WorkerCrashed)[0].reason
+    assert "SIGKILL" in rank.hear(stimuli.WorkerCrashed)[0].reason
 
 
 def test_an_application_nobody_knows_fails_its_job_only(rank: Rank) -> None:
     rank.start("NOBODY")
-    assert "no application 'NOBODY' is installed" in rank.hear(events.WorkerFailed)[0].text
+    assert "no application 'NOBODY' is installed" in rank.hear(stimuli.WorkerRaised)[0].reason
 
 
 # --- suspension, termination ------------------------------------------------------
@@ -167,7 +168,7 @@ def test_suspend_stops_the_process_and_resume_continues_it_in_its_new_place(rank
     rank.until(lambda: process_state(rank.pid()) == "T")
     rank.pool.resume(KEY, 4, 9, (9, 10))
     rank.pool.deliver(KEY, TreeMessage(1, b"end"))
-    assert result_of(rank.hear(events.WorkerResult)[0]) == (0, [4, 9, 9, 10])
+    assert result_of(rank.hear(stimuli.WorkerAnswered)[0]) == (0, [4, 9, 9, 10])
 
 
 def test_a_worker_suspended_before_it_has_a_process_runs_only_when_resumed(rank: Rank) -> None:
@@ -176,9 +177,9 @@ def test_a_worker_suspended_before_it_has_a_process_runs_only_when_resumed(rank:
     rank.until(rank.pool.idle_pids)
     assert rank.pool.pid_of(KEY) is None
     rank.pool.resume(KEY, 2, 6, ())
-    rank.hear(events.WorkerStarted)
+    rank.hear(stimuli.WorkerStarted)
     rank.pool.deliver(KEY, TreeMessage(0, b"end"))
-    assert result_of(rank.hear(events.WorkerResult)[0])[1] == [2, 6]
+    assert result_of(rank.hear(stimuli.WorkerAnswered)[0])[1] == [2, 6]
 
 
 def test_while_workers_are_suspended_a_process_stands_ready(rank: Rank) -> None:
@@ -192,7 +193,7 @@ def test_while_workers_are_suspended_a_process_stands_ready(rank: Rank) -> None:
 def test_terminate_kills_running_stopped_and_unstarted_workers_without_further_events(rank: Rank) -> None:
     for number in range(3):
         rank.start("SPIN", (number, 0))
-    rank.hear(events.WorkerStarted, 3)
+    rank.hear(stimuli.WorkerStarted, 3)
     pids = [rank.pid((number, 0)) for number in range(3)]
     rank.pool.suspend((1, 0))
     rank.start("SPIN", (3, 0))
@@ -206,14 +207,14 @@ def test_terminate_kills_running_stopped_and_unstarted_workers_without_further_e
 
 def test_commands_for_unknown_or_finished_workers_have_no_effect(rank: Rank) -> None:
     rank.run("ANSWER")
-    rank.hear(events.WorkerResult)
+    rank.hear(stimuli.WorkerAnswered)
     for key in (KEY, (99, 99)):
         rank.pool.suspend(key)
         rank.pool.resume(key, 0, 1, ())
         rank.pool.update(key, 0, 1, ())
         rank.pool.terminate(key)
-    rank.start("ANSWER", (8, 1))
-    rank.hear(events.WorkerResult, 2)
+    rank.start("ANSWER", (8, 8))
+    rank.hear(stimuli.WorkerAnswered, 2)
 
 
 def test_interrupt_and_terminate_signals_do_not_end_workers_or_their_server(rank: Rank) -> None:
@@ -222,8 +223,8 @@ def test_interrupt_and_terminate_signals_do_not_end_workers_or_their_server(rank
         os.kill(pid, signal.SIGINT)
         os.kill(pid, signal.SIGTERM)
     rank.pool.deliver(KEY, TreeMessage(0, b"end"))
-    rank.hear(events.WorkerResult)
-    assert not rank.of(events.WorkerCrashed)
+    rank.hear(stimuli.WorkerAnswered)
+    assert not rank.of(stimuli.WorkerCrashed)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -240,13 +241,13 @@ def test_under_random_commands_every_worker_ends_exactly_once(rank: Rank, seed: 
     def turn() -> None:
         rank.turn()
         for event in rank.seen:
-            if isinstance(event, events.WorkerResult | events.WorkerFailed | events.WorkerCrashed):
-                live.remove(event.key)
-                ended.append(event.key)
+            if isinstance(event, stimuli.WorkerAnswered | stimuli.WorkerRaised | stimuli.WorkerCrashed):
+                live.remove((event.worker, event.worker))
+                ended.append((event.worker, event.worker))
         rank.seen.clear()
 
     for number in range(60):
-        key = (number, seed)
+        key = (number, number)
         application = choose.choice(["ANSWER", "PARK", "ECHO", "SPIN", "DIE", "RAISE"])
         rank.start(application, key, how="exit", what="value")
         live.add(key)
@@ -274,10 +275,10 @@ def test_under_random_commands_every_worker_ends_exactly_once(rank: Rank, seed: 
 
 def test_messages_demand_and_volume_pass_both_ways(rank: Rank) -> None:
     rank.pool.start(KEY, 1, 3, (3,), wire.Inline(bytes(encode_description("ECHO", {}, {}))))
-    assert rank.hear(events.WorkerToChildren)[0].data == b"hello"
-    assert rank.hear(events.WorkerDemand)[0].demand == 5
+    assert rank.hear(stimuli.WorkerToChildren)[0].data == b"hello"
+    assert rank.hear(stimuli.WorkerDemands)[0].demand == 5
     rank.pool.deliver(KEY, TreeMessage(3, b"x", returned=True))
-    assert rank.hear(events.WorkerToParent)[0].data == b"3:x:1"
+    assert rank.hear(stimuli.WorkerToParent)[0].data == b"3:x:1"
 
 
 def test_a_message_of_fifty_megabytes_arrives_whole(make: Make) -> None:
@@ -285,7 +286,7 @@ def test_a_message_of_fifty_megabytes_arrives_whole(make: Make) -> None:
     rank.pool.start(KEY, 1, 2, (), wire.Inline(bytes(encode_description("ECHO", {}, {}))))
     data = bytes(50_000_000)
     rank.pool.deliver(KEY, TreeMessage(0, data))
-    assert rank.hear(events.WorkerToParent)[0].data[2:-2] == data
+    assert rank.hear(stimuli.WorkerToParent)[0].data[2:-2] == data
 
 
 def test_messages_to_a_worker_that_does_not_read_are_bounded_and_the_oldest_returned(make: Make) -> None:
@@ -306,7 +307,7 @@ def test_messages_for_a_worker_that_has_no_process_yet_wait_for_it(make: Make) -
     first, *others = (TreeMessage(source, bytes(300)) for source in range(4))
     for message in (first, *others):
         rank.pool.deliver(KEY, message)
-    assert [event.data[:2] for event in rank.hear(events.WorkerToParent, 3)] == [b"1:", b"2:", b"3:"]
+    assert [event.data[:2] for event in rank.hear(stimuli.WorkerToParent, 3)] == [b"1:", b"2:", b"3:"]
     assert [event.message for event in rank.of(events.MessageDropped)] == [first]
 
 
@@ -338,7 +339,7 @@ def test_a_small_input_comes_inline_and_a_large_one_as_a_file_that_workers_map(
         str(tmp_path / "description.10000"), (tmp_path / "description.10000").stat().st_size
     )
     rank.pool.start(KEY, 0, 1, (), large.description)
-    assert result_of(rank.hear(events.WorkerResult)[0]) == (10, [sum(range(10_000))])
+    assert result_of(rank.hear(stimuli.WorkerAnswered)[0]) == (10, [sum(range(10_000))])
 
 
 @pytest.mark.parametrize(
@@ -472,7 +473,7 @@ def test_waiting_for_applications_keeps_other_events(rank: Rank) -> None:
     rank.start("ANSWER")
     known = rank.pool.wait_for_applications(DEADLINE_S)
     assert known.keys() >= {name.upper() for name in CLASSES}
-    assert result_of(rank.hear(events.WorkerResult)[0]) == (10, [0, -1])
+    assert result_of(rank.hear(stimuli.WorkerAnswered)[0]) == (10, [0, -1])
 
 
 def test_an_inspection_survives_the_death_of_the_fork_server(rank: Rank) -> None:
@@ -486,8 +487,8 @@ def test_an_inspection_survives_the_death_of_the_fork_server(rank: Rank) -> None
 def test_an_application_is_imported_in_the_server_after_its_first_use(rank: Rank) -> None:
     rank.run("PARK")
     rank.until(lambda: rank.pool.generation == 1 and rank.pool.idle_pids())
-    rank.start("PARK", (8, 1))
-    rank.hear(events.WorkerStarted, 2)
+    rank.start("PARK", (8, 8))
+    rank.hear(stimuli.WorkerStarted, 2)
     assert rank.pool.generation == 1
 
 
@@ -496,29 +497,29 @@ def test_an_application_is_imported_in_the_server_after_its_first_use(rank: Rank
 
 def test_a_fork_server_that_dies_is_replaced_and_its_workers_are_reported(rank: Rank) -> None:
     rank.run("PARK")
-    rank.start("SPIN", (8, 1))
-    rank.hear(events.WorkerStarted, 2)
-    pids = [rank.pid(), rank.pid((8, 1))]
+    rank.start("SPIN", (8, 8))
+    rank.hear(stimuli.WorkerStarted, 2)
+    pids = [rank.pid(), rank.pid((8, 8))]
     rank.pool.suspend(KEY)
     os.kill(rank.server.pid, signal.SIGKILL)
-    assert {event.key for event in rank.hear(events.WorkerCrashed, 2)} == {KEY, (8, 1)}
+    assert {event.worker for event in rank.hear(stimuli.WorkerCrashed, 2)} == {KEY[1], 8}
     rank.until(lambda: all(map(is_gone, pids)))
-    rank.start("ANSWER", (9, 1))
-    rank.hear(events.WorkerResult)
+    rank.start("ANSWER", (9, 9))
+    rank.hear(stimuli.WorkerAnswered)
 
 
 def test_a_worker_without_a_process_is_lost_with_the_reason_and_the_next_one_is_not(rank: Rank) -> None:
     rank.run("ANSWER")
-    rank.hear(events.WorkerResult)
+    rank.hear(stimuli.WorkerAnswered)
     limits = resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
     for number in range(20):
         rank.start("PARK", (8, number))
-    assert "Too many open files" in rank.hear(events.WorkerLost)[0].reason
+    assert "Too many open files" in rank.hear(stimuli.WorkerLost)[0].reason
     resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE, limits)
-    rank.start("ANSWER", (9, 1))
-    rank.until(lambda: any(event.key == (9, 1) for event in rank.of(events.WorkerResult)))
-    assert not rank.of(events.WorkerFailed)
+    rank.start("ANSWER", (9, 9))
+    rank.until(lambda: any(event.worker == 9 for event in rank.of(stimuli.WorkerAnswered)))
+    assert not rank.of(stimuli.WorkerRaised)
 
 
 def test_an_input_is_read_later_if_no_process_can_be_had_for_the_moment(rank: Rank, tmp_path: Path) -> None:
@@ -527,10 +528,10 @@ def test_an_input_is_read_later_if_no_process_can_be_had_for_the_moment(rank: Ra
     rank.run("PARK")
     limits = resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
-    rank.start("PARK", (8, 1))
+    rank.start("PARK", (8, 8))
     rank.start("PARK", (8, 2))
     rank.pool.read(1, read([source], tmp_path / "description"))
-    rank.hear(events.WorkerLost)
+    rank.hear(stimuli.WorkerLost)
     rank.turn()
     assert not rank.of(events.ReadFailed)
     resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE, limits)
@@ -544,11 +545,11 @@ def test_a_rank_without_a_free_descriptor_loses_the_worker_and_not_itself(rank: 
         resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 1, limits[1]))
         for number in range(10):
             rank.start("PARK", (8, number))
-        assert "Too many open files in the rank" in rank.hear(events.WorkerLost)[0].reason
+        assert "Too many open files in the rank" in rank.hear(stimuli.WorkerLost)[0].reason
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    rank.start("ANSWER", (9, 1))
-    rank.until(lambda: any(event.key == (9, 1) for event in rank.of(events.WorkerResult)))
+    rank.start("ANSWER", (9, 9))
+    rank.until(lambda: any(event.worker == 9 for event in rank.of(stimuli.WorkerAnswered)))
 
 
 def test_a_server_that_cannot_come_up_fails_the_tasks_instead_of_trying_for_ever(
@@ -557,12 +558,12 @@ def test_a_server_that_cannot_come_up_fails_the_tasks_instead_of_trying_for_ever
     monkeypatch.setattr(sys, "executable", "/bin/false")
     rank = make()
     rank.start("ANSWER")
-    assert "fork server" in rank.hear(events.WorkerLost)[0].reason
+    assert "fork server" in rank.hear(stimuli.WorkerLost)[0].reason
     monkeypatch.undo()
     monkeypatch.setenv("MALLOB_PY_APPS", APPS)
     monkeypatch.syspath_prepend(str(HERE))
-    rank.start("ANSWER", (8, 1))
-    rank.hear(events.WorkerResult)
+    rank.start("ANSWER", (8, 8))
+    rank.hear(stimuli.WorkerAnswered)
 
 
 def run_program() -> tuple[subprocess.Popen[str], list[int]]:

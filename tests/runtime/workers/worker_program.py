@@ -10,8 +10,8 @@ import sys
 import time
 
 from mallob_py.kit.payload import encode_description
+from mallob_py.protocol.stimuli import WorkerStarted
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.worker_events import WorkerStarted
 from mallob_py.runtime.workers.links import ForkServer
 from mallob_py.runtime.workers.pool import WorkerPool
 

@@ -1,0 +1,215 @@
+"""All that a PE can be told, one struct for each kind: `PE.handle(stimulus, now)` takes any of them.
+
+The runtime, the simulator and logs share this alphabet. What a PE does follows from its number, its
+settings and the stimuli with their times alone, so those of a real run can be played again
+(`simulation/replay.py`).
+
+`worker` is the number that the effect `StartWorker` gave; what is said of a number whose process is gone
+has no effect, for news of a process and its end may cross.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from mallob_py.protocol.host_health import Fault
+from mallob_py.protocol.messages import AnyMessage, Blob
+
+
+class Stimulus(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """Base of all stimuli."""
+
+
+# --- other PEs and time -----------------------------------------------------------------------
+
+
+class Received(Stimulus, frozen=True):
+    """A message of PE `source`. Those of one source come in the order in which they were sent."""
+
+    source: int
+    message: AnyMessage
+
+
+class Tick(Stimulus, frozen=True):
+    """Time has passed: it is `PE.next_deadline()`, or later."""
+
+
+# --- where jobs come from ---------------------------------------------------------------------
+
+
+class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user may ask for. 0 means no limit.
+
+    `near`: a PE where the root had better be, if it is free. `growth_delay_s`: instead of the config's.
+    `waiting_since_s`: for who comes first where PEs are scarce; None: since the submission.
+    """
+
+    priority: float = 1.0
+    max_demand: int = 0
+    wallclock_limit_s: float = 0.0
+    cpu_limit_s: float = 0.0
+    near: int | None = None
+    growth_delay_s: float | None = None
+    waiting_since_s: float | None = None
+
+
+class JobSubmitted(Stimulus, frozen=True):
+    """A job whose id is new in the whole system. It ends with one `JobEnded`."""
+
+    job: int
+    parameters: JobParameters
+    blob: Blob
+
+
+class JobInterrupted(Stimulus, frozen=True):
+    """A job that was submitted here is not wanted any more; nothing, if it is not live."""
+
+    job: int
+
+
+class TermsChanged(Stimulus, frozen=True):
+    """What a job that was submitted here may have from now on (0: no bound); nothing, if it is not live."""
+
+    job: int
+    priority: float
+    max_demand: int
+
+
+# --- worker processes -------------------------------------------------------------------------
+
+
+class WorkerStarted(Stimulus, frozen=True):
+    """The application runs: process there, description decoded."""
+
+    worker: int
+
+
+class WorkerAnswered(Stimulus, frozen=True):
+    """The application has a result. `cpu_s`: CPU time that `WorkerUsed` has not told."""
+
+    worker: int
+    body: bytes
+    peak_memory_bytes: int = 0
+    cpu_s: float = 0.0
+
+
+class WorkerRaised(Stimulus, frozen=True):
+    """The application raised: the job ends with `reason`."""
+
+    worker: int
+    reason: str
+
+
+class WorkerCrashed(Stimulus, frozen=True):
+    """The process died without a word. `cpu_s`: CPU time that `WorkerUsed` has not told."""
+
+    worker: int
+    reason: str
+    cpu_s: float = 0.0
+
+
+class WorkerLost(Stimulus, frozen=True):
+    """The process that `StartWorker` asked for cannot be had on this host."""
+
+    worker: int
+    reason: str
+
+
+class WorkerUsed(Stimulus, frozen=True):
+    """For the job's statistics: CPU time since the last time, largest memory so far (0: no news)."""
+
+    worker: int
+    cpu_s: float
+    peak_bytes: int
+
+
+class WorkerDemands(Stimulus, frozen=True):
+    """The application could use so many workers; heard of the root only."""
+
+    worker: int
+    demand: int
+
+
+class WorkerToParent(Stimulus, frozen=True):
+    """The application has something for the worker above it."""
+
+    worker: int
+    data: bytes
+
+
+class WorkerToChildren(Stimulus, frozen=True):
+    """The application has something for the workers right below it."""
+
+    worker: int
+    data: bytes
+
+
+# --- descriptions -----------------------------------------------------------------------------
+
+
+class DescriptionHere(Stimulus, frozen=True):
+    """The description asked for by `FetchBlob` is on this host."""
+
+    job: int
+
+
+class DescriptionMissing(Stimulus, frozen=True):
+    """The description asked for by `FetchBlob` cannot be brought to this host, or not be stored here."""
+
+    job: int
+    reason: str
+    fault: Fault
+
+
+# --- the host ---------------------------------------------------------------------------------
+
+
+class HostRests(Stimulus, frozen=True):
+    """The host gives workers no processes (`HostHealth`): adopt none until then."""
+
+    until_s: float
+
+
+class DropPast(Stimulus, frozen=True):
+    """Memory is short: let go of so many suspended workers, least recently used first."""
+
+    count: int
+
+
+class PauseWorker(Stimulus, frozen=True):
+    """Memory is short: end the process of the running worker, unless it is a root."""
+
+
+class UnpauseWorker(Stimulus, frozen=True):
+    """There is memory: give the paused worker another process."""
+
+
+#: what the pool of worker processes tells of one of them
+OfWorker: TypeAlias = (
+    WorkerStarted
+    | WorkerAnswered
+    | WorkerRaised
+    | WorkerCrashed
+    | WorkerLost
+    | WorkerUsed
+    | WorkerDemands
+    | WorkerToParent
+    | WorkerToChildren
+)
+
+AnyStimulus: TypeAlias = (
+    Received
+    | Tick
+    | JobSubmitted
+    | JobInterrupted
+    | TermsChanged
+    | OfWorker
+    | DescriptionHere
+    | DescriptionMissing
+    | HostRests
+    | DropPast
+    | PauseWorker
+    | UnpauseWorker
+)
