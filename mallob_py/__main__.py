@@ -11,9 +11,9 @@ interrupts.end_at_once()  # the imports below take long enough to be interrupted
 
 def main() -> None:
     if sys.argv[1:2] == ["solve"] and sys.argv[2:] and not {"-h", "--help"} & set(sys.argv):
-        from mallob_py.cli import early
+        from mallob_py.cli.launching import begin_early
 
-        early.begin()
+        begin_early()
     from mallob_py.cli.main import main as run
 
     interrupts.exit_with(run())

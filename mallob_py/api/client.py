@@ -36,7 +36,8 @@ from mallob_py.api.replies import NewFiles
 from mallob_py.service import ServiceError
 from mallob_py.service import client as service
 from mallob_py.service.client import PendingJobs
-from mallob_py.service.jobs.job_file import format_duration, identity_of
+from mallob_py.service.jobs.durations import format_duration
+from mallob_py.service.jobs.job_file import identity_of
 from mallob_py.service.store.entries import reply_name
 from mallob_py.service.store.flush_policy import flush_policy_of
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status

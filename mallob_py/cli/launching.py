@@ -1,4 +1,10 @@
-"""Starting the ranks of `solve`; apart from what ranks do, which imports much more."""
+"""`mallob-py solve | serve | web`: starting the processes that do it, from the options.
+
+What ranks do is apart (`solve_rank`, `serve_rank`): it imports much more. `solve` forks its ranks where it
+can. `serve`, unless a launcher has started it, starts ranks, and starts them again when they have crashed.
+`web` is a process of its own, beside the service or on any host that shares the api folder; it may start
+before the service and outlive it; exit code 0 after Ctrl-C or SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +14,121 @@ import os
 import resource
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mallob_py.cli import CommandError, early
-from mallob_py.cli.outcome import outcome_of
+from mallob_py.cli import CommandError
+from mallob_py.cli.interrupts import OF_RANKS
 from mallob_py.runtime.processes import StopRequests
+from mallob_py.runtime.world.forked_world import ForkedServers
 from mallob_py.runtime.world.mpi import WorldEnd, begin_loading_mpi, in_mpi_world
 
 if TYPE_CHECKING:
+    from mallob_py.cli.client_options import WebOptions
     from mallob_py.cli.rank_options import ServeOptions, SolveOptions
     from mallob_py.runtime.memory.room import Room
 
+_APPLICATIONS = ("SAT",)
 #: so few are always tried
 _UNSUSPICIOUS = 4
 #: what a rank needs at least, with its fork server and one worker: memory, and processes with one kept ready
 _RANK_BYTES = 60 << 20
 _RANK_PROCESSES = 4
+#: those that were begun early
+_servers: ForkedServers | None = None
+
+
+def begin_early() -> None:
+    """What `solve` begins before it looks at its options: its fork servers import, which takes longest.
+
+    Of a command that is refused then, they end with it. To be called once, by the script: whoever calls
+    `main` may have threads.
+    """
+    global _servers
+    if os.environ.keys().isdisjoint(OF_RANKS):
+        _servers = ForkedServers(_APPLICATIONS)
+
+
+def run_solve(options: SolveOptions) -> int:
+    from mallob_py.cli.rank_options import STANDARD_INPUT
+
+    keep_input = not set(STANDARD_INPUT).isdisjoint(options.files)
+    for file in set(options.files).difference(STANDARD_INPUT):
+        _check_is_there(file)
+
+    def be_rank(fork_server: socket.socket | None = None) -> int:
+        from mallob_py.cli import solve_rank
+
+        return solve_rank.be_rank(options, fork_server)
+
+    if in_mpi_world():
+        return be_rank()
+    ranks = ranks_of(options)
+    with StopRequests() as stops:
+        end = launch(ranks, "mallob_py.cli.solve_rank", be_rank, stops, keep_input=keep_input)
+    if end.stopped_by is not None and (end.code is None or end.code == 0 or end.code > 128):
+        if end.code is None:
+            print("s UNKNOWN\n" * len(options.files), end="")
+        return 128 + end.stopped_by
+    return end.exit_code
+
+
+def _check_is_there(file: str) -> None:
+    try:
+        os.stat(file)
+    except FileNotFoundError:
+        raise CommandError(f"{file}: no such file") from None
+
+
+def run_serve(options: ServeOptions) -> int:
+    from mallob_py.notices import with_time_stamps
+
+    with_time_stamps()
+    ranks = ranks_of(options)
+    if in_mpi_world() or (ranks == 1 and options.restarts == 0):
+        from mallob_py.runtime.processes import want_no_numeric_threads
+
+        want_no_numeric_threads()
+        from mallob_py.cli.serve_rank import be_rank
+
+        return be_rank(options)
+    from mallob_py.runtime.world.launch import supervise
+
+    end_s = None if options.time_limit_s is None else time.monotonic() + options.time_limit_s
+
+    def argv() -> list[str]:
+        command = ["-m", "mallob_py.cli.main", *sys.argv[1:]]
+        if end_s is None:
+            return command
+        # What is left of it; of an option that is given twice, the second counts.
+        return [*command, "--time-limit", f"{max(0.001, end_s - time.monotonic()):.3f}s"]
+
+    return supervise(ranks, argv, options.restarts, options.rank_timeout_s)
+
+
+def run_web(options: WebOptions) -> int:
+    try:
+        from mallob_py.web.receiving import Limits
+        from mallob_py.web.server import serve
+    except ModuleNotFoundError as error:
+        raise CommandError(f"{error.name} is missing; install it: pip install starlette uvicorn") from None
+    if options.allow_paths is not None and not Path(options.allow_paths).is_dir():
+        raise CommandError(f"--allow-paths {options.allow_paths} is no folder")
+    serve(
+        Path(options.api_dir),
+        options.client,
+        options.host,
+        options.port,
+        None if options.token_file is None else Path(options.token_file),
+        None if options.allow_paths is None else Path(options.allow_paths),
+        Limits(options.upload_limit_bytes, options.formula_limit_bytes, options.store_limit_bytes),
+    )
+    return 0
+
+
+# --- how many ranks ------------------------------------------------------------------------
 
 
 def ranks_of(options: SolveOptions | ServeOptions) -> int:
@@ -65,6 +168,9 @@ def _process_limits() -> Iterator[int]:
             yield int(Path(path).read_text())
 
 
+# --- ranks as forks, or by mpiexec ---------------------------------------------------------
+
+
 def launch(
     ranks: int,
     rank_module: str,
@@ -78,15 +184,16 @@ def launch(
     `be_rank(fork server)` is called in each where they can be forks of this process; `rank_module` is then
     imported before, for all. Otherwise mpiexec starts them with the same arguments.
     """
+    from mallob_py.cli.main import outcome_of
     from mallob_py.runtime.processes import no_orphans, raise_descriptor_limit
-    from mallob_py.runtime.world.forked_world import ForkedServers, ForkedWorld, library_allows_forks
+    from mallob_py.runtime.world.forked_world import ForkedWorld, library_allows_forks
 
     def outcome_of_rank(fork_server: socket.socket) -> int:
         return outcome_of("mallob-py solve", lambda: be_rank(fork_server))
 
     raise_descriptor_limit()
     with no_orphans():
-        servers = early.servers or ForkedServers(early.APPLICATIONS)
+        servers = _servers or ForkedServers(_APPLICATIONS)
         servers.open(ranks)
         loading = begin_loading_mpi()
         importlib.import_module(rank_module)

@@ -1,20 +1,36 @@
-"""All commands, and all options of each from all sources: one table, typed.
+"""All commands, and all options of each from all sources: one table, typed, and what is made of it.
 
 Each class of options is what one command's `run(options) -> int` receives. Flags, help,
 environment variables and configuration keys are made from its fields (see
 `option_sources`), so an option is added there and nowhere else. Guarantee: options that
 reach a command have been parsed and do not contradict each other; that is settled before
 MPI starts, on every rank alike.
+
+`mallob-py completion SHELL | man` describe the table to shells and readers: a script that completes commands,
+options and files; the manual page, in troff.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mallob_py.cli.option_sources import CommandOptions, parse_options
+from mallob_py import __version__
+from mallob_py.cli import values
+from mallob_py.cli.option_sources import (
+    SOURCES,
+    CommandOptions,
+    OptionSpec,
+    add_options,
+    parse_options,
+    table,
+)
+
+if TYPE_CHECKING:
+    from mallob_py.cli.study_options import CompletionOptions, ManOptions
 
 
 class _Commands(Mapping[str, tuple[str, type[CommandOptions]]]):
@@ -56,50 +72,50 @@ COMMANDS = _Commands(
         "solve": (
             "Solve formulas with all ranks and print the answers.",
             "rank_options:SolveOptions",
-            "solve:run",
+            "launching:run_solve",
         ),
         "serve": (
             "Run the service that takes in jobs and shares the ranks among them.",
             "rank_options:ServeOptions",
-            "serve:run",
+            "launching:run_serve",
         ),
-        "submit": ("Hand a job to the service.", "client_options:SubmitOptions", "submit:run"),
-        "interrupt": ("End a job of the service.", "client_options:InterruptOptions", "interrupt:run"),
+        "submit": ("Hand a job to the service.", "client_options:SubmitOptions", "jobs:run_submit"),
+        "interrupt": ("End a job of the service.", "client_options:InterruptOptions", "jobs:run_interrupt"),
         "status": (
             "Show the service's jobs and how busy its ranks are.",
             "client_options:StatusOptions",
-            "status:run",
+            "status:run_status",
         ),
         "explain": (
             "Say why a job waits, has the volume it has, or how it has ended.",
             "client_options:ExplainOptions",
-            "explain:run",
+            "jobs:run_explain",
         ),
         "wait": (
             "Wait for jobs of the service and print their replies.",
             "client_options:WaitOptions",
-            "wait:run",
+            "jobs:run_wait",
         ),
-        "top": ("Watch the service's jobs and volumes, live.", "client_options:TopOptions", "top:run"),
+        "top": ("Watch the service's jobs and volumes, live.", "client_options:TopOptions", "status:run_top"),
         "web": (
             "Offer the service over HTTP, with a page to see and steer it.",
             "client_options:WebOptions",
-            "web:run",
+            "launching:run_web",
         ),
         "check-proof": (
             "Check a proof that a formula is unsatisfiable.",
             "study_options:CheckProofOptions",
-            "check_proof:run",
+            "answers:run_check_proof",
         ),
         "simulate": (
             "Play many PEs on a stream of jobs in virtual time.",
             "study_options:SimulateOptions",
-            "simulate:run",
+            "simulate:run_simulate",
         ),
         "experiment": (
             "Repeat an experiment of the paper in virtual time.",
             "study_options:ExperimentOptions",
-            "experiment:run",
+            "simulate:run_experiment",
         ),
         "batch simulate": (
             "Play policies for whole jobs on a trace, side by side.",
@@ -123,10 +139,10 @@ COMMANDS = _Commands(
         ),
         "completion": (
             "Print a script that completes this command line in a shell.",
-            "shell_options:CompletionOptions",
-            "completion:run",
+            "study_options:CompletionOptions",
+            "options:run_completion",
         ),
-        "man": ("Print the manual page, in troff.", "shell_options:ManOptions", "man:run"),
+        "man": ("Print the manual page, in troff.", "study_options:ManOptions", "options:run_man"),
     }
 )
 
@@ -136,3 +152,66 @@ def parse(
 ) -> CommandOptions:
     """The options of `command` from all sources. Raises `OptionError`; `--help` exits."""
     return parse_options(command, COMMANDS, arguments, os.environ if environment is None else environment)
+
+
+# --- completion and manual page ------------------------------------------------------------
+
+_EXIT_STATUS = """0 after success. 2 for anything wrong with options or input: one line on standard error.
+130 after Ctrl\\-C. solve: 10 for satisfiable, 20 for unsatisfiable, 0 for unknown or several formulas.
+status, top \\-\\-once: 1 if no service is running. check\\-proof: 1 if the proof is wrong."""
+
+
+def run_completion(options: CompletionOptions) -> int:
+    import shtab
+
+    print(shtab.complete(whole_parser(), options.shell))
+    return 0
+
+
+def run_man(options: ManOptions) -> int:
+    from argparse_manpage.manpage import Manpage
+
+    page = Manpage(whole_parser())
+    page.description = "share cores among many malleable jobs, such as SAT formulas"
+    page.source = f"mallob-py {__version__}"
+    page.manual = "User commands"
+    page.date = ""  # the same page from the same version
+    page.add_section("exit status", "=", _EXIT_STATUS)
+    print(page, end="")
+    return 0
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """`mallob-py` with a subparser for each command, and one below another for commands of two words.
+
+    Nothing is parsed with it: each command has its own (`option_sources.make_parser`), from the same table.
+    Actions know what completes them (`complete`, see shtab), and choices where there are some.
+    """
+    parser = argparse.ArgumentParser(
+        prog="mallob-py",
+        description="Runs many jobs at once on many cores and shares the cores among them while they run.",
+        epilog=f"{SOURCES} The command line wins over the environment, the environment over the file.",
+    )
+    parser.add_argument("--version", action="store_true", help="print the version")
+    families = {"": parser.add_subparsers(title="commands", metavar="COMMAND")}
+    for command, (summary, options_class) in COMMANDS.items():
+        family, _, word = command.rpartition(" ")
+        if family not in families:
+            above = families[""].add_parser(family, help=f"Commands of {family}.")
+            families[family] = above.add_subparsers(title="commands", metavar="COMMAND")
+        one: argparse.ArgumentParser = families[family].add_parser(word, help=summary, description=summary)
+        rows = table(options_class)
+        for attribute, action in add_options(one, options_class).items():
+            _describe(action, rows[attribute][0])
+    return parser
+
+
+def _describe(action: argparse.Action, spec: OptionSpec) -> None:
+    from shtab import DIRECTORY, FILE
+
+    words = spec.metavar.split("|")
+    if len(words) > 1 and all(word == word.lower() for word in words):
+        action.choices = words
+    elif spec.parse is values.path:
+        described: Any = action
+        described.complete = DIRECTORY if spec.metavar in ("DIR", "LOGDIR") else FILE

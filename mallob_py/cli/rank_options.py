@@ -1,10 +1,13 @@
-"""Options of the commands that run ranks."""
+"""Options of the commands that run ranks, and what ranks make of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mallob_py.cli import values
 from mallob_py.cli.option_sources import (
@@ -28,12 +31,18 @@ from mallob_py.cli.shared_options import (
 )
 from mallob_py.runtime.memory.room import Reserve
 
+if TYPE_CHECKING:
+    from mallob_py.runtime.boot import WorldSettings
+    from mallob_py.service.telemetry.event_log import EventLog
+
 _RESERVE = Reserve(share=0.05)
 REUSE_STRATEGIES = ("none", "basic", "full")
 BALANCINGS = ("local", "distributed")
 MATCHINGS = ("prefix-sum", "routing-tree")
 #: names of files that stand for standard input
 STANDARD_INPUT = ("-", "/dev/stdin")
+#: the application of `solve`
+SAT = "SAT"
 
 
 def _launched_ranks() -> int | None:
@@ -319,3 +328,49 @@ def _same_file(one: str, other: str) -> bool:
         return False
     # Devices such as /dev/null or /dev/stdout may be read and written at once.
     return not os.path.exists(one) or os.path.isfile(one)
+
+
+# --- for ranks, which import more -------------------------------------------------------
+
+
+def settings_of(
+    options: ServeOptions | SolveOptions,
+    *,
+    clients: int = 1,
+    preload: tuple[str, ...] = (),
+    time_limit_s: float | None = None,
+) -> WorldSettings:
+    """What every rank of a world is told."""
+    from mallob_py.protocol import config
+    from mallob_py.runtime.boot import WorldSettings
+
+    return WorldSettings(
+        config=config.Config(
+            balancing=config.Balancing(options.balancing),
+            matcher=config.Matching(options.matching),
+            reuse=config.Reuse(options.reuse),
+            job_cache=options.job_cache,
+            threads=options.solvers,
+        ),
+        pes=options.pes,
+        clients=clients,
+        warm=options.warm,
+        memory_limit_bytes=options.memory_limit_bytes,
+        memory_reserve=options.memory_reserve,
+        time_limit_s=time_limit_s,
+        rank_timeout_s=options.rank_timeout_s,
+        preload=preload,
+    )
+
+
+def event_log_of(options: ServeOptions | SolveOptions) -> Callable[[int, int, float], EventLog]:
+    """From a rank, its first PE and when the system started to its event log; all clocks start then."""
+    from mallob_py.service.telemetry.event_log import EventLog, LogFiles, run_name
+
+    def open_log(rank: int, first_pe: int, start_unix_s: float) -> EventLog:
+        if options.log_dir is None:
+            return EventLog(None, first_pe, 0.0)
+        run = Path(options.log_dir) / run_name(start_unix_s)
+        return EventLog(LogFiles(run, rank, options.log_size_bytes), first_pe, 0.0)
+
+    return open_log

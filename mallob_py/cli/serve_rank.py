@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from mallob_py.cli.rank_options import ServeOptions
-from mallob_py.cli.rank_settings import event_log_of, settings_of, with_portfolio
+from mallob_py.cli.rank_options import SAT, ServeOptions, event_log_of, settings_of
 from mallob_py.notices import tell
 from mallob_py.runtime import boot
 from mallob_py.runtime.processes import die_with
@@ -26,6 +25,9 @@ from mallob_py.service.service import Service
 from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory, orphaned_folders
 from mallob_py.service.store.flush_policy import Buffered, Durable
 from mallob_py.service.store.in_folder import Watching
+
+#: a SAT job with one of these may not be possible with just any solvers
+_ABOUT_SOLVERS = frozenset(("portfolio", "solvers", "proof", "solutions", "core"))
 
 
 def be_rank(options: ServeOptions) -> NoReturn:
@@ -124,3 +126,12 @@ def _use_of(application: ApplicationKnown) -> InputUse:
     if application.revises:
         return InputUse.REVISIONS
     return InputUse.REQUIRED if application.takes_input else InputUse.NONE
+
+
+def with_portfolio(
+    portfolio: str | None, application: str, configuration: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A job's configuration with the portfolio of the options, unless it speaks of its solvers itself."""
+    if portfolio is None or application != SAT or _ABOUT_SOLVERS & configuration.keys():
+        return dict(configuration)
+    return {**configuration, "portfolio": portfolio}

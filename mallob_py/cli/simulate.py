@@ -1,24 +1,37 @@
-"""`mallob-py simulate [SETTING]`: many PEs on a stream of jobs, in virtual time."""
+"""`mallob-py simulate | experiment`: many PEs on a stream of jobs, in virtual time.
+
+`simulate [SETTING]` plays one setting; `experiment NAME` repeats an experiment of the paper, or puts a
+question to the protocol.
+"""
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from mallob_py.cli import CommandError
-from mallob_py.cli.study_options import SimulateOptions
-from mallob_py.simulation.measures import describe, summarise
-from mallob_py.simulation.run import Progress, Simulation, open_log
+from mallob_py.cli.study_options import ExperimentOptions, SimulateOptions
 from mallob_py.simulation.setting import SettingError, chosen_setting, job_stream
+
+if TYPE_CHECKING:
+    from mallob_py.simulation.run import Progress
 
 _REDRAW_S = 0.5
 _BAR_WIDTH = 30
+#: experiments that play whole systems; the others have sizes of their own
+_PLAYED = ("uniform", "priorities", "realistic")
 
 
-def run(options: SimulateOptions) -> int:
+def run_simulate(options: SimulateOptions) -> int:
+    import msgspec
+
+    from mallob_py.simulation.measures import describe, summarise
+    from mallob_py.simulation.run import Simulation, open_log
+
     try:
         setting = chosen_setting(
             options.setting, options.stream, pes=options.pes, seconds=options.seconds, seed=options.seed
@@ -60,3 +73,36 @@ def progress_bar(seconds: float) -> Progress:
         print(f"\r{line:<90}", end="\n" if is_last else "", file=sys.stderr, flush=True)
 
     return draw
+
+
+def run_experiment(options: ExperimentOptions) -> int:
+    module = importlib.import_module(f"mallob_py.experiments.{options.name}")
+    if options.stream is not None and options.name != "realistic":
+        raise CommandError(f"--stream is for realistic alone, not for {options.name}")
+    try:
+        if options.name not in _PLAYED:
+            _refuse_sizes(options)
+            module.run(Path(options.output))
+            return 0
+        setting = chosen_setting(
+            options.setting,
+            options.stream,
+            pes=options.pes or module.PES,
+            seconds=options.seconds or module.SECONDS,
+        )
+        module.run(setting, Path(options.output), options.jobs)
+    except SettingError as error:
+        raise CommandError(str(error)) from None
+    except BrokenProcessPool:
+        raise CommandError("a run was killed from outside; was the memory too small? (see --jobs)") from None
+    except OSError as error:
+        raise CommandError(f"--output {options.output}: {error.strerror}") from None
+    return 0
+
+
+def _refuse_sizes(options: ExperimentOptions) -> None:
+    given = [
+        name for name in ("jobs", "pes", "seconds", "setting", "stream") if getattr(options, name) is not None
+    ]
+    if given:
+        raise CommandError(f"{options.name} has sizes of its own and takes no --{given[0]}")

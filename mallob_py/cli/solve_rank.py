@@ -20,9 +20,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NoReturn, TextIO
 
-from mallob_py.cli.answer_lines import answer_lines
-from mallob_py.cli.rank_options import STANDARD_INPUT, SolveOptions
-from mallob_py.cli.rank_settings import SAT, event_log_of, settings_of
+from mallob_py.cli.answers import answer_lines
+from mallob_py.cli.rank_options import SAT, STANDARD_INPUT, SolveOptions, event_log_of, settings_of
 from mallob_py.kit import result_file
 from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.messages import Blob

@@ -1,32 +1,238 @@
-"""`mallob-py status`: the service's jobs and how busy its PEs are; or its hosts, or the jobs that ended last.
+"""`mallob-py status | top`: the service's jobs, and how busy its PEs are; or its hosts, or what ended
+last.
 
-Exit code 0 while a service runs on the api-dir, 1 if none does.
+`status` prints it once, `top` again and again. In a terminal `top` takes the whole screen, listens to keys
+and gives the screen back at the end; elsewhere it prints one block of plain lines per interval. Both read
+the api folder only, so `top` waits for a service that is down and goes on when that is back. Each list has
+one description of its columns, for both: title, text, order. Names are other people's: whatever is in
+them, they print as one line of plain characters.
+
+Exit codes: `status` and `top --once` 1 if no service is running, else 0; `top` 0 after q or Ctrl-C.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
+import shutil
+import signal
 import sys
+import termios
+import time
+import tty
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Generic, TypeVar
 
 import msgspec
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mallob_py.cli.client_options import StatusOptions
-from mallob_py.cli.screen import summary
-from mallob_py.cli.status_tables import (
-    ENDED_COLUMNS,
-    HOST_COLUMNS,
-    JOB_COLUMNS,
-    in_order,
-    make_table,
-    of_user,
+from mallob_py.cli.client_options import StatusOptions, TopOptions
+from mallob_py.cli.values import age_text, printable
+from mallob_py.service.telemetry.status import (
+    EndedJob,
+    HostStatus,
+    JobStatus,
+    ServiceStatus,
+    read_status,
 )
-from mallob_py.service.telemetry.status import ServiceStatus, read_status
-from mallob_py.text_table import plain
+from mallob_py.text_table import empty_table, format_cell, plain
+
+Row = TypeVar("Row")
+
+STATE_STYLES = {
+    **{"running": "green", "waiting": "yellow", "queued": "yellow", "held": "dim", "reading": "cyan"},
+    **{"submitted": "cyan", "result": "green", "failed": "red", "refused": "red"},
+}
+_NAME_CELLS_MIN = 8
+_GAP_CELLS = 2
 
 
-def run(options: StatusOptions) -> int:
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """`order` is what rows are sorted by; numbers start with the largest."""
+
+    key: str
+    title: str
+    text: Callable[[Row], str]
+    order: Callable[[Row], Any]
+    is_number: bool = False
+    #: names and sentences give way where the terminal is narrow
+    is_name: bool = False
+    #: what is left out first where there is no room has the largest; 0: never
+    spareable: int = 0
+    style: Callable[[Row], str] = lambda _: ""
+
+
+def _number(
+    key: str, title: str, value: Callable[[Any], float], text: Callable[[Any], str], spareable: int = 0
+) -> Column[Any]:
+    return Column(key, title, text, value, is_number=True, spareable=spareable)
+
+
+def _name(key: str, title: str, value: Callable[[Any], str]) -> Column[Any]:
+    return Column(key, title, lambda row: printable(value(row)), value, is_name=True)
+
+
+def _word(key: str, title: str, value: Callable[[Any], str], spareable: int = 0) -> Column[Any]:
+    return Column(
+        *(key, title, lambda row: printable(value(row)), value),
+        spareable=spareable,
+        style=lambda row: STATE_STYLES.get(value(row), ""),
+    )
+
+
+JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
+    _number("id", "ID", lambda job: job.id, lambda job: str(job.id), 2),
+    _name("user", "USER", lambda job: job.user),
+    _name("name", "NAME", lambda job: job.name),
+    _word("application", "APPLIC", lambda job: job.application, 3),
+    _number("priority", "PRIORITY", lambda job: job.priority, lambda job: f"{job.priority:.4g}", 1),
+    _number("volume", "VOL", lambda job: job.volume, lambda job: str(job.volume)),
+    _number("demand", "DEMAND", lambda job: job.demand, lambda job: str(job.demand)),
+    _number("age", "AGE", lambda job: job.elapsed_s, lambda job: age_text(job.elapsed_s)),
+    _word("state", "STATE", lambda job: job.state),
+)
+ENDED_COLUMNS: tuple[Column[EndedJob], ...] = (
+    _number("id", "ID", lambda job: job.id, lambda job: str(job.id), 4),
+    _name("user", "USER", lambda job: job.user),
+    _name("name", "NAME", lambda job: job.name),
+    _word("outcome", "OUTCOME", lambda job: job.outcome),
+    _word("result", "RESULT", lambda job: job.result or "-"),
+    _number("ended", "ENDED", lambda job: job.ended, lambda job: f"{age_text(_since(job.ended))} ago"),
+    _number("response", "RESPONSE", lambda job: job.total_s, lambda job: age_text(job.total_s), 1),
+    _number("volume", "MAX VOL", lambda job: job.max_volume, lambda job: str(job.max_volume), 2),
+    _number("pe", "PE [s]", lambda job: job.pe_s, lambda job: format_cell(job.pe_s), 3),
+    _number("cpu", "CPU [s]", lambda job: job.cpu_s, lambda job: format_cell(job.cpu_s), 3),
+    Column("error", "ERROR", lambda job: printable(job.error), lambda job: job.error, is_name=True),
+)
+HOST_COLUMNS: tuple[Column[HostStatus], ...] = (
+    _name("host", "HOST", lambda host: host.name),
+    Column("ranks", "RANKS", lambda host: ranges(host.ranks), lambda host: host.ranks),
+    _number("pes", "PES", lambda host: host.pes, lambda host: str(host.pes)),
+    _number("busy", "BUSY", lambda host: host.busy, lambda host: str(host.busy)),
+    Column(
+        *("troubles", "TROUBLES", lambda host: printable("; ".join(host.troubles)) or "-"),
+        lambda host: host.troubles,
+        is_name=True,
+        style=lambda host: "red" if host.troubles else "",
+    ),
+)
+
+
+def in_order(jobs: Iterable[JobStatus], key: str, is_reversed: bool = False) -> list[JobStatus]:
+    """Numbers from the largest on, words from A on; equals by volume, priority and age."""
+    column = next(column for column in JOB_COLUMNS if column.key == key)
+    jobs = sorted(jobs, key=lambda job: (-job.volume, -job.priority, -job.elapsed_s, job.identity))
+    return sorted(jobs, key=column.order, reverse=column.is_number is not is_reversed)
+
+
+def of_user(status: ServiceStatus, user: str | None) -> ServiceStatus:
+    """The status with the jobs of one user alone; None: of all."""
+    if user is None:
+        return status
+    jobs = tuple(job for job in status.jobs if job.user == user)
+    account = status.users.get(user)
+    states = Counter(job.state for job in jobs)
+    if account is not None and account.jobs > len(jobs):
+        states["not listed"] = account.jobs - len(jobs)
+    return msgspec.structs.replace(
+        status,
+        jobs=jobs,
+        ended=tuple(job for job in status.ended if job.user == user),
+        states=states,
+        users={} if account is None else {user: account},
+    )
+
+
+def make_table(
+    columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None = None, sorted_by: str = ""
+) -> Table:
+    """A table in at most so many cells; None: however wide.
+
+    Where it is too wide, names are cut, then columns are left out.
+    """
+    texts = {column.key: [column.text(row) for row in rows] for column in columns}
+    widths = {column.key: max(map(cell_len, (column.title, *texts[column.key]))) for column in columns}
+    shown = _columns_that_fit(columns, widths, width)
+    name_cells = _cells_of_names(shown, widths, width)
+    table = empty_table()
+    for column in shown:
+        style = "bold underline" if column.key == sorted_by else "bold"
+        table.add_column(
+            Text(column.title, style),
+            justify="right" if column.is_number else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            max_width=name_cells if column.is_name else None,
+        )
+    for number, row in enumerate(rows):
+        table.add_row(*(Text(texts[column.key][number], column.style(row)) for column in shown))
+    return table
+
+
+def _columns_that_fit(
+    columns: Sequence[Column[Row]], widths: Mapping[str, int], width: int | None
+) -> Sequence[Column[Row]]:
+    """All, if names may be cut; else without those that can be spared, the most spareable first."""
+    if width is None:
+        return columns
+    least = {
+        column.key: min(widths[column.key], _NAME_CELLS_MIN) if column.is_name else widths[column.key]
+        for column in columns
+    }
+    shown = list(columns)
+    while sum(least[column.key] + _GAP_CELLS for column in shown) - _GAP_CELLS > width:
+        spareable = max(shown, key=lambda column: column.spareable)
+        if not spareable.spareable:
+            break
+        shown.remove(spareable)
+    return shown
+
+
+def _cells_of_names(
+    columns: Sequence[Column[Any]], widths: Mapping[str, int], width: int | None
+) -> int | None:
+    """How wide a name may be so that the line fits; None: as wide as it is."""
+    names = sorted(widths[column.key] for column in columns if column.is_name)
+    if width is None:
+        return None
+    others = sum(widths[column.key] for column in columns if not column.is_name)
+    room = width - _GAP_CELLS * (len(columns) - 1) - others
+    # Short names leave their room to long ones.
+    for position, cells in enumerate(names):
+        share = room // (len(names) - position)
+        if cells > share:
+            return max(_NAME_CELLS_MIN, share)
+        room -= cells
+    return None
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Such as 0-3,8."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def _since(moment: float) -> float:
+    return max(0.0, time.time() - moment)
+
+
+# --- status --------------------------------------------------------------------------------
+
+
+def run_status(options: StatusOptions) -> int:
     status = read_status(options.api_dir)
     if status is None or status.is_stale():
         last = "" if status is None else f" (its last sign of life is {status.age_s():.0f} s old)"
@@ -60,3 +266,164 @@ def _table(options: StatusOptions, status: ServiceStatus, width: int | None) -> 
     table = make_table(JOB_COLUMNS, in_order(status.jobs, options.sort), width)
     omitted = status.job_count - len(status.jobs)
     return table, f"... and {omitted} more jobs" if omitted > 0 else ""
+
+
+# --- top -----------------------------------------------------------------------------------
+
+
+#: key -> what it sorts by
+_SORT_KEYS = {
+    **{"v": "volume", "p": "priority", "d": "demand", "a": "age"},
+    **{"u": "user", "n": "name", "s": "state", "i": "id"},
+}
+_HINT = "q quits, r reverses; sort by " + " ".join(f"{key}:{name}" for key, name in _SORT_KEYS.items())
+_PLAIN_LINES = 1_000_000
+
+
+class _View:
+    """What is shown, and how it is sorted."""
+
+    def __init__(self, options: TopOptions) -> None:
+        self._options = options
+        self._sort = options.sort
+        self._is_reversed = False
+
+    def press(self, key: str) -> None:
+        if key == "r":
+            self._is_reversed = not self._is_reversed
+        elif key in _SORT_KEYS:
+            self._sort, self._is_reversed = _SORT_KEYS[key], False
+
+    def look(self, columns: int, lines: int) -> tuple[RenderableType, bool]:
+        """What to show, and whether a service is running."""
+        status = read_status(self._options.api_dir)
+        if status is not None and not status.is_stale():
+            status = of_user(status, self._options.user)
+            return picture(status, columns, lines, self._sort, self._is_reversed), True
+        last = "" if status is None else f" (its last sign of life is {status.age_s():.0f} s old)"
+        text = Text(f"no service is running on {self._options.api_dir}{last}", no_wrap=True)
+        text.overflow = "ellipsis"
+        return text, False
+
+
+def run_top(options: TopOptions) -> int:
+    console = Console(highlight=False, emoji=False)
+    view = _View(options)
+    if options.once:
+        return 0 if _print_block(console, view) else 1
+    try:
+        if console.is_terminal and not console.is_dumb_terminal:
+            _fill_the_terminal(console, view, options.interval_s)
+        else:
+            while True:
+                _print_block(console, view)
+                print(flush=True)
+                time.sleep(options.interval_s)
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _print_block(console: Console, view: _View) -> bool:
+    columns = shutil.get_terminal_size((80, 24)).columns
+    shown, is_running = view.look(columns, _PLAIN_LINES)
+    with console.capture() as capture:
+        console.print(shown, width=columns)
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
+    return is_running
+
+
+def _fill_the_terminal(console: Console, view: _View, interval_s: float) -> None:
+    hint = Text(_HINT, "dim", no_wrap=True, overflow="ellipsis")
+    from rich.live import Live
+
+    with _events() as wait, Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            shown, _ = view.look(console.width, console.height - 1)
+            live.update(Group(shown, hint), refresh=True)
+            for key in wait(interval_s):
+                if key in "qQ":
+                    return
+                view.press(key)
+
+
+@contextlib.contextmanager
+def _events() -> Iterator[Callable[[float], str]]:
+    """A function that waits for keys, a new size of the window or so many seconds, and returns the keys.
+
+    SIGTERM ends the view as Ctrl-C does, so that the terminal is as before afterwards.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    def wait(seconds: float) -> str:
+        readable, _, _ = select.select([woken, *keyboard], [], [], seconds)
+        if woken in readable:
+            os.read(woken, 64)
+        return os.read(keyboard[0], 64).decode(errors="replace") if keyboard[0:1] == readable[-1:] else ""
+
+    keyboard = [sys.stdin.fileno()] if sys.stdin is not None and sys.stdin.isatty() else []
+    woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGWINCH, lambda number, frame: None)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    before = [termios.tcgetattr(fd) for fd in keyboard]
+    try:
+        for fd in keyboard:
+            tty.setcbreak(fd)
+        yield wait
+    finally:
+        for fd, attributes in zip(keyboard, before, strict=True):
+            termios.tcsetattr(fd, termios.TCSADRAIN, attributes)
+        signal.set_wakeup_fd(-1)
+
+
+# --- the picture of the service ------------------------------------------------------------
+
+
+_BAR_CELLS = 20
+
+
+def picture(
+    status: ServiceStatus, columns: int, lines: int, sort: str, is_reversed: bool = False
+) -> RenderableType:
+    """The whole view, in at most `lines` lines of so many cells."""
+    head = summary(status)
+    jobs = in_order(status.jobs, sort, is_reversed)
+    room = max(1, lines - len(head) - 3)  # an empty line, the header and its rule
+    shown = jobs if len(jobs) <= room and len(jobs) >= status.job_count else jobs[: max(1, room - 1)]
+    parts: list[RenderableType] = [*head]
+    if shown:
+        parts += [Text(), make_table(JOB_COLUMNS, shown, columns, sort)]
+    if (omitted := status.job_count - len(shown)) > 0:
+        parts.append(Text(f"... and {omitted} more jobs", "dim"))
+    return Group(*parts)
+
+
+def summary(status: ServiceStatus) -> list[Text]:
+    """The service as a whole, in a few lines."""
+    filled = round(_BAR_CELLS * min(status.busy, status.pes) / max(status.pes, 1))
+    up = f", up {age_text(status.time - status.started)}" if status.started else ""
+    pes = Text.assemble(
+        "PEs    [",
+        ("#" * filled, "green"),
+        "." * (_BAR_CELLS - filled),
+        f"] {status.busy} of {status.pes} busy, {status.pes - status.busy} idle; ranks: {status.ranks}{up}",
+    )
+    states = Counter(status.states)
+    running = states.pop("running", 0)
+    waiting = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    queue = f"; {states.total()} in the queue ({waiting})" if waiting else ""
+    lines = [pes, Text(f"jobs   {running} running{queue}")]
+    if volumes := status.volumes_by_user():
+        parts = ", ".join(f"{printable(user)} {volume}" for user, volume in volumes.most_common())
+        lines.append(Text(f"users  volume: {parts}"))
+    lines += [
+        Text(f"host   {printable(host.name)}: {printable('; '.join(host.troubles))}", "red")
+        for host in status.hosts
+        if host.troubles
+    ]
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return lines

@@ -1,4 +1,5 @@
-"""Options of the commands that look at what has been: logs, proofs, simulated time."""
+"""Options of the commands that need no service: on simulated time, logs, proofs, and the command line
+itself."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from dataclasses import dataclass
 
 from mallob_py.cli import values
 from mallob_py.cli.option_sources import (
+    CommandOptions,
     option,
     positional,
     switch_option,
@@ -20,6 +22,8 @@ from mallob_py.cli.shared_options import (
 )
 
 EXPERIMENTS = ("uniform", "priorities", "realistic", "matching", "growth", "balancing")
+
+SHELLS = ("bash", "zsh")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -123,3 +127,15 @@ class ExperimentOptions(Runs, _Played):
         group=INPUT,
         help="for `realistic`: CSV file with the jobs, as for `mallob-py simulate`",
     )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CompletionOptions(CommandOptions):
+    """Options of `mallob-py completion`."""
+
+    shell: str = positional("|".join(SHELLS), one_of(*SHELLS), group=OUTPUT, help="the shell")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ManOptions(CommandOptions):
+    """Options of `mallob-py man`: none."""

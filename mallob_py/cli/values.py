@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from mallob_py.runtime.memory.room import Reserve
-from mallob_py.service.jobs.job_file import parse_duration_s
+from mallob_py.service.jobs.durations import parse_duration_s
 
 #: beyond it one event loop is too slow, and it is a slip of the keyboard anyway
 CAPACITY_MAX = 256
@@ -231,3 +231,22 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f'{text!r} is not a JSON object such as {{"seed": 1}}')
     return found
+
+
+# --- to text -------------------------------------------------------------------------------
+
+
+def age_text(age_s: float) -> str:
+    """Such as 4.2s, 3:07, 2:15:00 or 3d04h."""
+    if age_s < 60:
+        return f"{age_s:.1f}s"
+    minutes, seconds = divmod(int(age_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 24:
+        return f"{hours // 24}d{hours % 24:02}h"
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def printable(text: str) -> str:
+    """The text with whatever would move the cursor, change colours or end the line replaced."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "�" for char in text)

@@ -15,7 +15,7 @@ from waiting import DEADLINE_S
 from mallob_py import __version__
 from mallob_py.cli import main as main_module
 from mallob_py.cli import options
-from mallob_py.cli.outcome import outcome_of
+from mallob_py.cli.main import outcome_of
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,11 +55,11 @@ def test_errors_are_one_line_and_exit_code_2(
     [
         pytest.param(
             "from mallob_py.cli import main, options; options.parse('serve', ['-n', '2'], {})",
-            {"mpi4py", "numpy", "msgspec", "pysat", "mallob_py.cli.serve"},
+            {"mpi4py", "numpy", "msgspec", "pysat", "mallob_py.cli.launching"},
             id="parsing options",
         ),
         pytest.param(
-            "import mallob_py.cli.main, mallob_py.cli.solve",
+            "import mallob_py.cli.main, mallob_py.cli.launching",
             {"mpi4py", "numpy", "msgspec", "pysat", "mallob_py.runtime.rank"},
             id="launching ranks",
         ),

@@ -17,7 +17,7 @@ from waiting import DEADLINE_S, poll_until
 from mallob_py.cli import CommandError, options
 from mallob_py.cli import main as main_module
 from mallob_py.cli.client_options import SubmitOptions
-from mallob_py.cli.submit import make_jobs
+from mallob_py.cli.jobs import make_jobs
 from mallob_py.service import JobFileError, client
 from mallob_py.service.jobs.job_file import InputUse, parse_job
 from mallob_py.service.jobs.reply import Reply

@@ -22,9 +22,9 @@ from rich.console import Console
 from waiting import DEADLINE_S
 
 from mallob_py.cli import main as main_module
-from mallob_py.cli.screen import picture
-from mallob_py.cli.status_tables import ranges
-from mallob_py.cli.status_text import age_text, progress_text
+from mallob_py.cli.jobs import progress_text
+from mallob_py.cli.status import picture, ranges
+from mallob_py.cli.values import age_text
 from mallob_py.service.telemetry.status import (
     JobStatus,
     ServiceStatus,

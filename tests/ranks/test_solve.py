@@ -260,7 +260,7 @@ def await_processes(number: int, _process: subprocess.Popen[str], mark: str) -> 
 @pytest.mark.parametrize(
     ("flags", "await_stage"),
     [
-        pytest.param(["-X", "importtime"], partial(read_until_import_of, "cli.outcome"), id="imports"),
+        pytest.param(["-X", "importtime"], partial(read_until_import_of, "cli.main"), id="imports"),
         pytest.param(["-X", "importtime"], partial(read_until_import_of, "cli.option_sources"), id="options"),
         pytest.param(
             ["-X", "importtime"], partial(read_until_import_of, "runtime.forked_world"), id="launch"

@@ -8,8 +8,6 @@ What Mallob's clients write and this service does without is taken, and told in 
 bridge links programs with a SAT solver that is a service. It looks a variable up in the model by its
 number, so something stands at index 0 of models that Mallob gives as lists; here only those for the bridge
 begin so. Its later releases say `piped-response` (`store.replies`), all call their user `ipasir`.
-
-Durations are as users write them: "300s", "5m", "2h", "1d", "100ms", "0", or a number of seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import enum
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -28,50 +25,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from mallob_py.service import JobFileError
-
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
-_DURATION = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?|\.[0-9]{1,18})\s*(ms|s|m|h|d|)\s*", re.ASCII)
-_HINT = 'write a duration such as "300s", "5m", "2h", "1d", "100ms" or "0"'
-
-
-def parse_duration_s(value: object) -> float:
-    """The duration in seconds, finite and >= 0. Raises ValueError with a message for the user."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"must be a string or a number; {_HINT}")
-    if isinstance(value, str):
-        match = _DURATION.fullmatch(value)
-        if match is None:
-            raise ValueError(f"{_shortened(value)} is no duration; {_HINT}")
-        return float(match[1]) * _UNIT_S[match[2]]
-    if value < 0:
-        raise ValueError(f"{_shortened(value)} is negative; {_HINT}")
-    try:
-        duration_s = float(value)
-    except OverflowError:
-        duration_s = math.inf
-    if not math.isfinite(duration_s):
-        raise ValueError(f"is not finite; {_HINT}")
-    return duration_s
-
-
-def format_duration(duration_s: float) -> str:
-    """The shortest exact spelling that `parse_duration_s` reads back, such as "5m" or "1.5s"."""
-    for unit in ("d", "h", "m", "s"):
-        count = duration_s / _UNIT_S[unit]
-        if count >= 1 and count == int(count):
-            return f"{int(count)}{unit}"
-    if duration_s == 0:
-        return "0"
-    return f"{duration_s:.9f}".rstrip("0") + "s"
-
-
-def _shortened(value: object) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # integers beyond Python's limit of digits
-        return "this number"
-    return text if len(text) <= 60 else text[:57] + "..."
-
+from mallob_py.service.jobs.durations import parse_duration_s
 
 _BRIDGE_USER = "ipasir"
 

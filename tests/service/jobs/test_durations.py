@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mallob_py.service.jobs.job_file import format_duration, parse_duration_s
+from mallob_py.service.jobs.durations import format_duration, parse_duration_s
 
 
 @pytest.mark.parametrize(

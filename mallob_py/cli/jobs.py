@@ -1,0 +1,492 @@
+"""`mallob-py submit | wait | explain | interrupt`: the jobs of a running service, from the outside.
+
+`submit FILE...` writes job files. Each FILE is a formula (or another input) and becomes a job, or is a job
+file (.json) that is handed over as it is but for the options given. Without `--wait` the jobs' names are
+printed, as USER.NAME. Paths of inputs in job files may be relative to the folder of the job file: they are
+made absolute here, since the service has a folder of its own. A proof, a core or a file of solutions is
+written by the service below its folder for results, and brought to where it was asked for when the reply
+is there.
+
+`wait USER.NAME...` is for jobs that were handed in before. Of one that has ended already the reply is
+printed at once. Works without a service too: what is in its folder waits until one runs. While these two
+wait, a line on standard error says how the job is getting on, if that is a terminal.
+
+`explain USER.NAME|ID` says why a job waits, has the volume it has, or how it has ended, and `interrupt
+USER.NAME|ID` has the service end a job and sees that it does. An identity such as `a.b.c` can be user `a`
+or user `a.b`; the service's list of live jobs decides, and where it does not know the job, the user ends
+at the first dot. An id is that of `status` and of the log; which job has it stands in the journal.
+
+Exit codes of who waits: 0 for results, 2 for an error reply or if there is no such job, 130 after Ctrl-C;
+with `--output-format sat` and one job 10, 20 or 0 by its answer. Of the others: 0; 2 if there is no such
+job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mallob_py.cli import CommandError
+from mallob_py.cli.answers import lines_of_reply
+from mallob_py.cli.client_options import (
+    SAT_FORMAT,
+    ExplainOptions,
+    InterruptOptions,
+    SubmitOptions,
+    WaitOptions,
+)
+from mallob_py.cli.interrupts import INTERRUPTED
+from mallob_py.cli.values import age_text, printable
+from mallob_py.service import client
+from mallob_py.service.client import PendingJobs
+from mallob_py.service.jobs.durations import format_duration
+from mallob_py.service.jobs.job_file import identity_of, unfit_for_file_name
+from mallob_py.service.store.entries import Claimed, read_entries, reply_name
+from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status, read_status
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+
+_POLL_DELAY_S = 0.05
+_STEM_SIZE_MAX = 60
+#: the reply to a job that is being ended takes milliseconds, unless the service is in trouble
+_REPLY_TIMEOUT_S = 30.0
+#: of the line that says how a job is getting on
+_PERIOD_S = 0.5
+
+
+# --- submit --------------------------------------------------------------------------------
+
+
+def run_submit(options: SubmitOptions) -> int:
+    api_dir = Path(options.api_dir)
+    jobs = make_jobs(options)
+    submissions = [(job, client.submit(api_dir, job, client=options.client)) for job in jobs]
+    if not client.service_is_running(api_dir, options.client):
+        print(f"mallob-py submit: no service is running on {api_dir}; jobs wait for one", file=sys.stderr)
+    if not options.waits:
+        for job in jobs:
+            print(_identity(job))
+        return 0
+    progress = ProgressLine(options.api_dir, options.client)
+    printer = ReplyPrinter("submit", options.output_format, len(jobs))
+    awaited = [_identity(job) for job in jobs]
+    try:
+        for job, submission in submissions:
+            identity = awaited[0]
+            meanwhile = _ticking(progress, identity)
+            if job.get("done") is True:
+                client_dir = client.folder_of(api_dir, options.client)
+                reply = _await_end_of_chain(client_dir, submission, meanwhile)
+            else:
+                reply = client.wait(submission, meanwhile=meanwhile)
+            progress.clear()
+            if reply is None:
+                print(f"{identity}: the chain of {job.get('precursor')} has ended", flush=True)
+            else:
+                _bring_results(options, reply)
+                printer.print(identity, reply)
+            del awaited[0]
+    except KeyboardInterrupt:
+        progress.clear()
+        return say_what_goes_on("submit", awaited, options.api_dir, options.client)
+    finally:
+        progress.clear()
+    return printer.exit_code
+
+
+def _ticking(progress: ProgressLine, identity: str) -> Callable[[], None]:
+    return lambda: progress.tick(identity)
+
+
+def _await_end_of_chain(
+    client_dir: Path, submission: client.Submission, meanwhile: Callable[[], None]
+) -> dict[str, Any] | None:
+    """The only kind of job file that gets no reply, unless it is refused."""
+    jobs = PendingJobs(client_dir)
+    identity = submission.reply_path.name.removesuffix(".json")
+    while True:
+        look = jobs.look()
+        if submission.file_name not in look.file_names and identity not in look.identities:
+            return client.reply_to(submission)
+        meanwhile()
+        time.sleep(_POLL_DELAY_S)
+
+
+# --- submit: results ------------------------------------------------------------------------------
+
+
+def _result_name(options: SubmitOptions, target: str) -> str:
+    """Below the service's folder for results, where a job writes to new files only."""
+    return f"{_unused_name(options.files[0])}-{os.path.basename(target)}"
+
+
+def _bring_results(options: SubmitOptions, reply: dict[str, Any]) -> None:
+    """To where they were asked for. What is there belongs to another answer, if this one has none."""
+    written_files = reply.get("result", {}).get("result-files", {})
+    for key, target in options.results.items():
+        written = written_files.get(key)
+        try:
+            if written is not None:
+                unfinished = f"{target}.{os.getpid()}.part"
+                shutil.copyfile(written, unfinished)
+                os.replace(unfinished, target)
+                with suppress(OSError):  # the folder may be another user's
+                    os.unlink(written)
+                written_files[key] = os.path.abspath(target)
+            elif "error" not in reply and os.path.isfile(target):
+                os.unlink(target)
+        except OSError as error:
+            raise CommandError(f"{error.filename or target}: {error.strerror}") from None
+
+
+# --- submit: job files ----------------------------------------------------------------------------
+
+
+def make_jobs(options: SubmitOptions) -> list[dict[str, Any]]:
+    """The job files' contents. Raises CommandError."""
+    if not options.files:
+        return [_completed({}, "", options)]
+    return [_completed(_fields_of(file), file, options) for file in options.files]
+
+
+def _fields_of(file: str) -> dict[str, Any]:
+    if file.endswith(".json"):
+        return _from_job_file(file)
+    _check_is_there(file)
+    return {"files": [os.path.abspath(file)]}
+
+
+def _completed(job: dict[str, Any], file: str, options: SubmitOptions) -> dict[str, Any]:
+    """With what the command line says."""
+    given = {
+        "name": options.name,
+        "user": options.user,
+        "application": options.application,
+        "priority": options.priority,
+        "wallclock-limit": _limit(options.wallclock_limit_s),
+        "cpu-limit": _limit(options.cpu_limit_s),
+        "max-demand": options.max_demand,
+    }
+    job.update({field: value for field, value in given.items() if value is not None})
+    results = {key: _result_name(options, target) for key, target in options.results.items()}
+    wishes = options.configuration_with({"portfolio": options.portfolio, "seed": options.seed, **results})
+    if wishes:
+        configuration = job.get("configuration", {})
+        if not isinstance(configuration, dict):
+            raise CommandError(f"{file}: configuration: not an object")
+        job["configuration"] = configuration | wishes
+    job.setdefault("user", client.login_name())
+    job.setdefault("name", _unused_name(file or options.application or "job"))
+    for field in ("user", "name"):
+        if problem := unfit_for_file_name(str(job[field])):
+            raise CommandError(f"the {field} {str(job[field])[:60]!r} {problem}")
+    return job
+
+
+def _check_is_there(file: str) -> None:
+    try:
+        os.stat(file)
+    except OSError as error:
+        raise CommandError(f"{file}: {error.strerror}") from None
+
+
+def _from_job_file(file: str) -> dict[str, Any]:
+    try:
+        job = msgspec.json.decode(Path(file).read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise CommandError(f"{file}: {error.strerror or error}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CommandError(f"{file}: not a job file: {error}") from None
+    _make_paths_absolute(job, os.path.dirname(os.path.abspath(file)))
+    return job
+
+
+def _make_paths_absolute(job: dict[str, Any], folder: str) -> None:
+    """Nonsense is left to the service, which says what is wrong with it."""
+
+    def absolute(path: Any) -> Any:
+        if not isinstance(path, str) or not path or os.path.isabs(path):
+            return path
+        return os.path.normpath(os.path.join(folder, path))
+
+    for field in ("file", "files"):
+        if isinstance(named := job.get(field), list):
+            job[field] = [_existing(path, absolute(path)) for path in named]
+        elif isinstance(named, str):
+            job[field] = _existing(named, absolute(named))
+
+
+def _existing(written: Any, absolute: Any) -> Any:
+    """Whoever wrote a relative path means a file that is here."""
+    if written != absolute:
+        _check_is_there(absolute)
+    return absolute
+
+
+def _limit(limit_s: float | None) -> str | None:
+    return None if limit_s is None else format_duration(limit_s)
+
+
+def _identity(job: dict[str, Any]) -> str:
+    return identity_of(str(job["user"]), str(job["name"]))
+
+
+def _unused_name(file: str) -> str:
+    """Made of the file's name, as far as that is fit for one."""
+    stem = Path(file).name.partition(".")[0].lstrip("~")
+    stem = "".join(letter if letter.isprintable() else "_" for letter in stem)
+    stem = stem.encode(errors="replace")[:_STEM_SIZE_MAX].decode(errors="ignore")
+    return f"{stem or 'job'}-{time.time_ns() // 1000}"
+
+
+# --- wait ----------------------------------------------------------------------------------
+
+
+def run_wait(options: WaitOptions) -> int:
+    client_dir = client.folder_of(Path(options.api_dir), options.client)
+    jobs = PendingJobs(client_dir)
+    known = jobs.look().identities
+    for identity in options.identities:
+        if identity not in known and client.signature_of(_reply_path(client_dir, identity)) is None:
+            raise CommandError(f"no job {identity} in {client_dir}, neither live nor ended")
+    progress = ProgressLine(options.api_dir, options.client)
+    printer = ReplyPrinter("wait", options.output_format, len(options.identities))
+    awaited = list(options.identities)
+    try:
+        while awaited:
+            reply = _await(client_dir, jobs, awaited[0], progress)
+            progress.clear()
+            printer.print(awaited[0], reply)
+            del awaited[0]
+    except KeyboardInterrupt:
+        progress.clear()
+        return say_what_goes_on("wait", awaited, options.api_dir, options.client)
+    finally:
+        progress.clear()
+    return printer.exit_code
+
+
+def _await(client_dir: Path, jobs: PendingJobs, identity: str, progress: ProgressLine) -> dict[str, Any]:
+    while identity in jobs.look().identities:
+        progress.tick(identity)
+        time.sleep(_POLL_DELAY_S)
+    path = _reply_path(client_dir, identity)
+    reply = client.read_reply(path)
+    if reply is None:
+        raise CommandError(f"{path} is gone; somebody has removed it")
+    return reply
+
+
+def _reply_path(client_dir: Path, identity: str) -> Path:
+    return client_dir / "out" / reply_name(identity)
+
+
+# --- replies, for both ---------------------------------------------------------------------
+
+
+class ReplyPrinter:
+    """Prints the replies to so many jobs, and knows the exit code then."""
+
+    def __init__(self, command: str, output_format: str, jobs: int) -> None:
+        self._command = command
+        self._is_sat = output_format == SAT_FORMAT
+        self._is_single = jobs == 1
+        self._code = 0
+
+    @property
+    def exit_code(self) -> int:
+        """2 as soon as a reply is an error; as s and v lines and for one job, its answer's code; else 0."""
+        return self._code
+
+    def print(self, identity: str, reply: dict[str, Any]) -> None:
+        error = reply.get("error")
+        if error is not None:
+            self._code = 2
+        if not self._is_sat:
+            print(json.dumps(reply, indent=2), flush=True)
+            return
+        if not self._is_single:
+            print(f"c {identity}")
+        if error is not None:
+            place = f"{error['field']}: " if error.get("field") else ""
+            print(f"mallob-py {self._command}: {identity}: {place}{error.get('message')}", file=sys.stderr)
+            return
+        for line in lines_of_reply(reply["result"]):
+            print(line)
+        sys.stdout.flush()
+        if self._is_single:
+            self._code = int(reply["result"]["resultcode"])
+
+
+def say_what_goes_on(command: str, identities: Sequence[str], api_dir: str, client: int) -> int:
+    """For who leaves before the replies are there; the exit code."""
+    names = " ".join(identities)
+    options = "" if api_dir == ".api" else f" --api-dir {api_dir}"
+    options += f" --client {client}" if client else ""
+    text = (
+        f"{names} {'go' if len(identities) > 1 else 'goes'} on; to wait: mallob-py wait{options} {names};"
+        f" to end it: mallob-py interrupt{options} {identities[0]}"
+    )
+    print(f"mallob-py {command}: {text}", file=sys.stderr)
+    return INTERRUPTED
+
+
+class ProgressLine:
+    """`tick` as often as you like; `clear` before anything else is printed."""
+
+    def __init__(self, api_dir: str, client: int) -> None:
+        self._api_dir = api_dir
+        self._client = client
+        self._is_shown = sys.stderr.isatty()
+        self._started_s = time.monotonic()
+        self._next_s = self._started_s + _PERIOD_S  # short jobs have no progress to tell
+        self._live: Live | None = None
+
+    def tick(self, identity: str) -> None:
+        now = time.monotonic()
+        if not self._is_shown or now < self._next_s:
+            return
+        self._next_s = now + _PERIOD_S
+        status = read_live_status(self._api_dir)
+        text = progress_text(identity, status, self._client, now - self._started_s)
+        self._show(printable(text))
+
+    def clear(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _show(self, text: str) -> None:
+        # Late: short jobs do not pay for it.
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        if self._live is None:
+            self._live = Live(
+                console=Console(stderr=True),
+                transient=True,
+                auto_refresh=False,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+def progress_text(identity: str, status: ServiceStatus | None, client: int, waited_s: float) -> str:
+    """One line on a job that is being waited for."""
+    if status is None:
+        return f"{identity}: no service is running; waiting since {age_text(waited_s)}"
+    job = status.job(identity, client)
+    if job is None:
+        return f"{identity}: handed in, {age_text(waited_s)}"
+    workers = f"{job.volume} of {job.demand} workers, " if job.demand else ""
+    return f"{identity}: {job.state}, {workers}{age_text(job.elapsed_s)}"
+
+
+# --- explain -------------------------------------------------------------------------------
+
+
+def run_explain(options: ExplainOptions) -> int:
+    status = read_live_status(options.api_dir)
+    for line in _explained(options, status):
+        print(printable(line))
+    return 0
+
+
+def _explained(options: ExplainOptions, status: ServiceStatus | None) -> list[str]:
+    from mallob_py.service.telemetry.explanation import explain, explain_ended
+
+    if status is not None and (job := _live(status, options.job, options.client)) is not None:
+        return explain(status, job)
+    identity, client_index = options.job, options.client
+    if identity.isdecimal():
+        identity, client_index = _identity_of_ended(status, identity)
+    client_dir = client.folder_of(Path(options.api_dir), client_index)
+    if identity in PendingJobs(client_dir).look().identities:
+        return [f"{identity} is handed in and has no reply yet.", _why_unlisted(status)]
+    path = client_dir / "out" / reply_name(identity)
+    if (reply := client.read_reply(path)) is None:
+        raise CommandError(f"no job {identity} in {client_dir}, neither live nor ended")
+    return [*explain_ended(identity, reply, time.time() - path.stat().st_mtime), f"Its reply is {path}."]
+
+
+def _live(status: ServiceStatus, wanted: str, client_index: int) -> JobStatus | None:
+    if wanted.isdecimal():
+        return next((job for job in status.jobs if job.id == int(wanted)), None)
+    return status.job(wanted, client_index)
+
+
+def _identity_of_ended(status: ServiceStatus | None, number: str) -> tuple[str, int]:
+    """Raises CommandError if it is not among the last ones."""
+    for job in status.ended if status is not None else ():
+        if job.id == int(number) and job.user:
+            return f"{job.user}.{job.name}", job.client
+    raise CommandError(f"no listed job has the id {number}; say USER.NAME of one that has ended a while ago")
+
+
+def _why_unlisted(status: ServiceStatus | None) -> str:
+    if status is None:
+        return "No service is running: the next one on this folder runs it."
+    if status.job_count > len(status.jobs):
+        return (
+            f"It waits among {status.job_count} live jobs, of which the status lists the "
+            f"{len(status.jobs)} first ones."
+        )
+    return "The service has not listed it yet; it does so once a second."
+
+
+# --- interrupt -----------------------------------------------------------------------------
+
+
+def run_interrupt(options: InterruptOptions) -> int:
+    api_dir = Path(options.api_dir)
+    if not client.service_is_running(api_dir, options.client):
+        raise CommandError(f"no service is running on {api_dir}")
+    client_dir = client.folder_of(api_dir, options.client)
+    if options.job.isdecimal():
+        user, name = _of_id(client_dir, int(options.job))
+    else:
+        user, name = _split(api_dir, options.job)
+    submission = client.interrupt(api_dir, user, name, client=options.client)
+    try:
+        reply = client.wait(submission, _REPLY_TIMEOUT_S)
+    except TimeoutError as error:
+        raise CommandError(str(error)) from None
+    if "error" in reply:
+        raise CommandError(str(reply["error"].get("message", reply["error"])))
+    print(f"{identity_of(user, name)} has ended; its reply is {submission.reply_path}")
+    return 0
+
+
+def _of_id(client_dir: Path, number: int) -> tuple[str, str]:
+    """User and name of a live job. Raises CommandError if there is none with this id."""
+    try:
+        for entry in read_entries(client_dir / "journal"):
+            if isinstance(entry, Claimed) and entry.internal_id == number:
+                fields = json.loads((client_dir / "journal" / entry.entry).read_bytes())
+                return str(fields["user"]), str(fields["name"])
+    except (OSError, ValueError, TypeError, KeyError):
+        pass  # it has just ended, or is no job
+    raise CommandError(f"no live job has the id {number} (it may have ended already)")
+
+
+def _split(api_dir: Path, identity: str) -> tuple[str, str]:
+    status = read_status(api_dir)
+    for job in status.jobs if status is not None else ():
+        if f"{job.user}.{job.name}" == identity:
+            return job.user, job.name
+    user, _, name = identity.partition(".")
+    return user, name
