@@ -7,13 +7,14 @@ many nodes were free, who stood in front, who was started instead, which promise
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from mallob_py.batch.costs import ResizeCost
 from mallob_py.batch.job import Job, Workload
-from mallob_py.batch.policy import Action, Policy, Reserve, Resize, Start, View
-from mallob_py.batch.simulator import Outcome, simulate
+from mallob_py.batch.policy import Action, Policy, Reserve, Resize, Share, Start, View
+from mallob_py.batch.simulator import EventOrder, Outcome, simulate
 
 
 class Hindrance(enum.Enum):
@@ -58,13 +59,20 @@ class Explanation(msgspec.Struct, frozen=True):
     overtaken_by: tuple[int, ...]
 
 
-def explain(workload: Workload, policy: Policy, number: int, nodes: int = 0) -> Explanation:
+def explain(
+    workload: Workload,
+    policy: Policy,
+    number: int,
+    *,
+    costs: ResizeCost | None = None,
+    order: EventOrder = EventOrder.BATCH,
+) -> Explanation:
     """Play the workload, watching the job of this number. ValueError: there is none; errors as `simulate`."""
     job = next((job for job in workload.jobs if job.number == number), None)
     if job is None:
         raise ValueError(f"there is no job {number} (or it was left out)")
     watch = _Watch(policy, workload, job)
-    outcome: Outcome = simulate(workload, watch, nodes)
+    outcome: Outcome = simulate(workload, watch, costs=costs, order=order)
     start_s = outcome.starts_s[job.id]
     overtakers = [
         other.number for other in workload.jobs[job.id + 1 :] if outcome.starts_s[other.id] < start_s
@@ -90,6 +98,7 @@ class _Watch:
     def __init__(self, policy: Policy, workload: Workload, job: Job) -> None:
         self.name = policy.name
         self.wants_all_arrivals = policy.wants_all_arrivals
+        self.wants_resize_points = getattr(policy, "wants_resize_points", False)
         self._policy = policy
         self._jobs = workload.jobs
         self._job = job
@@ -110,56 +119,60 @@ class _Watch:
         place = next((place for place, one in enumerate(view.queue) if one.id == job.id), None)
         if place is None:
             return self._policy.decide(view)
-        before = (view.free, len(view.running), view.queue[0])
+        return self._watched(view, place)
+
+    def _watched(self, view: View, place: int) -> Iterator[Action]:
+        """The actions of a decision one by one: the view shows what each has brought."""
+        job = self._job
+        free = view.free
         departed = tuple(one.job.number for one in view.departed)
-        actions = list(self._policy.decide(view))
-        started = [action for action in actions if isinstance(action, Start)]
-        for action in actions:
+        started, resized = list[int](), list[int]()
+        for action in self._policy.decide(view):
             if isinstance(action, Reserve) and action.job == job.id:
                 self._promise_s = action.at_s
-        if any(action.job == job.id for action in started):
+            elif isinstance(action, Start):
+                started.append(action.job)
+            elif isinstance(action, Share):
+                started.append(action.guest)
+            elif isinstance(action, Resize):
+                resized.append(action.job)
+            yield action
+        if job.id in started:
             self._waits = False
-            self.free_at_start = before[0]
+            self.free_at_start = free
             self.ended_at_start = departed
-            self.resized_at_start = tuple(
-                self._jobs[one.job].number for one in actions if isinstance(one, Resize)
-            )
+            self.resized_at_start = tuple(self._jobs[one].number for one in resized)
         else:
-            self.moments.append(self._moment(view, place, started))
-        return actions
+            self.moments.append(self._moment(view, place, free, started))
 
-    def _moment(self, view: View, place: int, started: Sequence[Start]) -> Moment:
-        gone = {action.job for action in started}
-        head = next(one for one in view.queue if one.id not in gone)
-        used = sum(action.nodes if isinstance(action.nodes, int) else len(action.nodes) for action in started)
-        free = view.free - used
-        if view.free < self._job.low:
+    def _moment(self, view: View, place: int, free_before: int, started: Sequence[int]) -> Moment:
+        head = view.queue[0]
+        if free_before < self._job.low:
             hindrance = Hindrance.TOO_FEW_NODES
-        elif free < self._job.low:
+        elif view.free < self._job.low:
             hindrance = Hindrance.FREE_TO_OTHERS
         else:
             hindrance = Hindrance.HEAD if head.id == self._job.id else Hindrance.PASSED_OVER
         return Moment(
             at_s=view.now_s,
             hindrance=hindrance,
-            free=free,
-            place=place - sum(other < self._job.id for other in gone) + 1,
-            running=len(view.running) + len(started),
+            free=view.free,
+            place=place - sum(other < self._job.id for other in started) + 1,
+            running=len(view.running),
             head=head,
-            shadow_s=_earliest(view, free, head, [self._jobs[number] for number in sorted(gone)]),
+            shadow_s=_earliest(view, head),
             promise_s=self._promise_s,
-            started=tuple(self._jobs[number].number for number in sorted(gone)),
+            started=tuple(self._jobs[number].number for number in sorted(started)),
         )
 
 
-def _earliest(view: View, free: int, head: Job, started: Iterable[Job]) -> float | None:
+def _earliest(view: View, head: Job) -> float | None:
     """When the head of the queue has its nodes, by the estimates of those that run."""
-    ends = [(end_s, running.size) for end_s, _, running in view.ends]
-    ends += [(view.now_s + job.estimate_s, job.nodes) for job in started]
-    for end_s, size in sorted(ends):
-        if free >= head.low:
-            break
-        free += size
+    free = view.free
+    if free >= head.low:
+        return view.now_s
+    for end_s, _, running in view.ends:
+        free += running.freed
         if free >= head.low:
             return max(end_s, view.now_s)
-    return view.now_s if free >= head.low else None
+    return None

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import re
 import sys
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from mallob_py.batch.job import Workload
-from mallob_py.batch.policy import Action, Policy, PolicyError, View
+from mallob_py.batch.policy import PolicyError
 from mallob_py.batch.registry import PolicyTextError, policy_of
+from mallob_py.batch.simulator import EventOrder
 from mallob_py.batch.workload.elastisim import PUBLISHED_NODES, read_elastisim
 from mallob_py.batch.workload.eurora import EURORA_SUFFIX, read_eurora
+from mallob_py.batch.workload.malleable import HALF_TO_DOUBLE, LINEAR_SPEED, make_malleable
 from mallob_py.batch.workload.swf import SwfError, read_swf, workload_of
 from mallob_py.cli import CommandError
 from mallob_py.cli.batch_options import (
@@ -32,16 +34,13 @@ from mallob_py.cli.batch_options import (
 )
 
 if TYPE_CHECKING:
-    from mallob_py.batch.energy import Power
     from mallob_py.batch.explanation import Explanation, Moment
     from mallob_py.batch.metrics import Metrics
-    from mallob_py.batch.page import Result
-    from mallob_py.batch.simulator import Outcome
 
 _EXPERIMENTS = "mallob_py.batch.experiments"
-_PERIOD_S = 0.3
 _HEADER = (
     "policy", "jobs", "makespan [s]", "wait [s]", "longest", "turnaround [s]", "slowdown", "bounded", "busy",
+    "resizes",
 )  # fmt: skip
 #: so many numbers of jobs are named, and so many spans of a wait told
 _NAMED = 8
@@ -53,6 +52,15 @@ _SPANS = 40
 
 def load(options: TraceOptions) -> Workload:
     """The workload; what is left out of the trace is said on standard error. Errors: see `worded`."""
+    workload = _read(options)
+    if not options.malleable:
+        return workload
+    nodes, speedup = options.malleable_range or HALF_TO_DOUBLE, options.speedup or LINEAR_SPEED
+    changed = make_malleable(workload, options.malleable, nodes, speedup, options.seed)
+    return msgspec.structs.replace(changed, name=f"{workload.name}, {options.malleable:.0%} malleable")
+
+
+def _read(options: TraceOptions) -> Workload:
     path = Path(options.trace)
     if path.suffix == EURORA_SUFFIX:
         return read_eurora(path)[0]
@@ -67,7 +75,7 @@ def load(options: TraceOptions) -> Workload:
         nodes=options.nodes,
         processors_per_node=options.cores_per_node,
         partition=options.partition,
-        rows=slice(options.jobs) if options.jobs else None,
+        rows=slice(options.first) if options.first else None,
         minimal_run_s=options.minimal_run,
     )
     if workload.left_out:
@@ -87,102 +95,36 @@ def worded(trace: str) -> Iterator[None]:
         raise CommandError(f"{error.filename or trace}: {error.strerror}") from None
 
 
-class WithProgress:
-    """A policy as it is, which says on standard error how far it has got; for terminals."""
-
-    def __init__(self, policy: Policy, workload: Workload) -> None:
-        self.name = policy.name
-        self.wants_all_arrivals = policy.wants_all_arrivals
-        self.wants_resize_points = getattr(policy, "wants_resize_points", False)
-        self._policy = policy
-        self._submissions_end_s = workload.jobs[-1].submit_s if workload.jobs else 0.0
-        self._began_s = self._next_s = time.monotonic()
-
-    def begin(self, nodes: int) -> None:
-        self._policy.begin(nodes)
-
-    def decide(self, view: View) -> Iterable[Action]:
-        now_s = time.monotonic()
-        if now_s >= self._next_s:
-            self._next_s = now_s + _PERIOD_S
-            share = min(1.0, view.now_s / (self._submissions_end_s or 1.0))
-            text = f"{self.name}: {share:.0%} of the time, {len(view.queue)} jobs wait"
-            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
-        return self._policy.decide(view)
-
-    def done(self) -> None:
-        print(f"\r{self.name}: {time.monotonic() - self._began_s:.1f} s\x1b[K", file=sys.stderr)
-
-
 # --- simulate -----------------------------------------------------------------------------
 
 
 def run_simulate(options: BatchSimulateOptions) -> int:
-    import msgspec
+    from concurrent.futures.process import BrokenProcessPool
 
     from mallob_py.batch.energy import Power
-    from mallob_py.batch.metrics import Metrics, metrics_of
-    from mallob_py.batch.page import Result, page
+    from mallob_py.batch.page import page
+    from mallob_py.cli.batch_runs import Setting, side_by_side
 
+    folder = None if options.output is None else Path(options.output)
     with worded(options.trace):
-        policies = [policy_of(text) for text in options.policy]
+        for text in options.policy:
+            policy_of(text)
         workload = load(options)
         power = Power(options.idle_watts, options.busy_watts)
-        metrics, results = list[Metrics](), list[Result]()
-        for policy in policies:
-            outcome = _played(workload, policy)
-            metrics.append(metrics_of(outcome))
-            if options.output:
-                folder = Path(options.output) / _folder_names(options.policy)[len(results)]
-                results.append(_written(outcome, metrics[-1], folder, power))
-        if options.output:
-            index = Path(options.output) / "index.html"
+        setting = Setting(workload, EventOrder(options.order), options.resize_cost, power, folder)
+        try:
+            results = side_by_side(setting, options.policy, options.jobs)
+        except BrokenProcessPool:
+            raise CommandError(
+                "a run was killed from outside; was the memory too small? (see --jobs)"
+            ) from None
+        if folder is not None:
+            index = folder / "index.html"
             index.write_text(page(_title(workload), results, power), encoding="utf-8")
             print(f"wrote {index}", file=sys.stderr)
+    metrics = [result.metrics for result in results]
     print(msgspec.json.encode(metrics).decode() if options.json else _table(workload, metrics))
     return 0
-
-
-def _played(workload: Workload, policy: Policy) -> Outcome:
-    from mallob_py.batch.simulator import simulate
-
-    if not sys.stderr.isatty():
-        return simulate(workload, policy)
-    shown = WithProgress(policy, workload)
-    try:
-        return simulate(workload, shown)
-    finally:
-        shown.done()
-
-
-def _written(outcome: Outcome, metrics: Metrics, folder: Path, power: Power) -> Result:
-    from mallob_py.batch.energy import energy_of
-    from mallob_py.batch.page import Result
-    from mallob_py.batch.pictures import draw_gantt, draw_utilisation
-    from mallob_py.batch.schedule_files import write_schedule
-    from mallob_py.experiments.output import Output
-
-    write_schedule(outcome, folder, power)
-    output = Output(folder, "simulation")
-    output.keep(outcome.policy, metrics)
-    output.figure("utilisation", lambda figure: draw_utilisation(outcome, figure))
-    output.figure("gantt", lambda figure: draw_gantt(outcome, figure))
-    # A grid or thousands of boxes are smaller as PNG, a curve looks better as SVG.
-    pictures = [folder / "utilisation.svg", folder / "gantt.png"]
-    return Result(metrics, energy_of(outcome, power), [path for path in pictures if path.exists()])
-
-
-def _folder_names(policies: tuple[str, ...]) -> list[str]:
-    """A name for each that is one on all file systems: easy:depth=10 is easy-depth-10."""
-    names = list[str]()
-    for text in policies:
-        name = plain = re.sub(r"[^A-Za-z0-9_.+]+", "-", text).strip("-.")
-        number = 1
-        while name in names:
-            number += 1
-            name = f"{plain}-{number}"
-        names.append(name)
-    return names
 
 
 def _title(workload: Workload) -> str:
@@ -203,6 +145,7 @@ def _table(workload: Workload, results: list[Metrics]) -> str:
             one.slowdown,
             one.bounded_slowdown,
             one.utilisation,
+            one.resizes,
         )
         for one in results
     ]
@@ -218,7 +161,9 @@ def run_explain(options: BatchExplainOptions) -> int:
     with worded(options.trace):
         policy = policy_of(options.policy)
         workload = load(options)
-        explanation = explain(workload, policy, options.job)
+        explanation = explain(
+            workload, policy, options.job, costs=options.resize_cost, order=EventOrder(options.order)
+        )
     print("\n".join(_lines(explanation)))
     return 0
 

@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import MISSING, dataclass
+from typing import TYPE_CHECKING
 
 from mallob_py.cli import values
-from mallob_py.cli.option_sources import option, positional, switch_option
-from mallob_py.cli.shared_options import INPUT, OUTPUT, Config, Runs
+from mallob_py.cli.option_sources import list_option, option, positional, switch_option
+from mallob_py.cli.shared_options import INPUT, OUTPUT, Config, Parallel, Runs, choice
+
+if TYPE_CHECKING:
+    from mallob_py.batch.costs import ResizeCost
+    from mallob_py.batch.workload.malleable import NodeRange, SpeedModel
 
 DEFAULT_POLICIES = ("fcfs", "easy")
+MALLEABLE = "malleable jobs"
+
+
+# What parses is imported late: the table of options is read by those who need no trace as well.
+
+
+def share(text: str) -> float:
+    """Of a workload's jobs."""
+    from mallob_py.batch.workload.malleable import share_of
+
+    return share_of(text)
+
+
+def node_range(text: str) -> NodeRange:
+    """Least and most nodes of a job, as multiples of those it asks for."""
+    from mallob_py.batch.workload.malleable import node_range_of
+
+    return node_range_of(text)
+
+
+def speed_model(text: str) -> SpeedModel:
+    """How the speed of jobs depends on their nodes."""
+    from mallob_py.batch.workload.malleable import speed_model_of
+
+    return speed_model_of(text)
+
+
+def resize_cost(text: str) -> ResizeCost:
+    """How long jobs stand still when they are resized."""
+    from mallob_py.batch.costs import resize_cost_of
+
+    return resize_cost_of(text)
+
+
+def names_policy(word: str) -> bool:
+    """Whether a word behind a policy is one more, and not the trace."""
+    return re.fullmatch(r"[A-Za-z][\w-]*(:.*)?", word) is not None and not os.path.exists(word)
 
 
 def watts(text: str) -> float:
@@ -56,8 +100,8 @@ class TraceOptions(Config):
     partition: int | None = option(
         "--partition", values.count, None, metavar="N", group=INPUT, help="only the jobs of this partition"
     )
-    jobs: int = option(
-        "--jobs", values.count, 0, metavar="N", group=INPUT, help="only the first N jobs (default: all)"
+    first: int = option(
+        "--first", values.count, 0, metavar="N", group=INPUT, help="only the first N jobs (default: all)"
     )
     minimal_run: int | None = option(
         "--minimal-run",
@@ -68,19 +112,65 @@ class TraceOptions(Config):
         help="shorter run times become this (default: jobs without run time are left out)",
     )
     strict: bool = switch_option("--strict", group=INPUT, help="refuse a trace with damaged lines")
+    order: str = choice(
+        "--order",
+        ("batch", "pyss", "elastisim"),
+        "batch",
+        group=INPUT,
+        help="what happens first at the same second, as in that simulator (default: batch, all ends and "
+        "submissions before one decision)",
+    )
+    malleable: float = option(
+        "--malleable",
+        share,
+        0.0,
+        metavar="SHARE",
+        group=MALLEABLE,
+        help="make this share of the rigid jobs malleable, such as 50%% (default: none)",
+    )
+    malleable_range: NodeRange | None = option(
+        "--malleable-range",
+        node_range,
+        None,
+        metavar="A:B",
+        group=MALLEABLE,
+        help="they run on A to B times the nodes they ask for (default: 0.5:2)",
+    )
+    speedup: SpeedModel | None = option(
+        "--speedup",
+        speed_model,
+        None,
+        metavar="MODEL",
+        group=MALLEABLE,
+        help="of these: linear, amdahl:S (serial share), power:RHO, log:RHO; power:0:0.3 draws each job's "
+        "number between two (default: linear)",
+    )
+    seed: int = option(
+        "--seed", values.count, 0, metavar="N", group=MALLEABLE, help="which jobs these are (default: 0)"
+    )
+    resize_cost: ResizeCost | None = option(
+        "--resize-cost",
+        resize_cost,
+        None,
+        metavar="G:S",
+        group=MALLEABLE,
+        help="seconds that a job stands still to grow and to shrink, such as 14.55:7.41; with /node, for "
+        "each node that comes or goes (default: 0)",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class BatchSimulateOptions(TraceOptions):
+class BatchSimulateOptions(TraceOptions, Parallel):
     """Options of `mallob-py batch simulate`."""
 
-    policy: tuple[str, ...] = option(
+    policy: tuple[str, ...] = list_option(
         "-p --policy",
         policies,
         DEFAULT_POLICIES,
         metavar="P",
         group=INPUT,
-        help="one or several, such as 'fcfs easy:depth=10' (default: fcfs easy)",
+        help="one or several, such as -p fcfs easy:depth=10 (default: fcfs easy)",
+        goes_on=names_policy,
     )
     output: str | None = option(
         "--output",

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ class OptionSpec:
     help: str
     is_switch: bool = False
     is_list: bool = False
+    #: of a flag that takes a list: whether a word behind one of its values is one more of them
+    goes_on: Callable[[str], bool] | None = None
 
     @property
     def variable(self) -> str:
@@ -70,6 +73,28 @@ def option(
     spellings = tuple(flags.split())
     name = spellings[-1].removeprefix("--")
     return _declare(OptionSpec(name, spellings, parse, metavar, group, help), default)
+
+
+def list_option(
+    flags: str,
+    parse: Callable[[str], tuple[Any, ...]],
+    default: Any,
+    *,
+    metavar: str,
+    group: str,
+    help: str,
+    goes_on: Callable[[str], bool],
+) -> Any:
+    """Declare an option that may be given several times, and takes several values each time.
+
+    A word behind a value is one more if `goes_on` says so, so that other arguments may follow. `parse` makes
+    a tuple of each, as the environment and a file have them all in one text.
+    """
+    spellings = tuple(flags.split())
+    name = spellings[-1].removeprefix("--")
+    return _declare(
+        OptionSpec(name, spellings, parse, metavar, group, help, is_list=True, goes_on=goes_on), default
+    )
 
 
 def switch_option(flag: str, *, group: str, help: str) -> Any:
@@ -146,7 +171,10 @@ def _add(group: argparse._ArgumentGroup, attribute: str, spec: OptionSpec, defau
         switch = argparse.BooleanOptionalAction
         return group.add_argument(*spec.flags, dest=attribute, action=switch, help=spec.help)
     if spec.flags:
-        return group.add_argument(*spec.flags, dest=attribute, metavar=spec.metavar, help=spec.help)
+        store = "append" if spec.is_list else "store"
+        return group.add_argument(
+            *spec.flags, dest=attribute, metavar=spec.metavar, help=spec.help, action=store
+        )
     counts = {(True, True): "+", (True, False): "*", (False, True): None, (False, False): "?"}
     nargs = counts[spec.is_list, default is dataclasses.MISSING]
     return group.add_argument(attribute, metavar=spec.metavar, nargs=nargs, help=spec.help)
@@ -160,8 +188,9 @@ def parse_options(
 ) -> CommandOptions:
     """Collect, parse and validate the options of `command`, one of the `commands` (summary, class)."""
     summary, options_class = commands[command]
-    given = vars(make_parser(command, summary, options_class).parse_intermixed_args(arguments))
     rows = table(options_class)
+    arguments = _one_value_each(arguments, [spec for spec, _ in rows.values()])
+    given = vars(make_parser(command, summary, options_class).parse_intermixed_args(arguments))
     chosen: dict[str, Any] = {}
     config_path = given.get("config") or environment.get(ENVIRONMENT_PREFIX + "CONFIG")
     if config_path:
@@ -178,11 +207,31 @@ def parse_options(
     return options
 
 
+def _one_value_each(arguments: Sequence[str], specs: Sequence[OptionSpec]) -> list[str]:
+    """`--flag A B` as `--flag A --flag B`, where a flag takes a list."""
+    lists = {flag: spec.goes_on for spec in specs for flag in spec.flags if spec.goes_on is not None}
+    told, flag = list[str](), ""
+    words = iter(arguments)
+    for word in words:
+        if flag and lists[flag](word):
+            told += [flag, word]
+            continue
+        told.append(word)
+        flag, equals, _ = word.partition("=")
+        if flag not in lists:
+            flag = ""
+        elif not equals:
+            told += [value for value in [next(words, None)] if value is not None]
+    return told
+
+
 def _parsed(spec: OptionSpec, raw: Any, source: str) -> Any:
     if isinstance(raw, bool) and spec.is_switch:
         return raw
     if isinstance(raw, list) and spec.is_list:
-        return tuple(_parsed(dataclasses.replace(spec, is_list=False), item, source) for item in raw)
+        one = dataclasses.replace(spec, is_list=False)
+        parsed = [_parsed(one, item, source) for item in raw]
+        return tuple(itertools.chain(*parsed)) if spec.flags else tuple(parsed)
     try:
         return spec.parse(raw)
     except ValueError as error:

@@ -58,8 +58,8 @@ class Api(Config):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
-class Runs(Config):
-    """What every command that makes many runs and tables of them has in common."""
+class Parallel(Config):
+    """What every command that makes several runs has in common."""
 
     jobs: int | None = option(
         "--jobs",
@@ -69,6 +69,12 @@ class Runs(Config):
         group=WORLD,
         help="runs at a time (default: one per core)",
     )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class Runs(Parallel):
+    """What every command that makes tables of many runs has in common."""
+
     output: str = option(
         "--output",
         values.path,

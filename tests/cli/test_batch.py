@@ -27,6 +27,51 @@ def test_policies_stand_side_by_side(trace: str, capsys: pytest.CaptureFixture[s
     assert [line.split()[:2] for line in lines[-2:]] == [["fcfs", "3"], ["easy", "3"]]
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["TRACE", "--policy", "fcfs", "--policy", "easy:depth=10"],
+        ["TRACE", "--policy", "fcfs", "easy:depth=10"],
+        ["--policy", "fcfs", "easy:depth=10", "TRACE"],
+        ["-p", "fcfs", "TRACE", "--policy=easy:depth=10"],
+        ["--policy=fcfs", "easy:depth=10", "TRACE"],
+        ["TRACE", "-p", "fcfs;easy:depth=10"],
+    ],
+)
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_all_policies_that_are_named_are_played(
+    trace: str, arguments: list[str], jobs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [trace if word == "TRACE" else word for word in arguments]
+    assert main(["batch", "simulate", *words, "--json", "--jobs", jobs]) == 0
+    assert [one["policy"] for one in json.loads(capsys.readouterr().out)] == ["fcfs", "easy:depth=10"]
+
+
+def test_a_share_of_the_jobs_can_be_malleable_and_resizes_can_cost_time(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def makespan_s(*arguments: str) -> float:
+        assert main(["batch", "simulate", trace, "-p", "fair", "--json", *arguments]) == 0
+        (metrics,) = json.loads(capsys.readouterr().out)
+        return float(metrics["makespan_s"])
+
+    everything = ("--malleable", "100%", "--malleable-range", "0.5:1")
+    assert makespan_s() == 15
+    # The first job shrinks for the second, and grows again when that has ended.
+    assert makespan_s(*everything) < 15
+    assert makespan_s(*everything, "--resize-cost", "0:100", "--speedup", "amdahl:0.1") > 15
+    assert main(["batch", "simulate", trace, "-p", "fair", *everything]) == 0
+    assert capsys.readouterr().out.startswith("small.swf, 100% malleable: 3 jobs, 4 nodes\n")
+
+
+def test_only_the_first_jobs_and_another_order_of_events(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["batch", "simulate", trace, "--first", "2", "--order", "pyss", "-p", "easy", "--json"]) == 0
+    (metrics,) = json.loads(capsys.readouterr().out)
+    assert metrics["jobs"] == 2
+
+
 def test_as_json_there_are_all_metrics(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["batch", "simulate", trace, "--policy", "easy", "--json", "--nodes", "8"]) == 0
     (metrics,) = json.loads(capsys.readouterr().out)
@@ -37,7 +82,15 @@ def test_as_json_there_are_all_metrics(trace: str, capsys: pytest.CaptureFixture
     ("arguments", "error"),
     [
         (["--policy", "quick"], "no policy 'quick'"),
+        (["--policy", "easy", "quick"], "no policy 'quick'"),
         (["--partition", "7"], "there are no jobs"),
+        (["--partition", "7", "--policy", "easy"], "there are no jobs"),
+        (["--malleable", "150%"], "--malleable: '150%' is not a share such as 50%"),
+        (["--malleable", "50%", "--malleable-range", "2:4"], "--malleable-range: '2:4' is not multiples"),
+        (["--speedup", "quick"], "--speedup: 'quick' is not linear"),
+        (["--resize-cost", "1:2:3"], "--resize-cost: '1:2:3' is not seconds"),
+        (["--order", "any"], "--order: 'any' is none of batch, pyss, elastisim"),
+        (["--policy"], "-p/--policy: expected one argument"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,18 @@ def test_a_job_that_starts_at_once_has_nothing_to_explain(
 def test_a_job_that_is_not_there_is_one_line(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["batch", "explain", trace, "77"]) == 2
     assert capsys.readouterr().err == "mallob-py batch explain: there is no job 77 (or it was left out)\n"
+
+
+@pytest.mark.parametrize("policy", ["fair", "elastic", "agreement"])
+def test_policies_that_see_what_their_actions_bring_are_explained(
+    trace: str, policy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--malleable", "1", "--resize-cost", "1", "--order", "pyss"]
+    assert main(["batch", "simulate", trace, "--policy", policy, *arguments, "--json"]) == 0
+    (metrics,) = json.loads(capsys.readouterr().out)
+    starts_s = list[float]()
+    for job in range(1, 5):
+        assert main(["batch", "explain", trace, str(job), "--policy", policy, *arguments]) == 0
+        words = capsys.readouterr().out.splitlines()[1].replace(",", "").split()
+        starts_s.append(float(words[6]) - float(words[2]))
+    assert sum(starts_s) / 4 == pytest.approx(metrics["wait_s"])

@@ -1,0 +1,192 @@
+"""Policies side by side on one workload, in processes of their own, with progress on a terminal."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, wait
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mallob_py.batch.costs import ResizeCost
+from mallob_py.batch.energy import Power, energy_of
+from mallob_py.batch.job import Workload
+from mallob_py.batch.metrics import metrics_of
+from mallob_py.batch.page import Result
+from mallob_py.batch.policy import Action, Policy, View
+from mallob_py.batch.registry import policy_of
+from mallob_py.batch.simulator import EventOrder, Outcome, simulate
+
+if TYPE_CHECKING:
+    from multiprocessing.queues import SimpleQueue
+
+    from rich.progress import Progress, TaskID
+
+_PERIOD_S = 0.3
+#: of a run by its place: the share of the time of submissions that has gone by, and how many jobs wait
+Tell = Callable[[int, float, int], None]
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """What all runs have in common. `folder`: where schedules and pictures go, if anywhere."""
+
+    workload: Workload
+    order: EventOrder
+    costs: ResizeCost | None
+    power: Power
+    folder: Path | None
+
+
+def side_by_side(setting: Setting, policies: Sequence[str], processes: int | None) -> list[Result]:
+    """What comes of each policy, in their order.
+
+    Raises what a run raises, and BrokenProcessPool if one is killed from outside.
+    """
+    folders = [setting.folder and setting.folder / name for name in folder_names(policies)]
+    processes = min(processes or os.cpu_count() or 1, len(policies))
+    with _Bars(policies) as bars:
+        runs = list(zip(range(len(policies)), policies, folders, strict=True))
+        if processes == 1:
+            return [_play(setting, bars.tell, *run) for run in runs]
+        news: SimpleQueue[tuple[int, float, int]] = multiprocessing.SimpleQueue()
+        pool = ProcessPoolExecutor(processes, initializer=_begin, initargs=(setting, news))
+        try:
+            futures = [pool.submit(_play_there, *run) for run in runs]
+            left = set(futures)
+            while left:
+                done, left = wait(left, _PERIOD_S)
+                for future in done:
+                    future.result()
+                while not news.empty():
+                    bars.tell(*news.get())
+            return [future.result() for future in futures]
+        finally:
+            # After an error no further one begins.
+            pool.shutdown(cancel_futures=True)
+
+
+def folder_names(policies: Iterable[str]) -> list[str]:
+    """A name for each that is one on all file systems: easy:depth=10 is easy-depth-10."""
+    names = list[str]()
+    for text in policies:
+        name = plain = re.sub(r"[^A-Za-z0-9_.+]+", "-", text).strip("-.")
+        number = 1
+        while name in names:
+            number += 1
+            name = f"{plain}-{number}"
+        names.append(name)
+    return names
+
+
+# --- one run ------------------------------------------------------------------------------
+
+
+_there: tuple[Setting, Tell]
+
+
+def _begin(setting: Setting, news: SimpleQueue[tuple[int, float, int]]) -> None:
+    """In a process of its own. Ctrl-C reaches all processes; this one just ends."""
+    global _there
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _there = setting, lambda *told: news.put(told)
+
+
+def _play_there(place: int, policy: str, folder: Path | None) -> Result:
+    return _play(*_there, place, policy, folder)
+
+
+def _play(setting: Setting, tell: Tell, place: int, policy: str, folder: Path | None) -> Result:
+    watched = _WithProgress(policy_of(policy), setting.workload, tell, place)
+    outcome = simulate(setting.workload, watched, costs=setting.costs, order=setting.order)
+    tell(place, 1.0, 0)
+    metrics = metrics_of(outcome)
+    pictures = () if folder is None else _written(outcome, folder, setting.power)
+    return Result(metrics, energy_of(outcome, setting.power), pictures)
+
+
+def _written(outcome: Outcome, folder: Path, power: Power) -> Sequence[Path]:
+    """Files of a schedule; returns those of its pictures that a page shows."""
+    from mallob_py.batch.pictures import draw_gantt, draw_utilisation
+    from mallob_py.batch.schedule_files import write_schedule
+    from mallob_py.experiments.output import Output
+
+    write_schedule(outcome, folder, power)
+    output = Output(folder, "simulation")
+    output.keep(outcome.policy, metrics_of(outcome))
+    output.figure("utilisation", lambda figure: draw_utilisation(outcome, figure))
+    output.figure("gantt", lambda figure: draw_gantt(outcome, figure))
+    # A grid or thousands of boxes are smaller as PNG, a curve looks better as SVG.
+    return [path for path in (folder / "utilisation.svg", folder / "gantt.png") if path.exists()]
+
+
+class _WithProgress:
+    """A policy as it is, which tells now and then how far it has got."""
+
+    def __init__(self, policy: Policy, workload: Workload, tell: Tell, place: int) -> None:
+        self.name = policy.name
+        self.wants_all_arrivals = policy.wants_all_arrivals
+        self.wants_resize_points = getattr(policy, "wants_resize_points", False)
+        self._policy = policy
+        self._submissions_end_s = workload.jobs[-1].submit_s if workload.jobs else 0.0
+        self._tell = tell
+        self._place = place
+        self._next_s = time.monotonic()
+
+    def begin(self, nodes: int) -> None:
+        self._policy.begin(nodes)
+
+    def decide(self, view: View) -> Iterable[Action]:
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + _PERIOD_S
+            share = min(1.0, view.now_s / (self._submissions_end_s or 1.0))
+            self._tell(self._place, share, len(view.queue))
+        return self._policy.decide(view)
+
+
+# --- progress -----------------------------------------------------------------------------
+
+
+class _Bars:
+    """A bar for each policy, on a terminal; nothing elsewhere."""
+
+    def __init__(self, policies: Sequence[str]) -> None:
+        self._policies = policies
+        self._progress: Progress | None = None
+        self._tasks: list[TaskID] = []
+
+    def __enter__(self) -> _Bars:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+            # No thread of its own refreshes it: processes are forked beside it.
+            self._progress = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TaskProgressColumn(),
+                TextColumn("{task.fields[waiting]}"),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+                auto_refresh=False,
+                transient=True,
+            )
+            self._progress.start()
+            self._tasks = [self._progress.add_task(name, total=1.0, waiting="") for name in self._policies]
+        return self
+
+    def tell(self, place: int, share: float, waiting: int) -> None:
+        if self._progress is not None:
+            text = f"{waiting} jobs wait" if share < 1.0 else ""
+            self._progress.update(self._tasks[place], completed=share, waiting=text, refresh=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
