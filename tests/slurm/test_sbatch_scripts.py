@@ -99,7 +99,7 @@ class Batch:
     def await_end(self) -> str:
         def ended() -> str | None:
             state = self.state
-            return None if state in ("PENDING", "RUNNING", "COMPLETING") else state
+            return None if state in ("PENDING", "RUNNING", "SIGNALING", "COMPLETING") else state
 
         return poll_until(ended, self.story) or ""
 
