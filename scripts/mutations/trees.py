@@ -259,6 +259,13 @@ TREES = (
         "test_race_8_a_pe_that_waits_for_a_seat_which_somebody_else_has_taken_is_released",
     ),
     Mutation(
+        "a request that has failed is over for the matcher",
+        _TREE,
+        "            self._matcher.withdraw(self._job, index)  # a past worker may be queried in its place\n",
+        "",
+        "test_a_failed_request_in_whose_place_a_past_worker_is_queried_is_over_for_the_matcher",
+    ),
+    Mutation(
         "a denied query releases the PE for others",
         _WORKERS,
         "            self._holds.pop(request.job, None)\n            self._out.send(request.parent, Denied",

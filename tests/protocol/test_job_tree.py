@@ -15,6 +15,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.requests: dict[tuple[int, int], Request] = {}
+        self.withdrawn: list[tuple[int, int]] = []
 
     def ask(self, request: Request) -> None:
         self.requests[request.job, request.subtree] = request
@@ -24,6 +25,7 @@ class Asked:
 
     def withdraw(self, job: int, subtree: int) -> None:
         self.requests.pop((job, subtree), None)
+        self.withdrawn.append((job, subtree))
 
     def counts(self) -> dict[int, int]:
         """How many workers are asked for, by the uppermost."""
@@ -95,6 +97,17 @@ def test_a_request_that_has_failed_is_asked_anew() -> None:
     parent.seats.receive_failed(1, 2, 2, 0.0)
     assert parent.asked.counts() == {1: 1}
     assert parent.asked.requests[JOB, 1].epoch == 2
+
+
+def test_a_failed_request_in_whose_place_a_past_worker_is_queried_is_over_for_the_matcher() -> None:
+    """Else it would count as under way for ever: a parent that leaves takes back what it asks for only."""
+    parent = Parent()
+    parent.seats.fit(2, 1, 0.0)
+    parent.asked.requests.clear()  # it is on its way
+    parent.seats.past.add([PastWorker(1, 8, 1)])
+    parent.seats.receive_failed(1, 2, 2, 0.0)
+    assert parent.queried() == [8]
+    assert (JOB, 1) in parent.asked.withdrawn
 
 
 def test_past_workers_are_queried_one_after_the_other_and_then_anybody_is_asked_for() -> None:

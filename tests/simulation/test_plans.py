@@ -7,6 +7,7 @@ from typing import get_args
 import msgspec
 import pytest
 
+from mallob_py.protocol.config import Config
 from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.simulation.delays import Delayed, DelayRanges, HashedDelays, RandomDelays, What
 from mallob_py.simulation.plan import AnyDeed, Crash, Plan, Submit, draw_plan, from_json, to_json
@@ -150,3 +151,21 @@ def test_a_cluster_that_does_not_rest_in_time_after_its_last_deed_fails(
     monkeypatch.setattr("mallob_py.simulation.scenario.ROUNDS_PER_BIT", 1e-6)
     with pytest.raises(AssertionError, match="no rest within"):
         Scenario(plan).run()
+
+
+def test_a_life_in_which_nothing_takes_any_time_rests_at_once() -> None:
+    config = Config(reuse_patience_s=0.0, growth_delay_s=0.0, unannounced_max_s=0.0)
+    config = msgspec.structs.replace(config, balancing_delay_s=0.0, matching_delay_s=0.0)
+    at_once = DelayRanges(message_s=(0.0, 0.0), process_start_s=(0.0, 0.0), fetch_s=(0.0, 0.0))
+    plan = Plan(
+        seed=0,
+        size=1,
+        config=config,
+        delays=at_once,
+        span_s=0.1,
+        deeds=(Submit(number=20, at_s=0.0, job=1, rank=0),),
+    )
+    assert rest_bound_s(plan) == 0.0
+    scenario = Scenario(plan)
+    scenario.run()
+    assert scenario.slowest == 0.0

@@ -13,7 +13,7 @@ from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outcome
 from mallob_py.protocol.messages import Blob
 from mallob_py.protocol.pe import PE
-from mallob_py.protocol.stimuli import JobParameters
+from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, Tick, WorkerStarted, WorkerUsed
 from mallob_py.runtime.rank_reports import RankNews, RankReporter, Roll
 from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.crashes import RunningJobs
@@ -57,8 +57,9 @@ class Client:
 
     def run(self, job: int) -> None:
         self.jobs.enter(job, JobState.SUBMITTED)
-        self.pe.submit(job, JobParameters(priority=2.0, max_demand=1), Blob(str(job), 0, b""), 0.0)
-        self.pe.tick(1.0)
+        parameters = JobParameters(priority=2.0, max_demand=1)
+        self.pe.handle(JobSubmitted(job, parameters, Blob(str(job), 0, b"")), 0.0)
+        self.pe.handle(Tick(), 1.0)
 
 
 @pytest.fixture
@@ -78,8 +79,8 @@ def test_what_a_job_asks_for_and_waits_for_is_told(client: Client) -> None:
 def test_what_the_pe_knows_of_a_job_is_told(client: Client) -> None:
     client.take(1)
     client.run(1)
-    client.pe.worker_started(0, 2.0)
-    client.pe.worker_used(0, 1.5, 300, 3.0)
+    client.pe.handle(WorkerStarted(0), 2.0)
+    client.pe.handle(WorkerUsed(0, 1.5, 300), 3.0)
     status = client.writer.status(12.0)
     (job,) = status.jobs
     assert (job.state, job.volume, job.demand, job.demand_bound) == ("running", 1, 1, 1)
