@@ -83,7 +83,7 @@ def _check_is_there(file: str) -> None:
 
 
 def run_serve(options: ServeOptions) -> int:
-    from mallob_py.notices import with_time_stamps
+    from mallob_py.runtime.notices import with_time_stamps
 
     with_time_stamps()
     ranks = ranks_of(options)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mallob_py.cli.rank_options import SAT, ServeOptions, event_log_of, settings_of
-from mallob_py.notices import tell
 from mallob_py.runtime import boot
+from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import die_with
 from mallob_py.runtime.rank import Desk, Rank
 from mallob_py.runtime.worker_events import ApplicationKnown

@@ -26,11 +26,11 @@ from typing import NoReturn
 import msgspec
 
 from mallob_py import __version__
-from mallob_py.notices import tell
-from mallob_py.placement import Placement
 from mallob_py.protocol.config import Config
+from mallob_py.protocol.placement import Placement
 from mallob_py.runtime.memory.room import Reserve, rooms
 from mallob_py.runtime.memory.watch import HostBoard, MemoryWatch
+from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import descriptor_shortage, raise_descriptor_limit
 from mallob_py.runtime.rank import Desk, EventSink, PeerFailure, Rank, StopBell, service_clock
 from mallob_py.runtime.workers.links import ForkServer, WorkerLimits

@@ -30,7 +30,6 @@ from typing import Any
 import msgspec
 
 from mallob_py.kit.payload import encode_description
-from mallob_py.notices import tell
 from mallob_py.protocol.effects import JobEnded
 from mallob_py.protocol.effects import Outcome as Ending
 from mallob_py.protocol.messages import Blob
@@ -38,6 +37,7 @@ from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.boot import DeskError
+from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import INLINE_BYTES_MAX, Rank, blob_of
 from mallob_py.service import ServiceError
 from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs

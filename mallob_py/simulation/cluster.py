@@ -20,7 +20,6 @@ from enum import Enum
 from heapq import heappop, heappush
 from typing import Any
 
-from mallob_py.placement import Placement
 from mallob_py.protocol.balancing import local_rule, shared_rule
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
@@ -42,6 +41,7 @@ from mallob_py.protocol.effects import (
 from mallob_py.protocol.host_health import Fault, HostHealth
 from mallob_py.protocol.messages import AnyMessage, Blob
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.stimuli import (
     AnyStimulus,
     DescriptionHere,

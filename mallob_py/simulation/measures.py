@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from mallob_py.run_figures import (
+from mallob_py.service.telemetry.run_figures import (
     CREATION_RATIO_MEANS,
     LATENCIES,
     CreationRatio,

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mallob_py.protocol.config import Config
-from mallob_py.toml_file import TomlError, read_toml
+from mallob_py.service.toml_file import TomlError, read_toml
 
 ARRIVALS = ("poisson", "uniform", "normal")
 STREAM_COLUMNS = ("client", "name", "arrival_s", "priority", "wallclock_limit_s", "max_demand")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mallob_py.placement import Placement
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import StartWorker
 from mallob_py.protocol.messages import Blob, Epoch, Supply, TreeMessage, encode
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.protocol.stimuli import JobParameters, JobSubmitted
 from mallob_py.protocol.violation import PeerViolation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mallob_py.run_figures import CreationRatio
+from mallob_py.service.telemetry.run_figures import CreationRatio
 from mallob_py.simulation.measures import Measures
 
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from mallob_py.protocol.config import Config, Matching, Reuse
-from mallob_py.run_figures import CREATION_RATIO_MEANS
 from mallob_py.service.telemetry.event_log import read_events
 from mallob_py.service.telemetry.report import Report, make_report
+from mallob_py.service.telemetry.run_figures import CREATION_RATIO_MEANS
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.measures import Summary, describe, summarise
 from mallob_py.simulation.run import LOG_NAME, Simulation, SimulationLog, open_log

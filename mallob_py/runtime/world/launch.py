@@ -39,7 +39,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mallob_py.notices import tell
+from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import StopRequests, die_with, import_places, no_orphans, python
 from mallob_py.runtime.world.failure_detector import Watch
 from mallob_py.runtime.world.mpi import (

@@ -48,7 +48,7 @@ import msgspec
 
 from mallob_py.protocol.volumes import fair_volumes
 from mallob_py.service import ServiceError
-from mallob_py.toml_file import TomlError, in_words, read_toml
+from mallob_py.service.toml_file import TomlError, in_words, read_toml
 
 _WEIGHT_MAX = 1e6
 

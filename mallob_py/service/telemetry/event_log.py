@@ -39,7 +39,7 @@ from typing import Any
 
 import msgspec
 
-from mallob_py.notices import tell
+from mallob_py.runtime.notices import tell
 
 #: so many make up the size that is allowed: the tenth part of a log goes at a time
 PARTS = 10

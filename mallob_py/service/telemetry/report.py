@@ -19,8 +19,14 @@ from statistics import fmean
 import msgspec
 
 from mallob_py.kit.app import RESULT_STRINGS
-from mallob_py.run_figures import LATENCIES, LatencyRow, creation_ratio, latency_row, tells_latency
 from mallob_py.service.telemetry.event_log import OPENINGS, Event
+from mallob_py.service.telemetry.run_figures import (
+    LATENCIES,
+    LatencyRow,
+    creation_ratio,
+    latency_row,
+    tells_latency,
+)
 
 UTILISATION_BINS = 10
 VOLUME_INSTANTS = 12

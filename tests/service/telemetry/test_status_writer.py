@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mallob_py.placement import Placement
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outcome
 from mallob_py.protocol.messages import Blob
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, Tick, WorkerStarted, WorkerUsed
 from mallob_py.runtime.rank_reports import RankNews, RankReporter, Roll
 from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs

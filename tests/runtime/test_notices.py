@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mallob_py import notices
+from mallob_py.runtime import notices
 
 
 def test_a_notice_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
