@@ -1,33 +1,17 @@
-"""A rank of `mallob-py serve`: on client ranks with a job folder."""
+"""A rank of `mallob-py serve`: on client ranks with a job folder (`serve_desk.py`)."""
 
 from __future__ import annotations
 
 import functools
 import os
 import signal
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from mallob_py.cli.rank_options import SAT, ServeOptions, event_log_of, settings_of
+from mallob_py.cli.rank_options import ServeOptions, event_log_of, settings_of
 from mallob_py.runtime import boot
-from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import die_with
 from mallob_py.runtime.rank import Desk, Rank
-from mallob_py.runtime.worker_events import ApplicationKnown
-from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, Crash, declared_world_size
-from mallob_py.service import ServiceError
-from mallob_py.service.jobs.crashes import RunningJobs
-from mallob_py.service.jobs.job_file import InputUse
-from mallob_py.service.jobs.reply import RESULTS_FOLDER, ResultFiles
-from mallob_py.service.jobs.users import UserBook, read_user_rules
-from mallob_py.service.service import Service
-from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory, orphaned_folders
-from mallob_py.service.store.flush_policy import Buffered, Durable
-from mallob_py.service.store.in_folder import Watching
-
-#: a SAT job with one of these may not be possible with just any solvers
-_ABOUT_SOLVERS = frozenset(("portfolio", "solvers", "proof", "solutions", "core"))
+from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, declared_world_size
 
 
 def be_rank(options: ServeOptions) -> NoReturn:
@@ -49,89 +33,6 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
         return None
     if options.clients > ranks:
         raise boot.DeskError(f"--clients {options.clients} needs as many ranks, but there are {ranks}")
-    client = clients.index(rank.rank)
-    api_dir = Path(options.api_dir)
+    from mallob_py.cli.serve_desk import open_desk  # imports the service, which other ranks do without
 
-    def complain(message: str) -> None:
-        tell(message)
-        rank.log.write(rank.now(), "problem", {"message": message})
-
-    if options.results_dir is not None:
-        _check_results_dir(options.results_dir, options.api_dir)
-    try:
-        users = None
-        if options.users is not None:
-            rules = read_user_rules(Path(options.users))
-            users = UserBook(rules, rank.placement.size, client, options.clients)
-        directory = _directory(options, client, complain)
-    except ServiceError as error:
-        raise boot.DeskError(str(error)) from error
-    if client == 0:
-        for folder in orphaned_folders(api_dir, options.clients):
-            complain(f"{folder} holds unanswered jobs of a client that is not running; raise --clients")
-    known = rank.pool.wait_for_applications()
-    results_dir = (
-        directory.path / RESULTS_FOLDER if options.results_dir is None else Path(options.results_dir)
-    )
-    return Service(
-        rank,
-        directory,
-        {name: _use_of(one) for name, one in known.items()},
-        RunningJobs(directory.path, Crash.told(os.environ), complain),
-        api_dir,
-        client,
-        clients,
-        options.chain_timeout_s,
-        functools.partial(with_portfolio, options.portfolio),
-        ResultFiles(results_dir, directory.path, {name: one.result_files for name, one in known.items()}),
-        users,
-    )
-
-
-def _check_results_dir(results_dir: str, api_dir: str) -> None:
-    """Raises DeskError."""
-    paths = [os.path.realpath(results_dir), os.path.realpath(api_dir)]
-    if os.path.commonpath(paths) in paths:
-        raise boot.DeskError(
-            f"--results-dir {results_dir} and --api-dir {api_dir} overlap, so that jobs could write job files"
-            " and replies; name another folder for results"
-        )
-    try:
-        os.makedirs(results_dir, exist_ok=True)
-    except OSError as error:
-        raise boot.DeskError(f"--results-dir {results_dir} cannot be made: {error.strerror}") from None
-
-
-def _directory(
-    options: ServeOptions, client: int, complain: Callable[[str], None]
-) -> JobDirectory | ThreadedDirectory:
-    def directory(log: Callable[[str], None]) -> JobDirectory:
-        return JobDirectory(
-            Path(options.api_dir),
-            client,
-            options.clients,
-            Path(options.tmp_dir) if options.tmp_dir else None,
-            Watching.POLL if options.poll_directory else Watching.AUTO,
-            log,
-            flush_policy=Durable() if options.durable else Buffered(),
-            size_max_bytes=options.max_job_file_bytes,
-        )
-
-    return ThreadedDirectory(directory, complain) if options.durable else directory(complain)
-
-
-def _use_of(application: ApplicationKnown) -> InputUse:
-    if application.problem:
-        return InputUse.UNKNOWN
-    if application.revises:
-        return InputUse.REVISIONS
-    return InputUse.REQUIRED if application.takes_input else InputUse.NONE
-
-
-def with_portfolio(
-    portfolio: str | None, application: str, configuration: Mapping[str, Any]
-) -> dict[str, Any]:
-    """A job's configuration with the portfolio of the options, unless it speaks of its solvers itself."""
-    if portfolio is None or application != SAT or _ABOUT_SOLVERS & configuration.keys():
-        return dict(configuration)
-    return {**configuration, "portfolio": portfolio}
+    return open_desk(options, rank, clients.index(rank.rank), clients)

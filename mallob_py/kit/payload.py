@@ -2,17 +2,19 @@
 
 Layout: 8 bytes header length (little endian), a msgpack header, then each array at a
 multiple of 64 bytes, so that workers can use a mapped file without copying. Ranks pass
-these bytes on without decoding them; only helper and worker processes import this.
+these bytes on without decoding them, and write only descriptions without arrays: numpy, which would double
+a rank's memory, is imported by those who have some.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _ALIGNMENT = 64
 
@@ -60,6 +62,8 @@ def description_parts(
     body: list[bytes | memoryview] = []
     size = 0
     for name, array in payload.items():
+        import numpy as np
+
         array = np.ascontiguousarray(array)
         offset = _aligned(size)
         specs.append(_Array(name, array.dtype.str, array.shape, offset))
@@ -72,6 +76,8 @@ def description_parts(
 
 def decode_description(flat: bytes | bytearray | memoryview) -> Description:
     """The inverse of `encode_description`, without copying the arrays."""
+    import numpy as np
+
     view = memoryview(flat).toreadonly()
     header_size = int.from_bytes(view[:8], "little")
     header = msgspec.msgpack.decode(view[8 : 8 + header_size], type=_Header)

@@ -20,7 +20,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
 from typing import NoReturn
 
 import msgspec
@@ -63,10 +62,12 @@ class CapacityOffer(msgspec.Struct, frozen=True):
 def capacities_of(offers: Sequence[CapacityOffer]) -> tuple[int, ...]:
     """Each rank's capacity, from what all ranks have told."""
     users = Counter((offer.host, core) for offer in offers for core in offer.cores)
+    #: a core in parts, of which each rank that may use it has a whole number
+    parts = math.lcm(*users.values())
 
     def share(offer: CapacityOffer) -> int:
-        cores = sum(Fraction(1, users[offer.host, core]) for core in offer.cores)
-        return max(1, int(cores / offer.threads))
+        owned = sum(parts // users[offer.host, core] for core in offer.cores)
+        return max(1, owned // (parts * offer.threads))
 
     return tuple(share(offer) if offer.pes is None else offer.pes for offer in offers)
 

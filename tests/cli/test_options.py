@@ -10,7 +10,7 @@ from mallob_py.cli import options
 from mallob_py.cli.client_options import SubmitOptions
 from mallob_py.cli.option_sources import OptionError, OptionSpec, table
 from mallob_py.cli.rank_options import ServeOptions, SolveOptions
-from mallob_py.cli.serve_rank import with_portfolio
+from mallob_py.cli.serve_desk import with_portfolio
 from mallob_py.runtime.memory.room import Reserve
 
 

@@ -41,7 +41,10 @@ _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _MPICH_DEFAULTS = {
     # MPICH's shared memory takes the messages of a sender to all local peers from one pool
     # of 64 cells; a few silent peers would use them up (see transport.py on flow control).
-    "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS": "256",
+    # Each cell costs 16 KB.
+    "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS": "128",
+    # Ranks of one host do without UCX: what it would prepare for them is 4 MB for nothing.
+    "UCX_TLS": "^posix,sysv",
 }
 
 

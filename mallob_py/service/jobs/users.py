@@ -46,7 +46,6 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from mallob_py.protocol.volumes import fair_volumes
 from mallob_py.service import ServiceError
 from mallob_py.service.toml_file import TomlError, in_words, read_toml
 
@@ -390,6 +389,8 @@ class UserBook:
         jobs = sorted(user.jobs)
         asked = [self._jobs[job].asked for job in jobs]
         wishes = [min(one.max_demand or self._pes, self._pes) for one in asked]
+        from mallob_py.protocol.volumes import fair_volumes  # brings numpy, which a rank at rest does without
+
         volumes = fair_volumes([one.priority for one in asked], wishes, pes, job_ids=jobs)
         return dict(zip(jobs, volumes.tolist(), strict=True))
 
