@@ -224,3 +224,39 @@ class BatchExperimentOptions(Runs):
         group=INPUT,
         help="folder with public traces; without it, what needs them is left out",
     )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BatchGenerateOptions(Config):
+    """Options of `mallob-py batch generate`."""
+
+    kind: str = positional(
+        "KIND", str, group=INPUT, help="lublin, lublin-any, cirne, pecs23, glb or kit", default=MISSING
+    )
+    jobs: int | None = option(
+        "-n --jobs",
+        values.positive_count,
+        None,
+        metavar="N",
+        group=INPUT,
+        help="how many (default: what is usual for the kind)",
+    )
+    nodes: int | None = option(
+        "-m --nodes",
+        values.positive_count,
+        None,
+        metavar="M",
+        group=INPUT,
+        help="size of the machine (default: what is usual for the kind)",
+    )
+    seed: int = option(
+        "--seed", values.count, 1, metavar="S", group=INPUT, help="another gives other jobs (default: 1)"
+    )
+    output: str | None = option(
+        "-o --output",
+        values.path,
+        None,
+        metavar="FILE",
+        group=OUTPUT,
+        help="trace in SWF, or ElastiSim's jobs if it ends with .json (default: KIND.swf or KIND.json)",
+    )

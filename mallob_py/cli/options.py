@@ -127,6 +127,11 @@ COMMANDS = _Commands(
             "batch_options:BatchExplainOptions",
             "batch:run_explain",
         ),
+        "batch generate": (
+            "Write a workload from a published model.",
+            "batch_options:BatchGenerateOptions",
+            "batch_generate:run",
+        ),
         "batch experiment": (
             "Repeat published experiments with schedulers of whole jobs.",
             "batch_options:BatchExperimentOptions",

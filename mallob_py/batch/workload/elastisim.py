@@ -7,6 +7,7 @@ Such a job computes `flops` on n nodes in flops/speed ((1-p) + p/n) seconds, p i
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import msgspec
 
 from mallob_py.batch.job import Job, Kind, Truth, Workload
 from mallob_py.batch.simulator import Outcome
-from mallob_py.batch.speedup import Amdahl
+from mallob_py.batch.speedup import Amdahl, Linear
 
 #: of the publication
 FLOPS_PER_S = 1e12
@@ -110,6 +111,35 @@ def _job(number: int, described: _Job, flops_per_s: float) -> tuple[Job, Truth]:
         number=number,
     )
     return job, Truth(run_s, iterations=int(arguments.divide) if kind is Kind.MALLEABLE else 0)
+
+
+def write_elastisim(workload: Workload, path: Path) -> None:
+    """Write `jobs.json`, compressed if the name ends with .gz.
+
+    A malleable job that can be resized at any time gets as many resize points as seconds of run time.
+    ValueError: a job's speedup is neither linear nor Amdahl's, or it is an evolving one. OSError.
+    """
+    jobs = [_described(job, truth) for job, truth in zip(workload.jobs, workload.truths, strict=True)]
+    content = msgspec.json.encode(_File(jobs)) + b"\n"
+    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
+def _described(job: Job, truth: Truth) -> _Job:
+    serial = {Linear: 0.0, Amdahl: job.speedup.loss}.get(type(job.speedup))
+    names = {kind: name for name, kind in _KINDS.items()}
+    if serial is None or job.kind not in names or truth.speedup not in (None, job.speedup):
+        raise ValueError(f"job {job.number}: ElastiSim's jobs have no place for its kind or its speedup")
+    iterations = truth.iterations or (math.ceil(truth.run_s) if job.is_malleable else 1)
+    flops = truth.run_s * FLOPS_PER_S / (serial + (1.0 - serial) / job.nodes)
+    return _Job(
+        names[job.kind],
+        job.submit_s,
+        _Arguments(flops, 1.0 - serial, float(iterations), job.nodes),
+        job.nodes if job.kind is Kind.RIGID else 0,
+        0 if job.kind is Kind.RIGID else job.low,
+        0 if job.kind is Kind.RIGID else job.high,
+        job.estimate_s,
+    )
 
 
 class Statistics(msgspec.Struct, frozen=True):

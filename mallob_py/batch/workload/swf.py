@@ -21,13 +21,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mallob_py.batch.job import Job, Truth, Workload
+from mallob_py.batch.job import Job, Kind, Truth, Workload
 
 FIELDS = 18
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.decompress,
     ".xz": lzma.decompress,
     ".bz2": bz2.decompress,
+}
+_PACK: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": lambda content: gzip.compress(content, mtime=0),
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
 }
 _HEADER = re.compile(rb"^;\s*([A-Za-z]+):[ \t]*(.*?)\s*$", re.MULTILINE)
 
@@ -186,3 +191,26 @@ def _texts(numbers: NDArray[np.float64]) -> Sequence[str]:
     values, places = np.unique(numbers, return_inverse=True)
     texts = [f"{value:g}" if value >= 0 else "" for value in values]
     return [texts[place] for place in places]
+
+
+def write_trace(workload: Workload, path: Path) -> None:
+    """Write rigid jobs as a trace, compressed if the name ends with .gz, .xz or .bz2.
+
+    ValueError: a job is not rigid, or jobs share nodes, for which the format has no place. OSError.
+    """
+    if workload.cluster is not None or any(job.kind is not Kind.RIGID for job in workload.jobs):
+        raise ValueError(f"{path}: SWF has no place for jobs that are not rigid, or share nodes")
+    lines = [
+        f"; Version: 2.2\n; Note: {workload.name}\n; MaxJobs: {len(workload.jobs)}",
+        f"; MaxNodes: {workload.nodes}\n; MaxProcs: {workload.nodes}",
+    ]
+    for job, truth in zip(workload.jobs, workload.truths, strict=True):
+        fields = [-1.0] * FIELDS
+        fields[:2] = job.number, job.submit_s
+        fields[3:5] = truth.run_s, job.nodes
+        fields[7:9] = job.nodes, job.estimate_s
+        fields[10] = 1
+        fields[14] = float(job.queue) if job.queue.isdecimal() else -1.0
+        lines.append(" ".join(f"{field:.10g}" for field in fields))
+    content = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(_PACK.get(path.suffix, bytes)(content))
