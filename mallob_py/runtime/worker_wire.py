@@ -86,7 +86,8 @@ class EarlierInput(Message, frozen=True):
 
     identity: str
     files: tuple[str, ...]
-    literals: list[int] | None
+    #: 32 bits each, in the host's order: made and read without looking at single ones
+    literals: bytes | None
     configuration: dict[str, Any]
 
 
@@ -103,7 +104,8 @@ class Read(Message, frozen=True, tag=4):
 
     application: str
     files: tuple[str, ...]
-    literals: list[int] | None
+    #: as in `EarlierInput`
+    literals: bytes | None
     configuration: dict[str, Any]
     path: str
     inline_limit_bytes: int

@@ -5,8 +5,7 @@ the schema -> held until its arrival time and its dependencies -> queued until i
 another one and it is its turn -> its input read by a helper process -> submitted to the PE -> ended ->
 replied. Whatever goes wrong on this way becomes the job's one reply; nothing raises into the event loop.
 
-A turn takes in, and begins, a bounded number of jobs. Of those that wait little is kept but their place
-in the queue: where they are many, a job's file is read again when it begins.
+What comes in is `intake.py`'s; here is what becomes of it. A turn begins a bounded number of jobs.
 
 A revision of an incremental job is held until its precursor has its reply, too, and read on top of
 what its chain holds so far (`chains.py`). For the PEs it is a job like any other.
@@ -19,9 +18,6 @@ import functools
 import heapq
 import math
 import os
-import stat
-import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -36,14 +32,13 @@ from mallob_py.protocol.messages import Blob
 from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.boot import DeskError
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import INLINE_BYTES_MAX, Rank, blob_of
-from mallob_py.service import ServiceError
-from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
+from mallob_py.service.intake import Intake, comes_through_pipe
+from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJobs
 from mallob_py.service.jobs.chains import Chain, ChainBook, Revision
 from mallob_py.service.jobs.crashes import RunningJobs, Suspects
-from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, JobFileError
+from mallob_py.service.jobs.job_file import InputUse, JobFile, JobFileError
 from mallob_py.service.jobs.job_queue import JobQueue
 from mallob_py.service.jobs.reply import (
     JobStatistics,
@@ -55,16 +50,12 @@ from mallob_py.service.jobs.reply import (
     result_string,
 )
 from mallob_py.service.jobs.users import Terms, UserBook, UserMessage
-from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
+from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory
 from mallob_py.service.telemetry.status import Counters, Onlookers
 from mallob_py.service.telemetry.status_writer import Leftovers, StatusWriter, last_words
 
 #: per turn
-_TAKE_AT_ONCE, _TAKE_S = 16, 0.02
 _BEGIN_AT_ONCE, _BEGIN_S = 16, 0.05
-#: of job files that need not be read again: what they take in memory, roughly
-_PARSED_BYTES_MAX = 8 << 20
-_PARSED_PER_BYTE, _PARSED_BYTES_MIN = 10, 2000
 #: between two looks at the CPU time of a reading process
 _READ_LOOK_MIN_S = 0.05
 _STATUS_PERIOD_S = 1.0
@@ -74,8 +65,6 @@ _ROLL_LEAD_S = 0.05
 _TERMS_PERIOD_S = 0.1
 #: a revision that adds to others is taken for trivial so long: only its root works on it
 _TRIVIAL_S = 0.03
-#: a revision that is taken in before its precursor, which was handed in at the same moment, is held so long
-_PRECURSOR_WAIT_S = 1.0
 #: how long what is left of an interrupted revision may take to come through its pipe
 _LAST_WORDS_S = 10.0
 _UNREADABLE = "its chain has ended: the service has been restarted, and named pipes cannot be read again"
@@ -122,9 +111,6 @@ class Service:
         self._queue = JobQueue(
             rank.placement.size, rank.config.ageing_s, None if users is None else users.weight_of
         )
-        self._parsed_bytes = 0
-        #: claimed files that are to be looked at
-        self._taken: deque[Incoming] = deque()
         #: (when, job): when the reading of a job's input may have reached a limit
         self._read_until: list[tuple[float, int]] = []
         self._running = running
@@ -141,10 +127,6 @@ class Service:
             self._counters,
         )
         self._suspects = Suspects(rank.now())
-        #: revisions that a former service has answered, by precursors that are still to be run again
-        self._unrestored: dict[str, tuple[int, Incoming, JobFile]] = {}
-        #: revisions without a precursor yet, and when to give up on it
-        self._early: deque[tuple[float, Incoming]] = deque()
         self._more_ready = True
         self._is_new = True
         self._next_status_s = -math.inf
@@ -152,26 +134,36 @@ class Service:
         self._onlookers = Onlookers(api_dir) if client == 0 else None
         #: revisions that are interrupted while they come through a pipe, and until when that is waited for
         self._last_words: dict[int, float] = {}
+        self._intake = Intake(
+            rank,
+            directory,
+            applications,
+            running,
+            results,
+            self._jobs,
+            self._book,
+            self._chains,
+            self._status,
+            self._counters,
+            self._interrupt,
+            self._lose,
+        )
         #: chains by their first revision
-        self._unreadable_chains: set[int] = set()
-        self._restore_chains(rank.now())
+        self._unreadable_chains = self._intake.restore_chains(rank.now())
 
     # --- the event loop's side ------------------------------------------------------------
 
     def fileno(self) -> int | None:
-        return self._directory.fileno()
+        return self._intake.fileno()
 
     def next_deadline(self) -> float:
-        """On the rank's clock; the directory measures on its own, which only has another start."""
         if self._more_ready:
             return -math.inf
-        directory_s = self._rank.now() + (self._directory.next_deadline() - time.monotonic())
         arrival = self._book.next_deadline()
         return min(
-            directory_s,
+            self._intake.next_deadline(),
             self._next_status_s,
             self._next_roll_s,
-            self._early[0][0] if self._early else math.inf,
             self._suspects.next_deadline(),
             self._read_until[0][0] if self._read_until else math.inf,
             self._chains.next_deadline(),
@@ -187,13 +179,8 @@ class Service:
             for first in self._unreadable_chains:
                 if (place := self._chains.place_of(first)) is not None:
                     self._end_chain(place[0], _UNREADABLE, None)
-        self._take_in_some(now)
-        if self._early:
-            self._take_in_early(now)
-        if self._unrestored and not self._directory.recovered_count and not self._taken:
-            for _, incoming, _ in self._unrestored.values():
-                self._cannot_go_on_from(incoming, "its precursor is gone", now)
-            self._unrestored.clear()
+        self._more_ready = False
+        self._intake.turn(now)
         for job in self._book.ready(now):
             if self._running.is_suspect(job):
                 self._suspects.wait(job)
@@ -224,12 +211,13 @@ class Service:
     def close(self) -> None:
         """Jobs without a reply stay in the journal and run again after a restart."""
         states = self._status.states()
+        self._intake.close()
         self._directory.close()
         if not self._is_new:  # else it never took jobs, and why is told already
             running = states.pop("running", 0)
             left = Leftovers(
                 running_jobs=running,
-                waiting_jobs=sum(states.values()) + len(self._early) + self._directory.recovered_count,
+                waiting_jobs=sum(states.values()) + self._intake.waiting,
                 chains=len(self._chains),
                 replies=self._directory.unpublished,
                 files=self._directory.untaken(),
@@ -246,100 +234,11 @@ class Service:
 
     # --- from file to PE --------------------------------------------------------------------
 
-    def _take_in_some(self, now: float) -> None:
-        """Large files may take their time, so no further one is looked at after a while."""
-        if not self._taken:
-            try:
-                self._taken.extend(self._directory.take(_TAKE_AT_ONCE))
-            except ServiceError as error:
-                raise DeskError(str(error)) from error
-        self._more_ready = bool(self._taken)
-        while self._taken:
-            self._take_in(self._taken.popleft(), now)
-            if self._rank.now() >= now + _TAKE_S:
-                break
-
-    def _take_in(self, incoming: Incoming, now: float, precursor_due_s: float | None = None) -> None:
-        """`precursor_due_s`: of a revision that was taken in before: how long to wait for its precursor."""
-        try:
-            request = incoming.parse(self._applications)
-            if isinstance(request, Interruption):
-                self._interrupt(self._book.interrupt(request.identity, incoming.internal_id), now)
-            elif self._chains.is_early(request) and self._may_come(
-                due_s := precursor_due_s or now + _PRECURSOR_WAIT_S, now
-            ):
-                self._early.append((due_s, incoming))
-            else:
-                self._accept(incoming, request, now)
-        except JobFileError as error:
-            if error.identity is not None and error.identity in self._book:
-                # That identity's reply belongs to the live job.
-                error = JobFileError(error.field, error.message)
-            self._directory.refuse(incoming, error)
-            if error.identity is not None:
-                self._book.refused(error.identity)
-            self._counters.replied("refused")
-            self._status.refused(incoming.internal_id, incoming.file_name, str(error))
-            refusal = {"file": incoming.file_name, "field": error.field, "message": error.message}
-            self._rank.log.write(now, "refused", refusal)
-
-    def _may_come(self, due_s: float, now: float) -> bool:
-        """Whether there may still be a precursor: of a former service, or until then."""
-        return self._directory.recovered_count > 0 or now < due_s
-
-    def _take_in_early(self, now: float) -> None:
-        """Again, as long as precursors come, of which some may have been early themselves."""
-        known = -1
-        while self._early and known != len(self._early):
-            known = len(self._early)
-            for _ in range(known):
-                due_s, incoming = self._early.popleft()
-                self._take_in(incoming, now, due_s)
-
-    def _accept(self, incoming: Incoming, file: JobFile, now: float) -> None:
-        self._results.named_by(file)  # or else it is refused
-        job = incoming.internal_id
-        if self._book.has_ended(file.identity) and self._directory.came_before_reply(incoming, file.identity):
-            # Accepted, it would replace a reply that nobody can have seen.
-            text = (
-                f"a job {file.identity} was live when this came; choose another name, or wait for its reply"
-            )
-            raise JobFileError("name", text)
-        if file.incremental:
-            self._chains.check(file)
-        before = self._chains.live_before(file)
-        self._book.admit(job, file.identity, file.arrival_s, file.dependencies, before)
-        if file.incremental:
-            self._chains.admit(job, file, now)
-            self._restore_after(file, now)
-        live = LiveJob(file, now, now - max(0.0, time.time() - incoming.handed_in_s))
-        self._jobs.add(job, live)
-        parsed_bytes = _PARSED_BYTES_MIN + _PARSED_PER_BYTE * incoming.size_bytes
-        if self._parsed_bytes + parsed_bytes <= _PARSED_BYTES_MAX:
-            live.parsed_bytes = parsed_bytes
-            self._parsed_bytes += parsed_bytes
-        else:
-            live.file = None
-        self._rank.log.write(
-            now,
-            "accepted",
-            {
-                "job": job,
-                "user": file.user,
-                "name": file.name,
-                "application": file.application,
-                "priority": file.priority,
-            },
-        )
-
     def _file_of(self, job: int) -> JobFile:
-        """What a live job's file says. Raises JobFileError if it cannot be read any more."""
-        live = self._jobs[job]
-        if live.file is None:
-            again = self._directory.read_again(job).parse(self._applications)
-            assert isinstance(again, JobFile), "a claimed file does not change"
-            live.file = again
-        return live.file
+        """Of a job that has begun or ends."""
+        file = self._jobs[job].file
+        assert file is not None
+        return file
 
     def _enqueue(self, job: int, now: float) -> None:
         live = self._jobs[job]
@@ -367,18 +266,15 @@ class Service:
 
     def _begin(self, job: int, now: float) -> None:
         live = self._jobs[job]
-        try:
-            file = self._file_of(job)
-        except JobFileError as error:
-            self._lose(job, error, now)
+        if self._intake.is_read_again(job) or not self._intake.has_file(job, self._begin, now):
             return
+        file = self._file_of(job)
         if (problem := self._chains.orphaned(job)) is not None:
             self._fail(job, "precursor", problem, JobStatistics(total_s=now - live.accepted_s), now)
             return
         if self._running.is_hopeless(job):
-            often = self._running.crashes(job)
-            message = f"ended the service {often} times in a row (or was at work each time); not run again"
-            self._fail(job, "application", message, JobStatistics(total_s=now - live.accepted_s), now)
+            statistics = JobStatistics(total_s=now - live.accepted_s)
+            self._fail(job, "application", self._running.verdict(job), statistics, now)
             return
         self._running.begin(job, now)
         if self._applications[file.application] is InputUse.NONE and not file.configuration:
@@ -440,7 +336,7 @@ class Service:
         return wire.Read(
             file.application,
             file.files,
-            None if literals is None else literals.tolist(),
+            None if literals is None else literals.tobytes(),
             configuration,
             str(self._rank.transfer.path_of(str(job))),
             INLINE_BYTES_MAX,
@@ -538,38 +434,6 @@ class Service:
 
     # --- chains of revisions --------------------------------------------------------------------
 
-    def _restore_chains(self, now: float) -> None:
-        """Know the revisions again that a former service has answered; further ones add to them."""
-        for first, incoming in self._directory.revisions():
-            try:
-                file = incoming.parse(self._applications)
-                assert isinstance(file, JobFile)
-            except JobFileError as error:
-                self._cannot_go_on_from(incoming, str(error), now)
-                continue
-            if _comes_through_pipe(file):
-                self._unreadable_chains.add(first)
-            if not self._chains.restore(incoming.internal_id, first, file, now):
-                self._unrestored[file.precursor] = (first, incoming, file)
-            else:
-                self._restore_after(file, now)
-
-    def _restore_after(self, file: JobFile, now: float) -> None:
-        """Know the revisions again that were answered before this one, which they add to.
-
-        Such were interrupted while this one ran, or were handed in at the same moment as it.
-        """
-        precursor: JobFile | None = file
-        while precursor is not None and precursor.identity in self._unrestored:
-            first, incoming, following = self._unrestored.pop(precursor.identity)
-            if not self._chains.restore(incoming.internal_id, first, following, now):
-                self._cannot_go_on_from(incoming, "its precursor is gone", now)
-            precursor = following
-
-    def _cannot_go_on_from(self, incoming: Incoming, why: str, now: float) -> None:
-        message = f"the revision {incoming.file_name} cannot be gone on from: {why}"
-        self._rank.log.write(now, "problem", {"message": message})
-
     def _numbers(self, job: int) -> tuple[int, int]:
         """The internal id and revision in a job's reply."""
         place = self._chains.place_of(job)
@@ -614,7 +478,7 @@ class Service:
             self._rank.interrupt(job)
             return
         if live.state is JobState.READING:
-            if self._chains.place_of(job) is not None and _comes_through_pipe(self._file_of(job)):
+            if self._chains.place_of(job) is not None and comes_through_pipe(self._file_of(job)):
                 # What is read of it cannot be read again, and later revisions add to it.
                 self._last_words.setdefault(job, now + _LAST_WORDS_S)
                 return
@@ -623,13 +487,9 @@ class Service:
 
     def _end_interrupted(self, job: int, now: float) -> None:
         """A job ends that has not got to the PE."""
-        live = self._jobs[job]
-        statistics = JobStatistics(total_s=now - live.accepted_s)
-        try:
-            self._file_of(job)
-        except JobFileError as error:
-            self._lose(job, error, now)
+        if not self._intake.has_file(job, self._end_interrupted, now):
             return
+        statistics = JobStatistics(total_s=now - self._jobs[job].accepted_s)
         self._reply(job, Outcome(Ending.INTERRUPTED.value), statistics)
         self._counters.replied(Ending.INTERRUPTED.value)
         self._log_early_end(job, Ending.INTERRUPTED, statistics.total_s, now)
@@ -704,7 +564,7 @@ class Service:
         if self._users is not None:
             self._users.ended(job)
         self._queue.drop(job)
-        self._parsed_bytes -= self._jobs.remove(job).parsed_bytes
+        self._intake.forget(job, self._jobs.remove(job))
         self._last_words.pop(job, None)
         self._running.end(job)
         self._suspects.ended(job)
@@ -727,11 +587,3 @@ class Service:
             self._next_roll_s = self._next_status_s - _ROLL_LEAD_S
         else:
             self._rank.roll.clear()
-
-
-def _comes_through_pipe(file: JobFile) -> bool:
-    for path in file.files:
-        with suppress(OSError):
-            if stat.S_ISFIFO(os.stat(path).st_mode):
-                return True
-    return False

@@ -11,8 +11,8 @@ in `in/` nor in the journal: then the reply is decided, and no service reads the
 even after a crash. Records stay, the newest `KEEP_MAX`. One web server per folder: a lock sees to it.
 All methods may be called from any thread.
 
-The token travels in the header `Authorization: Bearer TOKEN` only. A browser never adds that by itself, so no
-page of somebody else can act in our user's name, and no cookie is needed.
+The token travels in the header `Authorization: Bearer TOKEN` only. A browser never adds that by itself, so
+no page of somebody else can act in our user's name, and no cookie is needed.
 """
 
 from __future__ import annotations

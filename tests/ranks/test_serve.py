@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import ROOT, Running, mpiexec, needs_mpiexec, poll_until, run, serving
+from running import ROOT, Running, command_line, mpiexec, needs_mpiexec, poll_until, run, serving
 from waiting import DEADLINE_S
 
 from mallob_sat.generate import pigeonhole, planted
@@ -336,6 +336,28 @@ def test_an_interruption_of_an_unknown_job_gets_an_error_reply(service: Running)
     service.interrupt("stranger")
     reply = service.reply(service.box() / "out" / "stop-stranger.json.error.json")
     assert reply["error"]["field"] == "interrupt"
+
+
+def parsers(service: Running) -> list[int]:
+    """Processes that parse large job files."""
+    return [pid for pid in service.processes() if "store.large_files" in command_line(pid)]
+
+
+def test_nobody_waits_for_a_large_job_file_but_who_depends_on_it_and_it_counts_as_at_work(
+    service: Running,
+) -> None:
+    service.ask("before", application="NOOP")
+    path = service.submit("large", literals=[123456, 0] * 600_000)
+    (parser,) = poll_until(lambda: parsers(service), "a parser")
+    os.kill(parser, signal.SIGSTOP)
+    service.interrupt("large")
+    assert service.ask("meanwhile", application="NOOP")["result"]["resultcode"] == SAT
+    assert (service.box() / ".running").read_bytes().strip(b"\0")
+    assert not path.exists()
+    os.kill(parser, signal.SIGCONT)
+    assert service.reply(path)["result"]["outcome"] == "interrupted"
+    assert service.ask("larger", literals=[123456, 0] * 600_000)["result"]["solution"][123456 - 1] == 123456
+    poll_until(lambda: not (service.box() / ".running").read_bytes().strip(b"\0"), "nobody at work")
 
 
 def test_a_folder_and_a_pipe_in_place_of_job_files_get_error_replies(service: Running) -> None:

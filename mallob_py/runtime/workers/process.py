@@ -16,6 +16,7 @@ Guarantees
 
 from __future__ import annotations
 
+import array
 import mmap
 import os
 import random
@@ -262,7 +263,8 @@ class _Worker:
         _check_takes_input(application, read)
         application.check(read.configuration)
         number, former = _before(application, read)
-        job = JobInput(read.files, read.literals, read.configuration, number, former, read.assumptions)
+        literals = _integers(read.literals)
+        job = JobInput(read.files, literals, read.configuration, number, former, read.assumptions)
         with confined_to(read.results):
             payload = application.read(job)
         parts = description_parts(read.application, read.configuration, payload)
@@ -367,7 +369,9 @@ def _before(application: Application, read: wire.Read) -> tuple[int | None, Payl
             # Its results have been written when it was its turn.
             named = application.result_files
             configuration = {key: value for key, value in one.configuration.items() if key not in named}
-            former = application.read(JobInput(one.files, one.literals, configuration, number, former))
+            former = application.read(
+                JobInput(one.files, _integers(one.literals), configuration, number, former)
+            )
         except InputError as error:
             text = f"the input of its earlier revision {one.identity} cannot be read: {error.message}"
             raise InputError(text, "precursor") from error
@@ -394,6 +398,10 @@ def _result_message(result: Result, peak_memory_bytes: int, cpu_s: float) -> wir
         solution, form = _int32_bytes(result.solution), wire.SolutionForm.INTEGERS
     body = wire.ResultBody(int(result.code), fields, solution, form)
     return wire.ResultFound(wire.encode_result(body), peak_memory_bytes, cpu_s)
+
+
+def _integers(literals: bytes | None) -> list[int] | None:
+    return None if literals is None else array.array("i", literals).tolist()
 
 
 def _int32_bytes(solution: Any) -> bytes:

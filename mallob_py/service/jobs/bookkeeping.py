@@ -43,6 +43,7 @@ class LiveJob:
         "cpu_limit_s",
         "file",
         "is_done",
+        "is_large",
         "is_scheduled",
         "max_demand",
         "name",
@@ -66,6 +67,8 @@ class LiveJob:
         self.wallclock_limit_s = file.wallclock_limit_s
         self.cpu_limit_s = file.cpu_limit_s
         self.is_done = file.done
+        #: whether its file is to be parsed elsewhere
+        self.is_large = False
         #: whether it has had a worker
         self.is_scheduled = False
         self.file: JobFile | None = file

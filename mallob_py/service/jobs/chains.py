@@ -154,7 +154,7 @@ class ChainBook:
         former = chain.revisions[-1].configuration if chain.revisions else {}
         configuration = {key: value for key, value in former.items() if key != "content-mode"}
         configuration |= file.configuration
-        literals = None if file.literals is None else file.literals.tolist()
+        literals = None if file.literals is None else file.literals.tobytes()
         source = wire.EarlierInput(file.identity, file.files, literals, configuration)
         revision = Revision(job, file.identity, len(chain.revisions), configuration, source)
         chain.revisions.append(revision)

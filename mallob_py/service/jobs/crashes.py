@@ -83,6 +83,12 @@ class RunningJobs:
     def is_hopeless(self, job: int) -> bool:
         return self._blame.get(job, _NONE).weight >= HOPELESS
 
+    def verdict(self, job: int) -> str:
+        """What is said of a hopeless one."""
+        return (
+            f"ended the service {self.crashes(job)} times in a row (or was at work each time); not run again"
+        )
+
     def is_suspect(self, job: int) -> bool:
         weight = self._blame.get(job, _NONE).weight
         return HOPELESS - max(_WEIGHT.values()) <= weight < HOPELESS

@@ -60,6 +60,7 @@ DEFAULT_APPLICATION = "SAT"
 IDENTITY_SIZE_MAX = 200  # "user.name" plus suffixes must stay below the 255 bytes of a file name
 PRIORITY_MIN, PRIORITY_MAX = 1e-9, 1e9  # so that neither 1/p nor sums of them overflow or vanish
 DEMAND_MAX = 2**31 - 1
+DEPENDENCIES_MAX = 10_000
 
 
 class InputUse(enum.Enum):
@@ -98,8 +99,8 @@ class JobFile:
     indexes_model: bool
     #: what its fields wish for in vain
     warnings: tuple[str, ...]
-    #: the fields as submitted, for the reply, without `literals` (kept compactly above)
-    submitted: Mapping[str, Any]
+    #: the fields as submitted, in JSON, for the reply; without `literals` (kept compactly above)
+    submitted: Mapping[str, bytes]
 
     @property
     def identity(self) -> str:
@@ -185,7 +186,9 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         indexes_model=is_from_ipasir_bridge(fields),
         warnings=unused_fields(fields)
         + (unused_keys(configuration) if application == DEFAULT_APPLICATION else ()),
-        submitted=fields,
+        # The standard library's encoder takes what users may submit and msgspec refuses: integers beyond 64
+        # bits and unpaired surrogates.
+        submitted={key: json.dumps(value).encode() for key, value in fields.items()},
     )
 
 
@@ -425,8 +428,10 @@ def _literals(key: str, value: object) -> array.array[int]:
         raise JobFileError(key, "holds an integer beyond 32 bits") from None
 
 
-def _dependencies(key: str, value: object) -> tuple[str, ...]:
-    identities = dict.fromkeys(_string(key, identity) for identity in _list(key, value))
+def _dependencies(key: str, value: Any) -> tuple[str, ...]:
+    if len(_list(key, value)) > DEPENDENCIES_MAX:
+        raise JobFileError(key, f"names {len(value)} jobs, at most {DEPENDENCIES_MAX} are allowed")
+    identities = dict.fromkeys(_string(key, identity) for identity in value)
     for identity in identities:
         _check_identity(key, identity)
     return tuple(identities)

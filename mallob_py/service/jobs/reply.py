@@ -20,7 +20,6 @@ from __future__ import annotations
 import array
 import base64
 import hashlib
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -38,7 +37,8 @@ from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import JobFile
 
 SOLUTION_INLINE_MAX = 1_000_000
-LITERALS_ECHO_MAX = 1_000_000
+#: so many do not keep others waiting while a reply is written
+LITERALS_ECHO_MAX = 100_000
 _INTEGER_BYTES = 4
 
 
@@ -160,12 +160,7 @@ def _unknown(outcome: str) -> dict[str, Any]:
 
 
 def _body(job: JobFile, internal_id: int, revision: int, parts: Mapping[str, Any]) -> bytes:
-    content: dict[str, Any] = {
-        # The standard library's encoder takes what users may submit and msgspec refuses:
-        # integers beyond 64 bits and unpaired surrogates.
-        key: msgspec.Raw(json.dumps(value).encode())
-        for key, value in job.submitted.items()
-    }
+    content: dict[str, Any] = {key: msgspec.Raw(text) for key, text in job.submitted.items()}
     if job.literals is not None and len(job.literals) <= LITERALS_ECHO_MAX:
         content["literals"] = job.literals.tolist()
     if job.warnings:

@@ -43,6 +43,7 @@ from mallob_py.service.store.entries import (
 from mallob_py.service.store.flush_policy import Buffered, FlushPolicy, leave_mark
 from mallob_py.service.store.in_folder import RESCAN_INTERVAL_S, InFolder, Watching
 from mallob_py.service.store.journal import FinishedLog, InternalIds, Journal, contents
+from mallob_py.service.store.large_files import LARGE_BYTES
 from mallob_py.service.store.lock import Advertisement, DirectoryLock
 from mallob_py.service.store.replies import Replies
 
@@ -53,11 +54,14 @@ class Incoming:
 
     internal_id: int
     file_name: str
-    data: bytes | JobFileError
+    #: None: it is large, and has not been read
+    data: bytes | JobFileError | None
     #: when it was put into `in/`, in seconds since 1970; after a restart: when it was claimed
     handed_in_s: float
     #: given back after a restart, or read again
     is_known: bool = False
+    #: where it is now
+    path: str = ""
 
     @property
     def size_bytes(self) -> int:
@@ -67,7 +71,11 @@ class Incoming:
         """Raises JobFileError if the file must be refused."""
         if isinstance(self.data, JobFileError):
             raise self.data
-        return parse_job(self.data, applications)
+        try:
+            data = contents(self.path) if self.data is None else self.data
+        except OSError as error:
+            raise JobFileError("", f"{self.file_name} cannot be read: {error.strerror}") from None
+        return parse_job(data, applications)
 
 
 class JobDirectory:
@@ -303,11 +311,13 @@ class JobDirectory:
     def _read(self, claimed: Claimed | Kept, handed_in_s: float | None = None) -> Incoming:
         """`handed_in_s`: None if it was claimed before."""
         path, is_known = self._journal.path(claimed), handed_in_s is None
-        data: bytes | JobFileError
+        data: bytes | JobFileError | None
         try:
             status = os.stat(path)
             if status.st_size > self._size_max_bytes and stat.S_ISREG(status.st_mode):
                 data = self._too_large(claimed.file_name, status.st_size)
+            elif status.st_size > LARGE_BYTES and stat.S_ISREG(status.st_mode):
+                data = None
             elif stat.S_ISREG(status.st_mode):
                 data = contents(path, self._size_max_bytes)
             else:
@@ -317,7 +327,9 @@ class JobDirectory:
                 handed_in_s = status.st_ctime
         except OSError as error:
             data = JobFileError("", f"{claimed.file_name} cannot be read: {error.strerror}")
-        return Incoming(claimed.internal_id, claimed.file_name, data, handed_in_s or time.time(), is_known)
+        return Incoming(
+            claimed.internal_id, claimed.file_name, data, handed_in_s or time.time(), is_known, path
+        )
 
     def _too_large(self, file_name: str, size_bytes: int) -> JobFileError:
         size, most = f"{size_bytes / (1 << 20):.6g}", f"{self._size_max_bytes / (1 << 20):.6g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import json
 import os
 import signal
@@ -20,6 +21,10 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.pool import PoolOptions
 
 CHAIN = 5
+
+
+def packed(*literals: int) -> bytes:
+    return array.array("i", literals).tobytes()
 
 
 def start(
@@ -197,12 +202,12 @@ def test_a_fork_server_that_dies_takes_what_is_kept_with_it(rank: Rank) -> None:
 
 def read(path: Path, literals: list[int], before: wire.Before | None, **changes: Any) -> wire.Read:
     fields: dict[str, Any] = {"configuration": {}, "inline_limit_bytes": 64 << 10} | changes
-    return wire.Read("COUNT", (), literals, path=str(path), before=before, **fields)
+    return wire.Read("COUNT", (), packed(*literals), path=str(path), before=before, **fields)
 
 
 @pytest.mark.parametrize("limit_bytes", [0, 64 << 10])
 def test_a_revision_is_read_on_top_of_those_before_it(rank: Rank, tmp_path: Path, limit_bytes: int) -> None:
-    earlier = tuple(wire.EarlierInput(f"u.{number}", (), [number], {}) for number in (1, 2))
+    earlier = tuple(wire.EarlierInput(f"u.{number}", (), packed(number), {}) for number in (1, 2))
     request = read(tmp_path / "2", [3], wire.Before(2, None, earlier), inline_limit_bytes=limit_bytes)
     rank.pool.read(1, request)
     former = rank.hear(events.ReadDone)[0].description
@@ -218,7 +223,7 @@ def test_results_of_earlier_revisions_are_not_touched_when_these_are_read_again(
     results = tmp_path / "results"
     results.mkdir()
     (results / "first").write_text("of the first revision")
-    earlier = (wire.EarlierInput("u.first", (), [1], {"report": str(results / "first")}),)
+    earlier = (wire.EarlierInput("u.first", (), packed(1), {"report": str(results / "first")}),)
     configuration = {"report": str(results / "second")}
     request = read(tmp_path / "1", [2], wire.Before(1, None, earlier), configuration=configuration)
     rank.pool.read(1, msgspec.structs.replace(request, results=ResultsFolder(str(results), "1")))
@@ -230,7 +235,7 @@ def test_results_of_earlier_revisions_are_not_touched_when_these_are_read_again(
 
 
 def test_an_earlier_revision_that_cannot_be_read_is_named(rank: Rank, tmp_path: Path) -> None:
-    earlier = (wire.EarlierInput("u.first", (), [0], {}),)
+    earlier = (wire.EarlierInput("u.first", (), packed(0), {}),)
     rank.pool.read(1, read(tmp_path / "1", [1], wire.Before(1, None, earlier)))
     rank.pool.read(2, read(tmp_path / "2", [1], wire.Before(1, wire.Mapped("/nowhere", 9), ())))
     first, second = sorted(rank.hear(events.ReadFailed, 2), key=lambda event: event.request_id)

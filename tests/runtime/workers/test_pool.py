@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import os
 import random
 import resource
@@ -39,6 +40,10 @@ from mallob_py.runtime.workers.pool import PoolOptions
 from mallob_py.runtime.workers.registry import ENTRY_POINT_GROUP, OURS, AppRegistry
 
 # --- results and failures -----------------------------------------------------
+
+
+def packed(*literals: int) -> bytes:
+    return array.array("i", literals).tobytes()
 
 
 def test_a_started_worker_reports_that_it_runs_and_then_its_result(rank: Rank) -> None:
@@ -347,12 +352,12 @@ def test_a_small_input_comes_inline_and_a_large_one_as_a_file_that_workers_map(
     [
         ({"files": ("/nowhere",)}, "/nowhere: no such file", "files"),
         ({"configuration": {"bad": 1}}, "'bad' is not an option", "configuration"),
-        ({"application": "ANSWER", "literals": [1]}, "takes no literals", "literals"),
+        ({"application": "ANSWER", "literals": packed(1)}, "takes no literals", "literals"),
         ({"application": "ANSWER", "files": ("x",)}, "takes no files", "files"),
         ({"configuration": {"seed": 1 << 70}}, "cannot be passed on", "configuration"),
         ({"application": "NOBODY"}, "no application 'NOBODY' is installed", "application"),
         ({"files": (__file__,)}, "ValueError: invalid literal", "application"),
-        ({"literals": [1] * 1000, "path": "/nowhere/description"}, "no room", "files"),
+        ({"literals": packed(*[1] * 1000), "path": "/nowhere/description"}, "no room", "files"),
     ],
 )
 def test_an_input_that_cannot_be_used_is_refused_with_message_and_field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import json
 from typing import Any
 
@@ -13,6 +14,10 @@ from mallob_py.service.jobs.chains import ChainBook
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
 
 APPLICATIONS = {"SAT": InputUse.REVISIONS, "OTHER": InputUse.REVISIONS}
+
+
+def packed(*literals: int) -> bytes:
+    return array.array("i", literals).tobytes()
 
 
 def file(name: str, precursor: str = "", **fields: Any) -> JobFile:
@@ -80,8 +85,8 @@ def test_a_revision_is_read_on_top_of_what_the_one_before_has_given(book: ChainB
 def test_a_revision_that_was_never_read_is_read_with_the_next(book: ChainBook) -> None:
     admit(book, 3, "c", "b")
     assert before(book, 3).inputs == (
-        wire.EarlierInput("u.a", (), [1, 0], {}),
-        wire.EarlierInput("u.b", (), [2, 0], {}),
+        wire.EarlierInput("u.a", (), packed(1, 0), {}),
+        wire.EarlierInput("u.b", (), packed(2, 0), {}),
     )
     was_read(book, 3, b"all")
     admit(book, 4, "d", "c")

@@ -38,7 +38,7 @@ def test_smallest_job_gets_all_defaults() -> None:
     assert job.identity == "admin.job"
     assert (job.priority, job.wallclock_limit_s, job.cpu_limit_s, job.max_demand) == (1.0, 0.0, 0.0, 0)
     assert (job.arrival_s, job.dependencies, job.literals, job.files) == (0.0, (), None, ())
-    assert job.submitted == SMALLEST
+    assert {key: json.loads(text) for key, text in job.submitted.items()} == SMALLEST
 
 
 def test_complete_job_is_understood() -> None:

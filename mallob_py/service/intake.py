@@ -1,0 +1,373 @@
+"""How job files become live jobs, or are refused: the client's side of what comes in.
+
+Files are taken in as they come, a bounded number per turn. A large one is parsed elsewhere (`large_files`)
+and others go on meanwhile; only those whose meaning depends on what came before, interruptions and
+revisions, wait behind it. It counts as at work while it is parsed, so that one at which the service crashes
+is found out.
+
+Of jobs that wait little is kept but their place in the queue: where they are many, a job's file is read
+again when it begins.
+
+A revision that is taken in before its precursor, which was handed in at the same moment, is held for a
+while. After a restart the revisions that a former service has answered are known again, as further ones add
+to them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import stat
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from mallob_py.runtime.boot import DeskError
+from mallob_py.runtime.rank import Rank
+from mallob_py.service import JobFileError, ServiceError
+from mallob_py.service.jobs.bookkeeping import JobBook, LiveJob, LiveJobs
+from mallob_py.service.jobs.chains import ChainBook
+from mallob_py.service.jobs.crashes import RunningJobs
+from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile
+from mallob_py.service.jobs.reply import ResultFiles
+from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
+from mallob_py.service.store.large_files import LargeFiles, Parsed
+from mallob_py.service.telemetry.status import Counters
+from mallob_py.service.telemetry.status_writer import StatusWriter
+
+#: per turn
+_TAKE_AT_ONCE, _TAKE_S = 16, 0.02
+#: of job files that need not be read again: what they take in memory, roughly
+_PARSED_BYTES_MAX = 8 << 20
+_PARSED_PER_BYTE, _PARSED_BYTES_MIN = 10, 2000
+_LITERAL_BYTES = 4
+#: how long a revision is held that has come before its precursor
+_PRECURSOR_WAIT_S = 1.0
+
+#: with what becomes of a job when its file is there, at which time
+Continuation = Callable[[int, float], None]
+
+
+class Intake:
+    """Of one client."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        directory: JobDirectory | ThreadedDirectory,
+        applications: Mapping[str, InputUse],
+        running: RunningJobs,
+        results: ResultFiles,
+        jobs: LiveJobs,
+        book: JobBook,
+        chains: ChainBook,
+        status: StatusWriter,
+        counters: Counters,
+        interrupt: Continuation,
+        lose: Callable[[int, JobFileError, float], None],
+    ) -> None:
+        """`interrupt`: is to end a live job; `lose`: the file of one cannot be read any more."""
+        self._rank = rank
+        self._directory = directory
+        self._applications = applications
+        self._running = running
+        self._results = results
+        self._jobs = jobs
+        self._book = book
+        self._chains = chains
+        self._status = status
+        self._counters = counters
+        self._interrupt = interrupt
+        self._lose = lose
+        self._parsed_bytes = 0
+        #: claimed files that are to be looked at
+        self._taken: deque[Incoming] = deque()
+        self._large_files = LargeFiles(applications)
+        #: large files that are being parsed, in order, and what has to wait for those before it
+        self._behind: deque[Incoming] = deque()
+        self._parsed: dict[int, Parsed] = {}
+        #: live jobs whose large file is read again, and what then
+        self._again: dict[int, Continuation] = {}
+        #: revisions without a precursor yet, and when to give up on it
+        self._early: deque[tuple[float, Incoming, JobFile]] = deque()
+        #: revisions that a former service has answered, by precursors that are still to be run again
+        self._unrestored: dict[str, tuple[int, Incoming, JobFile]] = {}
+        self._epoll = select.epoll()
+        self._epoll.register(self._large_files.fileno(), select.EPOLLIN)
+
+    # --- for the event loop -----------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """Readable when `turn` has something to do."""
+        if (watched := self._directory.fileno()) is not None:
+            try:
+                self._epoll.modify(watched, select.EPOLLIN)
+            except FileNotFoundError:  # another one than before, though it may have its number
+                self._epoll.register(watched, select.EPOLLIN)
+        return self._epoll.fileno()
+
+    def next_deadline(self) -> float:
+        """On the rank's clock; the directory measures on its own, which only has another start."""
+        if self._taken:
+            return -math.inf
+        directory_s = self._rank.now() + (self._directory.next_deadline() - time.monotonic())
+        return min(directory_s, self._early[0][0] if self._early else math.inf)
+
+    @property
+    def waiting(self) -> int:
+        """Files that are claimed and not looked at yet."""
+        return len(self._taken) + len(self._behind) + len(self._early) + self._directory.recovered_count
+
+    def turn(self, now: float) -> None:
+        """Take in some files; after a while no further one is looked at, as each may take its time."""
+        self._hear_of_large_files(now)
+        if not self._taken:
+            try:
+                self._taken.extend(self._directory.take(_TAKE_AT_ONCE))
+            except ServiceError as error:
+                raise DeskError(str(error)) from error
+        while self._taken:
+            self._look_at(self._taken.popleft(), now)
+            if self._rank.now() >= now + _TAKE_S:
+                break
+        if self._early:
+            self._take_in_early(now)
+        if self._unrestored and not self._may_come() and not self._taken:
+            for _, incoming, _ in self._unrestored.values():
+                self._cannot_go_on_from(incoming, "its precursor is gone", now)
+            self._unrestored.clear()
+
+    def close(self) -> None:
+        self._epoll.close()
+        self._large_files.close()
+
+    # --- large files ------------------------------------------------------------------------
+
+    def _look_at(self, incoming: Incoming, now: float) -> None:
+        """Take in a file, unless it is large or has to wait behind one that is."""
+        if incoming.data is None:
+            self._begin_large(incoming, now)
+            return
+        try:
+            request = incoming.parse(self._applications)
+        except JobFileError as error:
+            self._refuse(incoming, error, now)
+            return
+        if self._behind and (isinstance(request, Interruption) or request.incremental):
+            self._behind.append(incoming)
+        else:
+            self._take_in(incoming, request, incoming.size_bytes, now)
+
+    def _begin_large(self, incoming: Incoming, now: float) -> None:
+        job = incoming.internal_id
+        if self._running.is_hopeless(job):
+            self._refuse(incoming, JobFileError("", self._running.verdict(job)), now)
+            return
+        self._running.begin(job, now)
+        self._behind.append(incoming)
+        self._large_files.ask(job, incoming.path)
+
+    def _hear_of_large_files(self, now: float) -> None:
+        for parsed in self._large_files.take():
+            job = parsed.internal_id
+            if job not in self._jobs:
+                self._parsed[job] = parsed
+            elif (then := self._again.pop(job, None)) is not None and self._knows_again(
+                job, parsed.request, now
+            ):
+                then(job, now)
+        while self._behind:
+            incoming = self._behind[0]
+            if incoming.data is not None:
+                self._behind.popleft()
+                self._take_in(incoming, incoming.parse(self._applications), incoming.size_bytes, now)
+            elif (found := self._parsed.pop(incoming.internal_id, None)) is not None:
+                self._behind.popleft()
+                self._running.rest(incoming.internal_id)
+                if isinstance(found.request, JobFileError):
+                    self._refuse(incoming, found.request, now)
+                else:
+                    self._take_in(incoming, found.request, found.size_bytes, now)
+            else:
+                break
+
+    # --- from file to live job ----------------------------------------------------------------
+
+    def _take_in(
+        self,
+        incoming: Incoming,
+        request: JobFile | Interruption,
+        size_bytes: int,
+        now: float,
+        precursor_due_s: float | None = None,
+    ) -> None:
+        """`precursor_due_s`: of a revision that was taken in before: how long to wait for its precursor."""
+        try:
+            if isinstance(request, Interruption):
+                self._interrupt(self._book.interrupt(request.identity, incoming.internal_id), now)
+                return
+            due_s = precursor_due_s or now + _PRECURSOR_WAIT_S
+            if self._chains.is_early(request) and (self._may_come() or now < due_s):
+                self._early.append((due_s, incoming, request))
+            else:
+                self._accept(incoming, request, size_bytes, now)
+        except JobFileError as error:
+            self._refuse(incoming, error, now)
+
+    def _may_come(self) -> bool:
+        """Whether files that were there before may not have been looked at."""
+        return self._directory.recovered_count > 0 or bool(self._behind)
+
+    def _take_in_early(self, now: float) -> None:
+        """Again, as long as precursors come, of which some may have been early themselves."""
+        known = -1
+        while self._early and known != len(self._early):
+            known = len(self._early)
+            for _ in range(known):
+                due_s, incoming, file = self._early.popleft()
+                self._take_in(incoming, file, incoming.size_bytes, now, due_s)
+
+    def _refuse(self, incoming: Incoming, error: JobFileError, now: float) -> None:
+        if error.identity is not None and error.identity in self._book:
+            # That identity's reply belongs to the live job.
+            error = JobFileError(error.field, error.message)
+        self._directory.refuse(incoming, error)
+        self._running.end(incoming.internal_id)
+        if error.identity is not None:
+            self._book.refused(error.identity)
+        self._counters.replied("refused")
+        self._status.refused(incoming.internal_id, incoming.file_name, str(error))
+        refusal = {"file": incoming.file_name, "field": error.field, "message": error.message}
+        self._rank.log.write(now, "refused", refusal)
+
+    def _accept(self, incoming: Incoming, file: JobFile, size_bytes: int, now: float) -> None:
+        self._results.named_by(file)  # or else it is refused
+        job = incoming.internal_id
+        if self._book.has_ended(file.identity) and self._directory.came_before_reply(incoming, file.identity):
+            # Accepted, it would replace a reply that nobody can have seen.
+            text = (
+                f"a job {file.identity} was live when this came; choose another name, or wait for its reply"
+            )
+            raise JobFileError("name", text)
+        if file.incremental:
+            self._chains.check(file)
+        before = self._chains.live_before(file)
+        self._book.admit(job, file.identity, file.arrival_s, file.dependencies, before)
+        if file.incremental:
+            self._chains.admit(job, file, now)
+            self._restore_after(file, now)
+        live = LiveJob(file, now, now - max(0.0, time.time() - incoming.handed_in_s))
+        live.is_large = incoming.data is None
+        self._jobs.add(job, live)
+        parsed_bytes = _parsed_bytes(file, size_bytes)
+        if self._parsed_bytes + parsed_bytes <= _PARSED_BYTES_MAX:
+            live.parsed_bytes = parsed_bytes
+            self._parsed_bytes += parsed_bytes
+        else:
+            live.file = None
+        fields = {
+            "job": job,
+            "user": file.user,
+            "name": file.name,
+            "application": file.application,
+            "priority": file.priority,
+        }
+        self._rank.log.write(now, "accepted", fields)
+
+    # --- files of live jobs -------------------------------------------------------------------
+
+    def has_file(self, job: int, then: Continuation, now: float) -> bool:
+        """Whether a live job's file is in memory; if it is not yet, `then` is called when it is.
+
+        If it cannot be read any more, the job is lost.
+        """
+        live = self._jobs[job]
+        if live.file is not None:
+            return True
+        if job in self._again:
+            self._again[job] = then
+            return False
+        again = self._directory.read_again(job)
+        if live.is_large and again.data is None:
+            self._again[job] = then
+            self._large_files.ask(job, again.path)
+            return False
+        try:
+            request: JobFile | Interruption | JobFileError = again.parse(self._applications)
+        except JobFileError as error:
+            request = error
+        return self._knows_again(job, request, now)
+
+    def is_read_again(self, job: int) -> bool:
+        """Whether a live job waits for its file."""
+        return job in self._again
+
+    def forget(self, job: int, live: LiveJob) -> None:
+        """It has its reply."""
+        self._parsed_bytes -= live.parsed_bytes
+        self._again.pop(job, None)
+        self._parsed.pop(job, None)
+
+    def _knows_again(self, job: int, request: JobFile | Interruption | JobFileError, now: float) -> bool:
+        if isinstance(request, JobFileError):
+            self._lose(job, request, now)
+            return False
+        assert isinstance(request, JobFile), "a claimed file does not change"
+        self._jobs[job].file = request
+        return True
+
+    # --- chains of a former service -------------------------------------------------------------
+
+    def restore_chains(self, now: float) -> set[int]:
+        """Know the revisions again that a former service has answered; further ones add to them.
+
+        Returns the first revisions of chains that nobody can go on from: what came through a pipe is gone.
+        """
+        unreadable = set()
+        for first, incoming in self._directory.revisions():
+            try:
+                file = incoming.parse(self._applications)
+                assert isinstance(file, JobFile)
+            except JobFileError as error:
+                self._cannot_go_on_from(incoming, str(error), now)
+                continue
+            if comes_through_pipe(file):
+                unreadable.add(first)
+            if not self._chains.restore(incoming.internal_id, first, file, now):
+                self._unrestored[file.precursor] = (first, incoming, file)
+            else:
+                self._restore_after(file, now)
+        return unreadable
+
+    def _restore_after(self, file: JobFile, now: float) -> None:
+        """Know the revisions again that were answered before this one, which they add to.
+
+        Such were interrupted while this one ran, or were handed in at the same moment as it.
+        """
+        precursor: JobFile | None = file
+        while precursor is not None and precursor.identity in self._unrestored:
+            first, incoming, following = self._unrestored.pop(precursor.identity)
+            if not self._chains.restore(incoming.internal_id, first, following, now):
+                self._cannot_go_on_from(incoming, "its precursor is gone", now)
+            precursor = following
+
+    def _cannot_go_on_from(self, incoming: Incoming, why: str, now: float) -> None:
+        message = f"the revision {incoming.file_name} cannot be gone on from: {why}"
+        self._rank.log.write(now, "problem", {"message": message})
+
+
+def comes_through_pipe(file: JobFile) -> bool:
+    """Whether what a job reads can be read once only."""
+    for path in file.files:
+        with suppress(OSError):
+            if stat.S_ISFIFO(os.stat(path).st_mode):
+                return True
+    return False
+
+
+def _parsed_bytes(file: JobFile, size_bytes: int) -> int:
+    """What a job file takes in memory, roughly."""
+    literals_bytes = 0 if file.literals is None else _LITERAL_BYTES * len(file.literals)
+    return _PARSED_BYTES_MIN + literals_bytes + _PARSED_PER_BYTE * max(0, size_bytes - literals_bytes)

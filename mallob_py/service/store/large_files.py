@@ -1,0 +1,130 @@
+"""Large job files are read and parsed by a process of their own, so that nobody waits for them.
+
+A file of some megabytes takes up to a second, in which its rank would neither show that it lives nor serve
+other jobs; nor would it beside a thread that parses, since a parser keeps Python's lock. So a thread waits
+for a process, one file at a time, in the order asked for. What comes back takes a few milliseconds at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from mallob_py.runtime.processes import import_places, python
+from mallob_py.service import JobFileError
+from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, parse_job
+from mallob_py.service.store.journal import contents
+
+#: a smaller file is parsed at once, which takes about as long as to ask for it here
+LARGE_BYTES = 1 << 16
+_TRIES = 3
+
+
+class Parsed(NamedTuple):
+    """What a large file says, or why it is refused. `size_bytes`: what it takes, as bytes in a row."""
+
+    internal_id: int
+    request: JobFile | Interruption | JobFileError
+    size_bytes: int
+
+
+class LargeFiles:
+    """Those of one client. `fileno` is readable when `take` has something."""
+
+    def __init__(self, applications: Mapping[str, InputUse]) -> None:
+        self._applications = json.dumps({name: use.value for name, use in applications.items()})
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread: threading.Thread | None = None
+        self._asked: SimpleQueue[tuple[int, str] | None] = SimpleQueue()
+        self._parsed: deque[Parsed] = deque()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_closing = False
+
+    def fileno(self) -> int:
+        return self._bell
+
+    def ask(self, internal_id: int, path: str) -> None:
+        """Have a file parsed; `take` will tell."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="mallob-py-large-files", daemon=True)
+            self._thread.start()
+        self._asked.put((internal_id, path))
+
+    def take(self) -> list[Parsed]:
+        """What has been parsed since the last call, in the order asked for."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        return [self._parsed.popleft() for _ in range(len(self._parsed))]
+
+    def close(self) -> None:
+        """What is not parsed yet is forgotten here."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._asked.put(None)
+        if (process := self._process) is not None:
+            process.kill()
+        if self._thread is not None:
+            self._thread.join()
+        os.close(self._bell)
+
+    def _serve(self) -> None:
+        while (asked := self._asked.get()) is not None and not self._is_closing:
+            internal_id, path = asked
+            request, size_bytes = self._parse(path)
+            self._parsed.append(Parsed(internal_id, request, size_bytes))
+            os.eventfd_write(self._bell, 1)
+
+    def _parse(self, path: str) -> tuple[JobFile | Interruption | JobFileError, int]:
+        command = [*python(), "-m", __name__, path, self._applications]
+        problem = ""
+        for _ in range(_TRIES):
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    env=os.environ | import_places(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                )
+                if self._is_closing:
+                    self._process.kill()
+                data, _ = self._process.communicate()
+                if self._process.returncode == 0:
+                    return _decoded(data), len(data)
+                problem = f"its parser ended with status {self._process.returncode}"
+            except OSError as error:
+                problem = f"no process can be started for it: {error.strerror}"
+        return JobFileError("", f"cannot be parsed: {problem}; hand it in again"), 0
+
+
+def _decoded(data: bytes) -> JobFile | Interruption | JobFileError:
+    request: JobFile | Interruption | tuple[str, str, str | None] = pickle.loads(data)
+    return JobFileError(*request) if isinstance(request, tuple) else request
+
+
+def _main(path: str, applications: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for our parent
+    uses = {name: InputUse(use) for name, use in json.loads(applications).items()}
+    request: JobFile | Interruption | tuple[str, str, str | None]
+    try:
+        request = parse_job(contents(path), uses)
+    except JobFileError as error:
+        request = (error.field, error.message, error.identity)
+    except OSError as error:
+        request = ("", f"cannot be read: {error.strerror}", None)
+    pickle.dump(request, sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
