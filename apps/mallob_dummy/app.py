@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, NoReturn
 
-from mallob_py.kit import SATISFIABLE, Application, InputError, JobInput, Payload, Result, WorkerContext
+from mallob_py.kit import Application, InputError, JobInput, Payload, Result, WorkerContext
+
+_DONE = 10
 
 
 def _refuse_input(job: JobInput) -> None:
@@ -28,6 +30,7 @@ class NoopApplication(Application):
 
     name: ClassVar[str] = "NOOP"
     takes_input: ClassVar[bool] = False
+    result_strings: ClassVar[Mapping[int, str]] = {_DONE: "DONE"}
 
     def read(self, job: JobInput) -> Payload:
         _refuse_input(job)
@@ -36,7 +39,7 @@ class NoopApplication(Application):
     def run(self, context: WorkerContext) -> Result:
         if context.index > 0:
             context.park()
-        return Result(SATISFIABLE, [])
+        return Result(_DONE, [])
 
 
 class SleepApplication(Application):

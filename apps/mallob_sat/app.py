@@ -14,10 +14,11 @@ configuration asks for a proof, UNSAT is answered once it lies complete in its f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from mallob_py.kit import Application, InputError, JobInput, Payload, Result, WorkerContext
 from mallob_py.kit.input_file import COMPRESSED_SUFFIXES, decompressed_blocks, read_decompressed, read_plain
+from mallob_sat.declaration import SatDeclaration
 from mallob_sat.dimacs import read_dimacs
 from mallob_sat.formula import Formula, formula_from_list, formula_from_raw
 from mallob_sat.incremental import Revisions, grown
@@ -25,12 +26,8 @@ from mallob_sat.modes import mode_of
 from mallob_sat.portfolio import content_mode
 
 
-class SatApplication(Application):
+class SatApplication(SatDeclaration, Application):
     """Decides propositional formulas with a portfolio of sequential solvers."""
-
-    name: ClassVar[str] = "SAT"
-    revises: ClassVar[bool] = True
-    result_files: ClassVar[tuple[str, ...]] = ("proof", "core", "solutions-file")
 
     def __init__(self) -> None:
         self._revisions = Revisions()

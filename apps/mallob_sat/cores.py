@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mallob_py.kit import UNSATISFIABLE, InputError, Payload, Result, ResultFileError, WorkerContext, race
+from mallob_py.kit import InputError, Payload, Result, ResultFileError, WorkerContext, race
 from mallob_py.kit.result_file import ResultPath
+from mallob_sat.declaration import UNSATISFIABLE
 from mallob_sat.formula import MAX_VARIABLE, Formula, Literals
 from mallob_sat.portfolio import Portfolio, Strategy
 from mallob_sat.search import solve

@@ -38,8 +38,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_py.kit import (
-    SATISFIABLE,
-    UNSATISFIABLE,
     InputError,
     Payload,
     Result,
@@ -49,6 +47,7 @@ from mallob_py.kit import (
     WorkerContext,
 )
 from mallob_py.kit.result_file import ResultPath
+from mallob_sat.declaration import SATISFIABLE, UNSATISFIABLE
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy
 from mallob_sat.search import check_model, set_up, solve_trivial

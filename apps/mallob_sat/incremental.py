@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from mallob_py.kit import SATISFIABLE, UNSATISFIABLE, InputError, Payload, Result, WorkerContext
+from mallob_py.kit import InputError, Payload, Result, WorkerContext
+from mallob_sat.declaration import SATISFIABLE, UNSATISFIABLE
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.modes import packed, wants_packed, wishes_of
 from mallob_sat.portfolio import Portfolio, Strategy

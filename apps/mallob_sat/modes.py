@@ -13,9 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mallob_py.kit import SATISFIABLE, InputError, Payload, Result, WorkerContext, race
+from mallob_py.kit import InputError, Payload, Result, WorkerContext, race
 from mallob_sat.cores import CoreFinding
 from mallob_sat.cryptominisat import cryptominisat_is_installed
+from mallob_sat.declaration import SATISFIABLE
 from mallob_sat.enumeration import Enumerating
 from mallob_sat.formula import Formula
 from mallob_sat.native import natives_are_installed, search_for

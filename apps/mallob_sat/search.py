@@ -19,8 +19,9 @@ from typing import Protocol
 
 import numpy as np
 
-from mallob_py.kit import SATISFIABLE, UNSATISFIABLE, Result
+from mallob_py.kit import Result
 from mallob_sat.clauses import ClausePipe, Clauses, KnownClauses, ProofStream
+from mallob_sat.declaration import SATISFIABLE, UNSATISFIABLE
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy, Trade
 from mallob_sat.renaming import Renaming

@@ -49,7 +49,7 @@ from mallob_py.cli.values import age_text, printable
 from mallob_py.service import client
 from mallob_py.service.client import PendingJobs
 from mallob_py.service.jobs.durations import format_duration
-from mallob_py.service.jobs.job_file import identity_of, unfit_for_file_name
+from mallob_py.service.jobs.job_file import DEFAULT_APPLICATION, identity_of, unfit_for_file_name
 from mallob_py.service.store.entries import Claimed, read_entries, reply_name
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status, read_status
 
@@ -322,7 +322,7 @@ class ReplyPrinter:
             place = f"{error['field']}: " if error.get("field") else ""
             print(f"mallob-py {self._command}: {identity}: {place}{error.get('message')}", file=sys.stderr)
             return
-        for line in lines_of_reply(reply["result"]):
+        for line in lines_of_reply(reply.get("application", DEFAULT_APPLICATION), reply["result"]):
             print(line)
         sys.stdout.flush()
         if self._is_single:

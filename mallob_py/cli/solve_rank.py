@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NoReturn, TextIO
 
-from mallob_py.cli.answers import answer_lines
 from mallob_py.cli.rank_options import SAT, STANDARD_INPUT, SolveOptions, event_log_of, settings_of
 from mallob_py.kit import result_file
 from mallob_py.protocol.effects import JobEnded, Outcome
@@ -30,9 +29,8 @@ from mallob_py.runtime import boot
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank, blob_of
+from mallob_sat.declaration import SatDeclaration
 
-#: what SAT declares as its `result_files`; a rank loads no application
-RESULT_FILES = ("proof", "core", "solutions-file")
 _PROGRESS_S = 5.0
 #: for solutions to arrive that were found within the time limit
 _GRACE_S = 3.0
@@ -189,7 +187,7 @@ class SolveDesk:
         elif ended.body is not None:
             body = wire.decode_result(ended.body)
             code, solution = body.code, body.solution
-            self._rank.log.write(now, "answered", {"job": ended.job, "code": code})
+            self._rank.log.write(now, "answered", {"job": ended.job, "code": code, "result": body.name})
             fields = wire.decode_fields(body.fields)
             solver = fields.get("solver", "?")
             seconds = now - self._submitted_s
@@ -218,7 +216,7 @@ class SolveDesk:
 
     def _tidy_up(self) -> None:
         """Before the answer, so that a file is there exactly with the answer that it is for."""
-        for key in RESULT_FILES:
+        for key in SatDeclaration.result_files:
             if not isinstance(path := self._configuration.get(key), str):
                 continue
             if self._code == 20 or key == "solutions-file":
@@ -249,8 +247,9 @@ class SolveDesk:
     def _answer_lines(self, code: int, solution: bytes) -> Iterator[str]:
         if not self._is_single:
             yield f"c {self._files[0]}\n"  # whose answer it is
-        literals = array.array("i", solution)
-        for line in answer_lines(code, literals, are_several="solutions" in self._configuration):
+        several = {"solutions": True} if "solutions" in self._configuration else {}
+        result = {"resultcode": code, **several}
+        for line in SatDeclaration.answer_lines(result, array.array("i", solution)):
             yield f"{line}\n"
 
     def _write(self, stream: TextIO, lines: Iterable[str]) -> None:

@@ -50,6 +50,7 @@ docs/writing-an-application.md goes through all of this with a larger example. A
 package and nothing else of mallob_py, and nothing in it knows any application. Its modules:
 
     app             what an application implements and what it is given
+    declaration     what others must know of an application: names of results, options, answers as text
     tree_reduction  something from all workers of a job, combined, to all of them
     process_race    several processes of one worker, of which the first answer wins
     input_file      bytes of an input file, whatever it is compressed with
@@ -62,10 +63,6 @@ from __future__ import annotations
 TYPE_CHECKING = False  # typing.TYPE_CHECKING would have every rank import typing before anything else
 if TYPE_CHECKING:
     from mallob_py.kit.app import (
-        RESULT_STRINGS,
-        SATISFIABLE,
-        UNKNOWN,
-        UNSATISFIABLE,
         Application,
         InputError,
         JobInput,
@@ -74,6 +71,7 @@ if TYPE_CHECKING:
         TreeMessage,
         WorkerContext,
     )
+    from mallob_py.kit.declaration import UNKNOWN, Declaration, JobOption
     from mallob_py.kit.input_file import (
         COMPRESSED_SUFFIXES,
         decompressed_blocks,
@@ -87,16 +85,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMPRESSED_SUFFIXES",
-    "RESULT_STRINGS",
-    "SATISFIABLE",
     "UNKNOWN",
-    "UNSATISFIABLE",
     "Advance",
     "Application",
     "Attempt",
+    "Declaration",
     "Finished",
     "InputError",
     "JobInput",
+    "JobOption",
     "Payload",
     "Result",
     "ResultFileError",
@@ -114,10 +111,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "RESULT_STRINGS": "app",
-    "SATISFIABLE": "app",
-    "UNKNOWN": "app",
-    "UNSATISFIABLE": "app",
+    "UNKNOWN": "declaration",
+    "Declaration": "declaration",
+    "JobOption": "declaration",
     "Application": "app",
     "InputError": "app",
     "JobInput": "app",

@@ -9,7 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mallob_py.kit.declaration import Declaration
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,11 +21,6 @@ if TYPE_CHECKING:
     Payload = Mapping[str, NDArray[Any]]
 else:
     Payload = Mapping
-
-SATISFIABLE = 10
-UNSATISFIABLE = 20
-UNKNOWN = 0
-RESULT_STRINGS = {SATISFIABLE: "SAT", UNSATISFIABLE: "UNSAT", UNKNOWN: "UNKNOWN"}
 
 
 class InputError(Exception):
@@ -55,7 +52,7 @@ class JobInput:
 
 @dataclass(frozen=True)
 class Result:
-    """An answer. `code` is 10, 20 or 0 (SAT, UNSAT, UNKNOWN; others as an application likes).
+    """An answer. `code` is as the application likes (see `Declaration.result_strings`); 0 is UNKNOWN.
 
     `solution` are integers (a model as literals, for SAT), or bytes, which replies hold in Base64;
     `fields` are further JSON fields of the reply's `result` object.
@@ -142,20 +139,10 @@ class WorkerContext(ABC):
         """End the whole job with this result; the same as returning it from `run`."""
 
 
-class Application(ABC):
-    """One kind of job. Instances are made without arguments, one per process."""
+class Application(Declaration, ABC):
+    """One kind of job, with all that it declares. Instances are made without arguments, one per process."""
 
-    #: the job file's `application`
-    name: ClassVar[str]
-    #: False: `files` and `literals` are refused and `read` is never called with any
-    takes_input: ClassVar[bool] = True
-    #: whether its jobs may come in revisions (see the module's docstring)
-    revises: ClassVar[bool] = False
-    #: keys of the configuration that name files which workers write. A service lets jobs name files below its
-    #: folder for results only, and makes these paths absolute before the application sees them
-    result_files: ClassVar[tuple[str, ...]] = ()
-
-    def check(self, configuration: Mapping[str, Any]) -> None:  # noqa: B027 (optional)
+    def check(self, configuration: Mapping[str, Any]) -> None:
         """Refuse a job's `configuration` with an `InputError` (called before `read`)."""
 
     @abstractmethod

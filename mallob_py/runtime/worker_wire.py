@@ -286,12 +286,16 @@ class SolutionForm(IntEnum):
 
 
 class ResultBody(Message, frozen=True):
-    """A `mallob_py.kit.app.Result`: fields as a JSON object, solution as its form says."""
+    """A `mallob_py.kit.app.Result`: fields as a JSON object, solution as its form says.
+
+    `name`: what the application calls a result of this code.
+    """
 
     code: int
     fields: bytes
     solution: bytes
     form: SolutionForm = SolutionForm.INTEGERS
+    name: str = ""
 
 
 def encode_result(result: ResultBody) -> bytes:

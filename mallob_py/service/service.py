@@ -47,7 +47,6 @@ from mallob_py.service.jobs.reply import (
     ResultFiles,
     failure_reply,
     result_reply,
-    result_string,
 )
 from mallob_py.service.jobs.users import Terms, UserBook, UserMessage
 from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory
@@ -539,8 +538,11 @@ class Service:
         outcome = Outcome(ended.outcome.value)
         if ended.body is not None:
             body = wire.decode_result(ended.body)
-            outcome = Outcome(ended.outcome.value, body.code, body.fields, body.solution, body.form)
-            self._rank.log.write(now, "answered", {"job": ended.job, "code": body.code})
+            outcome = Outcome(
+                ended.outcome.value, body.code, body.fields, body.solution, body.form, body.name
+            )
+            answered = {"job": ended.job, "code": body.code, "result": body.name}
+            self._rank.log.write(now, "answered", answered)
         self._reply(ended.job, outcome, statistics, stats.root)
 
     def _reply(self, job: int, outcome: Outcome, statistics: JobStatistics, root: int | None = None) -> None:
@@ -549,8 +551,7 @@ class Service:
         files = self._results.delivered(job, file)
         reply = result_reply(file, number, outcome, statistics, solution_path, files, revision=revision)
         self._publish(job, reply)
-        result = result_string(outcome.code)
-        self._status.job_ended(job, file, Ending(outcome.kind), statistics, result)
+        self._status.job_ended(job, file, Ending(outcome.kind), statistics, outcome.name)
         self._forget(job, root)
 
     def _publish(self, job: int, reply: Reply) -> None:

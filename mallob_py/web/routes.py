@@ -29,6 +29,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from mallob_py import __version__
+from mallob_py.service.jobs.job_file import DEFAULT_APPLICATION
 from mallob_py.web import ApiError
 from mallob_py.web.history import HistoryPart
 from mallob_py.web.jobs import Jobs
@@ -36,7 +37,7 @@ from mallob_py.web.looks import Arrivals
 from mallob_py.web.metrics import CONTENT_TYPE, metrics
 from mallob_py.web.receiving import Receiver
 from mallob_py.web.store import Store, Token
-from mallob_py.web.views import Job, Overview, ServiceState, solution_json, solution_lines
+from mallob_py.web.views import Job, Overview, ServiceState, answer_lines, solution_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +314,9 @@ class Interface:
         solution = await run_in_threadpool(self.jobs.solution, reply, client)
         if _JSON in request.headers.get("accept", ""):
             return await run_in_threadpool(_json, solution_json(reply["result"], solution))
-        return Response(await run_in_threadpool(solution_lines, reply["result"], solution), media_type=_TEXT)
+        application = str(reply.get("application", DEFAULT_APPLICATION))
+        text = await run_in_threadpool(answer_lines, application, reply["result"], solution)
+        return Response(text, media_type=_TEXT)
 
     async def result_file(self, request: Request) -> Response:
         key, client, name = _key(request), _client(request), str(request.path_params["name"])

@@ -18,12 +18,13 @@ from __future__ import annotations
 import array
 import base64
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, TypeAlias
 
 import msgspec
 
+from mallob_py.applications import UnknownApplication, declaration_of
 from mallob_py.service.jobs.job_file import identity_of
 from mallob_py.service.telemetry.status import EndedJob, HostStatus, JobStatus, ServiceStatus
 from mallob_py.web import ApiError
@@ -66,8 +67,6 @@ def shares_by_user(status: ServiceStatus) -> dict[str, float]:
 
 Integers: TypeAlias = "array.array[int]"
 Solution: TypeAlias = "Integers | bytes"
-_ANSWERS = {10: "SATISFIABLE", 20: "UNSATISFIABLE"}
-_LITERALS_PER_LINE = 12
 
 
 def solution_of(result: Mapping[str, Any], content: bytes | None) -> Solution:
@@ -97,26 +96,12 @@ def solution_json(result: Mapping[str, Any], solution: Solution) -> dict[str, An
     return answer | {"solution": solution.tolist()}
 
 
-def solution_lines(result: Mapping[str, Any], solution: Solution) -> str:
-    """s and v lines as in SAT competitions. Raises ApiError for what is not made of literals."""
-    if isinstance(solution, bytes):
-        raise ApiError(406, "this answer is made of bytes; ask with Accept: application/json")
-    code = result["resultcode"]
-    lines = [f"s {_ANSWERS.get(code, 'UNKNOWN')}"]
-    if code == 10:
-        for model in _models(solution) if "solutions" in result else [[*solution, 0]]:
-            for start in range(0, len(model), _LITERALS_PER_LINE):
-                lines.append("v " + " ".join(map(str, model[start : start + _LITERALS_PER_LINE])))
-    return "\n".join(lines) + "\n"
-
-
-def _models(solution: Integers) -> Iterator[list[int]]:
-    model: list[int] = []
-    for literal in solution:
-        model.append(literal)
-        if literal == 0:
-            yield model
-            model = []
+def answer_lines(application: str, result: Mapping[str, Any], solution: Solution) -> str:
+    """A result as text, as its application has it. Raises ApiError if it has none."""
+    try:
+        return "".join(f"{line}\n" for line in declaration_of(application).answer_lines(result, solution))
+    except (UnknownApplication, ValueError) as error:
+        raise ApiError(406, f"{error}; or ask with Accept: application/json") from None
 
 
 def _unpacked(data: bytes, variables: int) -> Integers:

@@ -41,7 +41,7 @@ def story() -> list[tuple[float, int, str, dict[str, Any]]]:
             "ended",
             {**ended, "max_volume": 2, "peak_memory_bytes": 345_000_000},
         ),
-        (9.0, 0, "answered", {"job": 1, "code": 10}),
+        (9.0, 0, "answered", {"job": 1, "code": 10, "result": "SAT"}),
         (9.0, 0, "idle", {}),
         (9.0, 1, "idle", {}),
         (10.0, 1, "stop", {}),
@@ -208,7 +208,7 @@ def test_logs_without_an_event_are_refused(tmp_path: Path, capsys: pytest.Captur
 def test_sat_is_told_from_unsat() -> None:
     second = [
         Event(9.5, 0, "ended", {"job": 2, "outcome": "result"}),
-        Event(9.5, 0, "answered", {"job": 2, "code": 20}),
+        Event(9.5, 0, "answered", {"job": 2, "code": 20, "result": "UNSAT"}),
         Event(9.6, 0, "ended", {"job": 3, "outcome": "wallclock-limit"}),
     ]
     text = describe(make_report([*events(), *second]))

@@ -263,7 +263,7 @@ def await_processes(number: int, _process: subprocess.Popen[str], mark: str) -> 
         pytest.param(["-X", "importtime"], partial(read_until_import_of, "cli.main"), id="imports"),
         pytest.param(["-X", "importtime"], partial(read_until_import_of, "cli.option_sources"), id="options"),
         pytest.param(
-            ["-X", "importtime"], partial(read_until_import_of, "runtime.forked_world"), id="launch"
+            ["-X", "importtime"], partial(read_until_import_of, "runtime.world.forked_world"), id="launch"
         ),
         pytest.param([], partial(await_processes, 2), id="fork server"),
         pytest.param([], partial(await_processes, 4), id="ranks"),

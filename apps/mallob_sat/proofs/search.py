@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mallob_py.kit import SATISFIABLE, UNSATISFIABLE, InputError, Payload, Result, ResultFileError
+from mallob_py.kit import InputError, Payload, Result, ResultFileError
 from mallob_py.kit.result_file import ResultPath
+from mallob_sat.declaration import SATISFIABLE, UNSATISFIABLE
 from mallob_sat.formula import Formula
 from mallob_sat.portfolio import Portfolio, Strategy
 from mallob_sat.proofs.writing import (

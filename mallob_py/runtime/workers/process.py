@@ -27,7 +27,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -127,6 +127,8 @@ class _Context(WorkerContext):
         self.configuration = description.configuration
         self._link = link
         self._peak_memory_bytes = 0
+        #: what the application calls a result of a code
+        self.result_string: Callable[[int], str] = str
         #: CPU time of this process that is not this task's
         self.cpu_before_s = own_cpu_seconds()
 
@@ -179,7 +181,8 @@ class _Context(WorkerContext):
 
     def result_message(self, result: Result) -> wire.ResultFound:
         self.note_memory()
-        return _result_message(result, self._peak_memory_bytes, own_cpu_seconds() - self.cpu_before_s)
+        cpu_s = own_cpu_seconds() - self.cpu_before_s
+        return _result_message(result, self.result_string, self._peak_memory_bytes, cpu_s)
 
 
 def work(connection: socket.socket, registry: AppRegistry, configuration: wire.Configure) -> None:
@@ -221,6 +224,7 @@ class _Worker:
             context = _Context(self._link, run)
             newly_imported = not self._registry.is_loaded(context.application)
             application = self._registry.load(context.application)
+            context.result_string = application.result_string
             started = wire.Started(
                 context.application, newly_imported, run.job, run.context, context.cpu_before_s
             )
@@ -320,7 +324,7 @@ def _touch() -> None:
     """Get the copies of shared pages that a task's start needs before there is a task."""
     decode_description(encode_description("", {}, {"": np.zeros(1, dtype=np.int32)}))
     wire.decode_to_worker(wire.encode(wire.Run(0, 0, 0, 1, (), 1, wire.Inline(b""))))
-    wire.frame(_result_message(Result(0, [0]), peak_bytes_of(os.getpid()), own_cpu_seconds()))
+    wire.frame(_result_message(Result(0, [0]), str, peak_bytes_of(os.getpid()), own_cpu_seconds()))
     _left_clean()
     private_bytes_of(os.getpid())
 
@@ -388,7 +392,9 @@ def _check_takes_input(application: Application, read: wire.Read) -> None:
         raise InputError(f"application {read.application} takes no literals", "literals")
 
 
-def _result_message(result: Result, peak_memory_bytes: int, cpu_s: float) -> wire.ResultFound:
+def _result_message(
+    result: Result, result_string: Callable[[int], str], peak_memory_bytes: int, cpu_s: float
+) -> wire.ResultFound:
     if not isinstance(result, Result):
         raise TypeError(f"an application's result must be a Result or None, not {result!r:.80}")
     fields = msgspec.json.encode(dict(result.fields))
@@ -396,7 +402,8 @@ def _result_message(result: Result, peak_memory_bytes: int, cpu_s: float) -> wir
         solution, form = result.solution, wire.SolutionForm.BYTES
     else:
         solution, form = _int32_bytes(result.solution), wire.SolutionForm.INTEGERS
-    body = wire.ResultBody(int(result.code), fields, solution, form)
+    code = int(result.code)
+    body = wire.ResultBody(code, fields, solution, form, result_string(code))
     return wire.ResultFound(wire.encode_result(body), peak_memory_bytes, cpu_s)
 
 

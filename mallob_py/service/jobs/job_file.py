@@ -28,6 +28,8 @@ from mallob_py.service import JobFileError
 from mallob_py.service.jobs.durations import parse_duration_s
 
 _BRIDGE_USER = "ipasir"
+#: the code of a result that is a model, for the bridge
+IPASIR_SATISFIABLE = 10
 
 #: fields that change nothing here, and why
 _UNUSED = {

@@ -30,11 +30,11 @@ from typing import Any
 
 import msgspec
 
-from mallob_py.kit.app import RESULT_STRINGS, SATISFIABLE, UNKNOWN
+from mallob_py.kit.declaration import UNKNOWN
 from mallob_py.kit.result_file import ResultFileError, ResultsFolder, discard_unfinished, is_delivered
 from mallob_py.runtime.worker_wire import SolutionForm
 from mallob_py.service import JobFileError
-from mallob_py.service.jobs.job_file import JobFile
+from mallob_py.service.jobs.job_file import IPASIR_SATISFIABLE, JobFile
 
 SOLUTION_INLINE_MAX = 1_000_000
 #: so many do not keep others waiting while a reply is written
@@ -67,6 +67,8 @@ class Outcome:
     fields: bytes = b"{}"
     solution: bytes = b""
     form: SolutionForm = SolutionForm.INTEGERS
+    #: what the application calls its result
+    name: str = "UNKNOWN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +97,15 @@ def result_reply(
     """
     result: dict[str, Any] = {
         "resultcode": outcome.code,
-        "resultstring": result_string(outcome.code),
+        "resultstring": outcome.name,
         "outcome": outcome.kind,
     }
     solution = outcome.solution
     extra = msgspec.json.decode(outcome.fields or b"{}", type=dict[str, msgspec.Raw])
-    own = {"resultcode", "outcome", "result-files"}
+    own = {"resultcode", "resultstring", "outcome", "result-files"}
     own |= {"solution", "solution-file", "solution-size", "solution-format"}
-    if outcome.code in RESULT_STRINGS:
-        own.add("resultstring")  # codes beyond SAT, UNSAT, UNKNOWN are the application's to name
     result.update((key, value) for key, value in extra.items() if key not in own)
-    is_model = outcome.code == SATISFIABLE and outcome.form is SolutionForm.INTEGERS
+    is_model = outcome.code == IPASIR_SATISFIABLE and outcome.form is SolutionForm.INTEGERS
     if job.indexes_model and is_model and "solutions" not in extra:
         solution = bytes(_INTEGER_BYTES) + solution
     is_long = len(solution) > _INTEGER_BYTES * inline_max
@@ -123,11 +123,6 @@ def result_reply(
         result["result-files"] = result_files
     body = _body(job, internal_id, revision, {"result": result, "stats": _statistics(statistics)})
     return Reply(body, solution_path, solution) if is_long else Reply(body)
-
-
-def result_string(code: int) -> str:
-    """Such as SAT or UNSAT."""
-    return RESULT_STRINGS.get(code, str(code))
 
 
 def failure_reply(
@@ -153,7 +148,7 @@ def _unknown(outcome: str) -> dict[str, Any]:
     """Clients written for Mallob look at the result code before anything else: it must be there."""
     return {
         "resultcode": UNKNOWN,
-        "resultstring": RESULT_STRINGS[UNKNOWN],
+        "resultstring": "UNKNOWN",
         "outcome": outcome,
         "solution": [],
     }

@@ -18,7 +18,6 @@ from statistics import fmean
 
 import msgspec
 
-from mallob_py.kit.app import RESULT_STRINGS
 from mallob_py.service.telemetry.event_log import OPENINGS, Event
 from mallob_py.service.telemetry.run_figures import (
     LATENCIES,
@@ -168,7 +167,7 @@ def job_rows(events: Iterable[Event], steps: VolumeSteps, end_s: float) -> tuple
             row.created_workers += event.fields.get("created") is True and row.outcome == UNFINISHED
         elif event.event == "answered":
             row.code = _integer(event, "code")
-            row.result = None if row.code is None else RESULT_STRINGS.get(row.code, str(row.code))
+            row.result = None if row.code is None else str(event.fields.get("result", row.code))
         else:
             _fill_end(row, event)
     for job, row in rows.items():

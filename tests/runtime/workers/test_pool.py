@@ -29,6 +29,7 @@ from pool_rank import (
 )
 from waiting import poll_until
 
+from mallob_py.applications import ENTRY_POINT_GROUP, OURS
 from mallob_py.kit import TreeMessage
 from mallob_py.kit.payload import decode_description, encode_description
 from mallob_py.protocol import stimuli
@@ -37,7 +38,7 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers import tasks
 from mallob_py.runtime.workers.links import WorkerLimits
 from mallob_py.runtime.workers.pool import PoolOptions
-from mallob_py.runtime.workers.registry import ENTRY_POINT_GROUP, OURS, AppRegistry
+from mallob_py.runtime.workers.registry import AppRegistry
 
 # --- results and failures -----------------------------------------------------
 

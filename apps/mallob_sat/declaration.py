@@ -1,0 +1,164 @@
+"""What commands and the service know of SAT: options, names of results, answers as text.
+
+Imports nothing heavy: every command that takes SAT's options reads this.
+"""
+
+from __future__ import annotations
+
+from mallob_py.kit.declaration import Declaration, JobOption
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any, ClassVar
+
+SATISFIABLE = 10
+UNSATISFIABLE = 20
+PROOF_FORMATS = ("lrat", "drat")
+#: keys of the configuration that ask for more than an answer, or name solvers: a job with one of these may
+#: not be possible with just any portfolio
+_ABOUT_SOLVERS = frozenset(("portfolio", "solvers", "proof", "solutions", "core"))
+_ANSWERS = {SATISFIABLE: "SATISFIABLE", UNSATISFIABLE: "UNSATISFIABLE"}
+_LINE_LENGTH = 78
+
+
+def _portfolio(text: str) -> str:
+    from mallob_py.kit import InputError
+    from mallob_sat.portfolio_syntax import parse_portfolio
+
+    try:
+        parse_portfolio(text)
+    except InputError as error:
+        raise ValueError(error.message) from None
+    return text
+
+
+def _number(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a whole number") from None
+        if number < least:
+            raise ValueError(f"{text} is less than {least}")
+        return number
+
+    return parse
+
+
+def _solution_count(text: str) -> int | str:
+    return "all" if text.strip().lower() == "all" else _number(1)(text)
+
+
+def _variables(text: str) -> list[int]:
+    return [_number(1)(one.strip()) for one in text.split(",")]
+
+
+def _proof_format(text: str) -> str:
+    if text not in PROOF_FORMATS:
+        raise ValueError(f"{text!r} is none of {', '.join(PROOF_FORMATS)}")
+    return text
+
+
+def _path(text: str) -> str:
+    if not text or "\0" in text:
+        raise ValueError("a path is needed")
+    return text
+
+
+PORTFOLIO = JobOption(
+    "--portfolio",
+    _portfolio,
+    metavar="LETTERS",
+    help="solvers of a SAT job, one letter each: those before the parentheses once, then those within in "
+    "turn, such as 'k(cg)*' (letters: docs/sat-jobs.md)",
+)
+
+
+class SatDeclaration(Declaration):
+    """Of the application SAT."""
+
+    name: ClassVar[str] = "SAT"
+    revises: ClassVar[bool] = True
+    result_files: ClassVar[tuple[str, ...]] = ("proof", "core", "solutions-file")
+    result_strings: ClassVar[Mapping[int, str]] = {SATISFIABLE: "SAT", UNSATISFIABLE: "UNSAT"}
+    exit_codes: ClassVar[Mapping[int, int]] = {SATISFIABLE: 10, UNSATISFIABLE: 20}
+    options: ClassVar[tuple[JobOption, ...]] = (
+        PORTFOLIO,
+        JobOption("--seed", _number(0), metavar="S", help="seed of the solvers (default 0)"),
+        JobOption(
+            "--solutions",
+            _solution_count,
+            metavar="K|all",
+            help="find so many models, or all; each is printed as v lines",
+        ),
+        JobOption(
+            "--projection",
+            _variables,
+            metavar="V,V,...",
+            help="with --solutions: the variables to print, by which solutions differ (default: all)",
+            needs="solutions",
+        ),
+        JobOption(
+            "--solutions-file",
+            _path,
+            metavar="FILE",
+            help="with --solutions: write them to FILE instead of printing them; for one formula",
+            needs="solutions",
+        ),
+        JobOption(
+            "--proof",
+            _path,
+            metavar="FILE",
+            help="write a proof of the answer UNSATISFIABLE to FILE, for one formula (see `mallob-py "
+            "check-proof`). Only CaDiCaL is used then",
+        ),
+        JobOption(
+            "--proof-format",
+            _proof_format,
+            metavar="|".join(PROOF_FORMATS),
+            help="form of the proof, both as text: with hints, or without (default lrat)",
+        ),
+        JobOption(
+            "--core",
+            _path,
+            metavar="FILE",
+            help="with UNSATISFIABLE, write clauses that are to blame to FILE, in DIMACS; for one formula",
+        ),
+    )
+    service_option: ClassVar[JobOption | None] = PORTFOLIO
+    settles_default: ClassVar[frozenset[str]] = _ABOUT_SOLVERS
+    text_format: ClassVar[str] = "sat"
+
+    @classmethod
+    def answer_lines(cls, result: Mapping[str, Any], solution: Sequence[int] | bytes) -> Iterator[str]:
+        """As `s` and `v` lines of the SAT competitions. Several models are each closed by 0."""
+        if isinstance(solution, bytes):
+            raise ValueError("this answer is made of bytes, which are no lines; ask for JSON")
+        return _answer_lines(result["resultcode"], solution, "solutions" in result)
+
+
+def _answer_lines(code: int, literals: Sequence[int], are_several: bool) -> Iterator[str]:
+    yield f"s {_ANSWERS.get(code, 'UNKNOWN')}"
+    if code == SATISFIABLE:
+        for model in _each(literals) if are_several else (literals,):
+            yield from _value_lines(model)
+
+
+def _each(literals: Sequence[int]) -> Iterator[Sequence[int]]:
+    begin = 0
+    while begin < len(literals):
+        end = literals.index(0, begin)
+        yield literals[begin:end]
+        begin = end + 1
+
+
+def _value_lines(model: Sequence[int]) -> Iterator[str]:
+    line = "v"
+    for literal in (*model, 0):
+        word = f" {literal}"
+        if len(line) + len(word) > _LINE_LENGTH:
+            yield line
+            line = "v"
+        line += word
+    yield line

@@ -1,0 +1,89 @@
+"""Which applications there are: where each is implemented, and where it is declared.
+
+They are found by name: through the entry-point groups `mallob_py.apps` and `mallob_py.declarations` (see
+`kit.declaration`), without importing any. Those of this package need no search, which would take as long as
+importing one. The environment variable MALLOB_PY_APPS ("NAME=module:Class,...") adds some that are not
+installed, or stands in for installed ones.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+
+from mallob_py.kit.declaration import Declaration
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would have every command import typing before anything else
+if TYPE_CHECKING:
+    from typing import Any
+
+ENTRY_POINT_GROUP = "mallob_py.apps"
+DECLARATION_GROUP = "mallob_py.declarations"
+ENVIRONMENT_VARIABLE = "MALLOB_PY_APPS"
+#: those that come with this package, as in pyproject.toml
+OURS = {
+    "SAT": "mallob_sat:SatApplication",
+    "NOOP": "mallob_dummy:NoopApplication",
+    "SLEEP": "mallob_dummy:SleepApplication",
+}
+#: of these, what is declared in a module that imports less than the application
+_DECLARED = {"SAT": "mallob_sat.declaration:SatDeclaration"}
+
+
+class UnknownApplication(Exception):
+    """No application of that name is installed."""
+
+
+def places_without_search() -> dict[str, str]:
+    """From names to places ("module:Class"): ours, and those of the environment."""
+    places = dict(OURS)
+    for item in os.environ.get(ENVIRONMENT_VARIABLE, "").split(","):
+        name, _, place = item.strip().partition("=")
+        if name and place:
+            places[name] = place
+    return places
+
+
+def installed(group: str = ENTRY_POINT_GROUP) -> dict[str, str]:
+    """From names to places, of all that is installed."""
+    from importlib.metadata import entry_points  # takes as long as an application
+
+    return {point.name: point.value for point in entry_points(group=group)}
+
+
+def imported(place: str) -> Any:
+    """What is at a place. Raises whatever its module raises."""
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def declaration_of(name: str) -> type[Declaration]:
+    """What the application declares. Raises UnknownApplication, or whatever importing it raises."""
+    places = places_without_search()
+    if name in _DECLARED and places[name] == OURS[name]:
+        return _declaration(_DECLARED[name])
+    if name not in places:
+        declared = installed(DECLARATION_GROUP)
+        if name in declared:
+            return _declaration(declared[name])
+        places = installed() | places
+    if name not in places:
+        raise UnknownApplication(unknown(name, places))
+    return _declaration(places[name])
+
+
+def unknown(name: str, known: dict[str, str]) -> str:
+    """What to tell who asks for it."""
+    return f"no application {name!r} is installed (installed: {', '.join(sorted(known)) or 'none'})"
+
+
+def our_declarations() -> tuple[type[Declaration], ...]:
+    """Of the applications that come with this package and have options for commands."""
+    return tuple(_declaration(place) for place in _DECLARED.values())
+
+
+def _declaration(place: str) -> type[Declaration]:
+    found = imported(place)
+    if not (isinstance(found, type) and issubclass(found, Declaration)):
+        raise TypeError(f"{place} is not a class derived from mallob_py.kit.Declaration")
+    return found

@@ -1,0 +1,96 @@
+"""What the rest of the system knows of an application, without running any of it.
+
+Ranks and commands treat all applications alike; where they must not, the application declares what to do.
+An `Application` is a `Declaration`, so a small one just sets what it needs:
+
+    class Divisor(Application):
+        name = "DIVISOR"
+        result_strings = {10: "COMPOSITE", 20: "PRIME"}
+
+The service asks for declarations in a helper process; no rank imports them. Commands import them when a
+user waits, so whoever has imports that take their time declares in a module that has none:
+
+    class SatDeclaration(Declaration): ...                       # mallob_sat/declaration.py
+    class SatApplication(SatDeclaration, Application): ...       # mallob_sat/app.py, which imports solvers
+
+    [project.entry-points."mallob_py.declarations"]
+    SAT = "mallob_sat.declaration:SatDeclaration"
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would have every command import typing before anything else
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any, ClassVar
+
+#: the code of a job that ended without an answer: by a limit, an interruption, or since nobody knows one
+UNKNOWN = 0
+
+
+class JobOption:
+    """An option of commands for one key of the application's configuration."""
+
+    __slots__ = ("flag", "help", "key", "metavar", "needs", "parse")
+
+    def __init__(
+        self,
+        flag: str,
+        parse: Callable[[str], Any],
+        *,
+        metavar: str,
+        help: str,
+        needs: str = "",
+    ) -> None:
+        """`parse` makes the key's value of a text, or raises ValueError with a plain reason.
+
+        The key is the flag without its dashes. `needs`: the key of an option without which this one makes
+        no sense.
+        """
+        self.flag = flag
+        self.key = flag.removeprefix("--")
+        self.parse = parse
+        self.metavar = metavar
+        self.help = help
+        self.needs = needs
+
+
+class Declaration:
+    """All that generic code must know of an application. Everything but the name may be left as it is."""
+
+    #: the job file's `application`
+    name: ClassVar[str]
+    #: False: `files` and `literals` are refused and `read` is never called with any
+    takes_input: ClassVar[bool] = True
+    #: whether its jobs may come in revisions (see the package's docstring)
+    revises: ClassVar[bool] = False
+    #: keys of the configuration that name files which workers write. A service lets jobs name files below its
+    #: folder for results only, and makes these paths absolute before the application sees them
+    result_files: ClassVar[tuple[str, ...]] = ()
+
+    #: what replies, `status` and reports call a result of a code; others are called by their number
+    result_strings: ClassVar[Mapping[int, str]] = {}
+    #: exit codes of commands that answer for one job of it, by the result's code; others are 0
+    exit_codes: ClassVar[Mapping[int, int]] = {}
+    #: options of `submit` for its jobs. Where a key is one of `result_files`, the command waits and brings
+    #: the file to where the user wants it
+    options: ClassVar[tuple[JobOption, ...]] = ()
+    #: the one of them that `serve` has too, for jobs that say none of `settles_default`
+    service_option: ClassVar[JobOption | None] = None
+    settles_default: ClassVar[frozenset[str]] = frozenset()
+    #: the name of `--output-format` in which `answer_lines` tells a result; "": there is JSON only
+    text_format: ClassVar[str] = ""
+
+    @classmethod
+    def answer_lines(cls, result: Mapping[str, Any], solution: Sequence[int] | bytes) -> Iterator[str]:
+        """A result as text, for `text_format`.
+
+        `result` is that of a reply, `solution` what it holds or names. Raises ValueError, with a plain
+        reason, for a solution that has no such form.
+        """
+        raise ValueError(f"results of {cls.name} have no form as text; ask for JSON")
+
+    @classmethod
+    def result_string(cls, code: int) -> str:
+        """What a result of this code is called."""
+        return "UNKNOWN" if code == UNKNOWN else cls.result_strings.get(code, str(code))
