@@ -21,7 +21,7 @@ BIN     := $(VENV)/bin
 STAMPS  := $(VENV)/.stamps
 SOURCES := mallob_py apps tests scripts
 
-.PHONY: help demo test test-slurm test-quick oracles soak check format fuzz mutate bench site native clean
+.PHONY: help demo test test-slurm test-quick oracles soak check format fuzz mutate bench figures site native clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -71,8 +71,16 @@ bench: $(STAMPS)/run ## run the benchmarks one after another
 	    echo "== $$script"; $(BIN)/python "$$script"; \
 	done
 
-native: $(STAMPS)/run ## build and install the native solver (needs a C++ compiler; some minutes)
-	$(BIN)/python -m pip install --quiet ./native
+# What docs/experiments.md shows; realistic takes longest.
+FIGURES ?= priorities realistic matching balancing
+figures: $(STAMPS)/test ## repeat the experiments whose figures the documents show (FIGURES=matching ...; 90 min on one core)
+	@for experiment in $(FIGURES); do $(BIN)/mallob-py experiment $$experiment --output build/figures || exit; done
+	@cp --verbose build/figures/*.png docs/figures/
+
+native: $(STAMPS)/run ## build and install the native solver (needs a C++ compiler; some minutes; MALLOB_PY_ARCHIVES=folder of its sources)
+	@$(BIN)/python native/fetch_sources.py build/native
+	MALLOB_PY_ARCHIVES=$(CURDIR)/build/native $(BIN)/python -m pip install --quiet \
+	    $(if $(MALLOB_PY_ARCHIVES),--find-links "$(MALLOB_PY_ARCHIVES)") ./native
 
 site: $(STAMPS)/run ## the documents as a site in build/site
 	$(BIN)/python -m pip install --quiet --editable '.[site]'

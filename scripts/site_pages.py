@@ -17,6 +17,7 @@ PAGES = {
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
     "native.md": "native/README.md",
+    "third-party.md": "THIRD_PARTY.md",
 }
 _SOURCES = {source: page for page, source in PAGES.items()}
 _LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")

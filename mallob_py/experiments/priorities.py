@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mallob_py.experiments import paper
-from mallob_py.experiments.closed_loop import ClosedLoop
 from mallob_py.experiments.output import Output, Table
+from mallob_py.experiments.uniform import ClosedLoop
 from mallob_py.protocol.balancing import volumes_of
 from mallob_py.protocol.messages import JobEvent
 from mallob_py.simulation.run import Simulation

@@ -9,13 +9,13 @@ jobs have run over the jobs' budgets.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
 
 import msgspec
 
 from mallob_py.experiments import paper
-from mallob_py.experiments.closed_loop import ClosedLoop
 from mallob_py.experiments.output import Output, Table, side_by_side
 from mallob_py.simulation.measures import Summary, share_cell, summarise
 from mallob_py.simulation.run import Simulation
@@ -126,3 +126,25 @@ def run(setting: Setting, folder: Path, processes: int | None) -> None:
     )
     remarks = "root, worker: median latency until a job's first and any further worker is placed."
     output.tables([table], remarks)
+
+
+class ClosedLoop:
+    """Keeps one job of each stream in the system as long as the stream has any (P 5.1, 5.2)."""
+
+    def __init__(self, simulation: Simulation, streams: list[Iterator[JobSpec]]) -> None:
+        self._simulation = simulation
+        self._streams = streams
+        #: job -> stream
+        self.stream_of: dict[int, int] = {}
+        simulation.on_job_ended = self._ended
+        for stream in range(len(streams)):
+            self._submit_next(stream)
+
+    def _ended(self, job: int) -> None:
+        self._submit_next(self.stream_of[job])
+
+    def _submit_next(self, stream: int) -> None:
+        spec = next(self._streams[stream], None)
+        if spec is not None:
+            spec = msgspec.structs.replace(spec, arrival_s=self._simulation.cluster.now)
+            self.stream_of[self._simulation.submit(spec)] = stream

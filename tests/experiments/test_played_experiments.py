@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mallob_py.experiments import paper, priorities, realistic, uniform
-from mallob_py.experiments.closed_loop import ClosedLoop
+from mallob_py.experiments.uniform import ClosedLoop
 from mallob_py.simulation.run import Simulation
 from mallob_py.simulation.setting import Jobs, JobSpec, Setting, SettingError
 

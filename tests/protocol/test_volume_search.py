@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mallob_py.experiments.tree_of_deputies import TreeOfDeputies
+from mallob_py.experiments.balancing import TreeOfDeputies
 from mallob_py.protocol.alpha_search import AlphaAnswer, AlphaQuestion, pack, scaled, unpack
 from mallob_py.protocol.key_selection import KeySelection, KeysQuestion, answer, within
 from mallob_py.protocol.messages import JobEvent
