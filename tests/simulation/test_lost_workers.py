@@ -259,6 +259,7 @@ def test_a_request_that_has_met_a_resting_pe_goes_on_to_another_and_its_children
     rejections = watch(cluster, Rejected)
     late.release()
     play(cluster, 0.1)
+    assert not cluster.pes[1].workers.early_count, "nobody waits until the rest is over"
     assert any(source == 1 for source, _, _ in rejections)
     assert is_idle(cluster, 1)
     assert len(places(cluster, INLINE)) == 7
