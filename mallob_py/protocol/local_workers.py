@@ -15,6 +15,7 @@ begins anew; and whenever its job's volume drops below its index it leaves like 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Callable
@@ -22,14 +23,7 @@ from collections.abc import Callable
 from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.effects import (
     BlameHost,
-    DeliverMessage,
-    FetchBlob,
     Outbox,
-    ResumeWorker,
-    StartWorker,
-    SuspendWorker,
-    TerminateWorker,
-    UpdateWorker,
 )
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.job_tree import Seats
@@ -47,16 +41,15 @@ from mallob_py.protocol.messages import (
     Request,
     RequestFailed,
     ResultFound,
-    RootStarted,
     TreeMessage,
     Used,
     WorkerFailed,
 )
 from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed
+from mallob_py.protocol.tree_messages import TreeMessages
 from mallob_py.protocol.violation import PeerViolation
-from mallob_py.protocol.worker import Worker, WorkerState
+from mallob_py.protocol.worker import Happens, Worker, WorkerState
 
-_INBOX_MAX = 1024
 _DOUBTS_MAX = 64
 
 
@@ -82,7 +75,8 @@ class LocalWorkers:
         self._holds: dict[int, float] = {}
         #: answers to a bulk request of which we are to be a part, quicker than our own adoption
         self._early: list[tuple[int, Offer | RequestFailed]] = []
-        self._next_number = 0
+        self._numbers = itertools.count()
+        self._messages = TreeMessages(out)
         self._next_context = 0
         #: until when no token is offered, since the host gives no processes
         self._rests_until_s: float | None = None
@@ -203,15 +197,14 @@ class LocalWorkers:
         assert self.active is None, "a PE runs one worker at a time"
         self._holds.clear()
         worker = self.suspended.pop(request.job, None)
+        created = worker is None
         if worker is None:
-            worker = Worker(self._new_number(), request.job)
-        else:
-            worker.created = False
+            worker = Worker(self._numbers, request.job)
+        worker.created = created
         worker.index = index = request.index
         worker.path = request.path
         worker.context = self._next_context
         self._next_context += 1
-        worker.state = WorkerState.COMMITTED
         worker.accepted_epoch = None
         worker.losses = 0
         worker.parent_context = -1
@@ -244,10 +237,6 @@ class LocalWorkers:
         self._proceed(worker)
         self.update_token()
 
-    def _new_number(self) -> int:
-        self._next_number += 1
-        return self._next_number - 1
-
     def receive_accepted(self, source: int, message: Accepted, now: float) -> None:
         worker = self._active_in(message.context)
         if worker is None:
@@ -270,7 +259,6 @@ class LocalWorkers:
             worker.seats.recall(message.past, worker.volume, self._epoch())
         if worker.blob is None and message.blob is not None:
             self._describe(worker, message.blob)
-            self._proceed(worker)
         if worker.state is WorkerState.LOST:
             self._vacate(worker)
 
@@ -284,50 +272,35 @@ class LocalWorkers:
         worker = self._active_in(context)
         if worker is not None and worker.blob is None:
             self._describe(worker, blob)
-            self._proceed(worker)
 
     def _describe(self, worker: Worker, blob: Blob) -> None:
         worker.blob = blob
         worker.seats.describe(blob)
+        self._proceed(worker)
 
     def _proceed(self, worker: Worker) -> None:
         """Run as soon as the description is known, most often before the parent has answered."""
-        if worker.state is not WorkerState.COMMITTED or worker.blob is None:
-            return
         if worker.has_process:
-            worker.state = WorkerState.ACTIVE
-            self._out.act(ResumeWorker(worker.number, worker.index, worker.volume))
-            self._update_process(worker)
-            self._out.log("resumed", job=worker.job, index=worker.index)
-        elif worker.blob.inline is not None:
-            self._start(worker)
-        else:
-            self._out.act(FetchBlob(worker.job, worker.blob, (worker.parent, worker.client)))
+            worker.happens(Happens.READOPTED, self._out)
+        elif worker.blob is not None:
+            is_here = worker.blob.inline is not None
+            worker.happens(Happens.DESCRIBED if is_here else Happens.DESCRIBED_ELSEWHERE, self._out)
 
     def blob_ready(self, job: int) -> None:
         """The description is on this host now."""
         if (worker := self._waiting_for_blob(job)) is not None:
-            self._start(worker)
+            worker.happens(Happens.FETCHED, self._out)
 
     def blob_failed(self, job: int, reason: str, fault: Fault, now: float) -> None:
         """The description does not come to this host."""
         if (worker := self._waiting_for_blob(job)) is not None:
-            self._lose(worker, reason, fault, now)
+            self._lose(worker, Happens.UNFETCHED, reason, fault, now)
 
     def _waiting_for_blob(self, job: int) -> Worker | None:
         worker = self.active
-        if worker is None or worker.job != job or worker.state is not WorkerState.COMMITTED:
+        if worker is None or worker.job != job or worker.state is not WorkerState.FETCHING:
             return None
         return worker
-
-    def _start(self, worker: Worker) -> None:
-        assert worker.blob is not None
-        worker.state = WorkerState.ACTIVE
-        worker.has_process = True
-        worker.is_running = False
-        self._out.act(StartWorker(worker.number, worker.job, worker.index, worker.volume, worker.blob))
-        if worker.seats.children():
-            self._update_process(worker)
 
     # --- being lost ---------------------------------------------------------------------
 
@@ -336,17 +309,16 @@ class LocalWorkers:
         if (worker := self._by_number(number)) is None:
             return
         if worker is self.active:
-            self._lose(worker, reason, Fault.HOST, now)
+            self._lose(worker, Happens.UNFORKED, reason, Fault.HOST, now)
         else:
-            self._forget_suspended(worker)
+            self._forget_suspended(worker, Happens.UNFORKED)
 
-    def _lose(self, worker: Worker, reason: str, fault: Fault, now: float) -> None:
+    def _lose(self, worker: Worker, what: Happens, reason: str, fault: Fault, now: float) -> None:
         """The active worker has no process and gets none here: its place is for another PE."""
+        worker.happens(what, self._out)
         self._out.log("lost", job=worker.job, index=worker.index, reason=reason, fault=fault.value)
-        worker.state = WorkerState.LOST
-        worker.has_process = worker.is_running = False
         worker.loss = (fault, reason)
-        self._empty_inbox(worker)
+        self._messages.give_back_waiting(worker)
         self.rest(now + self._config.doubt_rest_s)
         if fault is Fault.UNCLEAR:
             self._doubts[worker.job] = reason
@@ -366,7 +338,7 @@ class LocalWorkers:
         assert worker.loss is not None
         fault, reason = worker.loss
         if worker.index > 0 and fault is not Fault.HOST and worker.losses >= self._config.losses_max:
-            worker.state = WorkerState.ACTIVE
+            worker.happens(Happens.KEPT, self._out)
             return
         parent_index = (worker.index - 1) // 2 if worker.index else -1
         if self._config.reuse is Reuse.FULL:
@@ -397,7 +369,7 @@ class LocalWorkers:
             elif volume is not None and volume != worker.volume:
                 worker.volume = volume
                 worker.seats.fit(volume, self._epoch(), now)
-                self._update_process(worker)
+                worker.update_process(self._out)
         if self.suspended and self._config.reuse is Reuse.FULL:
             self._renew_holds(now)
         self.update_token()
@@ -438,63 +410,74 @@ class LocalWorkers:
         """Make the PE free; keep the worker if there is anything to keep."""
         assert self.active is worker
         self.active = None
-        self._empty_inbox(worker)
+        self._messages.give_back_waiting(worker)
         self._out.log("idle")
         if self._volume_of(worker.job) is None:
             # Its job ended before we adopted it: no further news of it will come.
-            self._terminate(worker)
-        elif worker.has_process:
-            if worker.state is WorkerState.ACTIVE:
-                self._out.act(SuspendWorker(worker.number))
-                self._out.log("suspended", job=worker.job, index=worker.index)
-            worker.state = WorkerState.SUSPENDED
+            worker.happens(Happens.ENDED, self._out)
+        else:
+            worker.happens(Happens.LEFT, self._out)
+        if worker.has_process:
             self.suspended[worker.job] = worker
             while len(self.suspended) > self._config.job_cache:
-                self.drop_oldest()
+                self._drop_oldest()
         self.update_token()
 
     def _end(self, job: int) -> None:
         """The job is over: nothing of it remains here."""
         self._holds.pop(job, None)
         if (worker := self.suspended.pop(job, None)) is not None:
-            self._terminate(worker)
+            worker.happens(Happens.ENDED, self._out)
         if (worker := self.active) is not None and worker.job == job:
             self.active = None
             worker.seats.close()
             self._out.log("idle")
-            self._terminate(worker)
+            worker.happens(Happens.ENDED, self._out)
         self._reject_early(job)
 
-    def drop_oldest(self) -> None:
+    def _drop_oldest(self) -> None:
         """Let go of the suspended worker that has not been used for longest."""
         job, oldest = self.suspended.popitem(last=False)
         self._holds.pop(job, None)
-        self._terminate(oldest)
+        oldest.happens(Happens.ENDED, self._out)
 
-    def end_process(self, worker: Worker) -> None:
-        """The active worker keeps its seat without a process."""
-        assert worker is self.active
-        self._terminate(worker)
-        worker.number = self._new_number()  # what the old process may still have said is over
-        worker.has_process = worker.is_running = False
-        self._empty_inbox(worker)
+    # --- short of memory --------------------------------------------------------------------
 
-    def start_again(self, worker: Worker, now: float) -> None:
-        """The active worker gets another process."""
-        assert worker is self.active
-        worker.state = WorkerState.COMMITTED
-        worker.asked_s = now
-        self._proceed(worker)
+    def past(self) -> list[int]:
+        """The numbers of the suspended workers, least recently used first."""
+        return [worker.number for worker in self.suspended.values()]
 
-    def _empty_inbox(self, worker: Worker) -> None:
-        for source, message in worker.inbox:
-            self._give_back(source, message)
-        worker.inbox.clear()
+    def drop_past(self, count: int) -> None:
+        """Let go of so many suspended workers."""
+        for _ in range(min(count, len(self.suspended))):
+            self._drop_oldest()
+        self.update_token()
 
-    def _terminate(self, worker: Worker) -> None:
-        if worker.has_process:
-            self._out.act(TerminateWorker(worker.number))
-            self._out.log("terminated", job=worker.job, index=worker.index)
+    def pausable(self) -> int | None:
+        """The number of the running worker, unless it is a root."""
+        return None if (worker := self._pausable()) is None else worker.number
+
+    def _pausable(self) -> Worker | None:
+        worker = self.active
+        return None if worker is None or worker.index == 0 or not worker.is_at_work else worker
+
+    def pause(self) -> None:
+        """End the process of the running worker, if it is `pausable`: it keeps its seat without one."""
+        if (worker := self._pausable()) is not None:
+            worker.happens(Happens.PAUSED, self._out)
+            self._messages.give_back_waiting(worker)
+
+    def has_paused(self) -> bool:
+        return self.active is not None and self.active.state is WorkerState.PAUSED
+
+    def unpause(self, now: float) -> None:
+        """Give a paused worker another process."""
+        worker = self.active
+        if worker is not None and worker.state is WorkerState.PAUSED:
+            worker.happens(Happens.UNPAUSED, self._out)
+            self._out.log("unpaused", job=worker.job, index=worker.index)
+            worker.asked_s = now
+            self._proceed(worker)
 
     # --- being a parent -----------------------------------------------------------------
 
@@ -502,7 +485,7 @@ class LocalWorkers:
         worker = self._parent_of(offer.job, offer.index)
         if worker is not None:
             if worker.seats.receive_offer(source, offer, worker.volume, self._epoch()):
-                self._update_process(worker)
+                worker.update_process(self._out)
         elif self._may_yet_adopt():
             self._early.append((source, offer))
         else:
@@ -548,7 +531,7 @@ class LocalWorkers:
         worker = self._parent_of(message.job, message.index)
         if worker is not None and worker.seats.receive_left(source, message):
             worker.seats.fit(worker.volume, self._epoch(), now)
-            self._update_process(worker)
+            worker.update_process(self._out)
 
     def receive_remember(self, message: Remember) -> None:
         worker = self.active
@@ -562,25 +545,15 @@ class LocalWorkers:
         return worker if worker is not None and worker.context == context else None
 
     def _by_number(self, number: int) -> Worker | None:
+        """The worker that has this process; None if it is gone."""
         if self.active is not None and self.active.number == number:
-            return self.active
+            return self.active if self.active.has_process else None
         return next((worker for worker in self.suspended.values() if worker.number == number), None)
 
-    def _update_process(self, worker: Worker) -> None:
-        if worker.has_process and worker.state is WorkerState.ACTIVE:
-            self._out.act(UpdateWorker(worker.number, worker.volume, worker.seats.children()))
-
     def started(self, number: int, now: float) -> None:
-        worker = self._by_number(number)
-        if worker is None or worker.is_running:
-            return
-        worker.is_running = worker.has_run = True
-        self._out.log("started", job=worker.job, index=worker.index, latency_s=now - worker.asked_s)
-        for _, message in worker.inbox:
-            self._deliver(worker, message)
-        worker.inbox.clear()
-        if worker.index == 0:
-            self._out.send(worker.client, RootStarted(worker.job))
+        if (worker := self._by_number(number)) is not None:
+            worker.happens(Happens.STARTED, self._out, now)
+            self._messages.deliver_waiting(worker)
 
     def answered(self, it: WorkerAnswered) -> None:
         """Any worker's result counts, a suspended one's too. The PE is free at once."""
@@ -607,35 +580,31 @@ class LocalWorkers:
 
         If it never ran, another PE is to try. A root that runs and keeps dying ends its job.
         """
-        number, reason = it.worker, it.reason
-        worker = self._by_number(number)
+        worker, reason = self._by_number(it.worker), it.reason
         if worker is None:
             return
         if it.cpu_s:
             self._out.send(worker.client, Used(worker.job, it.cpu_s, 0))
         self._out.log("crashed", job=worker.job, index=worker.index, reason=reason)
-        if worker.state is WorkerState.SUSPENDED:
-            self._forget_suspended(worker)
-            return
-        if worker.state is not WorkerState.ACTIVE:
-            worker.has_process = worker.is_running = False
+        if worker is not self.active:
+            self._forget_suspended(worker, Happens.DIED)
             return
         worker.restarts += 1
-        worker.is_running = False
         if worker.restarts <= self._config.restarts_max:
-            worker.number = self._new_number()
-            self._start(worker)
-            return
-        worker.has_process = False
-        if not worker.has_run:
+            worker.happens(Happens.DIED, self._out)
+        elif not worker.has_run:
             story = f"the solver process died {worker.restarts} times before it ran, last: {reason}"
-            self._lose(worker, story, Fault.UNCLEAR, now)
-        elif worker.index == 0:
-            self.raised(number, f"the solver process died {worker.restarts} times, last: {reason}")
+            self._lose(worker, Happens.DIED_UNRUN, story, Fault.UNCLEAR, now)
+        else:
+            worker.happens(Happens.DIED_TOO_OFTEN, self._out)
+            self._messages.give_back_waiting(worker)
+            if worker.index == 0:
+                story = f"the solver process died {worker.restarts} times, last: {reason}"
+                self._out.send(worker.client, WorkerFailed(worker.job, worker.index, story))
 
-    def _forget_suspended(self, worker: Worker) -> None:
+    def _forget_suspended(self, worker: Worker, what: Happens) -> None:
         """The process of a suspended worker is gone: nothing is left of it."""
-        worker.has_process = worker.is_running = False
+        worker.happens(what, self._out)
         del self.suspended[worker.job]
         self._holds.pop(worker.job, None)
         self.update_token()
@@ -646,91 +615,16 @@ class LocalWorkers:
             self._out.send(worker.client, DemandChanged(worker.job, demand))
 
     def sends_to_parent(self, number: int, data: bytes) -> None:
-        worker = self.active
-        if worker is not None and worker.number == number and worker.index > 0:
-            index = (worker.index - 1) // 2
-            self._send_along_tree(worker, worker.parent, worker.parent_context, index, data)
+        if (worker := self._active_as(number)) is not None:
+            self._messages.send_to_parent(worker, data)
 
     def sends_to_children(self, number: int, data: bytes) -> None:
-        worker = self.active
-        if worker is not None and worker.number == number:
-            for seat in worker.seats.taken():
-                self._send_along_tree(worker, seat.rank, seat.context, seat.index, data)
+        if (worker := self._active_as(number)) is not None:
+            self._messages.send_to_children(worker, data)
 
-    def _send_along_tree(self, worker: Worker, rank: int, context: int, index: int, data: bytes) -> None:
-        message = TreeMessage(
-            job=worker.job,
-            target=context,
-            target_index=index,
-            source=worker.context,
-            source_index=worker.index,
-            returned=False,
-            data=data,
-        )
-        self._out.send(rank, message)
+    def _active_as(self, number: int) -> Worker | None:
+        worker = self.active
+        return worker if worker is not None and worker.number == number else None
 
     def receive_message(self, source: int, message: TreeMessage) -> None:
-        worker = self._active_in(message.target)
-        if worker is None or worker.job != message.job or worker.is_dead:
-            self._give_back(source, message)
-            return
-        if worker.is_running and worker.state is WorkerState.ACTIVE:
-            self._deliver(worker, message)
-        elif len(worker.inbox) < _INBOX_MAX:
-            worker.inbox.append((source, message))
-        else:
-            self._give_back(source, message)
-
-    def _give_back(self, source: int, message: TreeMessage) -> None:
-        """Undeliverable: its sender shall know. A returned message is not returned once more."""
-        if not message.returned:
-            self._out.send(source, message.back())
-
-    def _deliver(self, worker: Worker, message: TreeMessage) -> None:
-        self._out.act(DeliverMessage(worker.number, message.source_index, message.data, message.returned))
-
-
-class Shortage:
-    """Drops, pauses and unpauses workers of one PE."""
-
-    def __init__(self, out: Outbox, workers: LocalWorkers) -> None:
-        self._out = out
-        self._workers = workers
-
-    def past(self) -> list[int]:
-        """The numbers of the suspended workers, least recently used first."""
-        return [worker.number for worker in self._workers.suspended.values()]
-
-    def drop_past(self, count: int) -> None:
-        """Let go of so many suspended workers."""
-        for _ in range(min(count, len(self._workers.suspended))):
-            self._workers.drop_oldest()
-        self._workers.update_token()
-
-    def pausable(self) -> int | None:
-        """The number of the running worker, unless it is a root."""
-        return None if (worker := self._pausable()) is None else worker.number
-
-    def _pausable(self) -> Worker | None:
-        worker = self._workers.active
-        if worker is None or worker.index == 0 or worker.state is not WorkerState.ACTIVE:
-            return None
-        return worker if worker.has_process else None
-
-    def pause(self) -> None:
-        """End the process of the running worker, if it is `pausable`."""
-        if (worker := self._pausable()) is not None:
-            self._workers.end_process(worker)
-            worker.is_paused = True
-            self._out.log("paused", job=worker.job, index=worker.index)
-
-    def has_paused(self) -> bool:
-        return self._workers.active is not None and self._workers.active.is_paused
-
-    def unpause(self, now: float) -> None:
-        """Give a paused worker another process."""
-        worker = self._workers.active
-        if worker is not None and worker.is_paused:
-            worker.is_paused = False
-            self._out.log("unpaused", job=worker.job, index=worker.index)
-            self._workers.start_again(worker, now)
+        self._messages.receive(self._active_in(message.target), source, message)

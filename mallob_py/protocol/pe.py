@@ -4,6 +4,8 @@
                       (or distributed_balancing.py)
     matcher.py        finds idle PEs for requests, in one of several ways
     local_workers.py  the workers of this PE: adoption, suspension, being parent and child, giving back memory
+    worker.py         the states of one worker, as a table
+    tree_messages.py  what workers of a job say to each other
     client.py         the jobs taken in here, from submission to reply
     job_tree.py       the rules of the seats in a job tree
 
@@ -25,7 +27,7 @@ from mallob_py.protocol.balancing import Balancer, ImageRule, local_rule
 from mallob_py.protocol.client import Client
 from mallob_py.protocol.config import Balancing, Config
 from mallob_py.protocol.effects import AnyEffect, JobOver, Outbox
-from mallob_py.protocol.local_workers import LocalWorkers, Shortage
+from mallob_py.protocol.local_workers import LocalWorkers
 from mallob_py.protocol.matcher import matcher_of
 from mallob_py.protocol.messages import (
     Accepted,
@@ -110,7 +112,6 @@ class PE:
         self.workers = LocalWorkers(
             self._out, config, self.matcher, self.balancer.volume, lambda: self.balancer.epoch
         )
-        self.shortage = Shortage(self._out, self.workers)
         self.client = Client(self._out, config, self.balancer, self.matcher, self.workers)
         self._parked: list[tuple[int, int, int, AnyMessage]] = []
         self._parked_count = 0
@@ -281,9 +282,9 @@ _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
     DescriptionHere: lambda pe, it, now: pe.workers.blob_ready(it.job),
     DescriptionMissing: lambda pe, it, now: pe.workers.blob_failed(it.job, it.reason, it.fault, now),
     HostRests: lambda pe, it, now: pe.workers.rest(it.until_s),
-    DropPast: lambda pe, it, now: pe.shortage.drop_past(it.count),
-    PauseWorker: lambda pe, it, now: pe.shortage.pause(),
-    UnpauseWorker: lambda pe, it, now: pe.shortage.unpause(now),
+    DropPast: lambda pe, it, now: pe.workers.drop_past(it.count),
+    PauseWorker: lambda pe, it, now: pe.workers.pause(),
+    UnpauseWorker: lambda pe, it, now: pe.workers.unpause(now),
 }
 
 #: who takes which message: (PE, source, message, now)

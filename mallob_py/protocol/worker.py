@@ -1,64 +1,119 @@
-"""One worker of one job on one PE: its states and what belongs to it (P 3.2, 3.3).
+"""One worker of one job on one PE: where it stands, and what may happen to it there (P 3.2, 3.3).
 
-States of a worker:
+`TRANSITIONS` is the whole of it: in which state what leads where, and what is done at once. What is not in
+the table cannot be; `Worker.happens` says so with both names. Whether a worker has a process, runs, or can
+be sent messages follows from its state alone.
 
-    (none), SUSPENDED --adopt--> COMMITTED --description known--> ACTIVE
-    COMMITTED, ACTIVE --volume drops, rejected--> SUSPENDED (with a process) or forgotten
-    any --job ends, cache full, memory is short--> terminated
-    ACTIVE (not the root) --memory is short--> without a process --there is memory--> COMMITTED
-    COMMITTED, ACTIVE --no process can be had--> LOST --parent has accepted--> forgotten
+A worker is in the tree from its adoption until it is suspended or gone: it asks for children, accepts them
+and even starts before its parent has answered, so a tree grows by all its layers at once. If its parent
+rejects it, it sends those children away too. Who is told what, beside the effects of the table:
 
-A worker is in the tree from its adoption on: it asks for children, accepts them and even
-starts before its parent has answered, so a tree grows by all its layers at once. If its
-parent rejects it, it sends those children away too.
+    the parent   `Offer` at the adoption; `ChildLeft` from a lost worker, once it has been accepted
+    the client   `RootStarted` when a root runs; `WorkerFailed` when a root has died too often
+    everybody    nothing more: who leaves with an epoch need not say so (`job_tree.py`)
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from enum import Enum
 
+from mallob_py.protocol.effects import (
+    FetchBlob,
+    Outbox,
+    ResumeWorker,
+    StartWorker,
+    SuspendWorker,
+    TerminateWorker,
+    UpdateWorker,
+)
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.job_tree import Seats
-from mallob_py.protocol.messages import Blob, TreeMessage
+from mallob_py.protocol.messages import Blob, RootStarted, TreeMessage
 
 
 class WorkerState(Enum):
-    COMMITTED = "committed"
-    ACTIVE = "active"
-    SUSPENDED = "suspended"
+    #: in the tree; its description is not known here
+    UNDESCRIBED = "undescribed"
+    #: the description is known, and its content on its way to this host
+    FETCHING = "fetching"
+    #: a process has been asked for, and has not said that it runs
+    STARTING = "starting"
+    RUNNING = "running"
+    #: memory is short: it has its place in the tree and no process, until there is memory
+    PAUSED = "paused"
+    #: it has its place in the tree and no process any more: those that it had have died
+    DEAD = "dead"
+    #: no process can be had here: it gives its place back as soon as its parent has accepted it
     LOST = "lost"
+    #: out of the tree, its process stopped before it said that it runs
+    STOPPED = "stopped"
+    #: out of the tree, its process stopped
+    SUSPENDED = "suspended"
+    #: nothing of it is left here
+    GONE = "gone"
+
+
+class Happens(Enum):
+    """What may happen to a worker: stimuli, messages and epochs, as far as it matters to its state."""
+
+    #: the description is known, and in the message itself
+    DESCRIBED = "is described"
+    #: the description is known, its content has to be fetched
+    DESCRIBED_ELSEWHERE = "is described elsewhere"
+    FETCHED = "has its description"
+    UNFETCHED = "cannot get its description"
+    STARTED = "runs"
+    #: its process died, and it may have another one
+    DIED = "has died"
+    #: its process died, one of too many, and none of them has run
+    DIED_UNRUN = "has died too often before it ran"
+    #: its process died, one of too many
+    DIED_TOO_OFTEN = "has died too often"
+    #: the process asked for cannot be had
+    UNFORKED = "cannot get a process"
+    PAUSED = "is paused"
+    UNPAUSED = "is unpaused"
+    #: it is to keep its place though it is lost: whoever came there would be lost as well
+    KEPT = "keeps its place"
+    #: it leaves the tree: its job shrinks, its parent rejects it, or it is lost
+    LEFT = "leaves"
+    #: its PE adopts a worker of the same job
+    READOPTED = "is adopted again"
+    #: its job is over, or the cache has no room for it
+    ENDED = "ends"
 
 
 class Worker:
-    """One worker of one job on this PE. `number` names its process, `context` its present stay."""
+    """One worker of one job on this PE. `number` names its process, `context` its present stay in the tree.
 
-    def __init__(self, number: int, job: int) -> None:
-        self.number = number
+    `numbers` are those of the PE that have not been given yet: no two processes have the same.
+    """
+
+    def __init__(self, numbers: Iterator[int], job: int) -> None:
+        self._numbers = numbers
+        self.number = next(numbers)
         self.job = job
         self.index = -1
         self.context = -1
         self.path: tuple[int, ...] = ()
-        self.state = WorkerState.COMMITTED
+        self.state = WorkerState.UNDESCRIBED
         self.seats: Seats
         self.blob: Blob | None = None
+        #: the epoch of its parent's answer, once that is here
         self.accepted_epoch: int | None = None
         self.parent_context = -1
-        #: StartWorker has been emitted
-        self.has_process = False
-        #: the process has reported that it runs
-        self.is_running = False
         self.asked_s = 0.0
         self.volume = 1
+        #: it is new in this stay, no past worker that was found again
         self.created = True
         self.restarts = 0
-        #: its process has run, now or before
+        #: one of its processes has run, in this stay or before
         self.has_run = False
         #: of its place, before it
         self.losses = 0
-        #: why and by whose fault there is no process
+        #: why and by whose fault it is lost
         self.loss: tuple[Fault, str] | None = None
-        #: its process was ended for lack of memory, and may be started again
-        self.is_paused = False
         #: messages that came before the process runs, with the ranks they came from
         self.inbox: list[tuple[int, TreeMessage]] = []
 
@@ -67,10 +122,148 @@ class Worker:
         return self.path[0]
 
     @property
-    def is_dead(self) -> bool:
-        """It is in the tree without a process: that died too often, memory is short, or it is lost."""
-        return self.state in (WorkerState.ACTIVE, WorkerState.LOST) and not self.has_process
-
-    @property
     def parent(self) -> int:
         return self.path[-1]
+
+    @property
+    def has_process(self) -> bool:
+        return self.state in _WITH_PROCESS
+
+    @property
+    def is_at_work(self) -> bool:
+        """It is in the tree and has a process, which runs or will."""
+        return self.state in _AT_WORK
+
+    @property
+    def is_bereft(self) -> bool:
+        """It is in the tree and will have no process, or not soon."""
+        return self.state in _BEREFT
+
+    def happens(self, what: Happens, out: Outbox, now: float = 0.0) -> None:
+        """Go where the table says, and do what it says. `now` matters to STARTED only."""
+        transition = TRANSITIONS.get((self.state, what))
+        assert transition is not None, (
+            f"worker {self.index} of job {self.job} {what.value} while {self.state.value}"
+        )
+        self.state, act = transition
+        if act is not None:
+            act(self, out, now)
+
+    def update_process(self, out: Outbox) -> None:
+        """Tell its process the volume and the children, if it has one that works."""
+        if self.is_at_work:
+            out.act(UpdateWorker(self.number, self.volume, self.seats.children()))
+
+
+_WITH_PROCESS = frozenset(
+    {WorkerState.STARTING, WorkerState.RUNNING, WorkerState.STOPPED, WorkerState.SUSPENDED}
+)
+_AT_WORK = frozenset({WorkerState.STARTING, WorkerState.RUNNING})
+_BEREFT = frozenset({WorkerState.PAUSED, WorkerState.DEAD, WorkerState.LOST})
+
+
+# --- what is done at once: with the worker, which is in its new state already -----------------
+
+
+def _fetch(worker: Worker, out: Outbox, now: float) -> None:
+    assert worker.blob is not None
+    out.act(FetchBlob(worker.job, worker.blob, (worker.parent, worker.client)))
+
+
+def _start(worker: Worker, out: Outbox, now: float) -> None:
+    assert worker.blob is not None
+    out.act(StartWorker(worker.number, worker.job, worker.index, worker.volume, worker.blob))
+    if worker.seats.children():
+        worker.update_process(out)
+
+
+def _restart(worker: Worker, out: Outbox, now: float) -> None:
+    worker.number = next(worker._numbers)
+    _start(worker, out, now)
+
+
+def _tell_start(worker: Worker, out: Outbox, now: float) -> None:
+    worker.has_run = True
+    out.log("started", job=worker.job, index=worker.index, latency_s=now - worker.asked_s)
+    if worker.index == 0:
+        out.send(worker.client, RootStarted(worker.job))
+
+
+def _suspend(worker: Worker, out: Outbox, now: float) -> None:
+    out.act(SuspendWorker(worker.number))
+    out.log("suspended", job=worker.job, index=worker.index)
+
+
+def _resume(worker: Worker, out: Outbox, now: float) -> None:
+    out.act(ResumeWorker(worker.number, worker.index, worker.volume))
+    worker.update_process(out)
+    out.log("resumed", job=worker.job, index=worker.index)
+
+
+def _terminate(worker: Worker, out: Outbox, now: float) -> None:
+    out.act(TerminateWorker(worker.number))
+    out.log("terminated", job=worker.job, index=worker.index)
+
+
+def _pause(worker: Worker, out: Outbox, now: float) -> None:
+    _terminate(worker, out, now)
+    worker.number = next(worker._numbers)  # what the old process may still have said is over
+    out.log("paused", job=worker.job, index=worker.index)
+
+
+Act = Callable[[Worker, Outbox, float], None]
+
+#: (state, what happens) -> (next state, what is done at once)
+TRANSITIONS: dict[tuple[WorkerState, Happens], tuple[WorkerState, Act | None]] = {
+    (WorkerState.UNDESCRIBED, Happens.DESCRIBED): (WorkerState.STARTING, _start),
+    (WorkerState.UNDESCRIBED, Happens.DESCRIBED_ELSEWHERE): (WorkerState.FETCHING, _fetch),
+    (WorkerState.UNDESCRIBED, Happens.LEFT): (WorkerState.GONE, None),
+    (WorkerState.UNDESCRIBED, Happens.ENDED): (WorkerState.GONE, None),
+    #
+    (WorkerState.FETCHING, Happens.FETCHED): (WorkerState.STARTING, _start),
+    (WorkerState.FETCHING, Happens.UNFETCHED): (WorkerState.LOST, None),
+    (WorkerState.FETCHING, Happens.LEFT): (WorkerState.GONE, None),
+    (WorkerState.FETCHING, Happens.ENDED): (WorkerState.GONE, None),
+    #
+    (WorkerState.STARTING, Happens.STARTED): (WorkerState.RUNNING, _tell_start),
+    (WorkerState.STARTING, Happens.DIED): (WorkerState.STARTING, _restart),
+    (WorkerState.STARTING, Happens.DIED_UNRUN): (WorkerState.LOST, None),
+    (WorkerState.STARTING, Happens.DIED_TOO_OFTEN): (WorkerState.DEAD, None),
+    (WorkerState.STARTING, Happens.UNFORKED): (WorkerState.LOST, None),
+    (WorkerState.STARTING, Happens.PAUSED): (WorkerState.PAUSED, _pause),
+    (WorkerState.STARTING, Happens.LEFT): (WorkerState.STOPPED, _suspend),
+    (WorkerState.STARTING, Happens.ENDED): (WorkerState.GONE, _terminate),
+    #
+    # A process that is resumed may say once more that it runs.
+    (WorkerState.RUNNING, Happens.STARTED): (WorkerState.RUNNING, None),
+    (WorkerState.RUNNING, Happens.DIED): (WorkerState.STARTING, _restart),
+    (WorkerState.RUNNING, Happens.DIED_TOO_OFTEN): (WorkerState.DEAD, None),
+    (WorkerState.RUNNING, Happens.UNFORKED): (WorkerState.LOST, None),
+    (WorkerState.RUNNING, Happens.PAUSED): (WorkerState.PAUSED, _pause),
+    (WorkerState.RUNNING, Happens.LEFT): (WorkerState.SUSPENDED, _suspend),
+    (WorkerState.RUNNING, Happens.ENDED): (WorkerState.GONE, _terminate),
+    #
+    (WorkerState.PAUSED, Happens.UNPAUSED): (WorkerState.UNDESCRIBED, None),
+    (WorkerState.PAUSED, Happens.LEFT): (WorkerState.GONE, None),
+    (WorkerState.PAUSED, Happens.ENDED): (WorkerState.GONE, None),
+    #
+    (WorkerState.DEAD, Happens.LEFT): (WorkerState.GONE, None),
+    (WorkerState.DEAD, Happens.ENDED): (WorkerState.GONE, None),
+    #
+    (WorkerState.LOST, Happens.KEPT): (WorkerState.DEAD, None),
+    (WorkerState.LOST, Happens.LEFT): (WorkerState.GONE, None),
+    (WorkerState.LOST, Happens.ENDED): (WorkerState.GONE, None),
+    #
+    (WorkerState.STOPPED, Happens.READOPTED): (WorkerState.STARTING, _resume),
+    # It ran, and was stopped before it could say so, or what it said was on its way.
+    (WorkerState.STOPPED, Happens.STARTED): (WorkerState.SUSPENDED, _tell_start),
+    (WorkerState.STOPPED, Happens.DIED): (WorkerState.GONE, None),
+    (WorkerState.STOPPED, Happens.UNFORKED): (WorkerState.GONE, None),
+    (WorkerState.STOPPED, Happens.ENDED): (WorkerState.GONE, _terminate),
+    #
+    (WorkerState.SUSPENDED, Happens.READOPTED): (WorkerState.RUNNING, _resume),
+    (WorkerState.SUSPENDED, Happens.STARTED): (WorkerState.SUSPENDED, None),
+    (WorkerState.SUSPENDED, Happens.DIED): (WorkerState.GONE, None),
+    (WorkerState.SUSPENDED, Happens.UNFORKED): (WorkerState.GONE, None),
+    (WorkerState.SUSPENDED, Happens.ENDED): (WorkerState.GONE, _terminate),
+}

@@ -17,6 +17,9 @@ from mallob_py.protocol.worker import Worker, WorkerState
 if TYPE_CHECKING:
     from mallob_py.simulation.cluster import Cluster, Process
 
+#: of a worker in a tree
+_AT_REST = (WorkerState.RUNNING, WorkerState.PAUSED, WorkerState.DEAD)
+
 
 def check_invariants(cluster: Cluster) -> None:
     """Raise AssertionError with the seed if the cluster is not as it must be at rest."""
@@ -79,8 +82,8 @@ def _check_trees(cluster: Cluster, volumes: dict[int, int]) -> None:
         assert sorted(tree) == list(range(volumes[job])), f"job {job}: {sorted(tree)} of {volumes[job]}"
         client = cluster.submitted[job]
         for index, (rank, worker) in tree.items():
-            assert worker.state is WorkerState.ACTIVE, f"job {job} worker {index} is {worker.state}"
-            process = None if worker.is_dead else cluster.processes[rank, worker.number]
+            assert worker.state in _AT_REST, f"job {job} worker {index} is {worker.state}"
+            process = cluster.processes[rank, worker.number] if worker.has_process else None
             if process is not None:
                 _check_process(process, index, volumes[job], tree)
             if index == 0:
@@ -111,7 +114,7 @@ def _check_capacities(cluster: Cluster, volumes: dict[int, int]) -> None:
     capacities = cluster.placement.capacities
     for rank, count in running.items():
         assert count <= capacities[rank], f"rank {rank} of capacity {capacities[rank]} runs {count} workers"
-    dead = sum(pe.workers.active is not None and pe.workers.active.is_dead for pe in cluster.pes)
+    dead = sum(pe.workers.active is not None and pe.workers.active.is_bereft for pe in cluster.pes)
     assert running.total() + dead == sum(volumes.values()), f"{running} run, {dead} dead, for {volumes}"
 
 
@@ -132,7 +135,7 @@ def _check_nothing_left(cluster: Cluster, live: set[int]) -> None:
             workers.append(pe.workers.active)
         for worker in workers:
             assert worker.job in live, f"rank {pe.rank} keeps a worker of job {worker.job}"
-            if not worker.is_dead:
+            if worker.has_process:
                 held.add((pe.rank, worker.number))
         assert not pe.workers.early_count, "an answer waits for ever"
     assert set(cluster.processes) == held, "processes without workers"

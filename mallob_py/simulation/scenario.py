@@ -37,6 +37,7 @@ from mallob_py.protocol.stimuli import (
     WorkerToChildren,
     WorkerToParent,
 )
+from mallob_py.protocol.worker import WorkerState
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster, Failing, Process, Step
 from mallob_py.simulation.delays import Delayed, HashedDelays, What
@@ -202,7 +203,11 @@ class Scenario:
 
     def _paused(self, job: int) -> list[WorkerKey]:
         active = [(pe.rank, pe.workers.active) for pe in self.cluster.pes]
-        return [(rank, one.number) for rank, one in active if one and one.is_paused and one.job == job]
+        return [
+            (rank, one.number)
+            for rank, one in active
+            if one and one.state is WorkerState.PAUSED and one.job == job
+        ]
 
 
 def _stimuli_of(deed: AnyDeed, worker: int) -> tuple[AnyStimulus, ...]:

@@ -8,6 +8,8 @@ _PE = "mallob_py/protocol/pe.py"
 _TREE = "mallob_py/protocol/job_tree.py"
 _WORKERS = "mallob_py/protocol/local_workers.py"
 _CLIENT = "mallob_py/protocol/client.py"
+_STATES = "mallob_py/protocol/worker.py"
+_MESSAGES = "mallob_py/protocol/tree_messages.py"
 _HEALTH = "mallob_py/protocol/host_health.py"
 
 TREES = (
@@ -418,14 +420,14 @@ TREES = (
     ),
     Mutation(
         "messages between workers that cannot be delivered come back",
-        _WORKERS,
+        _MESSAGES,
         "            self._out.send(source, message.back())\n",
         "            pass\n",
         "test_race_10_a_message_to_a_child_that_has_left_comes_back_with_a_flag",
     ),
     Mutation(
         "a returned message is not returned once more",
-        _WORKERS,
+        _MESSAGES,
         "        if not message.returned:\n",
         "        if True:\n",
         "test_race_10_a_message_whose_sender_has_left_too_is_dropped",
@@ -448,8 +450,8 @@ TREES = (
     Mutation(
         "a PE does not wait for a worker that it has dropped",
         _WORKERS,
-        "        self._holds.pop(job, None)\n        self._terminate(oldest)\n",
-        "        self._terminate(oldest)\n",
+        "        self._holds.pop(job, None)\n        oldest.happens(Happens.ENDED, self._out)\n",
+        "        oldest.happens(Happens.ENDED, self._out)\n",
         "test_a_pe_that_drops_the_worker_it_keeps_itself_free_for_is_free_for_all",
     ),
     Mutation(
@@ -461,23 +463,45 @@ TREES = (
     ),
     Mutation(
         "what the process of a paused worker said last is not heard",
-        _WORKERS,
-        "        worker.number = self._new_number()  # what the old process may still have said is over\n",
+        _STATES,
+        "    worker.number = next(worker._numbers)  # what the old process may still have said is over\n",
         "",
         "test_the_last_words_of_a_process_that_was_ended_are_not_heard",
     ),
     Mutation(
         "a worker that is started again looks for its description first",
         _WORKERS,
-        "        worker.asked_s = now\n        self._proceed(worker)\n",
-        "        worker.asked_s = now\n        self._start(worker)\n",
+        "            worker.asked_s = now\n            self._proceed(worker)\n",
+        "            worker.asked_s = now\n            worker.happens(Happens.DESCRIBED, self._out)\n",
         "test_a_paused_worker_gets_another_process_and_knows_its_children_when_there_is_memory",
+    ),
+    # --- states of a worker -------------------------------------------------------------------
+    Mutation(
+        "a worker that leaves is stopped, not ended",
+        _STATES,
+        "(WorkerState.RUNNING, Happens.LEFT): (WorkerState.SUSPENDED, _suspend)",
+        "(WorkerState.RUNNING, Happens.LEFT): (WorkerState.GONE, _terminate)",
+        "test_race_8_a_tree_that_shrinks_in_steps_and_grows_again_has_its_workers_in_their_old_places",
+    ),
+    Mutation(
+        "a process that was stopped before it ran has yet to say so",
+        _STATES,
+        "(WorkerState.STOPPED, Happens.READOPTED): (WorkerState.STARTING, _resume)",
+        "(WorkerState.STOPPED, Happens.READOPTED): (WorkerState.RUNNING, _resume)",
+        "test_a_worker_that_was_stopped_before_it_ran_runs_when_it_says_so",
+    ),
+    Mutation(
+        "a worker without a process is sent no messages",
+        _STATES,
+        "_BEREFT = frozenset({WorkerState.PAUSED, WorkerState.DEAD, WorkerState.LOST})",
+        "_BEREFT = frozenset({WorkerState.LOST})",
+        "test_a_message_to_a_paused_worker_comes_back",
     ),
     # --- workers that are lost ------------------------------------------------------------------
     Mutation(
         "a worker without a description is lost",
         _WORKERS,
-        "            self._lose(worker, reason, fault, now)\n\n    def _waiting_for_blob",
+        "            self._lose(worker, Happens.UNFETCHED, reason, fault, now)\n\n    def _waiting_for_blob",
         "            pass\n\n    def _waiting_for_blob",
         "test_a_worker_whose_description_cannot_be_stored_gives_its_place_to_another",
     ),

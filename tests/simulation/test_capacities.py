@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import StartWorker
 from mallob_py.protocol.messages import Blob, TokenReturned, VoidToken
+from mallob_py.protocol.stimuli import AnyStimulus, Received
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster, Process
 from mallob_py.simulation.delays import RandomDelays
@@ -97,12 +100,17 @@ def test_a_rank_beyond_its_capacity_is_found_out() -> None:
 # --- one event loop per rank --------------------------------------------------------------------
 
 
+def _note(heard: list[tuple[float, int, type]], rank: int, stimulus: AnyStimulus, now: float) -> None:
+    if isinstance(stimulus, Received):
+        heard.append((now, rank, type(stimulus.message)))
+
+
 def received(cluster: Cluster) -> list[tuple[float, int, type]]:
     """Let what was posted arrive; (time, PE, message) of what PEs have handled."""
     heard: list[tuple[float, int, type]] = []
     for pe in cluster.pes:
         # Deaf PEs: only when they are told counts here.
-        pe.receive = lambda _, message, now, rank=pe.rank: heard.append((now, rank, type(message)))
+        pe.handle = partial(_note, heard, pe.rank)  # type: ignore[method-assign]
     cluster.run(until_s=cluster.now + 1.0)
     return heard
 

@@ -35,6 +35,7 @@ from mallob_py.protocol.stimuli import (
     WorkerLost,
     WorkerToChildren,
 )
+from mallob_py.protocol.worker import WorkerState
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster, Failing, Step
 from mallob_py.simulation.delays import RandomDelays
@@ -82,7 +83,7 @@ def test_a_worker_whose_description_cannot_be_stored_gives_its_place_to_another(
     assert is_idle(cluster, rank)
     assert places(cluster, FETCHED)[1] != rank
     rest(cluster)
-    assert active(cluster, places(cluster, FETCHED)[1]).is_running
+    assert active(cluster, places(cluster, FETCHED)[1]).state is WorkerState.RUNNING
 
 
 @pytest.mark.parametrize("job", [INLINE, FETCHED])
@@ -120,7 +121,7 @@ def test_a_root_that_is_lost_less_often_costs_its_job_nothing_but_time() -> None
     cluster.fails = failing_on(what=Failing.FORK, times=3)
     cluster.submit(INLINE)
     cluster.settle(within_s=10.0)
-    assert active(cluster, 0).is_running
+    assert active(cluster, 0).state is WorkerState.RUNNING
     assert len(events(cluster, "lost")) == 3
 
 
@@ -210,11 +211,11 @@ def test_a_suspended_worker_that_is_lost_is_forgotten() -> None:
     rest(cluster)
     cluster.submit(FETCHED, priority=4.0)
     rest(cluster)
-    (number,) = cluster.pes[0].shortage.past()
+    (number,) = cluster.pes[0].workers.past()
     del cluster.processes[0, number]
     cluster.tell(0, WorkerLost(number, "no fork"))
     rest(cluster)
-    assert not cluster.pes[0].shortage.past()
+    assert not cluster.pes[0].workers.past()
 
 
 # --- hosts that rest ----------------------------------------------------------------------------------------
@@ -327,7 +328,7 @@ def test_workers_that_always_die_before_they_run_are_not_tried_for_ever() -> Non
     cluster.submit(INLINE, max_demand=2)
     cluster.settle(within_s=100.0)
     check_invariants(cluster)
-    assert active(cluster, places(cluster, INLINE)[1]).is_dead
+    assert active(cluster, places(cluster, INLINE)[1]).state is WorkerState.DEAD
     assert len(events(cluster, "lost")) == 3
     answer(cluster, places(cluster, INLINE)[0], active(cluster, places(cluster, INLINE)[0]).number)
     rest(cluster)

@@ -39,6 +39,7 @@ from mallob_py.protocol.messages import (
     TreeMessage,
 )
 from mallob_py.protocol.stimuli import WorkerToChildren, WorkerToParent
+from mallob_py.protocol.worker import WorkerState
 from mallob_py.simulation.cluster import Cluster, Hold
 from mallob_py.simulation.delays import RandomDelays
 
@@ -335,7 +336,7 @@ def test_a_crash_before_the_process_has_read_its_messages_loses_none_of_them() -
         play(cluster, 0.001)
     root, child = places(cluster, 1)[0], places(cluster, 1)[1]
     worker = active(cluster, child)
-    assert not worker.is_running
+    assert worker.state is WorkerState.STARTING
     _say_down(cluster, root, b"one")
     _say_down(cluster, root, b"two")
     play(cluster, 0.005)
@@ -353,7 +354,7 @@ def test_a_worker_that_keeps_dying_keeps_its_place_and_the_job_goes_on() -> None
     for _ in range(cluster.config.restarts_max + 1):
         crash(cluster, rank, active(cluster, rank).number)
         rest(cluster)
-    assert active(cluster, rank).is_dead
+    assert active(cluster, rank).state is WorkerState.DEAD
     assert places(cluster, 1)[2] == rank
     assert not cluster.ended
 

@@ -32,6 +32,7 @@ from mallob_py.protocol.stimuli import (
     WorkerStarted,
     WorkerToChildren,
 )
+from mallob_py.protocol.worker import WorkerState
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import RandomDelays
 from mallob_py.simulation.plan import Drop, Pause, Unpause, draw_plan
@@ -82,7 +83,7 @@ def test_the_least_recently_used_past_worker_is_dropped_first_and_never_more_tha
     for job, priority in ((1, 1.0), (2, 2.0), (3, 4.0)):
         cluster.submit(job, priority=priority)
         rest(cluster)
-    assert [cluster.processes[0, number].job for number in cluster.pes[0].shortage.past()] == [1, 2]
+    assert [cluster.processes[0, number].job for number in cluster.pes[0].workers.past()] == [1, 2]
     drop_past(cluster, 0)
     assert [process.job for process in cluster.processes.values()] == [2, 3]
     drop_past(cluster, 0, count=5)
@@ -128,7 +129,7 @@ def test_a_paused_worker_keeps_its_seat_without_a_process_and_nobody_is_asked_fo
 def test_the_root_of_a_job_is_never_paused() -> None:
     cluster, ranks = with_four_workers()
     before = processes_of(cluster, 1)
-    assert cluster.pes[ranks[0]].shortage.pausable() is None
+    assert cluster.pes[ranks[0]].workers.pausable() is None
     pause(cluster, ranks[0])
     rest(cluster)
     assert processes_of(cluster, 1) == before
@@ -216,7 +217,7 @@ def test_the_last_words_of_a_process_that_was_ended_are_not_heard() -> None:
     cluster.tell(ranks[1], WorkerStarted(number))
     rest(cluster)
     assert 1 not in cluster.ended
-    assert active(cluster, ranks[1]).is_paused
+    assert active(cluster, ranks[1]).state is WorkerState.PAUSED
     assert len(processes_of(cluster, 1)) == 3
 
 

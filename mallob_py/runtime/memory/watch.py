@@ -274,10 +274,10 @@ class RankHoard:
     def give_back_past(self, wanted_bytes: int) -> int:
         """The least recently used of each PE, PE by PE, then the next."""
         given_bytes = 0
-        while given_bytes < wanted_bytes and (holders := [pe for pe in self._pes if pe.shortage.past()]):
+        while given_bytes < wanted_bytes and (holders := [pe for pe in self._pes if pe.workers.past()]):
             for pe in holders:
                 if given_bytes < wanted_bytes:
-                    given_bytes += self._size(pe, pe.shortage.past()[0])
+                    given_bytes += self._size(pe, pe.workers.past()[0])
                     self._tell(pe, DropPast(1))
         return given_bytes
 
@@ -295,7 +295,7 @@ class RankHoard:
     def _largest(self) -> tuple[int, PE] | None:
         """The running worker that uses most and is no root."""
         found = [
-            (self._size(pe, worker), pe) for pe in self._pes if (worker := pe.shortage.pausable()) is not None
+            (self._size(pe, worker), pe) for pe in self._pes if (worker := pe.workers.pausable()) is not None
         ]
         return max(found, key=lambda each: each[0], default=None)
 
@@ -313,7 +313,7 @@ class RankHoard:
         return size_bytes
 
     def _smallest_paused(self) -> PE | None:
-        paused = [pe for pe in self._pes if pe.shortage.has_paused()]
+        paused = [pe for pe in self._pes if pe.workers.has_paused()]
         return min(paused, key=lambda pe: self._paused[pe.rank], default=None)
 
     def smallest_paused_bytes(self) -> int | None:

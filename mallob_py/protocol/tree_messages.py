@@ -1,0 +1,71 @@
+"""What a job's workers say to each other along their tree, as it passes through the PEs.
+
+A message is for one stay of a worker in the tree. What comes before the worker's process runs waits for it;
+what cannot be delivered goes back to its sender with a flag (race 10).
+"""
+
+from __future__ import annotations
+
+from mallob_py.protocol.effects import DeliverMessage, Outbox
+from mallob_py.protocol.messages import TreeMessage
+from mallob_py.protocol.worker import Worker, WorkerState
+
+_INBOX_MAX = 1024
+
+
+class TreeMessages:
+    """What the active worker of one PE sends and gets."""
+
+    def __init__(self, out: Outbox) -> None:
+        self._out = out
+
+    def send_to_parent(self, worker: Worker, data: bytes) -> None:
+        if worker.index > 0:
+            self._send(worker, worker.parent, worker.parent_context, (worker.index - 1) // 2, data)
+
+    def send_to_children(self, worker: Worker, data: bytes) -> None:
+        for seat in worker.seats.taken():
+            self._send(worker, seat.rank, seat.context, seat.index, data)
+
+    def _send(self, worker: Worker, rank: int, context: int, index: int, data: bytes) -> None:
+        message = TreeMessage(
+            job=worker.job,
+            target=context,
+            target_index=index,
+            source=worker.context,
+            source_index=worker.index,
+            returned=False,
+            data=data,
+        )
+        self._out.send(rank, message)
+
+    def receive(self, worker: Worker | None, source: int, message: TreeMessage) -> None:
+        """Take a message for the stay of `worker`; None: that is over."""
+        if worker is None or worker.job != message.job or worker.is_bereft:
+            self._give_back(source, message)
+        elif worker.state is WorkerState.RUNNING:
+            self._deliver(worker, message)
+        elif len(worker.inbox) < _INBOX_MAX:
+            worker.inbox.append((source, message))
+        else:
+            self._give_back(source, message)
+
+    def deliver_waiting(self, worker: Worker) -> None:
+        """Its process runs."""
+        for _, message in worker.inbox:
+            self._deliver(worker, message)
+        worker.inbox.clear()
+
+    def give_back_waiting(self, worker: Worker) -> None:
+        """It leaves, or its process does not come."""
+        for source, message in worker.inbox:
+            self._give_back(source, message)
+        worker.inbox.clear()
+
+    def _give_back(self, source: int, message: TreeMessage) -> None:
+        """Undeliverable: its sender shall know. A returned message is not returned once more."""
+        if not message.returned:
+            self._out.send(source, message.back())
+
+    def _deliver(self, worker: Worker, message: TreeMessage) -> None:
+        self._out.act(DeliverMessage(worker.number, message.source_index, message.data, message.returned))
