@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 
 from mallob_py.batch.cluster import Cluster
-from mallob_py.batch.job import Job, Kind, Truth, Workload
+from mallob_py.batch.job import Job, Kind, Truth, Wish, Workload
+from mallob_py.batch.speedup import LINEAR, Amdahl, Logarithmic, Power
 
 
 def rigid(*jobs: tuple[float, int, float, float] | tuple[float, int, float], nodes: int) -> Workload:
@@ -36,6 +38,50 @@ def rigid_workloads(nodes: int = 8, jobs: int = 30) -> st.SearchStrategy[Workloa
             *[(at, size, run, run + more) for at, size, run, more in sorted(many)], nodes=nodes
         )
     )
+
+
+_SPEEDUPS = st.sampled_from([LINEAR, Power(0.3), Amdahl(0.2), Logarithmic(0.1)])
+
+
+@st.composite
+def _any_job(draw: st.DrawFn, nodes: int) -> tuple[Job, Truth]:
+    kind = draw(st.sampled_from(Kind))
+    low, preferred, high = sorted(draw(st.tuples(*[st.integers(1, nodes)] * 3)))
+    run_s = float(draw(st.integers(1, 15)))
+    # Some exceed their estimates.
+    estimate_s = max(1.0, run_s + draw(st.integers(-3, 10)))
+    job = Job(
+        0,
+        float(draw(st.integers(0, 30))),
+        preferred,
+        estimate_s,
+        kind,
+        low if kind is not Kind.RIGID else 0,
+        high if kind is not Kind.RIGID else 0,
+        draw(_SPEEDUPS),
+        user=draw(st.sampled_from("ab")),
+    )
+    iterations, wishes = 0, ()
+    if kind is Kind.MALLEABLE:
+        iterations = draw(st.integers(0, 5))
+    elif kind is Kind.EVOLVING:
+        progress = sorted(draw(st.sets(st.sampled_from([0.1, 0.25, 0.5, 0.75, 0.9]), max_size=3)))
+        wishes = tuple(Wish(share, draw(st.integers(low, high))) for share in progress)
+    truth = Truth(run_s, draw(st.none() | _SPEEDUPS), iterations, wishes)
+    return job, truth
+
+
+def any_workloads(nodes: int = 8, jobs: int = 12) -> st.SearchStrategy[Workload]:
+    """Jobs of all kinds, some with resize points, wishes, speedups other than said, estimates too short."""
+
+    def ordered(many: list[tuple[Job, Truth]]) -> Workload:
+        many = sorted(many, key=lambda one: one[0].submit_s)
+        described = [
+            msgspec.structs.replace(job, id=number, number=number + 1) for number, (job, _) in enumerate(many)
+        ]
+        return Workload(described, [truth for _, truth in many], nodes)
+
+    return st.lists(_any_job(nodes), min_size=1, max_size=jobs).map(ordered)
 
 
 #: cores, GPUs: two nodes of each kind
