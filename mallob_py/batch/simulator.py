@@ -354,6 +354,8 @@ class _Run:
         self._departed.append(running)
         self._valid[job] = -1
         self._true_ends[job] = self._view.now_s
+        if self._piece_starts[job] == self._view.now_s:
+            self._forget_last_piece(job)
         if running.mates:
             self._leave_mates(running)
         elif running.guest is not None:
@@ -364,6 +366,15 @@ class _Run:
         self._view.free = len(self._free)
         self._forget_end(running)
         self._wishes.pop(job, None)
+
+    def _forget_last_piece(self, job: int) -> None:
+        """It was resized at the very time at which it ends: it has done nothing on these nodes."""
+        for place in reversed(range(len(self._pieces))):
+            piece = self._pieces[place]
+            if piece.job == job:
+                del self._pieces[place]
+                self._piece_starts[job], self._allocations[job] = piece.start_s, piece.nodes
+                return
 
     def _give_back(self, running: Running) -> None:
         self._free += running.nodes

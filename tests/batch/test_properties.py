@@ -64,7 +64,7 @@ def _shares_nodes(text: str) -> bool:
 
 _ON_SHARED_NODES = [text for text in _ALL if _shares_nodes(text)]
 _ON_WHOLE_NODES = [text for text in _ALL if text not in _ON_SHARED_NODES]
-_costs = st.sampled_from([FreeResizes(), PerResize(2.0, 1.0), PerNode(0.5, 0.25)])
+_costs = st.sampled_from([FreeResizes(), PerResize(6.0, 4.0), PerNode(0.5, 0.25)])
 _orders = st.sampled_from(EventOrder)
 
 
@@ -241,7 +241,7 @@ def _same(one: Outcome, other: Outcome) -> bool:
 
 
 @pytest.mark.parametrize("text", _ON_WHOLE_NODES)
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(workload=any_workloads(), order=_orders, costs=_costs, imbalance=st.sampled_from(Imbalance))
 def test_everybody_does_its_work_within_the_machine_and_the_same_each_time(
     text: str, workload: Workload, order: EventOrder, costs: ResizeCost, imbalance: Imbalance
@@ -268,7 +268,7 @@ def test_on_shared_nodes_everybody_runs_within_the_capacities_and_the_same_each_
 
 
 @pytest.mark.parametrize("text", _EASY)
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(workload=rigid_workloads(), order=_orders)
 def test_the_first_that_waits_starts_no_later_than_its_reservation_said(
     text: str, workload: Workload, order: EventOrder
@@ -278,7 +278,7 @@ def test_the_first_that_waits_starts_no_later_than_its_reservation_said(
     assert all(outcome.starts_s[job] <= shadow_s for job, shadow_s in policy.shadows_s.items())
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(workload=sharing_workloads(), order=_orders)
 def test_the_first_that_waits_for_shared_nodes_starts_no_later_than_its_reservation_said(
     workload: Workload, order: EventOrder
@@ -289,7 +289,7 @@ def test_the_first_that_waits_for_shared_nodes_starts_no_later_than_its_reservat
 
 
 @pytest.mark.parametrize("text", _ON_WHOLE_NODES)
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(workload=rigid_workloads(), order=_orders)
 def test_promises_are_kept_where_nobody_exceeds_its_estimate(
     text: str, workload: Workload, order: EventOrder
@@ -301,7 +301,7 @@ def test_promises_are_kept_where_nobody_exceeds_its_estimate(
 
 
 @pytest.mark.parametrize("text", _ON_WHOLE_NODES)
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(workload=any_workloads(), order=_orders, longer_s=st.integers(1, 20), data=st.data())
 def test_how_long_a_job_runs_changes_nothing_before_it_ends(
     text: str, workload: Workload, order: EventOrder, longer_s: int, data: st.DataObject

@@ -113,6 +113,22 @@ def test_a_resize_costs_a_pause_on_the_new_nodes() -> None:
     assert outcome.ends_s[0] == 6 + 1 + 2
 
 
+def test_nodes_that_come_at_the_very_end_are_not_in_the_record() -> None:
+    workload = malleable((0, 1, 2, 4, 10), (0, 1, 2, 2, 10), nodes=4)
+
+    def decide(view: View) -> list[Action]:
+        if view.now_s == 10 and 1 in view.running:
+            return [Resize(1, 1)]
+        return start_on(2)(view)
+
+    outcome = simulate(workload, Scripted(decide), order=EventOrder.PYSS)
+    assert outcome.resizes == 1
+    assert [(piece.job, piece.start_s, piece.end_s, len(piece.nodes)) for piece in outcome.all_pieces()] == [
+        (0, 0, 10, 2),
+        (1, 0, 10, 2),
+    ]
+
+
 @pytest.mark.parametrize(("when_s", "taken_s"), [(4.0, 5.0), (5.0, 5.0), (5.5, 10.0)])
 def test_with_iterations_a_job_is_resized_between_two_of_them(when_s: float, taken_s: float) -> None:
     workload = malleable((0, 1, 2, 4, 20), nodes=4, iterations=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -44,15 +45,15 @@ _SPEEDUPS = st.sampled_from([LINEAR, Power(0.3), Amdahl(0.2), Logarithmic(0.1)])
 
 
 @st.composite
-def _any_job(draw: st.DrawFn, nodes: int) -> tuple[Job, Truth]:
-    kind = draw(st.sampled_from(Kind))
+def _any_job(draw: st.DrawFn, nodes: int, kinds: Sequence[Kind]) -> tuple[Job, Truth]:
+    kind = draw(st.sampled_from(kinds))
     low, preferred, high = sorted(draw(st.tuples(*[st.integers(1, nodes)] * 3)))
-    run_s = float(draw(st.integers(1, 15)))
+    run_s = float(draw(st.integers(1, 15) | st.integers(20, 60)))
     # Some exceed their estimates.
     estimate_s = max(1.0, run_s + draw(st.integers(-3, 10)))
     job = Job(
         0,
-        float(draw(st.integers(0, 30))),
+        float(draw(st.integers(0, 20))),
         preferred,
         estimate_s,
         kind,
@@ -81,7 +82,10 @@ def any_workloads(nodes: int = 8, jobs: int = 12) -> st.SearchStrategy[Workload]
         ]
         return Workload(described, [truth for _, truth in many], nodes)
 
-    return st.lists(_any_job(nodes), min_size=1, max_size=jobs).map(ordered)
+    mixtures = st.sampled_from([[*Kind], [Kind.MALLEABLE], [Kind.MALLEABLE, Kind.RIGID]])
+    return st.tuples(mixtures, st.integers(1, jobs)).flatmap(
+        lambda drawn: st.lists(_any_job(nodes, drawn[0]), min_size=drawn[1], max_size=drawn[1]).map(ordered)
+    )
 
 
 #: cores, GPUs: two nodes of each kind
