@@ -50,10 +50,11 @@ oracles: $(STAMPS)/test ## compare batch schedulers with others' results (MALLOB
 soak: $(STAMPS)/test ## random jobs and faults on a real service (SOAK_MINUTES=5 SOAK_RANKS=6 SOAK_SEED=1)
 	$(BIN)/python scripts/soak.py --minutes $(SOAK_MINUTES) --ranks $(SOAK_RANKS) --seed $(SOAK_SEED)
 
-check: $(STAMPS)/dev ## lint, formatting and types
+check: $(STAMPS)/dev ## lint, formatting, types, and who may import whom
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 format: $(STAMPS)/dev ## bring the sources into shape
 	$(BIN)/ruff check --fix $(SOURCES)
@@ -88,7 +89,7 @@ site: $(STAMPS)/run ## the documents as a site in build/site
 	@echo "build/site/index.html"
 
 clean: ## remove the environment, caches and whatever the other targets made
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .api
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .api
 	find $(SOURCES) -type d -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMPS)/venv:
