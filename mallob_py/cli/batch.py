@@ -7,6 +7,7 @@ it did, `experiment` repeats what was published. What only one of them needs it 
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -265,12 +266,15 @@ def run_experiment(options: BatchExperimentOptions) -> int:
     if traces is not None and not traces.is_dir():
         raise CommandError(f"--traces {traces}: no such folder")
     module = importlib.import_module(f"{_EXPERIMENTS}.{options.name}")
+    settings = {"full": True} if options.full else {}
+    if not settings.keys() <= inspect.signature(module.run).parameters.keys():
+        raise CommandError(f"--full: the experiment {options.name} is never shortened")
     try:
         output = Output(Path(options.output), options.name)
     except OSError as error:
         raise CommandError(f"--output {options.output}: {error.strerror}") from None
     try:
-        module.run(output, options.jobs, traces)
+        module.run(output, options.jobs, traces, **settings)
     except (SwfError, PolicyError, ValueError) as error:
         raise CommandError(str(error)) from None
     except BrokenProcessPool:

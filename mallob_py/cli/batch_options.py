@@ -224,6 +224,9 @@ class BatchExperimentOptions(Runs):
         group=INPUT,
         help="folder with public traces; without it, what needs them is left out",
     )
+    full: bool = switch_option(
+        "--full", group=INPUT, help="longer parts of the traces, where an experiment takes short ones"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -37,6 +37,7 @@ def test_an_experiment_is_found_by_its_name(folder: Path, capsys: pytest.Capture
         (["of_nobody"], "no experiment 'of_nobody' (there are "),
         (["helper_of_a_test"], "no experiment 'helper_of_a_test'"),
         (["of_a_test", "--traces", "/nowhere"], "--traces /nowhere: no such folder"),
+        (["of_a_test", "--full"], "--full: the experiment of_a_test is never shortened"),
         (["of_a_test", "--jobs", "9"], "nine are too many"),
         (["of_a_test", "--output", "/dev/null/x"], "--output /dev/null/x: Not a directory"),
     ],

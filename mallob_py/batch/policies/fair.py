@@ -260,21 +260,19 @@ def bounded_volumes(
     """Fair volumes of so many nodes that are within bounds. The least numbers together must not exceed it.
 
     A job whose share is below its least number has that, and the others share what is left, which is less
-    for each of them than before; so who has had too little once never has enough again. Shares are looked at
-    in fine parts of a node, as whole nodes hide by their rounding who has too little.
+    for each of them than before; so who has had too little once never has enough again. Where rounding to
+    whole nodes hides whether a share is below, it is looked at in fine parts of a node.
     """
     volumes = least.copy()
     sharing = np.arange(len(least))
     while sharing.size:
         left = nodes - int(least.sum()) + int(least[sharing].sum())
-        for parts in (_PARTS, 1):
-            shares = fair_volumes(
-                priorities[sharing], most[sharing] * parts, left * parts, job_ids=ids[sharing]
-            )
-            enough = shares >= least[sharing] * parts
-            if not enough.all():
-                break
-        else:
+        p, low, high, names = priorities[sharing], least[sharing], most[sharing], ids[sharing]
+        shares = fair_volumes(p, high, left, job_ids=names)
+        enough = shares >= low
+        if enough.all() and ((shares == low) & (low > 1)).any():
+            enough = fair_volumes(p, high * _PARTS, left * _PARTS, job_ids=names) >= low * _PARTS
+        if enough.all():
             volumes[sharing] = shares
             break
         sharing = sharing[enough]

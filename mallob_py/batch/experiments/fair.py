@@ -1,0 +1,274 @@
+"""All policies on the same traces, with more and more malleable jobs and with resizes that cost time.
+
+The question: who wins when, and where does decentralized fair share stand, which nobody has measured beside
+the others? The jobs are busy parts of four public traces. A malleable job runs on half to twice the nodes
+that it asks for, at a speed of n^(1-rho), rho evenly from 0 to 0.3; those of a share are among those of each
+larger share. Resizes cost nothing, or 3.8 s for each node that comes and 2.9 s for each that goes, as
+measured of jobs of several JVMs.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mallob_py.batch.costs import JVM_NODES, JVM_RESIZES, FreeResizes, PerNode, ResizeCost
+from mallob_py.batch.job import Workload
+from mallob_py.batch.metrics import Metrics, metrics_of
+from mallob_py.batch.registry import policy_names, policy_of
+from mallob_py.batch.simulator import simulate
+from mallob_py.batch.speedup import Power
+from mallob_py.batch.workload.malleable import HALF_TO_DOUBLE, SpeedModel, make_malleable
+from mallob_py.batch.workload.swf import read_swf, workload_of
+from mallob_py.experiments.output import Output, Table, side_by_side
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+#: start and resize nobody but rigid jobs: a share of malleable jobs is nothing to them
+RIGID = ("easy", "fcfs", "conservative")
+#: choose sizes at the start, or let jobs share nodes; resize nobody
+UNRESIZED = ("backfilling", "elastic-easy", "sd:check=no")
+RESIZING = (
+    "elastic",
+    "agreement",
+    "mebf",
+    "mebf:variant=intensive,gaps=shrink",
+    "fair",
+    "fair:by=nodes",
+    "fair:overtake=any",
+)
+COSTS: dict[str, ResizeCost] = {
+    "0": FreeResizes(),
+    "JVM": JVM_NODES,
+    "JVM/10": PerNode(JVM_NODES.grow_s / 10, JVM_NODES.shrink_s / 10),
+    "JVM a resize": JVM_RESIZES,
+}
+#: at all shares; the others where all jobs are malleable
+_MAIN_COSTS = ("0", "JVM")
+_SPEEDUP = SpeedModel(Power, 0.0, 0.3)
+_BASE = "easy"
+_REMARKS = """\
+Means over jobs relative to EASY, which knows no malleable jobs; below 1 is better. Cost: how long a job
+stands still at a resize: JVM 3.8 s for each node that comes and 2.9 s for each that goes, JVM a resize
+14.55 s to grow and 7.41 s to shrink, both as measured (ElasticJobScheduler). Malleable jobs run on half to
+twice their nodes, with speed n^(1-rho), rho evenly from 0 to 0.3. Bounded slowdown takes run times as 10 s
+at least."""
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A part of a trace: the rows of the usual run and of the full one."""
+
+    name: str
+    file: str
+    nodes: int
+    rows: tuple[int, int]
+    full_rows: tuple[int, int]
+    cores_per_node: int = 1
+    partition: int | None = None
+
+
+CASES = (
+    Case("KTH", "KTH-SP2-1996-2.1-cln.swf.gz", 100, (7_500, 8_300), (5_000, 15_000)),
+    Case("HPC2N", "HPC2N-2002-2.1-cln.swf.gz", 240, (40_900, 41_700), (40_000, 50_000)),
+    Case("RICC", "RICC-2010-2.swf.gz", 1024, (418_000, 418_700), (414_770, 424_770), 8),
+    Case("Curie", "CEA-Curie-2011-2.1-cln.swf.gz", 5040, (54_500, 55_200), (50_000, 60_000), 16, 10),
+)
+
+
+class Run(msgspec.Struct, frozen=True):
+    case: str
+    policy: str
+    share: float
+    cost: str
+
+    def name(self) -> str:
+        return f"{self.case} {self.policy} {self.share:.0%} cost {self.cost}"
+
+
+class Result(msgspec.Struct, frozen=True):
+    """`took_s`: of the simulation."""
+
+    metrics: Metrics
+    took_s: float
+
+
+Results = dict[Run, Result]
+
+
+def run(output: Output, processes: int | None, traces: Path | None, full: bool = False) -> None:
+    """Raises ValueError if none of the traces is in the folder; OSError, SwfError: one cannot be read."""
+    cases = [case for case in CASES if traces is not None and _path(case, traces)]
+    if traces is None or not cases:
+        files = " or ".join(case.file for case in CASES)
+        raise ValueError(f"the experiment fair needs a folder with {files}: give it by --traces")
+    runs = [one for case in cases for one in _runs(case.name)]
+    found = side_by_side(partial(_play, traces, full), runs, processes, Run.name, output.keep)
+    results = dict(zip(runs, found, strict=True))
+    tables = list[Table]()
+    for case in cases:
+        first, last = case.full_rows if full else case.rows
+        title = f"{case.name}, rows {first} to {last - 1}, {case.nodes} nodes"
+        easy = results[Run(case.name, _BASE, 0.0, "0")].metrics
+        base = f"EASY: {easy.turnaround_s:.0f} s, {easy.bounded_slowdown:.1f}; busy {easy.utilisation:.2f}"
+        tables += [
+            _by_share(f"{title}: turnaround ({base})", case.name, results, "turnaround_s"),
+            _by_share(f"{title}: bounded slowdown", case.name, results, "bounded_slowdown"),
+        ]
+    tables += [_by_cost(results), _winners(results)]
+    output.tables(tables, _REMARKS)
+    for case in cases:
+        output.figure(f"fair-{case.name.lower()}", partial(_draw, case.name, results))
+
+
+def policies(names: tuple[str, ...]) -> list[str]:
+    """Those of which the policy is installed."""
+    there = policy_names()
+    return [text for text in names if text.partition(":")[0] in there]
+
+
+def _runs(case: str) -> list[Run]:
+    runs = [Run(case, policy, 0.0, "0") for policy in policies(RIGID)]
+    runs += [Run(case, policy, share, "0") for policy in policies(UNRESIZED) for share in SHARES]
+    for policy in policies(RESIZING):
+        # Without malleable jobs, nothing is resized.
+        runs += [
+            Run(case, policy, share, cost) for cost in _MAIN_COSTS for share in SHARES if share or cost == "0"
+        ]
+        runs += [Run(case, policy, 1.0, cost) for cost in COSTS if cost not in _MAIN_COSTS]
+    return runs
+
+
+def _play(traces: Path, full: bool, one: Run) -> Result:
+    case = next(case for case in CASES if case.name == one.case)
+    workload = make_malleable(_load(case, traces, full), one.share, HALF_TO_DOUBLE, _SPEEDUP)
+    began_s = time.monotonic()
+    outcome = simulate(workload, policy_of(one.policy), costs=COSTS[one.cost])
+    return Result(metrics_of(outcome), time.monotonic() - began_s)
+
+
+@lru_cache(maxsize=len(CASES))
+def _load(case: Case, traces: Path, full: bool) -> Workload:
+    """The part of the trace; jobs of less than a second take one."""
+    path = _path(case, traces)
+    assert path is not None
+    return workload_of(
+        read_swf(path),
+        name=case.name,
+        nodes=case.nodes,
+        processors_per_node=case.cores_per_node,
+        partition=case.partition,
+        rows=slice(*(case.full_rows if full else case.rows)),
+        minimal_run_s=1,
+    )
+
+
+def _path(case: Case, traces: Path) -> Path | None:
+    """The trace, in the folder or in its folder `traces`."""
+    return next((path for path in (traces / case.file, traces / "traces" / case.file) if path.exists()), None)
+
+
+# --- tables and figures ---------------------------------------------------------------------
+
+
+def _ratio(results: Results, one: Run, metric: str) -> float:
+    base: float = getattr(results[Run(one.case, _BASE, 0.0, "0")].metrics, metric)
+    own: float = getattr(results[one].metrics, metric)
+    return own / base
+
+
+def _rows(case: str, results: Results) -> list[tuple[str, str]]:
+    """(policy, cost) of the runs at all shares."""
+    return list(
+        dict.fromkeys(
+            (one.policy, one.cost) for one in results if one.case == case and one.cost in _MAIN_COSTS
+        )
+    )
+
+
+def _at(case: str, policy: str, share: float, cost: str) -> Run:
+    """The run that stands for this cell."""
+    if policy in RIGID:
+        return Run(case, policy, 0.0, "0")
+    return Run(case, policy, share, cost if share else "0")
+
+
+def _by_share(title: str, case: str, results: Results, metric: str) -> Table:
+    rows = tuple(
+        (
+            policy,
+            "" if policy not in RESIZING else cost,
+            *(f"{_ratio(results, _at(case, policy, share, cost), metric):.3f}" for share in SHARES),
+        )
+        for policy, cost in _rows(case, results)
+    )
+    return Table(title, ("policy", "cost", *(f"{share:.0%}" for share in SHARES)), rows)
+
+
+def _by_cost(results: Results) -> Table:
+    """Where all jobs are malleable; resizes in brackets."""
+    cases = list(dict.fromkeys(one.case for one in results))
+    rows = list[tuple[str, ...]]()
+    for policy in policies(RESIZING):
+        for cost in COSTS:
+            cells = list[str]()
+            for case in cases:
+                one = Run(case, policy, 1.0, cost)
+                cells.append(f"{_ratio(results, one, 'turnaround_s'):.3f} ({results[one].metrics.resizes})")
+            rows.append((policy, cost, *cells))
+    return Table("All jobs malleable: turnaround (resizes)", ("policy", "cost", *cases), tuple(rows))
+
+
+def _winners(results: Results) -> Table:
+    """Who has the least mean turnaround, and how much more `fair` has."""
+    rows = list[tuple[str, ...]]()
+    for case in dict.fromkeys(one.case for one in results):
+        for cost in _MAIN_COSTS:
+            cells = list[str]()
+            for share in SHARES:
+                ratios = {
+                    policy: _ratio(
+                        results, _at(case, policy, share, cost if policy in RESIZING else "0"), "turnaround_s"
+                    )
+                    for policy, of_cost in _rows(case, results)
+                    if of_cost == cost or policy not in RESIZING
+                }
+                best = min(ratios, key=lambda policy: ratios[policy])
+                behind = ratios["fair"] / ratios[best] - 1.0
+                cells.append(best if best == "fair" else f"{best} (fair {behind:+.1%})")
+            rows.append((case, cost, *cells))
+    return Table(
+        "Least mean turnaround", ("trace", "cost", *(f"{share:.0%}" for share in SHARES)), tuple(rows)
+    )
+
+
+def _draw(case: str, results: Results, figure: Figure) -> None:
+    """Turnaround against the share, a line per policy; dashed with costs."""
+    axes = figure.subplots()
+    colours: dict[str, str] = {}
+    for policy, cost in _rows(case, results):
+        if policy == _BASE:
+            continue
+        ratios = [_ratio(results, _at(case, policy, share, cost), "turnaround_s") for share in SHARES]
+        colours.setdefault(policy, f"C{len(colours) % 10}")
+        axes.plot(
+            [100.0 * share for share in SHARES],
+            ratios,
+            "o-" if cost == "0" else "x--",
+            color=colours[policy],
+            label=policy if cost == "0" else None,
+        )
+    axes.axhline(1.0, color="grey", linewidth=0.8)
+    # FCFS and jobs that starve are far above: what is compared lies below.
+    axes.set(
+        title=f"{case} (dashed: resizes cost {JVM_NODES.grow_s:g} and {JVM_NODES.shrink_s:g} s a node)",
+        xlabel="malleable jobs [%]",
+        ylabel="mean turnaround / EASY",
+        ylim=(0.0, 1.6),
+    )
+    figure.legend(loc="outside right upper", fontsize="small")
