@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Sequence
+
 import msgspec
 
-from mallob_py.batch.simulator import Outcome, Piece
+from mallob_py.batch.simulator import Outcome
 
 
 class Power(msgspec.Struct, frozen=True):
@@ -12,10 +16,6 @@ class Power(msgspec.Struct, frozen=True):
 
     idle_w: float = 100.0
     busy_w: float = 200.0
-
-    def of(self, piece: Piece) -> float:
-        """What a piece of a job takes [J]."""
-        return (piece.end_s - piece.start_s) * len(piece.nodes) * self.busy_w
 
 
 class Energy(msgspec.Struct, frozen=True):
@@ -36,8 +36,45 @@ def energy_of(outcome: Outcome, power: Power) -> Energy:
     if not outcome.workload.jobs:
         raise ValueError("there are no jobs")
     begin_s = min(job.submit_s for job in outcome.workload.jobs)
-    busy = sum((piece.end_s - piece.start_s) * len(piece.nodes) for piece in outcome.all_pieces())
-    # Nodes that two jobs share are busy once.
-    busy -= sum((span.end_s - span.start_s) * span.nodes for span in outcome.shared)
+    busy = math.fsum(busy_of_jobs(outcome))
     idle = max(0.0, outcome.nodes * (max(outcome.ends_s) - begin_s) - busy)
     return Energy(busy, idle, busy * power.busy_w, idle * power.idle_w)
+
+
+def busy_of_jobs(outcome: Outcome) -> Sequence[float]:
+    """Node-seconds of each job. A node that several jobs share is busy once, and divided among them.
+
+    A guest and its mate have it as they have its cores; on nodes with several resources, each unit has as
+    much.
+    """
+    busy = [0.0] * len(outcome.workload.jobs)
+    if outcome.workload.cluster is not None:
+        _divide_by_units(outcome, busy)
+        return busy
+    for piece in outcome.all_pieces():
+        busy[piece.job] += (piece.end_s - piece.start_s) * len(piece.nodes)
+    for span in outcome.shared:
+        shared_s = (span.end_s - span.start_s) * span.nodes
+        busy[span.guest] -= shared_s * (1.0 - span.factor)
+        busy[span.mate] -= shared_s * span.factor
+    return busy
+
+
+def _divide_by_units(outcome: Outcome, busy: list[float]) -> None:
+    #: by node: (time, job, units that come)
+    changes: dict[int, list[tuple[float, int, int]]] = {}
+    for piece in outcome.all_pieces():
+        for node, units in Counter(piece.nodes).items():
+            changes.setdefault(node, []).extend(
+                [(piece.start_s, piece.job, units), (piece.end_s, piece.job, -units)]
+            )
+    for here in changes.values():
+        here.sort()
+        running, together, before_s = dict[int, int](), 0, 0.0
+        for at_s, job, units in here:
+            for one, has in running.items():
+                busy[one] += (at_s - before_s) * has / together
+            before_s, together = at_s, together + units
+            running[job] = running.get(job, 0) + units
+            if not running[job]:
+                del running[job]

@@ -90,11 +90,23 @@ class Truth(msgspec.Struct, frozen=True, gc=False):
     wishes: tuple[Wish, ...] = ()
 
 
+class Rejected(msgspec.Struct, frozen=True, gc=False):
+    """A job of a source that can never run, and why. Times [s] and `nodes` are those that it asked for."""
+
+    number: int
+    submit_s: float
+    nodes: int
+    estimate_s: float
+    reason: str
+    queue: str = ""
+    user: str = ""
+
+
 class Workload(msgspec.Struct, frozen=True):
     """Jobs by (submission, number), their truths at the same places, and how many nodes their machine had.
 
-    `left_out`: why jobs of the source are not among them, and how many each time.
-    With a `cluster`, jobs share its nodes: they are rigid, and `Job.nodes` counts their units.
+    `left_out`: why jobs of the source are not among them, and how many each time; `rejected`: which these
+    are. With a `cluster`, jobs share its nodes: they are rigid, and `Job.nodes` counts their units.
     """
 
     jobs: Sequence[Job]
@@ -103,3 +115,4 @@ class Workload(msgspec.Struct, frozen=True):
     name: str = ""
     left_out: tuple[tuple[str, int], ...] = ()
     cluster: Cluster | None = None
+    rejected: Sequence[Rejected] = ()

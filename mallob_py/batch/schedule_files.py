@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mallob_py.batch.energy import Power, energy_of
-from mallob_py.batch.job import Job
+from mallob_py.batch.energy import Power, busy_of_jobs, energy_of
+from mallob_py.batch.job import Job, Rejected
 from mallob_py.batch.metrics import metrics_of
-from mallob_py.batch.simulator import Outcome, Piece
+from mallob_py.batch.simulator import Outcome
 from mallob_py.batch.workload.swf import FIELDS
 
 JOB_COLUMNS = (
@@ -33,7 +33,7 @@ def write_schedule(outcome: Outcome, folder: Path, power: Power) -> None:
     """Write `jobs.csv`, `allocations.csv`, `schedule.json` and `schedule.swf` into a folder. OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     pieces = sorted(outcome.all_pieces(), key=lambda piece: (piece.start_s, piece.job))
-    _write_rows(folder / "jobs.csv", JOB_COLUMNS, _job_rows(outcome, pieces, power))
+    _write_rows(folder / "jobs.csv", JOB_COLUMNS, [*_job_rows(outcome, power), *_rejected_rows(outcome)])
     numbers = [job.number for job in outcome.workload.jobs]
     _write_rows(
         folder / "allocations.csv",
@@ -85,10 +85,8 @@ def write_swf(outcome: Outcome, path: Path) -> None:
             file.write(" ".join(map(_number, values)) + "\n")
 
 
-def _job_rows(outcome: Outcome, pieces: Iterable[Piece], power: Power) -> Iterable[tuple[object, ...]]:
-    energies_j = [0.0] * len(outcome.workload.jobs)
-    for piece in pieces:
-        energies_j[piece.job] += power.of(piece)
+def _job_rows(outcome: Outcome, power: Power) -> Iterable[tuple[object, ...]]:
+    busy_node_s = busy_of_jobs(outcome)
     name = outcome.workload.name or "workload"
     for job, start_s, end_s, nodes in zip(
         outcome.workload.jobs, outcome.starts_s, outcome.ends_s, outcome.allocations, strict=True
@@ -110,19 +108,33 @@ def _job_rows(outcome: Outcome, pieces: Iterable[Piece], power: Power) -> Iterab
             _number(turnaround_s),
             _number(turnaround_s / run_s),
             interval_set(nodes),
-            _number(energies_j[job.id]),
+            _number(busy_node_s[job.id] * power.busy_w),
             _metadata(job),
         )
 
 
-def _metadata(job: Job) -> str:
-    told = {key: value for key, value in (("user", job.user), ("queue", job.queue)) if value}
+def _rejected_rows(outcome: Outcome) -> Iterable[tuple[object, ...]]:
+    """As Batsim has them: what did not come to be is empty."""
+    name = outcome.workload.name or "workload"
+    for job in outcome.workload.rejected:
+        yield (
+            job.number, name, "rigid", _number(job.submit_s), job.nodes, _number(job.estimate_s),
+            0, "REJECTED", *[""] * 8, _metadata(job),
+        )  # fmt: skip
+
+
+def _metadata(job: Job | Rejected) -> str:
+    named = [("user", job.user), ("queue", job.queue)]
+    if isinstance(job, Rejected):
+        named.append(("reason", job.reason))
+    told = {key: value for key, value in named if value}
     return msgspec.json.encode(told).decode() if told else ""
 
 
 def _summary(outcome: Outcome, power: Power) -> dict[str, object]:
     """The keys of Batsim's file as far as they mean something here."""
     metrics, energy = metrics_of(outcome), energy_of(outcome, power)
+    rejected = len(outcome.workload.rejected)
     turnarounds = [
         (end_s - job.submit_s, end_s - start_s)
         for job, start_s, end_s in zip(outcome.workload.jobs, outcome.starts_s, outcome.ends_s, strict=True)
@@ -130,12 +142,12 @@ def _summary(outcome: Outcome, power: Power) -> dict[str, object]:
     return {
         "scheduler": outcome.policy,
         "workload": outcome.workload.name,
-        "nb_jobs": metrics.jobs,
+        "nb_jobs": metrics.jobs + rejected,
         "nb_jobs_finished": metrics.jobs,
         "nb_jobs_success": metrics.jobs,
         "nb_jobs_killed": 0,
-        "nb_jobs_rejected": 0,
-        "success_rate": 1.0,
+        "nb_jobs_rejected": rejected,
+        "success_rate": metrics.jobs / (metrics.jobs + rejected),
         "nb_computing_machines": outcome.nodes,
         "makespan": metrics.makespan_s,
         "mean_waiting_time": metrics.wait_s,

@@ -141,6 +141,7 @@ class _Run:
         order: EventOrder,
         imbalance: Imbalance,
     ) -> None:
+        self._view = self._new_view(workload, nodes, costs)
         self._refuse_impossible(workload, nodes)
         self._workload = workload
         self._jobs = workload.jobs
@@ -149,7 +150,6 @@ class _Run:
         self._costs = costs
         self._order = order
         self._imbalance = imbalance
-        self._view = View(nodes, costs)
         self._nodes = nodes
         self._free: list[int] = list(range(nodes - 1, -1, -1))
         self._queue: list[Job] = []
@@ -192,6 +192,9 @@ class _Run:
         self._wake_s = math.inf
         self._decisions = 0
         self._resizes = 0
+
+    def _new_view(self, workload: Workload, nodes: int, costs: ResizeCost) -> View:
+        return View(nodes, costs)
 
     def _refuse_impossible(self, workload: Workload, nodes: int) -> None:
         for job in workload.jobs:
@@ -630,20 +633,12 @@ class _Run:
 class _SharedRun(_Run):
     """Nodes that jobs share; `_free` are those without any job."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        policy: Policy,
-        nodes: int,
-        costs: ResizeCost,
-        order: EventOrder,
-        imbalance: Imbalance,
-    ) -> None:
+    def _new_view(self, workload: Workload, nodes: int, costs: ResizeCost) -> View:
         assert workload.cluster is not None
-        self._room = Room(np.array(workload.cluster.capacities, dtype=np.float64))
-        super().__init__(workload, policy, nodes, costs, order, imbalance)
-        self._view.room = self._room
+        view = super()._new_view(workload, nodes, costs)
+        self._room = view.room = Room(np.array(workload.cluster.capacities, dtype=np.float64))
         self._units = [0] * nodes
+        return view
 
     def _refuse_impossible(self, workload: Workload, nodes: int) -> None:
         room = self._room

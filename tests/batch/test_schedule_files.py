@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from pathlib import Path
 
@@ -10,12 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from workloads import malleable, rigid, rigid_workloads
+from workloads import malleable, rigid, rigid_workloads, sharing, sharing_workloads
 
-from mallob_py.batch.energy import Power, energy_of
+from mallob_py.batch.energy import Power, busy_of_jobs, energy_of
 from mallob_py.batch.job import Workload
 from mallob_py.batch.pictures import busy_grid, mean_over_steps
 from mallob_py.batch.policies.backfilling import Easy, Fcfs
+from mallob_py.batch.policies.pbs import PbsFifo
 from mallob_py.batch.policy import Action, Resize, Start, View, Wake
 from mallob_py.batch.schedule_files import interval_set, write_schedule
 from mallob_py.batch.simulator import Outcome, simulate
@@ -62,6 +64,53 @@ def test_a_job_has_the_row_that_batsim_gives_it(tmp_path: Path) -> None:
     assert (row["waiting_time"], row["turnaround_time"], row["stretch"]) == ("8", "13", "2.6")
     assert (row["allocated_resources"], row["consumed_energy"]) == ("0-2", str(3 * 5 * 50))
     assert (row["success"], row["final_state"]) == ("1", "COMPLETED_SUCCESSFULLY")
+
+
+def test_a_job_that_can_never_run_has_the_row_of_a_rejected_one(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.swf"
+    trace.write_text(
+        "; MaxNodes: 4\n"
+        "1 0 -1 10 2 -1 -1 2 10 -1 1 7 1 1 3 1 -1 -1\n"
+        "2 5 -1 10 9 -1 -1 9 20 -1 1 7 1 1 3 1 -1 -1\n"
+        "3 6 -1 -1 2 -1 -1 2 30 -1 0 7 1 1 3 1 -1 -1\n"
+    )
+    write_schedule(simulate(workload_of(read_swf(trace)), Fcfs()), tmp_path, POWER)
+    done, *rejected = _rows(tmp_path / "jobs.csv")
+    assert done["final_state"] == "COMPLETED_SUCCESSFULLY"
+    # The first job that runs comes at second 1.
+    asked = ("job_id", "submission_time", "requested_number_of_resources", "requested_time")
+    assert [tuple(row[key] for key in asked) for row in rejected] == [
+        ("3", "7", "2", "30"),
+        ("2", "6", "9", "20"),
+    ]
+    came = ("success", "final_state", "starting_time", "stretch")
+    assert {tuple(row[key] for key in came) for row in rejected} == {("0", "REJECTED", "", "")}
+    assert "larger than the machine (4 nodes)" in rejected[1]["metadata"]
+    summary = json.loads((tmp_path / "schedule.json").read_bytes())
+    assert (summary["nb_jobs"], summary["nb_jobs_finished"], summary["nb_jobs_rejected"]) == (3, 1, 2)
+    assert summary["success_rate"] == pytest.approx(1 / 3)
+
+
+def test_nodes_that_jobs_share_take_their_power_once(tmp_path: Path) -> None:
+    # Two units and one on the first node for 10 s, then one for 5; the last job has another for itself.
+    jobs = [(0, 2, (1.0, 0.0), 10), (0, 1, (2.0, 0.0), 15), (0, 1, (), 5)]
+    outcome = simulate(sharing(*jobs), PbsFifo())
+    assert [set(nodes) for nodes in outcome.allocations][:2] == [{0}, {0}]
+    assert energy_of(outcome, POWER).busy_node_s == 15 + 5
+    assert list(busy_of_jobs(outcome)) == pytest.approx([20 / 3, 10 / 3 + 5, 5])
+    write_schedule(outcome, tmp_path, POWER)
+    assert float(_rows(tmp_path / "jobs.csv")[1]["consumed_energy"]) == pytest.approx(50 * (10 / 3 + 5), 1e-6)
+
+
+@given(sharing_workloads())
+def test_what_jobs_have_of_shared_nodes_is_what_these_are_busy(workload: Workload) -> None:
+    outcome = simulate(workload, PbsFifo())
+    moments = sorted({*outcome.starts_s, *outcome.ends_s})
+    busy = 0.0
+    for begin_s, end_s in itertools.pairwise(moments):
+        runs = [piece.nodes for piece in outcome.all_pieces() if piece.start_s <= begin_s < piece.end_s]
+        busy += (end_s - begin_s) * len({node for nodes in runs for node in nodes})
+    assert sum(busy_of_jobs(outcome)) == pytest.approx(busy)
 
 
 def test_a_resized_job_has_a_row_for_each_piece(tmp_path: Path, resized: Outcome) -> None:

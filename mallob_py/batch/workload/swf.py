@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mallob_py.batch.job import Job, Kind, Truth, Workload
+from mallob_py.batch.job import Job, Kind, Rejected, Truth, Workload
 
 FIELDS = 18
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {
@@ -140,9 +140,9 @@ def workload_of(
     """The jobs of a trace as rigid ones, by (submission, number), the first at second 1.
 
     Left out are jobs without processors or run time (with `minimal_run_s`, a run time below it becomes
-    that), and those too large for the machine (`nodes`, else the header's); `left_out` counts them. An
-    estimate is at least the run time. `rows`: these only, after sorting. ValueError: nothing is known of
-    the machine's size.
+    that), and those too large for the machine (`nodes`, else the header's); `left_out` counts them,
+    `rejected` has them. An estimate is at least the run time. `rows`: these only, after sorting.
+    ValueError: nothing is known of the machine's size.
     """
     data = swf.rows
     if partition is not None:
@@ -164,11 +164,19 @@ def workload_of(
     }
     left_out = tuple((reason, int(them.sum())) for reason, them in reasons.items() if them.any())
     fits = has_processors & has_run & has_room
+    # Sorted: the first of those that can run, if any can.
+    first_s = data[fits if fits.any() else slice(None), 1][:1].sum()
+    rejected = tuple(
+        Rejected(int(row[0]), float(row[1] - first_s + 1), max(0, int(size)), max(0.0, float(row[8])), reason,
+                 *_texts(row[[14, 11]]))
+        for reason, them in reasons.items()
+        for row, size in zip(data[them], sizes[them], strict=True)
+    )  # fmt: skip
     data, sizes, runs = data[fits], sizes[fits].astype(int), runs[fits]
     if not len(data):
-        return Workload((), (), machine, name, left_out)
+        return Workload((), (), machine, name, left_out, rejected=rejected)
     estimates = np.maximum(data[:, 8], runs)
-    submissions = data[:, 1] - data[0, 1] + 1
+    submissions = data[:, 1] - first_s + 1
     jobs = [
         Job(number, submit, size, estimate, number=own, queue=queue, user=user)
         for number, (submit, size, estimate, own, queue, user) in enumerate(
@@ -183,7 +191,7 @@ def workload_of(
             )
         )
     ]
-    return Workload(jobs, [Truth(run) for run in runs.tolist()], machine, name, left_out)
+    return Workload(jobs, [Truth(run) for run in runs.tolist()], machine, name, left_out, rejected=rejected)
 
 
 def _texts(numbers: NDArray[np.float64]) -> Sequence[str]:
