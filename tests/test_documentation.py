@@ -179,3 +179,11 @@ def _texts_of_the_code() -> Iterator[str]:
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     yield node.value
+
+
+def test_the_reference_of_the_kit_names_all_that_it_offers() -> None:
+    named = re.findall(r"^::: mallob_py\.kit\.(\w+)$", (ROOT / "docs/kit.md").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(kit.__all__)
+    for name in named:
+        thing = getattr(kit, name)
+        assert isinstance(thing, int | tuple) or thing.__doc__, name

@@ -5,7 +5,7 @@ Imports nothing heavy: every command that takes SAT's options reads this.
 
 from __future__ import annotations
 
-from mallob_py.kit.declaration import Declaration, JobOption
+from mallob_py.kit.declaration import UNKNOWN, Declaration, JobOption
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class SatDeclaration(Declaration):
     revises: ClassVar[bool] = True
     result_files: ClassVar[tuple[str, ...]] = ("proof", "core", "solutions-file")
     result_strings: ClassVar[Mapping[int, str]] = {SATISFIABLE: "SAT", UNSATISFIABLE: "UNSAT"}
-    exit_codes: ClassVar[Mapping[int, int]] = {SATISFIABLE: 10, UNSATISFIABLE: 20}
+    exit_codes: ClassVar[Mapping[int, int]] = {SATISFIABLE: 10, UNSATISFIABLE: 20, UNKNOWN: 0}
     options: ClassVar[tuple[JobOption, ...]] = (
         PORTFOLIO,
         JobOption("--seed", _number(0), metavar="S", help="seed of the solvers (default 0)"),

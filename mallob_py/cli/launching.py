@@ -1,7 +1,8 @@
-"""`mallob-py solve | serve | web`: starting the processes that do it, from the options.
+"""`mallob-py solve | run | serve | web`: starting the processes that do it, from the options.
 
-What ranks do is apart (`solve_rank`, `serve_rank`): it imports much more. `solve` forks its ranks where it
-can. `serve`, unless a launcher has started it, starts ranks, and starts them again when they have crashed.
+What ranks do is apart (`solve_rank`, `run_rank`, `serve_rank`): it imports much more. `solve` and `run` fork
+their ranks where they can. `serve`, unless a launcher has started it, starts ranks, and starts them again
+when they have crashed.
 `web` is a process of its own, beside the service or on any host that shares the api folder; it may start
 before the service and outlive it; exit code 0 after Ctrl-C or SIGTERM.
 """
@@ -27,7 +28,7 @@ from mallob_py.runtime.world.mpi import WorldEnd, begin_loading_mpi, in_mpi_worl
 
 if TYPE_CHECKING:
     from mallob_py.cli.client_options import WebOptions
-    from mallob_py.cli.rank_options import ServeOptions, SolveOptions
+    from mallob_py.cli.rank_options import RunOptions, ServeOptions, SolveOptions
     from mallob_py.runtime.memory.room import Room
 
 _APPLICATIONS = ("SAT",)
@@ -67,10 +68,32 @@ def run_solve(options: SolveOptions) -> int:
         return be_rank()
     ranks = ranks_of(options)
     with StopRequests() as stops:
-        end = launch(ranks, "mallob_py.cli.solve_rank", be_rank, stops, keep_input=keep_input)
+        end = launch(ranks, "solve", be_rank, stops, keep_input=keep_input)
     if end.stopped_by is not None and (end.code is None or end.code == 0 or end.code > 128):
         if end.code is None:
             print("s UNKNOWN\n" * len(options.files), end="")
+        return 128 + end.stopped_by
+    return end.exit_code
+
+
+def run_run(options: RunOptions) -> int:
+    from mallob_py.applications import UnknownApplication, declaration_of
+
+    try:
+        declaration_of(options.application)
+    except (UnknownApplication, ImportError) as error:
+        raise CommandError(str(error)) from None
+
+    def be_rank(fork_server: socket.socket | None = None) -> int:
+        from mallob_py.cli import run_rank
+
+        return run_rank.be_rank(options, fork_server)
+
+    if in_mpi_world():
+        return be_rank()
+    with StopRequests() as stops:
+        end = launch(ranks_of(options), "run", be_rank, stops, application=options.application)
+    if end.stopped_by is not None and (end.code is None or end.code > 128):
         return 128 + end.stopped_by
     return end.exit_code
 
@@ -131,7 +154,7 @@ def run_web(options: WebOptions) -> int:
 # --- how many ranks ------------------------------------------------------------------------
 
 
-def ranks_of(options: SolveOptions | ServeOptions) -> int:
+def ranks_of(options: SolveOptions | RunOptions | ServeOptions) -> int:
     """How many ranks to start: as asked for, else one per core that this process may use.
 
     Raises CommandError if memory or the limits of processes are not made for so many.
@@ -173,30 +196,32 @@ def _process_limits() -> Iterator[int]:
 
 def launch(
     ranks: int,
-    rank_module: str,
+    command: str,
     be_rank: Callable[[socket.socket | None], int],
     stops: StopRequests,
     *,
+    application: str = _APPLICATIONS[0],
     keep_input: bool = False,
 ) -> WorldEnd:
     """Run this same command on so many ranks of this machine.
 
-    `be_rank(fork server)` is called in each where they can be forks of this process; `rank_module` is then
-    imported before, for all. Otherwise mpiexec starts them with the same arguments.
+    `be_rank(fork server)` is called in each where they can be forks of this process; what ranks of the
+    `command` are made of is then imported before, for all, and the `application` by their fork servers.
+    Otherwise mpiexec starts them with the same arguments.
     """
     from mallob_py.cli.main import outcome_of
     from mallob_py.runtime.processes import no_orphans, raise_descriptor_limit
     from mallob_py.runtime.world.forked_world import ForkedWorld, library_allows_forks
 
     def outcome_of_rank(fork_server: socket.socket) -> int:
-        return outcome_of("mallob-py solve", lambda: be_rank(fork_server))
+        return outcome_of(f"mallob-py {command}", lambda: be_rank(fork_server))
 
     raise_descriptor_limit()
     with no_orphans():
-        servers = _servers or ForkedServers(_APPLICATIONS)
+        servers = _servers or ForkedServers((application,))
         servers.open(ranks)
         loading = begin_loading_mpi()
-        importlib.import_module(rank_module)
+        importlib.import_module(f"mallob_py.cli.{command}_rank")
         loading.join()  # whoever forks has one thread
         if library_allows_forks():
             importlib.import_module("mallob_py.runtime.world.transport")

@@ -20,7 +20,7 @@ from mallob_py import __version__
 from mallob_py.cli import CommandError, interrupts
 
 #: commands that several ranks run together
-_RANK_COMMANDS = ("solve", "serve")
+_RANK_COMMANDS = ("solve", "run", "serve")
 #: of OSErrors that name no file: what happens to output that is written to somebody else's file
 _OUTPUT_IS_LOST = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 #: of OSErrors that name no file: there are too many processes, files, or bytes

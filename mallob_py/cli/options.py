@@ -79,6 +79,11 @@ COMMANDS = _Commands(
             "rank_options:ServeOptions",
             "launching:run_serve",
         ),
+        "run": (
+            "Run one job of any application with all ranks and print its result.",
+            "rank_options:RunOptions",
+            "launching:run_run",
+        ),
         "submit": ("Hand a job to the service.", "client_options:SubmitOptions", "jobs:run_submit"),
         "interrupt": ("End a job of the service.", "client_options:InterruptOptions", "jobs:run_interrupt"),
         "status": (
@@ -163,6 +168,7 @@ def parse(
 
 _EXIT_STATUS = """0 after success. 2 for anything wrong with options or input: one line on standard error.
 130 after Ctrl\\-C. solve: 10 for satisfiable, 20 for unsatisfiable, 0 for unknown or several formulas.
+run: as the application declares for its result, else 0; 1 without a result.
 status, top \\-\\-once: 1 if no service is running. check\\-proof: 1 if the proof is wrong."""
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mallob_py.cli import values
 from mallob_py.cli.option_sources import (
     OptionError,
+    list_option,
     option,
+    positional,
     positional_list,
     switch_option,
 )
@@ -77,15 +79,6 @@ class _World(Config):
         metavar="T",
         group=WORLD,
         help="solver processes per worker, for ranks that own several cores (default 1)",
-    )
-    portfolio: str | None = option(
-        "--portfolio",
-        values.portfolio,
-        None,
-        metavar="LETTERS",
-        group=WORLD,
-        help="solvers of SAT jobs that name none, one letter each: those before the parentheses once, "
-        "then those within in turn, such as 'k(cg)*' (letters: docs/sat-jobs.md)",
     )
     pes: int | None = option(
         "--pes",
@@ -203,8 +196,23 @@ class _World(Config):
             )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class _Solvers(_World):
+    """What `solve` and `serve` have in common."""
+
+    portfolio: str | None = option(
+        "--portfolio",
+        values.portfolio,
+        None,
+        metavar="LETTERS",
+        group=WORLD,
+        help="solvers of SAT jobs that name none, one letter each: those before the parentheses once, "
+        "then those within in turn, such as 'k(cg)*' (letters: docs/sat-jobs.md)",
+    )
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SolveOptions(Wishes, _World):
+class SolveOptions(Wishes, _Solvers):
     """Options of `mallob-py solve`."""
 
     files: tuple[str, ...] = positional_list(
@@ -249,7 +257,42 @@ class SolveOptions(Wishes, _World):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ServeOptions(Api, _World):
+class RunOptions(_World):
+    """Options of `mallob-py run`."""
+
+    application: str = positional("APPLICATION", values.word, group=INPUT, help="kind of job, such as NOOP")
+    files: tuple[str, ...] = positional_list(
+        "FILE", values.path, group=INPUT, default=(), help="input of the job, for applications that take any"
+    )
+    settings: tuple[tuple[str, Any], ...] = list_option(
+        "--set",
+        values.assignment,
+        (),
+        metavar="KEY=VALUE",
+        group=INPUT,
+        help="a key of the job's configuration; the value is JSON or a text. May be repeated",
+        goes_on=lambda word: False,
+    )
+    configuration: Mapping[str, Any] | None = option(
+        "--configuration",
+        values.json_object,
+        None,
+        metavar="JSON",
+        group=INPUT,
+        help="the whole configuration; --set comes on top of it",
+    )
+    quiet: bool = switch_option(
+        "--quiet", group=OUTPUT, help="no line on the terminal that tells of progress"
+    )
+
+    @property
+    def whole_configuration(self) -> dict[str, Any]:
+        """What the job is told."""
+        return dict(self.configuration or {}) | dict(self.settings)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServeOptions(Api, _Solvers):
     """Options of `mallob-py serve`."""
 
     clients: int = option(
@@ -334,7 +377,7 @@ def _same_file(one: str, other: str) -> bool:
 
 
 def settings_of(
-    options: ServeOptions | SolveOptions,
+    options: ServeOptions | SolveOptions | RunOptions,
     *,
     clients: int = 1,
     preload: tuple[str, ...] = (),
@@ -363,7 +406,7 @@ def settings_of(
     )
 
 
-def event_log_of(options: ServeOptions | SolveOptions) -> Callable[[int, int, float], EventLog]:
+def event_log_of(options: ServeOptions | SolveOptions | RunOptions) -> Callable[[int, int, float], EventLog]:
     """From a rank, its first PE and when the system started to its event log; all clocks start then."""
     from mallob_py.service.telemetry.event_log import EventLog, LogFiles, run_name
 

@@ -222,6 +222,17 @@ def portfolio(text: str) -> str:
     return text
 
 
+def assignment(text: str) -> tuple[tuple[str, Any]]:
+    """KEY=VALUE, as the only one of a list; the value as JSON if it is any, else as text."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ValueError(f"{text!r} is not of the form KEY=VALUE")
+    try:
+        return ((key, json.loads(value)),)
+    except ValueError:
+        return ((key, value),)
+
+
 def json_object(text: str) -> dict[str, Any]:
     """An object such as {"seed": 1}."""
     try:

@@ -70,7 +70,7 @@ class Declaration:
 
     #: what replies, `status` and reports call a result of a code; others are called by their number
     result_strings: ClassVar[Mapping[int, str]] = {}
-    #: exit codes of commands that answer for one job of it, by the result's code; others are 0
+    #: exit codes of commands that answer for one job of it, by the result's code; others are 0, of UNKNOWN 1
     exit_codes: ClassVar[Mapping[int, int]] = {}
     #: options of `submit` for its jobs. Where a key is one of `result_files`, the command waits and brings
     #: the file to where the user wants it

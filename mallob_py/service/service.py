@@ -47,6 +47,7 @@ from mallob_py.service.jobs.reply import (
     ResultFiles,
     failure_reply,
     result_reply,
+    statistics_of,
 )
 from mallob_py.service.jobs.users import Terms, UserBook, UserMessage
 from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory
@@ -514,18 +515,7 @@ class Service:
     def job_ended(self, ended: JobEnded, now: float) -> None:
         live = self._jobs[ended.job]
         stats = ended.stats
-        statistics = JobStatistics(
-            parsing_s=live.parsing_s,
-            scheduling_s=stats.scheduled_s or 0.0,
-            first_balancing_latency_s=stats.balanced_s or 0.0,
-            processing_s=stats.wallclock_s,
-            total_s=now - live.accepted_s,
-            used_cpu_s=stats.cpu_s,
-            used_pe_s=stats.pe_s,
-            used_wallclock_s=stats.wallclock_s,
-            max_volume=stats.max_volume,
-            peak_memory_bytes=stats.peak_memory_bytes,
-        )
+        statistics = statistics_of(stats, live.parsing_s, now - live.accepted_s)
         self._counters.ended(ended.outcome.value, statistics)
         if ended.outcome is Ending.FAILED:
             message = ended.reason or "the application failed"

@@ -32,6 +32,7 @@ import msgspec
 
 from mallob_py.kit.declaration import UNKNOWN
 from mallob_py.kit.result_file import ResultFileError, ResultsFolder, discard_unfinished, is_delivered
+from mallob_py.protocol.effects import JobStats
 from mallob_py.runtime.worker_wire import SolutionForm
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import IPASIR_SATISFIABLE, JobFile
@@ -56,6 +57,22 @@ class JobStatistics:
     max_volume: int = 0
     peak_memory_bytes: int = 0
     used_cpu_s: float = 0.0
+
+
+def statistics_of(stats: JobStats, parsing_s: float, total_s: float) -> JobStatistics:
+    """Of a job that was run."""
+    return JobStatistics(
+        parsing_s=parsing_s,
+        scheduling_s=stats.scheduled_s or 0.0,
+        first_balancing_latency_s=stats.balanced_s or 0.0,
+        processing_s=stats.wallclock_s,
+        total_s=total_s,
+        used_pe_s=stats.pe_s,
+        used_wallclock_s=stats.wallclock_s,
+        max_volume=stats.max_volume,
+        peak_memory_bytes=stats.peak_memory_bytes,
+        used_cpu_s=stats.cpu_s,
+    )
 
 
 @dataclass(frozen=True, slots=True)

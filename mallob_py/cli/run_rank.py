@@ -1,0 +1,202 @@
+"""A rank of `mallob-py run`: one job of any application, its result as JSON.
+
+Standard output gets what a service would reply to the job, as one line, and nothing if the job fails; then
+standard error says why. If that is a terminal, a line there tells how the job is getting on. Exit code: as
+the application declares for its result's code, else 0; without a result (a limit) 1 unless declared; 2 if the
+job failed; 128 + the number of a signal that ended it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from mallob_py.applications import declaration_of
+from mallob_py.cli.rank_options import RunOptions, event_log_of, settings_of
+from mallob_py.kit.declaration import UNKNOWN
+from mallob_py.kit.result_file import discard_unfinished
+from mallob_py.protocol.effects import JobEnded, Outcome
+from mallob_py.protocol.stimuli import JobParameters
+from mallob_py.runtime import boot
+from mallob_py.runtime import worker_events as events
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank, blob_of
+from mallob_py.service import JobFileError
+from mallob_py.service.client import login_name
+from mallob_py.service.jobs import reply as replies
+from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
+
+#: there is one
+_JOB = 1
+_PROGRESS_S = 0.5
+_CLEAR_LINE = "\r\x1b[K"
+
+
+def be_rank(options: RunOptions, fork_server: socket.socket | None = None) -> NoReturn:
+    desks: list[RunDesk] = []
+
+    def open_desk(rank: Rank) -> Desk | None:
+        if rank.rank != 0:
+            return None
+        desks.append(RunDesk(rank, options))
+        return desks[0]
+
+    boot.run_rank(
+        settings_of(options, preload=(options.application,)),
+        event_log_of(options),
+        open_desk,
+        lambda: desks[0].exit_code if desks else 0,
+        fork_server,
+    )
+
+
+def job_of(options: RunOptions) -> JobFile:
+    """What a service would be told. Raises JobFileError."""
+    declared = declaration_of(options.application)
+    configuration = options.whole_configuration
+    for key in declared.result_files:
+        if isinstance(path := configuration.get(key), str):
+            configuration[key] = os.path.abspath(path)
+    fields = {
+        "user": login_name(),
+        "name": options.application.lower(),
+        "application": options.application,
+        "files": [os.path.abspath(file) for file in options.files],
+        "configuration": configuration,
+    }
+    use = InputUse.UNKNOWN if declared.takes_input else InputUse.NONE
+    job = parse_job(json.dumps(fields).encode(), {options.application: use})
+    assert isinstance(job, JobFile)
+    return job
+
+
+class RunDesk:
+    """The desk of `run` on rank 0: the job, then the end of all ranks."""
+
+    def __init__(self, rank: Rank, options: RunOptions) -> None:
+        self._rank = rank
+        self._declared = declaration_of(options.application)
+        try:
+            self._job = job_of(options)
+        except JobFileError as error:
+            raise boot.DeskError(f"{error.field}: {error.message}") from None
+        self._limit_s = math.inf if options.time_limit_s is None else options.time_limit_s
+        self._shows_progress = sys.stderr.isatty() and not options.quiet
+        self._next_progress_s = math.inf
+        self._is_begun = self._is_over = False
+        self._began_s = self._read_s = 0.0
+        self._code = 0
+
+    @property
+    def exit_code(self) -> int:
+        if self._is_over or self._rank.stopped_by is None:
+            return self._code
+        return 128 + self._rank.stopped_by
+
+    # --- the event loop's side ------------------------------------------------------------
+
+    def fileno(self) -> int | None:
+        return None
+
+    def next_deadline(self) -> float:
+        return min(self._next_progress_s, self._limit_s) if self._is_begun else -math.inf
+
+    def turn(self, now: float) -> None:
+        if not self._is_begun:
+            self._begin(now)
+        elif now >= self._limit_s:
+            self._limit_s = math.inf
+            self._rank.pool.cancel_read(_JOB)
+            if not self._rank.interrupt(_JOB):
+                self._answer(replies.Outcome("wallclock-limit"), replies.JobStatistics(total_s=now))
+        elif now >= self._next_progress_s:
+            self._next_progress_s = now + _PROGRESS_S
+            self._show(f"{now - self._began_s:.1f} s, {self._workers()}")
+
+    def hear(self, rank: int, data: bytes, now: float) -> None:
+        raise AssertionError("there is no other desk")
+
+    def close(self) -> None:
+        self._clear()
+        for key in self._declared.result_files:
+            if isinstance(path := self._job.configuration.get(key), str):
+                discard_unfinished(path)
+
+    # --- the job ----------------------------------------------------------------------------
+
+    def _begin(self, now: float) -> None:
+        self._is_begun = True
+        self._began_s = now
+        if self._shows_progress:
+            self._next_progress_s = now + _PROGRESS_S
+        job, path = self._job, str(self._rank.transfer.path_of(str(_JOB)))
+        task = wire.Read(job.application, job.files, None, dict(job.configuration), path, INLINE_BYTES_MAX)
+        self._rank.pool.read(_JOB, task)
+
+    def worker_event(self, event: events.WorkerEvent, now: float) -> None:
+        match event:
+            case events.ReadDone(_, description):
+                self._read_s = now - self._began_s
+                self._rank.submit(_JOB, JobParameters(), blob_of(_JOB, description))
+            case events.ReadFailed(_, message, _):
+                self._fail(message)
+
+    def job_scheduled(self, job: int, now: float) -> None:
+        pass
+
+    def job_ended(self, ended: JobEnded, now: float) -> None:
+        if ended.outcome is Outcome.FAILED:
+            self._fail(ended.reason or "the job has failed")
+            return
+        # Nobody but us ends a job before its time: it is our own limit, however it was done.
+        kind = ended.outcome.value if ended.body is not None else "wallclock-limit"
+        outcome = replies.Outcome(kind)
+        if ended.body is not None:
+            body = wire.decode_result(ended.body)
+            outcome = replies.Outcome(kind, body.code, body.fields, body.solution, body.form, body.name)
+            self._rank.log.write(now, "answered", {"job": _JOB, "code": body.code, "result": body.name})
+        self._answer(outcome, replies.statistics_of(ended.stats, self._read_s, now - self._began_s))
+
+    def _answer(self, outcome: replies.Outcome, statistics: replies.JobStatistics) -> None:
+        self._clear()
+        without = 1 if outcome.code == UNKNOWN else 0
+        self._code = self._declared.exit_codes.get(outcome.code, without)
+        beside = Path(os.devnull)  # never used: nothing is too long
+        reply = replies.result_reply(self._job, _JOB, outcome, statistics, beside, inline_max=sys.maxsize)
+        try:
+            sys.stdout.write(reply.body.decode())
+            sys.stdout.flush()
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if not isinstance(error, BrokenPipeError):  # such as head, which has enough
+                self._fail(f"the result cannot be written: {error.strerror}")
+        self._end()
+
+    def _fail(self, message: str) -> None:
+        self._clear()
+        self._code = 2
+        print(f"mallob-py run: {message}", file=sys.stderr, flush=True)
+        self._end()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._limit_s = self._next_progress_s = math.inf
+        self._rank.stop()
+
+    # --- progress ---------------------------------------------------------------------------
+
+    def _workers(self) -> str:
+        volume = self._rank.pe.balancer.volume(_JOB) or 0
+        return f"{volume} worker{'s' * (volume != 1)}"
+
+    def _show(self, text: str) -> None:
+        print(f"{_CLEAR_LINE}{text}", end="", file=sys.stderr, flush=True)
+
+    def _clear(self) -> None:
+        if self._shows_progress:
+            self._show("")

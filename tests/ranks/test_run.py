@@ -1,0 +1,119 @@
+"""`mallob-py run` as a user runs it: any application, one job, its result as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from running import COMMAND, DEADLINE_S, mpiexec, needs_mpiexec
+
+pytestmark = needs_mpiexec
+
+FORMULA = "p cnf 3 2\n1 -2 0\n-3 0\n"
+CONTRADICTION = "p cnf 1 2\n1 0\n-1 0\n"
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, "run", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+
+
+def formula(folder: Path, text: str) -> Path:
+    path = folder / "a.cnf"
+    path.write_text(text)
+    return path
+
+
+def test_a_job_of_any_application_is_run_and_its_result_printed_as_a_service_would_reply() -> None:
+    done = run("NOOP", "-n", 2)
+    assert (done.returncode, done.stderr) == (0, "")
+    reply = json.loads(done.stdout)
+    assert (reply["application"], reply["result"]["resultstring"]) == ("NOOP", "DONE")
+    assert reply["stats"]["max_volume"] == 1
+
+
+@pytest.mark.parametrize(("text", "code"), [(FORMULA, 10), (CONTRADICTION, 20)])
+def test_the_exit_code_is_what_the_application_declares(text: str, code: int, tmp_path: Path) -> None:
+    done = run("SAT", "-n", 1, formula(tmp_path, text))
+    assert done.returncode == code == json.loads(done.stdout)["result"]["resultcode"]
+
+
+def test_settings_are_keys_of_the_configuration_as_json_or_text(tmp_path: Path) -> None:
+    settings = ["--set", "seed=3", "--set", 'solvers=["ergo"]', "--set", "content-mode=text"]
+    given = ["--configuration", '{"seed": 1, "sharing": false}']
+    reply = json.loads(run("SAT", "-n", 1, *given, *settings, formula(tmp_path, FORMULA)).stdout)
+    assert reply["configuration"] == {
+        "seed": 3,
+        "sharing": False,
+        "solvers": ["ergo"],
+        "content-mode": "text",
+    }
+    assert reply["result"]["solver"].startswith("ergo")
+
+
+def test_a_result_file_may_be_named_by_a_path_from_here(tmp_path: Path) -> None:
+    formula(tmp_path, CONTRADICTION)
+    command = [*COMMAND, "run", "SAT", "-n", "1", "--set", "proof=a.lrat", "a.cnf"]
+    done = subprocess.run(command, capture_output=True, cwd=tmp_path, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 20
+    assert (tmp_path / "a.lrat").read_text().endswith(" 0 3 4 0\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.cnf", "a.lrat"]
+
+
+def test_without_a_result_in_time_it_says_so() -> None:
+    done = run("SLEEP", "-n", 2, "--time-limit", "500ms")
+    assert done.returncode == 1
+    result = json.loads(done.stdout)["result"]
+    assert (result["resultstring"], result["outcome"]) == ("UNKNOWN", "wallclock-limit")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["NOOPE"], "no application 'NOOPE' is installed"),
+        (["NOOP", "--set", "seed"], "--set: 'seed' is not of the form KEY=VALUE"),
+        (["NOOP", "-n", 1, "/nonexistent"], "files: NOOP takes no input"),
+        (["SAT", "-n", 1, "/nonexistent"], "/nonexistent: no such file"),
+        (["SAT", "-n", 1, "--set", "sed=3", "x"], "unknown key 'sed'"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(arguments: list[object], message: str) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_under_mpiexec_all_ranks_take_part() -> None:
+    command = [mpiexec(), "-n", "2", *COMMAND, "run", "NOOP"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["result"]["resultstring"] == "DONE"
+
+
+def test_a_terminal_is_told_how_the_job_is_getting_on_and_ctrl_c_ends_it() -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "run", "SLEEP", "-n", "2"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        shown = b""
+        while b"2 workers" not in shown:
+            shown += os.read(ours, 1000)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert (process.returncode, out) == (128 + signal.SIGINT, b"")
