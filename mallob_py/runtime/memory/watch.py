@@ -105,9 +105,6 @@ class HostBoard:
         turn_s, complaint_s = _TIMES.unpack(os.pread(self._file, _TIMES.size, 0))
         return turn_s, complaint_s
 
-    def close(self) -> None:
-        os.close(self._file)
-
 
 #: memory of an ended process is free, and seen to be, after less
 _PAUSE_EVERY_S = 3.0

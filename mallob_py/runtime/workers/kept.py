@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mallob_py.runtime.memory.usage import private_bytes_of
@@ -47,8 +48,11 @@ class KeptWorkers:
     def __contains__(self, link: WorkerLink) -> bool:
         return link.serial in self._kept
 
-    def pids(self) -> list[int]:
-        return [kept.link.pid for kept in self._kept.values()]
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[WorkerLink]:
+        return (kept.link for kept in self._kept.values())
 
     def keep(
         self, link: WorkerLink, chain: int, index: int, is_stopped: bool, now_s: float

@@ -176,6 +176,12 @@ class WorkerLink:
             self._pidfd = -1
 
 
+def link_to(forked: wire.Forked, descriptors: tuple[int, ...], queue_limit_bytes: int) -> WorkerLink:
+    """A hold on a process that the fork server has just reported, by its socket and its pidfd."""
+    socket_fd, pidfd = descriptors
+    return WorkerLink(forked, socket_fd, pidfd, queue_limit_bytes)
+
+
 def _signal_group(pidfd: int, pid: int, number: signal.Signals) -> None:
     """Signal a process that leads a group, and the group. Raises ProcessLookupError if it is gone."""
     try:

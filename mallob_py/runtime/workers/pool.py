@@ -31,6 +31,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
@@ -41,7 +42,7 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory.usage import cpu_seconds_of, private_bytes_of
 from mallob_py.runtime.worker_events import Key, WorkerEvent
 from mallob_py.runtime.workers.kept import KeptWorker, KeptWorkers
-from mallob_py.runtime.workers.links import WRITABLE, ForkServer, LinkWatch, WorkerLink
+from mallob_py.runtime.workers.links import WRITABLE, ForkServer, LinkWatch, WorkerLink, link_to
 from mallob_py.runtime.workers.tasks import (
     FINAL_EVENTS,
     READERS_MAX,
@@ -58,6 +59,9 @@ from mallob_py.runtime.workers.tasks import (
 _QUIET_S = 0.05
 #: servers that die in a row without having forked anything, before tasks are given up
 _MAX_FAILED_SERVERS = 3
+#: a kept process that has not turned to its new task by then is busy with something long
+TAKE_UP_S = 1.0
+_FORK_AGAIN_S = 0.1
 
 
 class PoolOptions(msgspec.Struct, frozen=True):
@@ -88,10 +92,19 @@ class PoolOptions(msgspec.Struct, frozen=True):
         )
 
 
-class ProcessSupply:
+class Processes:
     """All living processes of a rank by serial (`links`), and which of them are `idle`."""
 
-    def __init__(self, server: ForkServer, watch: LinkWatch, options: PoolOptions) -> None:
+    def __init__(
+        self,
+        server: ForkServer,
+        watch: LinkWatch,
+        options: PoolOptions,
+        make_link: Callable[[wire.Forked, tuple[int, ...], int], WorkerLink],
+        clock: Callable[[], float],
+    ) -> None:
+        self._make_link = make_link
+        self._clock = clock
         self._server = server
         self._watch = watch
         self._options = options
@@ -119,7 +132,7 @@ class ProcessSupply:
             return
         self._fork(without_process - self._forks_asked)
         if len(self.idle) + self._forks_asked - without_process < self._warm:
-            self.refill_at_s = time.monotonic() + _QUIET_S
+            self.refill_at_s = self._clock() + _QUIET_S
 
     def refill(self, without_process: int) -> None:
         """Bring the processes that stand ready up to their number."""
@@ -169,7 +182,7 @@ class ProcessSupply:
     def keep_ready(self) -> None:
         """There is memory again."""
         self._warm = self._options.warm
-        self.refill_at_s = time.monotonic() + _QUIET_S
+        self.refill_at_s = self._clock() + _QUIET_S
 
     # --- from the fork server -----------------------------------------------
 
@@ -197,10 +210,9 @@ class ProcessSupply:
         return packet.message
 
     def _welcome(self, forked: wire.Forked, fds: tuple[int, ...]) -> None:
-        socket_fd, pidfd = fds
         self._failed_servers = 0
         self._forks_asked = max(0, self._forks_asked - 1)
-        link = WorkerLink(forked, socket_fd, pidfd, self._options.queue_limit_bytes)
+        link = self._make_link(forked, fds, self._options.queue_limit_bytes)
         self.links[link.serial] = link
         self._watch.watch(link)
         if forked.generation < self.generation:
@@ -242,379 +254,41 @@ class ProcessSupply:
         self.links.clear()
 
 
-#: a kept process that has not turned to its new task by then is busy with something long
-TAKE_UP_S = 1.0
-
-
-class TaskFlow:
-    """All open tasks of a rank, and the processes that they have."""
-
-    def __init__(self, server: ForkServer, options: PoolOptions) -> None:
-        self.options = options
-        self.watch = LinkWatch()
-        self.supply = ProcessSupply(server, self.watch, options)
-        #: what has happened since it was last asked for
-        self.events: list[WorkerEvent] = []
-        self.jobs: dict[Key, JobTask] = {}
-        self.reads: dict[int, ReadTask] = {}
-        #: tasks that should have a process now, in the order in which they came (a dict is a set with one)
-        self.waiting: dict[Task, None] = {}
-        self.reads_under_way = Reads(options.max_reads)
-        #: by serial of the process
-        self.at_work: dict[int, Task] = {}
-        #: files to remove when the process that may be writing them is gone
-        self.leftovers: dict[int, str] = {}
-        self.kept = KeptWorkers(options.kept_max, options.kept_bytes_max, options.kept_s)
-        #: tasks given to kept processes that have not turned to them yet
-        self.pending: set[JobTask] = set()
-        #: names of all applications, once the fork server has told them
-        self.names: tuple[str, ...] | None = None
-        self.is_inspection_wanted = False
-        #: what is known of applications so far
-        self.applications: dict[str, events.ApplicationKnown] = {}
-        self.assign()
-
-    def post(self, event: WorkerEvent) -> None:
-        """Report an event that comes of a command: `poll` is to be called for it."""
-        self.events.append(event)
-        self.watch.wake()
-
-    def send(self, task: JobTask, link: WorkerLink, message: wire.ToWorker) -> None:
-        for dropped in link.send(message):
-            self.post(events.MessageDropped(task.key, dropped))
-        self.watch.watch(link)
-
-    def enqueue(self, task: Task) -> None:
-        self.wait(task)
-        if not self.supply.is_given_up or self.restart_server():
-            self.assign()
-
-    def restart_server(self) -> bool:
-        """Replace the fork server. If that is not possible, all tasks that wait are given up."""
-        try:
-            self.supply.restart_server()
-        except OSError as error:
-            self.give_up_all(f"no worker process can be started: no fork server either: {error.strerror}")
-            return False
-        return True
-
-    def give_up_all(self, text: str) -> None:
-        """There is no fork server: nothing that waits can begin. The next task has another one tried."""
-        while self.waiting:
-            task = next(iter(self.waiting))
-            del self.waiting[task]
-            self.give_up(task, text)
-        self.watch.wake()
-
-    def wait(self, task: Task) -> None:
-        """Give a task its place in the queue; a suspended one gets it when it is resumed."""
-        match task:
-            case JobTask(suspended=True):
-                return
-            case ReadTask() if not self.reads_under_way.admits(task, time.monotonic()):
-                return
-        self.waiting[task] = None
-
-    def assign(self) -> None:
-        """Give waiting tasks to idle processes and see that enough of those are coming."""
-        while self.waiting and self.supply.idle:
-            task = next(iter(self.waiting))
-            del self.waiting[task]
-            link = self.supply.idle.pop()
-            task.link = link
-            self.at_work[link.serial] = task
-            link.send(task.first_message())
-            self.watch.watch(link)
-            if isinstance(task, JobTask):
-                for message in task.take_early():
-                    self.send(task, link, wire.Deliver(message.source, message.data, message.returned))
-        self.supply.top_up(len(self.waiting))
-
-    def abandon(self, task: Task) -> None:
-        if isinstance(task, ReadTask):
-            self.end_read(task)
-        if task.link is None:
-            self.waiting.pop(task, None)
-            return
-        self.at_work.pop(task.link.serial, None)
-        if isinstance(task, JobTask):
-            self.pending.discard(task)
-        self.supply.discard(task.link)
-
-    def end_read(self, task: ReadTask) -> None:
-        """A read is over, or will not be: the next one has its turn."""
-        self.reads_under_way.end(task)
-        self._begin_reads()
-
-    def _begin_reads(self) -> None:
-        for following in self.reads_under_way.following(time.monotonic()):
-            self.waiting[following] = None
-
-    def look_after_reads(self, now_s: float) -> None:
-        """Inputs that do not come keep no others from being read."""
-        changes = self.reads_under_way.look(now_s)
-        self.events += [events.ReadStalled(task.request_id) for task in changes.stalled]
-        self.events += [events.ReadGoesOn(task.request_id) for task in changes.going_on]
-        for task in changes.surplus:
-            text = (
-                f"nothing of the input has come while {STALLED_MAX} others did not come either; send it anew"
-            )
-            self.conclude(task, events.ReadFailed(task.request_id, text, "files"))
-            self.abandon(task)
-            if task.link is not None:
-                self.leftovers[task.link.serial] = task.read.path
-        self._begin_reads()
-        self.assign()
-
-    def inspect(self) -> None:
-        self.is_inspection_wanted = False
-        self.enqueue(InspectTask(list(self.names or ())))
-
-    # --- the ends of tasks ---------------------------------------------------------
-
-    def is_open(self, task: Task) -> bool:
-        match task:
-            case JobTask(key=key):
-                return self.jobs.get(key) is task
-            case ReadTask(request_id=request_id):
-                return self.reads.get(request_id) is task
-        return True
-
-    def conclude(self, task: Task, event: WorkerEvent) -> None:
-        """Report an event of a task that is open, and close the task if that was its end."""
-        self.events.append(event)
-        if isinstance(event, events.ApplicationKnown):
-            self.applications[event.name] = event
-        if not isinstance(event, FINAL_EVENTS):
-            return
-        match task:
-            case JobTask(key=key):
-                del self.jobs[key]
-            case ReadTask(request_id=request_id):
-                del self.reads[request_id]
-                self.end_read(task)
-
-    def give_up(self, task: Task, text: str) -> None:
-        for event in task.events_of_giving_up(text):
-            self.conclude(task, event)
-
-    def lingering(self, key: Key) -> JobTask | None:
-        """A worker that has given its result and yet goes on."""
-        tasks = self.at_work.values()
-        return next((task for task in tasks if isinstance(task, JobTask) and task.key == key), None)
-
-    # --- processes kept for the next revision -----------------------------------
-
-    def keep(self, task: JobTask, link: WorkerLink, is_stopped: bool) -> None:
-        self.at_work.pop(link.serial, None)
-        self.pending.discard(task)
-        run = task.run
-        for dropped in self.kept.keep(link, run.chain, run.index, is_stopped, time.monotonic()):
-            self.supply.discard(dropped)
-
-    def go_on(self, task: JobTask, kept: KeptWorker) -> None:
-        """Give a kept process the next revision."""
-        task.link, task.is_pending = kept.link, True
-        task.take_up_by_s = time.monotonic() + TAKE_UP_S
-        self.at_work[kept.link.serial] = task
-        self.pending.add(task)
-        if kept.is_stopped:
-            kept.link.signal(signal.SIGCONT)
-        self.send(task, kept.link, task.run)
-
-    def look_after_kept(self, now_s: float) -> None:
-        for link in self.kept.drop_expired(now_s):
-            self.supply.discard(link)
-        for task in [task for task in self.pending if not task.suspended and task.take_up_by_s <= now_s]:
-            assert task.link is not None
-            self.supply.discard(task.link)
-            self.start_afresh(task)
-            self.assign()
-
-    def start_afresh(self, task: JobTask) -> None:
-        """The process that was to go on with the chain is of no use: take another."""
-        assert task.link is not None
-        self.at_work.pop(task.link.serial, None)
-        self.pending.discard(task)
-        task.link, task.is_pending = None, False
-        self.wait(task)
-
-    # --- time ----------------------------------------------------------------------
-
-    def next_deadline(self) -> float:
-        """When `poll` is to be called at the latest, on `time.monotonic`."""
-        take_up_s = min((task.take_up_by_s for task in self.pending if not task.suspended), default=math.inf)
-        return min(
-            self.supply.refill_at_s,
-            self.kept.next_deadline(),
-            take_up_s,
-            self.reads_under_way.look_at_s,
-        )
-
-
-_FORK_AGAIN_S = 0.1
-
-
-class ProcessNews:
-    """Takes in what comes from processes and turns it into events and new work of the task flow."""
-
-    def __init__(self, flow: TaskFlow) -> None:
-        self._flow = flow
-
-    def hear_worker(self, link: WorkerLink) -> bool:
-        """Take in what a process says; False if that was nothing."""
-        try:
-            messages, at_end = link.receive()
-        except wire.BrokenStream:
-            # Killed, and with it reported as crashed: a process that talks nonsense has a
-            # damaged memory.
-            messages, at_end = [], True
-        for message in messages:
-            if not link.closed:
-                self._hear(link, message)
-        if at_end and not link.closed:
-            link.signal(signal.SIGKILL)
-            self._flow.watch.forget(link)
-            link.close_socket()
-            self._flow.supply.forget_idle(link)
-        return bool(messages)
-
-    def _hear(self, link: WorkerLink, message: wire.FromWorker) -> None:
-        if link in self._flow.kept:
-            return  # the last words on a revision that is over
-        task = self._flow.at_work.get(link.serial)
-        if isinstance(task, JobTask) and task.is_pending and not self._turns_to(task, message):
-            return
-        if isinstance(message, wire.Idle):
-            self._take_back(link, message.private_bytes)
-            return
-        if task is None or not self._flow.is_open(task):
-            return  # such as a second result
-        if isinstance(message, wire.Started) and message.newly_imported:
-            self._flow.supply.import_application(message.application)
-        if (event := task.event_of(message)) is not None:
-            self._flow.conclude(task, event)
-
-    def _turns_to(self, task: JobTask, message: wire.FromWorker) -> bool:
-        """Whether a kept process has come to its new task; what it says before concerns an old one."""
-        if not isinstance(message, wire.Started) or (message.job, message.context) != task.key:
-            return False
-        task.is_pending = False
-        self._flow.pending.discard(task)
-        return True
-
-    def _take_back(self, link: WorkerLink, private_bytes: int) -> None:
-        task = self._flow.at_work.pop(link.serial, None)
-        if task is None:  # nothing to be done with: only a damaged process says so
-            link.signal(signal.SIGKILL)
-            return
-        if isinstance(task, JobTask) and task.run.chain:
-            self._flow.keep(task, link, task.suspended)
-            return
-        if isinstance(task, JobTask) and task.suspended:
-            link.signal(signal.SIGCONT)  # it was stopped after its last word
-        self._flow.supply.take_back(link, private_bytes)
-        self._flow.assign()
-
-    # --- from the fork server -----------------------------------------------
-
-    def hear_server(self) -> None:
-        try:
-            while (news := self._flow.supply.receive()) is not None:
-                self._hear_news(news)
-        except EOFError:
-            self._replace_server()
-
-    def _hear_news(self, news: wire.FromServer) -> None:
-        match news:
-            case wire.Applications(names):
-                self._flow.names = names
-                if self._flow.is_inspection_wanted:
-                    self._flow.inspect()
-            case wire.Forked() | wire.Imported():
-                self._flow.assign()
-            case wire.ForkFailed() if self._flow.kept.pids():
-                for link in self._flow.kept.drop_all():
-                    self._flow.supply.discard(link)
-                self._flow.assign()
-            case wire.ForkFailed(reason):
-                self._do_without(f"no worker process can be started: {reason}")
-            case wire.Exited(serial, reason, cpu_s):
-                if (dead := self._flow.supply.links.pop(serial, None)) is not None:
-                    self._bury(dead, reason, cpu_s)
-
-    def _do_without(self, text: str) -> None:
-        """A fork has failed. A worker is lost, for another PE has its place; what must be done here waits."""
-        flow, now_s = self._flow, time.monotonic()
-        workers = (task for task in flow.waiting if isinstance(task, JobTask))
-        task = next(workers, None) or next(iter(flow.waiting), None)
-        if task is None:
-            return
-        if not isinstance(task, JobTask) and task.waits_on(now_s):
-            flow.supply.refill_at_s = min(flow.supply.refill_at_s, now_s + _FORK_AGAIN_S)
-            return
-        del flow.waiting[task]
-        flow.give_up(task, text)
-
-    def _bury(self, link: WorkerLink, reason: str, cpu_s: float = 0.0) -> None:
-        """A process is gone: hear its last words, then report an unfinished task."""
-        link.dead = True
-        while not link.closed and self.hear_worker(link):
-            pass
-        self._flow.watch.forget(link)
-        link.close()
-        if (leftover := self._flow.leftovers.pop(link.serial, None)) is not None:
-            remove_file(leftover)
-        self._flow.supply.forget_idle(link)
-        self._flow.kept.forget(link)
-        task = self._flow.at_work.pop(link.serial, None)
-        if isinstance(task, JobTask) and task.is_pending:
-            self._flow.start_afresh(task)
-        elif task is not None:
-            self._report_crash(task, reason, cpu_s)
-        self._flow.assign()
-
-    def _report_crash(self, task: Task, reason: str, cpu_s: float) -> None:
-        if not self._flow.is_open(task):
-            return
-        if isinstance(task, ReadTask):
-            remove_file(task.read.path)
-            task.crashes += 1
-            if task.crashes < READERS_MAX:
-                task.link = None
-                self._flow.waiting[task] = None
-                return
-        if (event := task.event_of_crash(reason, cpu_s)) is not None:
-            self._flow.conclude(task, event)
-        if isinstance(task, InspectTask) and task.names:
-            self._flow.enqueue(InspectTask(task.names))
-
-    def _replace_server(self) -> None:
-        lost = self._flow.supply.lose_server()
-        for serial, task in list(self._flow.at_work.items()):
-            if isinstance(task, InspectTask):  # not the fault of the application just imported
-                del self._flow.at_work[serial]
-                self._flow.wait(InspectTask(task.names))
-        for link in lost:
-            self._bury(link, "its fork server ended")
-        if not self._flow.supply.is_worth_a_restart:
-            self._flow.give_up_all("no worker process can be started: the fork server ends at once")
-        elif self._flow.restart_server():
-            self._flow.assign()
-
-
-def remove_file(path: str) -> None:
-    with suppress(OSError):
-        os.unlink(path)
-
-
 class WorkerPool:
     """All worker processes of a rank. Closes its server with itself."""
 
-    def __init__(self, server: ForkServer, options: PoolOptions | None = None) -> None:
-        self._options = options or PoolOptions()
-        self._flow = TaskFlow(server, self._options)
-        self._news = ProcessNews(self._flow)
+    def __init__(
+        self,
+        server: ForkServer,
+        options: PoolOptions | None = None,
+        watch: LinkWatch | None = None,
+        make_link: Callable[[wire.Forked, tuple[int, ...], int], WorkerLink] = link_to,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options = options or PoolOptions()
+        self._clock = clock
+        self._watch = watch or LinkWatch()
+        self.processes = Processes(server, self._watch, options, make_link, clock)
+        #: what has happened since it was last asked for
+        self._events: list[WorkerEvent] = []
+        self._jobs: dict[Key, JobTask] = {}
+        self._reads: dict[int, ReadTask] = {}
+        #: tasks that should have a process now, in the order in which they came (a dict is a set with one)
+        self._waiting: dict[Task, None] = {}
+        self._reads_under_way = Reads(options.max_reads)
+        #: by serial of the process
+        self._at_work: dict[int, Task] = {}
+        #: files to remove when the process that may be writing them is gone
+        self._leftovers: dict[int, str] = {}
+        self.kept = KeptWorkers(options.kept_max, options.kept_bytes_max, options.kept_s)
+        #: tasks given to kept processes that have not turned to them yet
+        self._pending: set[JobTask] = set()
+        #: names of all applications, once the fork server has told them
+        self._names: tuple[str, ...] | None = None
+        self._is_inspection_wanted = False
+        #: what is known of applications so far
+        self.applications: dict[str, events.ApplicationKnown] = {}
+        self._assign()
 
     # --- commands -----------------------------------------------------------
 
@@ -629,212 +303,512 @@ class WorkerPool:
         revision: int = 0,
     ) -> None:
         """Run a worker; WorkerStarted follows when its application does."""
-        if key in self._flow.jobs:
+        if key in self._jobs:
             raise ValueError(f"worker {key} runs already")
         job, context = key
         threads = self._options.threads
         run = wire.Run(job, context, index, volume, children, threads, description, chain, revision)
-        task = self._flow.jobs[key] = JobTask(key, run)
-        if chain and (kept := self._flow.kept.take(chain, index)) is not None:
-            self._flow.go_on(task, kept)
+        task = self._jobs[key] = JobTask(key, run)
+        if chain and (kept := self.kept.take(chain, index)) is not None:
+            self._go_on(task, kept)
         else:
-            self._flow.enqueue(task)
+            self._enqueue(task)
 
     def suspend(self, key: Key) -> None:
-        if (task := self._flow.jobs.get(key)) is not None and not task.suspended:
+        if (task := self._jobs.get(key)) is not None and not task.suspended:
             task.suspended = True
             if task.link is None:
-                self._flow.waiting.pop(task, None)
+                self._waiting.pop(task, None)
             else:
                 task.link.signal(signal.SIGSTOP)
 
     def resume(self, key: Key, index: int, volume: int, children: tuple[int, ...]) -> None:
         """Continue a suspended worker, in the place it has now."""
-        if (task := self._flow.jobs.get(key)) is None:
+        if (task := self._jobs.get(key)) is None:
             return
         self.update(key, index, volume, children)
         task.suspended = False
-        task.take_up_by_s = time.monotonic() + TAKE_UP_S
+        task.take_up_by_s = self._clock() + TAKE_UP_S
         if task.link is None:
-            self._flow.wait(task)
-            self._flow.assign()
+            self._wait(task)
+            self._assign()
         else:
             task.link.signal(signal.SIGCONT)
 
     def terminate(self, key: Key) -> None:
         """End a worker, whatever it does; no events of it follow."""
-        is_working = key in self._flow.jobs
-        task = self._flow.jobs.pop(key, None) or self._flow.lingering(key)
+        is_working = key in self._jobs
+        task = self._jobs.pop(key, None) or self._lingering(key)
         if task is None:
             return
         if task.run.chain and task.link is not None and not task.link.dead:
             if is_working and not task.suspended:
                 task.link.signal(signal.SIGSTOP)
-            self._flow.keep(task, task.link, is_working or task.suspended)
+            self._keep(task, task.link, is_working or task.suspended)
         else:
-            self._flow.abandon(task)
+            self._abandon(task)
 
     def update(self, key: Key, index: int, volume: int, children: tuple[int, ...]) -> None:
-        if (task := self._flow.jobs.get(key)) is None:
+        if (task := self._jobs.get(key)) is None:
             return
         task.run = msgspec.structs.replace(task.run, index=index, volume=volume, children=children)
         if task.link is not None:
-            self._flow.send(task, task.link, wire.Update(index, volume, children))
+            self._send(task, task.link, wire.Update(index, volume, children))
 
     def deliver(self, key: Key, message: TreeMessage) -> None:
         """Hand a message of another worker to this one, or report it as dropped."""
-        if (task := self._flow.jobs.get(key)) is None:
-            self._flow.post(events.MessageDropped(key, message))
+        if (task := self._jobs.get(key)) is None:
+            self._post(events.MessageDropped(key, message))
             return
         if task.link is None:
             for dropped in task.keep(message, self._options.queue_limit_bytes):
-                self._flow.post(events.MessageDropped(key, dropped))
+                self._post(events.MessageDropped(key, dropped))
             return
-        self._flow.send(task, task.link, wire.Deliver(message.source, message.data, message.returned))
+        self._send(task, task.link, wire.Deliver(message.source, message.data, message.returned))
 
     def read(self, request_id: int, read: wire.Read) -> None:
         """Read an input in a process of its own; ReadDone or ReadFailed follows."""
-        if request_id in self._flow.reads:
+        if request_id in self._reads:
             raise ValueError(f"read {request_id} is under way already")
         try:
             wire.frame(read)
         except (OverflowError, TypeError, ValueError) as error:  # such as an integer beyond 64 bits
-            self._flow.post(events.ReadFailed(request_id, f"cannot be passed on: {error}", "configuration"))
+            self._post(events.ReadFailed(request_id, f"cannot be passed on: {error}", "configuration"))
             return
-        self._flow.reads[request_id] = ReadTask(request_id, read)
-        self._flow.enqueue(self._flow.reads[request_id])
+        self._reads[request_id] = ReadTask(request_id, read)
+        self._enqueue(self._reads[request_id])
 
     def read_cpu_s(self, request_id: int) -> float:
         """How much CPU time a read has taken so far, or is about to have taken."""
-        task = self._flow.reads.get(request_id)
+        task = self._reads.get(request_id)
         return cpu_seconds_of(task.link.pid) if task is not None and task.link is not None else 0.0
 
     def cancel_read(self, request_id: int) -> None:
-        if (task := self._flow.reads.pop(request_id, None)) is not None:
-            self._flow.abandon(task)
+        if (task := self._reads.pop(request_id, None)) is not None:
+            self._abandon(task)
             if task.link is not None:
-                self._flow.leftovers[task.link.serial] = task.read.path
+                self._leftovers[task.link.serial] = task.read.path
 
     # --- applications -------------------------------------------------------
 
     def inspect_applications(self) -> None:
         """Import every application once, in a process of its own; ApplicationKnown for each."""
-        self._flow.is_inspection_wanted = True
-        if self._flow.names is not None:
-            self._flow.inspect()
+        self._is_inspection_wanted = True
+        if self._names is not None:
+            self._inspect()
 
     @property
     def applications_complete(self) -> bool:
         """Whether `applications` holds all that are installed."""
-        return self._flow.names is not None and self._flow.applications.keys() >= set(self._flow.names)
+        return self._names is not None and self.applications.keys() >= set(self._names)
 
     def wait_for_applications(self, timeout_s: float = 60.0) -> dict[str, events.ApplicationKnown]:
         """Import every application once and tell what each is like. For start-up only: it blocks."""
         self.inspect_applications()
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = self._clock() + timeout_s
         others: list[WorkerEvent] = []
-        while not self.applications_complete and (left_s := deadline_s - time.monotonic()) > 0:
+        while not self.applications_complete and (left_s := deadline_s - self._clock()) > 0:
             select.select([self], [], [], left_s)
             others += [event for event in self.poll() if not isinstance(event, events.ApplicationKnown)]
         for event in others:
-            self._flow.post(event)
-        return self._flow.applications
+            self._post(event)
+        return self.applications
 
     # --- processes ----------------------------------------------------------
 
     def pid_of(self, key: Key) -> int | None:
         """The worker's process, to account its memory by."""
-        task = self._flow.jobs.get(key)
+        task = self._jobs.get(key)
         return task.link.pid if task is not None and task.link is not None else None
 
     def cpu_seconds_of(self, key: Key) -> float | None:
         """CPU time that the worker has used so far; None if it does not run (yet)."""
-        task = self._flow.jobs.get(key)
+        task = self._jobs.get(key)
         if task is None or task.link is None or task.is_pending or task.cpu_before_s is None:
             return None
         return cpu_seconds_of(task.link.pid) - task.cpu_before_s
 
-    def idle_pids(self) -> list[int]:
-        """Processes that stand ready."""
-        return [link.pid for link in self._flow.supply.idle]
-
-    def busy_pids(self) -> list[int]:
-        """Processes that have a task."""
-        return [link.pid for link in self._flow.supply.links.values() if link.serial in self._flow.at_work]
-
-    def kept_pids(self) -> list[int]:
-        """Processes kept for the next revision of their job."""
-        return self._flow.kept.pids()
-
-    @property
-    def generation(self) -> int:
-        """How many applications the fork server has imported since it was started."""
-        return self._flow.supply.generation
-
-    @property
-    def applications(self) -> dict[str, events.ApplicationKnown]:
-        """What is known of applications so far (see `inspect_applications`)."""
-        return self._flow.applications
-
     def next_deadline(self) -> float:
         """When `poll` is to be called at the latest, on `time.monotonic`."""
-        return self._flow.next_deadline()
+        take_up_s = min((task.take_up_by_s for task in self._pending if not task.suspended), default=math.inf)
+        return min(
+            self.processes.refill_at_s,
+            self.kept.next_deadline(),
+            take_up_s,
+            self._reads_under_way.look_at_s,
+        )
 
     def fileno(self) -> int:
-        return self._flow.watch.fileno()
+        return self._watch.fileno()
 
     # --- what has happened --------------------------------------------------
 
     def poll(self) -> list[WorkerEvent]:
         """What has happened since the last call."""
-        now_s = time.monotonic()
-        if now_s >= self._flow.supply.refill_at_s:
-            self._flow.supply.refill(len(self._flow.waiting))
-        if self._flow.pending or now_s >= self._flow.kept.next_deadline():
-            self._flow.look_after_kept(now_s)
-        if now_s >= self._flow.reads_under_way.look_at_s:
-            self._flow.look_after_reads(now_s)
-        for link, mask in self._flow.watch.ready():
+        now_s = self._clock()
+        if now_s >= self.processes.refill_at_s:
+            self.processes.refill(len(self._waiting))
+        if self._pending or now_s >= self.kept.next_deadline():
+            self._look_after_kept(now_s)
+        if now_s >= self._reads_under_way.look_at_s:
+            self._look_after_reads(now_s)
+        for link, mask in self._watch.ready():
             if link is None:
-                self._news.hear_server()
+                self._hear_server()
                 continue
             if mask & WRITABLE:
                 link.flush()
-                self._flow.watch.watch(link)
+                self._watch.watch(link)
             if mask & ~WRITABLE:
-                self._news.hear_worker(link)
-        happened, self._flow.events = self._flow.events, []
+                self._hear_worker(link)
+        happened, self._events = self._events, []
         return happened
 
     def close(self) -> None:
         """End all processes and wait until they are gone (bounded)."""
-        if self._flow.watch.closed:
+        if self._watch.closed:
             return
-        self._flow.supply.close()
-        for path in [*self._flow.leftovers.values(), *(task.read.path for task in self._flow.reads.values())]:
+        self.processes.close()
+        for path in [*self._leftovers.values(), *(task.read.path for task in self._reads.values())]:
             remove_file(path)
-        self._flow.reads.clear()
-        self._flow.jobs.clear()
-        self._flow.watch.close()
+        self._reads.clear()
+        self._jobs.clear()
+        self._watch.close()
 
     # --- giving something back -----------------------------------------------
 
     def drop_chain(self, chain: int) -> None:
         """No further revision of this chain comes: keep nothing of it."""
-        for link in self._flow.kept.drop_chain(chain):
-            self._flow.supply.discard(link)
+        for link in self.kept.drop_chain(chain):
+            self.processes.discard(link)
 
     def drop_kept(self, wanted_bytes: int) -> int:
         """Memory is short: let go of so much of what is kept, oldest first; what is expected to come free."""
         given_bytes = 0
-        for link in self._flow.kept.drop_oldest(wanted_bytes):
+        for link in self.kept.drop_oldest(wanted_bytes):
             given_bytes += private_bytes_of(link.pid)
-            self._flow.supply.discard(link)
+            self.processes.discard(link)
         return given_bytes
 
     def keep_none_ready(self) -> None:
         """Memory is short: end spare processes, and have none until `keep_ready`."""
-        self._flow.supply.keep_none_ready()
+        self.processes.keep_none_ready()
 
     def keep_ready(self) -> None:
-        self._flow.supply.keep_ready()
+        self.processes.keep_ready()
+
+    # --- tasks and processes brought together ------------------------------
+
+    def _post(self, event: WorkerEvent) -> None:
+        """Report an event that comes of a command: `poll` is to be called for it."""
+        self._events.append(event)
+        self._watch.wake()
+
+    def _send(self, task: JobTask, link: WorkerLink, message: wire.ToWorker) -> None:
+        for dropped in link.send(message):
+            self._post(events.MessageDropped(task.key, dropped))
+        self._watch.watch(link)
+
+    def _enqueue(self, task: Task) -> None:
+        self._wait(task)
+        if not self.processes.is_given_up or self._restart_server():
+            self._assign()
+
+    def _restart_server(self) -> bool:
+        """Replace the fork server. If that is not possible, all tasks that wait are given up."""
+        try:
+            self.processes.restart_server()
+        except OSError as error:
+            self._give_up_all(f"no worker process can be started: no fork server either: {error.strerror}")
+            return False
+        return True
+
+    def _give_up_all(self, text: str) -> None:
+        """There is no fork server: nothing that waits can begin. The next task has another one tried."""
+        while self._waiting:
+            task = next(iter(self._waiting))
+            del self._waiting[task]
+            self._give_up(task, text)
+        self._watch.wake()
+
+    def _wait(self, task: Task) -> None:
+        """Give a task its place in the queue; a suspended one gets it when it is resumed."""
+        match task:
+            case JobTask(suspended=True):
+                return
+            case ReadTask() if not self._reads_under_way.admits(task, self._clock()):
+                return
+        self._waiting[task] = None
+
+    def _assign(self) -> None:
+        """Give waiting tasks to idle processes and see that enough of those are coming."""
+        while self._waiting and self.processes.idle:
+            task = next(iter(self._waiting))
+            del self._waiting[task]
+            link = self.processes.idle.pop()
+            task.link = link
+            self._at_work[link.serial] = task
+            link.send(task.first_message())
+            self._watch.watch(link)
+            if isinstance(task, JobTask):
+                for message in task.take_early():
+                    self._send(task, link, wire.Deliver(message.source, message.data, message.returned))
+        self.processes.top_up(len(self._waiting))
+
+    def _abandon(self, task: Task) -> None:
+        if isinstance(task, ReadTask):
+            self._end_read(task)
+        if task.link is None:
+            self._waiting.pop(task, None)
+            return
+        self._at_work.pop(task.link.serial, None)
+        if isinstance(task, JobTask):
+            self._pending.discard(task)
+        self.processes.discard(task.link)
+
+    def _end_read(self, task: ReadTask) -> None:
+        """A read is over, or will not be: the next one has its turn."""
+        self._reads_under_way.end(task)
+        self._begin_reads()
+
+    def _begin_reads(self) -> None:
+        for following in self._reads_under_way.following(self._clock()):
+            self._waiting[following] = None
+
+    def _look_after_reads(self, now_s: float) -> None:
+        """Inputs that do not come keep no others from being read."""
+        changes = self._reads_under_way.look(now_s)
+        self._events += [events.ReadStalled(task.request_id) for task in changes.stalled]
+        self._events += [events.ReadGoesOn(task.request_id) for task in changes.going_on]
+        for task in changes.surplus:
+            text = (
+                f"nothing of the input has come while {STALLED_MAX} others did not come either; send it anew"
+            )
+            self._conclude(task, events.ReadFailed(task.request_id, text, "files"))
+            self._abandon(task)
+            if task.link is not None:
+                self._leftovers[task.link.serial] = task.read.path
+        self._begin_reads()
+        self._assign()
+
+    def _inspect(self) -> None:
+        self._is_inspection_wanted = False
+        self._enqueue(InspectTask(list(self._names or ())))
+
+    # --- the ends of tasks ---------------------------------------------------------
+
+    def _is_open(self, task: Task) -> bool:
+        match task:
+            case JobTask(key=key):
+                return self._jobs.get(key) is task
+            case ReadTask(request_id=request_id):
+                return self._reads.get(request_id) is task
+        return True
+
+    def _conclude(self, task: Task, event: WorkerEvent) -> None:
+        """Report an event of a task that is open, and close the task if that was its end."""
+        self._events.append(event)
+        if isinstance(event, events.ApplicationKnown):
+            self.applications[event.name] = event
+        if not isinstance(event, FINAL_EVENTS):
+            return
+        match task:
+            case JobTask(key=key):
+                del self._jobs[key]
+            case ReadTask(request_id=request_id):
+                del self._reads[request_id]
+                self._end_read(task)
+
+    def _give_up(self, task: Task, text: str) -> None:
+        for event in task.events_of_giving_up(text):
+            self._conclude(task, event)
+
+    def _lingering(self, key: Key) -> JobTask | None:
+        """A worker that has given its result and yet goes on."""
+        tasks = self._at_work.values()
+        return next((task for task in tasks if isinstance(task, JobTask) and task.key == key), None)
+
+    # --- processes kept for the next revision -----------------------------------
+
+    def _keep(self, task: JobTask, link: WorkerLink, is_stopped: bool) -> None:
+        self._at_work.pop(link.serial, None)
+        self._pending.discard(task)
+        run = task.run
+        for dropped in self.kept.keep(link, run.chain, run.index, is_stopped, self._clock()):
+            self.processes.discard(dropped)
+
+    def _go_on(self, task: JobTask, kept: KeptWorker) -> None:
+        """Give a kept process the next revision."""
+        task.link, task.is_pending = kept.link, True
+        task.take_up_by_s = self._clock() + TAKE_UP_S
+        self._at_work[kept.link.serial] = task
+        self._pending.add(task)
+        if kept.is_stopped:
+            kept.link.signal(signal.SIGCONT)
+        self._send(task, kept.link, task.run)
+
+    def _look_after_kept(self, now_s: float) -> None:
+        for link in self.kept.drop_expired(now_s):
+            self.processes.discard(link)
+        for task in [task for task in self._pending if not task.suspended and task.take_up_by_s <= now_s]:
+            assert task.link is not None
+            self.processes.discard(task.link)
+            self._start_afresh(task)
+            self._assign()
+
+    def _start_afresh(self, task: JobTask) -> None:
+        """The process that was to go on with the chain is of no use: take another."""
+        assert task.link is not None
+        self._at_work.pop(task.link.serial, None)
+        self._pending.discard(task)
+        task.link, task.is_pending = None, False
+        self._wait(task)
+
+    # --- what worker processes say ------------------------------------------
+
+    def _hear_worker(self, link: WorkerLink) -> bool:
+        """Take in what a process says; False if that was nothing."""
+        try:
+            messages, at_end = link.receive()
+        except wire.BrokenStream:
+            # Killed, and with it reported as crashed: a process that talks nonsense has a
+            # damaged memory.
+            messages, at_end = [], True
+        for message in messages:
+            if not link.closed:
+                self._hear(link, message)
+        if at_end and not link.closed:
+            link.signal(signal.SIGKILL)
+            self._watch.forget(link)
+            link.close_socket()
+            self.processes.forget_idle(link)
+        return bool(messages)
+
+    def _hear(self, link: WorkerLink, message: wire.FromWorker) -> None:
+        if link in self.kept:
+            return  # the last words on a revision that is over
+        task = self._at_work.get(link.serial)
+        if isinstance(task, JobTask) and task.is_pending and not self._turns_to(task, message):
+            return
+        if isinstance(message, wire.Idle):
+            self._take_back(link, message.private_bytes)
+            return
+        if task is None or not self._is_open(task):
+            return  # such as a second result
+        if isinstance(message, wire.Started) and message.newly_imported:
+            self.processes.import_application(message.application)
+        if (event := task.event_of(message)) is not None:
+            self._conclude(task, event)
+
+    def _turns_to(self, task: JobTask, message: wire.FromWorker) -> bool:
+        """Whether a kept process has come to its new task; what it says before concerns an old one."""
+        if not isinstance(message, wire.Started) or (message.job, message.context) != task.key:
+            return False
+        task.is_pending = False
+        self._pending.discard(task)
+        return True
+
+    def _take_back(self, link: WorkerLink, private_bytes: int) -> None:
+        task = self._at_work.pop(link.serial, None)
+        if task is None:  # nothing to be done with: only a damaged process says so
+            self.processes.forget_idle(link)
+            link.signal(signal.SIGKILL)
+            return
+        if isinstance(task, JobTask) and task.run.chain:
+            self._keep(task, link, task.suspended)
+            return
+        if isinstance(task, JobTask) and task.suspended:
+            link.signal(signal.SIGCONT)  # it was stopped after its last word
+        self.processes.take_back(link, private_bytes)
+        self._assign()
+
+    # --- from the fork server -----------------------------------------------
+
+    def _hear_server(self) -> None:
+        try:
+            while (news := self.processes.receive()) is not None:
+                self._hear_news(news)
+        except EOFError:
+            self._replace_server()
+
+    def _hear_news(self, news: wire.FromServer) -> None:
+        match news:
+            case wire.Applications(names):
+                self._names = names
+                if self._is_inspection_wanted:
+                    self._inspect()
+            case wire.Forked() | wire.Imported():
+                self._assign()
+            case wire.ForkFailed() if len(self.kept):
+                for link in self.kept.drop_all():
+                    self.processes.discard(link)
+                self._assign()
+            case wire.ForkFailed(reason):
+                self._do_without(f"no worker process can be started: {reason}")
+            case wire.Exited(serial, reason, cpu_s):
+                if (dead := self.processes.links.pop(serial, None)) is not None:
+                    self._bury(dead, reason, cpu_s)
+
+    def _do_without(self, text: str) -> None:
+        """A fork has failed. A worker is lost, for another PE has its place; what must be done here waits."""
+        now_s = self._clock()
+        workers = (task for task in self._waiting if isinstance(task, JobTask))
+        task = next(workers, None) or next(iter(self._waiting), None)
+        if task is None:
+            return
+        if not isinstance(task, JobTask) and task.waits_on(now_s):
+            self.processes.refill_at_s = min(self.processes.refill_at_s, now_s + _FORK_AGAIN_S)
+            return
+        del self._waiting[task]
+        self._give_up(task, text)
+
+    def _bury(self, link: WorkerLink, reason: str, cpu_s: float = 0.0) -> None:
+        """A process is gone: hear its last words, then report an unfinished task."""
+        link.dead = True
+        while not link.closed and self._hear_worker(link):
+            pass
+        self._watch.forget(link)
+        link.close()
+        if (leftover := self._leftovers.pop(link.serial, None)) is not None:
+            remove_file(leftover)
+        self.processes.forget_idle(link)
+        self.kept.forget(link)
+        task = self._at_work.pop(link.serial, None)
+        if isinstance(task, JobTask) and task.is_pending:
+            self._start_afresh(task)
+        elif task is not None:
+            self._report_crash(task, reason, cpu_s)
+        self._assign()
+
+    def _report_crash(self, task: Task, reason: str, cpu_s: float) -> None:
+        if not self._is_open(task):
+            return
+        if isinstance(task, ReadTask):
+            remove_file(task.read.path)
+            task.crashes += 1
+            if task.crashes < READERS_MAX:
+                task.link = None
+                self._waiting[task] = None
+                return
+        if (event := task.event_of_crash(reason, cpu_s)) is not None:
+            self._conclude(task, event)
+        if isinstance(task, InspectTask) and task.names:
+            self._enqueue(InspectTask(task.names))
+
+    def _replace_server(self) -> None:
+        lost = self.processes.lose_server()
+        for serial, task in list(self._at_work.items()):
+            if isinstance(task, InspectTask):  # not the fault of the application just imported
+                del self._at_work[serial]
+                self._wait(InspectTask(task.names))
+        for link in lost:
+            self._bury(link, "its fork server ended")
+        if not self.processes.is_worth_a_restart:
+            self._give_up_all("no worker process can be started: the fork server ends at once")
+        elif self._restart_server():
+            self._assign()
+
+
+def remove_file(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)

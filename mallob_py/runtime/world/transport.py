@@ -257,10 +257,6 @@ class Transport:
         """Whether MPI has work of ours to do: sends unfinished or a large message half received."""
         return bool(self._busy) or any(inbox.coming for inbox in self._inboxes)
 
-    def queue_length(self, dest: int) -> int:
-        """Messages to `dest` that have not left yet, on both channels."""
-        return sum(len(lanes[dest].in_flight) + len(lanes[dest].waiting) for lanes in self._lanes)
-
     # --- receiving
 
     def receive(self, limit: int = 256) -> Iterator[Arrival]:

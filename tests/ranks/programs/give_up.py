@@ -10,10 +10,9 @@ transport = join()
 if transport.rank == 0:
     for _ in range(100):
         transport.send(1, b"x")
-    assert transport.queue_length(1) > 0
+    assert transport.has_pending()
     transport.give_up_on(1)
     transport.send(1, b"y")
-    assert transport.queue_length(1) == 0
     assert not transport.has_pending()
     assert transport.take_lost() == []
     print("dropped", flush=True)

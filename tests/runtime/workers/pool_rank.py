@@ -62,6 +62,16 @@ class Rank:
         self.start(application, **configuration)
         self.hear(stimuli.WorkerStarted)
 
+    def idle_pids(self) -> list[int]:
+        return [link.pid for link in self.pool.processes.idle]
+
+    def busy_pids(self) -> list[int]:
+        links = self.pool.processes.links
+        return [links[serial].pid for serial in self.pool._at_work if serial in links]
+
+    def kept_pids(self) -> list[int]:
+        return [link.pid for link in self.pool.kept]
+
     def pid(self, key: events.Key = KEY) -> int:
         pid = self.pool.pid_of(key)
         assert pid is not None

@@ -69,7 +69,7 @@ def test_a_job_of_its_own_or_of_another_chain_gets_another_process(rank: Rank) -
     assert ask(rank, 11, 0, chain=6)[1] != pid
     rank.start("ANSWER", (12, 12))
     rank.until(lambda: any(event.worker == 12 for event in rank.of(stimuli.WorkerAnswered)))
-    assert rank.pool.kept_pids()[0] == pid
+    assert rank.kept_pids()[0] == pid
 
 
 def test_a_worker_that_is_ended_at_work_is_stopped_and_goes_on_with_the_next_revision(rank: Rank) -> None:
@@ -112,7 +112,7 @@ def test_a_kept_process_that_dies_is_replaced_unnoticed(rank: Rank) -> None:
     pid = run(rank, 12, 2, then="wait")
     rank.pool.terminate((12, 12))
     os.kill(pid, signal.SIGKILL)
-    rank.until(lambda: is_gone(pid) and not rank.pool.kept_pids())
+    rank.until(lambda: is_gone(pid) and not rank.kept_pids())
     assert ask(rank, 13, 3)[0] == [3]
     assert not rank.of(stimuli.WorkerCrashed)
 
@@ -143,13 +143,13 @@ def test_nothing_is_kept_of_a_chain_that_has_ended(rank: Rank) -> None:
     rank.pool.drop_chain(6)  # its worker ends later
     rank.pool.terminate((11, 11))
     rank.until(lambda: is_gone(other))
-    assert not rank.pool.kept_pids()
+    assert not rank.kept_pids()
 
 
 def test_what_is_kept_is_bounded_in_number_bytes_and_time(make: Make) -> None:
     rank = make(PoolOptions(kept_max=2))
     pids = [ask(rank, 10 + chain, 0, chain=chain)[1] for chain in (1, 2, 3)]
-    assert rank.pool.kept_pids() == pids[1:]
+    assert rank.kept_pids() == pids[1:]
     rank.until(lambda: is_gone(pids[0]))
     rank = make(PoolOptions(kept_bytes_max=1))
     _, pid = ask(rank, 10, 0)
@@ -157,26 +157,26 @@ def test_what_is_kept_is_bounded_in_number_bytes_and_time(make: Make) -> None:
     rank = make(PoolOptions(kept_s=0.01))
     _, pid = ask(rank, 10, 0)
     rank.until(lambda: is_gone(pid))
-    assert not rank.pool.kept_pids()
+    assert not rank.kept_pids()
 
 
 def test_when_memory_is_short_the_oldest_kept_process_goes_first_and_none_stands_ready(make: Make) -> None:
     rank = make(PoolOptions(kept_max=3, warm=2))
     pids = [ask(rank, 10 + chain, 0, chain=chain)[1] for chain in (1, 2, 3)]
-    rank.until(lambda: len(rank.pool.idle_pids()) == 2)
-    spares = rank.pool.idle_pids()
+    rank.until(lambda: len(rank.idle_pids()) == 2)
+    spares = rank.idle_pids()
     rank.pool.keep_none_ready()
     assert rank.pool.drop_kept(1) > 0
-    assert rank.pool.kept_pids() == pids[1:]
+    assert rank.kept_pids() == pids[1:]
     rank.until(lambda: all(map(is_gone, [pids[0], *spares])))
     assert ask(rank, 20, 1, chain=3)[1] == pids[2], "the others are as useful as before"
     assert ask(rank, 21, 1, chain=1)[0] == [1]
     assert rank.pool.drop_kept(1 << 40) > 0
-    assert not rank.pool.kept_pids()
+    assert not rank.kept_pids()
     assert rank.pool.drop_kept(1 << 40) == 0
-    assert not rank.pool.idle_pids()
+    assert not rank.idle_pids()
     rank.pool.keep_ready()
-    rank.until(lambda: len(rank.pool.idle_pids()) == 2)
+    rank.until(lambda: len(rank.idle_pids()) == 2)
 
 
 def test_kept_processes_survive_nothing_that_ends_the_pool(rank: Rank) -> None:

@@ -58,7 +58,7 @@ def test_a_started_worker_reports_that_it_runs_and_then_its_result(rank: Rank) -
 def test_finish_ends_the_run_and_the_process_is_used_again(rank: Rank) -> None:
     rank.run("FINISH")
     rank.hear(stimuli.WorkerAnswered)
-    rank.until(rank.pool.idle_pids)
+    rank.until(rank.idle_pids)
     rank.start("FINISH", (8, 8))
     assert [result_of(result)[0] for result in rank.hear(stimuli.WorkerAnswered, 2)] == [20, 20]
 
@@ -139,7 +139,7 @@ def test_a_result_tells_the_cpu_time_of_its_own_task_with_its_children(rank: Ran
         result = rank.hear(stimuli.WorkerAnswered, number + 1)[number]
         pids.add(result_of(result)[1][0])
         assert 0.4 <= result.cpu_s < 0.6
-        rank.until(rank.pool.idle_pids)
+        rank.until(rank.idle_pids)
     assert len(pids) < 3, "some task shall run in a process that has used CPU time before"
 
 
@@ -180,7 +180,7 @@ def test_suspend_stops_the_process_and_resume_continues_it_in_its_new_place(rank
 def test_a_worker_suspended_before_it_has_a_process_runs_only_when_resumed(rank: Rank) -> None:
     rank.start("ECHO")
     rank.pool.suspend(KEY)
-    rank.until(rank.pool.idle_pids)
+    rank.until(rank.idle_pids)
     assert rank.pool.pid_of(KEY) is None
     rank.pool.resume(KEY, 2, 6, ())
     rank.hear(stimuli.WorkerStarted)
@@ -193,7 +193,7 @@ def test_while_workers_are_suspended_a_process_stands_ready(rank: Rank) -> None:
         rank.start("SPIN", (number, 0))
         rank.until(lambda number=number: rank.pool.pid_of((number, 0)))
         rank.pool.suspend((number, 0))
-    rank.until(rank.pool.idle_pids)
+    rank.until(rank.idle_pids)
 
 
 def test_terminate_kills_running_stopped_and_unstarted_workers_without_further_events(rank: Rank) -> None:
@@ -271,7 +271,7 @@ def test_under_random_commands_every_worker_ends_exactly_once(rank: Rank, seed: 
                 terminate(choose.choice(sorted(live)))
     for key in sorted(live):
         terminate(key)
-    rank.until(lambda: not rank.pool.busy_pids())
+    rank.until(lambda: not rank.busy_pids())
     turn()
     assert len(ended) == len(set(ended)) == 60
 
@@ -376,8 +376,8 @@ def test_reading_a_pipe_that_nobody_writes_can_be_cancelled(rank: Rank, tmp_path
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     rank.pool.read(1, read([pipe], tmp_path / "description"))
-    rank.until(lambda: rank.pool.busy_pids())
-    (pid,) = rank.pool.busy_pids()
+    rank.until(lambda: rank.busy_pids())
+    (pid,) = rank.busy_pids()
     rank.pool.cancel_read(1)
     rank.until(lambda: is_gone(pid))
     assert not rank.of(events.ReadFailed)
@@ -405,8 +405,8 @@ def test_reads_of_which_nothing_comes_leave_their_turn_to_others(
 
 
 def kill_reader(rank: Rank, but: int = 0) -> int:
-    rank.until(lambda: set(rank.pool.busy_pids()) - {but})
-    (pid,) = set(rank.pool.busy_pids()) - {but}
+    rank.until(lambda: set(rank.busy_pids()) - {but})
+    (pid,) = set(rank.busy_pids()) - {but}
     os.kill(pid, signal.SIGKILL)
     return pid
 
@@ -450,7 +450,7 @@ def test_reads_beyond_the_limit_wait_for_their_turn(make: Make, tmp_path: Path) 
     for number in range(12):
         rank.pool.read(number, read([source], tmp_path / f"{number}"))
     while len(rank.of(events.ReadDone)) < 12:
-        most = max(most, len(rank.pool.busy_pids()))
+        most = max(most, len(rank.busy_pids()))
         rank.turn()
     assert most <= 2
 
@@ -484,7 +484,7 @@ def test_waiting_for_applications_keeps_other_events(rank: Rank) -> None:
 
 def test_an_inspection_survives_the_death_of_the_fork_server(rank: Rank) -> None:
     rank.pool.inspect_applications()
-    rank.until(rank.pool.busy_pids)
+    rank.until(rank.busy_pids)
     os.kill(rank.server.pid, signal.SIGKILL)
     rank.until(lambda: rank.pool.applications_complete)
     assert not any(known.problem for known in rank.pool.applications.values())
@@ -492,10 +492,10 @@ def test_an_inspection_survives_the_death_of_the_fork_server(rank: Rank) -> None
 
 def test_an_application_is_imported_in_the_server_after_its_first_use(rank: Rank) -> None:
     rank.run("PARK")
-    rank.until(lambda: rank.pool.generation == 1 and rank.pool.idle_pids())
+    rank.until(lambda: rank.pool.processes.generation == 1 and rank.idle_pids())
     rank.start("PARK", (8, 8))
     rank.hear(stimuli.WorkerStarted, 2)
-    assert rank.pool.generation == 1
+    assert rank.pool.processes.generation == 1
 
 
 # --- the end of things ------------------------------------------------------------------

@@ -23,11 +23,15 @@ def main() -> None:
         description = wire.Inline(bytes(encode_description(application, {}, {})))
         pool.start((number, 0), 0, 1, (), description)
     started = 0
-    while started < 3 or not pool.idle_pids():
+    while started < 3 or not pool.processes.idle:
         select.select([pool], [], [], min(1.0, max(0.0, pool.next_deadline() - time.monotonic())))
         started += sum(isinstance(event, WorkerStarted) for event in pool.poll())
     pool.suspend((1, 0))
-    pids = [server.pid, *(pool.pid_of((number, 0)) for number in range(3)), *pool.idle_pids()]
+    pids = [
+        server.pid,
+        *(pool.pid_of((number, 0)) for number in range(3)),
+        *(link.pid for link in pool.processes.idle),
+    ]
     print(*pids, flush=True)
     while sys.stdin.readline():
         pass

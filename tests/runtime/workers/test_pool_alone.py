@@ -1,0 +1,332 @@
+"""The pool as a machine: no processes, no sockets, no clock but those of the test."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections import Counter, deque
+
+import pytest
+
+from mallob_py.kit.app import TreeMessage
+from mallob_py.protocol import stimuli
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.workers.links import ServerPacket
+from mallob_py.runtime.workers.pool import TAKE_UP_S, PoolOptions, WorkerPool
+
+DESCRIPTION = wire.Inline(b"")
+
+
+class Link:
+    """A process that does what the test says."""
+
+    def __init__(self, forked: wire.Forked) -> None:
+        self.serial, self.pid, self.generation = forked.serial, forked.pid, forked.generation
+        self.dead = self.closed = self.has_outgoing = False
+        self.got: list[wire.ToWorker] = []
+        self.signals: list[int] = []
+        self.says: deque[wire.FromWorker] = deque()
+
+    def send(self, message: wire.ToWorker) -> list[TreeMessage]:
+        self.got.append(message)
+        return []
+
+    def flush(self) -> None:
+        pass
+
+    def receive(self) -> tuple[list[wire.FromWorker], bool]:
+        said = list(self.says)
+        self.says.clear()
+        return said, False
+
+    def signal(self, number: signal.Signals) -> None:
+        self.signals.append(number)
+
+    def close_socket(self) -> None:
+        self.closed = True
+
+    close = close_socket
+
+    @property
+    def is_killed(self) -> bool:
+        return signal.SIGKILL in self.signals
+
+
+class Host:
+    """The fork server, what is ready, and the time."""
+
+    def __init__(self, options: PoolOptions | None = None) -> None:
+        self.now_s = 0.0
+        self.closed = False
+        self.asked: list[wire.ToServer] = []
+        self.reports: deque[ServerPacket] = deque()
+        self.is_gone = False
+        self.restarts = 0
+        self.serials = 0
+        self.seen: list[object] = []
+        self.all_links: dict[int, Link] = {}
+        self.pool = WorkerPool(self, options, self, self._link, lambda: self.now_s)
+
+    def _link(self, forked: wire.Forked, descriptors: tuple[int, ...], limit_bytes: int) -> Link:
+        link = self.all_links[forked.serial] = Link(forked)
+        return link
+
+    # the fork server, and the watch on links
+
+    def fileno(self) -> int:
+        return 0
+
+    def send(self, message: wire.ToServer) -> None:
+        self.asked.append(message)
+
+    def receive(self) -> ServerPacket | None:
+        if self.is_gone:
+            raise EOFError
+        return self.reports.popleft() if self.reports else None
+
+    def restart(self) -> None:
+        self.is_gone = False
+        self.restarts += 1
+
+    def ready(self) -> list[tuple[Link | None, int]]:
+        links = [(link, 1) for link in self.all_links.values() if link.says and not link.closed]
+        return [(None, 1), *links]
+
+    def watch(self, link: Link) -> None: ...
+
+    def forget(self, link: Link) -> None: ...
+
+    def watch_server(self, fd: int) -> None: ...
+
+    def forget_server(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+    # what the test does
+
+    def report(self, message: wire.FromServer) -> None:
+        self.reports.append(ServerPacket(message, (3, 4) if isinstance(message, wire.Forked) else ()))
+
+    def fork(self, generation: int = 0) -> None:
+        """All processes that have been asked for."""
+        for request in self.asked:
+            for _ in range(request.count if isinstance(request, wire.Fork) else 0):
+                self.serials += 1
+                self.report(wire.Forked(self.serials, 10**9 + self.serials, generation))
+        self.asked.clear()
+
+    def poll(self) -> list[object]:
+        happened = self.pool.poll()
+        self.seen += happened
+        return happened
+
+    def bury(self) -> None:
+        """Tell of those that have been killed."""
+        for link in list(self.pool.processes.links.values()):
+            if link.is_killed:
+                self.report(wire.Exited(link.serial, "killed", 0.0))
+
+    def later(self, generation: int = 0) -> None:
+        """Until as many stand ready as should."""
+        self.now_s += 1.0
+        self.bury()
+        self.poll()
+        self.fork(generation)
+        self.poll()
+
+    def start(self, number: int, chain: int = 0) -> Link:
+        """A worker at work."""
+        self.pool.start((number, number), 0, 1, (), DESCRIPTION, chain, chain and number)
+        self.fork()
+        self.poll()
+        link = next(link for link in self.all_links.values() if link.got and link.got[-1].job == number)
+        link.says.append(wire.Started("A", False, number, number, 0.0))
+        self.poll()
+        return link
+
+    def end(self, link: Link, private_bytes: int = 0) -> None:
+        link.says += [wire.ResultFound(b"", 0, 0.0), wire.Idle(private_bytes)]
+        self.poll()
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+def test_a_process_is_used_again(host: Host) -> None:
+    link = host.start(1)
+    host.end(link)
+    assert not link.is_killed
+    assert host.start(2) is link or link in host.pool.processes.idle
+
+
+def test_a_process_that_has_grown_is_not_used_again(host: Host) -> None:
+    link = host.start(1)
+    host.end(link, PoolOptions().reuse_limit_bytes + 1)
+    assert link.is_killed
+    assert link not in host.pool.processes.idle
+
+
+def test_a_process_forked_before_an_import_is_not_used_again(host: Host) -> None:
+    host.later()
+    link = host.start(1)
+    spares = list(host.pool.processes.idle)
+    host.report(wire.Imported("A", 1))
+    host.poll()
+    assert all(spare.is_killed for spare in spares)
+    host.end(link)
+    assert link.is_killed
+    assert host.pool.processes.idle == []
+
+
+def test_a_process_forked_before_an_import_is_not_taken_if_it_is_told_of_later(host: Host) -> None:
+    host.report(wire.Imported("A", 1))
+    host.later(generation=0)
+    assert host.pool.processes.idle == []
+    assert all(link.is_killed for link in host.all_links.values())
+    host.later(generation=1)
+    assert len(host.pool.processes.idle) == 1
+
+
+def test_no_more_processes_stand_ready_than_should(host: Host) -> None:
+    links = [host.start(number) for number in range(5)]
+    for link in links:
+        host.end(link)
+    assert len(host.pool.processes.idle) <= PoolOptions().warm + 1
+    assert sum(link.is_killed for link in links) >= 3
+
+
+def test_messages_that_came_before_there_was_a_process_come_in_their_order(host: Host) -> None:
+    host.pool.start((1, 1), 0, 1, (), DESCRIPTION)
+    for number in range(3):
+        host.pool.deliver((1, 1), TreeMessage(number, b"", False))
+    host.fork()
+    host.poll()
+    link = next(link for link in host.all_links.values() if link.got)
+    assert [type(message) for message in link.got] == [wire.Run, *3 * [wire.Deliver]]
+    assert [message.source for message in link.got[1:]] == [0, 1, 2]
+
+
+def test_a_suspended_worker_gets_no_process_until_it_goes_on(host: Host) -> None:
+    host.pool.start((1, 1), 0, 1, (), DESCRIPTION)
+    host.pool.suspend((1, 1))
+    host.later()
+    assert not any(link.got for link in host.all_links.values())
+    host.pool.resume((1, 1), 2, 3, ())
+    assert [link.got[0].index for link in host.all_links.values() if link.got] == [2]
+
+
+def test_a_server_that_dies_has_crashed_its_workers_and_what_waits_goes_to_the_next(host: Host) -> None:
+    host.start(1)
+    host.pool.start((2, 2), 0, 1, (), DESCRIPTION)
+    host.is_gone = True
+    assert [type(event) for event in host.poll()] == [stimuli.WorkerCrashed]
+    assert host.restarts == 1
+    host.fork()
+    host.poll()
+    assert [link.got[0].job for link in host.all_links.values() if link.got][-1] == 2
+
+
+def test_a_server_that_dies_again_and_again_is_given_up(host: Host) -> None:
+    host.pool.start((1, 1), 0, 1, (), DESCRIPTION)
+    seen: list[object] = []
+    while not seen:
+        host.is_gone = True
+        seen = host.poll()
+    assert [type(event) for event in seen] == [stimuli.WorkerLost]
+    assert host.restarts == 3
+
+
+def test_a_kept_process_that_does_not_turn_to_the_next_revision_is_replaced(host: Host) -> None:
+    link = host.start(1, chain=9)
+    host.end(link)
+    host.pool.start((2, 2), 0, 1, (), DESCRIPTION, 9, 2)
+    assert link.got[-1].job == 2
+    host.now_s += TAKE_UP_S
+    host.poll()
+    assert link.is_killed
+    host.fork()
+    host.poll()
+    (other,) = (
+        each for each in host.all_links.values() if each.got and each.got[-1].job == 2 and each is not link
+    )
+    assert not other.is_killed
+
+
+def test_a_process_that_offers_itself_without_having_had_a_task_gets_none(host: Host) -> None:
+    host.later()
+    (link,) = host.pool.processes.idle
+    link.says.append(wire.Idle(0))
+    host.poll()
+    assert link.is_killed
+    assert host.start(1) is not link
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_every_worker_ends_exactly_once_whatever_happens(seed: int) -> None:
+    draw = random.Random(seed)
+    host = Host(PoolOptions(warm=draw.randrange(3)))
+    ends: Counter[int] = Counter()
+    open_numbers: set[int] = set()
+    finals = (
+        stimuli.WorkerAnswered,
+        stimuli.WorkerRaised,
+        stimuli.WorkerCrashed,
+        stimuli.WorkerLost,
+    )
+
+    def take_in() -> None:
+        host.poll()
+        for event in host.seen:
+            if isinstance(event, finals):
+                ends[event.worker] += 1
+                open_numbers.discard(event.worker)
+        host.seen.clear()
+
+    def links() -> list[Link]:
+        return [one for one in host.pool.processes.links.values() if not one.closed and not one.is_killed]
+
+    for number in range(60):
+        match draw.randrange(12):
+            case 0 | 1 | 2:
+                open_numbers.add(number)
+                host.pool.start((number, number), 0, 1, (), DESCRIPTION, draw.choice((0, 0, 5)), number)
+            case 3 | 4:
+                host.fork(host.pool.processes.generation)
+            case 5 if open_numbers:
+                one = draw.choice(sorted(open_numbers))
+                host.pool.terminate((one, one))
+                open_numbers.discard(one)
+                ends[one] += 1
+            case 6 if open_numbers:
+                one = draw.choice(sorted(open_numbers))
+                draw.choice((host.pool.suspend, lambda key: host.pool.resume(key, 0, 1, ())))((one, one))
+            case 7 | 8 if live := links():
+                link = draw.choice(live)
+                runs = [message for message in link.got if isinstance(message, wire.Run)]
+                if runs:
+                    link.says.append(wire.Started("A", False, runs[-1].job, runs[-1].context, 0.0))
+                    if draw.random() < 0.7:
+                        link.says += [wire.ResultFound(b"", 0, 0.0), wire.Idle(draw.randrange(1 << 29))]
+            case 9 if live := links():
+                host.report(wire.Exited(draw.choice(live).serial, "killed", 0.0))
+            case 10:
+                host.report(draw.choice((wire.ForkFailed("no"), wire.Imported("A", number))))
+            case 11 if draw.random() < 0.2:
+                host.is_gone = True
+        host.now_s += draw.choice((0.0, 0.01, 2.0))
+        take_in()
+    # All that is left can go on, and does.
+    for _ in range(20):
+        for one in sorted(open_numbers):
+            host.pool.resume((one, one), 0, 1, ())
+        host.later(host.pool.processes.generation)
+        for link in links():
+            runs = [message for message in link.got if isinstance(message, wire.Run)]
+            if runs and link not in host.pool.processes.idle:
+                link.says.append(wire.Started("A", False, runs[-1].job, runs[-1].context, 0.0))
+                link.says += [wire.ResultFound(b"", 0, 0.0), wire.Idle(0)]
+        take_in()
+    assert open_numbers == set()
+    assert set(ends.values()) <= {1}
