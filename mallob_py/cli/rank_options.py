@@ -176,6 +176,15 @@ class _World(Config):
         help="so much of its logs a rank keeps in DIR, all runs together; the oldest part goes first "
         "(default 100m; 0: no limit)",
     )
+    stimuli_dir: str | None = option(
+        "--log-stimuli",
+        values.path,
+        None,
+        metavar="DIR",
+        group=FILES,
+        help="to find a fault: write all that each PE is told, and what it wants done, to "
+        "DIR/<start of the run>/<PE>.stimuli.jsonl (see `mallob-py simulate --replay`); large",
+    )
     tmp_dir: str | None = option(
         "--tmp-dir",
         values.path,
@@ -403,6 +412,7 @@ def settings_of(
         time_limit_s=time_limit_s,
         rank_timeout_s=options.rank_timeout_s,
         preload=preload,
+        stimuli_dir=options.stimuli_dir,
     )
 
 

@@ -27,6 +27,8 @@ _PLAYED = ("uniform", "priorities", "realistic")
 
 
 def run_simulate(options: SimulateOptions) -> int:
+    if options.replay is not None:
+        return _replay(Path(options.replay))
     import msgspec
 
     from mallob_py.simulation.measures import describe, summarise
@@ -52,6 +54,15 @@ def run_simulate(options: SimulateOptions) -> int:
 
 def _silent(_seconds: float, _messages: int) -> None:
     pass
+
+
+def _replay(path: Path) -> int:
+    from mallob_py.simulation.replay import ReplayError, replay
+
+    try:
+        return replay(path)
+    except ReplayError as error:
+        raise CommandError(str(error)) from None
 
 
 def progress_bar(seconds: float) -> Progress:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mallob_py.cli import values
 from mallob_py.cli.option_sources import (
     CommandOptions,
+    OptionError,
     option,
     positional,
     switch_option,
@@ -98,7 +99,30 @@ class SimulateOptions(_Played):
         group=FILES,
         help="write all events to DIR/simulated.jsonl (see `mallob-py report`)",
     )
+    replay: str | None = option(
+        "--replay",
+        values.path,
+        None,
+        metavar="PATH",
+        group=INPUT,
+        help="play again what `--log-stimuli` has written, a file or a folder, and tell the first line with "
+        "other effects; or a plan that `make fuzz` has written",
+    )
     json: bool = switch_option("--json", group=OUTPUT, help="print the measures as JSON")
+
+    def validate(self) -> None:
+        super().validate()
+        given = {
+            "SETTING": self.setting,
+            "--stream": self.stream,
+            "--seed": self.seed,
+            "--pes": self.pes,
+            "--seconds": self.seconds,
+            "--log-dir": self.log_dir,
+        }
+        for name, value in given.items():
+            if self.replay is not None and value is not None:
+                raise OptionError(f"{name} has no meaning beside --replay: what is played is all in the file")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -26,7 +26,7 @@ class Outcome(Enum):
     FAILED = "failed"
 
 
-class Effect(msgspec.Struct, frozen=True, gc=False):
+class Effect(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Base of all effects."""
 
 

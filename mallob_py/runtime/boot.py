@@ -32,6 +32,7 @@ from mallob_py.runtime.memory.watch import HostBoard, MemoryWatch
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import descriptor_shortage, raise_descriptor_limit
 from mallob_py.runtime.rank import Desk, EventSink, PeerFailure, Rank, StopBell, service_clock
+from mallob_py.runtime.stimulus_log import StimulusLog
 from mallob_py.runtime.workers.links import ForkServer, WorkerLimits
 from mallob_py.runtime.workers.pool import PoolOptions, WorkerPool
 from mallob_py.runtime.world.failure_detector import Ring
@@ -84,6 +85,8 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
     memory_reserve: Reserve | None = None
     rank_timeout_s: float | None = None
     preload: tuple[str, ...] = ()
+    #: where all stimuli of all PEs are written (None: nowhere)
+    stimuli_dir: str | None = None
 
 
 class DeskError(Exception):
@@ -145,7 +148,11 @@ def run_rank(
             rank.set_memory_watch(_memory_watch(settings.memory_reserve, rank, transport.host_of))
         if transport.rank == 0 and (warning := binding_warning()) is not None:
             tell(f"warning: {warning}")
-        problem = descriptor_shortage(len(pes), processes_per_pe, descriptors) or _open_desk(rank, make_desk)
+        problem = (
+            descriptor_shortage(len(pes), processes_per_pe, descriptors)
+            or _log_stimuli(settings, rank, pes, start_s)
+            or _open_desk(rank, make_desk)
+        )
         problems = [text for text in world.allgather(problem) if text is not None]
         code = 2
         if problems:
@@ -193,6 +200,18 @@ def _memory_watch(reserve: Reserve, rank: Rank, host_of: Callable[[int], int]) -
         rank.log.write(rank.now(), event, fields)
 
     return MemoryWatch(reserve, rooms, rank.hoard, board, log, complain)
+
+
+def _log_stimuli(settings: WorldSettings, rank: Rank, pes: range, start_s: float) -> str | None:
+    """Why the stimuli of this rank's PEs cannot be written down, if they should be."""
+    if settings.stimuli_dir is None:
+        return None
+    folder = StimulusLog.folder_of_run(settings.stimuli_dir, start_s)
+    try:
+        rank.log_stimuli(StimulusLog(folder, pes, rank.placement.size, settings.config, tell))
+    except OSError as error:
+        return f"--log-stimuli {settings.stimuli_dir}: {error.strerror}"
+    return None
 
 
 def _open_desk(rank: Rank, make_desk: Callable[[Rank], Desk | None]) -> str | None:

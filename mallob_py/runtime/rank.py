@@ -61,6 +61,7 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory.watch import MemoryWatch, RankHoard
 from mallob_py.runtime.rank_reports import PERIOD_S as _NEWS_PERIOD_S
 from mallob_py.runtime.rank_reports import RankNews, RankReporter, Roll, RollAnswer, RollCall, WorkerPlace
+from mallob_py.runtime.stimulus_log import StimulusLog
 from mallob_py.runtime.workers.hosted import HostedWorkers
 from mallob_py.runtime.workers.pool import WorkerPool
 from mallob_py.runtime.world.doorbell import Parking
@@ -233,6 +234,15 @@ class Rank:
         """From now on this rank tells that one how it is; all ranks should tell the same one."""
         self._news_go_to = rank
 
+    def log_stimuli(self, log: StimulusLog) -> None:
+        """From now on all that the PEs here are told is written down."""
+        self._stimuli = log
+        self._let_handle = log.handle
+
+    _stimuli: StimulusLog | None = None
+    #: what all stimuli pass through
+    _let_handle: Callable[[PE, AnyStimulus, float], None] = staticmethod(PE.handle)
+
     def set_memory_watch(self, watch: MemoryWatch) -> None:
         self._memory_watch = watch
 
@@ -387,7 +397,7 @@ class Rank:
                 self._tell(pe, _TICK)
         if now >= self._next_log_flush:
             self._next_log_flush = now + _LOG_FLUSH_S
-            self.log.flush()
+            self._flush_logs()
         if now >= self._workers.cpu_look_at_s:
             for slot, used in self._workers.cpu_news(now):
                 self._tell(self._pes[slot], used)
@@ -434,10 +444,15 @@ class Rank:
         if is_silent:
             self._lose(ring.watched_rank, "does not answer any more")
 
+    def _flush_logs(self) -> None:
+        self.log.flush()
+        if self._stimuli is not None:
+            self._stimuli.flush()
+
     def _lose(self, rank: int, how: str) -> NoReturn:
         message = f"{self._ring.describe(rank)} {how}"
         self.log.write(self.now(), "lost rank", {"lost": rank, "message": message})
-        self.log.flush()
+        self._flush_logs()
         raise PeerFailure(message)
 
     def _park(self) -> set[int]:
@@ -522,12 +537,12 @@ class Rank:
 
     def _tell(self, pe: PE, stimulus: AnyStimulus) -> None:
         """Tell a PE of this rank something, and execute what follows."""
-        pe.handle(stimulus, self.now())
+        self._let_handle(pe, stimulus, self.now())
         self._settle(pe)
 
     def _handle(self, pe: PE, stimulus: AnyStimulus, now: float) -> None:
         """The same from within an effect of another PE: what follows is executed after that."""
-        pe.handle(stimulus, now)
+        self._let_handle(pe, stimulus, now)
         self._unsettled.append(pe)
 
     def _settle(self, *pes: PE) -> None:
@@ -541,7 +556,7 @@ class Rank:
                 source, dest, message = arrived.popleft()
                 pe = self._pes[dest - self._first]
                 try:
-                    pe.handle(Received(source, message), self.now())
+                    self._let_handle(pe, Received(source, message), self.now())
                 except PeerViolation as error:
                     self._accuse(error)
             self._execute_effects(pe)
@@ -608,7 +623,7 @@ class Rank:
         if self._desk is not None:
             self._desk.close()
         self.pool.close()
-        self.log.flush()
+        self._flush_logs()
         return self._transport.close()
 
 

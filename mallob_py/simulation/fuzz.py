@@ -32,7 +32,8 @@ import msgspec
 
 from mallob_py.protocol.config import Config
 from mallob_py.simulation.delays import Delayed, What, mixed
-from mallob_py.simulation.plan import AnyDeed, Breakdown, Demand, Plan, Submit, draw_plan, from_json, to_json
+from mallob_py.simulation.plan import AnyDeed, Breakdown, Demand, Plan, Submit, draw_plan, to_json
+from mallob_py.simulation.replay import ReplayError, replay
 from mallob_py.simulation.scenario import Failure, Scenario, failure_in, failure_of, schedule_of
 
 Part = TypeVar("Part")
@@ -357,17 +358,12 @@ def replay_seed(seed: int, folder: Path, shrink_seconds: float) -> int:
 
 
 def replay_file(path: Path) -> int:
-    """Play a plan from a file and tell what happens in it."""
+    """Play a plan, or stimuli of a real run, from a file and tell what happens."""
     try:
-        plan = from_json(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
-        print(f"{path} holds no plan that could be replayed: {error}", file=sys.stderr)
+        return replay(path)
+    except ReplayError as error:
+        print(error, file=sys.stderr)
         return 2
-    print(schedule_of(plan))
-    failure = failure_of(plan)
-    if failure is not None:
-        print(failure.text)
-    return 0 if failure is None else 1
 
 
 def main() -> int:

@@ -1,0 +1,186 @@
+"""Stimuli that were written down lead to the same effects again; where they do not, the line is told."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.messages import Blob, Epoch
+from mallob_py.protocol.pe import PE
+from mallob_py.protocol.stimuli import (
+    AnyStimulus,
+    JobInterrupted,
+    JobParameters,
+    JobSubmitted,
+    Received,
+    Tick,
+    WorkerStarted,
+)
+from mallob_py.protocol.violation import PeerViolation
+from mallob_py.runtime.stimulus_log import SUFFIX, StimulusLog
+from mallob_py.simulation.plan import draw_plan, to_json
+from mallob_py.simulation.replay import Difference, ReplayError, replay, replay_log
+from mallob_py.simulation.scenario import Scenario
+
+
+def complain(text: str) -> None:
+    raise AssertionError(text)
+
+
+def log_of(folder: Path, *stimuli: AnyStimulus) -> Path:
+    """What one PE alone was told, a second apart."""
+    log = StimulusLog(folder, [0], 1, Config(), complain)
+    pe = PE(0, 1, Config())
+    for now, stimulus in enumerate(stimuli):
+        log.handle(pe, stimulus, float(now))
+    log.flush()
+    return folder / f"0{SUFFIX}"
+
+
+def short_life(folder: Path) -> Path:
+    return log_of(
+        folder,
+        JobSubmitted(1, JobParameters(), Blob("1", 1, b"x")),
+        WorkerStarted(0),
+        Tick(),
+        JobInterrupted(1),
+    )
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 2))
+def test_random_lives_come_to_the_same_effects_again(seed: int, tmp_path: Path) -> None:
+    """All kinds of balancing, matching and failures: nothing of it depends on what is no stimulus."""
+    scenario = Scenario(draw_plan(seed))
+    pes = scenario.cluster.pes
+    log = StimulusLog(tmp_path, range(len(pes)), len(pes), scenario.plan.config, complain)
+    for pe in pes:
+        told = _Told(pe)
+        pe.handle = partial(log.handle, told)  # type: ignore[method-assign, arg-type]
+    scenario.run()
+    log.flush()
+    assert replay(tmp_path) == 0
+
+
+class _Told:
+    """A PE whose `handle` is its own, though it is replaced in the cluster."""
+
+    def __init__(self, pe: PE) -> None:
+        self.rank = pe.rank
+        self.handle = pe.handle
+        self._pe = pe
+
+    @property
+    def effects(self) -> list[object]:
+        return list(self._pe.effects)
+
+
+def test_the_line_with_other_effects_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = short_life(tmp_path)
+    assert replay_log(path) == 4
+    lines = path.read_text().splitlines(keepends=True)
+    assert '"worker":0' in lines[1]
+    path.write_text(
+        "".join(
+            [
+                lines[0],
+                lines[1].replace('"type":"StartWorker","worker":0', '"type":"StartWorker","worker":7'),
+                *lines[2:],
+            ]
+        )
+    )
+    found = replay_log(path)
+    assert isinstance(found, Difference)
+    assert (found.path, found.line) == (path, 2)
+    assert "after JobSubmitted(job=1" in found.text
+    assert "'worker': 0" in found.text.split("in the log")[0]
+    assert "'worker': 7" in found.text.split("in the log")[1]
+    assert replay(tmp_path) == 1
+    assert f"{path}:2: at 0.000000 s" in capsys.readouterr().out
+
+
+def test_an_effect_too_many_or_too_few_is_a_difference(tmp_path: Path) -> None:
+    path = short_life(tmp_path)
+    lines = path.read_text().splitlines(keepends=True)
+    del lines[2]  # the worker never says that it runs
+    path.write_text("".join(lines))
+    found = replay_log(path)
+    assert isinstance(found, Difference)
+    assert "effect" in found.text
+
+
+def test_what_a_pe_raised_is_raised_again(tmp_path: Path) -> None:
+    with pytest.raises(PeerViolation):
+        log_of(tmp_path, Tick(), Received(0, Epoch(7, ())))
+    (path,) = tmp_path.iterdir()
+    assert "epoch 7 after 0" in path.read_text()
+    assert replay_log(path) == 2
+    path.write_text(path.read_text().replace('epoch 7 after 0"', 'epoch 9 after 0"'))
+    found = replay_log(path)
+    assert isinstance(found, Difference)
+    assert found.line == 3
+
+
+def test_a_line_that_was_not_finished_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = short_life(tmp_path)
+    path.write_bytes(path.read_bytes()[:-10])
+    assert replay_log(path) == 3
+    assert "its last line is not complete" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "why"),
+    [
+        (0, '{"pe":0}', r":1: no head of a log of stimuli"),
+        (0, None, r":1: there is no PE 3 of 1"),
+        (2, "nonsense", r":3: JSON is malformed"),
+        (2, '{"t":1.0,"stimulus":{"type":"Gift"},"effects":[]}', r":3: Invalid value 'Gift'"),
+    ],
+)
+def test_a_log_that_cannot_be_played_is_told_with_its_line(
+    line: int, text: str | None, why: str, tmp_path: Path
+) -> None:
+    path = short_life(tmp_path)
+    lines = path.read_text().splitlines()
+    lines[line] = lines[line].replace('"pe":0', '"pe":3') if text is None else text
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(ReplayError, match=why):
+        replay_log(path)
+
+
+def test_a_folder_without_stimuli_and_a_file_of_something_else_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ReplayError, match="holds no stimuli"):
+        replay(tmp_path)
+    with pytest.raises(ReplayError, match="No such file"):
+        replay(tmp_path / "nothing")
+    (tmp_path / "else").write_text("p cnf 1 1\n")
+    with pytest.raises(ReplayError, match="holds no plan and no stimuli"):
+        replay(tmp_path / "else")
+
+
+def test_a_plan_is_played_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(to_json(draw_plan(0).cut_off(3)))
+    assert replay(path) == 0
+    assert "all invariants hold" in capsys.readouterr().out
+
+
+def test_a_log_that_cannot_be_written_any_more_ends_and_harms_nobody(tmp_path: Path) -> None:
+    told: list[str] = []
+    log = StimulusLog(tmp_path, [0], 1, Config(), told.append)
+    log._files[0].close()
+    log._files[0] = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    pe = PE(0, 1, Config())
+    for _ in range(2):
+        log.handle(pe, Tick(), 0.0)
+        log.flush()
+    assert told == [f"the stimuli in {tmp_path} end here: No space left on device"]
+
+
+def test_stimuli_survive_their_way_through_a_file() -> None:
+    submitted = JobSubmitted(1, JobParameters(priority=0.1, near=3), Blob("1", 3, b"\x00\xff!"))
+    again = msgspec.json.decode(msgspec.json.encode(submitted), type=AnyStimulus)
+    assert again == submitted
