@@ -177,6 +177,15 @@ def test_the_pair_of_mates_with_the_least_penalties_is_chosen() -> None:
     assert not simulate(sharing(*jobs, nodes=6), SdPolicy(check=False, mates=1)).shared
 
 
+@pytest.mark.parametrize(("again", "start_s"), [(True, 20), (False, 55)])
+def test_a_guest_whose_mate_has_ended_can_be_a_mate_itself_or_not(again: bool, start_s: float) -> None:
+    # The first job ends at 15, and leaves its nodes to its guest, which has 40 s of 45 to go.
+    jobs = [(0, 4, 10, 100), (5, 4, 45, 45), (20, 4, 5, 5)]
+    outcome = simulate(sharing(*jobs, nodes=4), SdPolicy(check=False, again=again))
+    assert outcome.ends_s[0] == 15
+    assert outcome.starts_s[2] == start_s
+
+
 @pytest.mark.parametrize(("counts_shared", "start_s"), [(True, 2), (False, 3)])
 def test_reservations_count_on_shared_nodes_or_not(counts_shared: bool, start_s: float) -> None:
     # The head can start at 101, beside the last job, if the nodes that job 2 shares till 3 are counted.
@@ -213,6 +222,8 @@ policies = st.builds(
     depth=st.sampled_from([0, 1, 3, 10]),
     mates=st.sampled_from([1, 2]),
     factor=st.sampled_from([0.25, 0.5]),
+    again=st.booleans(),
+    replan=st.booleans(),
 )
 
 
@@ -271,12 +282,16 @@ class SlowSd:
     name = "slow"
     wants_all_arrivals = True
 
-    def __init__(self, cutoff: float, is_dynamic: bool, checks: bool, depth: int) -> None:
+    def __init__(
+        self, cutoff: float, is_dynamic: bool, checks: bool, depth: int, again: bool, replan: bool
+    ) -> None:
         self._cutoff, self._is_dynamic, self._checks = cutoff, is_dynamic, checks
+        self._replans = replan
         self._depth = depth or math.inf
+        self._again = again
 
     def begin(self, nodes: int) -> None:
-        pass
+        self._guests: set[int] = set()
 
     def decide(self, view: View) -> Iterator[Action]:
         ends = [
@@ -287,13 +302,19 @@ class SlowSd:
         while view.queue and view.queue[0].nodes <= view.free:
             yield Start(view.queue[0].id, view.queue[0].nodes)
         place = looked_at = 0
+        wait_s, extra = self._reservation(view, view.queue[0]) if view.queue else (0.0, 0)
         while place < len(view.queue) and looked_at < self._depth:
             looked_at += 1
             job, head = view.queue[place], view.queue[0]
-            wait_s, extra = self._reservation(view, head)
-            if job.nodes <= view.free and (place == 0 or job.estimate_s <= wait_s or job.nodes <= extra):
+            if self._replans:
+                wait_s, extra = self._reservation(view, head)
+            is_head = self._replans and place == 0
+            if job.nodes <= view.free and (is_head or job.estimate_s <= wait_s or job.nodes <= extra):
+                if job.estimate_s > wait_s:
+                    extra -= job.nodes
                 yield Start(job.id, job.nodes)
             elif (wait_s > job.estimate_s or not self._checks) and (mates := self._mates(view, job, cutoff)):
+                self._guests.add(job.id)
                 yield Share(job.id, tuple(mate.job.id for mate in mates))
             else:
                 place += 1
@@ -311,6 +332,7 @@ class SlowSd:
             for one in view.running.values()
             if one.guest is None
             and not one.mates
+            and (self._again or one.job.id not in self._guests)
             and one.estimated_end_s >= view.now_s + job.estimate_s
             and self._penalty(one, job) < cutoff
         ]
@@ -328,11 +350,14 @@ class SlowSd:
     st.booleans(),
     st.booleans(),
     st.sampled_from([0, 3]),
+    st.booleans(),
+    st.booleans(),
 )
 def test_it_is_what_its_definition_says(
-    workload: Workload, cutoff: float, is_dynamic: bool, checks: bool, depth: int
+    workload: Workload, cutoff: float, is_dynamic: bool, checks: bool, depth: int, again: bool, replan: bool
 ) -> None:
-    quick = simulate(workload, SdPolicy(cutoff, is_dynamic, checks, depth=depth))
-    slow = simulate(workload, SlowSd(cutoff, is_dynamic, checks, depth))
+    policy = SdPolicy(cutoff, is_dynamic, checks, depth=depth, again=again, replan=replan)
+    quick = simulate(workload, policy)
+    slow = simulate(workload, SlowSd(cutoff, is_dynamic, checks, depth, again, replan))
     assert quick.starts_s == slow.starts_s
     assert quick.ends_s == pytest.approx(slow.ends_s)

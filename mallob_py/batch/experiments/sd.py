@@ -29,22 +29,25 @@ if TYPE_CHECKING:
 
 _DEPTH = 10
 _CUTOFFS = (5.0, 10.0, 50.0, math.inf, None)
-#: (static_end check, reservations count on shared nodes, how unbalanced jobs behave, cut-offs)
+#: (static_end check, reservations count on shared nodes, former guests can be mates and reservations are
+#: made anew within a decision, how unbalanced jobs behave, cut-offs)
 _FORMS = (
-    (True, True, Imbalance.IDEAL, _CUTOFFS),
-    (False, True, Imbalance.IDEAL, _CUTOFFS),
-    (False, False, Imbalance.IDEAL, _CUTOFFS),
-    (False, True, Imbalance.WORST, (None,)),
+    (True, True, True, Imbalance.IDEAL, _CUTOFFS),
+    (False, True, True, Imbalance.IDEAL, _CUTOFFS),
+    (False, False, True, Imbalance.IDEAL, _CUTOFFS),
+    (False, False, False, Imbalance.IDEAL, _CUTOFFS),
+    (False, True, True, Imbalance.WORST, (None,)),
 )
 _HEADER = (
-    "policy", "check", "shared nodes", "runtime", "makespan [s]", "response [s]", "slowdown",
+    "policy", "check", "shared nodes", "again", "runtime", "makespan [s]", "response [s]", "slowdown",
     "makespan /EASY", "response /EASY", "slowdown /EASY", "guests", "mates", "time [s]",
 )  # fmt: skip
 _REMARKS = (
     "Ratios are to EASY with the same depth. check: whether a job is made a guest only if it ends earlier so"
     " than by waiting (static_end), by the estimates. shared nodes: whether the head's reservation counts on"
-    " nodes that two jobs share. MAXSD dyn: the mean of the running jobs' estimated slowdowns. Rows named"
-    " published are from the paper's text; what it shows in figures only is left out."
+    " nodes that two jobs share. again: whether a job that was a guest can be a mate later, and whether the"
+    " reservation is made anew within a decision. MAXSD dyn: the mean of the running jobs' estimated"
+    " slowdowns. Rows named published are from the paper's text; what it shows in figures only is left out."
 )
 
 
@@ -67,8 +70,23 @@ CASES = (
         5040,
         16,
         (
-            ("published: EASY", "", "", "ideal", 21615111, 29858.5, 3666.5, 1.0, 1.0, 1.0, "", "", ""),
-            ("published: MAXSD 10", "", "", "ideal", "", "", "", "constant", 0.5, 0.296, 20476, 17102, ""),
+            ("published: EASY", "", "", "", "ideal", 21615111, 29858.5, 3666.5, 1.0, 1.0, 1.0, "", "", ""),
+            (
+                "published: MAXSD 10",
+                "",
+                "",
+                "",
+                "ideal",
+                "",
+                "",
+                "",
+                "constant",
+                0.5,
+                0.296,
+                20476,
+                17102,
+                "",
+            ),
         ),
         partition=10,
     ),
@@ -78,8 +96,8 @@ CASES = (
         1024,
         8,
         (
-            ("published: EASY", "", "", "ideal", 407043, 43537, 1341, 1.0, 1.0, 1.0, "", "", ""),
-            ("published: best", "", "", "ideal", "", "", "", "", "", 0.743, "", "", ""),
+            ("published: EASY", "", "", "", "ideal", 407043, 43537, 1341, 1.0, 1.0, 1.0, "", "", ""),
+            ("published: best", "", "", "", "ideal", "", "", "", "", "", 0.743, "", "", ""),
         ),
         rows=(414770, 424770),
     ),
@@ -92,6 +110,7 @@ class Run(msgspec.Struct, frozen=True):
     case: str
     check: bool | None = None
     counts_shared: bool = True
+    again: bool = True
     imbalance: Imbalance = Imbalance.IDEAL
     cutoff: float | None = None
 
@@ -104,6 +123,8 @@ class Run(msgspec.Struct, frozen=True):
             self.check,
             self.counts_shared,
             _DEPTH,
+            again=self.again,
+            replan=self.again,
         )
 
     def label(self) -> str:
@@ -114,8 +135,11 @@ class Run(msgspec.Struct, frozen=True):
     def name(self) -> str:
         if self.check is None:
             return f"{self.case} EASY"
-        settings = [name for name, on in (("check", self.check), ("shared", self.counts_shared)) if on]
+        settings = [name for name, on in self._switches() if on]
         return " ".join([self.case, self.label(), self.imbalance.value, *settings])
+
+    def _switches(self) -> tuple[tuple[str, bool | None], ...]:
+        return (("check", self.check), ("shared", self.counts_shared), ("again", self.again))
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -147,8 +171,8 @@ def _runs(case: str) -> list[Run]:
     return [
         Run(case),
         *(
-            Run(case, check, counts, imbalance, cutoff)
-            for check, counts, imbalance, cutoffs in _FORMS
+            Run(case, check, counts, again, imbalance, cutoff)
+            for check, counts, again, imbalance, cutoffs in _FORMS
             for cutoff in cutoffs
         ),
     ]
@@ -214,6 +238,7 @@ def _table(case: Case, results: dict[Run, Result]) -> Table:
             one.label(),
             "" if one.check is None else "on" if one.check else "off",
             "" if one.check is None else "counted" if one.counts_shared else "not counted",
+            "" if one.check is None else "yes" if one.again else "no",
             one.imbalance.value,
             round(result.makespan_s),
             round(result.response_s, 1),
@@ -235,10 +260,11 @@ def _draw(case: str, results: dict[Run, Result], figure: Figure) -> None:
     """Slowdown against the cut-off, relative to EASY, one curve per form."""
     axes = figure.subplots()
     base = results[Run(case)].slowdown
-    for check, counts, imbalance, cutoffs in _FORMS:
+    for check, counts, again, imbalance, cutoffs in _FORMS:
         if len(cutoffs) > 1:
-            runs = [Run(case, check, counts, imbalance, cutoff) for cutoff in cutoffs]
+            runs = [Run(case, check, counts, again, imbalance, cutoff) for cutoff in cutoffs]
             label = f"check {'on' if check else 'off'}, shared nodes {'' if counts else 'not '}counted"
+            label += "" if again else ", not again"
             axes.plot(
                 [one.label() for one in runs],
                 [results[one].slowdown / base for one in runs],

@@ -36,7 +36,9 @@ class SdPolicy:
     node's cores. With `check=False`, a job is made a guest also if it would end earlier by waiting, as in
     the authors' published code. With `counts_shared=False`, the head's reservation counts on no node that two
     jobs share, so that it is later and others overtake more. `depth`: how many waiting jobs are looked at
-    (0: all); `mates`: 1 or 2.
+    (0: all); `mates`: 1 or 2. With `again=False`, a job that was a guest is never made a mate later.
+    With `replan=False`, the head's reservation is made once per decision: others keep to it, though the head
+    becomes a guest meanwhile, or mates end later than was thought.
     """
 
     wants_all_arrivals = True
@@ -50,6 +52,8 @@ class SdPolicy:
         depth: int = 10,
         mates: int = 2,
         factor: float = 0.5,
+        again: bool = True,
+        replan: bool = True,
     ) -> None:
         if not 0.0 < factor < 1.0:
             raise ValueError(f"factor is {factor:g}, not between 0 and 1")
@@ -63,6 +67,8 @@ class SdPolicy:
         self._depth = depth or math.inf
         self._mates_max = mates
         self._factor = factor
+        self._guests_again = again
+        self._replans = replan
         #: how many times its estimate a guest takes longer than alone
         self._increase = 1.0 / factor - 1.0
 
@@ -91,7 +97,7 @@ class SdPolicy:
             self._slowdowns = self._slowdowns if count else 0.0
             self._cutoff = self._slowdowns / count if count else math.inf
         first = 0
-        if view.ended:
+        if view.ended or not self._replans:
             self._shadow = None
         elif view.queue and self._seen == (view.queue[0].id, self._cutoff):
             # For those who waited before, nothing has changed.
@@ -106,6 +112,8 @@ class SdPolicy:
             while queue and queue[0].nodes <= view.free:
                 yield from self._start(queue[0], view)
             waited = len(queue)
+        if queue and not self._replans:
+            self._head_starts(view)
         looked_at = place
         while place < len(queue) and looked_at < self._depth:
             job = queue[place]
@@ -124,7 +132,7 @@ class SdPolicy:
     def _can_start(self, place: int, job: Job, view: View) -> bool:
         if job.nodes > view.free:
             return False
-        if place == 0:
+        if place == 0 and self._replans:
             return True
         shadow_s, extra = self._head_starts(view)
         if view.now_s + job.estimate_s <= shadow_s:
@@ -135,7 +143,7 @@ class SdPolicy:
         return True
 
     def _start(self, job: Job, view: View) -> Iterator[Action]:
-        if view.queue[0] is job:
+        if view.queue[0] is job and self._replans:
             self._shadow = None
         yield Start(job.id, job.nodes)
         running = view.running[job.id]
@@ -166,8 +174,9 @@ class SdPolicy:
             self._slowdowns -= _slowdown(mate)
             self._forget(mate)
         yield Share(job.id, tuple(mate.job.id for mate in mates), self._factor)
-        # Mates end later than was thought.
-        self._shadow = None
+        if self._replans:
+            # Mates end later than was thought.
+            self._shadow = None
         self._slowdowns += sum(_slowdown(running) for running in (view.running[job.id], *mates))
         self._looked.pop(job.id, None)
 
@@ -205,7 +214,9 @@ class SdPolicy:
 
     def _free_of(self, gone: Running, view: View) -> None:
         """Jobs whose last guest or mate has ended are for themselves again."""
-        others = gone.mates if gone.guest is None else [] if gone.guest.mates else [gone.guest]
+        others = gone.mates
+        if gone.guest is not None:
+            others = [gone.guest] if self._guests_again and not gone.guest.mates else []
         for other in others:
             if other.job.id in view.running:
                 self._add(other)

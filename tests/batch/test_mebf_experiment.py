@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mallob_py.batch.experiments import mebf
+from mallob_py.experiments.output import Output
+
+
+def test_a_case_says_what_its_workload_is_like() -> None:
+    plain = mebf.workload_for(mebf.Case(100, 1.0, share=0.0), 1, None)
+    case = mebf.Case(100, scalability="low", share=0.6, error=0.1)
+    changed = mebf.workload_for(case, 1, None)
+    assert sum(job.is_malleable for job in changed.jobs) == 60
+    last, first = changed.jobs[-1].submit_s, changed.jobs[0].submit_s
+    assert last - first == pytest.approx(0.75 * (plain.jobs[-1].submit_s - plain.jobs[0].submit_s))
+    for job, truth, before in zip(changed.jobs, changed.truths, plain.truths, strict=True):
+        assert truth.run_s == job.estimate_s == before.run_s
+        if job.is_malleable:
+            assert truth.speedup is not None
+            assert 0.2 <= job.speedup.loss <= 0.3
+            assert truth.speedup.loss == pytest.approx(job.speedup.loss + 0.1)
+            assert (job.low, job.high) == ((job.nodes + 1) // 2, min(500, 5 * job.nodes))
+
+
+def test_malleable_jobs_are_better_off_than_with_easy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mebf, "SEEDS", (1,))
+    table = ("Small", {"300": (mebf.Case(300), "basic")}, {("spare", "300"): 49})
+    monkeypatch.setattr(mebf, "_TABLES", (table,) * 4)
+    mebf.run(Output(tmp_path, "mebf"), 1, None)
+    (rows, *_) = (found["rows"] for found in json.loads((tmp_path / "mebf.json").read_bytes()))
+    assert [row[0] for row in rows] == list(mebf.VARIANTS)
+    assert all(int(row[1].split()[0]) > 10 for row in rows)
+    assert "(49 P)" in rows[1][1]
+    assert "(49 P)" in capsys.readouterr().out
