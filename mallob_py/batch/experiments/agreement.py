@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import EventOrder, simulate
 from mallob_py.batch.workload.elastisim import Statistics, read_elastisim, statistics_of
 from mallob_py.experiments.output import Output, Table, side_by_side
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _RIGID, _MALLEABLE = "pecs23_S0_rigid_jobs.json.gz", "pecs23_S0_malleable100_jobs.json.gz"
 #: wait, job time, turnaround, end [s], utilisation
@@ -57,6 +62,24 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
             )
         )
     output.tables([Table("Agreement policies", _HEADER, tuple(rows))], _REMARKS)
+    output.figure("agreement", partial(_draw, dict(zip(cells, found, strict=True))))
+
+
+def _draw(results: dict[tuple[str, str], Statistics], figure: Figure) -> None:
+    """Mean turnaround as waiting and running, of the policies on malleable jobs; crosses are published."""
+    axes = figure.subplots()
+    shown = {policy: one for (jobs, policy), one in results.items() if jobs == _MALLEABLE}
+    places = range(len(shown))
+    waits_h = [one.wait_s / 3600 for one in shown.values()]
+    axes.barh(places, waits_h, label="waits")
+    axes.barh(places, [one.job_time_s / 3600 for one in shown.values()], left=waits_h, label="runs")
+    for place, policy in enumerate(shown):
+        if (published := PUBLISHED.get((_MALLEABLE, policy))) is not None:
+            axes.plot([published[2] / 3600], [place], "kx", label="published turnaround")
+    axes.set_yticks(places, list(shown), fontsize="x-small")
+    axes.invert_yaxis()
+    axes.set(title="All jobs malleable, 128 nodes", xlabel="mean turnaround [h]")
+    axes.legend()
 
 
 def _play(job: tuple[str, str]) -> Statistics:

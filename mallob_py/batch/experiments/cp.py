@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,6 +21,9 @@ from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import Outcome, simulate
 from mallob_py.batch.workload.eurora import expected_wait_s, read_eurora
 from mallob_py.experiments.output import Output, Table, side_by_side
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _FILE = "eurora_pahpcsim.tar.gz"
 INSTANCES = (
@@ -91,6 +95,7 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
     results = dict(zip(runs, outcomes, strict=True))
     tables = [_table(instance, results) for instance in INSTANCES]
     output.tables([Table("Published", _HEADER, _PUBLISHED), *tables], _REMARKS)
+    output.figure("cp", partial(_draw, results))
 
 
 def _path(traces: Path | None) -> Path | None:
@@ -134,3 +139,24 @@ def _table(instance: str, results: dict[Run, Result]) -> Table:
         for result in [results[Run(instance, policy)]]
     ]
     return Table(instance, _HEADER, tuple(rows))
+
+
+def _draw(results: dict[Run, Result], figure: Figure) -> None:
+    """Weighted waits, and how many jobs are late: a group of bars for each instance."""
+    width = 0.8 / len(POLICIES)
+    for axes, measure, title in zip(
+        figure.subplots(1, 2),
+        ("weighted_wait", "late"),
+        ("WQT (wait/expected wait)", "NL (late jobs)"),
+        strict=True,
+    ):
+        for place, policy in enumerate(POLICIES):
+            heights = [getattr(results[Run(instance, policy)], measure) for instance in INSTANCES]
+            at = [number + place * width for number in range(len(INSTANCES))]
+            axes.bar(at, heights, width, label=policy.partition(":")[0])
+        axes.set_xticks([number + width for number in range(len(INSTANCES))])
+        axes.set_xticklabels(
+            [instance.replace("_2014", "\n2014") for instance in INSTANCES], fontsize="x-small"
+        )
+        axes.set(title=title)
+        axes.legend()

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from mallob_py.batch.costs import JVM_RESIZES, FreeResizes, ResizeCost
 from mallob_py.batch.metrics import Metrics, metrics_of
 from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import simulate
 from mallob_py.batch.workload.glb_batch import glb_batch
 from mallob_py.experiments.output import Output, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BATCHES = 10
 SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -18,51 +26,94 @@ PUBLISHED: dict[str, tuple[float | str, ...]] = {
     "backfilling": (1035, 1005, 84.5, 89.5, 284, 282),
     "elastic-easy": (1172, 1014, 74.8, 88.8, "", ""),
     "elastic:ready-s=6": (1168, 1006, 74.8, 90.5, 369, 353),
-    "elastic:start=code,shrink=code,grow=code,ready-s=6": ("", "", "", "", "", ""),
 }
-_REMARKS = """\
-Means of 10 batches; (P) is what was published, measured on a real cluster. Its run times are not
-to be had as numbers: those here follow from its aim of 8 node-hours a batch, speedup is linear, and resizes
-cost nothing. So only the directions can be compared."""
+_UNPUBLISHED = ("elastic:start=code,shrink=code,grow=code,ready-s=6", "fair")
+_NONE: tuple[float | str, ...] = ("",) * 6
+_REMARKS = f"""\
+Means of {BATCHES} batches; (P) is what was published, measured on a real cluster. Its run times are not
+to be had as numbers: those here follow from its aim of 8 node-hours a batch, and speedup is linear. So only
+the directions can be compared. Resizes cost nothing, or {JVM_RESIZES.grow_s} s to grow and
+{JVM_RESIZES.shrink_s} s to shrink, the published means, during which a job stands still."""
+_TITLES = ("Makespan [s]", "Utilisation [%]", "Turnaround [s]")
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A policy, and what resizes cost."""
+
+    policy: str
+    has_costs: bool = False
+
+    @property
+    def costs(self) -> ResizeCost:
+        return JVM_RESIZES if self.has_costs else FreeResizes()
+
+    @property
+    def label(self) -> str:
+        return f"{self.policy}, resizes cost" if self.has_costs else self.policy
+
+
+#: (makespan [s], utilisation [%], turnaround [s])
+Means = dict[tuple[Row, float], tuple[float, float, float]]
 
 
 def run(output: Output, processes: int | None, traces: Path | None) -> None:
     """Write the tables. Neither processes nor traces are needed: it takes seconds."""
-    means: dict[tuple[str, float], tuple[float, float, float]] = {}
-    for policy in PUBLISHED:
+    policies = (*PUBLISHED, *_UNPUBLISHED)
+    rows = [Row(policy) for policy in policies]
+    rows += [Row(policy, True) for policy in policies if policy.startswith(("elastic:", "fair"))]
+    means: Means = {}
+    for row in rows:
         for share in SHARES:
             found = list[Metrics]()
             for seed in range(BATCHES):
-                found.append(metrics_of(simulate(glb_batch(seed, share), policy_of(policy))))
-                output.keep(f"{policy} {share:.0%} {seed}", found[-1])
-            means[policy, share] = (
+                batch = glb_batch(seed, share)
+                found.append(metrics_of(simulate(batch, policy_of(row.policy), costs=row.costs)))
+                output.keep(f"{row.label} {share:.0%} {seed}", found[-1])
+            means[row, share] = (
                 sum(one.makespan_s for one in found) / BATCHES,
                 100.0 * sum(one.utilisation for one in found) / BATCHES,
                 sum(one.turnaround_s for one in found) / BATCHES,
             )
-    ends = ("0 %", "0 % (P)", "100 %", "100 % (P)")
-    tables = [
-        Table(
-            title,
-            ("policy", *ends),
-            tuple(
-                (
-                    policy,
-                    means[policy, 0.0][place],
-                    said[2 * place],
-                    means[policy, 1.0][place],
-                    said[2 * place + 1],
-                )
-                for policy, said in PUBLISHED.items()
-            ),
-        )
-        for place, title in enumerate(("Makespan [s]", "Utilisation [%]", "Turnaround [s]"))
-    ]
-    tables.append(
-        Table(
-            "Makespan [s] by the share of malleable jobs",
-            ("policy", *(f"{share:.0%}" for share in SHARES)),
-            tuple((policy, *(means[policy, share][0] for share in SHARES)) for policy in PUBLISHED),
-        )
+    output.tables([*(_ends(place, rows, means) for place in range(3)), _by_share(rows, means)], _REMARKS)
+    output.figure("elastic", partial(_draw, rows, means))
+
+
+def _ends(place: int, rows: list[Row], means: Means) -> Table:
+    """Without malleable jobs and with no others, beside what was published."""
+    lines = list[tuple[str | float, ...]]()
+    for row in rows:
+        said = _NONE if row.has_costs else PUBLISHED.get(row.policy, _NONE)[2 * place : 2 * place + 2]
+        lines.append((row.label, means[row, 0.0][place], said[0], means[row, 1.0][place], said[1]))
+    return Table(_TITLES[place], ("policy", "0 %", "0 % (P)", "100 %", "100 % (P)"), tuple(lines))
+
+
+def _by_share(rows: list[Row], means: Means) -> Table:
+    return Table(
+        "Makespan [s] by the share of malleable jobs",
+        ("policy", *(f"{share:.0%}" for share in SHARES)),
+        tuple((row.label, *(means[row, share][0] for share in SHARES)) for row in rows),
     )
-    output.tables(tables, _REMARKS)
+
+
+def _draw(rows: list[Row], means: Means, figure: Figure) -> None:
+    """All three against the share; crosses are published, dashes have costs."""
+    policies = list(dict.fromkeys(row.policy for row in rows))
+    for place, axes in enumerate(figure.subplots(1, 3)):
+        for row in rows:
+            colour = f"C{policies.index(row.policy)}"
+            axes.plot(
+                [100.0 * share for share in SHARES],
+                [means[row, share][place] for share in SHARES],
+                "--" if row.has_costs else "o-",
+                color=colour,
+                markersize=4,
+                label=row.label,
+            )
+            said = _NONE if row.has_costs else PUBLISHED.get(row.policy, _NONE)[2 * place : 2 * place + 2]
+            for share, value in zip((0.0, 100.0), said, strict=False):
+                if value:
+                    axes.plot([share], [value], "x", color=colour)
+        axes.set(title=_TITLES[place], xlabel="malleable jobs [%]")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    short = [label.replace(_UNPUBLISHED[0], "elastic as in the code") for label in labels]
+    figure.legend(handles, short, loc="outside lower center", ncols=3, fontsize="small")
