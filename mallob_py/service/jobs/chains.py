@@ -15,6 +15,7 @@ revisions, for a bounded number of names.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -53,6 +54,8 @@ class Chain:
     done_by: int | None = None
     live: set[int] = field(default_factory=set)
     last_news_s: float = 0.0
+    #: whether the book has noted when it expires
+    is_expected: bool = False
 
     def before(self, revision: Revision) -> wire.Before:
         """What the input of a revision is to be read on top of."""
@@ -81,6 +84,8 @@ class ChainBook:
         #: jobs that left their chain before their turn, and why
         self._orphans: dict[int, str] = {}
         self._chains: dict[int, Chain] = {}
+        #: (when at the earliest, chain), one for each that waits for its next revision; some are outdated
+        self._expiries: list[tuple[float, int]] = []
 
     def __len__(self) -> int:
         return len(self._chains)
@@ -148,6 +153,7 @@ class ChainBook:
             return False
         chain.last_news_s = now
         self._append(chain, job, file)
+        self._expect(chain)
         return True
 
     def _append(self, chain: Chain, job: int, file: JobFile) -> None:
@@ -176,26 +182,30 @@ class ChainBook:
         for left in chain.revisions[revision.number :]:
             del self._by_job[left.job]
             del self._by_identity[left.identity]
+            chain.live.discard(left.job)
             if left is not revision:
                 self._orphans[left.job] = (
                     f"{revision.identity}, an earlier revision of its chain, has failed: see its reply"
                 )
         del chain.revisions[revision.number :]
         chain.in_former = min(chain.in_former, len(chain.revisions))
-        chain.live.discard(job)
         if not chain.revisions:
             del self._chains[chain.first]
+        else:
+            self._expect(chain)
 
     def ended(self, job: int, root: int | None, now: float) -> None:
         """A job has its reply, whatever it is."""
         self._orphans.pop(job, None)
         if (chain := self._ending.pop(job, None)) is not None:
             chain.done_by = None
+            self._expect(chain)
         if (known := self._by_job.get(job)) is not None:
             chain = known[0]
             chain.live.discard(job)
             chain.last_news_s = now
             chain.root = chain.root if root is None else root
+            self._expect(chain)
 
     # --- ends of chains ---------------------------------------------------------------------
 
@@ -217,12 +227,35 @@ class ChainBook:
 
     def expired(self, now: float) -> Iterator[Chain]:
         """Chains that have waited too long for their next revision."""
-        for chain in list(self._chains.values()):
-            if now >= self._expiry_s(chain):
-                yield chain
+        while self.next_deadline() <= now:
+            _, first = heapq.heappop(self._expiries)
+            chain = self._chains[first]
+            chain.is_expected = False
+            yield chain
 
     def next_deadline(self) -> float:
-        return min(map(self._expiry_s, self._chains.values()), default=math.inf)
+        """When `expired` has something to say. Costs little unless chains have had news meanwhile."""
+        while self._expiries:
+            noted_s, first = self._expiries[0]
+            chain = self._chains.get(first)
+            if chain is None:
+                heapq.heappop(self._expiries)
+                continue
+            expiry_s = self._expiry_s(chain)
+            if expiry_s == noted_s:
+                return expiry_s
+            if expiry_s < math.inf:
+                heapq.heapreplace(self._expiries, (expiry_s, first))
+            else:
+                heapq.heappop(self._expiries)
+                chain.is_expected = False
+        return math.inf
+
+    def _expect(self, chain: Chain) -> None:
+        """The chain may wait for its next revision from now on."""
+        if not chain.is_expected and (expiry_s := self._expiry_s(chain)) < math.inf:
+            chain.is_expected = True
+            heapq.heappush(self._expiries, (expiry_s, chain.first))
 
     def _expiry_s(self, chain: Chain) -> float:
         is_waiting = not chain.live and chain.done_by is None

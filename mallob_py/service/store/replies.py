@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import heapq
 import math
 import os
 import stat
@@ -158,34 +159,43 @@ class Replies:
         self._log = log
         self._clock = clock
         self._unpublished: dict[int, _Unpublished] = {}
+        #: (when, job): each of them that is not being written just now
+        self._due: list[tuple[float, int]] = []
         self._pipes = ReplyPipes(clock)
 
     def __len__(self) -> int:
         return len(self._unpublished)
 
     def next_deadline(self) -> float:
-        unpublished = min((item.due for item in self._unpublished.values()), default=math.inf)
-        return min(unpublished, self._pipes.next_deadline())
+        return min(self._due[0][0] if self._due else math.inf, self._pipes.next_deadline())
 
     def add(self, decided: Decided, reply: Reply, on_decided: Callable[[], None] = lambda: None) -> None:
         """`on_decided` is called between the moments when it is in the journal and when it is published."""
-        self._unpublished[decided.internal_id] = _Unpublished(decided, reply, on_decided)
-        if not self._flush_policy.is_slow:
-            self._finish([self._unpublished[decided.internal_id]])
+        item = self._unpublished[decided.internal_id] = _Unpublished(decided, reply, on_decided)
+        if self._flush_policy.is_slow:
+            self._await(item)
+        else:
+            self._finish([item])
 
     def add_recovered(self, decided: Iterable[Decided]) -> None:
         """Replies that a former service has left in the journal."""
         for entry in decided:
-            self._unpublished[entry.internal_id] = _Unpublished(entry, None)
+            item = self._unpublished[entry.internal_id] = _Unpublished(entry, None)
+            self._await(item)
         self.finish_due()
 
     def finish_due(self) -> None:
         self._pipes.feed_due()
         now = self._clock()
-        self._finish([item for item in self._unpublished.values() if item.due <= now])
+        due = []
+        while self._due and self._due[0][0] <= now:
+            _, internal_id = heapq.heappop(self._due)
+            due.append(self._unpublished[internal_id])
+        self._finish(due)
 
     def close(self) -> None:
         """A last try; what is in the journal is published by the next service."""
+        self._due.clear()
         self._finish(list(self._unpublished.values()))
         self._pipes.close()
 
@@ -217,6 +227,9 @@ class Replies:
         except OSError as error:
             self._log(f"cannot flush replies: {error.strerror}; a loss of power may bring them back")
 
+    def _await(self, item: _Unpublished) -> None:
+        heapq.heappush(self._due, (item.due, item.decided.internal_id))
+
     def _publish(self, decided: Decided) -> None:
         """Raises OSError."""
         pipe = self._pipes.at(
@@ -234,6 +247,7 @@ class Replies:
     def _postpone(self, item: _Unpublished, error: OSError) -> None:
         item.delay_s = min(max(2 * item.delay_s, RETRY_DELAY_MIN_S), RETRY_DELAY_MAX_S)
         item.due = self._clock() + item.delay_s
+        self._await(item)
         self._log(
             f"cannot write the reply {item.decided.target}: {error.strerror}; again in {item.delay_s:g} s"
         )

@@ -7,6 +7,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.service import JobFileError
@@ -186,6 +188,54 @@ def test_a_chain_that_is_being_ended_does_not_expire(book: ChainBook) -> None:
         book.ended(job, None, 0.0)
     admit(book, 3, "end", "b", done=True)
     assert list(book.expired(100.0)) == []
+
+
+def test_a_chain_expires_although_revisions_that_waited_for_a_failed_one_have_left_it() -> None:
+    book = ChainBook(10.0)
+    admit(book, 1, "a")
+    book.ended(1, None, 0.0)
+    admit(book, 2, "b", "a")
+    admit(book, 3, "c", "b")
+    book.drop(2)
+    book.ended(2, None, 1.0)
+    book.ended(3, None, 2.0)
+    assert [chain.first for chain in book.expired(20.0)] == [1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from("rwde"), st.floats(0.0, 20.0)), max_size=40))
+def test_chains_expire_when_they_have_waited_so_long_whatever_came_before(
+    steps: list[tuple[int, str, float]],
+) -> None:
+    """Against what a look at every chain says. r: a revision, w: its reply, d: done, e: that job's end."""
+    book, now, next_job = ChainBook(10.0), 0.0, 1
+    last, live, ending, news, first = {}, {}, {}, {}, {}
+    for which, step, pause_s in steps:
+        now += pause_s
+        waiting = {one for one in last if not live.get(one) and one not in ending}
+        over = {one for one in waiting if news[one] + 10.0 <= now}
+        expected = min((news[one] + 10.0 for one in waiting), default=float("inf"))
+        assert book.next_deadline() == expected
+        for chain in book.expired(now):
+            (one,) = [one for one in over if first[one] == chain.first]
+            book.end(chain, "late")
+            over.remove(one)
+            del last[one]
+        assert not over
+        if step == "r" and which not in ending:
+            name = f"j{next_job}"
+            admit(book, next_job, name, last.get(which, ""), now)
+            first[which] = first[which] if which in last else next_job
+            last[which], news[which] = name, now
+            live.setdefault(which, []).append(next_job)
+        elif step == "w" and live.get(which):
+            book.ended(live[which].pop(0), None, now)
+            news[which] = now
+        elif step == "d" and which in last and which not in ending:
+            admit(book, next_job, f"j{next_job}", last[which], now, done=True)
+            ending[which], news[which] = next_job, now
+        elif step == "e" and which in ending:
+            book.ended(ending.pop(which), None, now)
+        next_job += 1
 
 
 def test_answered_revisions_are_known_again_after_a_restart() -> None:
