@@ -6,6 +6,8 @@ JSON, whatever becomes of the other runs.
 
 from __future__ import annotations
 
+import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import sys
@@ -13,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +25,8 @@ from mallob_py.text_table import Cell, format_cell, format_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_ASK_AGAIN_S = 0.1
 
 Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
@@ -83,8 +88,39 @@ class Output:
             print(f"wrote {path}", file=sys.stderr)
 
 
-def _end_at_interrupts() -> None:
+def _begin() -> None:
+    """Of a process that plays."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
+def _interruptible(play: Callable[[Job], Outcome], job: Job) -> Outcome:
+    """Ctrl-C ends a process that plays, and none that sends: for the rest, we would wait for ever."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return play(job)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _submit(pool: ProcessPoolExecutor, play: Callable[[Job], Outcome], job: Job) -> Future[Outcome]:
+    """The processes that the pool starts now take no notice of Ctrl-C before they are ready for it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        return pool.submit(_interruptible, play, job)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
+def _end_all(pool: ProcessPoolExecutor) -> None:
+    """Have all processes end that play, also those that were about to begin when Ctrl-C came."""
+    pool.shutdown(wait=False, cancel_futures=True)
+    while children := multiprocessing.active_children():
+        for child in children:
+            if child.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGINT)
+        multiprocessing.connection.wait([child.sentinel for child in children], _ASK_AGAIN_S)
 
 
 def side_by_side(
@@ -104,19 +140,23 @@ def side_by_side(
     processes = processes or os.cpu_count() or 1
     began_s = time.monotonic()
     # Ctrl-C reaches all processes; the others just end, and this one says what there is to say.
-    with ProcessPoolExecutor(processes, initializer=_end_at_interrupts) as pool:
+    with ProcessPoolExecutor(processes, initializer=_begin) as pool:
         running: dict[Future[Outcome], int] = {}
         # Not all at once: the pool would go on with some of those that it has been given.
         waiting = deque(enumerate(todo))
-        while waiting or running:
-            while waiting and len(running) < processes:
-                number, job = waiting.popleft()
-                running[pool.submit(play, job)] = number
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                number = running.pop(future)
-                outcomes[number] = future.result()
-                run = name(todo[number])
-                keep(run, outcomes[number])
-                spent_s = time.monotonic() - began_s
-                print(f"{len(outcomes)} of {len(todo)} runs done ({run}), {spent_s:.0f} s", file=sys.stderr)
+        try:
+            while waiting or running:
+                while waiting and len(running) < processes:
+                    number, job = waiting.popleft()
+                    running[_submit(pool, play, job)] = number
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    number = running.pop(future)
+                    outcomes[number] = future.result()
+                    run = name(todo[number])
+                    keep(run, outcomes[number])
+                    done = f"{len(outcomes)} of {len(todo)} runs done ({run})"
+                    print(f"{done}, {time.monotonic() - began_s:.0f} s", file=sys.stderr)
+        except KeyboardInterrupt:
+            _end_all(pool)
+            raise
     return [outcomes[number] for number in range(len(todo))]

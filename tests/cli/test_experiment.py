@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -200,6 +201,50 @@ def test_an_interrupt_ends_all_runs_and_leaves_what_is_done(tmp_path: Path) -> N
     lines = [first, *said.splitlines()]
     assert all(" runs done (" in line for line in lines), said
     assert 1 <= len(kept(tmp_path, "realistic")) <= len(lines) + 1 < 10
+
+
+#: Ctrl-C comes while one run's large outcome is on its way from the process that has played it
+_INTERRUPTED_WHILE_SENDING = """
+import os, signal, sys, time
+from pathlib import Path
+from mallob_py.experiments.output import side_by_side
+
+SENDING = Path(sys.argv[1])
+
+class Large:
+    def __reduce__(self):
+        SENDING.touch()
+        return bytes, (b"." * (100 << 20),)
+
+def play(size):
+    return Large() if size == "large" else size
+
+def is_receiving():
+    frames = sys._current_frames().values()
+    return SENDING.exists() and any(frame.f_code.co_name == "_recv" for frame in frames)
+
+def keep(name, outcome):
+    while not is_receiving():
+        time.sleep(0.001)
+    os.killpg(0, signal.SIGINT)
+    time.sleep(60)
+
+try:
+    side_by_side(play, ["small", "large"], 2, str, keep)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_an_interrupt_while_an_outcome_is_being_sent_ends_all(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _INTERRUPTED_WHILE_SENDING, str(tmp_path / "sending")]
+    experiment = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        _, said = experiment.communicate(timeout=DEADLINE_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(experiment.pid, signal.SIGKILL)
+    assert (experiment.returncode, said) == (130, "")
 
 
 def _die(_variant: realistic.Variant) -> realistic.Result:
