@@ -10,7 +10,7 @@
     job_tree.py       the rules of the seats in a job tree
 
 What the caller owes: the same order of messages between any two PEs as they were sent;
-`now` that never goes back; every effect executed, in order; a tick at `next_deadline()`.
+`now` that never goes back; every effect executed, in order; a `Tick` at `deadline_s`.
 
 A message that speaks of an epoch this PE has not seen yet waits for it here (race 1).
 """
@@ -116,7 +116,10 @@ class PE:
         self._parked: list[tuple[int, int, int, AnyMessage]] = []
         self._parked_count = 0
         self._story: deque[tuple[float, int, AnyMessage | type]] = deque(maxlen=_STORY_LENGTH)
+        #: when a `Tick` is wanted next, if nothing else comes before; `math.inf` if only that can bring news
+        self.deadline_s = math.inf
         self.workers.update_token()
+        self.deadline_s = self.matcher.next_deadline()
 
     @property
     def effects(self) -> list[AnyEffect]:
@@ -137,15 +140,6 @@ class PE:
         self.client.tick(now)
         self.workers.tick(now)
 
-    def next_deadline(self) -> float:
-        """When `tick` is wanted next; `math.inf` if only a message can bring news."""
-        deadline_s = min(
-            self.balancer.next_deadline(), self.matcher.next_deadline(), self.workers.next_deadline()
-        )
-        if self.client.jobs:
-            deadline_s = min(deadline_s, self.client.next_deadline())
-        return deadline_s
-
     # --- routing --------------------------------------------------------------------------
 
     def _settle(self, now: float) -> None:
@@ -157,7 +151,12 @@ class PE:
             self.balancer.flush(now)
             self.matcher.flush(now)
             if not to_self:
-                return
+                break
+        self.deadline_s = min(
+            self.balancer.next_deadline(), self.matcher.next_deadline(), self.workers.next_deadline()
+        )
+        if self.client.jobs:
+            self.deadline_s = min(self.deadline_s, self.client.next_deadline())
 
     def _on_epoch(self, now: float, ended: list[int]) -> None:
         for job in ended:

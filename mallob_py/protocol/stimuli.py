@@ -33,7 +33,7 @@ class Received(Stimulus, frozen=True):
 
 
 class Tick(Stimulus, frozen=True):
-    """Time has passed: it is `PE.next_deadline()`, or later."""
+    """Time has passed: it is `PE.deadline_s`, or later."""
 
 
 # --- where jobs come from ---------------------------------------------------------------------

@@ -393,7 +393,7 @@ class Rank:
     def _tick(self) -> None:
         now = self.now()
         for pe in self._pes:
-            if pe.next_deadline() <= now:
+            if pe.deadline_s <= now:
                 self._tell(pe, _TICK)
         if now >= self._next_log_flush:
             self._next_log_flush = now + _LOG_FLUSH_S
@@ -459,7 +459,7 @@ class Rank:
         """Wait for news, at most until the next deadline."""
         deadline = min(self._stop_at_s, self._workers.update_at_s, self._workers.cpu_look_at_s)
         for pe in self._pes:
-            deadline = min(deadline, pe.next_deadline())
+            deadline = min(deadline, pe.deadline_s)
         further = None
         if self._desk is not None:
             deadline = min(deadline, self._desk.next_deadline())

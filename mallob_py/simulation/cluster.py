@@ -282,7 +282,7 @@ class Cluster:
                 else:
                     self._execute(rank, effect)
             self._busy_until_s[loop] = departure_s
-        deadline_s = pe.next_deadline()
+        deadline_s = pe.deadline_s
         if deadline_s < self._next_tick_s[rank]:
             self._next_tick_s[rank] = deadline_s = max(deadline_s, self.now)
             self._order += 1

@@ -118,7 +118,6 @@ class _Loop:
                     answer()
                 if received == _HOPS_PER_SAMPLE:
                     break  # what comes now belongs to the next sample
-            self._pe.next_deadline()
             transport.flush()
             if received < _HOPS_PER_SAMPLE:
                 park_s = transport.park_timeout_s(_PARK_S)

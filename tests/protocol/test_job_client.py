@@ -60,7 +60,7 @@ class Alone:
 
     def wait_until(self, when_s: float) -> None:
         """Let time pass, with a tick at each deadline."""
-        while (deadline := self.pe.next_deadline()) <= when_s:
+        while (deadline := self.pe.deadline_s) <= when_s:
             self.now = max(self.now, deadline)
             self.pe.handle(Tick(), self.now)
             self.collect()
