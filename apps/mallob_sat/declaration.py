@@ -72,6 +72,7 @@ PORTFOLIO = JobOption(
     metavar="LETTERS",
     help="solvers of a SAT job, one letter each: those before the parentheses once, then those within in "
     "turn, such as 'k(cg)*' (letters: docs/sat-jobs.md)",
+    excludes=("solvers",),
 )
 
 

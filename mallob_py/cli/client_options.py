@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from mallob_py.applications import our_declarations
 from mallob_py.cli import values
 from mallob_py.cli.option_sources import (
     OptionError,
@@ -42,11 +43,13 @@ class _Client(Api):
     )
 
 
-SAT_FORMAT = "sat"
+JSON = "json"
+#: `--output-format`: JSON, or as text where the application declares a form
+_OUTPUT_FORMATS = (JSON, *(one.text_format for one in our_declarations() if one.text_format))
 
 
 def _output_format(help_text: str) -> Any:
-    return choice("--output-format", ("json", SAT_FORMAT), "json", group=OUTPUT, help=help_text)
+    return choice("--output-format", _OUTPUT_FORMATS, JSON, group=OUTPUT, help=help_text)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,17 +105,6 @@ class SubmitOptions(Wishes, _Client):
         group=JOB,
         help="largest number of workers (default: no limit)",
     )
-    portfolio: str | None = option(
-        "--portfolio",
-        values.portfolio,
-        None,
-        metavar="LETTERS",
-        group=JOB,
-        help="which solvers a SAT job uses, such as k(cg)*",
-    )
-    seed: int | None = option(
-        "--seed", values.count, None, metavar="S", group=JOB, help="seed of a SAT job's solvers (default 0)"
-    )
     wait: bool = switch_option(
         "--wait",
         group=OUTPUT,
@@ -122,11 +114,13 @@ class SubmitOptions(Wishes, _Client):
 
     @property
     def waits(self) -> bool:
-        return self.wait or self.output_format == SAT_FORMAT or bool(self.results)
+        return self.wait or self.output_format != JSON or bool(self.results)
 
     def validate(self) -> None:
         super().validate()
-        if not self.files and self.application in (None, "SAT"):
+        from mallob_py.service.jobs.job_file import DEFAULT_APPLICATION
+
+        if not self.files and self.application in (None, DEFAULT_APPLICATION):
             raise OptionError("no FILE is given: name the formula or a job file")
         if self.name is not None and len(self.files) > 1:
             raise OptionError(f"--name is for one job, but {len(self.files)} FILEs are given")

@@ -35,10 +35,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mallob_py.applications import declaration_of
 from mallob_py.cli import CommandError
 from mallob_py.cli.answers import lines_of_reply
 from mallob_py.cli.client_options import (
-    SAT_FORMAT,
+    JSON,
     ExplainOptions,
     InterruptOptions,
     SubmitOptions,
@@ -180,7 +181,7 @@ def _completed(job: dict[str, Any], file: str, options: SubmitOptions) -> dict[s
     }
     job.update({field: value for field, value in given.items() if value is not None})
     results = {key: _result_name(options, target) for key, target in options.results.items()}
-    wishes = options.configuration_with({"portfolio": options.portfolio, "seed": options.seed, **results})
+    wishes = options.configuration_with(results)
     if wishes:
         configuration = job.get("configuration", {})
         if not isinstance(configuration, dict):
@@ -300,20 +301,20 @@ class ReplyPrinter:
 
     def __init__(self, command: str, output_format: str, jobs: int) -> None:
         self._command = command
-        self._is_sat = output_format == SAT_FORMAT
+        self._is_text = output_format != JSON
         self._is_single = jobs == 1
         self._code = 0
 
     @property
     def exit_code(self) -> int:
-        """2 as soon as a reply is an error; as s and v lines and for one job, its answer's code; else 0."""
+        """2 as soon as a reply is an error; as text and for one job, as its application declares; else 0."""
         return self._code
 
     def print(self, identity: str, reply: dict[str, Any]) -> None:
         error = reply.get("error")
         if error is not None:
             self._code = 2
-        if not self._is_sat:
+        if not self._is_text:
             print(json.dumps(reply, indent=2), flush=True)
             return
         if not self._is_single:
@@ -322,11 +323,12 @@ class ReplyPrinter:
             place = f"{error['field']}: " if error.get("field") else ""
             print(f"mallob-py {self._command}: {identity}: {place}{error.get('message')}", file=sys.stderr)
             return
-        for line in lines_of_reply(reply.get("application", DEFAULT_APPLICATION), reply["result"]):
+        application = reply.get("application", DEFAULT_APPLICATION)
+        for line in lines_of_reply(application, reply["result"]):
             print(line)
         sys.stdout.flush()
         if self._is_single:
-            self._code = int(reply["result"]["resultcode"])
+            self._code = declaration_of(application).exit_code(reply["result"]["resultcode"])
 
 
 def say_what_goes_on(command: str, identities: Sequence[str], api_dir: str, client: int) -> int:

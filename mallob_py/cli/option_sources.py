@@ -17,13 +17,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from mallob_py.cli import values
+
+if TYPE_CHECKING:
+    from mallob_py.kit.declaration import JobOption
 
 ENVIRONMENT_PREFIX = "MALLOB_PY_"
 SOURCES = (
@@ -115,15 +119,42 @@ def positional_list(name: str, parse: Callable[[str], Any], *, group: str, help:
     return _declare(OptionSpec(name, (), parse, name, group, help, is_list=True), default)
 
 
+def job_options(declared: Callable[[], Sequence[JobOption]], *, group: str) -> Any:
+    """Declare the options that applications declare: what is given of them, by their keys."""
+    return dataclasses.field(default_factory=dict, metadata={"job options": declared, "group": group})
+
+
 def _declare(spec: OptionSpec, default: Any) -> Any:
     return dataclasses.field(default=default, metadata={"option": spec})
 
 
 def table(options_class: type[CommandOptions]) -> dict[str, tuple[OptionSpec, Any]]:
-    """The rows of a command: field name -> (row, default)."""
-    return {
-        field.name: (field.metadata["option"], field.default) for field in dataclasses.fields(options_class)
-    }
+    """The rows of a command: field name -> (row, default). Those of an application: `field.key`."""
+    rows: dict[str, tuple[OptionSpec, Any]] = {}
+    for field in dataclasses.fields(options_class):
+        if "option" in field.metadata:
+            rows[field.name] = (field.metadata["option"], field.default)
+            continue
+        for one in field.metadata["job options"]():
+            rows[f"{field.name}.{one.key}"] = (_spec_of(one, field.metadata["group"]), None)
+    return rows
+
+
+@functools.cache
+def _spec_of(one: JobOption, group: str) -> OptionSpec:
+    return OptionSpec(one.key, (one.flag,), one.parse, one.metavar, group, one.help)
+
+
+def _gathered(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """By fields, where `chosen` is by rows."""
+    fields: dict[str, Any] = {}
+    for row, value in chosen.items():
+        field, dot, key = row.partition(".")
+        if dot:
+            fields.setdefault(field, {})[key] = value
+        else:
+            fields[field] = value
+    return fields
 
 
 class _Parser(argparse.ArgumentParser):
@@ -202,7 +233,7 @@ def parse_options(
     for attribute, raw in given.items():
         spec = rows[attribute][0]
         chosen[attribute] = _parsed(spec, raw, spec.flags[-1] if spec.flags else spec.name)
-    options = options_class(**chosen)
+    options = options_class(**_gathered(chosen))
     options.validate()
     return options
 

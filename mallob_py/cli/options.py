@@ -223,6 +223,6 @@ def _describe(action: argparse.Action, spec: OptionSpec) -> None:
     words = spec.metavar.split("|")
     if len(words) > 1 and all(word == word.lower() for word in words):
         action.choices = words
-    elif spec.parse is values.path:
+    elif spec.parse is values.path or spec.metavar == "FILE":
         described: Any = action
         described.complete = DIRECTORY if spec.metavar in ("DIR", "LOGDIR") else FILE

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mallob_py.applications import our_declarations
 from mallob_py.cli import values
 from mallob_py.cli.option_sources import (
     OptionError,
+    job_options,
     list_option,
     option,
     positional,
@@ -21,6 +23,7 @@ from mallob_py.cli.option_sources import (
 from mallob_py.cli.shared_options import (
     FILES,
     INPUT,
+    JOB,
     LIMITS,
     OUTPUT,
     SCHEDULING,
@@ -34,6 +37,7 @@ from mallob_py.cli.shared_options import (
 from mallob_py.runtime.memory.room import Reserve
 
 if TYPE_CHECKING:
+    from mallob_py.kit.declaration import JobOption
     from mallob_py.runtime.boot import WorldSettings
     from mallob_py.service.telemetry.event_log import EventLog
 
@@ -43,8 +47,6 @@ BALANCINGS = ("local", "distributed")
 MATCHINGS = ("prefix-sum", "routing-tree")
 #: names of files that stand for standard input
 STANDARD_INPUT = ("-", "/dev/stdin")
-#: the application of `solve`
-SAT = "SAT"
 
 
 def _launched_ranks() -> int | None:
@@ -205,23 +207,8 @@ class _World(Config):
             )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
-class _Solvers(_World):
-    """What `solve` and `serve` have in common."""
-
-    portfolio: str | None = option(
-        "--portfolio",
-        values.portfolio,
-        None,
-        metavar="LETTERS",
-        group=WORLD,
-        help="solvers of SAT jobs that name none, one letter each: those before the parentheses once, "
-        "then those within in turn, such as 'k(cg)*' (letters: docs/sat-jobs.md)",
-    )
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SolveOptions(Wishes, _Solvers):
+class SolveOptions(Wishes, _World):
     """Options of `mallob-py solve`."""
 
     files: tuple[str, ...] = positional_list(
@@ -243,8 +230,6 @@ class SolveOptions(Wishes, _Solvers):
 
     def validate(self) -> None:
         super().validate()
-        if self.portfolio is not None and {"portfolio", "solvers"} & (self.configuration or {}).keys():
-            raise OptionError("--portfolio and --configuration both name solvers")
         if sum(file in STANDARD_INPUT for file in self.files) > 1:
             raise OptionError("standard input is one formula, but is named more than once")
         if (self.configuration or {}).get("model", "literals") != "literals":
@@ -259,8 +244,7 @@ class SolveOptions(Wishes, _Solvers):
                 raise OptionError(f"{flag} is for one formula, but {len(self.files)} are given")
         if len(set(map(os.path.realpath, given.values()))) < len(given):
             raise OptionError(f"{' and '.join(given)} cannot be the same file")
-        wishes = {"--proof": self.proof, "--core": self.core, "--solutions": self.solutions}
-        wanted = [flag for flag, wish in wishes.items() if wish is not None]
+        wanted = [f"--{key}" for key in ("proof", "core", "solutions") if key in self.wishes]
         if len(wanted) > 1:
             raise OptionError(f"{wanted[0]} and {wanted[1]} are not possible together")
 
@@ -300,10 +284,15 @@ class RunOptions(_World):
         return dict(self.configuration or {}) | dict(self.settings)
 
 
+def _service_options() -> tuple[JobOption, ...]:
+    return tuple(one.service_option for one in our_declarations() if one.service_option is not None)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ServeOptions(Api, _Solvers):
+class ServeOptions(Api, _World):
     """Options of `mallob-py serve`."""
 
+    defaults: Mapping[str, Any] = job_options(_service_options, group=JOB)
     clients: int = option(
         "--clients",
         values.positive_count,

@@ -18,7 +18,6 @@ from typing import NoReturn
 
 from mallob_py.applications import declaration_of
 from mallob_py.cli.rank_options import RunOptions, event_log_of, settings_of
-from mallob_py.kit.declaration import UNKNOWN
 from mallob_py.kit.result_file import discard_unfinished
 from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.stimuli import JobParameters
@@ -164,8 +163,7 @@ class RunDesk:
 
     def _answer(self, outcome: replies.Outcome, statistics: replies.JobStatistics) -> None:
         self._clear()
-        without = 1 if outcome.code == UNKNOWN else 0
-        self._code = self._declared.exit_codes.get(outcome.code, without)
+        self._code = self._declared.exit_code(outcome.code)
         beside = Path(os.devnull)  # never used: nothing is too long
         reply = replies.result_reply(self._job, _JOB, outcome, statistics, beside, inline_max=sys.maxsize)
         try:

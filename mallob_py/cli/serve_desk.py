@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mallob_py.cli.rank_options import SAT, ServeOptions
+from mallob_py.applications import our_declarations
+from mallob_py.cli.rank_options import ServeOptions
 from mallob_py.runtime import boot
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Desk, Rank
@@ -23,9 +24,6 @@ from mallob_py.service.service import Service
 from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory, orphaned_folders
 from mallob_py.service.store.flush_policy import Buffered, Durable
 from mallob_py.service.store.in_folder import Watching
-
-#: a SAT job with one of these may not be possible with just any solvers
-_ABOUT_SOLVERS = frozenset(("portfolio", "solvers", "proof", "solutions", "core"))
 
 
 def open_desk(options: ServeOptions, rank: Rank, client: int, clients: Sequence[int]) -> Desk:
@@ -62,7 +60,7 @@ def open_desk(options: ServeOptions, rank: Rank, client: int, clients: Sequence[
         client,
         clients,
         options.chain_timeout_s,
-        functools.partial(with_portfolio, options.portfolio),
+        functools.partial(with_defaults, options.defaults),
         ResultFiles(results_dir, directory.path, {name: one.result_files for name, one in known.items()}),
         users,
     )
@@ -108,10 +106,15 @@ def _use_of(application: ApplicationKnown) -> InputUse:
     return InputUse.REQUIRED if application.takes_input else InputUse.NONE
 
 
-def with_portfolio(
-    portfolio: str | None, application: str, configuration: Mapping[str, Any]
+def with_defaults(
+    defaults: Mapping[str, Any], application: str, configuration: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A job's configuration with the portfolio of the options, unless it speaks of its solvers itself."""
-    if portfolio is None or application != SAT or _ABOUT_SOLVERS & configuration.keys():
-        return dict(configuration)
-    return {**configuration, "portfolio": portfolio}
+    """A job's configuration with what the service's options say, unless it says so itself."""
+    whole = dict(configuration)
+    for declared in our_declarations():
+        one = declared.service_option
+        if one is None or declared.name != application or declared.settles_default & configuration.keys():
+            continue
+        if one.key in defaults:
+            whole[one.key] = defaults[one.key]
+    return whole

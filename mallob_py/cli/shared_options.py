@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mallob_py.applications import our_declarations
 from mallob_py.cli import values
-from mallob_py.cli.option_sources import CommandOptions, OptionError, option
+from mallob_py.cli.option_sources import CommandOptions, OptionError, job_options, option
+
+if TYPE_CHECKING:
+    from mallob_py.kit.declaration import JobOption
 
 INPUT = "input"
 OUTPUT = "output"
@@ -18,8 +22,6 @@ SERVICE = "service"
 FILES = "files and logs"
 JOB = "job"
 WEB = "web server"
-
-_PROOF_FORMATS = ("lrat", "drat")
 
 
 def one_of(*names: str) -> Callable[[str], str]:
@@ -85,9 +87,13 @@ class Runs(Parallel):
     )
 
 
+def _declared_options() -> tuple[JobOption, ...]:
+    return tuple(one for declared in our_declarations() for one in declared.options)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Wishes(CommandOptions):
-    """What to ask of a formula, in whichever way it is handed in. None: it is not asked for."""
+    """What to ask of a job, however it is handed in; `wishes` are as its application declares them."""
 
     configuration: Mapping[str, Any] | None = option(
         "--configuration",
@@ -97,75 +103,28 @@ class Wishes(CommandOptions):
         group=JOB,
         help='as in a job file: {"solvers": ["cadical195"], "seed": 1, "sharing": false}',
     )
-    solutions: int | str | None = option(
-        "--solutions",
-        values.solution_count,
-        None,
-        metavar="K|all",
-        group=OUTPUT,
-        help="find so many models, or all; each is printed as v lines",
-    )
-    projection: tuple[int, ...] | None = option(
-        "--projection",
-        values.variables,
-        None,
-        metavar="V,V,...",
-        group=OUTPUT,
-        help="with --solutions: the variables to print, by which solutions differ (default: all)",
-    )
-    solutions_file: str | None = option(
-        "--solutions-file",
-        values.path,
-        None,
-        metavar="FILE",
-        group=OUTPUT,
-        help="with --solutions: write them to FILE instead of printing them; for one formula",
-    )
-    proof: str | None = option(
-        "--proof",
-        values.path,
-        None,
-        metavar="FILE",
-        group=OUTPUT,
-        help="write a proof of the answer UNSATISFIABLE to FILE, for one formula (see `mallob-py "
-        "check-proof`). Only CaDiCaL is used then",
-    )
-    proof_format: str = choice(
-        "--proof-format",
-        _PROOF_FORMATS,
-        "lrat",
-        group=OUTPUT,
-        help="form of the proof, both as text: with hints, or without (default lrat)",
-    )
-    core: str | None = option(
-        "--core",
-        values.path,
-        None,
-        metavar="FILE",
-        group=OUTPUT,
-        help="with UNSATISFIABLE, write clauses that are to blame to FILE, in DIMACS; for one formula",
-    )
+    wishes: Mapping[str, Any] = job_options(_declared_options, group=JOB)
 
     @property
     def results(self) -> dict[str, str]:
         """Files that are asked for, by their keys in a configuration."""
-        named = {"proof": self.proof, "core": self.core, "solutions-file": self.solutions_file}
-        return {key: target for key, target in named.items() if target is not None}
+        keys = {key for declared in our_declarations() for key in declared.result_files}
+        return {key: wish for key, wish in self.wishes.items() if key in keys}
 
-    def configuration_with(self, others: Mapping[str, Any]) -> dict[str, Any]:
-        """A job's configuration: what `--configuration` says, these options in its words, and others.
+    def configuration_with(self, results: Mapping[str, str]) -> dict[str, Any]:
+        """A job's configuration: what `--configuration` says, these options in its words, and result files.
 
-        Where the job is to write its results is among the others, unless None; it depends on who runs it.
+        Where the job is to write these depends on who runs it.
         """
-        given = {
-            "proof-format": None if self.proof is None else self.proof_format,
-            "solutions": self.solutions,
-            "projection": None if self.projection is None else list(self.projection),
-            **others,
-        }
-        return dict(self.configuration or {}) | {key: one for key, one in given.items() if one is not None}
+        return {**(self.configuration or {}), **self.wishes, **results}
 
     def validate(self) -> None:
         super().validate()
-        if self.solutions is None and (self.projection is not None or self.solutions_file is not None):
-            raise OptionError("--projection and --solutions-file go with --solutions, which is missing")
+        for one in _declared_options():
+            if one.key not in self.wishes:
+                continue
+            if one.needs and one.needs not in self.wishes:
+                raise OptionError(f"{one.flag} goes with --{one.needs}, which is missing")
+            for key in (one.key, *one.excludes):
+                if key in (self.configuration or {}):
+                    raise OptionError(f"{one.flag} contradicts {key!r} in --configuration; say one of them")

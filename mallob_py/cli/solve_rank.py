@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NoReturn, TextIO
 
-from mallob_py.cli.rank_options import SAT, STANDARD_INPUT, SolveOptions, event_log_of, settings_of
+from mallob_py.cli.rank_options import STANDARD_INPUT, SolveOptions, event_log_of, settings_of
 from mallob_py.kit import result_file
 from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.messages import Blob
@@ -46,7 +46,7 @@ def be_rank(options: SolveOptions, fork_server: socket.socket | None = None) -> 
         return desks[0]
 
     boot.run_rank(
-        settings_of(options, preload=(SAT,)),
+        settings_of(options, preload=(SatDeclaration.name,)),
         event_log_of(options),
         open_desk,
         lambda: desks[0].exit_code if desks else 0,
@@ -71,13 +71,11 @@ class SolveDesk:
         self._files = list(options.files)
         self._is_single = len(options.files) == 1
         self._quiet = options.quiet
-        self._configuration = options.configuration_with(
-            {"portfolio": options.portfolio}
-            | {key: os.path.abspath(target) for key, target in options.results.items()}
-        )
+        results = {key: os.path.abspath(target) for key, target in options.results.items()}
+        self._configuration = options.configuration_with(results)
         self._output = output
         self._limit_s = math.inf if options.time_limit_s is None else options.time_limit_s
-        if options.solutions is not None and options.time_limit_s is not None:
+        if "solutions" in self._configuration and options.time_limit_s is not None:
             # What is found by then is to be the answer; only who does not give it in time is interrupted.
             self._configuration["solutions-until"] = time.time() + self._limit_s - rank.now()
             self._limit_s += _GRACE_S
@@ -148,7 +146,7 @@ class SolveDesk:
         self._tell(f"mallob-py: {file} on {self._rank.placement.describe()}")
         path = str(self._rank.transfer.path_of(str(self._job)))
         source = self._input if file in STANDARD_INPUT else file
-        task = wire.Read(SAT, (source,), None, self._configuration, path, INLINE_BYTES_MAX)
+        task = wire.Read(SatDeclaration.name, (source,), None, self._configuration, path, INLINE_BYTES_MAX)
         self._rank.pool.read(self._job, task)
 
     def worker_event(self, event: events.WorkerEvent, now: float) -> None:

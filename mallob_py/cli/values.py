@@ -117,16 +117,6 @@ def positive_count(text: str) -> int:
     return number
 
 
-def solution_count(text: str) -> int | str:
-    """A whole number >= 1, or "all"."""
-    return "all" if text.strip().lower() == "all" else positive_count(text)
-
-
-def variables(text: str) -> tuple[int, ...]:
-    """Variables of a formula, such as 1,2,3."""
-    return tuple(positive_count(one.strip()) for one in text.split(","))
-
-
 def simulated_pes(text: str) -> int:
     """How many PEs a simulated system has: from 1 to SIMULATED_PES_MAX."""
     number = positive_count(text)
@@ -207,19 +197,6 @@ def switch(text: str) -> bool:
     if lowered in ("0", "false", "no", "off"):
         return False
     raise ValueError(f"{text!r} is neither true nor false")
-
-
-def portfolio(text: str) -> str:
-    """Which solvers SAT jobs use (see `mallob_sat.portfolio_syntax`)."""
-    # Only for who needs it: ranks import no application.
-    from mallob_py.kit.app import InputError
-    from mallob_sat.portfolio_syntax import parse_portfolio
-
-    try:
-        parse_portfolio(text)
-    except InputError as error:
-        raise ValueError(error.message) from None
-    return text
 
 
 def assignment(text: str) -> tuple[tuple[str, Any]]:

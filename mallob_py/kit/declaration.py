@@ -31,7 +31,7 @@ UNKNOWN = 0
 class JobOption:
     """An option of commands for one key of the application's configuration."""
 
-    __slots__ = ("flag", "help", "key", "metavar", "needs", "parse")
+    __slots__ = ("excludes", "flag", "help", "key", "metavar", "needs", "parse")
 
     def __init__(
         self,
@@ -41,11 +41,12 @@ class JobOption:
         metavar: str,
         help: str,
         needs: str = "",
+        excludes: tuple[str, ...] = (),
     ) -> None:
         """`parse` makes the key's value of a text, or raises ValueError with a plain reason.
 
         The key is the flag without its dashes. `needs`: the key of an option without which this one makes
-        no sense.
+        no sense. `excludes`: keys of the configuration that contradict this one.
         """
         self.flag = flag
         self.key = flag.removeprefix("--")
@@ -53,6 +54,7 @@ class JobOption:
         self.metavar = metavar
         self.help = help
         self.needs = needs
+        self.excludes = excludes
 
 
 class Declaration:
@@ -89,6 +91,11 @@ class Declaration:
         reason, for a solution that has no such form.
         """
         raise ValueError(f"results of {cls.name} have no form as text; ask for JSON")
+
+    @classmethod
+    def exit_code(cls, code: int) -> int:
+        """Of commands that answer for one job, for a result of this code."""
+        return cls.exit_codes.get(code, 1 if code == UNKNOWN else 0)
 
     @classmethod
     def result_string(cls, code: int) -> str:

@@ -10,7 +10,7 @@ from mallob_py.cli import options
 from mallob_py.cli.client_options import SubmitOptions
 from mallob_py.cli.option_sources import OptionError, OptionSpec, table
 from mallob_py.cli.rank_options import ServeOptions, SolveOptions
-from mallob_py.cli.serve_desk import with_portfolio
+from mallob_py.cli.serve_desk import with_defaults
 from mallob_py.runtime.memory.room import Reserve
 
 
@@ -253,20 +253,22 @@ def test_every_option_has_help_and_one_name_per_command(command: str) -> None:
 
 def test_a_portfolio_is_checked_before_anything_starts() -> None:
     assert (
-        serve("--portfolio", "k(cg)*").portfolio == solve("--portfolio", "k(cg)*", "x").portfolio == "k(cg)*"
+        serve("--portfolio", "k(cg)*").defaults
+        == solve("--portfolio", "k(cg)*", "x").wishes
+        == {"portfolio": "k(cg)*"}
     )
     with pytest.raises(OptionError, match=r"^--portfolio: portfolio 'k\(c', character 2: this parenthesis"):
         serve("--portfolio", "k(c")
-    with pytest.raises(OptionError, match="both name solvers"):
+    with pytest.raises(OptionError, match="--portfolio contradicts 'solvers' in --configuration"):
         solve("--portfolio", "k", "--configuration", '{"solvers": ["ergo"]}', "x.cnf")
 
 
 def test_a_job_that_speaks_of_its_solvers_keeps_its_word() -> None:
-    assert with_portfolio("k", "SAT", {"seed": 1}) == {"seed": 1, "portfolio": "k"}
-    assert with_portfolio(None, "SAT", {"seed": 1}) == {"seed": 1}
-    assert with_portfolio("k", "SLEEP", {}) == {}
+    assert with_defaults({"portfolio": "k"}, "SAT", {"seed": 1}) == {"seed": 1, "portfolio": "k"}
+    assert with_defaults({}, "SAT", {"seed": 1}) == {"seed": 1}
+    assert with_defaults({"portfolio": "k"}, "SLEEP", {}) == {}
     for key in ("portfolio", "solvers", "proof", "solutions", "core"):
-        assert with_portfolio("k", "SAT", {key: "x"}) == {key: "x"}
+        assert with_defaults({"portfolio": "k"}, "SAT", {key: "x"}) == {key: "x"}
 
 
 @pytest.mark.parametrize(
@@ -277,8 +279,8 @@ def test_a_job_that_speaks_of_its_solvers_keeps_its_word() -> None:
         (["--core", "c", "y.cnf"], "--core is for one formula, but 2 are given"),
         (["--core", "x.cnf"], "x.cnf is an input and would be overwritten"),
         (["--core", "c", "--output", "./c"], "--output and --core cannot be the same file"),
-        (["--projection", "1,2"], "--projection and --solutions-file go with --solutions"),
-        (["--solutions-file", "f"], "--projection and --solutions-file go with --solutions"),
+        (["--projection", "1,2"], "--projection goes with --solutions, which is missing"),
+        (["--solutions-file", "f"], "--solutions-file goes with --solutions, which is missing"),
         (["--solutions", "0"], "--solutions: 0 is less than 1"),
         (["--solutions", "some"], "--solutions: 'some' is not a whole number"),
         (["--solutions", "2", "--projection", "1,,2"], "--projection: '' is not a whole number"),
@@ -294,8 +296,8 @@ def test_wishes_that_do_not_go_together_are_told_before_anything_starts(
 
 def test_several_solutions_are_asked_for_by_number_or_all() -> None:
     parsed = solve("--solutions", "all", "--projection", "3, 1", "x.cnf", "y.cnf")
-    assert (parsed.solutions, parsed.projection) == ("all", (3, 1))
-    assert solve("--solutions", "5", "x.cnf").solutions == 5
+    assert parsed.wishes == {"solutions": "all", "projection": [3, 1]}
+    assert solve("--solutions", "5", "x.cnf").wishes["solutions"] == 5
 
 
 def test_options_that_are_alike_are_declared_once() -> None:

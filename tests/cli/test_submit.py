@@ -287,7 +287,7 @@ def test_results_are_brought_to_where_they_were_asked_for(
     arguments = ["submit", str(formula), "--api-dir", str(api_dir), "--proof", str(target)]
     with answering(api_dir, unsat) as taken:
         assert main_module.main(arguments) == 0
-    assert taken[0]["configuration"]["proof-format"] == "lrat"
+    assert list(taken[0]["configuration"]) == ["proof"]
     assert target.read_text() == "the proof"
     assert not list(results.iterdir())
     assert json.loads(capsys.readouterr().out)["result"]["result-files"] == {"proof": str(target)}
