@@ -331,7 +331,7 @@ TREES = (
         "        if (record := self.jobs.get(message.job)) is not None:\n",
         '        """The first result ends the job; later ones find it gone."""\n        self._now = now\n'
         "        if (record := self.jobs[message.job]) is not None:\n",
-        "test_race_12_the_first_of_two_results_wins",
+        "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
         "an epoch concerns a job that it leaves without a volume",
@@ -395,7 +395,7 @@ TREES = (
         _CLIENT,
         "        else:\n            self._publish(record)\n",
         "",
-        "test_race_13_a_new_job_gets_a_pe_although_all_are_busy",
+        "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
         "a root asked for ahead of its first epoch counts as deserved",
@@ -466,7 +466,7 @@ TREES = (
         _STATES,
         "    worker.number = next(worker._numbers)  # what the old process may still have said is over\n",
         "",
-        "test_the_last_words_of_a_process_that_was_ended_are_not_heard",
+        "test_each_process_is_asked_for_under_a_number_of_its_own",
     ),
     Mutation(
         "a worker that is started again looks for its description first",
@@ -566,7 +566,7 @@ TREES = (
         _WORKERS,
         "        self.rest(now + self._config.doubt_rest_s)\n",
         "",
-        "test_a_host_on_which_a_root_dies_is_blamed_when_the_job_runs_elsewhere",
+        "test_a_job_survives_a_host_that_never_gives_it_a_process",
     ),
     Mutation(
         "a job whose root is lost again and again ends",

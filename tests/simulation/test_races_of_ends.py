@@ -34,7 +34,6 @@ from mallob_py.protocol.messages import (
     Offer,
     Rejected,
     RequestFailed,
-    ResultFound,
 )
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import RandomDelays
@@ -113,37 +112,6 @@ def test_race_9_a_second_interrupt_is_harmless() -> None:
 # --- 11: descriptions --------------------------------------------------------------------------------
 
 
-def test_race_11_a_description_that_arrives_after_its_worker_was_pruned_starts_nothing() -> None:
-    cluster = Cluster(4, 0, Config(), RandomDelays(0, fetch_s=(0.04, 0.04)))
-    cluster.submit(2)
-    while 3 not in places(cluster, 2):
-        play(cluster, 0.005)
-    demand(cluster, 2, 1)
-    play(cluster, 0.01)
-    rest(cluster)
-    assert processes_of(cluster, 2) == {(places(cluster, 2)[0], 0)}
-
-
-def test_race_11_a_description_that_arrives_twice_starts_one_process() -> None:
-    """The worker has left and come back while the first fetch was under way."""
-    cluster = Cluster(2, 0, Config(), RandomDelays(0, fetch_s=(0.04, 0.04)))
-    cluster.submit(2)
-    while 1 not in places(cluster, 2):
-        play(cluster, 0.005)
-    rank = places(cluster, 2)[1]
-    demand(cluster, 2, 1)
-    play(cluster, 0.01)
-    assert is_idle(cluster, rank)
-    demand(cluster, 2, 2)
-    while is_idle(cluster, rank) or not active(cluster, rank).has_process:
-        play(cluster, 0.001)
-    key = (rank, active(cluster, rank).number)
-    process = cluster.processes[key]
-    rest(cluster)
-    assert cluster.processes[key] is process
-    assert len(processes_of(cluster, 2)) == 2
-
-
 def test_race_11_a_job_whose_description_never_arrives_can_be_interrupted() -> None:
     cluster = Cluster(4, 0, Config(), RandomDelays(0, fetch_s=(1e6, 1e6)))
     cluster.submit(2)
@@ -155,53 +123,7 @@ def test_race_11_a_job_whose_description_never_arrives_can_be_interrupted() -> N
     assert all(is_idle(cluster, rank) for rank in range(4))
 
 
-# --- 12: one reply ------------------------------------------------------------------------------------
-
-
-@told_with_luck
-def test_race_12_the_first_of_two_results_wins(seed: int) -> None:
-    cluster = lively(16, seed)
-    cluster.submit(1, seed % 16, max_demand=7)
-    rest(cluster)
-    slow, quick = places(cluster, 1)[5], places(cluster, 1)[6]
-    needs(seed % 16 not in (slow, quick))
-    late = hold_kind(cluster, ResultFound, source=slow)
-    answer(cluster, slow, active(cluster, slow).number, b"first found, last heard")
-    answer(cluster, quick, active(cluster, quick).number, b"first heard")
-    play(cluster)
-    assert cluster.ended[1].body == b"first heard"
-    late.release()
-    rest(cluster)
-    assert cluster.ended[1].body == b"first heard"
-
-
-@told_with_luck
-def test_race_12_a_result_after_the_interruption_changes_nothing(seed: int) -> None:
-    cluster = lively(16, seed)
-    cluster.submit(1, seed % 16, max_demand=3)
-    rest(cluster)
-    rank = places(cluster, 1)[2]
-    needs(rank != seed % 16)
-    late = hold_kind(cluster, ResultFound)
-    answer(cluster, rank, active(cluster, rank).number)
-    cluster.interrupt(1)
-    late.release()
-    rest(cluster)
-    assert cluster.ended[1].outcome is Outcome.INTERRUPTED
-
-
 # --- 13: all PEs are busy, clients included ----------------------------------------------------------------
-
-
-def test_race_13_a_new_job_gets_a_pe_although_all_are_busy() -> None:
-    cluster = cluster_of(8)
-    cluster.submit(1)
-    rest(cluster)
-    assert not any(is_idle(cluster, rank) for rank in range(8))
-    for job in range(2, 6):
-        cluster.submit(job, (3 * job) % 8)
-    rest(cluster)
-    assert [len(places(cluster, job)) >= 1 for job in range(1, 6)] == [True] * 5
 
 
 def test_race_13_every_pe_can_be_a_client_at_once() -> None:
