@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -110,6 +111,22 @@ def test_everybody_runs_also_beyond_estimates_and_the_same_each_time(workload: W
     outcome = simulate(late, Cp())
     assert all(start >= job.submit_s for job, start in zip(late.jobs, outcome.starts_s, strict=True))
     assert simulate(late, Cp()).starts_s == outcome.starts_s
+
+
+@pytest.mark.parametrize(("learn", "start_s"), [(True, 60.0), (False, 540.0)])
+def test_who_has_learned_how_long_jobs_run_keeps_a_node_for_one_that_needs_two(
+    learn: bool, start_s: float
+) -> None:
+    gpus, cores = (1.0, 2.0), (1.0, 0.0)
+    teachers = [(0, 1, cores, 10, 1000)] * 8
+    running = [(20, 1, gpus, 20, 1000), (20, 1, gpus, 40, 1000)]
+    workload = sharing(*teachers, *running, (21, 2, gpus, 10, 10), (22, 1, gpus, 500, 1000))
+    jobs = [
+        msgspec.structs.replace(job, queue="reservation" if job.nodes == 2 else "longpar")
+        for job in workload.jobs
+    ]
+    outcome = simulate(msgspec.structs.replace(workload, jobs=jobs), Cp(learn=learn))
+    assert outcome.starts_s[-2] == start_s
 
 
 def test_without_or_tools_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

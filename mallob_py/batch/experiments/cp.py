@@ -32,7 +32,7 @@ INSTANCES = (
     "hist_400_20140402_113051",
     "hist_1000_20140403_112234",
 )
-POLICIES = ("pbsfifo", "pbswalltime", "cp:limit_s=0.02,cap_s=0.02,depth=50")
+POLICIES = ("pbsfifo", "pbswalltime", "cp")
 _HEADER = ("policy", "WQT", "NL", "TR [s]", "AO [s]", "median [s]")
 _PUBLISHED = (
     ("published, test 1: PBSFifo", 152.94, 65, 1298810, 0.47, ""),

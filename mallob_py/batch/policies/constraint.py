@@ -9,6 +9,10 @@ solved within a second. Here there are two stages:
    that only some nodes have, one per other resource of these nodes. Its hint is the plan that EASY makes.
 2. In the order of these starts, each job gets the earliest time at which its units really have room.
 
+Users ask for far more time than their jobs take. Planned by that, a node that comes free goes to a small job
+for hours rather than wait for a second one, which seems hours away, and jobs that need both wait for ever.
+So what is planned with is the part of an estimate that jobs of the same queue have used so far (`learn`).
+
 Of this plan, EASY's, and a plan by weighted requested time, the cheapest is followed: by the estimates, no
 decision is worse than EASY's for the same queue. OR-Tools is imported at the first plan; install it by
 `pip install "mallob-py[cp]"`.
@@ -29,11 +33,35 @@ from mallob_py.batch.cluster import Room
 from mallob_py.batch.job import Job
 from mallob_py.batch.policies.pbs import End, backfill_starts, ends_of, room_of
 from mallob_py.batch.policies.timeline import Timeline
-from mallob_py.batch.policy import Action, PolicyError, Start, View
+from mallob_py.batch.policy import Action, PolicyError, Running, Start, View
 from mallob_py.batch.workload.eurora import expected_wait_s
 
 #: weights are whole numbers for the solver: so much for an expected wait of one second
 _WEIGHT = 864_000.0
+
+
+class Experience:
+    """What part of their estimates the jobs of a queue have used; one that has used all is there at first."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, tuple[float, int]] = defaultdict(lambda: (1.0, 1))
+
+    def learn(self, job: Job, ran_s: float) -> None:
+        total, count = self._used[job.queue]
+        self._used[job.queue] = (total + min(1.0, ran_s / job.estimate_s), count + 1)
+
+    def runs_for_s(self, job: Job) -> float:
+        """The run time to be expected; at most the estimate."""
+        total, count = self._used[job.queue]
+        return job.estimate_s * total / count
+
+    def ends_s(self, running: Running, now_s: float) -> float:
+        """When a job is expected to end: after now, but no later than estimated if that is still to come."""
+        end_s = running.start_s + self.runs_for_s(running.job)
+        if end_s <= now_s:
+            # It is an unusual one; who has run for long goes on for long.
+            end_s = min(running.estimated_end_s, 2.0 * now_s - running.start_s)
+        return max(end_s, math.nextafter(now_s, math.inf))
 
 
 class Planned(msgspec.Struct, frozen=True, gc=False):
@@ -50,18 +78,20 @@ class Cp:
     At most `depth` waiting jobs are planned for, those with the least weighted requested time; others start
     if they are not in the way of that plan. The solver may work for `limit_s` of CP-SAT's deterministic time
     (which counts steps; a unit takes one to some ten seconds), twice as long after each time that it did not
-    find an optimum, `cap_s` at most; `workers` threads (with one, the same run gives the same schedule).
+    find an optimum, `cap_s` at most; `workers` threads (with one, the same run gives the same schedule). With
+    `learn=False`, the users' estimates are what is planned with.
     """
 
     wants_all_arrivals = True
 
     def __init__(
         self,
-        limit_s: float = 1.0,
-        cap_s: float = 8.0,
-        depth: int = 200,
+        limit_s: float = 0.02,
+        cap_s: float = 0.02,
+        depth: int = 50,
         workers: int = 1,
         seed: int = 1,
+        learn: bool = True,
     ) -> None:
         if min(limit_s, cap_s, depth, workers) <= 0:
             raise ValueError("limit_s, cap_s, depth and workers must be above 0")
@@ -71,23 +101,40 @@ class Cp:
         self._depth = depth
         self._workers = workers
         self._seed = seed
+        self._learns = learn
 
     def begin(self, nodes: int) -> None:
+        self._experience = Experience()
         self._limit_s = self._limits_s[0]
 
     def decide(self, view: View) -> Sequence[Action]:
+        for gone in view.departed:
+            self._experience.learn(gone.job, view.now_s - gone.start_s)
         if not view.queue:
             return ()
         room = room_of(view, self.name)
         # Nothing can start: no plan says otherwise.
         if not any(_fits(room, kind) for kind in {(job.nodes, job.demand) for job in view.queue}):
             return ()
-        ordered, ends = sorted(view.queue, key=_by_weight), ends_of(view)
+        waiting, ends = self._expected(view)
+        ordered = sorted(waiting, key=_by_weight)
         queue, others = sorted(ordered[: self._depth], key=lambda job: job.id), ordered[self._depth :]
         plan = [*self.plan(view.now_s, queue, room, ends)]
         if others:
             plan += _beside(plan, others, view.now_s, room, ends)
         return [Start(one.job.id, tuple(one.nodes)) for one in plan if one.start_s == view.now_s]
+
+    def _expected(self, view: View) -> tuple[Sequence[Job], list[End]]:
+        """Waiting jobs with the run times that are planned with, and when running ones end."""
+        if not self._learns:
+            return view.queue, ends_of(view)
+        experience = self._experience
+        waiting = [msgspec.structs.replace(job, estimate_s=experience.runs_for_s(job)) for job in view.queue]
+        ends = [
+            (experience.ends_s(running, view.now_s), running.nodes, running.job.demand)
+            for _, _, running in view.ends
+        ]
+        return waiting, sorted(ends, key=lambda end: end[0])
 
     def plan(self, now_s: float, queue: Sequence[Job], room: Room, ends: Sequence[End]) -> Sequence[Planned]:
         """Of a queue, with what is left now and the estimated ends of running jobs."""
