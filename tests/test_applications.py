@@ -66,14 +66,6 @@ def test_results_are_called_as_declared_or_by_their_number() -> None:
         Oracle.answer_lines({"resultcode": 1}, [])
 
 
-def test_nothing_in_the_kit_imports_an_application_or_the_rest_of_the_house() -> None:
-    for file in (ROOT / "mallob_py/kit").rglob("*.py"):
-        imports = re.findall(
-            r"^\s*(?:from|import) ((?:mallob_py|mallob_sat|mallob_dummy)\S*)", file.read_text(), re.M
-        )
-        assert all(one.startswith("mallob_py.kit") for one in imports), file
-
-
 def test_only_who_may_know_an_application_imports_it() -> None:
     house = ROOT / "mallob_py"
     importing = {
@@ -82,9 +74,3 @@ def test_only_who_may_know_an_application_imports_it() -> None:
         if re.search(r"\b(?:from|import) mallob_(?:sat|dummy)\b", file.read_text())
     }
     assert importing <= KNOWS_SAT
-
-
-def test_applications_import_the_kit_and_nothing_else() -> None:
-    for file in (ROOT / "apps").rglob("*.py"):
-        imports = re.findall(r"^\s*(?:from|import) (mallob_py\S*)", file.read_text(), re.M)
-        assert all(one.startswith("mallob_py.kit") for one in imports), file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests/ranks")]
 
 from fake_context import FakeContext  # noqa: E402 (lies beside other tests)
-from running import Running, needs_mpiexec, poll_until, serving  # noqa: E402
+from running import COMMAND, Running, needs_mpiexec, poll_until, serving  # noqa: E402
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -179,6 +180,25 @@ def _texts_of_the_code() -> Iterator[str]:
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     yield node.value
+
+
+@needs_mpiexec
+@pytest.mark.parametrize(("numbers", "code", "called"), [("1001 2431", 0, "DIVISOR"), ("8 9", 1, "NONE")])
+def test_the_example_application_runs_without_a_service(
+    numbers: str, code: int, called: str, package: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "numbers.txt").write_text(numbers)
+    path = os.pathsep.join([str(package), str(ROOT), str(ROOT / "apps")])
+    done = subprocess.run(
+        [*COMMAND, "run", "DIVISOR", "-n", "2", "numbers.txt"],
+        cwd=tmp_path,
+        env=dict(os.environ) | {"MALLOB_PY_APPS": "DIVISOR=divisor:Divisor", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert json.loads(done.stdout)["result"]["resultstring"] == called
 
 
 def test_the_reference_of_the_kit_names_all_that_it_offers() -> None:
