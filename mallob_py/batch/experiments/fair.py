@@ -33,7 +33,7 @@ SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 #: start and resize nobody but rigid jobs: a share of malleable jobs is nothing to them
 RIGID = ("easy", "fcfs", "conservative")
 #: choose sizes at the start, or let jobs share nodes; resize nobody
-UNRESIZED = ("backfilling", "elastic-easy", "sd:check=no")
+UNRESIZED = ("backfilling", "elastic-easy", "sd:check=no,depth=0")
 RESIZING = (
     "elastic",
     "agreement",
@@ -249,18 +249,18 @@ def _winners(results: Results) -> Table:
 
 def _draw(case: str, results: Results, figure: Figure) -> None:
     """Turnaround against the share, a line per policy; dashed with costs."""
+    from matplotlib import colormaps
+
     axes = figure.subplots()
-    colours: dict[str, str] = {}
-    for policy, cost in _rows(case, results):
-        if policy == _BASE:
-            continue
+    rows = [(policy, cost) for policy, cost in _rows(case, results) if policy != _BASE]
+    shown = list(dict.fromkeys(policy for policy, _ in rows))
+    for policy, cost in rows:
         ratios = [_ratio(results, _at(case, policy, share, cost), "turnaround_s") for share in SHARES]
-        colours.setdefault(policy, f"C{len(colours) % 10}")
         axes.plot(
             [100.0 * share for share in SHARES],
             ratios,
             "o-" if cost == "0" else "x--",
-            color=colours[policy],
+            color=colormaps["tab20"](shown.index(policy) % 20),
             label=policy if cost == "0" else None,
         )
     axes.axhline(1.0, color="grey", linewidth=0.8)

@@ -155,7 +155,7 @@ def workload_of(
     runs = data[:, 3] if minimal_run_s is None else np.maximum(data[:, 3], minimal_run_s)
     machine = nodes or (swf.header_number("MaxNodes") or swf.header_number("MaxProcs"))
     if not machine:
-        raise ValueError("the trace does not say how many nodes its machine had; say it")
+        raise ValueError("the trace does not say how many nodes its machine had: give the number (--nodes)")
     has_processors, has_run, has_room = processors > 0, runs > 0, sizes <= machine
     reasons = {
         "without processors": ~has_processors,
