@@ -202,8 +202,8 @@ def test_rigid_jobs_are_neither_guests_nor_mates() -> None:
         assert simulate(Workload(jobs, workload.truths, 4), SdPolicy()).starts_s == [0, 100]
 
 
-@pytest.mark.parametrize("settings", [{"factor": 1.0}, {"factor": 0.0}, {"mates": 3}])
-def test_settings_that_cannot_be_are_refused(settings: dict[str, float]) -> None:
+@pytest.mark.parametrize("settings", [{"factor": 1.0}, {"factor": 0.0}, {"mates": 3}, {"waits": "all"}])
+def test_settings_that_cannot_be_are_refused(settings: dict[str, float | str]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         SdPolicy(**settings)  # type: ignore[arg-type]
 
@@ -224,6 +224,7 @@ policies = st.builds(
     factor=st.sampled_from([0.25, 0.5]),
     again=st.booleans(),
     replan=st.booleans(),
+    waits=st.sampled_from(["head", "map"]),
 )
 
 
@@ -283,10 +284,11 @@ class SlowSd:
     wants_all_arrivals = True
 
     def __init__(
-        self, cutoff: float, is_dynamic: bool, checks: bool, depth: int, again: bool, replan: bool
+        self, cutoff: float, is_dynamic: bool, checks: bool, depth: int, again: bool, replan: bool, waits: str
     ) -> None:
         self._cutoff, self._is_dynamic, self._checks = cutoff, is_dynamic, checks
         self._replans = replan
+        self._waits = waits
         self._depth = depth or math.inf
         self._again = again
 
@@ -313,11 +315,41 @@ class SlowSd:
                 if job.estimate_s > wait_s:
                     extra -= job.nodes
                 yield Start(job.id, job.nodes)
-            elif (wait_s > job.estimate_s or not self._checks) and (mates := self._mates(view, job, cutoff)):
+            elif self._is_worth_while(view, job, wait_s) and (mates := self._mates(view, job, cutoff)):
                 self._guests.add(job.id)
                 yield Share(job.id, tuple(mate.job.id for mate in mates))
             else:
                 place += 1
+
+    def _is_worth_while(self, view: View, job: Job, wait_s: float) -> bool:
+        if self._waits == "map":
+            wait_s = self._planned_start(view, job) - view.now_s
+        return wait_s > job.estimate_s or not self._checks
+
+    def _planned_start(self, view: View, job: Job) -> float:
+        ends = [(max(view.now_s, one.estimated_end_s), one.freed) for one in view.running.values()]
+        planned: list[tuple[float, float, int]] = []
+
+        def free(at_s: float) -> int:
+            held = sum(nodes for begin_s, end_s, nodes in planned if begin_s <= at_s < end_s)
+            return view.free + sum(freed for end_s, freed in ends if end_s <= at_s) - held
+
+        for other in view.queue:
+            times = sorted({view.now_s, *(end_s for end_s, _ in ends), *(end_s for _, end_s, _ in planned)})
+            begins = {begin_s for begin_s, _, _ in planned}
+            start_s = next(
+                at_s
+                for at_s in times
+                if all(
+                    free(then_s) >= other.nodes
+                    for then_s in {at_s, *times, *begins}
+                    if at_s <= then_s < at_s + other.estimate_s
+                )
+            )
+            if other is job:
+                return start_s
+            planned.append((start_s, start_s + other.estimate_s, other.nodes))
+        raise AssertionError
 
     def _reservation(self, view: View, head: Job) -> tuple[float, int]:
         for end_s in sorted({view.now_s, *(max(view.now_s, end_s) for end_s, _, _ in view.ends)}):
@@ -352,12 +384,30 @@ class SlowSd:
     st.sampled_from([0, 3]),
     st.booleans(),
     st.booleans(),
+    st.sampled_from(["head", "map"]),
 )
 def test_it_is_what_its_definition_says(
-    workload: Workload, cutoff: float, is_dynamic: bool, checks: bool, depth: int, again: bool, replan: bool
+    workload: Workload,
+    cutoff: float,
+    is_dynamic: bool,
+    checks: bool,
+    depth: int,
+    again: bool,
+    replan: bool,
+    waits: str,
 ) -> None:
-    policy = SdPolicy(cutoff, is_dynamic, checks, depth=depth, again=again, replan=replan)
+    policy = SdPolicy(cutoff, is_dynamic, checks, depth=depth, again=again, replan=replan, waits=waits)
     quick = simulate(workload, policy)
-    slow = simulate(workload, SlowSd(cutoff, is_dynamic, checks, depth, again, replan))
+    slow = simulate(workload, SlowSd(cutoff, is_dynamic, checks, depth, again, replan, waits))
     assert quick.starts_s == slow.starts_s
     assert quick.ends_s == pytest.approx(slow.ends_s)
+
+
+def test_with_a_map_a_job_behind_the_head_knows_that_it_waits_for_it_as_well() -> None:
+    # The head can start at 40, 25 s from now, and then runs for 60; the last one wants 25 s.
+    jobs = [(0, 4, 40, 40), (0, 2, 900, 900), (15, 4, 60, 60), (15, 4, 25, 25)]
+    starts = {
+        waits: simulate(sharing(*jobs, nodes=6), SdPolicy(waits=waits)).starts_s[3]
+        for waits in ("head", "map")
+    }
+    assert starts == {"head": 40, "map": 15}

@@ -43,7 +43,7 @@ def test_all_rows_of_the_experiment_are_there(tmp_path: Path, capsys: pytest.Cap
     sd.run(Output(tmp_path / "out", "sd"), 1, tmp_path)
     tables = json.loads((tmp_path / "out" / "sd.json").read_bytes())
     assert [table["title"] for table in tables] == ["SD-Policy on Curie, backfilling depth 10"]
-    assert [row[0] for row in tables[0]["rows"]].count("MAXSD dyn") == 5
+    assert [row[0] for row in tables[0]["rows"]].count("MAXSD dyn") == 7
     assert "EASY" in capsys.readouterr().out
 
 

@@ -30,13 +30,16 @@ if TYPE_CHECKING:
 _DEPTH = 10
 _CUTOFFS = (5.0, 10.0, 50.0, math.inf, None)
 #: (static_end check, reservations count on shared nodes, former guests can be mates and reservations are
-#: made anew within a decision, how unbalanced jobs behave, cut-offs)
+#: made anew within a decision, how unbalanced jobs behave, cut-offs); the check's waits are told by the
+#: head's reservation or by a map of all
 _FORMS = (
-    (True, True, True, Imbalance.IDEAL, _CUTOFFS),
-    (False, True, True, Imbalance.IDEAL, _CUTOFFS),
-    (False, False, True, Imbalance.IDEAL, _CUTOFFS),
-    (False, False, False, Imbalance.IDEAL, _CUTOFFS),
-    (False, True, True, Imbalance.WORST, (None,)),
+    ("head", True, True, Imbalance.IDEAL, _CUTOFFS),
+    ("map", True, True, Imbalance.IDEAL, _CUTOFFS),
+    ("map", False, True, Imbalance.IDEAL, _CUTOFFS),
+    ("off", True, True, Imbalance.IDEAL, _CUTOFFS),
+    ("off", False, True, Imbalance.IDEAL, _CUTOFFS),
+    ("off", False, False, Imbalance.IDEAL, _CUTOFFS),
+    ("off", True, True, Imbalance.WORST, (None,)),
 )
 _HEADER = (
     "policy", "check", "shared nodes", "again", "runtime", "makespan [s]", "response [s]", "slowdown",
@@ -44,7 +47,8 @@ _HEADER = (
 )  # fmt: skip
 _REMARKS = (
     "Ratios are to EASY with the same depth. check: whether a job is made a guest only if it ends earlier so"
-    " than by waiting (static_end), by the estimates. shared nodes: whether the head's reservation counts on"
+    " than by waiting (static_end), by the estimates, where the wait is told by the head's reservation or by"
+    " a map of reservations for all before it. shared nodes: whether the head's reservation counts on"
     " nodes that two jobs share. again: whether a job that was a guest can be a mate later, and whether the"
     " reservation is made anew within a decision. MAXSD dyn: the mean of the running jobs' estimated"
     " slowdowns. Rows named published are from the paper's text; what it shows in figures only is left out."
@@ -105,10 +109,10 @@ CASES = (
 
 
 class Run(msgspec.Struct, frozen=True):
-    """EASY if there is no `check`; a cut-off of None is the dynamic one."""
+    """EASY if there is no `check` (head, map or off); a cut-off of None is the dynamic one."""
 
     case: str
-    check: bool | None = None
+    check: str | None = None
     counts_shared: bool = True
     again: bool = True
     imbalance: Imbalance = Imbalance.IDEAL
@@ -120,11 +124,12 @@ class Run(msgspec.Struct, frozen=True):
         return SdPolicy(
             10.0 if self.cutoff is None else self.cutoff,
             self.cutoff is None,
-            self.check,
+            self.check != "off",
             self.counts_shared,
             _DEPTH,
             again=self.again,
             replan=self.again,
+            waits="map" if self.check == "map" else "head",
         )
 
     def label(self) -> str:
@@ -135,11 +140,8 @@ class Run(msgspec.Struct, frozen=True):
     def name(self) -> str:
         if self.check is None:
             return f"{self.case} EASY"
-        settings = [name for name, on in self._switches() if on]
-        return " ".join([self.case, self.label(), self.imbalance.value, *settings])
-
-    def _switches(self) -> tuple[tuple[str, bool | None], ...]:
-        return (("check", self.check), ("shared", self.counts_shared), ("again", self.again))
+        settings = [name for name, on in (("shared", self.counts_shared), ("again", self.again)) if on]
+        return " ".join([self.case, self.label(), self.imbalance.value, f"check={self.check}", *settings])
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -236,7 +238,7 @@ def _table(case: Case, results: dict[Run, Result]) -> Table:
     rows = [
         (
             one.label(),
-            "" if one.check is None else "on" if one.check else "off",
+            one.check or "",
             "" if one.check is None else "counted" if one.counts_shared else "not counted",
             "" if one.check is None else "yes" if one.again else "no",
             one.imbalance.value,
@@ -263,7 +265,7 @@ def _draw(case: str, results: dict[Run, Result], figure: Figure) -> None:
     for check, counts, again, imbalance, cutoffs in _FORMS:
         if len(cutoffs) > 1:
             runs = [Run(case, check, counts, again, imbalance, cutoff) for cutoff in cutoffs]
-            label = f"check {'on' if check else 'off'}, shared nodes {'' if counts else 'not '}counted"
+            label = f"check {check}, shared nodes {'' if counts else 'not '}counted"
             label += "" if again else ", not again"
             axes.plot(
                 [one.label() for one in runs],

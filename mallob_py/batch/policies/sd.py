@@ -22,6 +22,7 @@ import math
 from collections.abc import Iterator
 
 from mallob_py.batch.job import Job
+from mallob_py.batch.policies.waits import Waits
 from mallob_py.batch.policy import Action, Running, Share, Start, View
 
 #: (penalty, order of start, job)
@@ -38,7 +39,8 @@ class SdPolicy:
     jobs share, so that it is later and others overtake more. `depth`: how many waiting jobs are looked at
     (0: all); `mates`: 1 or 2. With `again=False`, a job that was a guest is never made a mate later.
     With `replan=False`, the head's reservation is made once per decision: others keep to it, though the head
-    becomes a guest meanwhile, or mates end later than was thought.
+    becomes a guest meanwhile, or mates end later than was thought. How long a job would wait is told by the
+    head's reservation (`waits=head`), or by a map of reservations for all jobs before it (`waits=map`).
     """
 
     wants_all_arrivals = True
@@ -54,7 +56,10 @@ class SdPolicy:
         factor: float = 0.5,
         again: bool = True,
         replan: bool = True,
+        waits: str = "head",
     ) -> None:
+        if waits not in ("head", "map"):
+            raise ValueError(f"waits is {waits!r}, not head or map")
         if not 0.0 < factor < 1.0:
             raise ValueError(f"factor is {factor:g}, not between 0 and 1")
         if mates not in (1, 2):
@@ -69,6 +74,7 @@ class SdPolicy:
         self._factor = factor
         self._guests_again = again
         self._replans = replan
+        self._maps = waits == "map"
         #: how many times its estimate a guest takes longer than alone
         self._increase = 1.0 / factor - 1.0
 
@@ -84,6 +90,8 @@ class SdPolicy:
         self._cutoff = self._constant
         #: of the head, as in EASY; None: not looked for yet
         self._shadow: tuple[float, int] | None = None
+        #: of the waiting jobs, as they are now; None: not looked for yet
+        self._waits: Waits | None = None
         #: (head, cut-off) of the last decision, if it has left all waiting that did not fit at once
         self._seen: tuple[int, float] | None = None
 
@@ -108,6 +116,7 @@ class SdPolicy:
         """Look at the waiting jobs from this place on; the view changes with each action."""
         queue = view.queue
         waited = len(queue)
+        self._waits = None
         if place == 0:
             while queue and queue[0].nodes <= view.free:
                 yield from self._start(queue[0], view)
@@ -150,22 +159,28 @@ class SdPolicy:
         self._slowdowns += _slowdown(running)
         self._looked.pop(job.id, None)
         self._add(running)
+        self._waits = None
 
     def _head_starts(self, view: View) -> tuple[float, int]:
         """When, by the estimates, and how many more nodes are free then."""
         if self._shadow is None:
             free, need, shadow_s = view.free, view.queue[0].nodes, view.now_s
-            for end_s, _, running in view.ends:
+            for end_s, freed in self._freed(view):
                 if free >= need and end_s > shadow_s:
                     break
-                if running.mates:
-                    free += running.freed
-                elif running.guest is None or self._counts_shared:
-                    free += len(running.nodes)
+                free += freed
                 if end_s > shadow_s:
                     shadow_s = end_s
             self._shadow = (shadow_s, free - need)
         return self._shadow
+
+    def _freed(self, view: View) -> Iterator[tuple[float, int]]:
+        """When jobs end by the estimates, and how many nodes the head may count on then."""
+        for end_s, _, running in view.ends:
+            if running.mates:
+                yield end_s, running.freed
+            elif running.guest is None or self._counts_shared:
+                yield end_s, len(running.nodes)
 
     # --- guests and mates ---------------------------------------------------------------------
 
@@ -179,15 +194,16 @@ class SdPolicy:
             self._shadow = None
         self._slowdowns += sum(_slowdown(running) for running in (view.running[job.id], *mates))
         self._looked.pop(job.id, None)
+        self._waits = None
 
     def _mates_of(self, job: Job, view: View) -> tuple[Running, ...]:
         """Of all sets of mates that can be, one with the least sum of penalties; empty if there is none."""
         if not job.is_malleable:
             return ()
         increase_s = job.estimate_s * self._increase
-        if self._checks and self._head_starts(view)[0] - view.now_s <= increase_s:
+        if self._checks and not self._maps and self._head_starts(view)[0] - view.now_s <= increase_s:
             return ()
-        came, cutoff = self._looked.get(job.id, (0, -math.inf))
+        looked = came, cutoff = self._looked.get(job.id, (0, -math.inf))
         self._looked[job.id] = (len(self._came), self._cutoff)
         if self._cutoff > cutoff:
             came = 0
@@ -195,10 +211,21 @@ class SdPolicy:
             return ()
         search = _Search(self._alone, job, view.now_s + increase_s, self._cutoff, self._mates_max)
         if 2 * (len(self._came) - came) < len(view.running):
-            return search.among(
+            mates = search.among(
                 [view.running[number] for number in self._came[came:] if number in view.running]
             )
-        return search.everywhere()
+        else:
+            mates = search.everywhere()
+        # The map is dear, so it is made when all depends on it.
+        if mates and self._checks and self._maps and self._wait_s(job, view) <= increase_s:
+            self._looked[job.id] = looked
+            return ()
+        return mates
+
+    def _wait_s(self, job: Job, view: View) -> float:
+        if self._waits is None:
+            self._waits = Waits(view.now_s, view.free, view.nodes, self._freed(view), view.queue)
+        return self._waits.start_s(job.id) - view.now_s
 
     def _add(self, running: Running) -> None:
         if running.job.is_malleable:
