@@ -51,6 +51,7 @@ package and nothing else of mallob_py, and nothing in it knows any application. 
 
     app             what an application implements and what it is given
     declaration     what others must know of an application: names of results, options, answers as text
+    bags            jobs that split into any number of tasks, exact whoever comes and goes
     tree_reduction  something from all workers of a job, combined, to all of them
     process_race    several processes of one worker, of which the first answer wins
     input_file      bytes of an input file, whatever it is compressed with

@@ -69,13 +69,16 @@ class TreeMessage:
 
     `returned` is set when it is a message of our own that could not be delivered since
     its receiver has left, or has not taken us in yet. `source` is the sender's (or, if
-    returned, the receiver's) index. Messages from one worker to another arrive in order. Some
-    may get lost without a word: what lies with a worker that is suspended or whose process dies.
+    returned, the receiver's) index, -1 if that is not known. Messages from one worker to another arrive
+    in order. Some may get lost without a word: what lies with a worker that is suspended or whose
+    process dies.
     """
 
     source: int
     data: bytes
     returned: bool = False
+    #: the address of the sender (if returned, the receiver) for `send_to`, as long as it stays in the tree
+    sender: tuple[int, int] = (-1, -1)
 
 
 class WorkerContext(ABC):
@@ -127,6 +130,10 @@ class WorkerContext(ABC):
     @abstractmethod
     def send_to_children(self, data: bytes) -> None:
         """Send to each child present now."""
+
+    def send_to(self, address: tuple[int, int], data: bytes) -> None:
+        """Send to the worker that `TreeMessage.sender` named, wherever it is in the tree."""
+        raise NotImplementedError
 
     def note_memory(self) -> None:  # noqa: B027 (without effect where nobody counts)
         """Count what this process and its children have needed so far, before children end.

@@ -101,10 +101,11 @@ class BlameHost(Effect, frozen=True):
 
 
 class DeliverMessage(Effect, frozen=True):
-    """Hand a tree message to a worker's process."""
+    """Hand a tree message to a worker's process. `sender` is (PE, context): an address to answer to."""
 
     worker: int
     source_index: int
+    sender: tuple[int, int]
     data: bytes
     returned: bool
 

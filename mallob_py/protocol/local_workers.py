@@ -622,6 +622,10 @@ class LocalWorkers:
         if (worker := self._active_as(number)) is not None:
             self._messages.send_to_children(worker, data)
 
+    def sends_to_worker(self, number: int, pe: int, context: int, data: bytes) -> None:
+        if (worker := self._active_as(number)) is not None:
+            self._messages.send_to(worker, pe, context, data)
+
     def _active_as(self, number: int) -> Worker | None:
         worker = self.active
         return worker if worker is not None and worker.number == number else None

@@ -268,6 +268,10 @@ class Remember(Message, frozen=True, tag=21):
     past: tuple[PastWorker, ...]
 
 
+#: where a message goes to an address and not to a place in the tree
+UNKNOWN_INDEX = -1
+
+
 class TreeMessage(Message, frozen=True, tag=22):
     """Bytes from worker to worker along the job tree, for context `target` of the receiver.
 

@@ -76,6 +76,7 @@ from mallob_py.protocol.stimuli import (
     WorkerStarted,
     WorkerToChildren,
     WorkerToParent,
+    WorkerToWorker,
     WorkerUsed,
 )
 from mallob_py.protocol.violation import PeerViolation, ProtocolViolation
@@ -276,6 +277,7 @@ _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
     WorkerLost: lambda pe, it, now: pe.workers.lost(it.worker, it.reason, now),
     WorkerUsed: lambda pe, it, now: pe.workers.used(it.worker, it.cpu_s, it.peak_bytes),
     WorkerDemands: lambda pe, it, now: pe.workers.demanded(it.worker, it.demand),
+    WorkerToWorker: lambda pe, it, now: pe.workers.sends_to_worker(it.worker, it.pe, it.context, it.data),
     WorkerToParent: lambda pe, it, now: pe.workers.sends_to_parent(it.worker, it.data),
     WorkerToChildren: lambda pe, it, now: pe.workers.sends_to_children(it.worker, it.data),
     DescriptionHere: lambda pe, it, now: pe.workers.blob_ready(it.job),

@@ -146,6 +146,15 @@ class WorkerToChildren(Stimulus, frozen=True):
     data: bytes
 
 
+class WorkerToWorker(Stimulus, frozen=True):
+    """The application has something for the worker that PE `pe` has, or had, as its stay `context`."""
+
+    worker: int
+    pe: int
+    context: int
+    data: bytes
+
+
 # --- descriptions -----------------------------------------------------------------------------
 
 
@@ -197,6 +206,7 @@ OfWorker: TypeAlias = (
     | WorkerDemands
     | WorkerToParent
     | WorkerToChildren
+    | WorkerToWorker
 )
 
 AnyStimulus: TypeAlias = (

@@ -7,7 +7,7 @@ what cannot be delivered goes back to its sender with a flag (race 10).
 from __future__ import annotations
 
 from mallob_py.protocol.effects import DeliverMessage, Outbox
-from mallob_py.protocol.messages import TreeMessage
+from mallob_py.protocol.messages import UNKNOWN_INDEX, TreeMessage
 from mallob_py.protocol.worker import Worker, WorkerState
 
 _INBOX_MAX = 1024
@@ -27,6 +27,10 @@ class TreeMessages:
         for seat in worker.seats.taken():
             self._send(worker, seat.rank, seat.context, seat.index, data)
 
+    def send_to(self, worker: Worker, pe: int, context: int, data: bytes) -> None:
+        """To a worker whose address was learned from its messages, wherever it is in the tree."""
+        self._send(worker, pe, context, UNKNOWN_INDEX, data)
+
     def _send(self, worker: Worker, rank: int, context: int, index: int, data: bytes) -> None:
         message = TreeMessage(
             job=worker.job,
@@ -44,7 +48,7 @@ class TreeMessages:
         if worker is None or worker.job != message.job or worker.is_bereft:
             self._give_back(source, message)
         elif worker.state is WorkerState.RUNNING:
-            self._deliver(worker, message)
+            self._deliver(worker, source, message)
         elif len(worker.inbox) < _INBOX_MAX:
             worker.inbox.append((source, message))
         else:
@@ -52,8 +56,8 @@ class TreeMessages:
 
     def deliver_waiting(self, worker: Worker) -> None:
         """Its process runs."""
-        for _, message in worker.inbox:
-            self._deliver(worker, message)
+        for source, message in worker.inbox:
+            self._deliver(worker, source, message)
         worker.inbox.clear()
 
     def give_back_waiting(self, worker: Worker) -> None:
@@ -67,5 +71,8 @@ class TreeMessages:
         if not message.returned:
             self._out.send(source, message.back())
 
-    def _deliver(self, worker: Worker, message: TreeMessage) -> None:
-        self._out.act(DeliverMessage(worker.number, message.source_index, message.data, message.returned))
+    def _deliver(self, worker: Worker, source: int, message: TreeMessage) -> None:
+        sender = (source, message.source)
+        self._out.act(
+            DeliverMessage(worker.number, message.source_index, sender, message.data, message.returned)
+        )

@@ -77,6 +77,7 @@ class Deliver(Message, frozen=True, tag=3):
     """A message of another worker of the job (see `mallob_py.kit.app.TreeMessage`)."""
 
     source: int
+    sender: tuple[int, int]
     data: bytes
     returned: bool
 
@@ -173,6 +174,14 @@ class ToChildren(Message, frozen=True, tag=6):
     data: bytes
 
 
+class ToAddress(Message, frozen=True, tag=11):
+    """For the worker at address (`pe`, `context`)."""
+
+    pe: int
+    context: int
+    data: bytes
+
+
 class InputRead(Message, frozen=True, tag=7):
     description: Description
 
@@ -207,6 +216,7 @@ FromWorker = (
     | Demand
     | ToParent
     | ToChildren
+    | ToAddress
     | InputRead
     | InputRefused
     | ApplicationTraits

@@ -36,6 +36,7 @@ from mallob_py.protocol.stimuli import (
     WorkerRaised,
     WorkerToChildren,
     WorkerToParent,
+    WorkerToWorker,
 )
 from mallob_py.protocol.worker import WorkerState
 from mallob_py.simulation.check import check_invariants
@@ -166,9 +167,10 @@ class Scenario:
             cluster.set_terms(deed.job, deed.priority, deed.max_demand)
         elif (worker := self._worker_for(deed)) is not None:
             rank, number = worker
+            process = cluster.processes.get(worker)
             if isinstance(deed, Crash):
                 del cluster.processes[worker]
-            for stimulus in _stimuli_of(deed, number):
+            for stimulus in _stimuli_of(deed, number, process):
                 cluster.tell(rank, stimulus)
 
     def _fails(self, rank: int, job: int, step: Step) -> Failing | None:
@@ -210,7 +212,7 @@ class Scenario:
         ]
 
 
-def _stimuli_of(deed: AnyDeed, worker: int) -> tuple[AnyStimulus, ...]:
+def _stimuli_of(deed: AnyDeed, worker: int, process: Process | None) -> tuple[AnyStimulus, ...]:
     """What the PE hears of a deed of this worker's process."""
     match deed:
         case Demand():
@@ -224,7 +226,11 @@ def _stimuli_of(deed: AnyDeed, worker: int) -> tuple[AnyStimulus, ...]:
         case Unpause():
             return (UnpauseWorker(),)
         case Chat():
-            return (WorkerToChildren(worker, b"down"), WorkerToParent(worker, b"up"))
+            heard = (
+                WorkerToWorker(worker, *one.sender, b"back")
+                for one in (process.heard[-1:] if process else ())
+            )
+            return (WorkerToChildren(worker, b"down"), WorkerToParent(worker, b"up"), *heard)
         case Answer():
             return (WorkerAnswered(worker, b"result"),)
         case Fail():

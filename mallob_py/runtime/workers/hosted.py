@@ -135,9 +135,9 @@ class HostedWorkers:
                 pool.resume(place.key, index, volume, ())
             case TerminateWorker():
                 pool.terminate(places.pop(number).key)
-            case DeliverMessage(_, source_index, data, returned):
+            case DeliverMessage(_, source_index, sender, data, returned):
                 self.tell_places()
-                pool.deliver(places[number].key, AppMessage(source_index, data, returned))
+                pool.deliver(places[number].key, AppMessage(source_index, data, returned, sender))
 
     def tell_places(self) -> None:
         """Tell processes their places where these have changed."""

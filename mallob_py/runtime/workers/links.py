@@ -46,7 +46,7 @@ class _Outgoing:
         self.is_update = isinstance(message, wire.Update)
         self.tree_message: TreeMessage | None = None
         if isinstance(message, wire.Deliver):
-            self.tree_message = TreeMessage(message.source, message.data, message.returned)
+            self.tree_message = TreeMessage(message.source, message.data, message.returned, message.sender)
 
 
 class WorkerLink:

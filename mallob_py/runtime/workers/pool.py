@@ -364,7 +364,9 @@ class WorkerPool:
             for dropped in task.keep(message, self._options.queue_limit_bytes):
                 self._post(events.MessageDropped(key, dropped))
             return
-        self._send(task, task.link, wire.Deliver(message.source, message.data, message.returned))
+        self._send(
+            task, task.link, wire.Deliver(message.source, message.sender, message.data, message.returned)
+        )
 
     def read(self, request_id: int, read: wire.Read) -> None:
         """Read an input in a process of its own; ReadDone or ReadFailed follows."""
@@ -552,7 +554,11 @@ class WorkerPool:
             self._watch.watch(link)
             if isinstance(task, JobTask):
                 for message in task.take_early():
-                    self._send(task, link, wire.Deliver(message.source, message.data, message.returned))
+                    self._send(
+                        task,
+                        link,
+                        wire.Deliver(message.source, message.sender, message.data, message.returned),
+                    )
         self.processes.top_up(len(self._waiting))
 
     def _abandon(self, task: Task) -> None:

@@ -145,8 +145,8 @@ class _Context(WorkerContext):
             match message:
                 case wire.Update(index, volume, children):
                     self.index, self.volume, self.children = index, volume, children
-                case wire.Deliver(source, data, returned):
-                    messages.append(TreeMessage(source, data, returned))
+                case wire.Deliver(source, sender, data, returned):
+                    messages.append(TreeMessage(source, data, returned, sender))
                 case wire.Run():
                     raise _Superseded(message)
                 case wire.Quit():
@@ -171,6 +171,9 @@ class _Context(WorkerContext):
     def send_to_children(self, data: bytes) -> None:
         if self.children:
             self._link.send(wire.ToChildren(bytes(data)))
+
+    def send_to(self, address: tuple[int, int], data: bytes) -> None:
+        self._link.send(wire.ToAddress(*address, bytes(data)))
 
     def note_memory(self) -> None:
         self._peak_memory_bytes = max(self._peak_memory_bytes, peak_bytes_of(os.getpid()))

@@ -1,0 +1,115 @@
+"""QUEENS: in how many ways can n queens stand on a board of n x n so that none attacks another?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mallob_bags.compiled import compiled
+from mallob_bags.numbers import whole_number
+from mallob_py.kit import Payload
+from mallob_py.kit.bags import Bag, BagApplication
+
+N_MAX = 30
+#: a board with so few rows left is finished by whoever has it
+ROWS_NOT_SHARED = 5
+
+
+@compiled
+def _expand(stack: NDArray[np.int64], size: int, count: int, n: int, found: NDArray[np.int64]) -> int:
+    """Take up to `count` boards off the stack and put theirs successors on it; its size then.
+
+    A board is (occupied columns, diagonals, other diagonals): bits that the next row must avoid.
+    """
+    full = (1 << n) - 1
+    done = 0
+    while size > 0 and done < count:
+        size -= 1
+        columns, left, right = stack[size, 0], stack[size, 1], stack[size, 2]
+        done += 1
+        free = full & ~(columns | left | right)
+        while free:
+            queen = free & -free
+            free ^= queen
+            if columns | queen == full:
+                found[0] += 1
+            else:
+                stack[size, 0] = columns | queen
+                stack[size, 1] = (left | queen) << 1 & full
+                stack[size, 2] = (right | queen) >> 1
+                size += 1
+    found[1] = done
+    return size
+
+
+class QueensBag(Bag):
+    """Boards whose first rows are filled; a stack, the fullest on top."""
+
+    def __init__(self, n: int, boards: NDArray[np.int64]) -> None:
+        self._n = n
+        self._size = len(boards)
+        #: a board of n rows leaves at most n - 1 successors of each of its predecessors
+        self._stack = np.zeros((len(boards) + n * n + 1, 3), dtype=np.int64)
+        self._stack[: self._size] = boards
+        self._found = np.zeros(2, dtype=np.int64)
+
+    def process(self, count: int) -> int:
+        self._size = int(_expand(self._stack, self._size, count, self._n, self._found))
+        return int(self._found[1])
+
+    def split(self) -> QueensBag | None:
+        """Every other board that has enough rows left."""
+        boards = self._stack[: self._size]
+        filled = _bits(boards[:, 0])
+        large = np.flatnonzero(self._n - filled > ROWS_NOT_SHARED)
+        if len(large) < 2:
+            return None
+        keep = np.ones(self._size, dtype=bool)
+        keep[large[::2]] = False
+        given = QueensBag(self._n, boards[~keep])
+        kept = boards[keep]
+        self._stack[: len(kept)] = kept
+        self._size = len(kept)
+        return given
+
+    def merge(self, other: Bag) -> None:
+        assert isinstance(other, QueensBag)
+        merged = np.concatenate([other._stack[: other._size], self._stack[: self._size]])
+        self._stack = np.zeros((len(merged) + self._n * self._n + 1, 3), dtype=np.int64)
+        self._stack[: len(merged)] = merged
+        self._size = len(merged)
+
+    def is_empty(self) -> bool:
+        return self._size == 0
+
+    def take_result(self) -> int:
+        solutions = int(self._found[0])
+        self._found[0] = 0
+        return solutions
+
+    def to_bytes(self) -> bytes:
+        return self._stack[: self._size].astype("<i8").tobytes()
+
+
+def _bits(words: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.bitwise_count(words).astype(np.int64)
+
+
+class QueensApplication(BagApplication):
+    """`n` queens; reply: `value`, the number of solutions."""
+
+    name: ClassVar[str] = "QUEENS"
+
+    def check(self, configuration: Mapping[str, Any]) -> None:
+        whole_number(configuration, "n", 1, N_MAX)
+
+    def first_bag(self, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
+        return QueensBag(whole_number(configuration, "n", 1, N_MAX), np.zeros((1, 3), dtype=np.int64))
+
+    def bag_from_bytes(self, data: bytes, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
+        return QueensBag(
+            whole_number(configuration, "n", 1, N_MAX), np.frombuffer(data, dtype="<i8").reshape(-1, 3)
+        )

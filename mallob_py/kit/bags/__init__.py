@@ -1,0 +1,12 @@
+"""Jobs that are bags of tasks: a search tree, a sum over sources, a sample; exact, whoever comes and goes.
+
+application  a job of a bag: what its author writes, and the worker that is written once
+bag          what tasks are
+ledger       who works on what for whom: accounts and loans, a pure state machine
+values       results as bytes
+"""
+
+from mallob_py.kit.bags.application import DONE, BagApplication
+from mallob_py.kit.bags.bag import Bag
+
+__all__ = ["DONE", "Bag", "BagApplication"]

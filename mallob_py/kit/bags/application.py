@@ -1,0 +1,141 @@
+"""Applications whose jobs are bags of tasks: the author writes the bag, the workers are written here."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mallob_py.kit.app import Application, InputError, JobInput, Payload, Result, TreeMessage, WorkerContext
+from mallob_py.kit.bags.bag import Bag
+from mallob_py.kit.bags.ledger import Ledger, Neighbours, decode, encode
+
+#: the code of an exact result
+DONE = 1
+
+#: between two looks at messages a worker works about so long
+_CHUNK_S = 0.004
+#: by so much the chunk grows or shrinks at a time
+_CHUNK_FACTOR = 2.0
+_PARK_S = 1.0
+
+
+class BagApplication(Application):
+    """A kind of job that is a bag of tasks. `first_bag` and `bag_from_bytes` must be written.
+
+    The result is exact whatever workers join, leave, are stopped or die (`kit.bags.ledger` says why).
+    """
+
+    takes_input: ClassVar[bool] = False
+    result_strings: ClassVar[Mapping[int, str]] = {DONE: "DONE"}
+
+    @abstractmethod
+    def first_bag(self, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
+        """All the work. The same each time: after a loss it may be asked for again."""
+
+    @abstractmethod
+    def bag_from_bytes(self, data: bytes, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
+        """The inverse of `Bag.to_bytes`."""
+
+    def fold(self, one: Any, other: Any) -> Any:
+        """Two results as one. Associative and commutative: nobody knows in which order they come."""
+        return one + other
+
+    def fields(self, result: Any, configuration: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The reply's fields for this result (None: there was no task): by default its `value`."""
+        if isinstance(result, np.ndarray | np.generic):
+            result = result.tolist()
+        return {"value": result}
+
+    def read(self, job: JobInput) -> Payload:
+        """Without an input of its own, everything is in the configuration."""
+        if job.files or job.literals is not None:
+            raise InputError("this application takes no input; it is told all by its configuration")
+        return {}
+
+    def run(self, context: WorkerContext) -> Result:
+        return _Worker(self, context).run()
+
+
+class _Work:
+    def __init__(self, application: BagApplication, context: WorkerContext) -> None:
+        self._application = application
+        self._given = (context.payload, context.configuration)
+        self.fold = application.fold
+
+    def first_bag(self) -> Bag:
+        return self._application.first_bag(*self._given)
+
+    def bag_from_bytes(self, data: bytes) -> Bag:
+        return self._application.bag_from_bytes(data, *self._given)
+
+
+class _Worker:
+    """A worker's process: the ledger, the messages of the job tree, the clock."""
+
+    def __init__(self, application: BagApplication, context: WorkerContext) -> None:
+        self._application = application
+        self._context = context
+        self._ledger = Ledger(_Work(application, context), int.from_bytes(os.urandom(8), "little"))
+        self._place: tuple[int, tuple[int, ...]] = (-1, ())
+        self._count = 1
+
+    def run(self) -> Result:
+        ledger, context = self._ledger, self._context
+        while True:
+            now = time.monotonic()
+            wait_s = 0.0 if ledger.has_work else min(_PARK_S, max(0.0, ledger.next_deadline() - now))
+            for message in context.poll(wait_s):
+                self._take(message)
+            now = time.monotonic()
+            if self._place != (place := (context.index, context.children)):
+                self._place = place
+                self._settle_in(now)
+            ledger.tick(now)
+            self._work(now)
+            self._flush()
+            if ledger.is_finished:
+                return self._answer()
+
+    def _settle_in(self, now: float) -> None:
+        """Our place in the tree, or who is next to us, is another one."""
+        if self._context.index > 0:
+            self._ledger.close_root()
+        elif self._ledger.root is None:
+            self._ledger.open_root(now)
+        self._ledger.neighbours_changed(now)
+
+    def _work(self, now: float) -> None:
+        if self._ledger.process(self._count, now) == 0:
+            return
+        spent_s = time.monotonic() - now
+        if spent_s < _CHUNK_S / _CHUNK_FACTOR:
+            self._count = int(self._count * _CHUNK_FACTOR)
+        elif spent_s > _CHUNK_S * _CHUNK_FACTOR:
+            self._count = max(1, int(self._count / _CHUNK_FACTOR))
+
+    def _take(self, message: TreeMessage) -> None:
+        now = time.monotonic()
+        if message.returned:
+            self._ledger.undelivered(message.sender, decode(message.data), now)
+        else:
+            self._ledger.receive(message.sender, decode(message.data), now)
+
+    def _flush(self) -> None:
+        outbox, self._ledger.outbox = self._ledger.outbox, []
+        for dest, message in outbox:
+            data = encode(message)
+            if isinstance(dest, Neighbours):
+                self._context.send_to_parent(data)
+                self._context.send_to_children(data)
+            else:
+                self._context.send_to(dest, data)
+
+    def _answer(self) -> Result:
+        result, done = self._ledger.result(), self._ledger.done()
+        fields = dict(self._application.fields(result, self._context.configuration))
+        return Result(DONE, fields=fields | {"tasks": done})

@@ -1,0 +1,77 @@
+"""What the author of a bag of tasks writes: what the tasks are, and what their results come to.
+
+A bag holds tasks that can be done in any order and by anybody: open nodes of a search tree, sources of a
+graph, chunks of a sample. Tasks may make new ones. How bags get from worker to worker, and why each task
+counts exactly once whatever comes, goes or dies meanwhile, is told in `ledger`.
+
+Source: the global load balancing of X10 and its malleable successor, whose bags have the same parts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
+
+
+class Bag(ABC):
+    """Tasks to be done, and what those that were done here have come to.
+
+    A bag is plain data and belongs to one worker. It must behave the same after `to_bytes` and back.
+    """
+
+    @abstractmethod
+    def process(self, count: int) -> int:
+        """Do at most about `count` tasks and return how many were done; 0 only if the bag is empty.
+
+        A task that takes longer than some 10 ms may be done in parts: return when a part is done (counted as
+        a task), and keep what is needed to go on.
+        """
+
+    @abstractmethod
+    def split(self) -> Bag | None:
+        """Take about half of the tasks out into a bag of their own; None: it is not worth it."""
+
+    def split_into(self, parts: int) -> list[Bag]:
+        """Take tasks out into at most `parts` bags, for workers that all have nothing yet; an even start.
+
+        To be written where it is cheaper or fairer than `split` again and again.
+        """
+        bags: list[Bag] = []
+        while len(bags) < parts and (bag := self.split()) is not None:
+            bags.append(bag)
+        return bags
+
+    @abstractmethod
+    def merge(self, other: Bag) -> None:
+        """Take in all tasks of `other`, which has no result and is not used any more."""
+
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether there is nothing to be done."""
+
+    @abstractmethod
+    def take_result(self) -> Any:
+        """What the tasks done since the last call have come to. Then it starts anew.
+
+        A number, a numpy array, or a tuple of these.
+        """
+
+    @abstractmethod
+    def to_bytes(self) -> bytes:
+        """The tasks (not the result), to be sent or kept: flat arrays, nothing pickled."""
+
+
+class Work(Protocol):
+    """What a ledger knows of a job: its first bag, and how bags and results are made."""
+
+    def first_bag(self) -> Bag:
+        """All the work. The same each time: after a loss it may be asked for again."""
+        ...
+
+    def bag_from_bytes(self, data: bytes) -> Bag:
+        """The inverse of `Bag.to_bytes`."""
+        ...
+
+    def fold(self, one: Any, other: Any) -> Any:
+        """Two results as one. Associative and commutative: nobody knows in which order they come."""
+        ...

@@ -1,0 +1,603 @@
+"""Who works on what for whom: one worker's accounts and loans, as a pure state machine.
+
+Theory of operation
+-------------------
+A worker works on *accounts*. The root's first account is the job itself. Whoever is asked for work and has
+some splits its bag and *lends* the half: it keeps the bytes as a copy until the loan is settled. The
+borrower opens an account for it, works, and lends in turn. An account whose bag is empty and whose loans
+are all settled is repaid: the lender folds the result into its own account and forgets the copy. When the
+root's account has nothing left, the job is done; there is no other detection of termination.
+
+What travels, `number` being a loan's, drawn by its lender and never used twice in the job:
+
+    ASK(token, hops)           I have nothing to do. Stays with whoever gets it until it can be served, and
+                               is passed on a few hops to others by who has nothing either.
+    LEND(number, bag)          the answer, directly to whoever asked.
+    SETTLE(number, seq, state) borrower to lender, now and then: what has been done so far, and the tasks
+                               that are left, those lent on included, as the lender's new copy. `final`:
+                               none are left.
+    RETURN(number, state, ...) borrower to lender at its leaving: the same, and the loans it has given itself
+                               with their copies: the lender takes them over,
+    MOVED(number)              and tells their borrowers.
+    FORGET(number)             lender to borrower: repaid, or not a loan of mine: throw the account away.
+    PROBE(number)              lender to borrower, which has been silent: do you still work on it?
+    UNKNOWN(number)            borrower to lender: no.
+
+Why no task is lost or counted twice
+- A loan is settled at most once, since whoever settles it takes it out of the books in the same step; what
+  comes for a number that is not in the books is answered by FORGET and never looked at.
+- A lender takes its copy back (what was done so far into its result, the tasks into its bag) if LEND comes
+  back, if the borrower does not know the loan, or if it has been silent for too long. What the borrower
+  does all the same goes to nobody. So a worker that dies, or is stopped for ever, costs work and no more.
+- A copy is the whole of what was lent: the state that SETTLE tells contains what the borrower has lent on. So
+  nobody else needs to survive, and the root's own state is a checkpoint of the whole job at each moment.
+- Messages may be lost without a word, and come back if their receiver has left; between two workers they keep
+  their order. Who waits asks again.
+
+Nothing here knows of time, processes or sockets: messages, time and "do so many tasks" come in, messages to
+addresses go out. `simulation.bags` and the real worker drive the same object.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import msgspec
+
+from mallob_py.kit.bags.bag import Bag, Work
+from mallob_py.kit.bags.values import decode_value, encode_value
+
+#: of a worker, as the transport names it; compared and handed back, never looked into
+Address: TypeAlias = tuple[int, int]
+
+#: how often somebody who has nothing asks again, growing up to the latter
+ASK_AGAIN_S = 0.1
+ASK_AGAIN_MAX_S = 2.0
+#: how often an ASK that cannot be served at once is passed on
+HOPS = 2
+#: a loan of which nothing was heard for so long is asked after
+PROBE_S = 5.0
+#: so many questions without an answer, and it is taken back
+PROBES_MAX = 6
+#: a repayment that nobody confirms is sent again after this, growing
+REPAY_AGAIN_S = 0.5
+#: an account whose lender has left waits so long for another one to take it over
+ORPHANED_S = 2.0
+#: lifelines kept; who is not served asks again elsewhere
+ASKERS_MAX = 64
+
+
+class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an account has come to: `done` tasks with a `result` (none: empty), and the `bags` left."""
+
+    done: int
+    result: bytes
+    bags: tuple[bytes, ...]
+
+
+class LoanState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A loan given, as it is handed over with the account it belongs to."""
+
+    number: int
+    borrower: Address
+    seq: int
+    state: State
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of what workers send each other."""
+
+
+class Ask(Message, frozen=True, tag=1):
+    #: None: the sender
+    asker: Address | None
+    #: drawn by each worker once
+    token: int
+    hops: int
+
+
+class Lend(Message, frozen=True, tag=2):
+    number: int
+    bag: bytes
+
+
+class Settle(Message, frozen=True, tag=3):
+    number: int
+    seq: int
+    final: bool
+    #: tasks that were done here for nothing
+    wasted: int
+    state: State
+
+
+class Return(Message, frozen=True, tag=4):
+    number: int
+    wasted: int
+    state: State
+    loans: tuple[LoanState, ...]
+
+
+class Moved(Message, frozen=True, tag=5):
+    number: int
+
+
+class Forget(Message, frozen=True, tag=6):
+    number: int
+
+
+class Probe(Message, frozen=True, tag=7):
+    number: int
+
+
+class Unknown(Message, frozen=True, tag=8):
+    number: int
+
+
+AnyMessage: TypeAlias = Ask | Lend | Settle | Return | Moved | Forget | Probe | Unknown
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyMessage)
+
+
+class Neighbours:
+    """Stands for the parent and the children, whoever they are now, where an address is wanted."""
+
+
+NEIGHBOURS = Neighbours()
+
+
+@dataclass(slots=True)
+class _Loan:
+    borrower: Address
+    #: what we take back if it must be
+    copy: State
+    seq: int = 0
+    probe_s: float = math.inf
+    probes: int = 0
+
+
+@dataclass(slots=True)
+class _Account:
+    """`number` 0: the job itself, owed to nobody."""
+
+    number: int
+    lender: Address | None
+    bag: Bag | None
+    done: int = 0
+    result: Any = None
+    loans: dict[int, _Loan] = field(default_factory=dict)
+    seq: int = 0
+    settle_s: float = math.inf
+    #: what it was repaid or returned by; sent again until somebody confirms it
+    last_words: Settle | Return | None = None
+    repeat_delay_s: float = REPAY_AGAIN_S
+    #: its lender has left; given up then
+    orphaned_until_s: float = math.inf
+    #: tasks done when it was settled last
+    told: int = -1
+
+    def has_work(self) -> bool:
+        return self.bag is not None and not self.bag.is_empty()
+
+
+class Ledger:
+    """One worker's books. `seed` must differ from worker to worker: loan numbers are drawn from it.
+
+    `settle_s`: how often an account is settled in part. `outbox` takes (address or NEIGHBOURS, message).
+    """
+
+    def __init__(self, work: Work, seed: int, settle_s: float = 1.0, hops: int = HOPS) -> None:
+        self._work = work
+        self._random = random.Random(seed)
+        self._token = self._random.getrandbits(62)
+        self._settle_s = settle_s
+        self._hops = hops
+        #: the last one is worked on first
+        self._accounts: list[_Account] = []
+        #: whose account each loan that we have given belongs to
+        self._given: dict[int, _Account] = {}
+        #: those who have nothing, in the order in which they asked
+        self._askers: dict[Address, None] = {}
+        #: others we have heard of, to pass requests on to
+        self._known: dict[Address, None] = {}
+        self._ask_s = 0.0
+        self._ask_delay_s = ASK_AGAIN_S
+        self._leaving = False
+        #: loans that others have taken over as we left
+        self._handed_over: set[int] = set()
+        self.outbox: list[tuple[Address | Neighbours, AnyMessage]] = []
+        #: tasks done here whose results went to nobody, and what borrowers say of theirs
+        self.wasted = 0
+        #: tasks done by this worker
+        self.done_here = 0
+
+    # --- the root ------------------------------------------------------------------------------
+
+    def open_root(self, now: float, checkpoint: bytes | None = None) -> None:
+        """Begin the job, or go on where a checkpoint was."""
+        assert self.root is None, "the job has begun"
+        account = _Account(0, None, None)
+        if checkpoint is None:
+            account.bag = self._work.first_bag()
+        else:
+            self._take_in(account, msgspec.msgpack.decode(checkpoint, type=State))
+        self._accounts.insert(0, account)
+        self._serve(now)
+
+    def close_root(self) -> None:
+        """This worker is not the root any more: another one is, with books of its own."""
+        if (account := self.root) is not None:
+            self._drop(account)
+
+    @property
+    def root(self) -> _Account | None:
+        return self._accounts[0] if self._accounts and self._accounts[0].number == 0 else None
+
+    def checkpoint(self) -> bytes:
+        """All of the job, as the root knows it."""
+        assert self.root is not None
+        return _encoder.encode(self._state(self.root))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether this is the root and the whole job is done."""
+        account = self.root
+        return account is not None and not account.has_work() and not account.loans
+
+    def result(self) -> Any:
+        """The result of the whole job (None if there was no task)."""
+        assert self.is_finished
+        assert self.root is not None
+        self._gather(self.root)
+        return self.root.result
+
+    def done(self) -> int:
+        """Tasks done for the job, as far as the root has been told."""
+        assert self.root is not None
+        return self.root.done + sum(loan.copy.done for loan in self.root.loans.values())
+
+    # --- work ----------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        return any(account.has_work() for account in self._accounts)
+
+    def process(self, count: int, now: float) -> int:
+        """Do about `count` tasks; returns how many were done (0: there is nothing to do)."""
+        for account in reversed(self._accounts):
+            if account.has_work():
+                assert account.bag is not None
+                done = account.bag.process(count)
+                account.done += done
+                self.done_here += done
+                self._serve(now)
+                self._close_if_done(account, now)
+                return done
+        return 0
+
+    def next_deadline(self) -> float:
+        """When `tick` has something to do again."""
+        deadline_s = math.inf if self.has_work or self._leaving else self._ask_s
+        for account in self._accounts:
+            deadline_s = min(deadline_s, account.settle_s, account.orphaned_until_s)
+            for loan in account.loans.values():
+                deadline_s = min(deadline_s, loan.probe_s)
+        return deadline_s
+
+    def tick(self, now: float) -> None:
+        """Do what is due: settle in part, ask, ask after silent borrowers."""
+        for account in tuple(self._accounts):
+            if now >= account.orphaned_until_s:
+                self._drop(account)
+                continue
+            for number, loan in tuple(account.loans.items()):
+                if now >= loan.probe_s:
+                    self._probe(account, number, loan, now)
+            if now >= account.settle_s:
+                self._settle(account, now)
+        if not self.has_work and not self._leaving and now >= self._ask_s:
+            self._ask(now)
+
+    def neighbours_changed(self, now: float) -> None:
+        """Others are the parent or the children now: who has nothing asks them."""
+        if not self.has_work and not self._leaving:
+            self._ask_delay_s = ASK_AGAIN_S
+            self._ask(now)
+
+    def leave(self, now: float) -> None:
+        """Hand all accounts back (but the job itself, which goes by `checkpoint`), and take in no more."""
+        self._leaving = True
+        self._askers.clear()
+        for account in self._accounts:
+            if account.number != 0 and account.last_words is None:
+                self._return(account, now)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether all that was to be handed back has been taken."""
+        return not any(account.number != 0 for account in self._accounts)
+
+    # --- messages in -----------------------------------------------------------------------------
+
+    def receive(self, source: Address, message: AnyMessage, now: float) -> None:
+        match message:
+            case Ask(asker):
+                if message.token != self._token:
+                    self._asked(source if asker is None else asker, message, now)
+            case Lend(number, bag):
+                self._borrow(source, number, bag, now)
+            case Settle():
+                self._settled(source, message, now)
+            case Return():
+                self._returned_in_order(source, message, now)
+            case Moved(number):
+                self._moved(source, number, now)
+            case Forget(number):
+                if (account := self._account(number)) is not None:
+                    self._drop(account)
+            case Probe(number):
+                if (account := self._account(number)) is not None:
+                    self._settle(account, now)
+                else:
+                    self._send(source, Unknown(number))
+            case Unknown(number):
+                self._take_back(number, source, now)
+        if len(self._known) < ASKERS_MAX:
+            self._known[source] = None
+
+    def undelivered(self, dest: Address, message: AnyMessage, now: float) -> None:
+        """A message of ours came back: its receiver is not there (any more)."""
+        self._known.pop(dest, None)
+        self._askers.pop(dest, None)
+        match message:
+            case Lend(number) | Probe(number):
+                self._take_back(number, dest, now)
+            case Settle(number) | Return(number):
+                account = self._account(number)
+                if account is not None and account.lender == dest:
+                    account.orphaned_until_s = min(account.orphaned_until_s, now + ORPHANED_S)
+            case Moved(number):
+                self._take_back(number, dest, now)
+            case _:
+                pass
+
+    # --- asking and lending ------------------------------------------------------------------------
+
+    def _ask(self, now: float) -> None:
+        self._send(NEIGHBOURS, Ask(None, self._token, self._hops))
+        self._ask_s = now + self._ask_delay_s
+        self._ask_delay_s = min(2 * self._ask_delay_s, ASK_AGAIN_MAX_S)
+
+    def _asked(self, asker: Address, message: Ask, now: float) -> None:
+        if self._leaving:
+            return
+        if self._lend(asker, now):
+            return
+        if len(self._askers) < ASKERS_MAX:
+            self._askers[asker] = None
+        if message.hops > 0:
+            others = [each for each in self._known if each != asker]
+            if others:
+                self._send(self._random.choice(others), Ask(asker, message.token, message.hops - 1))
+
+    def _lend(self, asker: Address, now: float) -> bool:
+        for account in reversed(self._accounts):
+            if account.bag is None or account.bag.is_empty():
+                continue
+            bag = account.bag.split()
+            if bag is not None:
+                self._give(account, asker, bag, now)
+                return True
+        return False
+
+    def _give(self, account: _Account, borrower: Address, bag: Bag, now: float) -> None:
+        number = self._random.getrandbits(62) | 1
+        data = bag.to_bytes()
+        account.loans[number] = _Loan(borrower, State(0, b"", (data,)), probe_s=now + PROBE_S)
+        self._given[number] = account
+        self._send(borrower, Lend(number, data))
+
+    def _serve(self, now: float) -> None:
+        """Give to those who wait, as long as there is something to give."""
+        if not self._askers:
+            return
+        account = next((each for each in reversed(self._accounts) if each.has_work()), None)
+        if account is None or account.bag is None:
+            return
+        bags = account.bag.split_into(len(self._askers))
+        for asker, bag in zip(tuple(self._askers), bags, strict=False):
+            del self._askers[asker]
+            self._give(account, asker, bag, now)
+
+    def _borrow(self, lender: Address, number: int, data: bytes, now: float) -> None:
+        if self._leaving:
+            self._send(lender, Unknown(number))
+            return
+        account = _Account(number, lender, self._work.bag_from_bytes(data))
+        account.settle_s = now + self._settle_s
+        self._accounts.append(account)
+        self._ask_delay_s = ASK_AGAIN_S
+        self._ask_s = now
+        self._serve(now)
+        self._close_if_done(account, now)
+
+    # --- settling ------------------------------------------------------------------------------------
+
+    def _close_if_done(self, account: _Account, now: float) -> None:
+        """Repay an account that has nothing left."""
+        if account.number == 0 or account.has_work() or account.loans or account.last_words is not None:
+            return
+        account.last_words = self._settlement(account, final=True)
+        self._settle(account, now)
+
+    def _settle(self, account: _Account, now: float) -> None:
+        """Tell the lender: its last words once more if they are not confirmed, else what there is so far."""
+        assert account.lender is not None
+        if account.last_words is not None:
+            self._send(account.lender, account.last_words)
+            account.settle_s = now + account.repeat_delay_s
+            account.repeat_delay_s = min(2 * account.repeat_delay_s, PROBE_S)
+        else:
+            self._send(account.lender, self._settlement(account, final=False))
+            account.settle_s = now + self._settle_s
+
+    def _settlement(self, account: _Account, final: bool) -> Settle:
+        account.seq += 1
+        return Settle(account.number, account.seq, final, self.wasted, self._state(account))
+
+    def _settled(self, source: Address, message: Settle, now: float) -> None:
+        if message.number in self._handed_over:
+            return  # it will hear from who has taken it over
+        account = self._given.get(message.number)
+        if account is None:
+            self._send(source, Forget(message.number))
+            return
+        loan = account.loans[message.number]
+        loan.borrower = source
+        if message.seq <= loan.seq:
+            return
+        loan.seq, loan.copy = message.seq, message.state
+        loan.probe_s, loan.probes = now + PROBE_S, 0
+        if message.final:
+            assert not message.state.bags
+            self._remove(account, message.number)
+            self._take_in(account, message.state)
+            self._send(source, Forget(message.number))
+            self._close_if_done(account, now)
+
+    def _take_back(self, number: int, borrower: Address, now: float) -> None:
+        """Work on what was lent ourselves: its borrower will not."""
+        account = self._given.get(number)
+        if account is None or account.loans[number].borrower != borrower:
+            return
+        loan = account.loans[number]
+        self._remove(account, number)
+        self._take_in(account, loan.copy)
+        self._serve(now)
+        self._close_if_done(account, now)
+
+    def _probe(self, account: _Account, number: int, loan: _Loan, now: float) -> None:
+        loan.probes += 1
+        if loan.probes > PROBES_MAX:
+            self._take_back(number, loan.borrower, now)
+            return
+        loan.probe_s = now + PROBE_S
+        self._send(loan.borrower, Probe(number))
+
+    # --- leaving in order ------------------------------------------------------------------------------
+
+    def _return(self, account: _Account, now: float) -> None:
+        self._gather(account)
+        bags = () if account.bag is None or account.bag.is_empty() else (account.bag.to_bytes(),)
+        loans = tuple(
+            LoanState(number, loan.borrower, loan.seq, loan.copy) for number, loan in account.loans.items()
+        )
+        own = State(account.done, self._result_bytes(account.result), bags)
+        account.last_words = Return(account.number, self.wasted, own, loans)
+        for number in account.loans:
+            del self._given[number]
+            self._handed_over.add(number)
+        account.loans.clear()
+        account.bag = None
+        self._settle(account, now)
+
+    def _returned_in_order(self, source: Address, message: Return, now: float) -> None:
+        if message.number in self._handed_over:
+            return
+        self._send(source, Forget(message.number))
+        account = self._given.get(message.number)
+        if account is None:
+            return
+        self._remove(account, message.number)
+        self._take_in(account, message.state)
+        for each in message.loans:
+            account.loans[each.number] = _Loan(each.borrower, each.state, each.seq, now + PROBE_S)
+            self._given[each.number] = account
+            self._send(each.borrower, Moved(each.number))
+        self._serve(now)
+        self._close_if_done(account, now)
+
+    def _moved(self, source: Address, number: int, now: float) -> None:
+        account = self._account(number)
+        if account is None:
+            self._send(source, Unknown(number))
+            return
+        account.lender = source
+        account.orphaned_until_s = math.inf
+        if account.last_words is not None:  # the former lender may have left before it heard of it
+            self._settle(account, now)
+
+    # --- books ---------------------------------------------------------------------------------------------
+
+    def _account(self, number: int) -> _Account | None:
+        return next((each for each in self._accounts if each.number == number and number != 0), None)
+
+    def _remove(self, account: _Account, number: int) -> None:
+        del account.loans[number]
+        del self._given[number]
+
+    def _drop(self, account: _Account) -> None:
+        """Forget an account: it is repaid, or its lender does without us."""
+        self._accounts.remove(account)
+        if account.last_words is None:
+            self.wasted += account.done
+        for number, loan in account.loans.items():
+            del self._given[number]
+            self._send(loan.borrower, Forget(number))
+
+    def _take_in(self, account: _Account, state: State) -> None:
+        account.done += state.done
+        if state.result:
+            account.result = self._fold(account.result, decode_value(state.result))
+        for data in state.bags:
+            bag = self._work.bag_from_bytes(data)
+            if account.bag is None:
+                account.bag = bag
+            else:
+                account.bag.merge(bag)
+
+    def _gather(self, account: _Account) -> None:
+        """Take the results out of the bag."""
+        if account.bag is not None and account.done != account.told:
+            account.result = self._fold(account.result, account.bag.take_result())
+            account.told = account.done
+
+    def _state(self, account: _Account) -> State:
+        """The account with all that it has lent, as of the last settlements."""
+        self._gather(account)
+        done, result = account.done, account.result
+        bags: list[bytes] = []
+        if account.has_work():
+            assert account.bag is not None
+            bags.append(account.bag.to_bytes())
+        for loan in account.loans.values():
+            done += loan.copy.done
+            if loan.copy.result:
+                result = self._fold(result, decode_value(loan.copy.result))
+            bags.extend(loan.copy.bags)
+        return State(done, self._result_bytes(result), tuple(bags))
+
+    def _fold(self, one: Any, other: Any) -> Any:
+        if one is None or other is None:
+            return other if one is None else one
+        return self._work.fold(one, other)
+
+    @staticmethod
+    def _result_bytes(result: Any) -> bytes:
+        return b"" if result is None else encode_value(result)
+
+    def _send(self, dest: Address | Neighbours, message: AnyMessage) -> None:
+        self.outbox.append((dest, message))
+
+
+def encode(message: AnyMessage) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode(data: bytes) -> AnyMessage:
+    """Raises msgspec.DecodeError."""
+    message: AnyMessage = _decoder.decode(data)
+    return message

@@ -1,0 +1,50 @@
+"""Results of bags as bytes: numbers of any size, numpy arrays, tuples of these. Nothing is pickled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_value(value: Any) -> bytes:
+    """Raises TypeError for what is none of the above."""
+    return _encoder.encode(_plain(value))
+
+
+def decode_value(data: bytes) -> Any:
+    return _value(msgspec.msgpack.decode(data))
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case bool() | float() | str() | bytes():
+            return value
+        case int():
+            return ["i", str(value)]
+        case tuple():
+            return ["t", *map(_plain, value)]
+        case np.ndarray() if value.dtype.kind in "biuf":
+            little = value.astype(value.dtype.newbyteorder("<"), copy=False)
+            return ["a", little.dtype.str, list(value.shape), little.tobytes()]
+        case np.generic():
+            return _plain(value.item())
+    raise TypeError(
+        f"the result of a bag must be a number, a numpy array or a tuple of them, not {value!r:.80}"
+    )
+
+
+def _value(plain: Any) -> Any:
+    if not isinstance(plain, list):
+        return plain
+    match plain:
+        case ["i", digits]:
+            return int(digits)
+        case ["t", *items]:
+            return tuple(map(_value, items))
+        case ["a", dtype, shape, data]:
+            return np.frombuffer(data, dtype=np.dtype(dtype)).reshape(shape)
+    raise ValueError(f"not a result: {plain!r:.80}")

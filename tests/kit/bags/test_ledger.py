@@ -1,0 +1,232 @@
+"""A worker's accounts and loans, one message after the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from mallob_py.kit.bags.ledger import (
+    NEIGHBOURS,
+    ORPHANED_S,
+    PROBE_S,
+    PROBES_MAX,
+    Ask,
+    Forget,
+    Ledger,
+    Lend,
+    Moved,
+    Probe,
+    Return,
+    Settle,
+    Unknown,
+)
+from mallob_py.simulation.bags import TreeBag, TreeWork
+
+ROOT, LEFT, RIGHT = (0, 10), (1, 11), (2, 12)
+WORK = TreeWork(seed=5, depth=8)
+TOTAL = WORK.expected()
+
+
+class Worker:
+    """A ledger and where it lives; what it sends is taken from it as (receiver, message)."""
+
+    def __init__(self, address: tuple[int, int]) -> None:
+        self.address = address
+        self.ledger = Ledger(WORK, seed=address[1], settle_s=1.0)
+
+    def sent(self) -> list:
+        sent, self.ledger.outbox = self.ledger.outbox, []
+        return sent
+
+    def hear(self, source: tuple[int, int], message: object, now: float = 0.0) -> list:
+        self.ledger.receive(source, message, now)
+        return self.sent()
+
+    def work(self, count: int = 1 << 30, now: float = 0.0) -> list:
+        while self.ledger.process(count, now):
+            if count < 1 << 30:
+                break
+        return self.sent()
+
+
+@pytest.fixture
+def root() -> Worker:
+    worker = Worker(ROOT)
+    worker.ledger.open_root(0.0)
+    worker.ledger.process(3, 0.0)
+    return worker
+
+
+def ask(asker: Worker) -> Ask:
+    asker.ledger.neighbours_changed(0.0)
+    [(dest, message)] = asker.sent()
+    assert dest is NEIGHBOURS
+    return message
+
+
+def lend(lender: Worker, borrower: Worker) -> Lend:
+    """What the lender gives; the borrower has it then."""
+    [(dest, message)] = lender.hear(borrower.address, ask(borrower))
+    assert dest == borrower.address
+    borrower.hear(lender.address, message)
+    return message
+
+
+def test_a_worker_alone_does_all(root: Worker) -> None:
+    assert root.work() == []
+    assert root.ledger.is_finished
+    assert tuple(map(int, root.ledger.result())) == TOTAL
+    assert root.ledger.done() == TOTAL[0]
+
+
+def test_what_is_lent_comes_back_as_a_result(root: Worker) -> None:
+    left = Worker(LEFT)
+    loan = lend(root, left)
+    root.work()
+    assert not root.ledger.is_finished
+    [(dest, repayment)] = left.work()
+    assert dest == ROOT
+    assert isinstance(repayment, Settle)
+    assert repayment.final
+    assert root.hear(LEFT, repayment) == [(LEFT, Forget(loan.number))]
+    assert root.ledger.is_finished
+    assert tuple(map(int, root.ledger.result())) == TOTAL
+
+
+def test_a_repayment_that_comes_twice_counts_once(root: Worker) -> None:
+    left = Worker(LEFT)
+    loan = lend(root, left)
+    [(_, repayment)] = left.work()
+    root.hear(LEFT, repayment)
+    assert root.hear(LEFT, repayment) == [(LEFT, Forget(loan.number))]
+    root.work()
+    assert tuple(map(int, root.ledger.result())) == TOTAL
+
+
+def test_a_repayment_is_sent_again_until_it_is_confirmed(root: Worker) -> None:
+    left = Worker(LEFT)
+    loan = lend(root, left)
+    [(_, repayment)] = left.work()
+    left.ledger.tick(1.0)
+    assert (ROOT, repayment) in left.sent()
+    left.hear(ROOT, Forget(loan.number))
+    left.ledger.tick(100.0)
+    assert all(dest is NEIGHBOURS for dest, _ in left.sent())
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_the_work_of_a_borrower_that_is_gone_is_done_by_its_lender(root: Worker, settled: bool) -> None:
+    left = Worker(LEFT)
+    loan = lend(root, left)
+    if settled:
+        left.work(5)
+        left.ledger.tick(1.0)
+        for dest, message in left.sent():
+            if dest == ROOT:
+                root.hear(LEFT, message)
+        assert root.ledger.done() == 3 + 5
+    root.ledger.undelivered(LEFT, Probe(loan.number), 2.0)
+    root.work()
+    assert tuple(map(int, root.ledger.result())) == TOTAL
+    # what it does all the same goes to nobody
+    [(_, repayment)] = left.work()
+    assert root.hear(LEFT, repayment) == [(LEFT, Forget(loan.number))]
+    assert tuple(map(int, root.ledger.result())) == TOTAL
+
+
+def test_a_silent_borrower_is_asked_after_and_then_done_without(root: Worker) -> None:
+    left = Worker(LEFT)
+    loan = lend(root, left)
+    now = 0.0
+    for _ in range(PROBES_MAX):
+        now += PROBE_S
+        root.ledger.tick(now)
+        assert (LEFT, Probe(loan.number)) in root.sent()
+    root.ledger.tick(now + PROBE_S)
+    root.work()
+    assert tuple(map(int, root.ledger.result())) == TOTAL
+
+
+def test_a_process_that_was_started_anew_does_not_know_its_loan(root: Worker) -> None:
+    loan = lend(root, Worker(LEFT))
+    anew = Worker(LEFT)
+    [(dest, answer)] = anew.hear(ROOT, Probe(loan.number))
+    assert (dest, answer) == (ROOT, Unknown(loan.number))
+    root.hear(LEFT, answer)
+    root.work()
+    assert tuple(map(int, root.ledger.result())) == TOTAL
+
+
+def test_who_has_nothing_waits_as_a_lifeline_until_there_is_work(root: Worker) -> None:
+    left, right = Worker(LEFT), Worker(RIGHT)
+    assert left.hear(RIGHT, ask(right)) == []
+    loan = root.hear(LEFT, ask(left))[0][1]
+    [(dest, onward)] = left.hear(ROOT, loan)
+    assert dest == RIGHT
+    assert isinstance(onward, Lend)
+
+
+def test_one_that_leaves_hands_over_its_work_and_what_it_has_lent(root: Worker) -> None:
+    left, right = Worker(LEFT), Worker(RIGHT)
+    lend(root, left)
+    left.work(4)
+    onward = lend(left, right)
+    left.ledger.leave(1.0)
+    [(dest, message)] = left.sent()
+    assert dest == ROOT
+    assert isinstance(message, Return)
+    assert not left.ledger.has_left
+    answers = root.hear(LEFT, message)
+    assert (RIGHT, Moved(onward.number)) in answers
+    left.hear(ROOT, answers[0][1])
+    assert left.ledger.has_left
+    # what the borrower says to who has left is heard again by who has taken over
+    [(_, repayment)] = right.work()
+    assert left.hear(RIGHT, repayment) == []
+    [(dest, again)] = right.hear(ROOT, Moved(onward.number))
+    assert dest == ROOT
+    root.hear(RIGHT, again)
+    root.work()
+    assert tuple(map(int, root.ledger.result())) == TOTAL
+    assert left.ledger.wasted == right.ledger.wasted == 0
+
+
+def test_who_hears_nothing_of_a_lender_that_is_gone_throws_its_work_away(root: Worker) -> None:
+    left, right = Worker(LEFT), Worker(RIGHT)
+    lend(root, left)
+    onward = lend(left, right)
+    right.work(2)
+    right.ledger.tick(1.0)
+    settlement = next(message for dest, message in right.sent() if dest == LEFT)
+    right.ledger.undelivered(LEFT, settlement, 1.0)
+    right.ledger.tick(1.0 + ORPHANED_S)
+    assert not right.ledger.has_work
+    assert right.ledger.wasted == 2
+    assert right.hear(ROOT, Moved(onward.number))[-1] == (ROOT, Unknown(onward.number))
+
+
+def test_a_checkpoint_is_the_whole_job(root: Worker) -> None:
+    left, right = Worker(LEFT), Worker(RIGHT)
+    lend(root, left)
+    left.work(6)
+    lend(left, right)
+    left.ledger.tick(1.0)
+    for dest, message in left.sent():
+        if dest == ROOT:
+            root.hear(LEFT, message)
+    root.work(7)
+    again = Worker((3, 13))
+    again.ledger.open_root(0.0, root.ledger.checkpoint())
+    assert again.ledger.done() == 3 + 6 + 7
+    again.work()
+    assert tuple(map(int, again.ledger.result())) == TOTAL
+
+
+def test_nobody_lends_to_itself(root: Worker) -> None:
+    assert root.hear(LEFT, Ask(ROOT, root.ledger._token, 1)) == []
+
+
+def test_a_bag_comes_back_from_its_bytes() -> None:
+    bag = WORK.first_bag()
+    bag.process(3)
+    assert WORK.bag_from_bytes(bag.to_bytes()).nodes == bag.nodes
+    assert TreeBag([]).is_empty()

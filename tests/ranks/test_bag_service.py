@@ -1,0 +1,37 @@
+"""Bags of tasks on real ranks: exact while workers come, go and die."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from running import Running, needs_mpiexec, poll_until, serving
+
+pytestmark = needs_mpiexec
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("service"), ranks=4) as running:
+        yield running
+        assert running.stop() == 0
+        assert "Traceback" not in running.output
+
+
+def test_queens_on_all_ranks(service: Running) -> None:
+    reply = service.ask("queens", application="QUEENS", configuration={"n": 10})
+    assert reply["result"]["value"] == 724, reply
+    assert reply["result"]["tasks"] == 34815
+
+
+def test_the_count_is_exact_while_others_take_workers_away(service: Running) -> None:
+    queens = service.submit("breathing", application="QUEENS", configuration={"n": 12})
+    for turn in range(8):
+        other = service.submit(f"other{turn}", application="SLEEP", priority=3.0, wallclock_limit="100ms")
+        poll_until(other.exists, "the other job ends")
+    assert service.reply(queens)["result"]["value"] == 14200
+
+
+def test_a_number_that_is_too_large_is_refused(service: Running) -> None:
+    reply = service.ask("too-large", application="QUEENS", configuration={"n": 10**9})
+    assert "'n' must be a whole number from 1 to 30" in reply["error"]["message"]

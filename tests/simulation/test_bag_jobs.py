@@ -1,0 +1,51 @@
+"""Bag jobs in virtual time whose workers come, go, die and are stopped: exact, each time."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import pytest
+
+from mallob_py.simulation.bags import BagCluster, BagPlan, Deed, Event, draw_plan
+
+SEEDS = int(os.environ.get("MALLOB_PY_SEEDS", "60"))
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 20))
+def test_the_result_is_exact_whatever_becomes_of_workers(first: int) -> None:
+    for seed in range(first, min(first + 20, SEEDS)):
+        outcome = BagCluster(draw_plan(seed)).run()
+        assert outcome.is_exact, f"seed {seed}: {outcome}"
+
+
+def plan(**changes: object) -> BagPlan:
+    values: dict = {
+        "seed": 3, "depth": 17, "task_s": 1e-4, "delay_s": 1e-4, "come_back": 1.0, "checkpoint_s": 1.0,
+        "settle_s": 0.5, "volume": 1, "events": (),
+    }  # fmt: skip
+    return BagPlan(**values | changes)
+
+
+def test_many_workers_share_the_work() -> None:
+    alone, together = BagCluster(plan()).run(), BagCluster(plan(volume=30)).run()
+    assert alone.is_exact
+    assert together.is_exact
+    assert together.busy_s == pytest.approx(alone.busy_s)
+    assert together.busy_s / together.volume_s > 0.7
+
+
+def test_nothing_is_done_twice_if_workers_leave_in_order() -> None:
+    events = tuple(Event(0.05 * each, Deed.VOLUME, 1 + each * 7 % 9) for each in range(1, 40))
+    outcome = BagCluster(plan(volume=9, events=events)).run()
+    assert outcome.is_exact
+    assert outcome.wasted == 0
+
+
+def test_a_root_that_dies_begins_anew_where_its_last_checkpoint_was() -> None:
+    events = (Event(0.2, Deed.CRASH, 0),)
+    anew = BagCluster(plan(volume=4, events=events, checkpoint_s=math.inf)).run()
+    goes_on = BagCluster(plan(volume=4, events=events, checkpoint_s=0.05, settle_s=0.02)).run()
+    assert anew.is_exact
+    assert goes_on.is_exact
+    assert goes_on.busy_s < anew.busy_s
