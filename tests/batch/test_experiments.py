@@ -16,7 +16,7 @@ from mallob_py.experiments.output import Output
 def test_all_policies_are_played_on_the_parts_of_traces_that_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    case = fair.Case("KTH", fair.CASES[0].file, 8, (5, 20), (0, 30))
+    case = fair.Case("KTH", fair.CASES[0].file, 8, (5, 20), (0, 30), (0, 12))
     monkeypatch.setattr(fair, "CASES", (case, fair.CASES[1]))
     lines = [
         f"{number} {9 * number} -1 {20 + 11 * number % 40} {1 + number % 8} -1 -1 {1 + number % 8} 90 -1"
@@ -32,6 +32,7 @@ def test_all_policies_are_played_on_the_parts_of_traces_that_are_there(
         "KTH, rows 5 to 19, 8 nodes",
         "All jobs malleable",
         "Least mean turnaround",
+        "KTH, means over 2 other parts, from rows 0, 12",
     ]
     turnarounds = {(row[0], row[1]): row[2:] for row in tables[0]["rows"]}
     assert turnarounds["easy", ""] == ["1.000"] * len(fair.SHARES)
@@ -39,12 +40,13 @@ def test_all_policies_are_played_on_the_parts_of_traces_that_are_there(
     assert turnarounds["fair", "0"][0] == turnarounds["fair", "JVM"][0] == "1.000"
     assert turnarounds["fair", "0"][-1] != turnarounds["fair", "JVM"][-1]
     kept = [json.loads(line) for line in (out / "fair-runs.jsonl").read_text().splitlines()]
-    assert len(kept) == len(fair._runs("KTH"))
+    assert len(kept) == len(fair._runs("KTH")) + len(fair._runs_of_others(case))
     assert {one["result"]["metrics"]["jobs"] for one in kept} == {15}
     assert (out / "fair-kth.svg").exists()
     capsys.readouterr()
     fair.run(Output(out, "fair"), 1, tmp_path, full=True)
-    assert "KTH, rows 0 to 29" in capsys.readouterr().out
+    assert "KTH, rows 0 to 29" in (printed := capsys.readouterr().out)
+    assert "other parts" not in printed
 
 
 def test_without_traces_the_experiment_says_what_it_needs(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ measured of jobs of several JVMs.
 
 from __future__ import annotations
 
+import math
 import time
 from functools import lru_cache, partial
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -51,6 +53,9 @@ COSTS: dict[str, ResizeCost] = {
 }
 #: at all shares; the others where all jobs are malleable
 _MAIN_COSTS = ("0", "JVM")
+#: on other parts of the traces
+_OF_OTHERS = ("elastic", "agreement", "mebf", "fair", "fair:overtake=any")
+_SHARES_OF_OTHERS = (0.4, 1.0)
 _SPEEDUP = SpeedModel(Power, 0.0, 0.3)
 _BASE = "easy"
 _REMARKS = """\
@@ -62,33 +67,71 @@ at least."""
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A part of a trace: the rows of the usual run and of the full one."""
+    """A part of a trace: its rows, those of the full run, and the first rows of other parts as long."""
 
     name: str
     file: str
     nodes: int
     rows: tuple[int, int]
     full_rows: tuple[int, int]
+    others: tuple[int, ...] = ()
     cores_per_node: int = 1
     partition: int | None = None
 
 
 CASES = (
-    Case("KTH", "KTH-SP2-1996-2.1-cln.swf.gz", 100, (7_500, 8_300), (5_000, 15_000)),
-    Case("HPC2N", "HPC2N-2002-2.1-cln.swf.gz", 240, (40_900, 41_700), (40_000, 50_000)),
-    Case("RICC", "RICC-2010-2.swf.gz", 1024, (418_000, 418_700), (414_770, 424_770), 8),
-    Case("Curie", "CEA-Curie-2011-2.1-cln.swf.gz", 5040, (54_500, 55_200), (50_000, 60_000), 16, 10),
+    Case(
+        "KTH",
+        "KTH-SP2-1996-2.1-cln.swf.gz",
+        100,
+        (7_500, 8_300),
+        (5_000, 15_000),
+        (1_500, 3_000, 9_000, 12_000, 15_000),
+    ),
+    Case(
+        "HPC2N",
+        "HPC2N-2002-2.1-cln.swf.gz",
+        240,
+        (40_900, 41_700),
+        (40_000, 50_000),
+        (13_500, 67_500, 135_000, 148_500, 189_000),
+    ),
+    Case(
+        "RICC",
+        "RICC-2010-2.swf.gz",
+        1024,
+        (418_000, 418_700),
+        (414_770, 424_770),
+        cores_per_node=8,
+    ),
+    Case(
+        "Curie",
+        "CEA-Curie-2011-2.1-cln.swf.gz",
+        5040,
+        (54_500, 55_200),
+        (50_000, 60_000),
+        cores_per_node=16,
+        partition=10,
+    ),
 )
 
 
 class Run(msgspec.Struct, frozen=True):
+    """`other`: the first row of another part of the trace, if it is not the usual one."""
+
     case: str
     policy: str
     share: float
     cost: str
+    other: int | None = None
 
     def name(self) -> str:
-        return f"{self.case} {self.policy} {self.share:.0%} cost {self.cost}"
+        part = "" if self.other is None else f" from row {self.other}"
+        return f"{self.case}{part} {self.policy} {self.share:.0%} cost {self.cost}"
+
+    def base(self) -> Run:
+        """What it is compared with."""
+        return Run(self.case, _BASE, 0.0, "0", self.other)
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -108,6 +151,7 @@ def run(output: Output, processes: int | None, traces: Path | None, full: bool =
         files = " or ".join(case.file for case in CASES)
         raise ValueError(f"the experiment fair needs a folder with {files}: give it by --traces")
     runs = [one for case in cases for one in _runs(case.name)]
+    runs += [] if full else [one for case in cases for one in _runs_of_others(case)]
     found = side_by_side(partial(_play, traces, full), runs, processes, Run.name, output.keep)
     results = dict(zip(runs, found, strict=True))
     tables = list[Table]()
@@ -121,6 +165,7 @@ def run(output: Output, processes: int | None, traces: Path | None, full: bool =
             _by_share(f"{title}: bounded slowdown", case.name, results, "bounded_slowdown"),
         ]
     tables += [_by_cost(results), _winners(results)]
+    tables += [] if full else [_of_others(case, results) for case in cases if case.others]
     output.tables(tables, _REMARKS)
     for case in cases:
         output.figure(f"fair-{case.name.lower()}", partial(_draw, case.name, results))
@@ -144,17 +189,35 @@ def _runs(case: str) -> list[Run]:
     return runs
 
 
+def _runs_of_others(case: Case) -> list[Run]:
+    return [
+        run
+        for other in case.others
+        for run in (
+            Run(case.name, _BASE, 0.0, "0", other),
+            *(
+                Run(case.name, policy, share, "0", other)
+                for share in _SHARES_OF_OTHERS
+                for policy in policies(_OF_OTHERS)
+            ),
+        )
+    ]
+
+
 def _play(traces: Path, full: bool, one: Run) -> Result:
     case = next(case for case in CASES if case.name == one.case)
-    workload = make_malleable(_load(case, traces, full), one.share, HALF_TO_DOUBLE, _SPEEDUP)
+    first, last = case.full_rows if full else case.rows
+    if one.other is not None:
+        first, last = one.other, one.other + last - first
+    workload = make_malleable(_load(case, traces, first, last), one.share, HALF_TO_DOUBLE, _SPEEDUP)
     began_s = time.monotonic()
     outcome = simulate(workload, policy_of(one.policy), costs=COSTS[one.cost])
     return Result(metrics_of(outcome), time.monotonic() - began_s)
 
 
-@lru_cache(maxsize=len(CASES))
-def _load(case: Case, traces: Path, full: bool) -> Workload:
-    """The part of the trace; jobs of less than a second take one."""
+@lru_cache(maxsize=1)
+def _load(case: Case, traces: Path, first: int, last: int) -> Workload:
+    """A part of the trace; jobs of less than a second take one."""
     path = _path(case, traces)
     assert path is not None
     return workload_of(
@@ -163,7 +226,7 @@ def _load(case: Case, traces: Path, full: bool) -> Workload:
         nodes=case.nodes,
         processors_per_node=case.cores_per_node,
         partition=case.partition,
-        rows=slice(*(case.full_rows if full else case.rows)),
+        rows=slice(first, last),
         minimal_run_s=1,
     )
 
@@ -177,9 +240,10 @@ def _path(case: Case, traces: Path) -> Path | None:
 
 
 def _ratio(results: Results, one: Run, metric: str) -> float:
-    base: float = getattr(results[Run(one.case, _BASE, 0.0, "0")].metrics, metric)
+    base: float = getattr(results[one.base()].metrics, metric)
     own: float = getattr(results[one].metrics, metric)
-    return own / base
+    # Where nobody waits under EASY, the longest wait is 0.
+    return own / base if base else 1.0 if not own else math.inf
 
 
 def _rows(case: str, results: Results) -> list[tuple[str, str]]:
@@ -245,6 +309,23 @@ def _winners(results: Results) -> Table:
     return Table(
         "Least mean turnaround", ("trace", "cost", *(f"{share:.0%}" for share in SHARES)), tuple(rows)
     )
+
+
+def _of_others(case: Case, results: Results) -> Table:
+    """Means over the other parts."""
+    rows = list[tuple[str, ...]]()
+    measures = ("turnaround_s", "bounded_slowdown", "wait_max_s")
+    for policy in policies(_OF_OTHERS):
+        cells = list[str]()
+        for share in _SHARES_OF_OTHERS:
+            runs = [Run(case.name, policy, share, "0", other) for other in case.others]
+            cells += [f"{mean(_ratio(results, one, measure) for one in runs):.3f}" for measure in measures]
+        rows.append((policy, *cells))
+    names = ("turnaround", "bounded slowdown", "longest wait")
+    header = ("policy", *(f"{share:.0%}: {name}" for share in _SHARES_OF_OTHERS for name in names))
+    begins = ", ".join(map(str, case.others))
+    title = f"{case.name}, means over {len(case.others)} other parts, from rows {begins}"
+    return Table(title, header, tuple(rows))
 
 
 def _draw(case: str, results: Results, figure: Figure) -> None:
