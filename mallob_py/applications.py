@@ -59,17 +59,22 @@ def imported(place: str) -> Any:
 
 def declaration_of(name: str) -> type[Declaration]:
     """What the application declares. Raises UnknownApplication, or whatever importing it raises."""
-    places = places_without_search()
-    if name in _DECLARED and places[name] == OURS[name]:
+    place = place_of(name)
+    if name in _DECLARED and place == OURS[name]:
         return _declaration(_DECLARED[name])
+    if name not in places_without_search():
+        place = installed(DECLARATION_GROUP).get(name, place)
+    return _declaration(place)
+
+
+def place_of(name: str) -> str:
+    """Where an application is implemented. Raises UnknownApplication."""
+    places = places_without_search()
     if name not in places:
-        declared = installed(DECLARATION_GROUP)
-        if name in declared:
-            return _declaration(declared[name])
         places = installed() | places
     if name not in places:
         raise UnknownApplication(unknown(name, places))
-    return _declaration(places[name])
+    return places[name]
 
 
 def unknown(name: str, known: dict[str, str]) -> str:

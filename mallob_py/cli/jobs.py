@@ -47,6 +47,7 @@ from mallob_py.cli.client_options import (
 )
 from mallob_py.cli.interrupts import INTERRUPTED
 from mallob_py.cli.values import age_text, printable
+from mallob_py.kit.declaration import exit_code_of
 from mallob_py.service import client
 from mallob_py.service.client import PendingJobs
 from mallob_py.service.jobs.durations import format_duration
@@ -328,7 +329,7 @@ class ReplyPrinter:
             print(line)
         sys.stdout.flush()
         if self._is_single:
-            self._code = declaration_of(application).exit_code(reply["result"]["resultcode"])
+            self._code = exit_code_of(declaration_of(application).exit_codes, reply["result"]["resultcode"])
 
 
 def say_what_goes_on(command: str, identities: Sequence[str], api_dir: str, client: int) -> int:

@@ -77,11 +77,11 @@ def run_solve(options: SolveOptions) -> int:
 
 
 def run_run(options: RunOptions) -> int:
-    from mallob_py.applications import UnknownApplication, declaration_of
+    from mallob_py.applications import UnknownApplication, place_of
 
     try:
-        declaration_of(options.application)
-    except (UnknownApplication, ImportError) as error:
+        place_of(options.application)
+    except UnknownApplication as error:
         raise CommandError(str(error)) from None
 
     def be_rank(fork_server: socket.socket | None = None) -> int:

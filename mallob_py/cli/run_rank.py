@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from mallob_py.applications import declaration_of
 from mallob_py.cli.rank_options import RunOptions, event_log_of, settings_of
+from mallob_py.kit.declaration import exit_code_of
 from mallob_py.kit.result_file import discard_unfinished
 from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.stimuli import JobParameters
@@ -54,9 +54,8 @@ def be_rank(options: RunOptions, fork_server: socket.socket | None = None) -> No
     )
 
 
-def job_of(options: RunOptions) -> JobFile:
+def job_of(options: RunOptions, declared: wire.ApplicationTraits) -> JobFile:
     """What a service would be told. Raises JobFileError."""
-    declared = declaration_of(options.application)
     configuration = options.whole_configuration
     for key in declared.result_files:
         if isinstance(path := configuration.get(key), str):
@@ -79,9 +78,14 @@ class RunDesk:
 
     def __init__(self, rank: Rank, options: RunOptions) -> None:
         self._rank = rank
-        self._declared = declaration_of(options.application)
+        #: a rank imports no application; a helper process tells
+        known = rank.pool.wait_for_applications(options.application)
+        self._declared = known[options.application]
+        if self._declared.problem:
+            last_line = self._declared.problem.rpartition("\n")[2]
+            raise boot.DeskError(f"{options.application} cannot be imported: {last_line}")
         try:
-            self._job = job_of(options)
+            self._job = job_of(options, self._declared)
         except JobFileError as error:
             raise boot.DeskError(f"{error.field}: {error.message}") from None
         self._limit_s = math.inf if options.time_limit_s is None else options.time_limit_s
@@ -112,7 +116,9 @@ class RunDesk:
             self._limit_s = math.inf
             self._rank.pool.cancel_read(_JOB)
             if not self._rank.interrupt(_JOB):
-                self._answer(replies.Outcome("wallclock-limit"), replies.JobStatistics(total_s=now))
+                self._answer(
+                    replies.Outcome("wallclock-limit"), replies.JobStatistics(total_s=now - self._began_s)
+                )
         elif now >= self._next_progress_s:
             self._next_progress_s = now + _PROGRESS_S
             self._show(f"{now - self._began_s:.1f} s, {self._workers()}")
@@ -163,7 +169,7 @@ class RunDesk:
 
     def _answer(self, outcome: replies.Outcome, statistics: replies.JobStatistics) -> None:
         self._clear()
-        self._code = self._declared.exit_code(outcome.code)
+        self._code = exit_code_of(self._declared.exit_codes, outcome.code)
         beside = Path(os.devnull)  # never used: nothing is too long
         reply = replies.result_reply(self._job, _JOB, outcome, statistics, beside, inline_max=sys.maxsize)
         try:

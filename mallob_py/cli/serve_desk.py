@@ -13,7 +13,7 @@ from mallob_py.cli.rank_options import ServeOptions
 from mallob_py.runtime import boot
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Desk, Rank
-from mallob_py.runtime.worker_events import ApplicationKnown
+from mallob_py.runtime.worker_wire import ApplicationTraits
 from mallob_py.runtime.world.mpi import Crash
 from mallob_py.service import ServiceError
 from mallob_py.service.jobs.crashes import RunningJobs
@@ -98,7 +98,7 @@ def _directory(
     return ThreadedDirectory(directory, complain) if options.durable else directory(complain)
 
 
-def _use_of(application: ApplicationKnown) -> InputUse:
+def _use_of(application: ApplicationTraits) -> InputUse:
     if application.problem:
         return InputUse.UNKNOWN
     if application.revises:

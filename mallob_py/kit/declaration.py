@@ -93,11 +93,11 @@ class Declaration:
         raise ValueError(f"results of {cls.name} have no form as text; ask for JSON")
 
     @classmethod
-    def exit_code(cls, code: int) -> int:
-        """Of commands that answer for one job, for a result of this code."""
-        return cls.exit_codes.get(code, 1 if code == UNKNOWN else 0)
-
-    @classmethod
     def result_string(cls, code: int) -> str:
         """What a result of this code is called."""
         return "UNKNOWN" if code == UNKNOWN else cls.result_strings.get(code, str(code))
+
+
+def exit_code_of(exit_codes: Mapping[int, int], code: int) -> int:
+    """Of commands that answer for one job, for a result of this code; see `Declaration.exit_codes`."""
+    return exit_codes.get(code, 1 if code == UNKNOWN else 0)

@@ -11,7 +11,7 @@ import msgspec
 
 from mallob_py.kit.app import TreeMessage
 from mallob_py.protocol.stimuli import OfWorker
-from mallob_py.runtime.worker_wire import Description
+from mallob_py.runtime.worker_wire import ApplicationTraits, Description
 
 #: (job, number of the worker)
 Key = tuple[int, int]
@@ -56,14 +56,9 @@ class ReadGoesOn(_Event, frozen=True):
 
 
 class ApplicationKnown(_Event, frozen=True):
-    """`problem`: why it cannot be imported (empty if it can)."""
+    """What an application declares (see `kit.Declaration`)."""
 
-    name: str
-    takes_input: bool
-    revises: bool
-    #: keys of the configuration that name files to be written
-    result_files: tuple[str, ...]
-    problem: str
+    traits: ApplicationTraits
 
 
 WorkerEvent = OfWorker | MessageDropped | ReadDone | ReadFailed | ReadStalled | ReadGoesOn | ApplicationKnown

@@ -197,10 +197,11 @@ class ApplicationTraits(Message, frozen=True, tag=9):
     """`problem` says why the application cannot be imported; empty if it can."""
 
     name: str
-    takes_input: bool
-    revises: bool
-    result_files: tuple[str, ...]
-    problem: str
+    takes_input: bool = True
+    revises: bool = False
+    result_files: tuple[str, ...] = ()
+    exit_codes: dict[int, int] = {}
+    problem: str = ""
 
 
 class Idle(Message, frozen=True, tag=10):

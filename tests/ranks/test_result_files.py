@@ -11,7 +11,6 @@ import pytest
 from other_user import NOBODY, as_nobody, folder_for_all, needs_root
 from running import ROOT, Running, needs_mpiexec, poll_until, run, serving
 
-from mallob_py.cli import solve_rank
 from mallob_sat.app import SatApplication
 
 pytestmark = needs_mpiexec
@@ -62,7 +61,7 @@ KEYS = [("proof", UNSATISFIABLE), ("core", UNSATISFIABLE), ("solutions-file", SA
 
 
 def test_these_are_all_files_that_sat_writes() -> None:
-    assert {key for key, _ in KEYS} == set(SatApplication.result_files) == set(solve_rank.RESULT_FILES)
+    assert {key for key, _ in KEYS} == set(SatApplication.result_files)
 
 
 @pytest.mark.parametrize(("key", "literals"), KEYS)

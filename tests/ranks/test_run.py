@@ -89,6 +89,16 @@ def test_what_is_wrong_is_said_in_one_line(arguments: list[object], message: str
     assert done.stderr.count("\n") == 1
 
 
+def test_an_application_that_cannot_be_imported_is_named_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MALLOB_PY_APPS", "X=nowhere:X")
+    done = run("X", "-n", 1)
+    assert (done.returncode, done.stdout) == (2, "")
+    last = done.stderr.splitlines()[-1]
+    assert last == "mallob-py: X cannot be imported: ModuleNotFoundError: No module named 'nowhere'"
+
+
 def test_under_mpiexec_all_ranks_take_part() -> None:
     command = [mpiexec(), "-n", "2", *COMMAND, "run", "NOOP"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)

@@ -286,8 +286,10 @@ class WorkerPool:
         #: names of all applications, once the fork server has told them
         self._names: tuple[str, ...] | None = None
         self._is_inspection_wanted = False
+        #: of which applications it is wanted; None: of all
+        self._inspected: str | None = None
         #: what is known of applications so far
-        self.applications: dict[str, events.ApplicationKnown] = {}
+        self.applications: dict[str, wire.ApplicationTraits] = {}
         self._assign()
 
     # --- commands -----------------------------------------------------------
@@ -393,20 +395,26 @@ class WorkerPool:
 
     # --- applications -------------------------------------------------------
 
-    def inspect_applications(self) -> None:
-        """Import every application once, in a process of its own; ApplicationKnown for each."""
+    def inspect_applications(self, only: str | None = None) -> None:
+        """Import every application, or only one, in a process of its own; ApplicationKnown for each."""
         self._is_inspection_wanted = True
+        self._inspected = only
         if self._names is not None:
             self._inspect()
 
     @property
     def applications_complete(self) -> bool:
-        """Whether `applications` holds all that are installed."""
-        return self._names is not None and self.applications.keys() >= set(self._names)
+        """Whether `applications` holds all that are installed and were to be inspected."""
+        return self._names is not None and self.applications.keys() >= set(self._names_to_inspect())
 
-    def wait_for_applications(self, timeout_s: float = 60.0) -> dict[str, events.ApplicationKnown]:
-        """Import every application once and tell what each is like. For start-up only: it blocks."""
-        self.inspect_applications()
+    def _names_to_inspect(self) -> list[str]:
+        return [name for name in self._names or () if self._inspected in (None, name)]
+
+    def wait_for_applications(
+        self, only: str | None = None, timeout_s: float = 60.0
+    ) -> dict[str, wire.ApplicationTraits]:
+        """Import applications once and tell what each declares. For start-up only: it blocks."""
+        self.inspect_applications(only)
         deadline_s = self._clock() + timeout_s
         others: list[WorkerEvent] = []
         while not self.applications_complete and (left_s := deadline_s - self._clock()) > 0:
@@ -599,7 +607,7 @@ class WorkerPool:
 
     def _inspect(self) -> None:
         self._is_inspection_wanted = False
-        self._enqueue(InspectTask(list(self._names or ())))
+        self._enqueue(InspectTask(self._names_to_inspect()))
 
     # --- the ends of tasks ---------------------------------------------------------
 
@@ -615,7 +623,7 @@ class WorkerPool:
         """Report an event of a task that is open, and close the task if that was its end."""
         self._events.append(event)
         if isinstance(event, events.ApplicationKnown):
-            self.applications[event.name] = event
+            self.applications[event.traits.name] = event.traits
         if not isinstance(event, FINAL_EVENTS):
             return
         match task:

@@ -285,12 +285,12 @@ class _Worker:
         """One answer per name, so that the rank knows which one killed us, if one does."""
         for name in names:
             try:
-                application = self._registry.load(name)
+                one = self._registry.load(name)
                 traits = wire.ApplicationTraits(
-                    name, application.takes_input, application.revises, tuple(application.result_files), ""
+                    name, one.takes_input, one.revises, tuple(one.result_files), dict(one.exit_codes)
                 )
             except BaseException as error:
-                traits = wire.ApplicationTraits(name, True, False, (), _describe(error))
+                traits = wire.ApplicationTraits(name, problem=_describe(error))
             self._link.send(traits)
         # All applications are in this process's memory now: not a lean worker any more.
         _exit(0)

@@ -158,19 +158,18 @@ class InspectTask(_Patient):
         if not isinstance(message, wire.ApplicationTraits):
             return None
         self.names.remove(message.name)
-        return events.ApplicationKnown(
-            message.name, message.takes_input, message.revises, message.result_files, message.problem
-        )
+        return events.ApplicationKnown(message)
 
     def event_of_crash(self, reason: str, cpu_s: float) -> events.WorkerEvent | None:
         """The first application not known yet has killed the process."""
         if not self.names:
             return None  # it was done
         problem = f"importing it ended the process: {reason}"
-        return events.ApplicationKnown(self.names.pop(0), True, False, (), problem)
+        return events.ApplicationKnown(wire.ApplicationTraits(self.names.pop(0), problem=problem))
 
     def events_of_giving_up(self, text: str) -> list[events.WorkerEvent]:
-        return [events.ApplicationKnown(name, True, False, (), text) for name in self.names]
+        known = [wire.ApplicationTraits(name, problem=text) for name in self.names]
+        return [events.ApplicationKnown(traits) for traits in known]
 
 
 Task = JobTask | ReadTask | InspectTask

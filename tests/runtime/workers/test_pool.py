@@ -477,7 +477,7 @@ def test_applications_are_known_even_if_one_kills_its_importer(
 
 def test_waiting_for_applications_keeps_other_events(rank: Rank) -> None:
     rank.start("ANSWER")
-    known = rank.pool.wait_for_applications(DEADLINE_S)
+    known = rank.pool.wait_for_applications(timeout_s=DEADLINE_S)
     assert known.keys() >= {name.upper() for name in CLASSES}
     assert result_of(rank.hear(stimuli.WorkerAnswered)[0]) == (10, [0, -1])
 
