@@ -134,7 +134,10 @@ class PE:
 
     def handle(self, stimulus: AnyStimulus, now: float) -> None:
         """Take one stimulus; what follows from it is in `effects`."""
-        _ON_STIMULUS[type(stimulus)](self, stimulus, now)
+        if type(stimulus) is Received:  # most of them
+            self._receive(stimulus.source, stimulus.message, now)
+        else:
+            _ON_STIMULUS[type(stimulus)](self, stimulus, now)
         self._settle(now)
 
     def _tick(self, now: float) -> None:
@@ -263,9 +266,8 @@ class PE:
         return min(waits) == math.inf and not self._parked and self.matcher.is_at_rest()
 
 
-#: who takes which stimulus: (PE, stimulus, now)
+#: who takes which other stimulus: (PE, stimulus, now)
 _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
-    Received: lambda pe, it, now: pe._receive(it.source, it.message, now),
     Tick: lambda pe, it, now: pe._tick(now),
     JobSubmitted: lambda pe, it, now: pe.client.submit(it.job, it.parameters, it.blob, now),
     JobInterrupted: lambda pe, it, now: pe.client.interrupt(it.job, now),

@@ -68,7 +68,7 @@ class Crash(Deed, frozen=True, kw_only=True, tag="crash"):
 
 
 class Chat(Deed, frozen=True, kw_only=True, tag="chat"):
-    """A running worker sends bytes to its parent and to its children."""
+    """A running worker sends bytes to its parent and to its children; what it has used is told."""
 
 
 class Answer(Deed, frozen=True, kw_only=True, tag="answer"):

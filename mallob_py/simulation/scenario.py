@@ -37,6 +37,7 @@ from mallob_py.protocol.stimuli import (
     WorkerToChildren,
     WorkerToParent,
     WorkerToWorker,
+    WorkerUsed,
 )
 from mallob_py.protocol.worker import WorkerState
 from mallob_py.simulation.check import check_invariants
@@ -66,6 +67,7 @@ _NUMBERS = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?(\s*[,:]\s*-?\d+(\.\d+)?(e-?\d+)?)
 _FRAMES_SHOWN = 6
 _DELIVERIES_SHOWN = 40
 _WIDTH_MAX = 150
+_PEAK_BYTES = 1 << 20
 #: measured over 1675 seeds, each also cut off at a random deed: at most 5.3 with all matchers
 #: but walks without limit
 ROUNDS_PER_BIT = 15
@@ -230,7 +232,8 @@ def _stimuli_of(deed: AnyDeed, worker: int, process: Process | None) -> tuple[An
                 WorkerToWorker(worker, *one.sender, b"back")
                 for one in (process.heard[-1:] if process else ())
             )
-            return (WorkerToChildren(worker, b"down"), WorkerToParent(worker, b"up"), *heard)
+            used = WorkerUsed(worker, 0.5, _PEAK_BYTES)
+            return (used, WorkerToChildren(worker, b"down"), WorkerToParent(worker, b"up"), *heard)
         case Answer():
             return (WorkerAnswered(worker, b"result"),)
         case Fail():

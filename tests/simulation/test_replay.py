@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -63,6 +64,21 @@ def test_random_lives_come_to_the_same_effects_again(seed: int, tmp_path: Path) 
     scenario.run()
     log.flush()
     assert replay(tmp_path) == 0
+
+
+def test_random_lives_know_every_stimulus() -> None:
+    known: set[type] = set()
+
+    def note(_handle: Any, stimulus: AnyStimulus, now: float) -> None:
+        known.add(type(stimulus))
+        _handle(stimulus, now)
+
+    for seed in range(40):
+        scenario = Scenario(draw_plan(seed))
+        for pe in scenario.cluster.pes:
+            pe.handle = partial(note, pe.handle)  # type: ignore[method-assign]
+        scenario.run()
+    assert known == set(get_args(AnyStimulus))
 
 
 class _Told:
