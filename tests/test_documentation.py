@@ -207,3 +207,28 @@ def test_the_reference_of_the_kit_names_all_that_it_offers() -> None:
     for name in named:
         thing = getattr(kit, name)
         assert isinstance(thing, int | tuple) or thing.__doc__, name
+
+
+@pytest.fixture(scope="module")
+def bag_of_ones_own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that docs/bags.md shows."""
+    folder = tmp_path_factory.mktemp("bag")
+    ((name, content),) = _BLOCK.findall((ROOT / "docs/bags.md").read_text())
+    (folder / name).write_text(content)
+    return folder
+
+
+@needs_mpiexec
+def test_the_bag_of_the_document_runs(bag_of_ones_own: Path) -> None:
+    path = os.pathsep.join([str(bag_of_ones_own), str(ROOT), str(ROOT / "apps")])
+    done = subprocess.run(
+        [*COMMAND, "run", "SUBSETS", "--set", "weights=[1,2,3,4,5,6,7,8,9]", "--set", "target=15", "-n", "2"],
+        cwd=bag_of_ones_own,
+        env=dict(os.environ) | {"MALLOB_PY_APPS": "SUBSETS=subsets:SubsetsApplication", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    sums = (sum(subset) for size in range(10) for subset in itertools.combinations(range(1, 10), size))
+    assert json.loads(done.stdout)["result"]["value"] == list(sums).count(15)
