@@ -102,6 +102,10 @@ def test_sends_to_a_peer_given_up_on_are_dropped() -> None:
     assert "dropped" in run_world(2, "give_up.py")
 
 
+def test_what_mpi_completes_late_keeps_its_place_and_is_rung_for_again() -> None:
+    assert run_world(3, "half_received.py").split() == ["kept"]
+
+
 def test_a_peer_for_whom_too_much_waits_is_lost() -> None:
     assert "lost" in run_world(2, "overflows.py")
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import array
 import mmap
 import os
-import random
 import resource
 import select
 import signal
@@ -317,8 +316,7 @@ def _settle(configuration: wire.Configure) -> None:
         # RLIMIT_DATA counts private memory only, so that a mapped description is free.
         limit = configuration.memory_limit_bytes
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    # Forked copies would all draw the same numbers.
-    random.seed()
+    # Forked copies would all draw the same numbers. (Python's own generator is seeded anew by each fork.)
     if "numpy.random" in sys.modules:  # if not, it is seeded when somebody imports it
         np.random.seed(int.from_bytes(os.urandom(4), "little"))
 

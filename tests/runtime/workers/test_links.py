@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from waiting import poll_until
 
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.workers.links import WorkerLink
+from mallob_py.runtime.workers.links import LinkWatch, WorkerLink
 
 PROGRAM = r"import os, signal; os.fork(); os.write(1, b'%d\n' % os.getpid()); signal.pause()"
 
@@ -74,3 +75,13 @@ def test_a_killed_worker_is_dead_and_a_dead_one_is_not_signalled(group: Group) -
     group.leader.wait()
     group.link.signal(signal.SIGSTOP)
     group.link.signal(signal.SIGKILL)
+
+
+def test_a_wake_up_is_over_when_it_has_been_seen() -> None:
+    watch = LinkWatch()
+    with contextlib.closing(watch):
+        watch.wake()
+        watch.wake()
+        assert select.select([watch], [], [], 0)[0]
+        assert list(watch.ready()) == []
+        assert not select.select([watch], [], [], 0)[0]

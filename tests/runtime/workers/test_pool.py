@@ -63,6 +63,16 @@ def test_finish_ends_the_run_and_the_process_is_used_again(rank: Rank) -> None:
     assert [result_of(result)[0] for result in rank.hear(stimuli.WorkerAnswered, 2)] == [20, 20]
 
 
+def test_processes_of_one_server_draw_different_random_numbers(make: Make) -> None:
+    rank = make(PoolOptions(warm=2), preload=("DRAW",))
+    rank.until(lambda: len(rank.idle_pids()) == 2)
+    rank.start("DRAW", (1, 1))
+    rank.start("DRAW", (2, 2))
+    one, other = (result_of(result)[1] for result in rank.hear(stimuli.WorkerAnswered, 2))
+    assert one[0] != other[0]
+    assert one[1] != other[1]
+
+
 def test_a_worker_that_goes_on_after_its_result_is_ended_by_terminate(rank: Rank) -> None:
     rank.start("FINISH", swallow=True)
     rank.until(lambda: rank.pool.pid_of(KEY) is not None)
@@ -82,10 +92,12 @@ def test_a_job_that_has_ended_by_itself_leaves_its_process_to_the_next(rank: Ran
     assert len(pids) < 10
 
 
-def test_a_process_that_was_left_with_threads_or_children_is_not_used_again(rank: Rank) -> None:
-    rank.run("LITTER")
-    pid, child_pid = result_of(rank.hear(stimuli.WorkerAnswered)[0])[1]
-    rank.until(lambda: is_gone(pid) and is_gone(child_pid))
+@pytest.mark.parametrize("what", ["thread", "child"])
+def test_a_process_that_was_left_with_threads_or_children_is_not_used_again(make: Make, what: str) -> None:
+    rank = make(preload=("LITTER",))  # else it would not be used again as one from before the import
+    rank.run("LITTER", what=what)
+    pids = result_of(rank.hear(stimuli.WorkerAnswered)[0])[1]
+    rank.until(lambda: all(map(is_gone, pids)))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +117,7 @@ def test_whatever_an_application_raises_is_reported_as_its_traceback(
     rank.run("RAISE", what=what)
     (failed,) = rank.hear(stimuli.WorkerRaised)
     assert text in failed.reason
-    assert "worker_process.py" not in failed.reason.partition("worker_apps.py")[0]
+    assert "workers/process.py" not in failed.reason.partition("worker_apps.py")[0]
 
 
 def test_an_error_that_the_application_foresaw_is_reported_as_its_text_alone(rank: Rank) -> None:

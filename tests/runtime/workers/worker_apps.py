@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -37,6 +38,18 @@ class Answer(_NoInput):
 
     def run(self, context: WorkerContext) -> Result:
         return Result(10, [context.index, -context.volume], {"pid": os.getpid(), "threads": context.threads})
+
+
+class Draw(_NoInput):
+    """Its result are random numbers."""
+
+    name = "DRAW"
+
+    def __init__(self) -> None:
+        np.random.random()  # from now on, who forks this process has a state that children would inherit
+
+    def run(self, context: WorkerContext) -> Result:
+        return Result(10, [random.getrandbits(30), int(np.random.randint(1 << 30))])
 
 
 class Finish(_NoInput):
@@ -145,13 +158,15 @@ class Sum(Application):
 
 
 class Litter(_NoInput):
-    """Leaves a thread and a child process behind."""
+    """Leaves a thread or a child process behind, as configured."""
 
     name = "LITTER"
 
     def run(self, context: WorkerContext) -> Result:
+        if context.configuration["what"] == "thread":
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+            return Result(10, [os.getpid()])
         child = subprocess.Popen(["sleep", "1000"], close_fds=False)
-        threading.Thread(target=threading.Event().wait, daemon=True).start()
         return Result(10, [os.getpid(), child.pid])
 
 
