@@ -137,18 +137,18 @@ class Fair:
         if self._overtake == "none":
             return starting
         shadow: tuple[float, int] | None = None
-        extra: float
         for job in behind:
             if not room:
                 break
             if job.low > room:
                 continue
             if self._overtake == "easy":
-                shadow_s, extra = shadow = shadow or self._shadow(view, able, room, head, starting)
+                shadow_s, extra = shadow or self._shadow(view, able, room, head, starting)
                 if view.now_s + job.estimate_on(job.low) > shadow_s:
                     if job.low > extra:
                         continue
-                    shadow = (shadow_s, shadow[1] - job.low)
+                    extra -= job.low
+                shadow = shadow_s, extra
             room -= job.low
             starting.append(job)
         return starting
