@@ -156,11 +156,10 @@ class PE:
             self.matcher.flush(now)
             if not to_self:
                 break
-        self.deadline_s = min(
+        deadline_s = min(
             self.balancer.next_deadline(), self.matcher.next_deadline(), self.workers.next_deadline()
         )
-        if self.client.jobs:
-            self.deadline_s = min(self.deadline_s, self.client.next_deadline())
+        self.deadline_s = min(deadline_s, self.client.next_deadline()) if self.client.jobs else deadline_s
 
     def _on_epoch(self, now: float, ended: list[int]) -> None:
         for job in ended:

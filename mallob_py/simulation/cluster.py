@@ -272,10 +272,10 @@ class Cluster:
     def _after(self, rank: int) -> None:
         """Execute the effects of a PE and note when it wants its next tick."""
         pe = self.pes[rank]
-        while pe.effects:
+        while effects := pe.take_effects():
             loop = self._loop_of[rank]
             departure_s = max(self.now, self._busy_until_s[loop])
-            for effect in pe.take_effects():
+            for effect in effects:
                 if type(effect) is Send:
                     departure_s += self._sending_s[rank]
                     self._post(rank, effect.dest, effect.message, departure_s)
