@@ -1,9 +1,9 @@
 """The protocol core: one PE as a pure state machine, and the parts it is made of.
 
 Nothing here reads a clock, a file or a network, or starts a thread. The caller owns all of
-that: it feeds messages and ticks with the present time, executes the effects it finds in
+that: it feeds stimuli with the present time, executes the effects it finds in
 `PE.effects` after each call, in order, and delivers messages between any two PEs in the
 order they were sent. The MPI runtime and the simulator are two such callers.
 
-Read `pe.py` first, then `job_tree.py`, `matching.py`, `balancing.py`.
+Read `pe.py` first, then `worker.py`, `job_tree.py`, `matching.py`, `balancing.py`.
 """
