@@ -210,6 +210,7 @@ def test_nobody_is_resized_late_in_his_life_nor_for_too_high_a_cost() -> None:
         ("mebf:variant=all", "variant is 'all', not one of handoff, spare, intensive"),
         ("mebf:gaps=fill", "gaps is 'fill', not one of basic, expand, shrink"),
         ("mebf:share=2", "share is not within 0 and 1"),
+        ("mebf:theta=nan", "or theta, gamma or spare below 0"),
     ],
 )
 def test_settings_that_are_none_are_refused(text: str, message: str) -> None:

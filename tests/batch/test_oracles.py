@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
 import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from mallob_py.batch.experiments import sd
+from mallob_py.batch.policies.backfilling import Easy
+from mallob_py.batch.policies.sd import SdPolicy
 from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import EventOrder, simulate
 from mallob_py.batch.workload.elastisim import read_elastisim, statistics_of
+from mallob_py.batch.workload.lublin import ANY, lublin
 from mallob_py.batch.workload.swf import read_swf, workload_of
 
 _FOLDER = Path(os.environ.get("MALLOB_PY_TRACES", "/nonexistent"))
@@ -72,3 +79,34 @@ def test_all_published_digits_of_the_agreement_policy_come_out(
         found.end_s,
         round(found.utilisation, 4),
     ) == published
+
+
+@pytest.mark.parametrize(
+    ("settings", "published"),
+    [
+        # As its publication describes it; 0.743 is what it tells of its best cut-off.
+        ({"waits": "map", "counts_shared": False}, 0.743),
+        # What a plain program that remembers nothing between decisions makes of it without the check.
+        ({"check": False, "counts_shared": False, "again": False, "replan": False}, 0.529),
+    ],
+)
+def test_sd_policy_comes_near_to_the_slowdown_on_ricc(settings: dict[str, Any], published: float) -> None:
+    ricc = next(case for case in sd.CASES if case.name == "RICC")
+    workload = sd.load(ricc, _FOLDER)
+    easy = sd.result_of(simulate(workload, Easy(depth=10))).slowdown
+    found = sd.result_of(simulate(workload, SdPolicy(math.inf, **settings))).slowdown
+    assert found / easy == pytest.approx(published, abs=0.02)
+
+
+def test_lublins_jobs_are_like_those_of_its_program() -> None:
+    theirs = read_swf(_FOLDER / "traces" / "lublin_256.swf.gz").rows
+    ours = lublin(len(theirs), 256, 1, (ANY,))
+    sizes = np.array([job.nodes for job in ours.jobs])
+    runs = np.array([truth.run_s for truth in ours.truths])
+    for made, published in ((sizes, theirs[:, 4]), (runs, theirs[:, 3])):
+        # The largest difference of the two distributions, as Kolmogorov and Smirnov have it.
+        values = np.unique(published)
+        shares = [
+            np.searchsorted(np.sort(them), values, side="right") / len(them) for them in (made, published)
+        ]
+        assert np.abs(shares[0] - shares[1]).max() < 0.025

@@ -65,7 +65,7 @@ class Mebf:
         spare: float = 0.5,
         extra: bool = True,
     ) -> None:
-        if not 0.0 <= share <= 1.0 or theta < 0.0 or gamma <= 0.0 or spare < 0.0:
+        if not (0.0 <= share <= 1.0 and theta >= 0.0 and gamma > 0.0 and spare >= 0.0):
             raise ValueError("share is not within 0 and 1, or theta, gamma or spare below 0")
         self.name = "mebf"
         self._ratio = {Variant.HANDOFF: 1.0, Variant.SPARE: spare, Variant.INTENSIVE: 0.0}[
