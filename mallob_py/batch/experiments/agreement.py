@@ -79,7 +79,7 @@ def _draw(results: dict[tuple[str, str], Statistics], figure: Figure) -> None:
     axes.set_yticks(places, list(shown), fontsize="x-small")
     axes.invert_yaxis()
     axes.set(title="All jobs malleable, 128 nodes", xlabel="mean turnaround [h]")
-    axes.legend()
+    figure.legend(loc="outside lower center", ncols=3, fontsize="small")
 
 
 def _play(job: tuple[str, str]) -> Statistics:

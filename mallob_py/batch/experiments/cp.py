@@ -155,8 +155,7 @@ def _draw(results: dict[Run, Result], figure: Figure) -> None:
             at = [number + place * width for number in range(len(INSTANCES))]
             axes.bar(at, heights, width, label=policy.partition(":")[0])
         axes.set_xticks([number + width for number in range(len(INSTANCES))])
-        axes.set_xticklabels(
-            [instance.replace("_2014", "\n2014") for instance in INSTANCES], fontsize="x-small"
-        )
+        names = [instance.replace("_2014", "\n2014").rsplit("_", 1) for instance in INSTANCES]
+        axes.set_xticklabels(map("\n".join, names), fontsize="x-small")
         axes.set(title=title)
         axes.legend()
