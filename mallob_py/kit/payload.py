@@ -76,14 +76,14 @@ def description_parts(
 
 def decode_description(flat: bytes | bytearray | memoryview) -> Description:
     """The inverse of `encode_description`, without copying the arrays."""
-    import numpy as np
-
     view = memoryview(flat).toreadonly()
     header_size = int.from_bytes(view[:8], "little")
     header = msgspec.msgpack.decode(view[8 : 8 + header_size], type=_Header)
     start = _aligned(8 + header_size)
     payload: dict[str, NDArray[Any]] = {}
     for spec in header.arrays:
+        import numpy as np
+
         dtype = np.dtype(spec.dtype)
         count = int(np.prod(spec.shape, dtype=np.int64))
         begin = start + spec.offset

@@ -1,6 +1,6 @@
 """The process that worker processes are forked from, one per rank.
 
-It is a fresh interpreter that never touches MPI, has numpy and the applications in use
+It is a fresh interpreter that never touches MPI, has the applications in use
 imported, has a single thread, and does nothing but fork, reap and report. So a new worker
 process costs a fork instead of an interpreter start, and shares its memory with the others
 until it writes to it.

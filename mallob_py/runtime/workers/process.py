@@ -32,7 +32,6 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
-import numpy as np
 
 from mallob_py.kit.app import Application, InputError, JobInput, Payload, Result, TreeMessage, WorkerContext
 from mallob_py.kit.payload import decode_description, description_parts, encode_description
@@ -317,13 +316,13 @@ def _settle(configuration: wire.Configure) -> None:
         limit = configuration.memory_limit_bytes
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     # Forked copies would all draw the same numbers. (Python's own generator is seeded anew by each fork.)
-    if "numpy.random" in sys.modules:  # if not, it is seeded when somebody imports it
-        np.random.seed(int.from_bytes(os.urandom(4), "little"))
+    if (generator := sys.modules.get("numpy.random")) is not None:  # else it is seeded when it is imported
+        generator.seed(int.from_bytes(os.urandom(4), "little"))
 
 
 def _touch() -> None:
     """Get the copies of shared pages that a task's start needs before there is a task."""
-    decode_description(encode_description("", {}, {"": np.zeros(1, dtype=np.int32)}))
+    decode_description(encode_description("", {}, {}))
     wire.decode_to_worker(wire.encode(wire.Run(0, 0, 0, 1, (), 1, wire.Inline(b""))))
     wire.frame(_result_message(Result(0, [0]), str, peak_bytes_of(os.getpid()), own_cpu_seconds()))
     _left_clean()
@@ -415,6 +414,13 @@ def _integers(literals: bytes | None) -> list[int] | None:
 def _int32_bytes(solution: Any) -> bytes:
     if solution is None:
         return b""
+    if isinstance(solution, list | tuple) and sys.byteorder == "little":
+        try:
+            return array.array("i", solution).tobytes()
+        except OverflowError:
+            raise ValueError("a solution's integers must fit into 32 bits") from None
+    import numpy as np  # not before it is needed: it doubles the memory of a process without arrays
+
     numbers = np.asarray(solution)
     if numbers.size == 0:
         return b""
