@@ -25,6 +25,7 @@ OURS = {
     "SAT": "mallob_sat:SatApplication",
     "NOOP": "mallob_dummy:NoopApplication",
     "SLEEP": "mallob_dummy:SleepApplication",
+    "QUEENS": "mallob_bags:QueensApplication",
 }
 #: of these, what is declared in a module that imports less than the application
 _DECLARED = {"SAT": "mallob_sat.declaration:SatDeclaration"}

@@ -234,9 +234,10 @@ class _Run:
             if self._wake_s < now:
                 now = self._wake_s
             view.now_s = now
-            if self._wake_s <= now:
+            # What was due of a job before it was resized is no event: it would tell how long the job runs.
+            happens = self._wake_s <= now
+            if happens:
                 self._wake_s = math.inf
-                view.ended = True
             while due and due[0][0] <= now:
                 _, number, job = heapq.heappop(due)
                 if number == valid[job]:
@@ -244,14 +245,15 @@ class _Run:
                         self._pass_resize_point(job)
                     else:
                         self._come_due(job)
-                        view.ended = True
+                        happens = True
             before = arrived
             while arrived < count and jobs[arrived].submit_s <= now:
                 self._queue.append(jobs[arrived])
                 self._queued.append(arrived)
                 arrived += 1
             view.arrived = arrived - before
-            if view.arrived or view.ended:
+            view.ended |= happens
+            if view.arrived or happens:
                 self._decide()
         self._refuse_leftovers()
 

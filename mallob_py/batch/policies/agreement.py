@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mallob_py.batch.job import Job
-from mallob_py.batch.policies.backfilling import Easy
+from mallob_py.batch.policies.backfilling import Easy, shadow_of
 from mallob_py.batch.policy import Action, Resize, Running, Start, View, Wake
 
 TICK_S = 60.0
@@ -320,8 +320,4 @@ def _shadow(view: View, free: int, need: int, starts: list[tuple[Job, int]]) -> 
     """When, by the estimates, a job can start on `need` nodes, and how many are free then beyond these."""
     ends = [(end_s, running.size) for end_s, _, running in view.ends]
     ends += [(view.now_s + job.estimate_on(size), size) for job, size in starts]
-    for end_s, size in sorted(ends):
-        free += size
-        if free >= need:
-            return max(end_s, view.now_s), free - need
-    return math.inf, 0
+    return shadow_of(sorted(ends), view.now_s, free, need)
