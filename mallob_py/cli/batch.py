@@ -1,7 +1,8 @@
-"""`mallob-py batch simulate | explain | experiment`: policies for whole jobs, played on traces.
+"""`mallob-py batch generate | simulate | explain | experiment`: policies for whole jobs, played on traces.
 
-`simulate` has policies side by side on one trace, `explain` says why a job of such a schedule started when
-it did, `experiment` repeats what was published. What only one of them needs it imports itself.
+`generate` writes a workload from a published model, as a file for the others; `simulate` has policies side
+by side on one trace, `explain` says why a job of such a schedule started when it did, `experiment` repeats
+what was published. What only one of them needs it imports itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mallob_py.batch.job import Workload
+from mallob_py.batch.job import Kind, Workload
 from mallob_py.batch.policy import PolicyError
 from mallob_py.batch.registry import PolicyTextError, policy_of
 from mallob_py.batch.simulator import EventOrder
@@ -30,6 +31,7 @@ from mallob_py.cli import CommandError
 from mallob_py.cli.batch_options import (
     BatchExperimentOptions,
     BatchExplainOptions,
+    BatchGenerateOptions,
     BatchSimulateOptions,
     TraceOptions,
 )
@@ -96,6 +98,41 @@ def worded(trace: str) -> Iterator[None]:
         raise CommandError(f"{error.filename or trace}: {error.strerror}") from None
 
 
+# --- generate ----------------------------------------------------------------------------
+
+
+def run_generate(options: BatchGenerateOptions) -> int:
+    from mallob_py.batch.workload.elastisim import write_elastisim
+    from mallob_py.batch.workload.generators import GENERATORS
+    from mallob_py.batch.workload.swf import write_trace
+
+    if options.kind not in GENERATORS:
+        raise CommandError(f"no workload {options.kind!r} (there are {', '.join(GENERATORS)})")
+    generator = GENERATORS[options.kind]
+    try:
+        workload = generator.make(
+            options.jobs or generator.jobs, options.nodes or generator.nodes, options.seed
+        )
+        path = _generated_path(options, workload)
+        if ".json" in path.suffixes:
+            write_elastisim(workload, path)
+        else:
+            write_trace(workload, path)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    except OSError as error:
+        raise CommandError(f"{error.filename}: {error.strerror}") from None
+    print(f"wrote {path}: {workload.name}, {len(workload.jobs)} jobs, {workload.nodes} nodes")
+    return 0
+
+
+def _generated_path(options: BatchGenerateOptions, workload: Workload) -> Path:
+    if options.output is not None:
+        return Path(options.output)
+    is_rigid = all(job.kind is Kind.RIGID for job in workload.jobs)
+    return Path(f"{options.kind}.{'swf' if is_rigid else 'json'}")
+
+
 # --- simulate -----------------------------------------------------------------------------
 
 
@@ -104,7 +141,7 @@ def run_simulate(options: BatchSimulateOptions) -> int:
 
     from mallob_py.batch.energy import Power
     from mallob_py.batch.page import page
-    from mallob_py.cli.batch_runs import Setting, side_by_side
+    from mallob_py.batch.runs import Setting, side_by_side
 
     folder = None if options.output is None else Path(options.output)
     with worded(options.trace):

@@ -28,16 +28,15 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mallob_py.applications import declaration_of
+from mallob_py.applications import UnknownApplication, declaration_of
 from mallob_py.cli import CommandError
-from mallob_py.cli.answers import lines_of_reply
 from mallob_py.cli.client_options import (
     JSON,
     ExplainOptions,
@@ -330,6 +329,22 @@ class ReplyPrinter:
         sys.stdout.flush()
         if self._is_single:
             self._code = exit_code_of(declaration_of(application).exit_codes, reply["result"]["resultcode"])
+
+
+def lines_of_reply(application: str, result: Mapping[str, Any]) -> Iterator[str]:
+    """`result` as in a reply. Raises CommandError if what it holds, or names, has no form as text."""
+    from mallob_py.web.views import solution_of  # only for who has a reply: ranks have none
+
+    content = None
+    if (path := result.get("solution-file")) is not None:
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise CommandError(f"{path}: {error.strerror}") from None
+    try:
+        yield from declaration_of(application).answer_lines(result, solution_of(result, content))
+    except (UnknownApplication, ValueError) as error:
+        raise CommandError(str(error)) from None
 
 
 def say_what_goes_on(command: str, identities: Sequence[str], api_dir: str, client: int) -> int:

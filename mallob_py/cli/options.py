@@ -110,7 +110,7 @@ COMMANDS = _Commands(
         "check-proof": (
             "Check a proof that a formula is unsatisfiable.",
             "study_options:CheckProofOptions",
-            "answers:run_check_proof",
+            "report:run_check_proof",
         ),
         "simulate": (
             "Play many PEs on a stream of jobs in virtual time.",
@@ -135,7 +135,7 @@ COMMANDS = _Commands(
         "batch generate": (
             "Write a workload from a published model.",
             "batch_options:BatchGenerateOptions",
-            "batch_generate:run",
+            "batch:run_generate",
         ),
         "batch experiment": (
             "Repeat published experiments with schedulers of whole jobs.",
@@ -145,7 +145,7 @@ COMMANDS = _Commands(
         "report": (
             "Make tables from the logs of a run, real or simulated.",
             "study_options:ReportOptions",
-            "report:run",
+            "report:run_report",
         ),
         "completion": (
             "Print a script that completes this command line in a shell.",

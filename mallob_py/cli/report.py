@@ -1,8 +1,17 @@
-"""`mallob-py report LOGDIR`: tables of a run, real or simulated, from its event logs."""
+"""`mallob-py report | check-proof`: what runs have left behind, in tables, and whether a proof among it
+holds.
+
+`report LOGDIR` makes tables of a run, real or simulated, from its event logs. `check-proof FORMULA PROOF`
+says whether a proof in LRAT shows that a formula is unsatisfiable: VERIFIED, exit code 0; or NOT VERIFIED
+with the first step of the proof that is wrong, exit code 1. Exit code 2 if one of the files cannot be
+read.
+"""
 
 from __future__ import annotations
 
+import gc
 import sys
+import time
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from mallob_py.cli import CommandError
-from mallob_py.cli.study_options import ReportOptions
+from mallob_py.cli.study_options import CheckProofOptions, ReportOptions
 from mallob_py.service.telemetry.event_log import parts_of, read_events, runs_of
 from mallob_py.service.telemetry.report import Report, Reuse, Utilisation, VolumeSamples, make_report
 from mallob_py.service.telemetry.run_figures import CREATION_RATIO_MEANS, LATENCIES
@@ -21,7 +30,7 @@ _JOBS_SHOWN_MAX = 40
 _BAR_WIDTH = 40
 
 
-def run(options: ReportOptions) -> int:
+def run_report(options: ReportOptions) -> int:
     log_dir = Path(options.log_dir)
     try:
         runs = runs_of(log_dir)
@@ -138,3 +147,36 @@ def _reuse(reuse: Reuse) -> str:
 
 def _omitted(count: int) -> str:
     return f"\n... and {count - _JOBS_SHOWN_MAX} more (all in --json)" if count > _JOBS_SHOWN_MAX else ""
+
+
+# --- check-proof -------------------------------------------------------------------------
+
+
+def run_check_proof(options: CheckProofOptions) -> int:
+    from mallob_sat.proofs.checker import (
+        Checker,
+        MalformedStep,
+        Refuted,
+        Unreadable,
+        open_input,
+        read_clauses,
+        read_steps,
+    )
+
+    gc.disable()  # there are no cycles, and looking for them among millions of clauses takes its time
+    began_s = time.monotonic()
+    try:
+        checker = Checker(read_clauses(options.formula))
+        with open_input(options.proof) as file:
+            checker.check(read_steps(file))
+    except Unreadable as error:
+        raise CommandError(str(error)) from None
+    except (Refuted, MalformedStep) as error:
+        print(f"NOT VERIFIED: {options.proof}, {error}")
+        return 1
+    print(f"VERIFIED: {options.formula} is unsatisfiable ({checker.steps} steps, {_seconds_since(began_s)})")
+    return 0
+
+
+def _seconds_since(began_s: float) -> str:
+    return f"{time.monotonic() - began_s:.1f} s"

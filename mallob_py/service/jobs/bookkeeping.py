@@ -168,10 +168,6 @@ class JobBook:
     def __contains__(self, identity: str) -> bool:
         return identity in self._id_of
 
-    def id_of(self, identity: str) -> int | None:
-        """The internal id of the live job of this identity."""
-        return self._id_of.get(identity)
-
     def admit(
         self, job_id: int, identity: str, arrival_s: float, dependencies: Iterable[str], precursor: str = ""
     ) -> None:

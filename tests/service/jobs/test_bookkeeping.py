@@ -16,7 +16,6 @@ def test_a_plain_job_is_ready_at_once_and_named_once() -> None:
     assert book.ready(9.0) == []
     assert book.next_deadline() is None
     assert "u.a" in book
-    assert book.id_of("u.a") == 1
 
 
 def test_a_second_job_of_a_live_name_is_refused_and_its_error_keeps_off_that_name() -> None:
