@@ -48,12 +48,14 @@ class HostHealth:
             self.rests_until_s = now + rest_s
         return self.rests_until_s
 
-    def trouble(self) -> str | None:
-        """In words, if the host has failed and not been well since."""
+    def trouble(self, now: float) -> str | None:
+        """In words, if the host has failed and not been well since: nobody knows whether it is well again."""
         if not self.failures:
             return None
         times = "" if self.failures == 1 else f", {self.failures} times in a row"
-        return f"gives workers no processes{times}: {self.reason}"
+        if now < self.rests_until_s:
+            return f"gives workers no processes{times}: {self.reason}"
+        return f"gave the last worker no process{times}, and is tried again with the next one: {self.reason}"
 
     def clear(self) -> None:
         """A process runs: the host is well."""

@@ -425,7 +425,7 @@ class Rank:
         """What is wrong here, for people."""
         is_short = self._memory_watch is not None and self._memory_watch.is_short
         troubles = ["short of memory"] if is_short else []
-        return troubles if (trouble := self._health.trouble()) is None else [*troubles, trouble]
+        return troubles if (trouble := self._health.trouble(self.now())) is None else [*troubles, trouble]
 
     def _look_after_memory(self, now: float) -> None:
         for slot, used in self._workers.grown_memory():

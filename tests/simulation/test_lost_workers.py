@@ -228,10 +228,10 @@ def test_all_pes_of_a_rank_rest_when_one_has_got_no_process_and_are_tried_again(
     play(cluster, 0.4)
     assert all(pe.workers.is_resting for pe in cluster.pes)
     assert not places(cluster, INLINE)
-    assert cluster.health[0].trouble() == "gives workers no processes: no fork"
+    assert cluster.health[0].trouble(cluster.now) == "gives workers no processes: no fork"
     rest(cluster_without_faults(cluster))
     assert set(places(cluster, INLINE)) == {0, 1, 2}
-    assert cluster.health[0].trouble() is None
+    assert cluster.health[0].trouble(cluster.now) is None
 
 
 def test_a_host_that_fails_again_and_again_is_tried_less_and_less_often() -> None:
@@ -244,7 +244,7 @@ def test_a_host_that_fails_again_and_again_is_tried_less_and_less_often() -> Non
     gaps = [later - sooner for sooner, later in pairwise(times)]
     assert [round(gap) for gap in gaps[3:7]] == [2, 4, 8, 8]
     assert INLINE not in cluster.ended
-    assert "times in a row" in str(cluster.health[broken].trouble())
+    assert "times in a row" in str(cluster.health[broken].trouble(cluster.now))
 
 
 @told_with_luck
@@ -304,7 +304,7 @@ def test_a_host_on_which_a_root_dies_is_blamed_when_the_job_runs_elsewhere() -> 
     assert places(cluster, INLINE) == {0: 1} or set(places(cluster, INLINE)) == {0, 1}
     assert [(dest, message.job) for _, dest, message in blamed] == [(0, INLINE)]
     assert cluster.health[0].failures >= 1
-    assert "died 3 times before it ran" in str(cluster.health[0].trouble())
+    assert "died 3 times before it ran" in str(cluster.health[0].trouble(cluster.now))
     assert cluster.health[1].failures == 0
 
 
