@@ -86,6 +86,7 @@ class Running:
         "order",
         "resized_s",
         "start_s",
+        "still_until_s",
         "target",
     )
 
@@ -104,6 +105,8 @@ class Running:
         self.target: int | None = None
         #: when it was resized last, or had an order to; None: never
         self.resized_s: float | None = None
+        #: until when it stands still for the resize that it has taken last
+        self.still_until_s = start_s
         #: the job that shares its nodes, if any
         self.guest: Running | None = None
         #: of a guest: those still running whose nodes it shares, and the share of their cores that it has

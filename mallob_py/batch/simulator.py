@@ -546,7 +546,7 @@ class _Run:
         running.nodes, running.target = after, None
         self._allocations[number] = after
         self._piece_starts[number] = now
-        self._since[number] = max(self._since[number], now) + pause_s
+        self._since[number] = running.still_until_s = max(self._since[number], now) + pause_s
         self._rate[number] = self._speed(number, len(after))
         self._plan(number)
         self._view.ended = True

@@ -6,6 +6,7 @@ from test_agreement import malleable_workloads
 from test_simulator import check
 from workloads import malleable, rigid
 
+from mallob_py.batch.costs import PerResize
 from mallob_py.batch.job import Kind, Workload
 from mallob_py.batch.policies.elastic import ElasticEasy, ElasticFcfs, Malleable
 from mallob_py.batch.simulator import simulate
@@ -57,6 +58,13 @@ def test_a_running_job_shrinks_for_one_that_waits_but_not_while_it_cools_down() 
     # Here it has grown at 5 s, and so is left alone until 65 s.
     outcome = simulate(malleable(*jobs, nodes=4), Malleable(ready_s=5))
     assert outcome.starts_s == [0, 65]
+
+
+def test_a_job_that_stood_still_for_a_resize_runs_for_a_period_before_the_next() -> None:
+    # It grows at 5 s and stands still until 25 s.
+    workload = malleable((0, 1, 4, 4, 300), (12, 2, 2, 2, 10), nodes=4)
+    outcome = simulate(workload, Malleable(ready_s=5, cooldown_s=5), costs=PerResize(20.0, 20.0))
+    assert outcome.starts_s == [0, 30]
 
 
 def test_the_program_shrinks_for_the_first_that_waits_only() -> None:

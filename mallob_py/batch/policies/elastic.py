@@ -10,7 +10,8 @@ estimate, before the earliest end at which that one fits. Estimates hold on any 
 Where publication ("paper") and published program ("code") differ, three settings of `Malleable` choose:
 `start` on the least number of nodes, or on as many as there are; `shrink` for any waiting job, or for the
 first only; `grow` first the job that has fewest nodes, or the one that can take most.
-A job is not resized within `cooldown_s` of its last resize, nor within `ready_s` of its start.
+A job is not resized within `cooldown_s` of its last resize, nor within `ready_s` of its start, nor before it
+has run for a period after it stood still for a resize: else it might be resized for ever.
 """
 
 from __future__ import annotations
@@ -108,7 +109,9 @@ class Malleable:
         if not running.job.is_malleable or running.target is not None:
             return math.inf
         ready_s = running.start_s + self._ready_s
-        return ready_s if running.resized_s is None else max(ready_s, running.resized_s + self._cooldown_s)
+        if running.resized_s is None:
+            return ready_s
+        return max(ready_s, running.resized_s + self._cooldown_s, running.still_until_s + PERIOD_S)
 
     def _shrink(self, view: View, able: list[Running]) -> Generator[Action, None, bool]:
         """Take nodes for jobs that wait, and start these; whether one waits for nodes that are to come."""
