@@ -151,7 +151,7 @@ class RunDesk:
             case events.ReadFailed(_, message, _):
                 self._fail(message)
 
-    def job_scheduled(self, job: int, now: float) -> None:
+    def job_sought(self, job: int, now: float) -> None:
         pass
 
     def job_ended(self, ended: JobEnded, now: float) -> None:

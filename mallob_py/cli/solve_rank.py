@@ -175,7 +175,7 @@ class SolveDesk:
             self._answer(0, b"")
             self._next()
 
-    def job_scheduled(self, job: int, now: float) -> None:
+    def job_sought(self, job: int, now: float) -> None:
         pass
 
     def job_ended(self, ended: JobEnded, now: float) -> None:

@@ -23,7 +23,7 @@ import msgspec
 
 from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import JobEnded, JobScheduled, JobStats, Outbox, Outcome
+from mallob_py.protocol.effects import JobEnded, JobSought, JobStats, Outbox, Outcome
 from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import (
@@ -102,6 +102,7 @@ class ClientJob:
         self.seats = seats
         self.version = 0
         self.demand = 1
+        self.is_sought = False
         #: what the application could use, whatever it may have
         self.wanted: int | None = 1
         self.submitted_s = now
@@ -229,7 +230,7 @@ class Client:
         self._unseen.add(job)
         if plenty > 0:
             self._announce_at(record, now + self._config.unannounced_max_s)
-            record.seats.fit(1, self._balancer.epoch, now)
+            self._fit(record, 1, now)
         else:
             self._publish(record)
 
@@ -307,7 +308,13 @@ class Client:
                 record.balanced_s = now
                 self._out.log("balanced", job=job, latency_s=now - record.submitted_s)
             self._out.log("volume", job=job, volume=volume, epoch=self._balancer.epoch)
-            record.seats.fit(volume, self._balancer.epoch, now)
+            self._fit(record, volume, now)
+
+    def _fit(self, record: ClientJob, volume: int, now: float) -> None:
+        if volume and not record.is_sought:
+            record.is_sought = True
+            self._out.act(JobSought(record.job))
+        record.seats.fit(volume, self._balancer.epoch, now)
 
     def _in_question(self) -> list[int]:
         """The jobs that an epoch may mean something to: not those that have waited and go on waiting."""
@@ -337,7 +344,6 @@ class Client:
             record.max_volume = max(record.max_volume, 1)
             latency_s = now - record.submitted_s
             self._out.log("scheduled", job=offer.job, root=source, latency_s=latency_s)
-            self._out.act(JobScheduled(offer.job))
 
     def receive_denied(self, source: int, message: Denied, now: float) -> None:
         self._now = now

@@ -131,8 +131,12 @@ class JobStats(msgspec.Struct, frozen=True):
     root: int | None = None
 
 
-class JobScheduled(Effect, frozen=True):
-    """A job taken in here has its first worker: at most once for each submitted job."""
+class JobSought(Effect, frozen=True):
+    """A PE is sought for the root of a job taken in here: at most once for each submitted job.
+
+    Before anybody else is told. From now on the job may run: a root with a small description starts before
+    its client has accepted it.
+    """
 
     job: int
 
@@ -165,7 +169,7 @@ AnyEffect: TypeAlias = (
     | UpdateWorker
     | DeliverMessage
     | BlameHost
-    | JobScheduled
+    | JobSought
     | JobEnded
     | Log
 )

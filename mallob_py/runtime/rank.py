@@ -34,7 +34,7 @@ from mallob_py.protocol.effects import (
     FetchBlob,
     JobEnded,
     JobOver,
-    JobScheduled,
+    JobSought,
     Log,
     Send,
 )
@@ -115,7 +115,7 @@ class Desk(Protocol):
 
     def turn(self, now: float) -> None: ...
 
-    def job_scheduled(self, job: int, now: float) -> None: ...
+    def job_sought(self, job: int, now: float) -> None: ...
 
     def job_ended(self, ended: JobEnded, now: float) -> None: ...
 
@@ -592,9 +592,9 @@ class Rank:
                     self.transfer.forget(str(job))
             case BlameHost(fault, reason):
                 self._rest(fault, reason)
-            case JobScheduled(job):
+            case JobSought(job):
                 assert self._desk is not None
-                self._desk.job_scheduled(job, self.now())
+                self._desk.job_sought(job, self.now())
             case JobEnded():
                 assert self._desk is not None
                 self._desk.job_ended(effect, self.now())

@@ -399,7 +399,7 @@ class Service:
             waiting_since_s=live.since_s,
         )
         self._rank.submit(job, parameters, blob)
-        if not live.is_scheduled:
+        if not live.is_sought:
             self._running.rest(job)  # it waits for a PE
 
     # --- shares of users ------------------------------------------------------------------------
@@ -507,9 +507,9 @@ class Service:
         }
         self._rank.log.write(now, "ended", fields)
 
-    def job_scheduled(self, job: int, now: float) -> None:
-        """It has its first worker."""
-        self._jobs[job].is_scheduled = True
+    def job_sought(self, job: int, now: float) -> None:
+        """A PE is sought for it."""
+        self._jobs[job].is_sought = True
         self._running.begin(job, now)
 
     def job_ended(self, ended: JobEnded, now: float) -> None:

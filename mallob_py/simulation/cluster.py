@@ -29,7 +29,7 @@ from mallob_py.protocol.effects import (
     FetchBlob,
     JobEnded,
     JobOver,
-    JobScheduled,
+    JobSought,
     Log,
     ResumeWorker,
     Send,
@@ -319,7 +319,7 @@ class Cluster:
                 self.processes[rank, worker].heard.append(effect)
             case BlameHost(fault, reason):
                 self._rest(rank, fault, reason)
-            case JobOver() | JobScheduled():
+            case JobOver() | JobSought():
                 pass
             case JobEnded(job):
                 assert job not in self.ended, f"job {job} ended twice"

@@ -66,6 +66,15 @@ class Service:
         with open(self.output_path, "a") as output:
             output.write(f"--- {time.time():.3f} {what}\n")
 
+    def await_running(self) -> None:
+        """Until it takes jobs: before that it has no answer to a signal but to die."""
+
+        def runs() -> bool:
+            self.start_if_ended()
+            return service_is_running(self.api_dir)
+
+        wait_until(runs, "the service runs", DEADLINE_S)
+
     def await_nobody(self, what: str) -> None:
         wait_until(lambda: not marked_processes(self.mark), what, DEADLINE_S)
 
@@ -78,8 +87,7 @@ class Service:
         self.process.wait()
 
     def stop(self) -> None:
-        # One that is still being started has no reply to a signal but to die of it.
-        wait_until(lambda: service_is_running(self.api_dir), "the service runs", DEADLINE_S)
+        self.await_running()
         self.pids.update(marked_processes(self.mark))
         self.process.send_signal(signal.SIGTERM)
         if (code := self.process.wait(DEADLINE_S)) != 0:
@@ -150,12 +158,7 @@ class Killer(threading.Thread):
     def _let_live(self) -> None:
         """Mostly until it takes jobs, and then for a while; sometimes it is hit while it starts."""
         if self._rng.random() < UP_SHARE:
-            deadline_s = time.monotonic() + DEADLINE_S
-            while not service_is_running(self._service.api_dir):
-                if time.monotonic() > deadline_s:
-                    raise Wrong("the service is not up again")
-                self._service.start_if_ended()
-                time.sleep(0.1)
+            self._service.await_running()
         time.sleep(self._rng.expovariate(1 / LIFE_MEAN_S))
         self._service.start_if_ended()
 

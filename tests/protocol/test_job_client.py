@@ -10,7 +10,7 @@ import pytest
 from mallob_py.protocol.balancing import Balancer
 from mallob_py.protocol.client import ClientJob
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import FetchBlob, JobEnded, JobScheduled, Log, Outcome, StartWorker
+from mallob_py.protocol.effects import FetchBlob, JobEnded, JobSought, Log, Outcome, Send, StartWorker
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import Blob, DemandChanged, Used, WorkerFailed
 from mallob_py.protocol.pe import PE
@@ -140,14 +140,30 @@ def test_a_waiting_job_uses_no_budget() -> None:
     assert alone.ended[1].stats.pe_s == pytest.approx(10.0)
 
 
-def test_it_is_told_once_that_a_job_has_its_first_worker() -> None:
+def test_it_is_told_once_that_a_pe_is_sought_for_a_job() -> None:
     pe = PE(0, 1, Config())
     pe.handle(JobSubmitted(1, JobParameters(), Blob("1", 3, b"abc")), 0.0)
     pe.handle(JobSubmitted(2, JobParameters(), Blob("2", 3, b"abc")), 0.0)
     for now in (0.5, 1.0, 1.5, 2.0):
         pe.handle(Tick(), now)
-    scheduled = [effect.job for effect in pe.take_effects() if isinstance(effect, JobScheduled)]
-    assert scheduled == [1]
+    sought = [effect.job for effect in pe.take_effects() if isinstance(effect, JobSought)]
+    assert sought == [1, 2]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_that_a_pe_is_sought_is_told_before_any_worker_can_be_started(size: int) -> None:
+    """Else a job that ends this rank at once would not be known to have been at work."""
+    pe = PE(0, size, Config())
+    for job in range(1, size + 1):  # the first one stays here
+        pe.handle(JobSubmitted(job, JobParameters(), _BLOB), 0.0)
+    news = [effect for effect in pe.take_effects() if not isinstance(effect, Log)]
+    assert JobSought(size) in news
+    first = next(
+        number
+        for number, effect in enumerate(news)
+        if (isinstance(effect, StartWorker) and effect.job == size) or isinstance(effect, Send)
+    )
+    assert news.index(JobSought(size)) < first
 
 
 def test_a_failure_of_the_application_is_the_job_s_reason() -> None:

@@ -67,7 +67,7 @@ class Log:
 
 
 class NoDesk:
-    def job_scheduled(self, job: int, now: float) -> None:
+    def job_sought(self, job: int, now: float) -> None:
         pass
 
 

@@ -44,7 +44,7 @@ class LiveJob:
         "file",
         "is_done",
         "is_large",
-        "is_scheduled",
+        "is_sought",
         "max_demand",
         "name",
         "parsed_bytes",
@@ -69,8 +69,8 @@ class LiveJob:
         self.is_done = file.done
         #: whether its file is to be parsed elsewhere
         self.is_large = False
-        #: whether it has had a worker
-        self.is_scheduled = False
+        #: whether a PE has been sought for it
+        self.is_sought = False
         self.file: JobFile | None = file
         #: what `file` counts with among those that are kept
         self.parsed_bytes = 0
