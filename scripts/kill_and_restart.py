@@ -52,6 +52,7 @@ def play(options: argparse.Namespace, folder: Path) -> None:
             time.sleep(rng.expovariate(1 / JOB_EVERY_S / 10))
         if killer.problem is not None:
             raise killer.problem
+        jobs.submit()  # its reply shows that the ranks are up again
         jobs.end_chains()
         try:
             wait_until(lambda: all_answered(service, jobs), "all jobs are answered", DEADLINE_S)
