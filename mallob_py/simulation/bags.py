@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -125,7 +125,9 @@ class BagOutcome:
     end_s: float
     result: tuple[int, int]
     expected: tuple[int, int]
+    #: tasks done for nobody: in truth, and as far as the root has been told
     wasted: int
+    wasted_told: int
     messages: int
     busy_s: float
     volume_s: float
@@ -145,12 +147,10 @@ class _Worker:
     index: int
     ledger: Ledger
     is_leaving: bool = False
-    is_stopped: bool = False
     #: when the chunk in work is done; inf: it waits
     busy_until_s: float = math.inf
     woken_s: float = math.inf
     checkpoint_s: float = math.inf
-    late: list[tuple[Address, AnyMessage, bool]] = field(default_factory=list)
 
 
 _CHUNK_TASKS = 8
@@ -178,7 +178,7 @@ class BagCluster:
         self._checkpoint: bytes | None = None
         self._messages = 0
         self._busy_s = self._volume_s = 0.0
-        self._wasted = 0
+        self._done = 0
 
     def run(self, limit_s: float = 1e5) -> BagOutcome:
         for event in self.plan.events:
@@ -199,9 +199,16 @@ class BagCluster:
     def _outcome(self, root: _Worker) -> BagOutcome:
         result = root.ledger.result()
         found = (int(result[0]), int(result[1]))
-        wasted = self._wasted + sum(worker.ledger.wasted for worker in self._workers.values())
+        expected = self.work.expected()
         return BagOutcome(
-            self.now, found, self.work.expected(), wasted, self._messages, self._busy_s, self._volume_s
+            self.now,
+            found,
+            expected,
+            self._done - expected[0],
+            root.ledger.wasted_in_all(),
+            self._messages,
+            self._busy_s,
+            self._volume_s,
         )
 
     def _do(self, kind: int, what: object) -> None:
@@ -248,11 +255,7 @@ class BagCluster:
         self._contexts += 1
         if self._stopped and self._random.random() < 0.5:  # one that was stopped goes on, elsewhere maybe
             worker = self._stopped.pop(self._random.randrange(len(self._stopped)))
-            worker.address, worker.index, worker.is_stopped = (
-                (worker.address[0], self._contexts),
-                index,
-                False,
-            )
+            worker.address, worker.index = (worker.address[0], self._contexts), index
             if index > 0:
                 worker.ledger.close_root()
         else:
@@ -280,14 +283,12 @@ class BagCluster:
         """Stopped where it is, as by SIGSTOP: messages to it come back."""
         del self._seats[worker.index]
         del self._workers[worker.address]
-        worker.is_stopped = True
         self._stopped.append(worker)
 
     def _remove(self, worker: _Worker) -> None:
         if self._seats.get(worker.index) is worker:
             del self._seats[worker.index]
         del self._workers[worker.address]
-        self._wasted += worker.ledger.wasted
 
     # --- turns and messages
 
@@ -307,6 +308,7 @@ class BagCluster:
                 self._remove(worker)
                 return
         elif done := ledger.process(_CHUNK_TASKS, self.now):
+            self._done += done
             worker.busy_until_s = self.now + done * self.plan.task_s
             self._busy_s += done * self.plan.task_s
             self._push(worker.busy_until_s, _WAKE, worker)

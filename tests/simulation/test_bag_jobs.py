@@ -17,6 +17,7 @@ def test_the_result_is_exact_whatever_becomes_of_workers(first: int) -> None:
     for seed in range(first, min(first + 20, SEEDS)):
         outcome = BagCluster(draw_plan(seed)).run()
         assert outcome.is_exact, f"seed {seed}: {outcome}"
+        assert outcome.wasted_told <= outcome.wasted, f"seed {seed}: {outcome}"
 
 
 def plan(**changes: object) -> BagPlan:

@@ -136,6 +136,7 @@ class _Worker:
                 self._context.send_to(dest, data)
 
     def _answer(self) -> Result:
-        result, done = self._ledger.result(), self._ledger.done()
-        fields = dict(self._application.fields(result, self._context.configuration))
-        return Result(DONE, fields=fields | {"tasks": done})
+        ledger = self._ledger
+        fields = dict(self._application.fields(ledger.result(), self._context.configuration))
+        counts = {"tasks": ledger.done(), "tasks_in_vain": ledger.wasted_in_all()}
+        return Result(DONE, fields=fields | counts)

@@ -71,11 +71,15 @@ ASKERS_MAX = 64
 
 
 class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an account has come to: `done` tasks with a `result` (none: empty), and the `bags` left."""
+    """What an account has come to: `done` tasks with a `result` (none: empty), and the `bags` left.
+
+    `wasted`: further tasks that were done for nobody, as far as is known; who died cannot tell.
+    """
 
     done: int
     result: bytes
     bags: tuple[bytes, ...]
+    wasted: int = 0
 
 
 class LoanState(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -108,14 +112,11 @@ class Settle(Message, frozen=True, tag=3):
     number: int
     seq: int
     final: bool
-    #: tasks that were done here for nothing
-    wasted: int
     state: State
 
 
 class Return(Message, frozen=True, tag=4):
     number: int
-    wasted: int
     state: State
     loans: tuple[LoanState, ...]
 
@@ -167,6 +168,7 @@ class _Account:
     lender: Address | None
     bag: Bag | None
     done: int = 0
+    wasted: int = 0
     result: Any = None
     loans: dict[int, _Loan] = field(default_factory=dict)
     seq: int = 0
@@ -181,6 +183,10 @@ class _Account:
 
     def has_work(self) -> bool:
         return self.bag is not None and not self.bag.is_empty()
+
+    def untold(self) -> int:
+        """Tasks done since it was settled last."""
+        return self.done - max(0, self.told)
 
 
 class Ledger:
@@ -209,7 +215,7 @@ class Ledger:
         #: loans that others have taken over as we left
         self._handed_over: set[int] = set()
         self.outbox: list[tuple[Address | Neighbours, AnyMessage]] = []
-        #: tasks done here whose results went to nobody, and what borrowers say of theirs
+        #: tasks done here for nobody, which no lender has been told of yet
         self.wasted = 0
         #: tasks done by this worker
         self.done_here = 0
@@ -258,6 +264,12 @@ class Ledger:
         """Tasks done for the job, as far as the root has been told."""
         assert self.root is not None
         return self.root.done + sum(loan.copy.done for loan in self.root.loans.values())
+
+    def wasted_in_all(self) -> int:
+        """Tasks done for nobody, as far as the root has been told."""
+        assert self.root is not None
+        told = sum(loan.copy.wasted for loan in self.root.loans.values())
+        return self.wasted + self.root.wasted + told
 
     # --- work ----------------------------------------------------------------------------------
 
@@ -446,7 +458,8 @@ class Ledger:
 
     def _settlement(self, account: _Account, final: bool) -> Settle:
         account.seq += 1
-        return Settle(account.number, account.seq, final, self.wasted, self._state(account))
+        account.wasted, self.wasted = account.wasted + self.wasted, 0
+        return Settle(account.number, account.seq, final, self._state(account))
 
     def _settled(self, source: Address, message: Settle, now: float) -> None:
         if message.number in self._handed_over:
@@ -495,8 +508,9 @@ class Ledger:
         loans = tuple(
             LoanState(number, loan.borrower, loan.seq, loan.copy) for number, loan in account.loans.items()
         )
-        own = State(account.done, self._result_bytes(account.result), bags)
-        account.last_words = Return(account.number, self.wasted, own, loans)
+        account.wasted, self.wasted = account.wasted + self.wasted, 0
+        own = State(account.done, self._result_bytes(account.result), bags, account.wasted)
+        account.last_words = Return(account.number, own, loans)
         for number in account.loans:
             del self._given[number]
             self._handed_over.add(number)
@@ -542,14 +556,14 @@ class Ledger:
     def _drop(self, account: _Account) -> None:
         """Forget an account: it is repaid, or its lender does without us."""
         self._accounts.remove(account)
-        if account.last_words is None:
-            self.wasted += account.done
+        self.wasted += account.untold()
         for number, loan in account.loans.items():
             del self._given[number]
             self._send(loan.borrower, Forget(number))
 
     def _take_in(self, account: _Account, state: State) -> None:
         account.done += state.done
+        account.wasted += state.wasted
         if state.result:
             account.result = self._fold(account.result, decode_value(state.result))
         for data in state.bags:
@@ -568,17 +582,18 @@ class Ledger:
     def _state(self, account: _Account) -> State:
         """The account with all that it has lent, as of the last settlements."""
         self._gather(account)
-        done, result = account.done, account.result
+        done, wasted, result = account.done, account.wasted, account.result
         bags: list[bytes] = []
         if account.has_work():
             assert account.bag is not None
             bags.append(account.bag.to_bytes())
         for loan in account.loans.values():
             done += loan.copy.done
+            wasted += loan.copy.wasted
             if loan.copy.result:
                 result = self._fold(result, decode_value(loan.copy.result))
             bags.extend(loan.copy.bags)
-        return State(done, self._result_bytes(result), tuple(bags))
+        return State(done, self._result_bytes(result), tuple(bags), wasted)
 
     def _fold(self, one: Any, other: Any) -> Any:
         if one is None or other is None:

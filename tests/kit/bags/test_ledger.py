@@ -198,9 +198,10 @@ def test_who_hears_nothing_of_a_lender_that_is_gone_throws_its_work_away(root: W
     right.ledger.tick(1.0)
     settlement = next(message for dest, message in right.sent() if dest == LEFT)
     right.ledger.undelivered(LEFT, settlement, 1.0)
+    right.work(3)
     right.ledger.tick(1.0 + ORPHANED_S)
     assert not right.ledger.has_work
-    assert right.ledger.wasted == 2
+    assert right.ledger.wasted == 3  # what it told before, its lender's lender may have been told
     assert right.hear(ROOT, Moved(onward.number))[-1] == (ROOT, Unknown(onward.number))
 
 
@@ -219,6 +220,22 @@ def test_a_checkpoint_is_the_whole_job(root: Worker) -> None:
     assert again.ledger.done() == 3 + 6 + 7
     again.work()
     assert tuple(map(int, again.ledger.result())) == TOTAL
+
+
+def test_what_was_done_for_nobody_is_told_with_the_next_account(root: Worker) -> None:
+    left = Worker(LEFT)
+    loan = lend(root, left)
+    left.work(2)
+    root.ledger.undelivered(LEFT, Probe(loan.number), 1.0)
+    left.hear(ROOT, Forget(loan.number))
+    assert root.ledger.wasted_in_all() == 0
+    lend(root, left)
+    for dest, message in left.work():
+        if dest == ROOT:
+            root.hear(LEFT, message)
+    root.work()
+    assert tuple(map(int, root.ledger.result())) == TOTAL
+    assert root.ledger.wasted_in_all() == 2
 
 
 def test_nobody_lends_to_itself(root: Worker) -> None:
