@@ -490,7 +490,8 @@ class _Run:
             new = self._nodes_for(number, wanted - len(kept)) if wanted > len(kept) else []
             grown = [*kept, *new] if new else kept[:wanted]
         else:
-            new = [node for node in wanted if node not in set(kept)]
+            had = set(kept)
+            new = [node for node in wanted if node not in had]
             if new:
                 self._nodes_for(number, tuple(new))
             grown = list(wanted)

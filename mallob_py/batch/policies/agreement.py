@@ -28,6 +28,8 @@ TICK_S = 60.0
 _QUIRKS = ("", "pecs23")
 _SIZES = ("min", "pref", "average")
 _FULFIL = ("agreed", "steal", "pool")
+#: a number of nodes within a job's range: `_least`, `_preferred` or `_most`
+_Target = Callable[[Job], int]
 
 
 class RigidEasy:
@@ -114,8 +116,9 @@ class Agreement:
         ]
         if not plans:
             return
+        spare = dict[_Target, int]()
         for job in waiting:
-            self._agree(job, plans)
+            self._agree(job, plans, spare)
         if free:
             self._grow(plans, free)
         for plan in plans:
@@ -164,11 +167,17 @@ class Agreement:
             owner[mine], owner[other] = loser, job
         return sorted(wanted)
 
-    def _agree(self, job: Job, plans: list[_Plan]) -> None:
-        """Order running jobs to give this one what it needs, if they can."""
+    def _agree(self, job: Job, plans: list[_Plan], spare: dict[_Target, int]) -> None:
+        """Order running jobs to give this one what it needs, if they can.
+
+        `spare`: how many nodes they can give in all, by what they keep, as far as it was counted.
+        """
         for need, keep in self._demands(job):
-            if sum(max(0, len(plan.nodes) - keep(plan.job)) for plan in plans) < need:
+            if keep not in spare:
+                spare[keep] = sum(max(0, len(plan.nodes) - keep(plan.job)) for plan in plans)
+            if spare[keep] < need:
                 continue
+            spare.clear()
             given = list[int]()
             for plan, count in self._givers(plans, need, keep):
                 given += plan.give(keep(plan.job), count)
@@ -176,16 +185,14 @@ class Agreement:
             self._owner.update(dict.fromkeys(given, job.id))
             return
 
-    def _demands(self, job: Job) -> Iterator[tuple[int, Callable[[Job], int]]]:
+    def _demands(self, job: Job) -> Iterator[tuple[int, _Target]]:
         """How many nodes to ask for, and what running jobs keep at least: the best first."""
         if self._size == "pref":
             yield job.nodes, _preferred
             yield job.low, _preferred
         yield job.low, _least
 
-    def _givers(
-        self, plans: list[_Plan], need: int, keep: Callable[[Job], int]
-    ) -> Iterator[tuple[_Plan, int]]:
+    def _givers(self, plans: list[_Plan], need: int, keep: _Target) -> Iterator[tuple[_Plan, int]]:
         """Who gives how many nodes: those with most first."""
         if self._size != "average":
             target = _preferred if self._size == "pref" else _least

@@ -117,12 +117,12 @@ class Malleable:
         """Take nodes for jobs that wait, and start these; whether one waits for nodes that are to come."""
         # Nodes that were ordered before and are still to come.
         coming = sum(max(0, one.size - one.target) for one in view.running.values() if one.target is not None)
+        givers, spare = self._givers(view, able)
         for job in list(view.queue[:1] if self._shrinks_for_head else view.queue):
             if job.low <= view.free:
                 continue  # it would delay the first
-            givers = [one for one in able if self._free_at(one) <= view.now_s and one.size > one.job.low]
             need = job.low - view.free - coming
-            if need > sum(one.size - one.job.low for one in givers):
+            if need > spare:
                 continue
             for running in sorted(givers, key=lambda one: one.job.low - one.size):
                 given = min(need, running.size - running.job.low)
@@ -133,7 +133,13 @@ class Malleable:
                 yield Start(job.id, min(job.high, view.free) if self._starts_at_most else job.low)
             else:
                 return True
+            givers, spare = self._givers(view, able)
         return False
+
+    def _givers(self, view: View, able: list[Running]) -> tuple[list[Running], int]:
+        """Who can be shrunk now, and by how many nodes in all."""
+        givers = [one for one in able if self._free_at(one) <= view.now_s and one.size > one.job.low]
+        return givers, sum(one.size - one.job.low for one in givers)
 
     def _grow(self, view: View, able: list[Running]) -> Iterator[Action]:
         takers = [one for one in able if self._free_at(one) <= view.now_s and one.size < one.job.high]
