@@ -45,7 +45,7 @@ from mallob_py.cli.client_options import (
     WaitOptions,
 )
 from mallob_py.cli.interrupts import INTERRUPTED
-from mallob_py.cli.values import age_text, printable
+from mallob_py.cli.values import age_text, printable, progress_text
 from mallob_py.kit.declaration import exit_code_of
 from mallob_py.service import client
 from mallob_py.service.client import PendingJobs
@@ -377,7 +377,7 @@ class ProgressLine:
             return
         self._next_s = now + _PERIOD_S
         status = read_live_status(self._api_dir)
-        text = progress_text(identity, status, self._client, now - self._started_s)
+        text = waiting_text(identity, status, self._client, now - self._started_s)
         self._show(printable(text))
 
     def clear(self) -> None:
@@ -403,7 +403,7 @@ class ProgressLine:
         self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
-def progress_text(identity: str, status: ServiceStatus | None, client: int, waited_s: float) -> str:
+def waiting_text(identity: str, status: ServiceStatus | None, client: int, waited_s: float) -> str:
     """One line on a job that is being waited for."""
     if status is None:
         return f"{identity}: no service is running; waiting since {age_text(waited_s)}"
@@ -411,7 +411,8 @@ def progress_text(identity: str, status: ServiceStatus | None, client: int, wait
     if job is None:
         return f"{identity}: handed in, {age_text(waited_s)}"
     workers = f"{job.volume} of {job.demand} workers, " if job.demand else ""
-    return f"{identity}: {job.state}, {workers}{age_text(job.elapsed_s)}"
+    far = f", {progress_text(job.progress)}" if job.progress is not None else ""
+    return f"{identity}: {job.state}, {workers}{age_text(job.elapsed_s)}{far}"
 
 
 # --- explain -------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mallob_py.cli.rank_options import RunOptions, event_log_of, settings_of
+from mallob_py.cli.values import progress_text
 from mallob_py.kit.declaration import exit_code_of
 from mallob_py.kit.result_file import discard_unfinished
 from mallob_py.protocol.effects import JobEnded, Outcome
@@ -29,6 +30,7 @@ from mallob_py.service import JobFileError
 from mallob_py.service.client import login_name
 from mallob_py.service.jobs import reply as replies
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
+from mallob_py.service.telemetry.status import progress_of
 
 #: there is one
 _JOB = 1
@@ -121,7 +123,7 @@ class RunDesk:
                 )
         elif now >= self._next_progress_s:
             self._next_progress_s = now + _PROGRESS_S
-            self._show(f"{now - self._began_s:.1f} s, {self._workers()}")
+            self._show(f"{now - self._began_s:.1f} s, {self._workers()}{self._progress(now)}")
 
     def hear(self, rank: int, data: bytes, now: float) -> None:
         raise AssertionError("there is no other desk")
@@ -197,6 +199,12 @@ class RunDesk:
     def _workers(self) -> str:
         volume = self._rank.pe.balancer.volume(_JOB) or 0
         return f"{volume} worker{'s' * (volume != 1)}"
+
+    def _progress(self, now: float) -> str:
+        """What the application tells, if it does."""
+        record = self._rank.pe.client.jobs.get(_JOB)
+        progress = None if record is None else progress_of(record.progression, now)
+        return "" if progress is None else f", {progress_text(progress)}"
 
     def _show(self, text: str) -> None:
         print(f"{_CLEAR_LINE}{text}", end="", file=sys.stderr, flush=True)

@@ -34,7 +34,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mallob_py.cli.client_options import StatusOptions, TopOptions
-from mallob_py.cli.values import age_text, printable
+from mallob_py.cli.values import age_text, printable, progress_text
 from mallob_py.service.telemetry.status import (
     EndedJob,
     HostStatus,
@@ -99,6 +99,12 @@ JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
     _number("age", "AGE", lambda job: job.elapsed_s, lambda job: age_text(job.elapsed_s)),
     _word("state", "STATE", lambda job: job.state),
 )
+#: beside these where any job tells it
+PROGRESS_COLUMN: Column[JobStatus] = Column(
+    *("progress", "PROGRESS", lambda job: progress_text(job.progress) if job.progress else "-"),
+    lambda job: job.progress.done if job.progress else -1.0,
+    spareable=4,
+)
 ENDED_COLUMNS: tuple[Column[EndedJob], ...] = (
     _number("id", "ID", lambda job: job.id, lambda job: str(job.id), 4),
     _name("user", "USER", lambda job: job.user),
@@ -124,6 +130,12 @@ HOST_COLUMNS: tuple[Column[HostStatus], ...] = (
         style=lambda host: "red" if host.troubles else "",
     ),
 )
+
+
+def job_table(jobs: Sequence[JobStatus], width: int | None, sorted_by: str = "") -> Table:
+    """A table of live jobs, as `make_table`."""
+    more = (PROGRESS_COLUMN,) if any(job.progress is not None for job in jobs) else ()
+    return make_table((*JOB_COLUMNS, *more), jobs, width, sorted_by)
 
 
 def in_order(jobs: Iterable[JobStatus], key: str, is_reversed: bool = False) -> list[JobStatus]:
@@ -263,7 +275,7 @@ def _table(options: StatusOptions, status: ServiceStatus, width: int | None) -> 
     if options.ended:
         rest = "" if status.ended else "none has ended yet"
         return make_table(ENDED_COLUMNS, status.ended[::-1], width), rest
-    table = make_table(JOB_COLUMNS, in_order(status.jobs, options.sort), width)
+    table = job_table(in_order(status.jobs, options.sort), width)
     omitted = status.job_count - len(status.jobs)
     return table, f"... and {omitted} more jobs" if omitted > 0 else ""
 
@@ -395,7 +407,7 @@ def picture(
     shown = jobs if len(jobs) <= room and len(jobs) >= status.job_count else jobs[: max(1, room - 1)]
     parts: list[RenderableType] = [*head]
     if shown:
-        parts += [Text(), make_table(JOB_COLUMNS, shown, columns, sort)]
+        parts += [Text(), job_table(shown, columns, sort)]
     if (omitted := status.job_count - len(shown)) > 0:
         parts.append(Text(f"... and {omitted} more jobs", "dim"))
     return Group(*parts)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mallob_py.runtime.memory.room import Reserve
 from mallob_py.service.jobs.durations import parse_duration_s
+
+if TYPE_CHECKING:
+    from mallob_py.service.telemetry.status import JobProgress
 
 #: beyond it one event loop is too slow, and it is a slip of the keyboard anyway
 CAPACITY_MAX = 256
@@ -233,6 +236,24 @@ def age_text(age_s: float) -> str:
     if hours >= 24:
         return f"{hours // 24}d{hours % 24:02}h"
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def progress_text(progress: JobProgress) -> str:
+    """Such as 1.23M tasks, 456k/s, or 12 of 40 sources (30%), 0.5/s."""
+    unit = f" {progress.unit}" if progress.unit else ""
+    text = f"{short_number(progress.done)}{unit}"
+    if progress.total is not None:
+        share = min(1.0, progress.done / progress.total)
+        text = f"{short_number(progress.done)} of {short_number(progress.total)}{unit} ({share:.0%})"
+    return printable(f"{text}, {short_number(progress.rate)}/s" if progress.rate > 0 else text)
+
+
+def short_number(number: float) -> str:
+    """Three digits or so: 0.25, 12, 4.56k, 1.23M."""
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:.3g}"
 
 
 def printable(text: str) -> str:

@@ -6,6 +6,7 @@ and in worker processes, where it runs; no rank imports one.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,6 +82,20 @@ class TreeMessage:
     sender: tuple[int, int] = (-1, -1)
 
 
+#: reports of progress are passed on at most this often
+PROGRESS_PERIOD_S = 0.2
+#: longer names of units are cut
+PROGRESS_UNIT_MAX = 20
+
+
+def check_progress(done: float, total: float | None) -> None:
+    """Raises ValueError for what `WorkerContext.report_progress` does not take."""
+    if not (math.isfinite(done) and done >= 0):
+        raise ValueError(f"progress cannot be {done!r} done: it is a number, 0 or more")
+    if total is not None and not (math.isfinite(total) and total > 0):
+        raise ValueError(f"progress cannot be of {total!r} in all: it is a number above 0, or None")
+
+
 class WorkerContext(ABC):
     """A running worker's view of its job. All of it may be used from the thread of `run` only."""
 
@@ -134,6 +149,17 @@ class WorkerContext(ABC):
     def send_to(self, address: tuple[int, int], data: bytes) -> None:
         """Send to the worker that `TreeMessage.sender` named, wherever it is in the tree."""
         raise NotImplementedError
+
+    def report_progress(  # noqa: B027 (without effect where nobody looks)
+        self, done: float, total: float | None = None, unit: str = ""
+    ) -> None:
+        """Tell how far the job is: so much is `done`, of `total` where that is known, in this `unit`.
+
+        Heard from the root (index 0), and there as often as you like: it is passed on at most every
+        PROGRESS_PERIOD_S. Commands and the web page show it, with its change per second. `done` should grow;
+        after the loss of a root it may go back. A `unit` is a word such as "tasks". Raises ValueError for
+        what is no count.
+        """
 
     def note_memory(self) -> None:  # noqa: B027 (without effect where nobody counts)
         """Count what this process and its children have needed so far, before children end.

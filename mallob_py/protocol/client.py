@@ -35,6 +35,7 @@ from mallob_py.protocol.messages import (
     JobEvent,
     Offer,
     Prefer,
+    Progressed,
     Remember,
     Request,
     RequestFailed,
@@ -43,6 +44,7 @@ from mallob_py.protocol.messages import (
     Used,
     WorkerFailed,
 )
+from mallob_py.protocol.progress import Progression
 from mallob_py.protocol.stimuli import JobParameters
 
 if TYPE_CHECKING:
@@ -114,6 +116,7 @@ class ClientJob:
         self.pe_s = 0.0
         self.cpu_s = 0.0
         self.peak_memory_bytes = 0
+        self.progression = Progression()
         self.root: int | None = None
         #: PEs that had the root and could not start it, since it last ran
         self.lost_at: list[int] = []
@@ -409,6 +412,10 @@ class Client:
     def receive_used(self, message: Used) -> None:
         if (record := self.jobs.get(message.job)) is not None:
             record.used(message.cpu_s, message.peak_bytes)
+
+    def receive_progress(self, message: Progressed, now: float) -> None:
+        if (record := self.jobs.get(message.job)) is not None:
+            record.progression.note(message.progress, now)
 
     def receive_failure(self, message: WorkerFailed, now: float) -> None:
         self._now = now

@@ -36,6 +36,7 @@ from mallob_py.protocol.messages import (
     Denied,
     Offer,
     PastWorker,
+    Progressed,
     Rejected,
     Remember,
     Request,
@@ -45,6 +46,7 @@ from mallob_py.protocol.messages import (
     Used,
     WorkerFailed,
 )
+from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed
 from mallob_py.protocol.tree_messages import TreeMessages
 from mallob_py.protocol.violation import PeerViolation
@@ -613,6 +615,11 @@ class LocalWorkers:
         worker = self._by_number(number)
         if worker is not None and worker.index == 0:
             self._out.send(worker.client, DemandChanged(worker.job, demand))
+
+    def progresses(self, number: int, progress: Progress) -> None:
+        worker = self._by_number(number)
+        if worker is not None and worker.index == 0:
+            self._out.send(worker.client, Progressed(worker.job, progress))
 
     def sends_to_parent(self, number: int, data: bytes) -> None:
         if (worker := self._active_as(number)) is not None:

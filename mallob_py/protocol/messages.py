@@ -12,6 +12,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.rank_tree import index_in_subtree
 from mallob_py.protocol.volume_search import AnyAnswer, AnyQuestion, Outcome
 
@@ -328,6 +329,13 @@ class Used(Message, frozen=True, tag=29):
     peak_bytes: int
 
 
+class Progressed(Message, frozen=True, tag=39):
+    """The root tells how far the job is."""
+
+    job: int
+    progress: Progress
+
+
 class WorkerFailed(Message, frozen=True, tag=26):
     """The application cannot go on: `reason` goes into the reply."""
 
@@ -457,6 +465,7 @@ AnyMessage: TypeAlias = (
     | DemandChanged
     | ResultFound
     | Used
+    | Progressed
     | WorkerFailed
 )
 

@@ -42,6 +42,7 @@ from mallob_py.protocol.messages import (
     Described,
     Offer,
     Prefer,
+    Progressed,
     Query,
     Rejected,
     Release,
@@ -72,6 +73,7 @@ from mallob_py.protocol.stimuli import (
     WorkerCrashed,
     WorkerDemands,
     WorkerLost,
+    WorkerProgresses,
     WorkerRaised,
     WorkerStarted,
     WorkerToChildren,
@@ -278,6 +280,7 @@ _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
     WorkerLost: lambda pe, it, now: pe.workers.lost(it.worker, it.reason, now),
     WorkerUsed: lambda pe, it, now: pe.workers.used(it.worker, it.cpu_s, it.peak_bytes),
     WorkerDemands: lambda pe, it, now: pe.workers.demanded(it.worker, it.demand),
+    WorkerProgresses: lambda pe, it, now: pe.workers.progresses(it.worker, it.progress),
     WorkerToWorker: lambda pe, it, now: pe.workers.sends_to_worker(it.worker, it.pe, it.context, it.data),
     WorkerToParent: lambda pe, it, now: pe.workers.sends_to_parent(it.worker, it.data),
     WorkerToChildren: lambda pe, it, now: pe.workers.sends_to_children(it.worker, it.data),
@@ -310,6 +313,7 @@ _ON_MESSAGE: dict[type, Callable[[PE, int, Any, float], None]] = {
     DemandChanged: lambda pe, _, message, now: pe.client.receive_demand(message),
     ResultFound: lambda pe, _, message, now: pe.client.receive_result(message, now),
     Used: lambda pe, _, message, now: pe.client.receive_used(message),
+    Progressed: lambda pe, _, message, now: pe.client.receive_progress(message, now),
     WorkerFailed: lambda pe, _, message, now: pe.client.receive_failure(message, now),
 }
 _ON_MESSAGE.update(

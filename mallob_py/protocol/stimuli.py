@@ -16,6 +16,7 @@ import msgspec
 
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import AnyMessage, Blob
+from mallob_py.protocol.progress import Progress
 
 
 class Stimulus(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -132,6 +133,13 @@ class WorkerDemands(Stimulus, frozen=True):
     demand: int
 
 
+class WorkerProgresses(Stimulus, frozen=True):
+    """The application tells how far its job is; heard of the root only."""
+
+    worker: int
+    progress: Progress
+
+
 class WorkerToParent(Stimulus, frozen=True):
     """The application has something for the worker above it."""
 
@@ -204,6 +212,7 @@ OfWorker: TypeAlias = (
     | WorkerLost
     | WorkerUsed
     | WorkerDemands
+    | WorkerProgresses
     | WorkerToParent
     | WorkerToChildren
     | WorkerToWorker

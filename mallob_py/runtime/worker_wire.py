@@ -166,6 +166,14 @@ class Demand(Message, frozen=True, tag=4):
     demand: int
 
 
+class Progress(Message, frozen=True, tag=15):
+    """How far the job is (see `mallob_py.kit.app.WorkerContext.report_progress`)."""
+
+    done: float
+    total: float | None
+    unit: str
+
+
 class ToParent(Message, frozen=True, tag=5):
     data: bytes
 
@@ -215,6 +223,7 @@ FromWorker = (
     | ResultFound
     | Failed
     | Demand
+    | Progress
     | ToParent
     | ToChildren
     | ToAddress

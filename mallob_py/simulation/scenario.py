@@ -23,6 +23,7 @@ import msgspec
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.messages import AnyMessage
+from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.random_walk import NO_LIMIT, WALK_PERIOD_S
 from mallob_py.protocol.stimuli import (
     AnyStimulus,
@@ -33,6 +34,7 @@ from mallob_py.protocol.stimuli import (
     WorkerAnswered,
     WorkerCrashed,
     WorkerDemands,
+    WorkerProgresses,
     WorkerRaised,
     WorkerToChildren,
     WorkerToParent,
@@ -233,7 +235,8 @@ def _stimuli_of(deed: AnyDeed, worker: int, process: Process | None) -> tuple[An
                 for one in (process.heard[-1:] if process else ())
             )
             used = WorkerUsed(worker, 0.5, _PEAK_BYTES)
-            return (used, WorkerToChildren(worker, b"down"), WorkerToParent(worker, b"up"), *heard)
+            progress = WorkerProgresses(worker, Progress(done=1.0, unit="tasks"))
+            return (used, progress, WorkerToChildren(worker, b"down"), WorkerToParent(worker, b"up"), *heard)
         case Answer():
             return (WorkerAnswered(worker, b"result"),)
         case Fail():

@@ -26,7 +26,7 @@ import msgspec
 
 from mallob_py.applications import UnknownApplication, declaration_of
 from mallob_py.service.jobs.job_file import identity_of
-from mallob_py.service.telemetry.status import EndedJob, HostStatus, JobStatus, ServiceStatus
+from mallob_py.service.telemetry.status import EndedJob, HostStatus, JobProgress, JobStatus, ServiceStatus
 from mallob_py.web import ApiError
 from mallob_py.web.store import Ended, Record, Signature, now
 
@@ -138,7 +138,8 @@ class UserState(msgspec.Struct, frozen=True):
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job. Times in seconds; `volume` is its number of workers, `fair_share` the PEs that it deserves.
 
-    `number` is its number in the service, once it has one. `ended` is there once it has a reply.
+    `number` is its number in the service, once it has one. `progress` is there if its application tells it,
+    `ended` once it has a reply.
     """
 
     user: str
@@ -156,6 +157,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     age: float = 0.0
     pe_seconds: float = 0.0
     cpu_seconds: float = 0.0
+    progress: JobProgress | None = None
     ended: Ended | None = None
 
 
@@ -186,6 +188,7 @@ def job_of_status(job: JobStatus, ids: Mapping[tuple[int, str], str], shares: Ma
         age=job.elapsed_s,
         pe_seconds=job.pe_s,
         cpu_seconds=job.cpu_s,
+        progress=job.progress,
     )
 
 

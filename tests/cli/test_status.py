@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from mallob_py.cli import main as main_module
@@ -15,6 +16,7 @@ from mallob_py.service.telemetry.status import (
     STATUS_FILE_NAME,
     EndedJob,
     HostStatus,
+    JobProgress,
     JobStatus,
     ServiceStatus,
     Totals,
@@ -59,6 +61,20 @@ def test_status_has_the_columns_of_top(tmp_path: Path, capsys: pytest.CaptureFix
     of_status = capsys.readouterr().out.splitlines()
     main_module.main(["top", "--once", "--api-dir", str(tmp_path)])
     assert capsys.readouterr().out.splitlines() == of_status
+
+
+def test_progress_is_a_column_where_any_job_tells_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    far = msgspec.structs.replace(OTHER, progress=JobProgress(1.5e9, 2.5e6, unit="no\x1bdes"))
+    write_status(tmp_path, status_of(JOB, far))
+    run(tmp_path)
+    printed = capsys.readouterr().out
+    assert "PROGRESS" in printed
+    assert "1.5G no�des, 2.5M/s" in printed
+    write_status(tmp_path, status_of(JOB, OTHER))
+    run(tmp_path)
+    assert "PROGRESS" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

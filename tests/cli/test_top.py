@@ -22,10 +22,11 @@ from rich.console import Console
 from waiting import DEADLINE_S
 
 from mallob_py.cli import main as main_module
-from mallob_py.cli.jobs import progress_text
+from mallob_py.cli.jobs import waiting_text
 from mallob_py.cli.status import picture, ranges
 from mallob_py.cli.values import age_text
 from mallob_py.service.telemetry.status import (
+    JobProgress,
     JobStatus,
     ServiceStatus,
     UserStatus,
@@ -129,11 +130,14 @@ def test_ages_are_short_at_any_size() -> None:
 
 
 def test_progress_says_workers_and_age() -> None:
-    assert progress_text("alice.large", status_of(LARGE), 0, 1.0) == (
+    assert waiting_text("alice.large", status_of(LARGE), 0, 1.0) == (
         "alice.large: running, 5 of 8 workers, 1:15"
     )
-    assert "handed in" in progress_text("u.unknown", status_of(LARGE), 0, 1.0)
-    assert "no service is running" in progress_text("u.unknown", None, 0, 1.0)
+    far = msgspec.structs.replace(LARGE, progress=JobProgress(12, 0.5, total=40, unit="sources"))
+    text = waiting_text("alice.large", status_of(far), 0, 1.0)
+    assert text.endswith(", 12 of 40 sources (30%), 0.5/s")
+    assert "handed in" in waiting_text("u.unknown", status_of(LARGE), 0, 1.0)
+    assert "no service is running" in waiting_text("u.unknown", None, 0, 1.0)
 
 
 def test_once_prints_plain_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

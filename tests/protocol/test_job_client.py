@@ -14,6 +14,7 @@ from mallob_py.protocol.effects import FetchBlob, JobEnded, JobSought, Log, Outc
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import Blob, DemandChanged, Used, WorkerFailed
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.stimuli import (
     DescriptionMissing,
     JobInterrupted,
@@ -23,6 +24,7 @@ from mallob_py.protocol.stimuli import (
     TermsChanged,
     Tick,
     WorkerAnswered,
+    WorkerProgresses,
     WorkerStarted,
     WorkerUsed,
 )
@@ -270,6 +272,18 @@ def test_a_demand_is_kept_between_one_and_what_the_user_allows(
     cluster.tell(0, Received(0, DemandChanged(1, wanted)))
     cluster.run(until_s=0.2)
     assert cluster.pes[3].balancer.volume(1) == given
+
+
+def test_progress_is_heard_of_the_root_alone() -> None:
+    cluster = Cluster(2)
+    cluster.submit(1)
+    cluster.run(until_s=0.1)
+    for rank, pe in enumerate(cluster.pes):
+        worker = pe.workers.active
+        assert worker is not None
+        cluster.tell(rank, WorkerProgresses(worker.number, Progress(7.0 + worker.index)))
+    cluster.run(until_s=0.2)
+    assert cluster.pes[0].client.jobs[1].progression.last == Progress(7.0)
 
 
 def test_the_log_tells_the_steps_of_a_job_in_order() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from running import Running, needs_mpiexec, poll_until, serving
 
+from mallob_py.service.telemetry.status import JobProgress, read_status
+
 pytestmark = needs_mpiexec
 
 
@@ -30,6 +32,21 @@ def test_the_count_is_exact_while_others_take_workers_away(service: Running) -> 
         other = service.submit(f"other{turn}", application="SLEEP", priority=3.0, wallclock_limit="100ms")
         poll_until(other.exists, "the other job ends")
     assert service.reply(queens)["result"]["value"] == 14200
+
+
+def test_its_progress_is_told_while_it_runs(service: Running) -> None:
+    path = service.submit("endless", application="QUEENS", configuration={"n": 25})
+
+    def progress() -> JobProgress | None:
+        status = read_status(service.api_dir)
+        job = None if status is None else status.job("u.endless", client=0)
+        return None if job is None else job.progress
+
+    first = poll_until(progress, "the root tells")
+    assert (first.unit, first.total) == ("tasks", None)
+    poll_until(lambda: (now := progress()) and now.done > first.done and now.rate > 0, "it goes on")
+    service.interrupt("endless")
+    assert service.reply(path)["result"]["outcome"] == "interrupted"
 
 
 def test_a_number_that_is_too_large_is_refused(service: Running) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -106,10 +107,17 @@ def test_under_mpiexec_all_ranks_take_part() -> None:
     assert json.loads(done.stdout)["result"]["resultstring"] == "DONE"
 
 
-def test_a_terminal_is_told_how_the_job_is_getting_on_and_ctrl_c_ends_it() -> None:
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (["SLEEP"], rb"2 workers"),
+        (["QUEENS", "--set", "n=25"], rb"workers?, [\d.]+[kMGT] tasks, [\d.]+[kMG]/s"),
+    ],
+)
+def test_a_terminal_is_told_how_the_job_is_getting_on_and_ctrl_c_ends_it(job: list[str], told: bytes) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*COMMAND, "run", "SLEEP", "-n", "2"],
+        [*COMMAND, "run", *job, "-n", "2"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=theirs,
@@ -118,7 +126,7 @@ def test_a_terminal_is_told_how_the_job_is_getting_on_and_ctrl_c_ends_it() -> No
     os.close(theirs)
     try:
         shown = b""
-        while b"2 workers" not in shown:
+        while not re.search(told, shown):
             shown += os.read(ours, 1000)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=DEADLINE_S)

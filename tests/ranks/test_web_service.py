@@ -242,6 +242,15 @@ def test_the_page_submits_watches_interrupts_and_shows_results(
         click(browser, row_of("endless", "live"), "Interrupt")
         browser.await_truth(f"{cell_of('endless', 'ended', 'How')} === 'interrupted'")
 
+        web.post_job(user="http", name="far", application="QUEENS", configuration={"n": 25})
+        browser.await_truth(
+            f"/[0-9.]+[kMGT] tasks, [0-9.]+[kMG]\\/s/.test({cell_of('far', 'live', 'Progress')})"
+        )
+        told = web.get("/api/jobs").json["jobs"]
+        assert next(job for job in told if job["name"] == "far")["progress"]["unit"] == "tasks"
+        click(browser, row_of("far", "live"), "Interrupt")
+        browser.await_truth(f"{cell_of('far', 'ended', 'How')} === 'interrupted'")
+
         other = service.submit("by-file", client=1, literals=[1, 0])
         service.reply(other)
         click(browser, row_of("by-file", "ended"), "Answer")

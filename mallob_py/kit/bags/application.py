@@ -98,6 +98,8 @@ class _Worker:
             ledger.tick(now)
             self._work(now)
             self._flush()
+            if ledger.root is not None:
+                context.report_progress(ledger.done(), unit="tasks")
             if ledger.is_finished:
                 return self._answer()
 

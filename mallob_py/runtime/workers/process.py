@@ -25,6 +25,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -33,7 +34,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from mallob_py.kit.app import Application, InputError, JobInput, Payload, Result, TreeMessage, WorkerContext
+from mallob_py.kit.app import (
+    PROGRESS_PERIOD_S,
+    PROGRESS_UNIT_MAX,
+    Application,
+    InputError,
+    JobInput,
+    Payload,
+    Result,
+    TreeMessage,
+    WorkerContext,
+    check_progress,
+)
 from mallob_py.kit.payload import decode_description, description_parts, encode_description
 from mallob_py.kit.result_file import confined_to
 from mallob_py.runtime import worker_wire as wire
@@ -125,6 +137,7 @@ class _Context(WorkerContext):
         self.configuration = description.configuration
         self._link = link
         self._peak_memory_bytes = 0
+        self._next_progress_s = time.monotonic() + PROGRESS_PERIOD_S  # short jobs have none to tell
         #: what the application calls a result of a code
         self.result_string: Callable[[int], str] = str
         #: CPU time of this process that is not this task's
@@ -161,6 +174,14 @@ class _Context(WorkerContext):
 
     def set_demand(self, demand: int) -> None:
         self._link.send(wire.Demand(demand))
+
+    def report_progress(self, done: float, total: float | None = None, unit: str = "") -> None:
+        check_progress(done, total)
+        now = time.monotonic()
+        if self.index == 0 and now >= self._next_progress_s:
+            self._next_progress_s = now + PROGRESS_PERIOD_S
+            total = None if total is None else float(total)
+            self._link.send(wire.Progress(float(done), total, unit[:PROGRESS_UNIT_MAX]))
 
     def send_to_parent(self, data: bytes) -> None:
         if self.index > 0:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from mallob_py.kit.app import TreeMessage
 from mallob_py.protocol import stimuli
+from mallob_py.protocol.progress import Progress
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.links import WorkerLink
@@ -88,6 +89,8 @@ class JobTask:
                 return stimuli.WorkerRaised(self.number, text)
             case wire.Demand(demand):
                 return stimuli.WorkerDemands(self.number, demand)
+            case wire.Progress(done, total, unit):
+                return stimuli.WorkerProgresses(self.number, Progress(done, total, unit))
             case wire.ToParent(data):
                 return stimuli.WorkerToParent(self.number, data)
             case wire.ToChildren(data):

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import msgspec
 
+from mallob_py.protocol.progress import Progression
 from mallob_py.runtime.rank_reports import WorkerPlace
 from mallob_py.service.jobs.reply import JobStatistics
 
@@ -108,6 +109,15 @@ _LOOK_PATH = "web/looking"
 _LOOK_LASTS_S = 5.0
 
 
+class JobProgress(msgspec.Struct, frozen=True):
+    """What its application tells: so much is done, of `total` where that is known; `rate` is per second."""
+
+    done: float
+    rate: float
+    total: float | None = None
+    unit: str = ""
+
+
 class JobStatus(msgspec.Struct, frozen=True):
     """One live job. `volume` is its number of workers, `client` the one that took it in.
 
@@ -153,6 +163,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     pe_s: float = 0.0
     cpu_s: float = 0.0
     peak_memory_bytes: int = 0
+    #: None: its application tells nothing
+    progress: JobProgress | None = None
 
     @property
     def identity(self) -> str:
@@ -259,6 +271,13 @@ class ServiceStatus(msgspec.Struct, frozen=True):
     def job(self, identity: str, client: int) -> JobStatus | None:
         """The live job of this identity at this client."""
         return next((job for job in self.jobs if job.client == client and job.identity == identity), None)
+
+
+def progress_of(progression: Progression, now: float) -> JobProgress | None:
+    """What a PE knows of a job's progress, for people."""
+    if (last := progression.last) is None:
+        return None
+    return JobProgress(last.done, progression.rate(now), last.total, last.unit)
 
 
 def write_status(api_dir: str | os.PathLike[str], status: ServiceStatus, client: int = 0) -> None:

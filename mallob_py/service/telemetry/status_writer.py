@@ -37,6 +37,7 @@ from mallob_py.service.telemetry.status import (
     RankProcess,
     ServiceStatus,
     UserStatus,
+    progress_of,
     remove_status,
     write_status,
 )
@@ -244,6 +245,7 @@ class StatusWriter:
             pe_s=record.pe_s_until(now, self._rank.config.threads),
             cpu_s=record.cpu_s,
             peak_memory_bytes=record.peak_memory_bytes,
+            progress=progress_of(record.progression, now),
         )
 
     def states(self) -> dict[str, int]:

@@ -33,6 +33,7 @@ from mallob_py.applications import ENTRY_POINT_GROUP, OURS
 from mallob_py.kit import TreeMessage
 from mallob_py.kit.payload import decode_description, encode_description
 from mallob_py.protocol import stimuli
+from mallob_py.protocol.progress import Progress
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers import tasks
@@ -289,6 +290,20 @@ def test_under_random_commands_every_worker_ends_exactly_once(rank: Rank, seed: 
 
 
 # --- messages ---------------------------------------------------------------------
+
+
+def test_progress_is_passed_on_now_and_then(rank: Rank) -> None:
+    rank.run("FAR", done=7)
+    rank.hear(stimuli.WorkerAnswered)
+    told = rank.of(stimuli.WorkerProgresses)
+    assert 1 <= len(told) <= 20  # of hundreds of reports
+    assert told[0].progress == Progress(7.0, None, "a unit with a very l")
+
+
+def test_what_is_no_progress_is_an_error_of_the_application(rank: Rank) -> None:
+    rank.start("FAR", done=-1)
+    (raised,) = rank.hear(stimuli.WorkerRaised)
+    assert raised.reason.endswith("ValueError: progress cannot be -1 done: it is a number, 0 or more")
 
 
 def test_messages_demand_and_volume_pass_both_ways(rank: Rank) -> None:

@@ -133,6 +133,20 @@ class Echo(_NoInput):
                 context.send_to_parent(b"%d:%s:%d" % (message.source, message.data, message.returned))
 
 
+class Far(_NoInput):
+    """Reports the same progress again and again for half a second."""
+
+    name = "FAR"
+
+    def run(self, context: WorkerContext) -> Result:
+        end_s = time.monotonic() + 0.5
+        while time.monotonic() < end_s:
+            context.report_progress(context.configuration["done"], unit="a unit with a very long name")
+            context.poll(0.001)
+        context.report_progress(0)
+        return Result(0)
+
+
 class Sum(Application):
     """Sums the integers in its files and literals."""
 
