@@ -1,0 +1,29 @@
+"""For programs whose number of processes a batch scheduler changes while they run.
+
+A program defines a handler of four methods and says who starts and ends its processes:
+
+    malleable.define_malleable_handler(handler, processes)
+
+From then on until `disable_malleable_handler()`, orders of the scheduler that has started it are carried
+out, one at a time, in a thread of this module's. Without such a scheduler, the program runs as it is.
+
+Source: the malleable APGAS programs of ElasticJobScheduler ("On the Performance of Malleable APGAS Programs
+and Batch Job Schedulers", 2024); `wire` has their protocol, `orders` says what happens in which order.
+"""
+
+from __future__ import annotations
+
+from mallob_py.malleable.orders import MalleableHandler, OrderError, Place, Processes
+from mallob_py.malleable.place_processes import PlaceProcesses, allotted_hosts
+from mallob_py.malleable.program import define_malleable_handler, disable_malleable_handler
+
+__all__ = [
+    "MalleableHandler",
+    "OrderError",
+    "Place",
+    "PlaceProcesses",
+    "Processes",
+    "allotted_hosts",
+    "define_malleable_handler",
+    "disable_malleable_handler",
+]

@@ -1,0 +1,127 @@
+"""A program that takes orders: the socket at which they come, and a thread that carries them out.
+
+The scheduler says by the environment where it is. On one host with others, `SCHEDULER_SOCKET` is the path of
+its socket and `JOB_SOCKET` that of ours, both in folders of the user's own. Elsewhere `SCHEDULER_IP` and
+`SCHEDULER_PORT` are its address, and we listen at our own address and the same port, as ElasticJobScheduler
+wants it. (`127.0.0.1` is no scheduler there.) If there is neither, nobody gives orders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+
+from mallob_py.malleable.orders import MalleableHandler, Processes, carry_out
+from mallob_py.malleable.sockets import Address, connect, listen
+from mallob_py.malleable.wire import LINE_MAX_BYTES, Ready, WireError, notice_line, parse_order
+
+#: until the scheduler is asked again where nobody has listened: it may be starting anew
+_RETRY_S = 0.5
+#: for one line from the scheduler or to it
+_LINE_S = 20.0
+_LOCAL = "127.0.0.1"
+
+_program: _Program | None = None
+
+
+def define_malleable_handler(handler: MalleableHandler, processes: Processes) -> bool:
+    """From now on, carry out the orders of the scheduler; returns whether there is one.
+
+    A program can do this once: RuntimeError. Raises OSError if we cannot listen. What a method of the handler
+    raises ends the taking of orders, with its traceback; the program goes on with the places that it has.
+    """
+    global _program
+    if _program is not None:
+        raise RuntimeError("a malleable handler was defined before; a program can do so once")
+    if (addresses := _addresses()) is None:
+        return False
+    _program = _Program(handler, processes, *addresses)
+    return True
+
+
+def disable_malleable_handler() -> None:
+    """Take no more orders; returns when the one being carried out is. From now on the program is rigid."""
+    if _program is not None:
+        _program.stop()
+
+
+def _addresses() -> tuple[Address, Address] | None:
+    """Where the scheduler listens, and where we do."""
+    ours, theirs = os.environ.get("JOB_SOCKET"), os.environ.get("SCHEDULER_SOCKET")
+    if ours and theirs:
+        return theirs, ours
+    ip, port = os.environ.get("SCHEDULER_IP", _LOCAL), os.environ.get("SCHEDULER_PORT", "")
+    if ip == _LOCAL or not port.isdecimal():
+        return None
+    # Our own address towards the scheduler; nothing is sent.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards:
+        towards.connect((ip, int(port)))
+        return (ip, int(port)), (towards.getsockname()[0], int(port))
+
+
+class _Program:
+    def __init__(
+        self, handler: MalleableHandler, processes: Processes, scheduler: Address, ours: Address
+    ) -> None:
+        self._handler = handler
+        self._processes = processes
+        self._scheduler = scheduler
+        self._ours = ours
+        self._stopping = threading.Event()
+        self._server = listen(ours)
+        self._thread = threading.Thread(target=self._take_orders, name="orders", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if threading.current_thread() is not self._thread:
+            # Wakes it up where it waits for a connection, if it has not left by itself.
+            with contextlib.suppress(OSError):
+                connect(self._ours, _LINE_S).close()
+            self._thread.join()
+
+    def _take_orders(self) -> None:
+        try:
+            self._announce()
+            while not self._stopping.is_set():
+                connection, _ = self._server.accept()
+                with connection:
+                    if not self._stopping.is_set():
+                        self._take(connection)
+        finally:
+            self._server.close()
+            if isinstance(self._ours, str):
+                with contextlib.suppress(OSError):
+                    os.unlink(self._ours)
+
+    def _announce(self) -> None:
+        """Tell the scheduler that we are ready, as soon as there is one to listen."""
+        address = self._ours if isinstance(self._ours, str) else self._ours[0]
+        while not self._stopping.is_set():
+            try:
+                with connect(self._scheduler, _LINE_S) as connection:
+                    connection.sendall(f"{notice_line(Ready(address))}\n".encode())
+                return
+            except OSError:
+                self._stopping.wait(_RETRY_S)
+
+    def _take(self, connection: socket.socket) -> None:
+        connection.settimeout(_LINE_S)
+        try:
+            with connection.makefile("r", encoding="utf-8", newline="\n") as lines:
+                order = parse_order(lines.readline(LINE_MAX_BYTES))
+        except (OSError, UnicodeDecodeError, WireError) as error:
+            print(f"mallob_py.malleable: no order: {error}", file=sys.stderr)
+            return
+
+        def release(hosts: Sequence[str]) -> None:
+            try:
+                connection.sendall("".join(f"{host}\n" for host in hosts).encode())
+            except OSError as error:
+                print(f"mallob_py.malleable: the scheduler is gone: {error}", file=sys.stderr)
+
+        carry_out(order, self._handler, self._processes, release)

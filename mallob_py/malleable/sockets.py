@@ -1,0 +1,55 @@
+"""Listening and connecting at addresses: the path of a Unix socket, or an IP address and a port.
+
+A path may be longer than the 107 bytes that the system takes: it is reached by its folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+
+Address = str | tuple[str, int]
+
+
+@contextlib.contextmanager
+def short_path(path: str) -> Iterator[str]:
+    """A short name of the same file."""
+    folder = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)
+
+
+def listen(address: Address) -> socket.socket:
+    """A socket that takes connections there; a path of former use is taken over. Raises OSError."""
+    if isinstance(address, tuple):
+        return socket.create_server(address)
+    server = socket.socket(socket.AF_UNIX)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(address)
+        with short_path(address) as path:
+            server.bind(path)
+        server.listen(128)
+    except OSError:
+        server.close()
+        raise
+    return server
+
+
+def connect(address: Address, timeout_s: float | None = None) -> socket.socket:
+    """A connection to who listens there; `timeout_s` holds for all that is done with it. Raises OSError."""
+    if isinstance(address, tuple):
+        return socket.create_connection(address, timeout_s)
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(timeout_s)
+        with short_path(address) as path:
+            connection.connect(path)
+    except OSError:
+        connection.close()
+        raise
+    return connection
