@@ -1,17 +1,16 @@
 """The rules of the protocol, each with a small change that breaks it; `mutate.py` applies them.
 
-A mutation names the rule in words, the file, the text that is replaced, which must be there
-exactly once, and the test that notices it. The lists are kept by hand: one entry for each rule
-that somebody could take for superfluous.
+A mutation names the rule in words, where it is, a change of the syntax tree there, and the test that
+notices it. The lists are kept by hand: one entry for each rule that somebody could take for superfluous.
 """
 
 from __future__ import annotations
 
 from mutations.finding import FINDING
-from mutations.mutation import Mutation, apply
+from mutations.mutation import Mutation, apply, describe
 from mutations.sharing import SHARING
 from mutations.trees import TREES
 
 MUTATIONS = (*SHARING, *FINDING, *TREES)
 
-__all__ = ["MUTATIONS", "Mutation", "apply"]
+__all__ = ["MUTATIONS", "Mutation", "apply", "describe"]

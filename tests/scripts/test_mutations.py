@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,12 +14,34 @@ sys.path.append(str(_ROOT / "scripts"))
 
 import mutate  # noqa: E402
 import mutations  # noqa: E402
+from mutations.mutation import Change, Mutation, always, instead_of, never, without  # noqa: E402
+
+_SOURCE = """
+class Fair:
+    def of(self, jobs):
+        # whoever waits
+        if jobs and not self.is_over:
+            self.tell(
+                jobs,  # all of them
+            )
+        elif jobs > 1:
+            self.wait()
+        return min(jobs, 1)
+
+    def tell(self, jobs):
+        self.wait()
+        self.wait()
+"""
+
+
+def _changed(change: Change, place: str = "Fair.of", source: str = _SOURCE) -> str:
+    return mutations.apply(Mutation("a rule", "a file", place, change, "a test"), source)
 
 
 @pytest.mark.parametrize("mutation", mutations.MUTATIONS, ids=lambda mutation: mutation.rule)
-def test_each_mutation_applies_exactly_once_and_changes_something(mutation: mutations.Mutation) -> None:
+def test_each_mutation_applies_exactly_once_and_changes_something(mutation: Mutation) -> None:
     text = (_ROOT / mutation.file).read_text()
-    assert mutations.apply(mutation, text) != text
+    assert mutations.apply(mutation, text) != ast.unparse(ast.parse(text)) + "\n"
 
 
 def test_each_mutation_names_a_test_that_is_there() -> None:
@@ -26,14 +50,75 @@ def test_each_mutation_names_a_test_that_is_there() -> None:
 
 
 def test_no_rule_is_listed_twice() -> None:
-    changes = [(mutation.file, mutation.old, mutation.new) for mutation in mutations.MUTATIONS]
+    changes = [(mutation.file, mutation.place, mutation.change) for mutation in mutations.MUTATIONS]
     assert len(set(changes)) == len(changes)
     assert len({mutation.rule for mutation in mutations.MUTATIONS}) == len(changes)
 
 
-def test_a_mutation_whose_text_is_gone_or_not_unique_is_refused() -> None:
-    mutation = mutations.Mutation("a rule", "a file", "x = 1\n", "x = 2\n", "a test")
-    assert mutations.apply(mutation, "x = 1\ny = 1\n") == "x = 2\ny = 1\n"
-    for text in ("y = 1\n", "x = 1\nx = 1\n"):
-        with pytest.raises(ValueError, match="a rule"):
-            mutations.apply(mutation, text)
+def test_a_condition_is_made_to_hold_always_or_never() -> None:
+    assert "if jobs and (not True):" in _changed(always("self.is_over"))
+    assert "elif False:" in _changed(never("jobs > 1"))
+
+
+def test_code_is_found_however_its_lines_are_broken_and_whatever_comments_say() -> None:
+    assert "self.tell" not in _changed(without("self.tell(jobs)"))
+    assert "return jobs" in _changed(instead_of("min( jobs,\n 1 )", "jobs"))
+
+
+def test_what_loses_its_last_statement_does_nothing() -> None:
+    compile(_changed(without("self.wait()")), "a file", "exec")
+
+
+def test_a_body_of_dots_stands_for_any_statements() -> None:
+    changed = _changed(without("if self.is_bad: ..."), "", "if self.is_bad:\n    x = 1\n    y = 2\nz = 3\n")
+    assert changed == "z = 3\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (without("self.rest()"), "Fair.of"),
+        (without("self.wait()"), "Fair.tell"),
+        (never("jobs < 1"), "Fair.of"),
+        (never("jobs > 1"), "Fair.tell"),
+        (never("jobs > 1"), "Fair.off"),
+        (never("jobs > > 1"), "Fair.of"),
+    ],
+    ids=["gone", "twice", "gone", "in another function", "no such function", "no Python"],
+)
+def test_a_mutation_that_does_not_fit_exactly_once_is_refused_by_name(change: Change, place: str) -> None:
+    with pytest.raises(ValueError, match="a file: 'a rule'"):
+        _changed(change, place)
+
+
+class _Chance(mutate.Runner):
+    """The first test fails in these runs, and the second one whenever there is a mutation."""
+
+    def __init__(self, *, first_fails: tuple[bool, ...]) -> None:
+        super().__init__()
+        self._first_fails = list(first_fails)
+
+    def run(self, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        failed = []
+        wants_first = "--deselect=tests/a.py::test_first" not in arguments
+        if wants_first and "tests/a.py::test_second" not in arguments and self._first_fails.pop(0):
+            failed.append("FAILED tests/a.py::test_first - assert 1 == 2")
+        elif "tests/a.py::test_first" not in arguments and folder.name != "unchanged":
+            failed.append("FAILED tests/a.py::test_second - assert 3 == 4")
+        return subprocess.CompletedProcess(arguments, int(bool(failed)), "\n".join(failed))
+
+
+@pytest.mark.parametrize(
+    ("first_fails", "noticed_by"),
+    [
+        ((True, False, True), "test_first"),
+        ((True, False, False), "test_second"),
+        ((True, True, True), "test_second"),
+    ],
+    ids=["each time with the mutation", "once with it", "without it as well"],
+)
+def test_a_test_that_fails_by_chance_has_noticed_nothing(
+    tmp_path: Path, first_fails: tuple[bool, ...], noticed_by: str
+) -> None:
+    judge = mutate.Judge(tmp_path, _Chance(first_fails=first_fails), fuzz_s=0)
+    assert judge.notice(tmp_path / "mutation_0", "tests/a.py") == f"tests/a.py::{noticed_by}"
