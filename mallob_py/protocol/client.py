@@ -116,7 +116,8 @@ class ClientJob:
         self.pe_s = 0.0
         self.cpu_s = 0.0
         self.peak_memory_bytes = 0
-        self.progression = Progression()
+        #: of a job that has told how far it is
+        self.progression: Progression | None = None
         self.root: int | None = None
         #: PEs that had the root and could not start it, since it last ran
         self.lost_at: list[int] = []
@@ -415,6 +416,7 @@ class Client:
 
     def receive_progress(self, message: Progressed, now: float) -> None:
         if (record := self.jobs.get(message.job)) is not None:
+            record.progression = record.progression or Progression()
             record.progression.note(message.progress, now)
 
     def receive_failure(self, message: WorkerFailed, now: float) -> None:

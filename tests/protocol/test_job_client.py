@@ -283,7 +283,9 @@ def test_progress_is_heard_of_the_root_alone() -> None:
         assert worker is not None
         cluster.tell(rank, WorkerProgresses(worker.number, Progress(7.0 + worker.index)))
     cluster.run(until_s=0.2)
-    assert cluster.pes[0].client.jobs[1].progression.last == Progress(7.0)
+    progression = cluster.pes[0].client.jobs[1].progression
+    assert progression is not None
+    assert progression.last == Progress(7.0)
 
 
 def test_the_log_tells_the_steps_of_a_job_in_order() -> None:

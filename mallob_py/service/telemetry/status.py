@@ -273,9 +273,9 @@ class ServiceStatus(msgspec.Struct, frozen=True):
         return next((job for job in self.jobs if job.client == client and job.identity == identity), None)
 
 
-def progress_of(progression: Progression, now: float) -> JobProgress | None:
+def progress_of(progression: Progression | None, now: float) -> JobProgress | None:
     """What a PE knows of a job's progress, for people."""
-    if (last := progression.last) is None:
+    if progression is None or (last := progression.last) is None:
         return None
     return JobProgress(last.done, progression.rate(now), last.total, last.unit)
 
