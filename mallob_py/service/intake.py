@@ -16,17 +16,15 @@ to them.
 from __future__ import annotations
 
 import math
-import os
 import select
-import stat
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 from mallob_py.runtime.boot import DeskError
 from mallob_py.runtime.rank import Rank
 from mallob_py.service import JobFileError, ServiceError
+from mallob_py.service.inputs import comes_through_pipe
 from mallob_py.service.jobs.bookkeeping import JobBook, LiveJob, LiveJobs
 from mallob_py.service.jobs.chains import ChainBook
 from mallob_py.service.jobs.crashes import RunningJobs
@@ -47,7 +45,7 @@ _LITERAL_BYTES = 4
 _PRECURSOR_WAIT_S = 1.0
 
 #: with what becomes of a job when its file is there, at which time
-Continuation = Callable[[int, float], None]
+Continuation = Callable[[LiveJob, float], None]
 
 
 class Intake:
@@ -66,7 +64,7 @@ class Intake:
         status: StatusWriter,
         counters: Counters,
         interrupt: Continuation,
-        lose: Callable[[int, JobFileError, float], None],
+        lose: Callable[[LiveJob, JobFileError, float], None],
     ) -> None:
         """`interrupt`: is to end a live job; `lose`: the file of one cannot be read any more."""
         self._rank = rank
@@ -81,7 +79,6 @@ class Intake:
         self._counters = counters
         self._interrupt = interrupt
         self._lose = lose
-        self._parsed_bytes = 0
         #: claimed files that are to be looked at
         self._taken: deque[Incoming] = deque()
         self._large_files = LargeFiles(applications)
@@ -172,12 +169,10 @@ class Intake:
     def _hear_of_large_files(self, now: float) -> None:
         for parsed in self._large_files.take():
             job = parsed.internal_id
-            if job not in self._jobs:
+            if (then := self._again.pop(job, None)) is None:
                 self._parsed[job] = parsed
-            elif (then := self._again.pop(job, None)) is not None and self._knows_again(
-                job, parsed.request, now
-            ):
-                then(job, now)
+            elif (live := self._jobs.get(job)) is not None and self._knows_again(live, parsed.request, now):
+                then(live, now)
         while self._behind:
             incoming = self._behind[0]
             if incoming.data is not None:
@@ -206,10 +201,11 @@ class Intake:
         """`precursor_due_s`: of a revision that was taken in before: how long to wait for its precursor."""
         try:
             if isinstance(request, Interruption):
-                self._interrupt(self._book.interrupt(request.identity, incoming.internal_id), now)
+                job = self._book.interrupt(request.identity, incoming.internal_id)
+                self._interrupt(self._jobs[job], now)
                 return
             due_s = precursor_due_s or now + _PRECURSOR_WAIT_S
-            if self._chains.is_early(request) and (self._may_come() or now < due_s):
+            if request.incremental and self._chains.is_early(request) and (self._may_come() or now < due_s):
                 self._early.append((due_s, incoming, request))
             else:
                 self._accept(incoming, request, size_bytes, now)
@@ -245,28 +241,27 @@ class Intake:
     def _accept(self, incoming: Incoming, file: JobFile, size_bytes: int, now: float) -> None:
         self._results.named_by(file)  # or else it is refused
         job = incoming.internal_id
-        if self._book.has_ended(file.identity) and self._directory.came_before_reply(incoming, file.identity):
+        live = LiveJob(job, file, now, now - max(0.0, time.time() - incoming.handed_in_s))
+        identity = live.identity
+        if self._book.has_ended(identity) and self._directory.came_before_reply(incoming, identity):
             # Accepted, it would replace a reply that nobody can have seen.
-            text = (
-                f"a job {file.identity} was live when this came; choose another name, or wait for its reply"
-            )
+            text = f"a job {identity} was live when this came; choose another name, or wait for its reply"
             raise JobFileError("name", text)
+        before = ""
         if file.incremental:
             self._chains.check(file)
-        before = self._chains.live_before(file)
-        self._book.admit(job, file.identity, file.arrival_s, file.dependencies, before)
+            before = self._chains.live_before(file)
+        self._book.admit(job, identity, file.arrival_s, file.dependencies, before)
         if file.incremental:
             self._chains.admit(job, file, now)
             self._restore_after(file, now)
-        live = LiveJob(file, now, now - max(0.0, time.time() - incoming.handed_in_s))
         live.is_large = incoming.data is None
-        self._jobs.add(job, live)
         parsed_bytes = _parsed_bytes(file, size_bytes)
-        if self._parsed_bytes + parsed_bytes <= _PARSED_BYTES_MAX:
+        if self._jobs.parsed_bytes + parsed_bytes <= _PARSED_BYTES_MAX:
             live.parsed_bytes = parsed_bytes
-            self._parsed_bytes += parsed_bytes
         else:
             live.file = None
+        self._jobs.add(live)
         fields = {
             "job": job,
             "user": file.user,
@@ -278,44 +273,38 @@ class Intake:
 
     # --- files of live jobs -------------------------------------------------------------------
 
-    def has_file(self, job: int, then: Continuation, now: float) -> bool:
+    def has_file(self, live: LiveJob, then: Continuation, now: float) -> bool:
         """Whether a live job's file is in memory; if it is not yet, `then` is called when it is.
 
-        If it cannot be read any more, the job is lost.
+        If it cannot be read any more, the job is lost. A job that waits for its file already goes on with
+        the last `then`.
         """
-        live = self._jobs[job]
         if live.file is not None:
             return True
-        if job in self._again:
-            self._again[job] = then
+        if live.id in self._again:
+            self._again[live.id] = then
             return False
-        again = self._directory.read_again(job)
+        again = self._directory.read_again(live.id)
         if live.is_large and again.data is None:
-            self._again[job] = then
-            self._large_files.ask(job, again.path)
+            self._again[live.id] = then
+            self._large_files.ask(live.id, again.path)
             return False
         try:
             request: JobFile | Interruption | JobFileError = again.parse(self._applications)
         except JobFileError as error:
             request = error
-        return self._knows_again(job, request, now)
+        return self._knows_again(live, request, now)
 
-    def is_read_again(self, job: int) -> bool:
-        """Whether a live job waits for its file."""
-        return job in self._again
+    def is_read_again(self, live: LiveJob) -> bool:
+        """Whether a job waits for its file."""
+        return live.id in self._again
 
-    def forget(self, job: int, live: LiveJob) -> None:
-        """It has its reply."""
-        self._parsed_bytes -= live.parsed_bytes
-        self._again.pop(job, None)
-        self._parsed.pop(job, None)
-
-    def _knows_again(self, job: int, request: JobFile | Interruption | JobFileError, now: float) -> bool:
+    def _knows_again(self, live: LiveJob, request: JobFile | Interruption | JobFileError, now: float) -> bool:
         if isinstance(request, JobFileError):
-            self._lose(job, request, now)
+            self._lose(live, request, now)
             return False
         assert isinstance(request, JobFile), "a claimed file does not change"
-        self._jobs[job].file = request
+        live.file = request
         return True
 
     # --- chains of a former service -------------------------------------------------------------
@@ -356,15 +345,6 @@ class Intake:
     def _cannot_go_on_from(self, incoming: Incoming, why: str, now: float) -> None:
         message = f"the revision {incoming.file_name} cannot be gone on from: {why}"
         self._rank.log.write(now, "problem", {"message": message})
-
-
-def comes_through_pipe(file: JobFile) -> bool:
-    """Whether what a job reads can be read once only."""
-    for path in file.files:
-        with suppress(OSError):
-            if stat.S_ISFIFO(os.stat(path).st_mode):
-                return True
-    return False
 
 
 def _parsed_bytes(file: JobFile, size_bytes: int) -> int:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mallob_py.service import JobFileError
-from mallob_py.service.jobs.job_file import JobFile, identity_of
+from mallob_py.service.jobs.job_file import JobFile
 
 
 class JobState(Enum):
@@ -42,6 +42,8 @@ class LiveJob:
         "application",
         "cpu_limit_s",
         "file",
+        "id",
+        "identity",
         "is_done",
         "is_large",
         "is_sought",
@@ -57,8 +59,10 @@ class LiveJob:
         "wallclock_limit_s",
     )
 
-    def __init__(self, file: JobFile, now: float, since_s: float) -> None:
+    def __init__(self, job: int, file: JobFile, now: float, since_s: float) -> None:
         """`since_s`: from when on its waiting counts."""
+        self.id = job
+        self.identity = file.identity
         self.user = file.user
         self.name = file.name
         self.application = file.application
@@ -81,8 +85,10 @@ class LiveJob:
         self.parsing_s = 0.0
 
     @property
-    def identity(self) -> str:
-        return identity_of(self.user, self.name)
+    def known_file(self) -> JobFile:
+        """Of a job that has begun or ends."""
+        assert self.file is not None
+        return self.file
 
 
 class LiveJobs(Mapping[int, LiveJob]):
@@ -90,6 +96,8 @@ class LiveJobs(Mapping[int, LiveJob]):
 
     def __init__(self) -> None:
         self._jobs: dict[int, LiveJob] = {}
+        #: what the files that are kept take in memory, roughly
+        self.parsed_bytes = 0
         #: how many jobs are in each state, and each user has
         self.states: Counter[JobState] = Counter()
         self.users: Counter[str] = Counter()
@@ -103,19 +111,20 @@ class LiveJobs(Mapping[int, LiveJob]):
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def add(self, job: int, live: LiveJob) -> None:
-        self._jobs[job] = live
+    def add(self, live: LiveJob) -> None:
+        self._jobs[live.id] = live
+        self.parsed_bytes += live.parsed_bytes
         self.states[live.state] += 1
         self.users[live.user] += 1
 
-    def enter(self, job: int, state: JobState) -> None:
-        live = self._jobs[job]
+    def enter(self, live: LiveJob, state: JobState) -> None:
         self.states[live.state] -= 1
         self.states[state] += 1
         live.state = state
 
     def remove(self, job: int) -> LiveJob:
         live = self._jobs.pop(job)
+        self.parsed_bytes -= live.parsed_bytes
         self.states[live.state] -= 1
         self.users[live.user] -= 1
         if not self.users[live.user]:

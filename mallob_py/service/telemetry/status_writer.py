@@ -3,11 +3,14 @@
 Bounded: of jobs that do not run, at most OTHERS_MAX are listed (all are counted), and the last ENDED_MAX
 that have ended. The texts in it are cut.
 
-And what it says when it ends: what it leaves behind, and where.
+While somebody looks, client 0 has all ranks say who works there for what, shortly before it writes.
+
+And what a client says when it ends: what it leaves behind, and where.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -25,7 +28,6 @@ from mallob_py.protocol.messages import JobEvent
 from mallob_py.runtime.rank import Rank
 from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.crashes import RunningJobs
-from mallob_py.service.jobs.job_file import JobFile
 from mallob_py.service.jobs.job_queue import JobQueue
 from mallob_py.service.jobs.reply import JobStatistics, valid_text
 from mallob_py.service.jobs.users import UserBook
@@ -34,6 +36,7 @@ from mallob_py.service.telemetry.status import (
     EndedJob,
     HostStatus,
     JobStatus,
+    Onlookers,
     RankProcess,
     ServiceStatus,
     UserStatus,
@@ -88,6 +91,9 @@ OTHERS_MAX = 500
 ENDED_MAX = 100
 _DEPENDENCIES_MAX = 20
 _TEXT_MAX = 300
+_PERIOD_S = 1.0
+#: before a status is written for somebody who looks: so that the ranks' answers are there
+_ROLL_LEAD_S = 0.05
 
 
 class StatusWriter:
@@ -120,11 +126,35 @@ class StatusWriter:
         self._started = time.time()
         self._ended: deque[EndedJob] = deque(maxlen=ENDED_MAX)
         self._counters = counters
+        self._onlookers = Onlookers(api_dir) if client == 0 else None
+        self._next_write_s = -math.inf
+        self._next_roll_s = math.inf
+
+    def next_deadline(self) -> float:
+        """When `turn` has something to do."""
+        return min(self._next_write_s, self._next_roll_s)
+
+    def turn(self, now: float) -> None:
+        if now >= self._next_roll_s:
+            self._next_roll_s = math.inf
+            self._rank.call_roll()
+        if now < self._next_write_s:
+            return
+        self._next_write_s = now + _PERIOD_S
+        try:
+            self.write(now)
+        except OSError as error:
+            self._rank.log.write(now, "problem", {"message": f"cannot write the status: {error.strerror}"})
+        if self._onlookers is None:
+            return
+        if self._onlookers.are_there(now):
+            self._next_roll_s = self._next_write_s - _ROLL_LEAD_S
+        else:
+            self._rank.roll.clear()
 
     def job_ended(
         self,
-        job: int,
-        file: JobFile,
+        job: LiveJob,
         outcome: Ending,
         statistics: JobStatistics,
         result: str = "",
@@ -133,15 +163,15 @@ class StatusWriter:
         """A job has its reply."""
         self._ended.append(
             EndedJob(
-                id=job,
-                user=file.user,
-                name=file.name,
+                id=job.id,
+                user=job.user,
+                name=job.name,
                 outcome=outcome.value,
                 ended=time.time(),
                 result=result,
                 error=valid_text(error)[:_TEXT_MAX],
-                application=file.application,
-                priority=file.priority,
+                application=job.application,
+                priority=job.priority,
                 max_volume=statistics.max_volume,
                 total_s=statistics.total_s,
                 wallclock_s=statistics.used_wallclock_s,

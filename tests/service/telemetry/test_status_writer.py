@@ -52,11 +52,11 @@ class Client:
     def take(self, job: int, state: JobState = JobState.HELD, **fields: Any) -> None:
         file = file_of(f"n{job}", **fields)
         self.book.admit(job, file.identity, file.arrival_s, file.dependencies)
-        self.jobs.add(job, LiveJob(file, 0.0, 0.0))
-        self.jobs.enter(job, state)
+        self.jobs.add(LiveJob(job, file, 0.0, 0.0))
+        self.jobs.enter(self.jobs[job], state)
 
     def run(self, job: int) -> None:
-        self.jobs.enter(job, JobState.SUBMITTED)
+        self.jobs.enter(self.jobs[job], JobState.SUBMITTED)
         parameters = JobParameters(priority=2.0, max_demand=1)
         self.pe.handle(JobSubmitted(job, parameters, Blob(str(job), 0, b"")), 0.0)
         self.pe.handle(Tick(), 1.0)
@@ -106,8 +106,9 @@ def test_the_list_is_bounded_has_all_that_run_and_all_are_counted(client: Client
 def test_the_last_ended_jobs_are_kept(client: Client) -> None:
     for job in range(3 * ENDED_MAX):
         statistics = JobStatistics(total_s=1.0, used_pe_s=4.0, used_cpu_s=3.0, max_volume=2)
-        client.writer.job_ended(job, file_of(f"n{job}"), Outcome.RESULT, statistics, "SAT")
-    client.writer.job_ended(-1, file_of("bad"), Outcome.FAILED, JobStatistics(), error="x" * 10_000)
+        client.writer.job_ended(LiveJob(job, file_of(f"n{job}"), 0.0, 0.0), Outcome.RESULT, statistics, "SAT")
+    bad = LiveJob(-1, file_of("bad"), 0.0, 0.0)
+    client.writer.job_ended(bad, Outcome.FAILED, JobStatistics(), error="x" * 10_000)
     client.writer.refused(-2, "file\udcff.json", "user: is missing")
     ended = client.writer.status(1.0).ended
     assert len(ended) == ENDED_MAX

@@ -1,0 +1,177 @@
+"""How jobs, and chains of revisions, end: a job by its one reply, after which nobody keeps anything of it.
+
+Most jobs end in the PE. Before they get there, they are interrupted, reach a limit while their input is read,
+or fail: their input or their own file cannot be read, or they have ended the service too often.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from mallob_py.protocol.effects import JobEnded
+from mallob_py.protocol.effects import Outcome as Ending
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.rank import Rank
+from mallob_py.service import JobFileError
+from mallob_py.service.inputs import drop_description
+from mallob_py.service.jobs.bookkeeping import JobBook, LiveJob, LiveJobs
+from mallob_py.service.jobs.chains import Chain, ChainBook
+from mallob_py.service.jobs.crashes import RunningJobs
+from mallob_py.service.jobs.reply import (
+    JobStatistics,
+    Outcome,
+    Reply,
+    ResultFiles,
+    failure_reply,
+    result_reply,
+    statistics_of,
+)
+from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory
+from mallob_py.service.telemetry.status import Counters
+from mallob_py.service.telemetry.status_writer import StatusWriter
+from mallob_py.service.turns import Turns
+
+
+class Endings:
+    """Those of one client's jobs."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        directory: JobDirectory | ThreadedDirectory,
+        results: ResultFiles,
+        jobs: LiveJobs,
+        book: JobBook,
+        chains: ChainBook,
+        turns: Turns,
+        running: RunningJobs,
+        status: StatusWriter,
+        counters: Counters,
+    ) -> None:
+        self._rank = rank
+        self._directory = directory
+        self._results = results
+        self._jobs = jobs
+        self._book = book
+        self._chains = chains
+        self._turns = turns
+        self._running = running
+        self._status = status
+        self._counters = counters
+
+    # --- in the PE ------------------------------------------------------------------------------
+
+    def job_ended(self, ended: JobEnded, now: float) -> None:
+        """The PE is done with a job."""
+        live, stats = self._jobs[ended.job], ended.stats
+        statistics = statistics_of(stats, live.parsing_s, now - live.accepted_s)
+        self._counters.ended(ended.outcome.value, statistics)
+        if ended.outcome is Ending.FAILED:
+            message = ended.reason or "the application failed"
+            number, revision, chain = self._numbers(live)
+            reply = failure_reply(live.known_file, number, "application", message, statistics, revision)
+            self._publish(live, reply, chain)
+            self._status.job_ended(live, Ending.FAILED, statistics, error=message)
+        else:
+            self._reply(live, self._outcome_of(ended, now), statistics)
+        self._forget(live, stats.root)
+
+    def _outcome_of(self, ended: JobEnded, now: float) -> Outcome:
+        if ended.body is None:
+            return Outcome(ended.outcome.value)
+        body = wire.decode_result(ended.body)
+        answered = {"job": ended.job, "code": body.code, "result": body.name}
+        self._rank.log.write(now, "answered", answered)
+        return Outcome(ended.outcome.value, body.code, body.fields, body.solution, body.form, body.name)
+
+    # --- before it --------------------------------------------------------------------------------
+
+    def end_early(self, live: LiveJob, ending: Ending, statistics: JobStatistics, now: float) -> None:
+        """A job is interrupted, or has reached a limit."""
+        self._reply(live, Outcome(ending.value), statistics)
+        self._leave_early(live, ending, statistics.total_s, now)
+
+    def fail_early(
+        self, live: LiveJob, field: str, message: str, statistics: JobStatistics, now: float
+    ) -> None:
+        """A job cannot be run. If it is a revision, its chain goes on without it."""
+        number, revision, chain = self._numbers(live)
+        reply = failure_reply(live.known_file, number, field, message, statistics, revision)
+        if chain is not None:
+            self._chains.drop(live.id)
+        self._publish(live, reply, None)
+        self._status.job_ended(live, Ending.FAILED, statistics, error=f"{field}: {message}")
+        self._leave_early(live, Ending.FAILED, statistics.total_s, now)
+
+    def lose(self, live: LiveJob, error: JobFileError, now: float) -> None:
+        """The file of an accepted job cannot be read again."""
+        if self._chains.place_of(live.id) is not None:
+            self._chains.drop(live.id)
+        error = JobFileError(error.field, error.message, live.identity)
+        self._directory.refuse(self._directory.read_again(live.id), error)
+        self._leave_early(live, Ending.FAILED, now - live.accepted_s, now)
+
+    def _leave_early(self, live: LiveJob, ending: Ending, response_s: float, now: float) -> None:
+        """Log what the PE logs of all others."""
+        self._counters.replied(ending.value)
+        self._forget(live)
+        fields = {
+            "job": live.id,
+            "outcome": ending.value,
+            "response_s": response_s,
+            "wallclock_s": 0.0,
+            "pe_s": 0.0,
+            "cpu_s": 0.0,
+            "max_volume": 0,
+        }
+        self._rank.log.write(now, "ended", fields)
+
+    # --- chains of revisions ------------------------------------------------------------------------
+
+    def end_chain_by(self, live: LiveJob) -> None:
+        """Of the one kind of file without a reply: it says that its chain is done."""
+        if (chain := self._chains.chain_to_end(live.id)) is None:
+            self._directory.dismiss(live.id)
+        else:
+            self._directory.end_chain(chain.first, live.id, live.identity)
+            self._let_go(chain, "its chain is done")
+        self._forget(live)
+
+    def end_chain(self, chain: Chain, why: str) -> None:
+        """No further revision is waited for."""
+        self._directory.end_chain(chain.first)
+        self._let_go(chain, why)
+
+    def _let_go(self, chain: Chain, why: str) -> None:
+        drop_description(chain)
+        self._chains.end(chain, why)
+        self._rank.end_chain(chain.first)
+
+    # --- the reply, and then nothing ------------------------------------------------------------------
+
+    def _reply(self, live: LiveJob, outcome: Outcome, statistics: JobStatistics) -> None:
+        file, (number, revision, chain) = live.known_file, self._numbers(live)
+        solution_path = self._directory.solution_path(live.id, file.identity)
+        files = self._results.delivered(live.id, file)
+        reply = result_reply(file, number, outcome, statistics, solution_path, files, revision=revision)
+        self._publish(live, reply, chain)
+        self._status.job_ended(live, Ending(outcome.kind), statistics, outcome.name)
+
+    def _numbers(self, live: LiveJob) -> tuple[int, int, int | None]:
+        """The internal id and revision in a job's reply, and its chain."""
+        if (place := self._chains.place_of(live.id)) is None:
+            return live.id, 0, None
+        chain, revision = place
+        return chain.first, revision.number, chain.first
+
+    def _publish(self, live: LiveJob, reply: Reply, chain: int | None) -> None:
+        discard = functools.partial(self._results.discard_unfinished, live.id, live.known_file)
+        self._directory.reply(live.id, live.identity, reply, chain, discard)
+
+    def _forget(self, live: LiveJob, root: int | None = None) -> None:
+        self._chains.ended(live.id, root, self._rank.now())
+        self._turns.ended(live.id)
+        self._jobs.remove(live.id)
+        self._running.end(live.id)
+        for interruption in self._book.ended(live.id):
+            self._directory.dismiss(interruption)

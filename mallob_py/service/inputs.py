@@ -1,0 +1,167 @@
+"""How the inputs of jobs are read: by helper processes, each into the description that workers get.
+
+A job's limits hold for the reading of its input, too. A revision is read on top of the description of those
+before it in its chain (`jobs/chains.py`), which is kept for that. What comes through a named pipe cannot be
+read again, and later revisions add to it: so a revision that is interrupted meanwhile is read to its end,
+within a while.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import os
+import stat
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from mallob_py.protocol.effects import Outcome as Ending
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.rank import INLINE_BYTES_MAX, Rank
+from mallob_py.service.jobs.bookkeeping import JobState, LiveJob, LiveJobs
+from mallob_py.service.jobs.chains import Chain, ChainBook, Revision
+from mallob_py.service.jobs.job_file import JobFile
+from mallob_py.service.jobs.reply import JobStatistics, ResultFiles
+
+#: between two looks at the CPU time of a reading process
+_LOOK_MIN_S = 0.05
+#: how long what is left of an interrupted revision may take to come through its pipe
+_LAST_WORDS_S = 10.0
+
+#: from an application and a job's configuration to that with the service's defaults
+Configured = Callable[[str, Mapping[str, Any]], dict[str, Any]]
+
+
+class Inputs:
+    """Those of one client's jobs."""
+
+    def __init__(
+        self, rank: Rank, jobs: LiveJobs, chains: ChainBook, configured: Configured, results: ResultFiles
+    ) -> None:
+        self._rank = rank
+        self._jobs = jobs
+        self._chains = chains
+        self._configured = configured
+        self._results = results
+        #: (when, job): when the reading may have reached a limit; some are read already
+        self._read_until: list[tuple[float, int]] = []
+        #: revisions that are interrupted while they come through a pipe, and until when that is waited for
+        self._last_words: dict[int, float] = {}
+
+    def next_deadline(self) -> float:
+        """When `beyond_limits` or `cut_off` may have something to say."""
+        limit_s = self._read_until[0][0] if self._read_until else math.inf
+        return min(limit_s, min(self._last_words.values(), default=math.inf))
+
+    def read(self, live: LiveJob, now: float) -> None:
+        """Begin; the desk hears of the end as an event (`runtime.worker_events`)."""
+        self._jobs.enter(live, JobState.READING)
+        live.reading_s = now
+        if limits_s := [limit_s for limit_s in (live.wallclock_limit_s, live.cpu_limit_s) if limit_s]:
+            heapq.heappush(self._read_until, (now + min(limits_s), live.id))
+        self._rank.pool.read(live.id, self._task(live.id, live.known_file))
+
+    def was_read(self, live: LiveJob, description: wire.Description, now: float) -> bool:
+        """Note the end. False if the job is to go no further, as it has been interrupted."""
+        live.parsing_s = now - live.reading_s
+        if (place := self._chains.place_of(live.id)) is not None:
+            self._keep(*place, description)
+        return self._last_words.pop(live.id, None) is None
+
+    def failed(self, live: LiveJob, now: float) -> JobStatistics:
+        """Note that the input cannot be read. Returns what it has cost to try."""
+        self._last_words.pop(live.id, None)
+        return _spent(live, now)
+
+    def interrupt(self, live: LiveJob, now: float) -> bool:
+        """False if the job goes on until all of its input has come."""
+        if self._chains.place_of(live.id) is not None and comes_through_pipe(live.known_file):
+            self._last_words.setdefault(live.id, now + _LAST_WORDS_S)
+            return False
+        self._stop(live.id)
+        return True
+
+    def beyond_limits(self, now: float) -> list[tuple[LiveJob, Ending, JobStatistics]]:
+        """The jobs that have reached a limit; they are read no further."""
+        beyond = []
+        while self._read_until and self._read_until[0][0] <= now:
+            _, job = heapq.heappop(self._read_until)
+            live = self._jobs.get(job)
+            if live is None or live.state is not JobState.READING:
+                continue
+            lasted_s, cpu_s = now - live.reading_s, self._rank.pool.read_cpu_s(job)
+            if live.wallclock_limit_s and lasted_s >= live.wallclock_limit_s:
+                ending = Ending.WALLCLOCK_LIMIT
+            elif live.cpu_limit_s and cpu_s >= live.cpu_limit_s:
+                ending = Ending.CPU_LIMIT
+            else:
+                left_s = [live.wallclock_limit_s - lasted_s] if live.wallclock_limit_s else []
+                left_s += [live.cpu_limit_s - cpu_s] if live.cpu_limit_s else []
+                heapq.heappush(self._read_until, (now + max(_LOOK_MIN_S, min(left_s)), job))
+                continue
+            self._stop(job)
+            beyond.append((live, ending, _spent(live, now, cpu_s)))
+        return beyond
+
+    def cut_off(self, now: float) -> list[LiveJob]:
+        """The interrupted revisions that do not come to the end of their pipes; they are read no further."""
+        late = [job for job, until_s in self._last_words.items() if until_s <= now]
+        for job in late:
+            self._stop(job)
+        return [self._jobs[job] for job in late]
+
+    def _stop(self, job: int) -> None:
+        self._rank.pool.cancel_read(job)
+        self._last_words.pop(job, None)
+
+    def _task(self, job: int, file: JobFile) -> wire.Read:
+        place = self._chains.place_of(job)
+        if place is None:
+            configuration = self._configured(file.application, file.configuration)
+        else:
+            configuration = dict(place[1].configuration)
+        return wire.Read(
+            file.application,
+            file.files,
+            None if file.literals is None else file.literals.tobytes(),
+            self._results.configured(file.application, configuration),
+            str(self._rank.transfer.path_of(str(job))),
+            INLINE_BYTES_MAX,
+            None if place is None else place[0].before(place[1]),
+            list(file.assumptions),
+            self._results.folder_for(job),
+        )
+
+    def _keep(self, chain: Chain, revision: Revision, description: wire.Description) -> None:
+        """The next revision is read on top of this one, which ends before; so a file gets a second name."""
+        if isinstance(description, wire.Mapped):
+            path = str(self._rank.transfer.path_of(f"{chain.first}-{revision.number}"))
+            with suppress(OSError):
+                os.link(description.path, path)
+                drop_description(chain)
+                chain.was_read(revision, wire.Mapped(path, description.size_bytes))
+        else:
+            drop_description(chain)
+            chain.was_read(revision, description)
+
+
+def drop_description(chain: Chain) -> None:
+    """Nothing will be read on top of it any more."""
+    if isinstance(chain.former, wire.Mapped):
+        with suppress(OSError):
+            os.unlink(chain.former.path)
+
+
+def comes_through_pipe(file: JobFile) -> bool:
+    """Whether what a job reads can be read once only."""
+    for path in file.files:
+        with suppress(OSError):
+            if stat.S_ISFIFO(os.stat(path).st_mode):
+                return True
+    return False
+
+
+def _spent(live: LiveJob, now: float, cpu_s: float = 0.0) -> JobStatistics:
+    """What a job has cost that is still being read."""
+    return JobStatistics(parsing_s=now - live.reading_s, total_s=now - live.accepted_s, used_cpu_s=cpu_s)

@@ -1,0 +1,142 @@
+"""Whose turn it is among the live jobs of a client: which of those that could begin does so next.
+
+A job that the book names as ready first waits for its trial if it is a *suspect* (it was at work at crashes);
+then, where users are told apart, until its user may have another one at work; then in the queue. What a
+user's jobs work with changes as others come and go: that is told from here, too, and to other clients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from mallob_py.runtime.rank import Rank
+from mallob_py.service.jobs.bookkeeping import JobState, LiveJob, LiveJobs
+from mallob_py.service.jobs.crashes import RunningJobs, Suspects
+from mallob_py.service.jobs.job_queue import JobQueue
+from mallob_py.service.jobs.users import Terms, UserBook, UserMessage
+
+#: so often at most do jobs get other terms
+_TERMS_PERIOD_S = 0.1
+_decode_user_message = msgspec.msgpack.Decoder(UserMessage).decode
+
+
+class Turns:
+    """Of one client."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        jobs: LiveJobs,
+        queue: JobQueue,
+        users: UserBook | None,
+        running: RunningJobs,
+        client_ranks: Sequence[int],
+    ) -> None:
+        """`users`: None if they are not told apart."""
+        self._rank = rank
+        self._jobs = jobs
+        self._queue = queue
+        self._users = users
+        self._running = running
+        self._client_ranks = client_ranks
+        self._suspects = Suspects(rank.now())
+        self._next_terms_s = -math.inf
+        #: whether the queue has to be asked again
+        self._may_begin = False
+
+    def next_deadline(self) -> float:
+        """When `turn` and `next` have something to do."""
+        if self._may_begin:
+            return -math.inf
+        has_terms = self._users is not None and self._users.has_news
+        return min(self._suspects.next_deadline(), self._next_terms_s if has_terms else math.inf)
+
+    def wait(self, live: LiveJob, now: float) -> None:
+        """A job could begin; `next` will name it, unless it ends before."""
+        if self._running.is_suspect(live.id):
+            self._suspects.wait(live.id)
+        else:
+            self._enqueue(live, now)
+
+    def turn(self, now: float) -> None:
+        """Let jobs move up."""
+        if (suspect := self._suspects.next(now)) is not None:
+            self._enqueue(self._jobs[suspect], now)
+        if self._users is not None:
+            self._serve_users(self._users, now)
+
+    def next(self) -> int | None:
+        """A job that begins now, named once; None if all that wait go on waiting."""
+        job = self._queue.next()
+        self._may_begin = job is not None
+        if job is not None and self._users is not None:
+            self._users.begins(job)
+        return job
+
+    def terms(self, live: LiveJob) -> Terms:
+        """What a job at work is handed to the PE with."""
+        if self._users is None:
+            return Terms(live.priority, live.max_demand)
+        return self._users.terms(live.id)
+
+    def set_aside(self, job: int) -> None:
+        """A job at work stands still until it is brought back; another one may begin meanwhile."""
+        self._queue.set_aside(job)
+        self._may_begin = True
+
+    def bring_back(self, job: int) -> None:
+        """It goes on, if it stood still at all."""
+        self._queue.bring_back(job)
+
+    def ended(self, job: int) -> None:
+        """A job has its reply, at work or not."""
+        if self._users is not None:
+            self._users.ended(job)
+        self._queue.drop(job)
+        self._suspects.ended(job)
+        self._may_begin = True
+
+    def hear(self, rank: int, data: bytes) -> None:
+        """The client on that rank speaks of its users' jobs."""
+        if self._users is not None:  # else this rank was started with other options
+            self._users.hear(self._client_ranks.index(rank), _decode_user_message(data))
+            self._may_begin = True
+
+    def _enqueue(self, live: LiveJob, now: float) -> None:
+        self._jobs.enter(live, JobState.QUEUED)
+        if now > live.accepted_s:  # it was held
+            live.since_s = now
+        if self._users is None:
+            self._put(live)
+        else:
+            self._users.ask(live.id, live.user, live.priority, live.max_demand)
+
+    def _put(self, live: LiveJob) -> None:
+        self._queue.put(live.id, live.user, live.priority, live.since_s)
+        self._may_begin = True
+
+    # --- shares of users ------------------------------------------------------------------------
+
+    def _serve_users(self, users: UserBook, now: float) -> None:
+        """Queue what may begin, and have jobs go on with other terms where others have come or gone."""
+        while users.has_urgent_news:
+            for job in users.admitted():
+                self._put(self._jobs[job])
+            for client, message in users.urgent_messages():
+                self._tell(self._client_ranks[client], message)
+        if not users.has_news or now < self._next_terms_s:
+            return
+        self._next_terms_s = now + _TERMS_PERIOD_S
+        for job, terms in users.changes().items():
+            self._rank.set_terms(job, terms.priority, terms.max_demand)
+            self._rank.log.write(now, "terms", {"job": job, **terms._asdict()})
+        if (work := users.work_message()) is not None:
+            for rank in self._client_ranks:
+                if rank != self._rank.rank:
+                    self._tell(rank, work)
+
+    def _tell(self, rank: int, message: UserMessage) -> None:
+        self._rank.tell_desk(rank, msgspec.msgpack.encode(message))
