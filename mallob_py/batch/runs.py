@@ -115,13 +115,11 @@ def _written(outcome: Outcome, folder: Path, power: Power) -> Sequence[Path]:
     """Files of a schedule; returns those of its pictures that a page shows."""
     from mallob_py.batch.pictures import draw_gantt, draw_utilisation
     from mallob_py.batch.schedule_files import write_schedule
-    from mallob_py.experiments.output import Output
+    from mallob_py.experiments.output import write_figure
 
     write_schedule(outcome, folder, power)
-    output = Output(folder, "simulation")
-    output.keep(outcome.policy, metrics_of(outcome))
-    output.figure("utilisation", lambda figure: draw_utilisation(outcome, figure))
-    output.figure("gantt", lambda figure: draw_gantt(outcome, figure))
+    write_figure(folder, "utilisation", lambda figure: draw_utilisation(outcome, figure))
+    write_figure(folder, "gantt", lambda figure: draw_gantt(outcome, figure))
     # A grid or thousands of boxes are smaller as PNG, a curve looks better as SVG.
     return [path for path in (folder / "utilisation.svg", folder / "gantt.png") if path.exists()]
 

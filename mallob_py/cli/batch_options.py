@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING
 
 from mallob_py.cli import values
-from mallob_py.cli.option_sources import list_option, option, positional, switch_option
+from mallob_py.cli.option_sources import OptionError, list_option, option, positional, switch_option
 from mallob_py.cli.shared_options import INPUT, OUTPUT, Config, Parallel, Runs, choice
 
 if TYPE_CHECKING:
@@ -158,6 +158,13 @@ class TraceOptions(Config):
         "each node that comes or goes (default: 0)",
     )
 
+    def validate(self) -> None:
+        if self.malleable:
+            return
+        for flag, value in (("--malleable-range", self.malleable_range), ("--speedup", self.speedup)):
+            if value is not None:
+                raise OptionError(f"{flag} is of the jobs that --malleable makes malleable, such as 50%")
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchSimulateOptions(TraceOptions, Parallel):
@@ -215,7 +222,14 @@ class BatchExplainOptions(TraceOptions):
 class BatchExperimentOptions(Runs):
     """Options of `mallob-py batch experiment`."""
 
-    name: str = positional("NAME", str, group=INPUT, help="which one; see docs/batch.md", default=MISSING)
+    name: str = positional(
+        "NAME",
+        str,
+        group=INPUT,
+        help="elastic (seconds), agreement (a minute), mebf, cp (two), fair (five) or sd (ten, on one core); "
+        "see docs/batch.md",
+        default=MISSING,
+    )
     traces: str | None = option(
         "--traces",
         values.path,

@@ -14,11 +14,12 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mallob_py import __version__
 from mallob_py.cli import CommandError, interrupts
 
+_HELP = ("-h", "--help", "help")
 #: commands that several ranks run together
 _RANK_COMMANDS = ("solve", "run", "serve")
 #: of OSErrors that name no file: what happens to output that is written to somebody else's file
@@ -51,12 +52,12 @@ def _dispatch(given: list[str]) -> int:
     from mallob_py.cli import options
     from mallob_py.cli.option_sources import OptionError
 
-    if not given or given[0] in ("-h", "--help", "help"):
-        print(_overview())
+    if not given or given[0] in _HELP:
+        print(_overview(options.COMMANDS))
         return 0 if given else fail("mallob-py: a command is needed")
     command, given = _command(given, options.COMMANDS)
     if command not in options.COMMANDS:
-        return fail(f"mallob-py: no command {command!r} (there are {', '.join(options.COMMANDS)})")
+        return _without_command(command, given)
     try:
         parsed = options.parse(command, given)
     except OptionError as error:
@@ -77,11 +78,24 @@ def _command(given: list[str], commands: Iterable[str]) -> tuple[str, list[str]]
     return (two, given[2:]) if two in commands else (given[0], given[1:])
 
 
-def _overview() -> str:
+def _without_command(word: str, rest: list[str]) -> int:
+    """The first word names a group of commands without one of them, or nothing."""
     from mallob_py.cli.options import COMMANDS
 
+    of_group = {name: COMMANDS[name] for name in COMMANDS if name.startswith(f"{word} ")}
+    if not of_group:
+        return fail(f"mallob-py: no command {word!r} (there are {', '.join(COMMANDS)})")
+    if rest and rest[0] in _HELP:
+        print(_overview(of_group))
+        return 0
+    names = ", ".join(name.removeprefix(f"{word} ") for name in of_group)
+    missing = f"no command {rest[0]!r}" if rest else "a command is needed"
+    return fail(f"mallob-py {word}: {missing} (there are {names})")
+
+
+def _overview(commands: Mapping[str, tuple[str, object]]) -> str:
     lines = ["usage: mallob-py COMMAND [options]", ""]
-    lines += [f"  {name:<18}{summary}" for name, (summary, _) in COMMANDS.items()]
+    lines += [f"  {name:<18}{summary}" for name, (summary, _) in commands.items()]
     lines += ["", "mallob-py COMMAND --help lists a command's options; mallob-py --version the version."]
     return "\n".join(lines)
 

@@ -74,18 +74,23 @@ class Output:
         (self._folder / f"{self._name}.json").write_bytes(encoded + b"\n")
 
     def figure(self, name: str, draw: Callable[[Figure], None]) -> None:
-        """Draw a figure and write it as PNG and SVG; say so where matplotlib is missing."""
-        try:
-            from matplotlib.figure import Figure
-        except ImportError:
-            print(f"no figure {name}: matplotlib is missing (pip install matplotlib)", file=sys.stderr)
-            return
-        figure = Figure(figsize=(8.0, 4.5), layout="constrained")
-        draw(figure)
-        for suffix in ("png", "svg"):
-            path = self._folder / f"{name}.{suffix}"
-            figure.savefig(path, dpi=110, metadata={"Date": None} if suffix == "svg" else None)
-            print(f"wrote {path}", file=sys.stderr)
+        """See `write_figure`."""
+        write_figure(self._folder, name, draw)
+
+
+def write_figure(folder: Path, name: str, draw: Callable[[Figure], None]) -> None:
+    """Draw a figure and write it as PNG and SVG; say so where matplotlib is missing. Raises OSError."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print(f"no figure {name}: matplotlib is missing (pip install matplotlib)", file=sys.stderr)
+        return
+    figure = Figure(figsize=(8.0, 4.5), layout="constrained")
+    draw(figure)
+    for suffix in ("png", "svg"):
+        path = folder / f"{name}.{suffix}"
+        figure.savefig(path, dpi=110, metadata={"Date": None} if suffix == "svg" else None)
+        print(f"wrote {path}", file=sys.stderr)
 
 
 def _begin() -> None:

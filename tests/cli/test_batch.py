@@ -87,6 +87,8 @@ def test_as_json_there_are_all_metrics(trace: str, capsys: pytest.CaptureFixture
         (["--partition", "7", "--policy", "easy"], "there are no jobs"),
         (["--malleable", "150%"], "--malleable: '150%' is not a share such as 50%"),
         (["--malleable", "50%", "--malleable-range", "2:4"], "--malleable-range: '2:4' is not multiples"),
+        (["--malleable-range", "0.5:4"], "--malleable-range is of the jobs that --malleable makes malleable"),
+        (["--speedup", "power:0.2"], "--speedup is of the jobs that --malleable makes malleable"),
         (["--speedup", "quick"], "--speedup: 'quick' is not linear"),
         (["--resize-cost", "1:2:3"], "--resize-cost: '1:2:3' is not seconds"),
         (["--order", "any"], "--order: 'any' is none of batch, pyss, elastisim"),

@@ -37,6 +37,17 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert options.COMMANDS[command][0] in capsys.readouterr().out
 
 
+def test_commands_of_two_words_are_listed_behind_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main_module.main(["batch", "--help"]) == 0
+    listed = capsys.readouterr().out
+    assert all((f"  {name} " in listed) == name.startswith("batch ") for name in options.COMMANDS), listed
+    for words, missing in ((["batch"], "a command is needed"), (["batch", "play"], "no command 'play'")):
+        assert main_module.main(words) == 2
+        line = capsys.readouterr().err
+        assert line.startswith(f"mallob-py batch: {missing} (there are simulate, explain"), line
+        assert line.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     "arguments", [["solv"], ["solve"], ["serve", "--clients", "x"], ["report", "/nonexistent/logs"]]
 )

@@ -87,7 +87,7 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
     """Raises ValueError if the logs are not in the folder or damaged, PolicyError without OR-Tools."""
     path = _path(traces)
     if path is None:
-        raise ValueError(f"the experiment cp needs a folder with {_FILE}")
+        raise ValueError(f"the experiment cp needs a folder with {_FILE}: give it by --traces")
     runs = [Run(instance, policy) for instance in INSTANCES for policy in POLICIES]
     outcomes = side_by_side(
         partial(_play, path), runs, processes, lambda one: f"{one.instance} {one.policy}", output.keep

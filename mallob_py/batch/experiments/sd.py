@@ -160,7 +160,7 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
     cases = {case.name: case for case in CASES if traces is not None and _path(case, traces)}
     if traces is None or not cases:
         files = " or ".join(case.file for case in CASES)
-        raise ValueError(f"the experiment sd needs a folder with {files}")
+        raise ValueError(f"the experiment sd needs a folder with {files}: give it by --traces")
     runs = [one for case in cases for one in _runs(case)]
     outcomes = side_by_side(partial(_play, traces), runs, processes, Run.name, output.keep)
     results = dict(zip(runs, outcomes, strict=True))
