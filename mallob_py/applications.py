@@ -25,7 +25,8 @@ OURS = {
     "SAT": "mallob_sat:SatApplication",
     "NOOP": "mallob_dummy:NoopApplication",
     "SLEEP": "mallob_dummy:SleepApplication",
-    "QUEENS": "mallob_bags:QueensApplication",
+    "QUEENS": "mallob_bags.queens:QueensApplication",
+    "UTS": "mallob_bags.uts:UtsApplication",
 }
 #: of these, what is declared in a module that imports less than the application
 _DECLARED = {"SAT": "mallob_sat.declaration:SatDeclaration"}

@@ -1,4 +1,8 @@
-"""Kernels are compiled by Numba where it is installed (the extra `fast`); else plain Python runs them."""
+"""Kernels are compiled by Numba where it is installed (the extra `fast`); else NumPy or Python runs them.
+
+They are compiled when their module is imported, and kept on disk for the next process. So the process that
+workers are forked from has them compiled, and a new worker begins at once.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,21 @@ try:
 except ImportError:
     HAS_NUMBA = False
 
-    def compiled(function: F) -> F:
+    def compiled(signature: str) -> Callable[[F], F]:
         """As it is: slower, and right."""
+        return lambda function: function
+
+    def inlined(function: F) -> F:
+        """As it is."""
         return function
 
 else:
     HAS_NUMBA = True
 
-    def compiled(function: F) -> F:
-        """Compile at the first call, and keep that for the next process."""
-        return cast(F, numba.njit(cache=True)(function))
+    def compiled(signature: str) -> Callable[[F], F]:
+        """Compile for arguments of these types (as Numba writes them), or take what has been kept."""
+        return cast(Callable[[F], F], numba.njit(signature, cache=True, error_model="numpy"))
+
+    def inlined(function: F) -> F:
+        """A part of compiled functions of the same module."""
+        return cast(F, numba.njit(forceinline=True)(function))

@@ -1,8 +1,9 @@
-"""What configurations of bags hold: whole numbers within bounds."""
+"""What configurations of bags hold: numbers within bounds, words. InputErrors name the field."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mallob_py.kit import InputError
@@ -11,7 +12,7 @@ from mallob_py.kit import InputError
 def whole_number(
     configuration: Mapping[str, Any], key: str, least: int, most: int, default: int | None = None
 ) -> int:
-    """The number at `key`. Raises InputError, which names the field."""
+    """The number at `key`; without a default it must be there."""
     value = configuration.get(key, default)
     if value is None:
         raise InputError(f"'{key}' is missing: a whole number from {least} to {most}", "configuration")
@@ -22,3 +23,29 @@ def whole_number(
             f"'{key}' must be a whole number from {least} to {most}, not {value!r:.40}", "configuration"
         )
     return value
+
+
+def real_number(
+    configuration: Mapping[str, Any], key: str, least: float, most: float, default: float
+) -> float:
+    """The number at `key`."""
+    value = configuration.get(key, default)
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            value = math.nan
+    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
+        given = configuration[key]
+        raise InputError(
+            f"'{key}' must be a number from {least:g} to {most:g}, not {given!r:.40}", "configuration"
+        )
+    return float(value)
+
+
+def chosen(configuration: Mapping[str, Any], key: str, words: Sequence[str], default: str) -> str:
+    """The word at `key`, one of those given."""
+    value = configuration.get(key, default)
+    if value not in words:
+        raise InputError(f"'{key}' must be one of {', '.join(words)}, not {value!r:.40}", "configuration")
+    return str(value)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mallob_bags.compiled import compiled
+from mallob_bags.compiled import HAS_NUMBA, compiled
 from mallob_bags.numbers import whole_number
 from mallob_py.kit import Payload
 from mallob_py.kit.bags import Bag, BagApplication
@@ -18,9 +18,9 @@ N_MAX = 30
 ROWS_NOT_SHARED = 5
 
 
-@compiled
+@compiled("i8(i8[:,::1], i8, i8, i8, i8[::1])")
 def _expand(stack: NDArray[np.int64], size: int, count: int, n: int, found: NDArray[np.int64]) -> int:
-    """Take up to `count` boards off the stack and put theirs successors on it; its size then.
+    """Take up to `count` boards off the stack and put their successors on it; its size then.
 
     A board is (occupied columns, diagonals, other diagonals): bits that the next row must avoid.
     """
@@ -113,3 +113,6 @@ class QueensApplication(BagApplication):
         return QueensBag(
             whole_number(configuration, "n", 1, N_MAX), np.frombuffer(data, dtype="<i8").reshape(-1, 3)
         )
+
+    def fields(self, result: int, configuration: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"value": result, "kernel": "numba" if HAS_NUMBA else "python"}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mallob_bags import QueensApplication
-from mallob_bags.queens import QueensBag
+from mallob_bags.queens import QueensApplication, QueensBag
 from mallob_py.kit import InputError, JobInput
 
 SOLUTIONS = {1: 1, 2: 0, 3: 0, 4: 2, 5: 10, 6: 4, 7: 40, 8: 92, 9: 352}

@@ -1,0 +1,160 @@
+"""The trees of UTS: how many children a node has, by its depth and the last word of its state.
+
+A node at depth d has a number of children drawn by its state: v = last word & 0x7fffffff is uniform. In
+geometric trees the mean b(d) follows a shape and the number is int(log(1 - v / 2^31) / log(b / (1 + b))); in
+binomial ones the root has `branching` children and any other node m of them with probability q, else none;
+hybrid ones are geometric in their upper half and binomial below.
+
+All of this is looked up: a `ChildTable` has, for each depth, the values of v from which on there is one child
+more, found with the very formula, so that not even rounding makes a difference.
+
+Source: Olivier et al., "UTS: An Unbalanced Tree Search Benchmark" (LCPC 2006), and its C program, whose limit
+of 100 children per node holds here too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+CHILDREN_MAX = 100
+_V_END = 1 << 31
+#: the upper bits of v say where in a table to begin
+BIN_SHIFT = 21
+_BINS = _V_END >> BIN_SHIFT
+
+
+class TreeType(Enum):
+    GEOMETRIC = "geometric"
+    BINOMIAL = "binomial"
+    HYBRID = "hybrid"
+
+
+class Shape(Enum):
+    """How the mean number of children of geometric trees goes with the depth."""
+
+    FIXED = "fixed"
+    LINEAR = "linear"
+    CYCLIC = "cyclic"
+
+
+@dataclass(frozen=True)
+class Tree:
+    """`depth`: of geometric trees (of cyclic ones: a period); q and m: of binomial ones."""
+
+    type: TreeType = TreeType.GEOMETRIC
+    shape: Shape = Shape.FIXED
+    depth: int = 10
+    branching: float = 4.0
+    seed: int = 19
+    q: float = 0.15
+    m: int = 4
+
+    def is_geometric_at(self, depth: int) -> bool:
+        """Whether nodes at this depth have geometrically many children."""
+        return self.type is TreeType.GEOMETRIC or (self.type is TreeType.HYBRID and 2 * depth < self.depth)
+
+    def mean_children(self, depth: int) -> float:
+        """b(d), where the tree is geometric."""
+        if depth == 0:
+            return self.branching
+        match self.shape:
+            case Shape.FIXED:
+                return self.branching if depth < self.depth else 0.0
+            case Shape.LINEAR:
+                return self.branching * (1.0 - depth / self.depth)
+            case Shape.CYCLIC:
+                if depth > 5 * self.depth:
+                    return 0.0
+                return math.pow(self.branching, math.sin(2.0 * 3.141592653589793 * depth / self.depth))
+
+
+class ChildTable(NamedTuple):
+    """By the depth of a node; the last row holds for all greater depths, too.
+
+    Of a node with v, the number of thresholds at or below v says which of `children` it has; `first` says
+    with which of them to begin to count, by the upper bits of v.
+    """
+
+    thresholds: NDArray[np.uint32]
+    children: NDArray[np.int64]
+    first: NDArray[np.uint8]
+    #: none can have children
+    is_leaf: NDArray[np.bool_]
+    #: expected number of nodes of the tree below one, with it
+    size: NDArray[np.float64]
+
+
+def child_table(tree: Tree) -> ChildTable:
+    """Make the table; some milliseconds for usual trees."""
+    depths = _depths(tree)
+    thresholds = np.full((depths, CHILDREN_MAX + 1), _V_END, dtype=np.uint32)
+    children = np.zeros((depths, CHILDREN_MAX + 2), dtype=np.int64)
+    mean = np.zeros(depths)
+    for depth in range(depths):
+        if tree.is_geometric_at(depth):
+            mean[depth] = b = max(0.0, tree.mean_children(depth))
+            steps = geometric_thresholds(b)
+            thresholds[depth, : len(steps)] = steps
+            children[depth] = np.minimum(np.arange(CHILDREN_MAX + 2), CHILDREN_MAX)
+        else:
+            mean[depth] = tree.q * tree.m
+            thresholds[depth, 0] = _first_at_least(tree.q, lambda v: v / _V_END, round(tree.q * _V_END))
+            children[depth, 0] = tree.m
+    size = np.ones(depths)
+    size[-1] = 1.0 / max(1.0 - mean[-1], 1e-9)
+    for depth in reversed(range(depths - 1)):
+        size[depth] = 1.0 + mean[depth] * size[depth + 1]
+    bins = np.arange(_BINS, dtype=np.uint32) << np.uint32(BIN_SHIFT)
+    first = np.array([np.searchsorted(row, bins, side="right") for row in thresholds], dtype=np.uint8)
+    return ChildTable(thresholds, children, first, mean == 0.0, size)
+
+
+def _depths(tree: Tree) -> int:
+    """So many depths differ."""
+    match tree.type:
+        case TreeType.BINOMIAL:
+            return 1
+        case TreeType.HYBRID:
+            return (tree.depth + 1) // 2 + 1
+        case TreeType.GEOMETRIC:
+            return (5 * tree.depth + 1 if tree.shape is Shape.CYCLIC else tree.depth) + 1
+
+
+def children_of_root(tree: Tree, table: ChildTable, last_word: int) -> int:
+    """The root of a binomial tree has as many as it is told."""
+    if tree.type is TreeType.BINOMIAL:
+        return int(tree.branching)
+    v = last_word & (_V_END - 1)
+    return int(table.children[0, np.searchsorted(table.thresholds[0], v, side="right")])
+
+
+def geometric_thresholds(b: float) -> list[int]:
+    """The least v with at least 1, 2, ... children where the mean is b; as many as there are."""
+    if b <= 0.0:
+        return []
+    p = 1.0 / (1.0 + b)
+    scale = math.log(1.0 - p)
+
+    def number(v: int) -> float:
+        return int(math.log(1.0 - v / _V_END) / scale)
+
+    most = min(int(number(_V_END - 1)), CHILDREN_MAX)
+    near = [round(_V_END * (1.0 - math.exp(k * scale))) for k in range(1, most + 1)]
+    return [_first_at_least(k, number, v) for k, v in enumerate(near, start=1)]
+
+
+def _first_at_least(bound: float, rising: Callable[[int], float], near: int) -> int:
+    """The least v at which a function that rises reaches a bound; not far from `near`."""
+    v = min(max(near, 0), _V_END - 1)
+    while v > 0 and rising(v - 1) >= bound:
+        v -= 1
+    while v < _V_END and rising(v) < bound:
+        v += 1
+    return v
