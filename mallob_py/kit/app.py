@@ -115,6 +115,8 @@ class WorkerContext(ABC):
     configuration: Mapping[str, Any]
     #: number of cores this worker may use
     threads: int
+    #: it has to go: of an application that `leaves_in_order` only (see there)
+    leaving: bool = False
 
     @abstractmethod
     def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:
@@ -186,6 +188,7 @@ class Application(Declaration, ABC):
     def run(self, context: WorkerContext) -> Result | None:
         """Work as worker `context.index`; the first result of any worker ends the job.
 
-        Returning None says that this worker has nothing left to do (it stays parked). Any
-        exception ends the job with its traceback in the reply, an InputError with its message.
+        Returning None says that this worker has nothing left to do (it stays parked), or that it has left
+        as it was told to (`context.leaving`). Any exception ends the job with its traceback in the reply,
+        an InputError with its message.
         """

@@ -66,6 +66,10 @@ class Declaration:
     takes_input: ClassVar[bool] = True
     #: whether its jobs may come in revisions (see the package's docstring)
     revises: ClassVar[bool] = False
+    #: whether its workers hand over what they have when they have to go. Then they are not stopped: they find
+    #: `context.leaving` set, have about a second in which their messages still come and go, and return None.
+    #: Who takes longer is killed
+    leaves_in_order: ClassVar[bool] = False
     #: keys of the configuration that name files which workers write. A service lets jobs name files below its
     #: folder for results only, and makes these paths absolute before the application sees them
     result_files: ClassVar[tuple[str, ...]] = ()

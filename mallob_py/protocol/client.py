@@ -390,6 +390,7 @@ class Client:
         record = self.jobs.get(message.job)
         if record is not None:
             self._blame(record, source)
+            record.seats.leaves = message.leaves
         if record is not None and record.started_s is None:
             record.count(now, self._config.threads)
             record.started_s = now

@@ -60,6 +60,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reuse_patience_s: _Seconds = 0.005
     #: suspended workers kept per PE (C in P 3.3)
     job_cache: _Count = 4
+    #: how long a worker that leaves in order may take to hand over what it has
+    leave_grace_s: _Seconds = 1.0
+    #: workers that do so at the same time, per PE; after that the first of them is ended
+    leavers_max: Annotated[int, msgspec.Meta(ge=1)] = 4
     #: past workers of the same index that are asked before a normal request
     queries_max: _Count = 4
     #: how often a request may come to a PE that has become busy, before its parent is told

@@ -79,6 +79,15 @@ class ResumeWorker(Effect, frozen=True):
     volume: int
 
 
+class LeaveWorker(Effect, frozen=True):
+    """Tell the worker's process to hand over what it has, and to end; then call `WorkerLeft`.
+
+    It runs on beside the PE's next worker, and gets messages, until it ends or is terminated.
+    """
+
+    worker: int
+
+
 class TerminateWorker(Effect, frozen=True):
     """End the worker's process."""
 
@@ -165,6 +174,7 @@ AnyEffect: TypeAlias = (
     | StartWorker
     | SuspendWorker
     | ResumeWorker
+    | LeaveWorker
     | TerminateWorker
     | UpdateWorker
     | DeliverMessage

@@ -174,6 +174,8 @@ class Seats:
         self._context = context
         self._seats = {index: Seat(index) for index in indices}
         self.past = PastWorkers()
+        #: workers of this job leave in order: a past one cannot be resumed
+        self.leaves = False
         self.blob: Blob | None = None
 
     def expect(self, index: int, asked_s: float) -> None:
@@ -204,7 +206,7 @@ class Seats:
             wanted = seat.index < volume
             if seat.state is SeatState.TAKEN:
                 if not wanted and seat.offer_epoch < epoch:
-                    if self._config.reuse is not Reuse.NONE:
+                    if self._config.reuse is not Reuse.NONE and not self.leaves:
                         self.past.add([PastWorker(seat.index, seat.rank, epoch)])
                     seat.clear()
             elif not wanted:

@@ -1,4 +1,4 @@
-"""The workers of one PE: at most one active, some suspended (P 3.2, 3.3).
+"""The workers of one PE: at most one active, some suspended (P 3.2, 3.3), some that leave (`leaving.py`).
 
 The PE's idle token is offered while there is no active worker and nothing else is expected:
 no match under way, no request parked for a coming epoch, no rest since the host gives workers no
@@ -16,7 +16,6 @@ begins anew; and whenever its job's volume drops below its index it leaves like 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -27,6 +26,7 @@ from mallob_py.protocol.effects import (
 )
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.job_tree import Seats
+from mallob_py.protocol.leaving import Leaver, Leaving
 from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import (
     Accepted,
@@ -77,6 +77,7 @@ class LocalWorkers:
         self._holds: dict[int, float] = {}
         #: answers to a bulk request of which we are to be a part, quicker than our own adoption
         self._early: list[tuple[int, Offer | RequestFailed]] = []
+        self.leaving = Leaving(out, config)
         self._numbers = itertools.count()
         self._messages = TreeMessages(out)
         self._next_context = 0
@@ -112,11 +113,14 @@ class LocalWorkers:
         if self._rests_until_s is not None and self._rests_until_s <= now:
             self._rests_until_s = None
             self.update_token()
+        self.leaving.tick(now)
 
     def next_deadline(self) -> float:
-        """Until when this PE keeps itself free for a suspended worker, or rests."""
-        rested_s = math.inf if self._rests_until_s is None else self._rests_until_s
-        return min(rested_s, *self._holds.values()) if self._holds else rested_s
+        """Until when this PE keeps itself free for a suspended worker, rests, or has one that leaves."""
+        deadline_s = self.leaving.next_deadline()
+        if self._rests_until_s is not None:
+            deadline_s = min(deadline_s, self._rests_until_s)
+        return min(deadline_s, *self._holds.values()) if self._holds else deadline_s
 
     def receive_release(self, job: int) -> None:
         if self._holds.pop(job, None) is not None:
@@ -221,6 +225,7 @@ class LocalWorkers:
             worker.context,
             (2 * index + 1, 2 * index + 2),
         )
+        worker.seats.leaves = worker.leaves
         worker.blob = worker.blob or request.blob
         worker.seats.blob = worker.blob
         for side in (1, 2):
@@ -262,13 +267,13 @@ class LocalWorkers:
         if worker.blob is None and message.blob is not None:
             self._describe(worker, message.blob)
         if worker.state is WorkerState.LOST:
-            self._vacate(worker)
+            self._vacate(worker, now)
 
-    def receive_rejected(self, message: Rejected) -> None:
+    def receive_rejected(self, message: Rejected, now: float) -> None:
         worker = self._active_in(message.context)
         if worker is not None:
             worker.seats.dismiss(since_epoch=0)
-            self._put_aside(worker)
+            self._put_aside(worker, now)
 
     def receive_described(self, context: int, blob: Blob) -> None:
         worker = self._active_in(context)
@@ -308,9 +313,11 @@ class LocalWorkers:
 
     def lost(self, number: int, reason: str, now: float) -> None:
         """No process could be had for this worker."""
-        if (worker := self._by_number(number)) is None:
+        if (worker := self._by_any_number(number)) is None:
             return
-        if worker is self.active:
+        if isinstance(worker, Leaver):
+            self.leaving.left(number)
+        elif worker is self.active:
             self._lose(worker, Happens.UNFORKED, reason, Fault.HOST, now)
         else:
             self._forget_suspended(worker, Happens.UNFORKED)
@@ -329,9 +336,9 @@ class LocalWorkers:
         if fault is not Fault.NOBODY:
             self._out.act(BlameHost(fault, reason))
         if worker.accepted_epoch is not None:
-            self._vacate(worker)
+            self._vacate(worker, now)
 
-    def _vacate(self, worker: Worker) -> None:
+    def _vacate(self, worker: Worker, now: float) -> None:
         """Give the seat of a lost worker back to its parent, with what is known of those below.
 
         But if the seat has lost many for a reason that may be the job's, this one keeps it without a process:
@@ -349,7 +356,7 @@ class LocalWorkers:
                 self._out.send(worker.parent, Remember(worker.job, parent_index, past))
         self._out.send(worker.parent, ChildLeft(worker.job, worker.index, worker.context, reason))
         worker.seats.dismiss(since_epoch=0)
-        self._put_aside(worker)
+        self._put_aside(worker, now)
 
     def receive_blamed(self, job: int) -> None:
         """A job that was lost here runs elsewhere."""
@@ -367,7 +374,7 @@ class LocalWorkers:
         if worker is not None:
             volume = self._volume_of(worker.job)
             if volume is not None and worker.index >= volume:
-                self._leave(worker, volume)
+                self._leave(worker, volume, now)
             elif volume is not None and volume != worker.volume:
                 worker.volume = volume
                 worker.seats.fit(volume, self._epoch(), now)
@@ -386,20 +393,20 @@ class LocalWorkers:
                 self._holds.pop(worker.job, None)
             worker.volume = volume
 
-    def _leave(self, worker: Worker, volume: int) -> None:
+    def _leave(self, worker: Worker, volume: int, now: float) -> None:
         """Leave the tree in this epoch; see `job_tree.py` for who has to be told."""
         epoch = self._epoch()
         if worker.accepted_epoch is not None and worker.accepted_epoch >= epoch:
             self._out.send(worker.parent, ChildLeft(worker.job, worker.index, worker.context))
         if self._config.reuse is Reuse.FULL:
             past = worker.seats.past.take_all()
-            if worker.has_process:
+            if worker.has_process and not worker.leaves_in_order:
                 past += (PastWorker(worker.index, self._out.rank, epoch),)
             if past:
                 self._report_past(worker, volume, past)
         worker.seats.dismiss(since_epoch=epoch)
         worker.volume = volume
-        self._put_aside(worker)
+        self._put_aside(worker, now)
 
     def _report_past(self, worker: Worker, volume: int, past: tuple[PastWorker, ...]) -> None:
         index, depth = worker.index, len(worker.path)
@@ -408,8 +415,8 @@ class LocalWorkers:
             depth -= 1
         self._out.send(worker.path[depth], Remember(worker.job, index, past))
 
-    def _put_aside(self, worker: Worker) -> None:
-        """Make the PE free; keep the worker if there is anything to keep."""
+    def _put_aside(self, worker: Worker, now: float) -> None:
+        """Make the PE free; keep the worker if there is anything to keep, or let it leave in order."""
         assert self.active is worker
         self.active = None
         self._messages.give_back_waiting(worker)
@@ -417,6 +424,9 @@ class LocalWorkers:
         if self._volume_of(worker.job) is None:
             # Its job ended before we adopted it: no further news of it will come.
             worker.happens(Happens.ENDED, self._out)
+        elif worker.leaves_in_order:
+            self.leaving.add(worker, now)
+            worker.happens(Happens.LEFT_IN_ORDER, self._out)
         else:
             worker.happens(Happens.LEFT, self._out)
         if worker.has_process:
@@ -428,6 +438,7 @@ class LocalWorkers:
     def _end(self, job: int) -> None:
         """The job is over: nothing of it remains here."""
         self._holds.pop(job, None)
+        self.leaving.end_job(job)
         if (worker := self.suspended.pop(job, None)) is not None:
             worker.happens(Happens.ENDED, self._out)
         if (worker := self.active) is not None and worker.job == job:
@@ -463,11 +474,16 @@ class LocalWorkers:
         worker = self.active
         return None if worker is None or worker.index == 0 or not worker.is_at_work else worker
 
-    def pause(self) -> None:
+    def pause(self, now: float) -> None:
         """End the process of the running worker, if it is `pausable`: it keeps its seat without one."""
-        if (worker := self._pausable()) is not None:
+        if (worker := self._pausable()) is None:
+            return
+        if worker.leaves_in_order:
+            self.leaving.add(worker, now)
+            worker.happens(Happens.PAUSED_IN_ORDER, self._out)
+        else:
             worker.happens(Happens.PAUSED, self._out)
-            self._messages.give_back_waiting(worker)
+        self._messages.give_back_waiting(worker)
 
     def has_paused(self) -> bool:
         return self.active is not None and self.active.state is WorkerState.PAUSED
@@ -552,14 +568,19 @@ class LocalWorkers:
             return self.active if self.active.has_process else None
         return next((worker for worker in self.suspended.values() if worker.number == number), None)
 
-    def started(self, number: int, now: float) -> None:
+    def _by_any_number(self, number: int) -> Worker | Leaver | None:
+        """The same, of those that leave, too."""
+        return self._by_number(number) or self.leaving.get(number)
+
+    def started(self, number: int, leaves: bool, now: float) -> None:
         if (worker := self._by_number(number)) is not None:
+            worker.leaves = worker.seats.leaves = leaves
             worker.happens(Happens.STARTED, self._out, now)
             self._messages.deliver_waiting(worker)
 
     def answered(self, it: WorkerAnswered) -> None:
         """Any worker's result counts, a suspended one's too. The PE is free at once."""
-        worker = self._by_number(it.worker)
+        worker = self._by_any_number(it.worker)
         if worker is None:
             return
         found = ResultFound(worker.job, worker.index, it.body, it.peak_memory_bytes, it.cpu_s)
@@ -568,26 +589,36 @@ class LocalWorkers:
         self.update_token()
 
     def used(self, number: int, cpu_s: float, peak_bytes: int) -> None:
-        if (worker := self._by_number(number)) is not None:
+        if (worker := self._by_any_number(number)) is not None:
             self._out.send(worker.client, Used(worker.job, cpu_s, peak_bytes))
 
     def raised(self, number: int, reason: str) -> None:
         """The application raised an error."""
-        worker = self._by_number(number)
+        worker = self._by_any_number(number)
         if worker is not None:
             self._out.send(worker.client, WorkerFailed(worker.job, worker.index, reason))
+
+    def left(self, number: int, cpu_s: float) -> None:
+        """The process has handed over what it had."""
+        if (leaver := self.leaving.get(number)) is not None:
+            if cpu_s:
+                self._out.send(leaver.client, Used(leaver.job, cpu_s, 0))
+            self.leaving.left(number)
 
     def crashed(self, it: WorkerCrashed, now: float) -> None:
         """The process died: restart it here, a few times.
 
         If it never ran, another PE is to try. A root that runs and keeps dying ends its job.
         """
-        worker, reason = self._by_number(it.worker), it.reason
+        worker, reason = self._by_any_number(it.worker), it.reason
         if worker is None:
             return
         if it.cpu_s:
             self._out.send(worker.client, Used(worker.job, it.cpu_s, 0))
         self._out.log("crashed", job=worker.job, index=worker.index, reason=reason)
+        if isinstance(worker, Leaver):
+            self.leaving.left(worker.number)
+            return
         if worker is not self.active:
             self._forget_suspended(worker, Happens.DIED)
             return
@@ -622,7 +653,7 @@ class LocalWorkers:
             self._out.send(worker.client, Progressed(worker.job, progress))
 
     def sends_to_parent(self, number: int, data: bytes) -> None:
-        if (worker := self._active_as(number)) is not None:
+        if (worker := self._active_as(number) or self.leaving.get(number)) is not None:
             self._messages.send_to_parent(worker, data)
 
     def sends_to_children(self, number: int, data: bytes) -> None:
@@ -630,7 +661,7 @@ class LocalWorkers:
             self._messages.send_to_children(worker, data)
 
     def sends_to_worker(self, number: int, pe: int, context: int, data: bytes) -> None:
-        if (worker := self._active_as(number)) is not None:
+        if (worker := self._active_as(number) or self.leaving.get(number)) is not None:
             self._messages.send_to(worker, pe, context, data)
 
     def _active_as(self, number: int) -> Worker | None:
@@ -638,4 +669,5 @@ class LocalWorkers:
         return worker if worker is not None and worker.number == number else None
 
     def receive_message(self, source: int, message: TreeMessage) -> None:
-        self._messages.receive(self._active_in(message.target), source, message)
+        target = message.target
+        self._messages.receive(self._active_in(target), self.leaving.at(target), source, message)

@@ -298,9 +298,13 @@ class TreeMessage(Message, frozen=True, tag=22):
 
 
 class RootStarted(Message, frozen=True, tag=23):
-    """The root worker's process runs: budgets count from here."""
+    """The root worker's process runs: budgets count from here.
+
+    `leaves`: the job's workers leave in order, so that no past one can be resumed.
+    """
 
     job: int
+    leaves: bool = False
 
 
 class DemandChanged(Message, frozen=True, tag=24):

@@ -5,6 +5,7 @@
     matcher.py        finds idle PEs for requests, in one of several ways
     local_workers.py  the workers of this PE: adoption, suspension, being parent and child, giving back memory
     worker.py         the states of one worker, as a table
+    leaving.py        processes that hand over what they have while the PE is at other work
     tree_messages.py  what workers of a job say to each other
     client.py         the jobs taken in here, from submission to reply
     job_tree.py       the rules of the seats in a job tree
@@ -72,6 +73,7 @@ from mallob_py.protocol.stimuli import (
     WorkerAnswered,
     WorkerCrashed,
     WorkerDemands,
+    WorkerLeft,
     WorkerLost,
     WorkerProgresses,
     WorkerRaised,
@@ -273,11 +275,12 @@ _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
     JobSubmitted: lambda pe, it, now: pe.client.submit(it.job, it.parameters, it.blob, now),
     JobInterrupted: lambda pe, it, now: pe.client.interrupt(it.job, now),
     TermsChanged: lambda pe, it, now: pe.client.set_terms(it.job, it.priority, it.max_demand),
-    WorkerStarted: lambda pe, it, now: pe.workers.started(it.worker, now),
+    WorkerStarted: lambda pe, it, now: pe.workers.started(it.worker, it.leaves, now),
     WorkerAnswered: lambda pe, it, now: pe.workers.answered(it),
     WorkerRaised: lambda pe, it, now: pe.workers.raised(it.worker, it.reason),
     WorkerCrashed: lambda pe, it, now: pe.workers.crashed(it, now),
     WorkerLost: lambda pe, it, now: pe.workers.lost(it.worker, it.reason, now),
+    WorkerLeft: lambda pe, it, now: pe.workers.left(it.worker, it.cpu_s),
     WorkerUsed: lambda pe, it, now: pe.workers.used(it.worker, it.cpu_s, it.peak_bytes),
     WorkerDemands: lambda pe, it, now: pe.workers.demanded(it.worker, it.demand),
     WorkerProgresses: lambda pe, it, now: pe.workers.progresses(it.worker, it.progress),
@@ -288,7 +291,7 @@ _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
     DescriptionMissing: lambda pe, it, now: pe.workers.blob_failed(it.job, it.reason, it.fault, now),
     HostRests: lambda pe, it, now: pe.workers.rest(it.until_s),
     DropPast: lambda pe, it, now: pe.workers.drop_past(it.count),
-    PauseWorker: lambda pe, it, now: pe.workers.pause(),
+    PauseWorker: lambda pe, it, now: pe.workers.pause(now),
     UnpauseWorker: lambda pe, it, now: pe.workers.unpause(now),
 }
 
@@ -304,7 +307,7 @@ _ON_MESSAGE: dict[type, Callable[[PE, int, Any, float], None]] = {
     ChildLeft: PE._on_left,
     Remember: PE._on_remember,
     Accepted: lambda pe, source, message, now: pe.workers.receive_accepted(source, message, now),
-    Rejected: lambda pe, _, message, now: pe.workers.receive_rejected(message),
+    Rejected: lambda pe, _, message, now: pe.workers.receive_rejected(message, now),
     Described: lambda pe, _, message, now: pe.workers.receive_described(message.context, message.blob),
     Release: lambda pe, _, message, now: pe.workers.receive_release(message.job),
     TreeMessage: lambda pe, source, message, now: pe.workers.receive_message(source, message),

@@ -82,9 +82,13 @@ class TermsChanged(Stimulus, frozen=True):
 
 
 class WorkerStarted(Stimulus, frozen=True):
-    """The application runs: process there, description decoded."""
+    """The application runs: process there, description decoded.
+
+    `leaves`: its workers hand over what they have when they leave (`leaving.py`).
+    """
 
     worker: int
+    leaves: bool = False
 
 
 class WorkerAnswered(Stimulus, frozen=True):
@@ -116,6 +120,13 @@ class WorkerLost(Stimulus, frozen=True):
 
     worker: int
     reason: str
+
+
+class WorkerLeft(Stimulus, frozen=True):
+    """The process asked to by `LeaveWorker` has left. `cpu_s`: CPU time that `WorkerUsed` has not told."""
+
+    worker: int
+    cpu_s: float = 0.0
 
 
 class WorkerUsed(Stimulus, frozen=True):
@@ -210,6 +221,7 @@ OfWorker: TypeAlias = (
     | WorkerRaised
     | WorkerCrashed
     | WorkerLost
+    | WorkerLeft
     | WorkerUsed
     | WorkerDemands
     | WorkerProgresses

@@ -7,6 +7,7 @@ what cannot be delivered goes back to its sender with a flag (race 10).
 from __future__ import annotations
 
 from mallob_py.protocol.effects import DeliverMessage, Outbox
+from mallob_py.protocol.leaving import Leaver
 from mallob_py.protocol.messages import UNKNOWN_INDEX, TreeMessage
 from mallob_py.protocol.worker import Worker, WorkerState
 
@@ -14,12 +15,12 @@ _INBOX_MAX = 1024
 
 
 class TreeMessages:
-    """What the active worker of one PE sends and gets."""
+    """What the active worker of one PE, and those that leave it, send and get."""
 
     def __init__(self, out: Outbox) -> None:
         self._out = out
 
-    def send_to_parent(self, worker: Worker, data: bytes) -> None:
+    def send_to_parent(self, worker: Worker | Leaver, data: bytes) -> None:
         if worker.index > 0:
             self._send(worker, worker.parent, worker.parent_context, (worker.index - 1) // 2, data)
 
@@ -27,11 +28,11 @@ class TreeMessages:
         for seat in worker.seats.taken():
             self._send(worker, seat.rank, seat.context, seat.index, data)
 
-    def send_to(self, worker: Worker, pe: int, context: int, data: bytes) -> None:
+    def send_to(self, worker: Worker | Leaver, pe: int, context: int, data: bytes) -> None:
         """To a worker whose address was learned from its messages, wherever it is in the tree."""
         self._send(worker, pe, context, UNKNOWN_INDEX, data)
 
-    def _send(self, worker: Worker, rank: int, context: int, index: int, data: bytes) -> None:
+    def _send(self, worker: Worker | Leaver, rank: int, context: int, index: int, data: bytes) -> None:
         message = TreeMessage(
             job=worker.job,
             target=context,
@@ -43,10 +44,15 @@ class TreeMessages:
         )
         self._out.send(rank, message)
 
-    def receive(self, worker: Worker | None, source: int, message: TreeMessage) -> None:
-        """Take a message for the stay of `worker`; None: that is over."""
+    def receive(
+        self, worker: Worker | None, leaver: Leaver | None, source: int, message: TreeMessage
+    ) -> None:
+        """Take a message for the stay of `worker`, which has it still, or of `leaver`; None: that is over."""
         if worker is None or worker.job != message.job or worker.is_bereft:
-            self._give_back(source, message)
+            if leaver is not None and leaver.job == message.job:
+                self._deliver(leaver, source, message)
+            else:
+                self._give_back(source, message)
         elif worker.state is WorkerState.RUNNING:
             self._deliver(worker, source, message)
         elif len(worker.inbox) < _INBOX_MAX:
@@ -71,7 +77,7 @@ class TreeMessages:
         if not message.returned:
             self._out.send(source, message.back())
 
-    def _deliver(self, worker: Worker, source: int, message: TreeMessage) -> None:
+    def _deliver(self, worker: Worker | Leaver, source: int, message: TreeMessage) -> None:
         sender = (source, message.source)
         self._out.act(
             DeliverMessage(worker.number, message.source_index, sender, message.data, message.returned)

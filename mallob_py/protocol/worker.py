@@ -20,6 +20,7 @@ from enum import Enum
 
 from mallob_py.protocol.effects import (
     FetchBlob,
+    LeaveWorker,
     Outbox,
     ResumeWorker,
     StartWorker,
@@ -76,8 +77,10 @@ class Happens(Enum):
     UNPAUSED = "is unpaused"
     #: it is to keep its place though it is lost: whoever came there would be lost as well
     KEPT = "keeps its place"
+    PAUSED_IN_ORDER = "is paused in order"
     #: it leaves the tree: its job shrinks, its parent rejects it, or it is lost
     LEFT = "leaves"
+    LEFT_IN_ORDER = "leaves in order"
     #: its PE adopts a worker of the same job
     READOPTED = "is adopted again"
     #: its job is over, or the cache has no room for it
@@ -110,6 +113,8 @@ class Worker:
         self.restarts = 0
         #: one of its processes has run, in this stay or before
         self.has_run = False
+        #: that process hands over what it has rather than being stopped or ended at once
+        self.leaves = False
         #: of its place, before it
         self.losses = 0
         #: why and by whose fault it is lost
@@ -128,6 +133,11 @@ class Worker:
     @property
     def has_process(self) -> bool:
         return self.state in _WITH_PROCESS
+
+    @property
+    def leaves_in_order(self) -> bool:
+        """Its process would hand over what it has if it had to leave now."""
+        return self.leaves and self.state is WorkerState.RUNNING
 
     @property
     def is_at_work(self) -> bool:
@@ -186,12 +196,16 @@ def _tell_start(worker: Worker, out: Outbox, now: float) -> None:
     worker.has_run = True
     out.log("started", job=worker.job, index=worker.index, latency_s=now - worker.asked_s)
     if worker.index == 0:
-        out.send(worker.client, RootStarted(worker.job))
+        out.send(worker.client, RootStarted(worker.job, worker.leaves))
 
 
 def _suspend(worker: Worker, out: Outbox, now: float) -> None:
     out.act(SuspendWorker(worker.number))
     out.log("suspended", job=worker.job, index=worker.index)
+
+
+def _leave(worker: Worker, out: Outbox, now: float) -> None:
+    out.act(LeaveWorker(worker.number))
 
 
 def _resume(worker: Worker, out: Outbox, now: float) -> None:
@@ -207,6 +221,15 @@ def _terminate(worker: Worker, out: Outbox, now: float) -> None:
 
 def _pause(worker: Worker, out: Outbox, now: float) -> None:
     _terminate(worker, out, now)
+    _go_without(worker, out, now)
+
+
+def _pause_in_order(worker: Worker, out: Outbox, now: float) -> None:
+    _leave(worker, out, now)
+    _go_without(worker, out, now)
+
+
+def _go_without(worker: Worker, out: Outbox, now: float) -> None:
     worker.number = next(worker._numbers)  # what the old process may still have said is over
     out.log("paused", job=worker.job, index=worker.index)
 
@@ -240,7 +263,10 @@ TRANSITIONS: dict[tuple[WorkerState, Happens], tuple[WorkerState, Act | None]] =
     (WorkerState.RUNNING, Happens.DIED_TOO_OFTEN): (WorkerState.DEAD, None),
     (WorkerState.RUNNING, Happens.UNFORKED): (WorkerState.LOST, None),
     (WorkerState.RUNNING, Happens.PAUSED): (WorkerState.PAUSED, _pause),
+    (WorkerState.RUNNING, Happens.PAUSED_IN_ORDER): (WorkerState.PAUSED, _pause_in_order),
     (WorkerState.RUNNING, Happens.LEFT): (WorkerState.SUSPENDED, _suspend),
+    # What becomes of its process is told in `leaving.py`.
+    (WorkerState.RUNNING, Happens.LEFT_IN_ORDER): (WorkerState.GONE, _leave),
     (WorkerState.RUNNING, Happens.ENDED): (WorkerState.GONE, _terminate),
     #
     (WorkerState.PAUSED, Happens.UNPAUSED): (WorkerState.UNDESCRIBED, None),

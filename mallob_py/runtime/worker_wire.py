@@ -126,7 +126,11 @@ class Quit(Message, frozen=True, tag=6):
     """Exit; nobody needs this process any more."""
 
 
-ToWorker = Run | Update | Deliver | Read | Inspect | Quit
+class Leave(Message, frozen=True, tag=7):
+    """Hand over what you have, and end the run: this process's place is somebody else's from now on."""
+
+
+ToWorker = Run | Update | Deliver | Read | Inspect | Quit | Leave
 
 
 # --- worker process to rank -------------------------------------------------
@@ -146,6 +150,8 @@ class Started(Message, frozen=True, tag=1):
     context: int
     #: CPU time that the process had used before
     cpu_before_s: float
+    #: it wants to be told by `Leave` when it has to go
+    leaves: bool = False
 
 
 class ResultFound(Message, frozen=True, tag=2):
@@ -190,6 +196,12 @@ class ToAddress(Message, frozen=True, tag=11):
     data: bytes
 
 
+class Left(Message, frozen=True, tag=12):
+    """The run has ended, as `Leave` has asked for; with the CPU time that it took."""
+
+    cpu_s: float
+
+
 class InputRead(Message, frozen=True, tag=7):
     description: Description
 
@@ -227,6 +239,7 @@ FromWorker = (
     | ToParent
     | ToChildren
     | ToAddress
+    | Left
     | InputRead
     | InputRefused
     | ApplicationTraits

@@ -138,4 +138,5 @@ def _check_nothing_left(cluster: Cluster, live: set[int]) -> None:
             if worker.has_process:
                 held.add((pe.rank, worker.number))
         assert not pe.workers.early_count, "an answer waits for ever"
+        assert not len(pe.workers.leaving), "a worker leaves for ever"
     assert set(cluster.processes) == held, "processes without workers"

@@ -30,6 +30,7 @@ from mallob_py.protocol.effects import (
     JobEnded,
     JobOver,
     JobSought,
+    LeaveWorker,
     Log,
     ResumeWorker,
     Send,
@@ -54,6 +55,7 @@ from mallob_py.protocol.stimuli import (
     TermsChanged,
     Tick,
     WorkerCrashed,
+    WorkerLeft,
     WorkerLost,
     WorkerStarted,
 )
@@ -103,6 +105,7 @@ class Process:
         self.volume = effect.volume
         self.is_started = False
         self.is_suspended = False
+        self.is_leaving = False
         self.children: tuple[int, ...] = ()
         self.heard: list[DeliverMessage] = []
 
@@ -162,6 +165,8 @@ class Cluster:
         self.fails: Callable[[int, int, Step], Failing | None] = lambda rank, job, step: None
         self.ended: dict[int, JobEnded] = {}
         self.submitted: dict[int, int] = {}
+        #: those whose workers leave in order
+        self.orderly: set[int] = set()
         self.logs: deque[tuple[float, int, str, dict[str, Any]]] = deque(maxlen=200_000)
         self.observe = observe or (lambda *event: self.logs.append(event))
         self.on_ended: Callable[[JobEnded], None] = lambda ended: None
@@ -194,8 +199,10 @@ class Cluster:
         """Do something at that time; the cluster may be quiescent before."""
         self._push(when_s, 0, _ACTION, action)
 
-    def submit(self, job: int, rank: int = 0, **parameters: Any) -> None:
+    def submit(self, job: int, rank: int = 0, leaves: bool = False, **parameters: Any) -> None:
         self.submitted[job] = rank
+        if leaves:
+            self.orderly.add(job)
         blob = Blob(f"job{job}", 10, b"x" * 10 if job % 2 else None)
         self.tell(rank, JobSubmitted(job, JobParameters(**parameters), blob))
 
@@ -218,6 +225,10 @@ class Cluster:
             if process.job == job and process.is_started and not process.is_suspended
         ]
         return [key for _, key in sorted(found)]
+
+    def at_work(self, job: int) -> list[tuple[int, int]]:
+        """The same without those that leave."""
+        return [key for key in self.running(job) if not self.processes[key].is_leaving]
 
     def hold(self, test: MessageTest) -> Hold:
         """Keep back messages for which `test(source, dest, message)` holds."""
@@ -306,10 +317,13 @@ class Cluster:
                 process = self.processes[rank, worker]
                 process.is_suspended, process.index, process.volume = False, index, volume
                 if process.is_started:
-                    self._later(
-                        self.delays.process_resume_s(rank),
-                        lambda: self.tell(rank, WorkerStarted(worker)),
-                    )
+                    started = WorkerStarted(worker, process.job in self.orderly)
+                    self._later(self.delays.process_resume_s(rank), lambda: self.tell(rank, started))
+            case LeaveWorker(worker):
+                process = self.processes[rank, worker]
+                assert process.is_started
+                process.is_leaving = True
+                self._later(self.delays.process_start_s(rank), lambda: self._left(rank, worker))
             case TerminateWorker(worker):
                 self.processes.pop((rank, worker), None)
             case UpdateWorker(worker, volume, children):
@@ -359,7 +373,12 @@ class Cluster:
             process.is_started = True
             self.health[self._loop_of[rank]].clear()
             if not process.is_suspended:
-                self.tell(rank, WorkerStarted(worker))
+                self.tell(rank, WorkerStarted(worker, process.job in self.orderly))
+
+    def _left(self, rank: int, worker: int) -> None:
+        """A process has handed over what it had, unless it has come to its end before."""
+        if self.processes.pop((rank, worker), None) is not None:
+            self.tell(rank, WorkerLeft(worker))
 
     # --- running ------------------------------------------------------------------------
 

@@ -47,7 +47,10 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True, tag_field="deed"):
 
 
 class Submit(Deed, frozen=True, kw_only=True, tag="submit"):
-    """A user brings the job to a rank. 0 means no limit. `near`: where the root had better be."""
+    """A user brings the job to a rank. 0 means no limit. `near`: where the root had better be.
+
+    `leaves`: its workers leave in order.
+    """
 
     rank: int
     priority: float = 1.0
@@ -55,6 +58,7 @@ class Submit(Deed, frozen=True, kw_only=True, tag="submit"):
     wallclock_limit_s: float = 0.0
     cpu_limit_s: float = 0.0
     near: int | None = None
+    leaves: bool = False
 
 
 class Demand(Deed, frozen=True, kw_only=True, tag="demand"):
@@ -182,6 +186,7 @@ def draw_plan(seed: int) -> Plan:
         random_hops=random_hops,
         bulk_requests=bulk_requests,
         **_draw_rests(random.Random(f"rests {seed}")),
+        **_draw_graces(random.Random(f"graces {seed}"), longest_s),
     )
     delays = DelayRanges(
         message_s=(1e-5, longest_s),
@@ -192,7 +197,8 @@ def draw_plan(seed: int) -> Plan:
     clients = [choose.randrange(size) for _ in range(choose.choice((1, 1, 2, 4)))]
     deeds: list[AnyDeed] = []
     for job in range(1, choose.choice((1, 3, 10, 40)) + 1):
-        deeds += _draw_deeds(choose, job, size, span_s, clients, _draw_near(seed, job, size))
+        near, leaves = _draw_near(seed, job, size), mixed(seed, job, -1) % 3 == 0
+        deeds += _draw_deeds(choose, job, size, span_s, clients, near, leaves)
         deeds += _draw_terms(random.Random(f"terms {seed} {job}"), job, span_s)
         deeds += _draw_shortages(random.Random(f"memory {seed} {job}"), job, span_s)
         deeds += _draw_breakdowns(random.Random(f"breakdown {seed} {job}"), job, span_s, size)
@@ -209,7 +215,13 @@ def draw_plan(seed: int) -> Plan:
 
 
 def _draw_deeds(
-    choose: random.Random, job: int, size: int, span_s: float, clients: Sequence[int], near: int | None
+    choose: random.Random,
+    job: int,
+    size: int,
+    span_s: float,
+    clients: Sequence[int],
+    near: int | None,
+    leaves: bool,
 ) -> list[AnyDeed]:
     """What happens to one job: its submission, some mishaps, most often an end."""
     submission = Submit(
@@ -222,6 +234,7 @@ def _draw_deeds(
         wallclock_limit_s=choose.choice((0.0, 0.0, span_s / 3)),
         cpu_limit_s=choose.choice((0.0, 0.0, span_s)),
         near=near,
+        leaves=leaves,
     )
     mishaps: tuple[_Kind, ...] = (Demand, Crash, Chat, Chat)
     ends: tuple[_Kind, ...] = (Answer, Answer, Fail, Interrupt)
@@ -272,6 +285,14 @@ def _draw_rests(choose: random.Random) -> dict[str, Any]:
         "rest_max_s": choose.choice((0.02, 0.1)),
         "doubt_rest_s": choose.choice((0.0, 0.001, 0.01)),
         "losses_max": choose.choice((0, 1, 3)),
+    }
+
+
+def _draw_graces(choose: random.Random, longest_s: float) -> dict[str, Any]:
+    """How long those that leave in order may take, and how many may do so at once."""
+    return {
+        "leave_grace_s": choose.choice((0.0, 0.5, 2.0)) * longest_s,
+        "leavers_max": choose.choice((1, 2, 4)),
     }
 
 

@@ -94,9 +94,13 @@ def rest_bound_s(plan: Plan) -> float:
     )
     walk_s = plan.size * delays.message_s[1] + WALK_PERIOD_S
     walks_s = WALKS * walk_s if config.random_hops == NO_LIMIT else 0.0
+    leaves = any(isinstance(deed, Submit) and deed.leaves for deed in plan.deeds)
+    leave_s = config.leave_grace_s if leaves else 0.0
     losses = sum(deed.count for deed in plan.deeds if isinstance(deed, Breakdown))
     loss_s = config.rest_max_s + once_s + ROUNDS_PER_LOSS * round_s * math.log2(plan.size + 1)
-    return ROUNDS_PER_BIT * (round_s * math.log2(plan.size + 1) + once_s) + walks_s + losses * loss_s
+    return (
+        ROUNDS_PER_BIT * (round_s * math.log2(plan.size + 1) + once_s) + walks_s + leave_s + losses * loss_s
+    )
 
 
 class Scenario:
@@ -159,6 +163,7 @@ class Scenario:
                 wallclock_limit_s=deed.wallclock_limit_s,
                 cpu_limit_s=deed.cpu_limit_s,
                 near=deed.near,
+                leaves=deed.leaves,
             )
             return
         if deed.job not in cluster.submitted:
@@ -190,7 +195,7 @@ class Scenario:
         cluster = self.cluster
         match deed:
             case Demand():
-                return next(iter(cluster.running(deed.job)), None)
+                return next(iter(cluster.at_work(deed.job)), None)
             case Drop():
                 return self.plan.pick(deed, (key for key, one in self._processes(deed) if one.is_suspended))
             case Pause():

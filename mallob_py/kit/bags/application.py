@@ -31,6 +31,7 @@ class BagApplication(Application):
     """
 
     takes_input: ClassVar[bool] = False
+    leaves_in_order: ClassVar[bool] = True
     result_strings: ClassVar[Mapping[int, str]] = {DONE: "DONE"}
 
     @abstractmethod
@@ -57,7 +58,7 @@ class BagApplication(Application):
             raise InputError("this application takes no input; it is told all by its configuration")
         return {}
 
-    def run(self, context: WorkerContext) -> Result:
+    def run(self, context: WorkerContext) -> Result | None:
         return _Worker(self, context).run()
 
 
@@ -83,25 +84,35 @@ class _Worker:
         self._ledger = Ledger(_Work(application, context), int.from_bytes(os.urandom(8), "little"))
         self._place: tuple[int, tuple[int, ...]] = (-1, ())
         self._count = 1
+        self._is_leaving = False
 
-    def run(self) -> Result:
+    def run(self) -> Result | None:
+        """None: it has left."""
         ledger, context = self._ledger, self._context
         while True:
             now = time.monotonic()
-            wait_s = 0.0 if ledger.has_work else min(_PARK_S, max(0.0, ledger.next_deadline() - now))
+            is_busy = ledger.has_work and not self._is_leaving
+            wait_s = 0.0 if is_busy else min(_PARK_S, max(0.0, ledger.next_deadline() - now))
             for message in context.poll(wait_s):
                 self._take(message)
             now = time.monotonic()
-            if self._place != (place := (context.index, context.children)):
+            if context.leaving:
+                if not self._is_leaving:
+                    self._is_leaving = True
+                    ledger.leave(now)
+            elif self._place != (place := (context.index, context.children)):
                 self._place = place
                 self._settle_in(now)
             ledger.tick(now)
-            self._work(now)
+            if not self._is_leaving:
+                self._work(now)
             self._flush()
             if ledger.root is not None:
                 context.report_progress(ledger.done(), unit="tasks")
             if ledger.is_finished:
                 return self._answer()
+            if self._is_leaving and ledger.has_left:
+                return None
 
     def _settle_in(self, now: float) -> None:
         """Our place in the tree, or who is next to us, is another one."""

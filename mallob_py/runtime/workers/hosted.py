@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from mallob_py.kit.app import TreeMessage as AppMessage
 from mallob_py.protocol.effects import (
     DeliverMessage,
+    LeaveWorker,
     ResumeWorker,
     StartWorker,
     SuspendWorker,
@@ -26,7 +27,14 @@ from mallob_py.protocol.effects import (
     UpdateWorker,
 )
 from mallob_py.protocol.messages import Blob
-from mallob_py.protocol.stimuli import OfWorker, WorkerAnswered, WorkerCrashed, WorkerLost, WorkerUsed
+from mallob_py.protocol.stimuli import (
+    OfWorker,
+    WorkerAnswered,
+    WorkerCrashed,
+    WorkerLeft,
+    WorkerLost,
+    WorkerUsed,
+)
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory.usage import peak_bytes_of, private_bytes_of
 from mallob_py.runtime.worker_events import Key
@@ -39,7 +47,7 @@ _CPU_PERIOD_S = 0.1
 _NOTICEABLE = 1.02
 
 WorkerEffect: TypeAlias = (
-    StartWorker | UpdateWorker | SuspendWorker | ResumeWorker | TerminateWorker | DeliverMessage
+    StartWorker | UpdateWorker | SuspendWorker | ResumeWorker | LeaveWorker | TerminateWorker | DeliverMessage
 )
 
 
@@ -98,11 +106,11 @@ class HostedWorkers:
         number = news.worker
         worker, slot = divmod(number, self._capacity)
         match news:
-            case WorkerAnswered() | WorkerCrashed():
+            case WorkerAnswered() | WorkerCrashed() | WorkerLeft():
                 news = replace(news, worker=worker, cpu_s=self._untold_cpu_s(number, news.cpu_s))
             case _ if worker != number:
                 news = replace(news, worker=worker)
-        if isinstance(news, WorkerCrashed | WorkerLost):
+        if isinstance(news, WorkerCrashed | WorkerLost | WorkerLeft):
             self._places.pop(number, None)
         return slot, news
 
@@ -133,6 +141,8 @@ class HostedWorkers:
                 place.since_s = self._now()
                 self._look_soon(place)
                 pool.resume(place.key, index, volume, ())
+            case LeaveWorker():
+                pool.leave(places[number].key)
             case TerminateWorker():
                 pool.terminate(places.pop(number).key)
             case DeliverMessage(_, source_index, sender, data, returned):

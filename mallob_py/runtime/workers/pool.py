@@ -1,6 +1,6 @@
 """The worker processes of one rank, as its event loop uses them. Nothing here blocks.
 
-Commands (`start`, `suspend`, `resume`, `terminate`, `update`, `deliver`, `read`) return at
+Commands (`start`, `suspend`, `resume`, `leave`, `terminate`, `update`, `deliver`, `read`) return at
 once; `fileno()` turns readable when something has happened, and `poll()` returns it as
 events (`worker_events`).
 
@@ -13,7 +13,7 @@ forked before are stale then, and are not used again.
 
 Guarantees
 - Every started key ends by exactly one of: `terminate`, WorkerResult, WorkerFailed,
-  WorkerCrashed, WorkerLost. Every read request ends by `cancel_read`, ReadDone or ReadFailed.
+  WorkerCrashed, WorkerLost, WorkerLeft. Every read request ends by `cancel_read`, ReadDone or ReadFailed.
 - A process that ends is heard out first: its last words may be its result. Only then is it a crash.
 - A kept process that does not take up the next revision soon is replaced by a fresh one.
 - Commands for a key that is unknown or over have no effect, for the end of a worker and a
@@ -336,6 +336,11 @@ class WorkerPool:
             self._assign()
         else:
             task.link.signal(signal.SIGCONT)
+
+    def leave(self, key: Key) -> None:
+        """Have a worker hand over what it has; WorkerLeft follows when it has."""
+        if (task := self._jobs.get(key)) is not None and task.link is not None:
+            self._send(task, task.link, wire.Leave())
 
     def terminate(self, key: Key) -> None:
         """End a worker, whatever it does; no events of it follow."""

@@ -7,8 +7,8 @@ the whole process.
 
 Guarantees
 - The rank hears of every task's end: a result, a traceback, or the process's death.
-- After a result, or an input read, the process offers itself for the next task, unless the
-  task has left threads or child processes behind. After an exception it exits.
+- After a result, an input read, or when a worker has left in order, the process offers itself for the
+  next task, unless the task has left threads or child processes behind. After an exception it exits.
 - A worker of a chain of revisions may be given the next revision at any time: the run it is in
   ends at its next poll. What it has left behind stays.
 - An application's output goes to stderr; stdout belongs to the rank.
@@ -113,6 +113,10 @@ class _Finished(BaseException):
     """Unwinds `Application.run` after `finish`; the result has been sent."""
 
 
+class _Left(BaseException):
+    """Unwinds `Application.run` of a parked worker that has to leave: it has nothing to hand over."""
+
+
 class _Superseded(BaseException):
     """Unwinds `Application.run` when the rank has given the process the next revision."""
 
@@ -158,6 +162,8 @@ class _Context(WorkerContext):
                     self.index, self.volume, self.children = index, volume, children
                 case wire.Deliver(source, sender, data, returned):
                     messages.append(TreeMessage(source, data, returned, sender))
+                case wire.Leave():
+                    self.leaving = True
                 case wire.Run():
                     raise _Superseded(message)
                 case wire.Quit():
@@ -170,6 +176,8 @@ class _Context(WorkerContext):
     def park(self) -> NoReturn:
         while True:
             self._take_in()
+            if self.leaving:
+                raise _Left
             self._link.wait(None)
 
     def set_demand(self, demand: int) -> None:
@@ -203,8 +211,10 @@ class _Context(WorkerContext):
 
     def result_message(self, result: Result) -> wire.ResultFound:
         self.note_memory()
-        cpu_s = own_cpu_seconds() - self.cpu_before_s
-        return _result_message(result, self.result_string, self._peak_memory_bytes, cpu_s)
+        return _result_message(result, self.result_string, self._peak_memory_bytes, self.cpu_s())
+
+    def cpu_s(self) -> float:
+        return own_cpu_seconds() - self.cpu_before_s
 
 
 def work(connection: socket.socket, registry: AppRegistry, configuration: wire.Configure) -> None:
@@ -239,7 +249,7 @@ class _Worker:
                     pass
 
     def _run(self, run: wire.Run) -> wire.Run | None:
-        """Ends with the process exiting unless the application found a result, or was superseded."""
+        """Ends with the process exiting unless the application has a result, has left, or was superseded."""
         last: tuple[wire.Message, ...] = ()
         forget_peak()
         try:
@@ -248,15 +258,25 @@ class _Worker:
             application = self._registry.load(context.application)
             context.result_string = application.result_string
             started = wire.Started(
-                context.application, newly_imported, run.job, run.context, context.cpu_before_s
+                context.application,
+                newly_imported,
+                run.job,
+                run.context,
+                context.cpu_before_s,
+                application.leaves_in_order,
             )
             self._link.send(started)
             result = application.run(context)
-            if result is None:
+            if result is not None:
+                last = (context.result_message(result),)
+            elif context.leaving:
+                last = (wire.Left(context.cpu_s()),)
+            else:
                 context.park()
-            last = (context.result_message(result),)
         except _Finished:
             pass
+        except _Left:
+            last = (wire.Left(context.cpu_s()),)
         except _Superseded as news:
             return news.run
         except RankGone:

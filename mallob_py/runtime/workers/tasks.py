@@ -32,6 +32,7 @@ FINAL_EVENTS = (
     stimuli.WorkerAnswered,
     stimuli.WorkerRaised,
     stimuli.WorkerCrashed,
+    stimuli.WorkerLeft,
     stimuli.WorkerLost,
     events.ReadDone,
     events.ReadFailed,
@@ -80,13 +81,15 @@ class JobTask:
 
     def event_of(self, message: wire.FromWorker) -> events.WorkerEvent | None:
         match message:
-            case wire.Started(cpu_before_s=before_s):
+            case wire.Started(cpu_before_s=before_s, leaves=leaves):
                 self.cpu_before_s = before_s
-                return stimuli.WorkerStarted(self.number)
+                return stimuli.WorkerStarted(self.number, leaves)
             case wire.ResultFound(body, peak_memory_bytes, cpu_s):
                 return stimuli.WorkerAnswered(self.number, body, peak_memory_bytes, cpu_s)
             case wire.Failed(text):
                 return stimuli.WorkerRaised(self.number, text)
+            case wire.Left(cpu_s):
+                return stimuli.WorkerLeft(self.number, cpu_s)
             case wire.Demand(demand):
                 return stimuli.WorkerDemands(self.number, demand)
             case wire.Progress(done, total, unit):

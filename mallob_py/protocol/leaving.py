@@ -1,0 +1,92 @@
+"""Processes that leave in order: they hand over what they have while their PE is at other work already.
+
+An application may ask for it (`WorkerStarted.leaves`). When a worker of it has to go, since its job shrinks
+or memory is short, its place in the tree and its PE are free at once, as with any other. But its process is
+not stopped: it is told (`LeaveWorker`) and runs on for a while beside the PE's next worker. What the
+others of the job send to the worker's address still gets there, and it can answer. It ends by itself
+(`WorkerLeft`). If it takes longer than its grace, if its job ends, or if too many others leave the same PE,
+it is ended.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.effects import Outbox, TerminateWorker
+from mallob_py.protocol.worker import Worker
+
+
+class Leaver(msgspec.Struct, frozen=True, gc=False):
+    """What is left of a worker: its process `number`, and where it was in the tree, as stay `context`."""
+
+    number: int
+    job: int
+    index: int
+    context: int
+    client: int
+    parent: int
+    parent_context: int
+    until_s: float
+
+
+class Leaving:
+    """The leavers of one PE, the first to have been told first."""
+
+    def __init__(self, out: Outbox, config: Config) -> None:
+        self._out = out
+        self._config = config
+        self._leavers: dict[int, Leaver] = {}
+
+    def __len__(self) -> int:
+        return len(self._leavers)
+
+    def add(self, worker: Worker, now: float) -> None:
+        """The worker's process is told to leave."""
+        if len(self._leavers) >= self._config.leavers_max:
+            self._end(next(iter(self._leavers.values())))
+        self._leavers[worker.number] = Leaver(
+            number=worker.number,
+            job=worker.job,
+            index=worker.index,
+            context=worker.context,
+            client=worker.client,
+            parent=worker.parent,
+            parent_context=worker.parent_context,
+            until_s=now + self._config.leave_grace_s,
+        )
+        self._out.log("leaving", job=worker.job, index=worker.index)
+
+    def get(self, number: int) -> Leaver | None:
+        return self._leavers.get(number)
+
+    def at(self, context: int) -> Leaver | None:
+        """Who had this stay in the tree."""
+        if not self._leavers:
+            return None
+        return next((one for one in self._leavers.values() if one.context == context), None)
+
+    def left(self, number: int) -> None:
+        """The process is gone."""
+        leaver = self._leavers.pop(number)
+        self._out.log("left", job=leaver.job, index=leaver.index)
+
+    def end_job(self, job: int) -> None:
+        """The job is over: there is nobody to hand anything to."""
+        for leaver in [one for one in self._leavers.values() if one.job == job]:
+            self._end(leaver)
+
+    def tick(self, now: float) -> None:
+        """End those whose grace is over."""
+        for leaver in [one for one in self._leavers.values() if one.until_s <= now]:
+            self._end(leaver)
+
+    def next_deadline(self) -> float:
+        return next((one.until_s for one in self._leavers.values()), math.inf)
+
+    def _end(self, leaver: Leaver) -> None:
+        del self._leavers[leaver.number]
+        self._out.act(TerminateWorker(leaver.number))
+        self._out.log("terminated", job=leaver.job, index=leaver.index)
