@@ -11,6 +11,7 @@ it is ended.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import msgspec
 
@@ -43,10 +44,13 @@ class Leaving:
     def __len__(self) -> int:
         return len(self._leavers)
 
+    def __iter__(self) -> Iterator[Leaver]:
+        return iter(self._leavers.values())
+
     def add(self, worker: Worker, now: float) -> None:
         """The worker's process is told to leave."""
         if len(self._leavers) >= self._config.leavers_max:
-            self._end(next(iter(self._leavers.values())))
+            self._end(next(iter(self)))
         self._leavers[worker.number] = Leaver(
             number=worker.number,
             job=worker.job,
@@ -66,7 +70,7 @@ class Leaving:
         """Who had this stay in the tree."""
         if not self._leavers:
             return None
-        return next((one for one in self._leavers.values() if one.context == context), None)
+        return next((one for one in self if one.context == context), None)
 
     def left(self, number: int) -> None:
         """The process is gone."""
@@ -75,16 +79,16 @@ class Leaving:
 
     def end_job(self, job: int) -> None:
         """The job is over: there is nobody to hand anything to."""
-        for leaver in [one for one in self._leavers.values() if one.job == job]:
+        for leaver in [one for one in self if one.job == job]:
             self._end(leaver)
 
     def tick(self, now: float) -> None:
         """End those whose grace is over."""
-        for leaver in [one for one in self._leavers.values() if one.until_s <= now]:
+        for leaver in [one for one in self if one.until_s <= now]:
             self._end(leaver)
 
     def next_deadline(self) -> float:
-        return next((one.until_s for one in self._leavers.values()), math.inf)
+        return next((one.until_s for one in self), math.inf)
 
     def _end(self, leaver: Leaver) -> None:
         del self._leavers[leaver.number]

@@ -5,7 +5,8 @@ effects of PEs (`1: StartWorker job 1 index 0`) and messages that left (`1->0: O
 moves unless a command moves it, and time stands still but for `settle` and `wait`.
 
     pes 4 reuse=none       four PEs with these settings; delays are 0
-    submit 0 job 1 ...     PE 0 is brought job 1, with parameters such as max_demand=3 (odd jobs are inline)
+    submit 0 job 1 ...     PE 0 is brought job 1, with parameters such as max_demand=3 (odd jobs are inline);
+                           with leaves=true its workers leave in order
     deliver 2->0 Offer     the next message from PE 2 to PE 0, which must be an Offer
     drop 2->0 Offer        ... is thrown away
     epoch                  news of jobs and epochs, until there are none
@@ -17,7 +18,9 @@ moves unless a command moves it, and time stands still but for `settle` and `wai
                            the process of its active worker does; with a job (`answer 1 job 2`), that
                            of its suspended one
     demand 0 3             the worker at PE 0 could use 3
-    say 0 down|up          it has something for its children, or its parent
+    say 0 down|up          it has something for its children, or its parent; `say 0 up leaving`: of the
+                           first of those that leave
+    left 1                 the first of those that leave has left (`crash 1 leaving`: has died)
     fetched 1 job 2        the description is there
     unfetched 1 job 2      ... cannot be stored
     pause 1, unpause 1, drop_past 1, rest 1 0.5, interrupt 0 job 1
@@ -54,6 +57,7 @@ from mallob_py.protocol.stimuli import (
     WorkerAnswered,
     WorkerCrashed,
     WorkerDemands,
+    WorkerLeft,
     WorkerLost,
     WorkerRaised,
     WorkerStarted,
@@ -89,7 +93,9 @@ class Stage:
         self.now = 0.0
         self._pes: list[PE] = []
         self._ways: dict[tuple[int, int], deque[AnyMessage]] = {}
-        self._starting: list[tuple[int, int]] = []
+        self._orderly: set[int] = set()
+        #: (PE, job, number)
+        self._starting: list[tuple[int, int, int]] = []
         self._fetching: list[tuple[int, int]] = []
 
     def do(self, words: list[str]) -> list[str]:
@@ -107,7 +113,10 @@ class Stage:
 
     def _do_submit(self, pe: str, _job: str, job: str, *parameters: str) -> Iterator[str]:
         blob = Blob(job, 1, b"x" if int(job) % 2 else None)
-        asked = msgspec.convert(_values(parameters), JobParameters)
+        values = _values(parameters)
+        if values.pop("leaves", False):
+            self._orderly.add(int(job))
+        asked = msgspec.convert(values, JobParameters)
         return self._tell(int(pe), JobSubmitted(int(job), asked, blob))
 
     def _do_deliver(self, way: str, kind: str) -> Iterator[str]:
@@ -147,9 +156,9 @@ class Stage:
         self.now = until_s
 
     def _do_started(self, pe: str) -> Iterator[str]:
-        number = next(number for rank, number in reversed(self._starting) if rank == int(pe))
-        self._starting.remove((int(pe), number))
-        return self._tell(int(pe), WorkerStarted(number))
+        starting = next(each for each in reversed(self._starting) if each[0] == int(pe))
+        self._starting.remove(starting)
+        return self._run(*starting)
 
     def _do_crash(self, pe: str, *job: str) -> Iterator[str]:
         return self._tell(int(pe), WorkerCrashed(self._number(pe, job), "killed"))
@@ -166,9 +175,12 @@ class Stage:
     def _do_demand(self, pe: str, workers: str) -> Iterator[str]:
         return self._tell(int(pe), WorkerDemands(self._number(pe, ()), int(workers)))
 
-    def _do_say(self, pe: str, way: str) -> Iterator[str]:
+    def _do_say(self, pe: str, way: str, *whose: str) -> Iterator[str]:
         kind = {"up": WorkerToParent, "down": WorkerToChildren}[way]
-        return self._tell(int(pe), kind(self._number(pe, ()), b"news"))
+        return self._tell(int(pe), kind(self._number(pe, whose), b"news"))
+
+    def _do_left(self, pe: str) -> Iterator[str]:
+        return self._tell(int(pe), WorkerLeft(self._number(pe, ("leaving",))))
 
     def _do_fetched(self, pe: str, _job: str, job: str) -> Iterator[str]:
         return self._tell(int(pe), DescriptionHere(int(job)))
@@ -202,6 +214,7 @@ class Stage:
                 f"job {worker.job} worker {worker.index} {worker.state.value}"
                 for worker in pe.workers.suspended.values()
             ]
+            parts += [f"job {one.job} worker {one.index} leaving" for one in pe.workers.leaving]
             yield f"{pe.rank}: {', '.join(parts) or 'idle'}"
 
     def _do_queued(self) -> Iterator[str]:
@@ -219,8 +232,8 @@ class Stage:
                 case Send(to, message):
                     self._ways.setdefault((dest, to), deque()).append(message)
                     yield f"{dest}->{to}: {_told(message)}"
-                case StartWorker(worker):
-                    self._starting.append((dest, worker))
+                case StartWorker(worker, job):
+                    self._starting.append((dest, job, worker))
                     yield f"{dest}: {_told(effect)}"
                 case FetchBlob(job):
                     self._fetching.append((dest, job))
@@ -259,13 +272,17 @@ class Stage:
             deque(self._tell(rank, DescriptionHere(job)), maxlen=0)
             return True
         if self._starting and "StartWorker" not in but:
-            rank, number = self._starting.pop(0)
-            deque(self._tell(rank, WorkerStarted(number)), maxlen=0)
+            deque(self._run(*self._starting.pop(0)), maxlen=0)
             return True
         return False
 
+    def _run(self, pe: int, job: int, number: int) -> Iterator[str]:
+        return self._tell(pe, WorkerStarted(number, job in self._orderly))
+
     def _number(self, pe: str, job: tuple[str, ...]) -> int:
         workers = self._pes[int(pe)].workers
+        if job == ("leaving",):
+            return next(iter(workers.leaving)).number
         worker = workers.suspended.get(int(job[1])) if job else workers.active
         assert worker is not None, f"there is no such worker at PE {pe}"
         return worker.number

@@ -7,7 +7,7 @@ from typing import Any
 
 from mallob_py.protocol.effects import ResumeWorker, StartWorker, SuspendWorker, TerminateWorker
 from mallob_py.protocol.messages import Blob
-from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed
+from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed, WorkerLeft
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.hosted import HostedWorkers
 
@@ -107,6 +107,17 @@ def test_a_result_tells_the_rest() -> None:
         1,
         WorkerCrashed(WORKER, "died", 0.0),
     )
+
+
+def test_who_has_left_tells_the_rest_and_is_forgotten() -> None:
+    host = Host()
+    host.start()
+    host.run(5.0)
+    slot, left = host.workers.hear(WorkerLeft(WORKER * 2 + 1, 5.3))
+    assert isinstance(left, WorkerLeft)
+    assert (slot, left.worker) == (1, WORKER)
+    assert math.isclose(sum(host.told_s) + left.cpu_s, 5.3)
+    assert host.workers.jobs() == set()
 
 
 def test_nothing_is_told_of_a_worker_that_is_gone() -> None:

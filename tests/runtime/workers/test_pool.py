@@ -201,6 +201,31 @@ def test_a_worker_suspended_before_it_has_a_process_runs_only_when_resumed(rank:
     assert result_of(rank.hear(stimuli.WorkerAnswered)[0])[1] == [2, 6]
 
 
+def test_a_worker_that_leaves_in_order_sends_a_last_message_and_its_process_is_used_again(make: Make) -> None:
+    rank = make(PoolOptions(warm=1), preload=("LEAVE",))  # else it would be one from before the import
+    rank.run("LEAVE")
+    assert rank.of(stimuli.WorkerStarted) == [stimuli.WorkerStarted(KEY[1], leaves=True)]
+    pid = rank.pid()
+    rank.pool.deliver(KEY, TreeMessage(1, b"mine", sender=(3, 4)))
+    rank.pool.leave(KEY)
+    (left,) = rank.hear(stimuli.WorkerLeft)
+    assert rank.of(stimuli.WorkerToWorker) == [stimuli.WorkerToWorker(KEY[1], 3, 4, b"yours")]
+    assert left.worker == KEY[1]
+    assert rank.pool.pid_of(KEY) is None
+    rank.until(lambda: pid in rank.idle_pids())
+
+
+def test_a_parked_worker_leaves_at_once(rank: Rank) -> None:
+    rank.run("LEAVE", parked=True)
+    rank.pool.leave(KEY)
+    rank.hear(stimuli.WorkerLeft)
+
+
+def test_a_worker_is_not_asked_to_leave_in_order_unless_its_application_says_so(rank: Rank) -> None:
+    rank.run("PARK")
+    assert rank.of(stimuli.WorkerStarted) == [stimuli.WorkerStarted(KEY[1], leaves=False)]
+
+
 def test_while_workers_are_suspended_a_process_stands_ready(rank: Rank) -> None:
     for number in range(3):
         rank.start("SPIN", (number, 0))

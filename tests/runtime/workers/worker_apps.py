@@ -258,3 +258,20 @@ class Count(Application):
                 os._exit(7)
         numbers = context.payload.get("numbers", np.zeros(0))
         return Result(10, [*seen, int(numbers.sum())], {"pid": os.getpid()})
+
+
+class Leave(_NoInput):
+    """Hands a message to whoever has sent it one, when it has to leave; or is parked, as configured."""
+
+    name = "LEAVE"
+    leaves_in_order = True
+
+    def run(self, context: WorkerContext) -> Result | None:
+        if context.configuration.get("parked"):
+            return None
+        senders = []
+        while not context.leaving:
+            senders += [message.sender for message in context.poll(timeout_s=60)]
+        for address in senders:
+            context.send_to(address, b"yours")
+        return None

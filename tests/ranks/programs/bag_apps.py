@@ -1,0 +1,56 @@
+"""A bag whose tasks take their time but no CPU time: so it lasts as long on a busy machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mallob_py.kit import Payload
+from mallob_py.kit.bags import Bag, BagApplication
+
+
+class Naps(Bag):
+    """A nap for each number, and the sum of the numbers."""
+
+    def __init__(self, numbers: list[int], nap_s: float) -> None:
+        self._numbers, self._nap_s = numbers, nap_s
+        self._sum = 0
+
+    def process(self, count: int) -> int:
+        taken, self._numbers = self._numbers[:count], self._numbers[count:]
+        time.sleep(len(taken) * self._nap_s)
+        self._sum += sum(taken)
+        return len(taken)
+
+    def split(self) -> Naps | None:
+        if len(self._numbers) < 2:
+            return None
+        given, self._numbers = self._numbers[::2], self._numbers[1::2]
+        return Naps(given, self._nap_s)
+
+    def merge(self, other: Bag) -> None:
+        assert isinstance(other, Naps)
+        self._numbers += other._numbers
+
+    def is_empty(self) -> bool:
+        return not self._numbers
+
+    def take_result(self) -> int:
+        taken, self._sum = self._sum, 0
+        return taken
+
+    def to_bytes(self) -> bytes:
+        return np.array(self._numbers, dtype=np.int64).tobytes()
+
+
+class NapsApplication(BagApplication):
+    name = "NAPS"
+
+    def first_bag(self, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
+        return Naps(list(range(configuration["naps"])), configuration["nap_s"])
+
+    def bag_from_bytes(self, data: bytes, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
+        return Naps(np.frombuffer(data, dtype=np.int64).tolist(), configuration["nap_s"])
