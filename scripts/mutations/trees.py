@@ -10,6 +10,7 @@ _WORKERS = "mallob_py/protocol/local_workers.py"
 _CLIENT = "mallob_py/protocol/client.py"
 _STATES = "mallob_py/protocol/worker.py"
 _MESSAGES = "mallob_py/protocol/tree_messages.py"
+_LEAVING = "mallob_py/protocol/leaving.py"
 _HEALTH = "mallob_py/protocol/host_health.py"
 
 TREES = (
@@ -260,7 +261,7 @@ TREES = (
         "a PE that waits for a suspended worker's job waits for a bounded time",
         _WORKERS,
         "LocalWorkers.next_deadline",
-        instead_of("min(rested_s, *self._holds.values()) if self._holds else rested_s", "rested_s"),
+        instead_of("min(deadline_s, *self._holds.values()) if self._holds else deadline_s", "deadline_s"),
         "test_race_8_a_pe_whose_suspended_worker_nobody_asks_for_waits_for_a_bounded_time",
     ),
     Mutation(
@@ -491,7 +492,7 @@ TREES = (
     Mutation(
         "what the process of a paused worker said last is not heard",
         _STATES,
-        "_pause",
+        "_go_without",
         without("worker.number = next(worker._numbers)"),
         "test_each_process_is_asked_for_under_a_number_of_its_own",
     ),
@@ -618,5 +619,83 @@ TREES = (
         "HostHealth.blame",
         instead_of("2.0 ** min(self.failures - 1, 64)", "1.0"),
         "test_each_failure_after_a_rest_doubles_the_rest_up_to_a_bound",
+    ),
+    # --- workers that leave in order (leaving.py) -----------------------------------------------
+    Mutation(
+        "who leaves in order gets what comes for it",
+        _MESSAGES,
+        "TreeMessages.receive",
+        never("leaver is not None and leaver.job == message.job"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
+        "who leaves in order is not suspended",
+        _WORKERS,
+        "LocalWorkers._put_aside",
+        never("worker.leaves_in_order"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
+        "who is paused leaves in order, too",
+        _WORKERS,
+        "LocalWorkers.pause",
+        never("worker.leaves_in_order"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
+        "who has left in order is not remembered",
+        _WORKERS,
+        "LocalWorkers._leave",
+        instead_of("worker.has_process and not worker.leaves_in_order", "worker.has_process"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
+        "a child that has left in order is not queried",
+        _TREE,
+        "Seats.fit",
+        always("not self.leaves"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
+        "a grace ends",
+        _LEAVING,
+        "Leaving.tick",
+        never("one.until_s <= now"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
+        "leavers end with their job",
+        _LEAVING,
+        "Leaving.end_job",
+        never("one.job == job"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
+        "a PE bears so many leavers",
+        _LEAVING,
+        "Leaving.add",
+        never("len(self._leavers) >= self._config.leavers_max"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
+        "a leaver's result counts",
+        _WORKERS,
+        "LocalWorkers.answered",
+        instead_of("self._by_any_number(it.worker)", "self._by_number(it.worker)"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
+        "a leaver that dies is gone",
+        _WORKERS,
+        "LocalWorkers.crashed",
+        without("self.leaving.left(worker.number)"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
+        "a leaver may speak",
+        _WORKERS,
+        "LocalWorkers.sends_to_parent",
+        instead_of("self._active_as(number) or self.leaving.get(number)", "self._active_as(number)"),
+        "test_a_race_comes_out_as_it_is_written",
     ),
 )
