@@ -60,8 +60,9 @@ format: $(STAMPS)/dev ## bring the sources into shape
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-fuzz: $(STAMPS)/run ## simulate random clusters, shrink failures (FUZZ_SECONDS=60 FUZZ_FIRST=seed FUZZ_JOBS=cores)
+fuzz: $(STAMPS)/run ## simulate random clusters and bag jobs, shrink failures (FUZZ_SECONDS=60 FUZZ_FIRST=seed FUZZ_JOBS=cores)
 	$(BIN)/python -m mallob_py.simulation.fuzz --seconds $(FUZZ_SECONDS) --first $(FUZZ_FIRST) --jobs $(FUZZ_JOBS)
+	$(BIN)/python -m mallob_py.simulation.fuzz --bags --seconds $(FUZZ_SECONDS) --first $(FUZZ_FIRST) --jobs $(FUZZ_JOBS)
 
 mutate: $(STAMPS)/test ## break each rule of the protocol; the tests must notice (some minutes; FUZZ_JOBS=cores)
 	$(BIN)/python scripts/mutate.py --jobs $(FUZZ_JOBS)

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import heapq
 import math
-import random
+from collections import deque
 from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mallob_py.kit.bags.bag import Bag
-from mallob_py.kit.bags.ledger import Address, AnyMessage, Ledger, Neighbours, decode, encode
+from mallob_py.kit.bags.ledger import Address, AnyMessage, Ask, Ledger, Neighbours, decode, encode
 from mallob_py.protocol.splitmix import splitmix64
+from mallob_py.simulation.bag_plan import BagPlan, Deed, Event, Slow
+from mallob_py.simulation.delays import mixed
+from mallob_py.simulation.shrinking import Failure, failure_by
 
 
 class TreeBag(Bag):
@@ -27,15 +29,16 @@ class TreeBag(Bag):
 
     def __init__(self, nodes: list[tuple[int, int]]) -> None:
         self.nodes = nodes
-        self._found = np.zeros(2, dtype=np.uint64)
+        self._count = self._sum = 0
 
     def process(self, count: int) -> int:
         done = 0
         while done < count and self.nodes:
             value, below = self.nodes.pop()
-            self._found += np.array([1, value], dtype=np.uint64)
+            self._sum += value
             done += 1
             self.nodes.extend(children(value, below))
+        self._count += done
         return done
 
     def split(self) -> TreeBag | None:
@@ -52,7 +55,8 @@ class TreeBag(Bag):
         return not self.nodes
 
     def take_result(self) -> NDArray[np.uint64]:
-        found, self._found = self._found, np.zeros(2, dtype=np.uint64)
+        found = np.array([self._count, self._sum % 2**64], dtype=np.uint64)
+        self._count = self._sum = 0
         return found
 
     def to_bytes(self) -> bytes:
@@ -89,42 +93,10 @@ class TreeWork:
         return int(count), int(total)
 
 
-class Deed(Enum):
-    VOLUME = "volume"
-    LEAVE = "leave"
-    CRASH = "crash"
-    STOP = "stop"
-
-
-class Event(NamedTuple):
-    """The volume becomes `value`, or worker `value` (modulo the volume) leaves, dies or is stopped."""
-
-    at_s: float
-    deed: Deed
-    value: int
-
-
-@dataclass(frozen=True)
-class BagPlan:
-    """A job, and what happens to it."""
-
-    seed: int
-    depth: int
-    task_s: float
-    delay_s: float
-    #: of messages whose receiver is gone, how many come back (the others are lost)
-    come_back: float
-    checkpoint_s: float
-    settle_s: float
-    volume: int
-    events: tuple[Event, ...]
-
-
 @dataclass(frozen=True)
 class BagOutcome:
     end_s: float
     result: tuple[int, int]
-    expected: tuple[int, int]
     #: tasks done for nobody: in truth, and as far as the root has been told
     wasted: int
     wasted_told: int
@@ -132,13 +104,34 @@ class BagOutcome:
     busy_s: float
     volume_s: float
 
-    @property
-    def is_exact(self) -> bool:
-        return self.result == self.expected
+
+class WrongResult(Exception):
+    """The job has ended with what it should not have come to."""
 
 
 class NeverEnds(Exception):
-    """The job has not ended by the time it should have; the message tells the open accounts."""
+    """The job has not ended by the time it should have."""
+
+
+class Delivery(NamedTuple):
+    """A message that has arrived, or come back."""
+
+    sent_s: float
+    at_s: float
+    slow: Slow
+    message: AnyMessage
+    is_back: bool
+
+    def __str__(self) -> str:
+        how = "back to" if self.is_back else "to"
+        who = f"{_name(self.slow.source)} {how} {_name(self.slow.dest)}"
+        return f"{self.sent_s:.6f} -> {self.at_s:.6f}   {who}: {self.message}"[:_WIDTH_MAX]
+
+
+def _name(address: Address) -> str:
+    """Worker 3, or 3.1 if it is the second one on that seat."""
+    index, turn = address
+    return f"{index}.{turn}" if turn else str(index)
 
 
 @dataclass(eq=False)
@@ -154,6 +147,12 @@ class _Worker:
 
 
 _CHUNK_TASKS = 8
+_DELIVERIES_KEPT = 40
+_WIDTH_MAX = 150
+#: from the last event on: silent borrowers of silent borrowers are given up one after the other
+_REST_S = 2000.0
+#: what of a plan's randomness a hash is about
+_LEDGER, _BACK, _AGAIN, _LOST, _DELAY, _WHICH = range(6)
 _GRACE_S = 1.0
 _EVENT, _ARRIVAL, _WAKE, _END_OF_GRACE = range(4)
 
@@ -164,8 +163,8 @@ class BagCluster:
     def __init__(self, plan: BagPlan) -> None:
         self.plan = plan
         self.work = TreeWork(plan.seed, plan.depth)
+        self._expected = self.work.expected()
         self.now = 0.0
-        self._random = random.Random(plan.seed)
         self._queue: list[tuple[float, int, int, object]] = []
         self._count = 0
         #: by index: who has the seat
@@ -173,14 +172,21 @@ class BagCluster:
         self._workers: dict[Address, _Worker] = {}
         self._stopped: list[_Worker] = []
         self._last_arrival: dict[tuple[Address, Address], float] = {}
-        self._contexts = 0
+        self._sent: dict[tuple[Address, Address], int] = {}
+        self._slow = None if plan.slow is None else frozenset(plan.slow)
+        #: by index: how many have had the seat
+        self._turns: dict[int, int] = {}
         self._volume = 0
         self._checkpoint: bytes | None = None
+        self.deliveries: deque[Delivery] = deque(maxlen=_DELIVERIES_KEPT)
         self._messages = 0
         self._busy_s = self._volume_s = 0.0
         self._done = 0
 
-    def run(self, limit_s: float = 1e5) -> BagOutcome:
+    def run(self) -> BagOutcome:
+        """Play the plan to the job's end. Raises NeverEnds or WrongResult."""
+        last_s = max((event.at_s for event in self.plan.events), default=0.0)
+        limit_s = _REST_S + 2 * (last_s + self._expected[0] * self.plan.task_s)
         for event in self.plan.events:
             self._push(event.at_s, _EVENT, event)
         self._set_volume(self.plan.volume)
@@ -199,13 +205,16 @@ class BagCluster:
     def _outcome(self, root: _Worker) -> BagOutcome:
         result = root.ledger.result()
         found = (int(result[0]), int(result[1]))
-        expected = self.work.expected()
+        wasted, told = self._done - self._expected[0], root.ledger.wasted_in_all()
+        if found != self._expected:
+            raise WrongResult(f"{found}, the count of tasks and their sum, should be {self._expected}")
+        if told > wasted:
+            raise WrongResult(f"{told} tasks are said to be in vain, and {wasted} are")
         return BagOutcome(
             self.now,
             found,
-            expected,
-            self._done - expected[0],
-            root.ledger.wasted_in_all(),
+            wasted,
+            told,
             self._messages,
             self._busy_s,
             self._volume_s,
@@ -252,20 +261,23 @@ class BagCluster:
             self._flush(worker)
 
     def _seat(self, index: int) -> None:
-        self._contexts += 1
-        if self._stopped and self._random.random() < 0.5:  # one that was stopped goes on, elsewhere maybe
-            worker = self._stopped.pop(self._random.randrange(len(self._stopped)))
-            worker.address, worker.index = (worker.address[0], self._contexts), index
+        address = index, self._turns.get(index, 0)
+        self._turns[index] = address[1] + 1
+        seed = self.plan.seed
+        if self._stopped and mixed(seed, _AGAIN, *address) % 2:
+            # one that was stopped goes on, elsewhere maybe
+            worker = self._stopped.pop(mixed(seed, _WHICH, *address) % len(self._stopped))
+            worker.address, worker.index = address, index
             if index > 0:
                 worker.ledger.close_root()
         else:
-            ledger = Ledger(self.work, self._random.getrandbits(60), self.plan.settle_s)
-            worker = _Worker((self._contexts, self._contexts), index, ledger)
+            ledger = Ledger(self.work, mixed(seed, _LEDGER, *address), self.plan.settle_s)
+            worker = _Worker(address, index, ledger)
         self._seats[index] = self._workers[worker.address] = worker
         if index == 0:
             if worker.ledger.root is None:
                 worker.ledger.open_root(self.now, self._checkpoint)
-            worker.checkpoint_s = self.now + self.plan.checkpoint_s
+            worker.checkpoint_s = self._next_checkpoint_s()
         worker.busy_until_s = worker.woken_s = math.inf
         self._wake(worker, self.now)
 
@@ -301,7 +313,7 @@ class BagCluster:
         ledger.tick(self.now)
         if worker.index == 0 and not worker.is_leaving and self.now >= worker.checkpoint_s:
             self._checkpoint = ledger.checkpoint()
-            worker.checkpoint_s = self.now + self.plan.checkpoint_s
+            worker.checkpoint_s = self._next_checkpoint_s()
         if worker.is_leaving:
             if ledger.has_left:
                 self._flush(worker)
@@ -331,24 +343,46 @@ class BagCluster:
             else:
                 self._send(worker.address, dest, message)
 
+    def _next_checkpoint_s(self) -> float:
+        return math.inf if self.plan.checkpoint_s is None else self.now + self.plan.checkpoint_s
+
     def _send(self, source: Address, dest: Address, message: AnyMessage, back: bool = False) -> None:
         self._messages += 1
-        at_s = self.now + self._random.expovariate(1 / self.plan.delay_s)
-        at_s = max(at_s, self._last_arrival.get((source, dest), 0.0))
+        number = self._sent[source, dest] = self._sent.get((source, dest), 0) + 1
+        about = Slow(source, dest, number)
+        if not back and self._share(_LOST, about) < self.plan.lost:
+            return
+        delay_s = -math.log(1.0 - self._share(_DELAY, about)) * self.plan.delay_s
+        if self._slow is not None and about not in self._slow:
+            delay_s = 0.0
+        at_s = max(self.now + delay_s, self._last_arrival.get((source, dest), 0.0))
         self._last_arrival[source, dest] = at_s
-        self._push(at_s, _ARRIVAL, (source, dest, encode(message), back))
+        self._push(at_s, _ARRIVAL, (self.now, about, encode(message), back))
 
-    def _arrive(self, source: Address, dest: Address, data: bytes, back: bool) -> None:
+    def _share(self, what: int, about: Slow) -> float:
+        """Random, from 0 up to and without 1."""
+        return mixed(self.plan.seed, what, *about.source, *about.dest, about.number) / 2**64 % 1.0
+
+    def all_so_far(self) -> list[Slow]:
+        """All messages that have been sent."""
+        return [Slow(*pair, number) for pair, count in self._sent.items() for number in range(1, count + 1)]
+
+    def _arrive(self, sent_s: float, about: Slow, data: bytes, back: bool) -> None:
+        source, dest = about.source, about.dest
         worker = self._workers.get(dest)
         message = decode(data)
         if worker is None:
-            if not back and self._random.random() < self.plan.come_back:
+            if not back and self._share(_BACK, about) < self.plan.come_back:
                 self._send(dest, source, message, back=True)
             return
+        if not isinstance(message, Ask):  # of which there are many
+            self.deliveries.append(Delivery(sent_s, self.now, about, message, back))
         if back:
             worker.ledger.undelivered(source, message, self.now)
         else:
             worker.ledger.receive(source, message, self.now)
+        if worker.ledger.root is not None and worker.ledger.done() > self._expected[0]:
+            raise WrongResult(f"{worker.ledger.done()} tasks are done of {self._expected[0]}")
         self._flush(worker)
         if worker.busy_until_s == math.inf:
             self._wake(worker, self.now)
@@ -359,25 +393,39 @@ class BagCluster:
             heapq.heappush(self._queue, (at_s, self._count, kind, what))
 
 
-def draw_plan(seed: int) -> BagPlan:
-    """A random job with random events."""
-    rng = random.Random(seed)
-    task_s = 10 ** rng.uniform(-5, -3)
-    volume_max = rng.choice((1, 2, 4, 9, 30))
-    length_s = 10 ** rng.uniform(-1, 1)
-    events = []
-    for _ in range(rng.randrange(40)):
-        deed = rng.choices(list(Deed), (4, 2, 2, 1))[0]
-        value = rng.randint(1, volume_max) if deed is Deed.VOLUME else rng.randrange(volume_max)
-        events.append(Event(rng.uniform(0, length_s), deed, value))
-    return BagPlan(
-        seed=seed,
-        depth=rng.randint(0, 16),
-        task_s=task_s,
-        delay_s=10 ** rng.uniform(-5, -1.5),
-        come_back=rng.choice((1.0, 0.9, 0.0)),
-        checkpoint_s=rng.choice((0.05, 1.0, math.inf)),
-        settle_s=rng.choice((0.02, 0.2, 1.0)),
-        volume=rng.randint(1, volume_max),
-        events=tuple(sorted(events, key=lambda event: event.at_s)),
+def failure_of(plan: BagPlan) -> Failure | None:
+    """Play a plan to its end, or to what goes wrong."""
+    return _failure_in(BagCluster(plan))
+
+
+def _failure_in(cluster: BagCluster) -> Failure | None:
+    try:
+        cluster.run()
+    except Exception as error:
+        return failure_by(error, cluster.now)
+    return None
+
+
+def messages_of(plan: BagPlan) -> tuple[Slow, ...]:
+    """All messages that are sent when the plan is played."""
+    cluster = BagCluster(plan)
+    _failure_in(cluster)
+    return tuple(cluster.all_so_far())
+
+
+def schedule_of(plan: BagPlan) -> str:
+    """Play the plan and tell what happens in it up to its failure."""
+    cluster = BagCluster(plan)
+    failure = _failure_in(cluster)
+    names = (name for name in plan.__struct_fields__ if name not in ("events", "slow"))
+    lines = [", ".join(f"{name} {getattr(plan, name)}" for name in names), "events:"]
+    lines += [f"  {event.at_s:.6f}   {event.deed.value} {event.value}" for event in plan.events]
+    if plan.slow is not None:
+        lines.append(f"messages take no time but {len(plan.slow)}, with a * below")
+    slow = frozenset(plan.slow or ())
+    lines.append(
+        "the last deliveries but of requests (from index to index; 3.1 is the second one on seat 3):"
     )
+    lines += [f"{'*' if each.slow in slow else ' '} {each}" for each in cluster.deliveries]
+    lines.append("it ends well" if failure is None else f"failure at {failure.at_s:.6f}: {failure.kind}")
+    return "\n".join(lines)

@@ -18,8 +18,7 @@ import msgspec
 from mallob_py import __version__
 from mallob_py.protocol.pe import PE
 from mallob_py.runtime.stimulus_log import SUFFIX, Entry, Head, encode_effects, error_line
-from mallob_py.simulation.plan import from_json
-from mallob_py.simulation.scenario import failure_of, schedule_of
+from mallob_py.simulation.lives import BAGS, CLUSTERS, Lives
 
 _WIDTH_MAX = 400
 _decode_head = msgspec.json.Decoder(Head).decode
@@ -57,15 +56,23 @@ def replay(path: Path) -> int:
 
 
 def _replay_plan(path: Path) -> int:
-    try:
-        plan = from_json(path.read_bytes())
-    except msgspec.DecodeError as error:
-        raise ReplayError(f"{path} holds no plan and no stimuli that could be replayed: {error}") from None
-    print(schedule_of(plan))
-    failure = failure_of(plan)
+    lives, plan = _plan_in(path)
+    print(lives.schedule_of(plan))
+    failure = lives.failure_of(plan)
     if failure is not None:
         print(failure.text)
     return 0 if failure is None else 1
+
+
+def _plan_in(path: Path) -> tuple[Lives[Any], Any]:
+    """A plan, and of what kind of lives it is. Raises OSError, and ReplayError if it is none."""
+    text, reasons = path.read_bytes(), []
+    for lives in (CLUSTERS, BAGS):
+        try:
+            return lives, lives.from_json(text)
+        except msgspec.DecodeError as error:
+            reasons.append(error)
+    raise ReplayError(f"{path} holds no plan and no stimuli that could be replayed: {reasons[0]}")
 
 
 def _replay_logs(paths: list[Path], given: Path) -> int:

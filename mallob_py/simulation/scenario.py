@@ -4,8 +4,6 @@ Fairness is promised for a cluster that hears no further news: within so many ro
 messages it must be at rest, and at rest it must be as `check.py` says. News are the deeds of
 the plan and the ends of jobs that reach their limits.
 
-The kind of a failure is the type of the error, where it was raised, and its first line with
-all numbers taken out: a smaller plan fails at another time, with other ranks and other jobs.
 `schedule_of` tells a plan as something to read: its settings, its deeds, the messages that a shrunk
 plan does not deliver as quickly as can be, since these are the race, and the last ones before the failure.
 """
@@ -13,8 +11,6 @@ plan does not deliver as quickly as can be, since these are the race, and the la
 from __future__ import annotations
 
 import math
-import re
-import traceback
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from functools import partial
@@ -62,11 +58,10 @@ from mallob_py.simulation.plan import (
     Unpause,
     WorkerKey,
 )
+from mallob_py.simulation.shrinking import Failure, failure_by
 
 Handle = Callable[[AnyStimulus, float], None]
 
-_NUMBERS = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?(\s*[,:]\s*-?\d+(\.\d+)?(e-?\d+)?)*")
-_FRAMES_SHOWN = 6
 _DELIVERIES_SHOWN = 40
 _WIDTH_MAX = 150
 _PEAK_BYTES = 1 << 20
@@ -250,14 +245,6 @@ def _stimuli_of(deed: AnyDeed, worker: int, process: Process | None) -> tuple[An
             raise AssertionError(f"{type(deed).__name__} is no deed of a worker")
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """One failure; `at_s` is the virtual time of it."""
-
-    kind: str
-    text: str
-    at_s: float
-
-
 def failure_of(plan: Plan) -> Failure | None:
     """Play a plan to its end, or to what goes wrong."""
     return failure_in(Scenario(plan))
@@ -268,17 +255,8 @@ def failure_in(scenario: Scenario) -> Failure | None:
     try:
         scenario.run()
     except Exception as error:
-        return Failure(_kind(error), traceback.format_exc(limit=-_FRAMES_SHOWN), scenario.cluster.now)
+        return failure_by(error, scenario.cluster.now)
     return None
-
-
-def _kind(error: Exception) -> str:
-    cause: BaseException = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    place = traceback.extract_tb(cause.__traceback__)[-1].name
-    first_line = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__} in {place}: {_NUMBERS.sub('#', first_line)}"
 
 
 class Sent(msgspec.Struct):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 
 import pytest
 
-from mallob_py.simulation.bags import BagCluster, BagPlan, Deed, Event, draw_plan
+from mallob_py.simulation.bag_plan import BagPlan, Deed, Event, draw_plan
+from mallob_py.simulation.bags import BagCluster, failure_of
 
 SEEDS = int(os.environ.get("MALLOB_PY_SEEDS", "60"))
 
@@ -15,9 +15,8 @@ SEEDS = int(os.environ.get("MALLOB_PY_SEEDS", "60"))
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
 def test_the_result_is_exact_whatever_becomes_of_workers(first: int) -> None:
     for seed in range(first, min(first + 20, SEEDS)):
-        outcome = BagCluster(draw_plan(seed)).run()
-        assert outcome.is_exact, f"seed {seed}: {outcome}"
-        assert outcome.wasted_told <= outcome.wasted, f"seed {seed}: {outcome}"
+        if (failure := failure_of(draw_plan(seed))) is not None:
+            pytest.fail(f"{failure.text}replay: python -m mallob_py.simulation.fuzz --bags --seed {seed}")
 
 
 def plan(**changes: object) -> BagPlan:
@@ -30,8 +29,6 @@ def plan(**changes: object) -> BagPlan:
 
 def test_many_workers_share_the_work() -> None:
     alone, together = BagCluster(plan()).run(), BagCluster(plan(volume=30)).run()
-    assert alone.is_exact
-    assert together.is_exact
     assert together.busy_s == pytest.approx(alone.busy_s)
     assert together.busy_s / together.volume_s > 0.7
 
@@ -39,14 +36,11 @@ def test_many_workers_share_the_work() -> None:
 def test_nothing_is_done_twice_if_workers_leave_in_order() -> None:
     events = tuple(Event(0.05 * each, Deed.VOLUME, 1 + each * 7 % 9) for each in range(1, 40))
     outcome = BagCluster(plan(volume=9, events=events)).run()
-    assert outcome.is_exact
     assert outcome.wasted == 0
 
 
 def test_a_root_that_dies_begins_anew_where_its_last_checkpoint_was() -> None:
     events = (Event(0.2, Deed.CRASH, 0),)
-    anew = BagCluster(plan(volume=4, events=events, checkpoint_s=math.inf)).run()
+    anew = BagCluster(plan(volume=4, events=events, checkpoint_s=None)).run()
     goes_on = BagCluster(plan(volume=4, events=events, checkpoint_s=0.05, settle_s=0.02)).run()
-    assert anew.is_exact
-    assert goes_on.is_exact
     assert goes_on.busy_s < anew.busy_s

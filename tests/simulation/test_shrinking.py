@@ -12,9 +12,10 @@ from mallob_py.protocol.local_workers import LocalWorkers
 from mallob_py.protocol.messages import AnyMessage
 from mallob_py.protocol.stimuli import AnyStimulus, Received
 from mallob_py.simulation import fuzz
-from mallob_py.simulation.fuzz import Shrunk, minimal, shrink
+from mallob_py.simulation.lives import CLUSTERS
 from mallob_py.simulation.plan import draw_plan, from_json
 from mallob_py.simulation.scenario import Scenario, failure_in, failure_of, schedule_of
+from mallob_py.simulation.shrinking import Shrunk, minimal
 
 #: more than enough on a busy machine, for lives of that size
 _SHRINK_SECONDS = 100.0
@@ -48,7 +49,7 @@ def fixture_all_found() -> list[fuzz.Found]:
 def fixture_all_shrunk(all_found: list[fuzz.Found]) -> list[Shrunk]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         break_the_rule(monkeypatch)
-        return [shrink(found.plan, found.failure, _SHRINK_SECONDS) for found in all_found]
+        return [CLUSTERS.shrink(found.plan, found.failure, _SHRINK_SECONDS) for found in all_found]
 
 
 @pytest.fixture(name="found")
@@ -168,5 +169,5 @@ def test_the_kind_of_a_failure_does_not_depend_on_its_numbers(found: list[fuzz.F
 
 
 def test_shrinking_ends_in_time_with_what_it_has(found: list[fuzz.Found]) -> None:
-    shrunk = shrink(found[0].plan, found[0].failure, seconds_max=0.0)
+    shrunk = CLUSTERS.shrink(found[0].plan, found[0].failure, seconds_max=0.0)
     assert (shrunk.plan, shrunk.tried) == (found[0].plan, 0)

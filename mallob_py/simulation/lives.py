@@ -1,0 +1,276 @@
+"""What `fuzz.py` must know of lives that it plays: those of whole clusters, and those of bag jobs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import ClassVar, Generic
+
+import msgspec
+
+from mallob_py.protocol.config import Config
+from mallob_py.simulation import bag_plan, bags, plan, scenario
+from mallob_py.simulation.bag_plan import BagPlan, Slow
+from mallob_py.simulation.delays import Delayed, What, mixed
+from mallob_py.simulation.plan import AnyDeed, Breakdown, Demand, Plan, Submit
+from mallob_py.simulation.shrinking import AnyPlan, Failure, Shrinker, Shrunk, minimal, nearer_to
+
+_SIZES_TRIED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 24, 32, 48, 64, 128)
+
+
+class Lives(ABC, Generic[AnyPlan]):
+    """One kind of lives."""
+
+    #: what commands need to play these
+    options: ClassVar[str] = ""
+
+    @abstractmethod
+    def plans_of(self, seed: int) -> Iterator[AnyPlan]:
+        """The whole plan of a seed, and others that it gives."""
+
+    @abstractmethod
+    def failure_of(self, plan: AnyPlan) -> Failure | None:
+        """Play a plan to its end, or to what goes wrong."""
+
+    @abstractmethod
+    def shrink(self, plan: AnyPlan, failure: Failure, seconds_max: float = 60.0) -> Shrunk[AnyPlan]:
+        """A small plan with a failure of the same kind, found within about that time."""
+
+    @abstractmethod
+    def to_json(self, plan: AnyPlan) -> bytes: ...
+
+    @abstractmethod
+    def from_json(self, text: bytes) -> AnyPlan:
+        """Raises msgspec.MsgspecError."""
+
+    @abstractmethod
+    def size_of(self, plan: AnyPlan) -> str:
+        """In a few words."""
+
+    @abstractmethod
+    def schedule_of(self, plan: AnyPlan) -> str:
+        """Play the plan and tell what happens in it up to its failure."""
+
+
+# --- clusters ------------------------------------------------------------------------------
+
+
+class ClusterLives(Lives[Plan]):
+    """Lives of PEs and their jobs, each whole and cut off at a random deed.
+
+    After that the cluster must come to rest in time (`scenario.py`).
+    """
+
+    def plans_of(self, seed: int) -> Iterator[Plan]:
+        whole = plan.draw_plan(seed)
+        yield whole
+        yield whole.cut_off(1 + mixed(seed) % len(whole.deeds))
+
+    def failure_of(self, plan: Plan) -> Failure | None:
+        return scenario.failure_of(plan)
+
+    def shrink(self, plan: Plan, failure: Failure, seconds_max: float = 60.0) -> Shrunk[Plan]:
+        return _ClusterShrinker(plan, failure, seconds_max).shrunk()
+
+    def to_json(self, plan_: Plan) -> bytes:
+        return plan.to_json(plan_)
+
+    def from_json(self, text: bytes) -> Plan:
+        return plan.from_json(text)
+
+    def size_of(self, plan: Plan) -> str:
+        return f"{len(plan.deeds)} deeds on {plan.size} PEs"
+
+    def schedule_of(self, plan: Plan) -> str:
+        return scenario.schedule_of(plan)
+
+
+class _ClusterShrinker(Shrinker[Plan]):
+    """Leaves out whole jobs, single deeds, PEs, settings that differ from the default, and at last delays.
+
+    All messages take the shortest time then but a few, and these few are the race.
+    """
+
+    def _steps(self) -> Iterable[Callable[[], None]]:
+        return (
+            self._end_early,
+            self._drop_jobs,
+            self._drop_deeds,
+            self._use_fewer_pes,
+            self._use_defaults,
+            self._hasten,
+        )
+
+    def _failure_of(self, plan: Plan) -> Failure | None:
+        return scenario.failure_of(plan)
+
+    # --- what happens -----------------------------------------------------------------------
+
+    def _end_early(self) -> None:
+        """Nothing after the failure matters; most often not much before it either."""
+        deeds = self._plan.deeds
+        self._try_with(deeds=tuple(deed for deed in deeds if deed.at_s <= self._failure.at_s))
+
+    def _drop_jobs(self) -> None:
+        def fails(jobs: Sequence[int]) -> bool:
+            return self._try_with(deeds=tuple(deed for deed in deeds if deed.job in set(jobs)))
+
+        deeds = self._plan.deeds
+        minimal(sorted({deed.job for deed in deeds}), fails)
+
+    def _drop_deeds(self) -> None:
+        def fails(deeds: Sequence[AnyDeed]) -> bool:
+            return self._try_with(deeds=tuple(deeds))
+
+        minimal(self._plan.deeds, fails)
+
+    # --- where and how ----------------------------------------------------------------------
+
+    def _use_fewer_pes(self) -> None:
+        for size in _SIZES_TRIED:
+            if size >= self._plan.size:
+                return
+            deeds = tuple(_on_fewer_pes(deed, size) for deed in self._plan.deeds)
+            if self._try_with(size=size, deeds=deeds):
+                return
+
+    def _use_defaults(self) -> None:
+        """One setting at a time, those of the cluster and those of the jobs."""
+        self._try_with(largest_capacity=0)
+        for config in nearer_to(self._plan.config, Config()):
+            self._try_with(config=msgspec.structs.replace(self._plan.config, **config))
+        for place, deed in enumerate(self._plan.deeds):
+            if isinstance(deed, Submit):
+                plain = Submit(number=deed.number, at_s=deed.at_s, job=deed.job, rank=deed.rank)
+                for fields in nearer_to(deed, plain):
+                    deeds = list(self._plan.deeds)
+                    deeds[place] = msgspec.structs.replace(deeds[place], **fields)
+                    self._try_with(deeds=tuple(deeds))
+
+    def _hasten(self) -> None:
+        """Let all that takes time take the shortest time, first by pairs of ranks, then one by one."""
+
+        def fails_with(pairs: Sequence[tuple[What, int, int]]) -> bool:
+            chosen = set(pairs)
+            return self._try_with(special=tuple(each for each in special if each[:3] in chosen))
+
+        def fails(few: Sequence[Delayed]) -> bool:
+            return self._try_with(special=tuple(few))
+
+        special = self._plan.special or ()
+        if self._plan.special is None:
+            played = scenario.Scenario(self._plan)
+            scenario.failure_in(played)
+            special = tuple(played.delays.all_so_far())
+        minimal(sorted({each[:3] for each in special}, key=_by_rank), fails_with)
+        if self._plan.special is not None:
+            minimal(self._plan.special, fails)
+
+
+def _by_rank(pair: tuple[What, int, int]) -> tuple[int, int, str]:
+    what, source, dest = pair
+    return source, dest, what.value
+
+
+def _on_fewer_pes(deed: AnyDeed, size: int) -> AnyDeed:
+    match deed:
+        case Submit():
+            near = None if deed.near is None else deed.near % size
+            return msgspec.structs.replace(deed, rank=deed.rank % size, near=near)
+        case Breakdown(rank=int(rank)):
+            return msgspec.structs.replace(deed, rank=rank % size)
+        case Demand():
+            return msgspec.structs.replace(deed, workers=min(deed.workers, size))
+        case _:
+            return deed
+
+
+# --- bag jobs ------------------------------------------------------------------------------
+
+
+class BagLives(Lives[BagPlan]):
+    """Lives of single jobs that are bags of tasks (`bags.py`)."""
+
+    options = " --bags"
+
+    def plans_of(self, seed: int) -> Iterator[BagPlan]:
+        yield bag_plan.draw_plan(seed)
+
+    def failure_of(self, plan: BagPlan) -> Failure | None:
+        return bags.failure_of(plan)
+
+    def shrink(self, plan: BagPlan, failure: Failure, seconds_max: float = 60.0) -> Shrunk[BagPlan]:
+        return _BagShrinker(plan, failure, seconds_max).shrunk()
+
+    def to_json(self, plan: BagPlan) -> bytes:
+        return bag_plan.to_json(plan)
+
+    def from_json(self, text: bytes) -> BagPlan:
+        return bag_plan.from_json(text)
+
+    def size_of(self, plan: BagPlan) -> str:
+        return f"{len(plan.events)} events of a tree of depth {plan.depth}"
+
+    def schedule_of(self, plan: BagPlan) -> str:
+        return bags.schedule_of(plan)
+
+
+class _BagShrinker(Shrinker[BagPlan]):
+    """Leaves out events, levels of the tree, workers, settings, and at last delays."""
+
+    def _steps(self) -> Iterable[Callable[[], None]]:
+        return (self._end_early, self._drop_events, self._use_less, self._use_defaults, self._hasten)
+
+    def _failure_of(self, plan: BagPlan) -> Failure | None:
+        return bags.failure_of(plan)
+
+    def _end_early(self) -> None:
+        events = self._plan.events
+        self._try_with(events=tuple(event for event in events if event.at_s <= self._failure.at_s))
+
+    def _drop_events(self) -> None:
+        def fails(events: Sequence[bag_plan.Event]) -> bool:
+            return self._try_with(events=tuple(events))
+
+        minimal(self._plan.events, fails)
+
+    def _use_less(self) -> None:
+        for depth in range(self._plan.depth):
+            if self._try_with(depth=depth):
+                break
+        for volume in range(1, self._plan.volume):
+            if self._try_with(volume=volume):
+                break
+
+    def _use_defaults(self) -> None:
+        present = self._plan
+        plain = BagPlan(
+            seed=present.seed,
+            depth=present.depth,
+            volume=present.volume,
+            events=present.events,
+            slow=present.slow,
+            task_s=1e-3,
+            delay_s=1e-3,
+        )
+        for fields in nearer_to(present, plain):
+            self._try_with(**fields)
+
+    def _hasten(self) -> None:
+        """Let all messages take no time but a few: first by pairs of workers, then one by one."""
+
+        def fails_with(pairs: Sequence[tuple[object, object]]) -> bool:
+            chosen = set(pairs)
+            return self._try_with(slow=tuple(each for each in slow if (each.source, each.dest) in chosen))
+
+        def fails(few: Sequence[Slow]) -> bool:
+            return self._try_with(slow=tuple(few))
+
+        slow = bags.messages_of(self._plan) if self._plan.slow is None else self._plan.slow
+        minimal(sorted({(each.source, each.dest) for each in slow}), fails_with)
+        if self._plan.slow is not None:
+            minimal(self._plan.slow, fails)
+
+
+CLUSTERS = ClusterLives()
+BAGS = BagLives()

@@ -1,0 +1,127 @@
+"""From a plan that fails to a small one that fails in the same way (delta debugging).
+
+Parts are left out as long as the failure stays. It works since a plan without a part plays like the plan with
+it, as far as that part does not matter.
+
+The kind of a failure is the type of the error, where it was raised, and its first line with
+all numbers taken out: a smaller plan fails at another time, with other ranks and other jobs.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+Part = TypeVar("Part")
+AnyPlan = TypeVar("AnyPlan", bound=msgspec.Struct)
+
+_NUMBERS = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?(\s*[,:]\s*-?\d+(\.\d+)?(e-?\d+)?)*")
+_FRAMES_SHOWN = 6
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """One failure; `at_s` is the virtual time of it."""
+
+    kind: str
+    text: str
+    at_s: float
+
+
+def failure_by(error: Exception, at_s: float) -> Failure:
+    """What has gone wrong, from within its handler."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    place = traceback.extract_tb(cause.__traceback__)[-1].name
+    first_line = (str(error).splitlines() or [""])[0]
+    kind = f"{type(error).__name__} in {place}: {_NUMBERS.sub('#', first_line)}"
+    return Failure(kind, traceback.format_exc(limit=-_FRAMES_SHOWN), at_s)
+
+
+@dataclass(frozen=True)
+class Shrunk(Generic[AnyPlan]):
+    """The smallest plan found, how it fails, how many plans were tried, and whether time was left for all."""
+
+    plan: AnyPlan
+    failure: Failure
+    tried: int
+    is_minimal: bool
+
+
+def minimal(parts: Sequence[Part], fails: Callable[[Sequence[Part]], bool]) -> list[Part]:
+    """A sublist that still fails and does not without any single part, if all tries are granted."""
+    kept = list(parts)
+    if kept and fails([]):
+        return []
+    width = (len(kept) + 1) // 2
+    while width:
+        first, removed = 0, False
+        while first < len(kept):
+            rest = kept[:first] + kept[first + width :]
+            if rest and fails(rest):
+                kept, removed = rest, True
+            else:
+                first += width
+        if width == 1 and not removed:
+            return kept
+        width = max(1, width // 2)
+    return kept
+
+
+class Shrinker(ABC, Generic[AnyPlan]):
+    """The smallest plan so far, and the attempts to make it smaller."""
+
+    def __init__(self, plan: AnyPlan, failure: Failure, seconds_max: float) -> None:
+        self._plan = plan
+        self._failure = failure
+        self._deadline = time.monotonic() + seconds_max
+        self._tried = 0
+
+    @abstractmethod
+    def _steps(self) -> Iterable[Callable[[], None]]:
+        """Ways to leave something out, the most promising first."""
+
+    @abstractmethod
+    def _failure_of(self, plan: AnyPlan) -> Failure | None:
+        """Play a plan to its end, or to what goes wrong."""
+
+    def shrunk(self) -> Shrunk[AnyPlan]:
+        before = None
+        while before != self._plan and self._has_time():
+            before = self._plan
+            for step in self._steps():
+                step()
+        return Shrunk(self._plan, self._failure, self._tried, self._has_time())
+
+    def _has_time(self) -> bool:
+        return time.monotonic() < self._deadline
+
+    def _try(self, plan: AnyPlan) -> bool:
+        """Go on from this plan if it fails in the same way."""
+        if plan == self._plan:
+            return True
+        if not self._has_time():
+            return False
+        self._tried += 1
+        failure = self._failure_of(plan)
+        if failure is None or failure.kind != self._failure.kind:
+            return False
+        self._plan, self._failure = plan, failure
+        return True
+
+    def _try_with(self, **fields: Any) -> bool:
+        return self._try(msgspec.structs.replace(self._plan, **fields))
+
+
+def nearer_to(present: msgspec.Struct, plain: msgspec.Struct) -> Iterator[dict[str, Any]]:
+    """Each field that differs from the plain value, alone."""
+    for name in present.__struct_fields__:
+        if getattr(present, name) != getattr(plain, name):
+            yield {name: getattr(plain, name)}

@@ -1,0 +1,61 @@
+"""A failing life of a bag job becomes a small one that fails in the same way, here with a rule broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from mallob_py.kit.bags.ledger import Ledger
+from mallob_py.simulation import bag_plan, fuzz
+from mallob_py.simulation.bags import BagCluster
+from mallob_py.simulation.lives import BAGS
+
+_SEEDS = 300
+#: more than enough on a busy machine
+_SHRINK_SECONDS = 100.0
+
+
+@pytest.fixture(name="broken")
+def fixture_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The root counts repayments of loans that it knows nothing of."""
+    settled = Ledger._settled
+
+    def count_all(ledger: Ledger, source: Any, message: Any, now: float) -> None:
+        if message.final and message.number not in ledger._given and ledger.root is not None:
+            ledger._take_in(ledger.root, message.state)
+        settled(ledger, source, message, now)
+
+    monkeypatch.setattr(Ledger, "_settled", count_all)
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_life_that_counts_twice_is_shrunk_told_and_can_be_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = next(found for seed in range(_SEEDS) if (found := fuzz.play(seed, BAGS)) is not None)
+    shrunk = BAGS.shrink(found.plan, found.failure, _SHRINK_SECONDS)
+    assert shrunk.failure.kind == found.failure.kind
+    assert "WrongResult" in shrunk.failure.kind
+    assert len(shrunk.plan.events) <= 3
+    assert shrunk.plan.slow is not None
+    assert len(shrunk.plan.slow) <= 5
+
+    told = fuzz.tell(fuzz.Found(shrunk.plan, shrunk.failure), tmp_path, 0.0, BAGS)
+    path = tmp_path / f"failure_{found.plan.seed}.json"
+    assert f"--bags --replay {path}" in told
+    assert bag_plan.from_json(path.read_bytes()) == shrunk.plan
+    assert fuzz.replay_file(path) == 1
+    assert "Settle" in capsys.readouterr().out
+
+
+def test_a_plan_without_a_part_plays_like_the_plan_with_it() -> None:
+    plan = msgspec.structs.replace(bag_plan.draw_plan(28), events=())
+    longer = msgspec.structs.replace(plan, events=(bag_plan.Event(1e9, bag_plan.Deed.CRASH, 0),))
+    lives = [BagCluster(each) for each in (plan, longer)]
+    outcomes = [life.run() for life in lives]
+    assert outcomes[0] == outcomes[1]
+    assert len(lives[0].deliveries) > 10
+    assert list(lives[0].deliveries) == list(lives[1].deliveries)
