@@ -38,6 +38,8 @@ class Arrivals:
         #: by client and file name
         self._waiting: dict[int, dict[str, set[asyncio.Event]]] = {}
         self._watchers: dict[int, asyncio.Task[None]] = {}
+        #: nobody is to wait any more
+        self.is_over = False
 
     @contextmanager
     def expecting(self, client: int, names: frozenset[str]) -> Iterator[Expectation]:
@@ -56,10 +58,13 @@ class Arrivals:
                 if not waiting[name]:
                     del waiting[name]
 
-    @property
-    def is_watching(self) -> bool:
-        """Whether a folder is looked at: not long after the last one who waits has left, it is not."""
-        return bool(self._watchers)
+    def close(self) -> None:
+        """Wake all who wait: the server ends."""
+        self.is_over = True
+        for waiting in self._waiting.values():
+            for events in waiting.values():
+                for event in events:
+                    event.set()
 
     async def _watch(self, client: int) -> None:
         waiting = self._waiting[client]

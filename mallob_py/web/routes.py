@@ -344,7 +344,7 @@ class Interface:
         return _json({"key": key}, 202)
 
     async def _ended(self, key: str, wait_s: float, client: int | None = None) -> Job:
-        """The job, at its end or when the time is over."""
+        """The job, at its end or when the time is over, or the server's."""
         job: Job = await run_in_threadpool(self.jobs.get, key, client)
         if not wait_s or job.ended is not None:
             return job
@@ -353,7 +353,7 @@ class Interface:
             while True:
                 job = await run_in_threadpool(self.jobs.get, key, client)
                 remaining_s = deadline - time.monotonic()
-                if job.ended is not None or remaining_s <= 0:
+                if job.ended is not None or remaining_s <= 0 or self.arrivals.is_over:
                     return job
                 await news.wait(remaining_s)
 
@@ -435,7 +435,11 @@ def _guarded(operation: Operation, handler: Handler, token: Token) -> Handler:
                 "error": {"field": "", "message": "a valid token is needed: Authorization: Bearer TOKEN"}
             }
             return _json(error, 401, {"www-authenticate": "Bearer"})
-        response = await handler(request)
+        try:
+            response = await handler(request)
+        except asyncio.CancelledError:  # it has taken longer than the server's end may
+            error = {"error": {"field": "", "message": "the web server ends; try again when it is back"}}
+            return _json(error, 503)
         _secure(response)
         return response
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -39,7 +41,8 @@ def serve(
     store = Store(api_dir)
     token = load_token(token_file or store.path / "token")
     jobs = Jobs(api_dir, client, store, allow_paths)
-    app = make_app(Interface(token, store, jobs, Receiver(jobs, store, limits), Arrivals(jobs.out_dir)))
+    arrivals = Arrivals(jobs.out_dir)
+    app = make_app(Interface(token, store, jobs, Receiver(jobs, store, limits), arrivals))
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -49,17 +52,46 @@ def serve(
         timeout_graceful_shutdown=_FAREWELL_S,
         ws="none",
     )
+    server = _Server(config, arrivals)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _end)  # uvicorn has its own meanwhile, and repeats the signal at its end
+        signal.signal(number, server.note_signal)
     address = f"http://{_printable(host)}:{listening.getsockname()[1]}/"
     if token.is_new:
         print(f"mallob-py web: {address}#token={token.secret.decode()}", flush=True)
     else:
         print(f"mallob-py web: {address} (the token is in {token.path})", flush=True)
     try:
-        uvicorn.Server(config).run(sockets=[listening])
+        server.run(sockets=[listening])
     finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # Python's own end would have none of ours any more
         store.close()
+
+
+class _Server(uvicorn.Server):
+    """Ends in order by the first signal, whenever it comes; further ones change nothing.
+
+    uvicorn leaves its loop as it stands if there is a second one, or one before it has begun.
+    """
+
+    def __init__(self, config: uvicorn.Config, arrivals: Arrivals) -> None:
+        super().__init__(config)
+        self._arrivals = arrivals
+        self._is_to_end = False
+
+    def note_signal(self, number: int, frame: FrameType | None) -> None:
+        self._is_to_end = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._is_to_end
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._arrivals.close()
+        await super().shutdown(sockets)
 
 
 def _allow_descriptors(count: int) -> None:
@@ -68,10 +100,6 @@ def _allow_descriptors(count: int) -> None:
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(0)
 
 
 def _listen(host: str, port: int) -> socket.socket:

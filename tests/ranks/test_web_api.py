@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import signal
 import socket
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -193,6 +195,32 @@ def test_a_restarted_web_server_knows_its_jobs_and_removes_their_uploads(
         assert second.get(job).json["ended"]["resultstring"] == "SAT"
     finally:
         second.stop()
+
+
+def test_who_waits_or_sends_is_answered_when_the_server_is_ended_however_often(
+    tmp_path: Path, own_desk: Desk
+) -> None:
+    server = WebServer(tmp_path / "api")
+    with ThreadPoolExecutor() as others:
+        try:
+            path = keyed(server.post_job(user="u", name="n", application="SLEEP"))
+            waiting = others.submit(server.get, f"{path}?wait=300")
+            poll_until(lambda: any("inotify" in one for one in server.open_files()))
+            netloc = urlsplit(server.url)
+            with socket.create_connection((netloc.hostname, netloc.port), DEADLINE_S) as connection:
+                head = f"POST /api/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.token}\r\n"
+                connection.sendall(f"{head}Content-Length: 1000\r\n\r\np cnf".encode())
+                poll_until(server.uploads)
+                for _ in range(3):
+                    server.process.send_signal(signal.SIGINT)
+                answer = waiting.result(DEADLINE_S)
+                assert (answer.status, answer.json.get("ended")) == (200, None), answer.text
+                assert b" 503 " in connection.recv(1000)
+        finally:
+            code, out = server.stop()
+    assert code == 0
+    assert "Traceback" not in out
+    assert server.uploads() == []
 
 
 def test_each_of_two_jobs_of_one_name_has_its_own_answer(web: WebServer, desk: Desk) -> None:

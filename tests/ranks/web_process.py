@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -88,6 +89,14 @@ class WebServer:
         """Files of the store that are no records: what an upload leaves."""
         store = self.api_dir / "web" / "submissions"  # folders may go while it is walked
         return [name for _, _, names in os.walk(store) for name in names if name != "record.json"]
+
+    def open_files(self) -> list[str]:
+        """What its descriptors stand for."""
+        found = []
+        for entry in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                found.append(os.readlink(entry))
+        return found
 
     def await_no_upload(self) -> None:
         poll_until(lambda: not self.uploads(), lambda: str(self.uploads()))
