@@ -25,6 +25,8 @@ OURS = {
     "SAT": "mallob_sat:SatApplication",
     "NOOP": "mallob_dummy:NoopApplication",
     "SLEEP": "mallob_dummy:SleepApplication",
+    "BC": "mallob_bags.betweenness:BetweennessApplication",
+    "PI": "mallob_bags.pi:PiApplication",
     "QUEENS": "mallob_bags.queens:QueensApplication",
     "UTS": "mallob_bags.uts:UtsApplication",
 }

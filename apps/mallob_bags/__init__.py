@@ -2,8 +2,11 @@
 
 They are examples of `mallob_py.kit.bags` and measures of it.
 
-queens    solutions of the n queens problem
-uts       nodes of unbalanced trees, whose `sha1` is where the time goes
-compiled  kernels compiled by Numba, if there is one
-numbers   what configurations hold
+betweenness  how central the vertices of a graph are; `graphs` makes one
+pi           points in a circle
+queens       solutions of the n queens problem
+uts          nodes of unbalanced trees: `trees` says how many children, `sha1` which
+ranges       bags of tasks known by number
+compiled     kernels compiled by Numba, if there is one
+numbers      what configurations hold
 """

@@ -1,16 +1,24 @@
-"""The bags that come with mallob-py: known answers, and the laws of bags."""
+"""The bags that come with mallob-py: known answers, and the laws of bags. UTS has tests of its own."""
 
 from __future__ import annotations
 
+import random
+import subprocess
+import sys
+from typing import Any
+
 import pytest
 
+from mallob_bags.betweenness import BetweennessApplication, BetweennessBag
+from mallob_bags.pi import CHUNK_POINTS, PiApplication
 from mallob_bags.queens import QueensApplication, QueensBag
 from mallob_py.kit import InputError, JobInput
+from mallob_py.kit.bags import Bag, BagApplication
 
 SOLUTIONS = {1: 1, 2: 0, 3: 0, 4: 2, 5: 10, 6: 4, 7: 40, 8: 92, 9: 352}
 
 
-def emptied(bag: QueensBag, count: int = 1000) -> int:
+def emptied(bag: Bag, count: int = 1000) -> Any:
     while not bag.is_empty():
         assert bag.process(count) > 0
     return bag.take_result()
@@ -57,3 +65,117 @@ def test_numbers_out_of_bounds_are_refused_by_name(n: object) -> None:
 def test_input_is_refused() -> None:
     with pytest.raises(InputError, match="takes no input"):
         QueensApplication().read(JobInput(files=["x"]))
+
+
+#: by n: sum, largest, vertex
+BETWEENNESS = {8: (148019, 3315.110595, 4), 10: (2524531, 48373.625235, 0)}
+
+
+def betweenness(n: int) -> tuple[BetweennessApplication, dict[str, int], Any]:
+    application, configuration = BetweennessApplication(), {"n": n}
+    application.check(configuration)
+    return application, configuration, application.read(JobInput(configuration=configuration))
+
+
+@pytest.mark.parametrize("n", BETWEENNESS)
+def test_betweenness_is_known(n: int) -> None:
+    application, configuration, graph = betweenness(n)
+    result = emptied(application.first_bag(graph, configuration), count=100_000)
+    fields = application.fields(result, configuration)
+    assert (fields["value"], fields["max"], fields["vertex"]) == BETWEENNESS[n]
+
+
+def shared(application: BagApplication, payload: Any, configuration: dict[str, int], seed: int) -> Any:
+    """The result after bags have been worked on in parts, split and merged at random."""
+    rng = random.Random(seed)
+    bags, total = [application.first_bag(payload, configuration)], None
+    while bags:
+        bag = bags.pop(rng.randrange(len(bags)))
+        bag.process(rng.randrange(1, 3000))
+        result = bag.take_result()
+        total = result if total is None else application.fold(total, result)
+        data = bag.to_bytes()
+        if rng.random() < 0.1:  # its worker dies
+            bag = application.bag_from_bytes(data, payload, configuration)
+        for given in bag.split_into(rng.randrange(3)):
+            bags.append(application.bag_from_bytes(given.to_bytes(), payload, configuration))
+        if len(bags) > 5:
+            bag.merge(application.bag_from_bytes(bags.pop().to_bytes(), payload, configuration))
+        if not bag.is_empty():
+            bags.append(bag)
+    return total
+
+
+def test_betweenness_is_the_same_to_the_last_bit_in_any_order_and_when_sources_are_done_in_parts() -> None:
+    application, configuration, graph = betweenness(8)
+    bag = application.first_bag(graph, configuration)
+    assert isinstance(bag, BetweennessBag)
+    bag.process(1)
+    assert bag.take_result().sum() == 0, "a source begun is in no result"
+    assert not bag.is_empty()
+    one = emptied(bag, count=10**9)
+    for seed in range(5):
+        assert (shared(application, graph, configuration, seed) == one).all()
+
+
+def test_a_graph_for_which_there_is_no_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mallob_bags.betweenness._available_bytes", lambda: 1 << 30)
+    BetweennessApplication().check({"n": 20})
+    with pytest.raises(InputError, match=r"2\^24 vertices takes 6144 MiB, and 1024 MiB are free"):
+        BetweennessApplication().check({"n": 24})
+
+
+def test_hits_do_not_depend_on_who_draws_them() -> None:
+    application, configuration = PiApplication(), {"points": 50 * CHUNK_POINTS + 7, "seed": 3}
+    hits = emptied(application.first_bag({}, configuration), count=3)
+    assert hits == 1287679
+    for seed in range(3):
+        assert shared(application, {}, configuration, seed) == hits
+    fields = application.fields(hits, configuration)
+    assert abs(fields["value"] - 3.14159265) < 4 * fields["error"]
+
+
+@pytest.mark.parametrize("parts", [1, 3, 9, 20])
+def test_an_even_start_gives_all_as_much(parts: int) -> None:
+    configuration = {"points": 10 * CHUNK_POINTS}
+    bag = PiApplication().first_bag({}, configuration)
+    bags = [bag, *bag.split_into(parts)]
+    chunks = [part.process(1000) for part in bags]
+    assert len(bags) == min(parts + 1, 10)
+    assert sum(chunks) == 10
+    assert max(chunks[1:]) - min(chunks[1:]) == 0
+
+
+@pytest.mark.parametrize(
+    ("application", "field"),
+    [(PiApplication, "points"), (PiApplication, "seed"), (BetweennessApplication, "n")],
+)
+@pytest.mark.parametrize("value", [-1, 10**20, "many", True, None, 2.5])
+def test_bad_numbers_are_refused_by_name(
+    application: type[BagApplication], field: str, value: object
+) -> None:
+    with pytest.raises(InputError, match=f"'{field}' "):
+        application().check({field: value})
+
+
+def test_they_need_no_numba() -> None:
+    script = """
+import sys
+sys.modules["numba"] = None
+from mallob_bags.betweenness import BetweennessApplication
+from mallob_bags.queens import QueensApplication
+from mallob_py.kit import JobInput
+for application, configuration in ((BetweennessApplication(), {"n": 6}), (QueensApplication(), {"n": 6})):
+    payload = application.read(JobInput(configuration=configuration))
+    bag = application.first_bag(payload, configuration)
+    while not bag.is_empty():
+        bag.process(1000)
+    print(application.fields(bag.take_result(), configuration))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    application, configuration, graph = betweenness(6)
+    fields = application.fields(emptied(application.first_bag(graph, configuration)), configuration)
+    assert done.stdout.splitlines() == [
+        str(dict(fields) | {"kernel": "python"}),
+        str({"value": 4, "kernel": "python"}),
+    ]

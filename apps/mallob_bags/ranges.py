@@ -1,0 +1,70 @@
+"""Bags whose tasks are known by number from the start: sources of a graph, chunks of a sample."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mallob_py.kit.bags import Bag
+
+
+class NumberedBag(Bag):
+    """Tasks are whole numbers, kept as ranges: rows (first, behind the last). A subclass does them."""
+
+    def __init__(self, ranges: NDArray[np.int64]) -> None:
+        self._ranges = [(int(first), int(end)) for first, end in ranges if first < end]
+
+    @abstractmethod
+    def _with(self, ranges: NDArray[np.int64]) -> Self:
+        """A bag of the same kind."""
+
+    def take(self, count: int) -> range:
+        """Take at most `count` tasks out, to be done now."""
+        if not self._ranges:
+            return range(0)
+        first, end = self._ranges.pop()
+        taken = range(first, min(end, first + count))
+        if taken.stop < end:
+            self._ranges.append((taken.stop, end))
+        return taken
+
+    def split(self) -> Self | None:
+        return self._without(self._open() // 2)
+
+    def split_into(self, parts: int) -> list[Bag]:
+        """As many for each as stay here."""
+        each = self._open() // (parts + 1)
+        bags = [self._without(max(1, each)) for _ in range(min(parts, self._open() - 1))]
+        return [bag for bag in bags if bag is not None]
+
+    def _open(self) -> int:
+        return sum(end - first for first, end in self._ranges)
+
+    def _without(self, count: int) -> Self | None:
+        """Take out a bag of `count` tasks."""
+        given: list[tuple[int, int]] = []
+        while count > 0:
+            first, end = self._ranges.pop(0)
+            middle = min(end, first + count)
+            given.append((first, middle))
+            count -= middle - first
+            if middle < end:
+                self._ranges.insert(0, (middle, end))
+        return self._with(np.array(given, dtype=np.int64)) if given else None
+
+    def merge(self, other: Bag) -> None:
+        assert isinstance(other, NumberedBag)
+        self._ranges = other._ranges + self._ranges
+
+    def is_empty(self) -> bool:
+        return not self._ranges
+
+    def to_bytes(self) -> bytes:
+        return np.array(self._ranges, dtype="<i8").tobytes()
+
+
+def ranges_from_bytes(data: bytes) -> NDArray[np.int64]:
+    return np.frombuffer(data, dtype="<i8").reshape(-1, 2)
