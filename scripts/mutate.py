@@ -41,6 +41,8 @@ _TESTS_OF_THE_SIMULATOR = ("test_shrinking.py", "test_plans.py")
 _LAST = ("test_seeds.py", "test_liveness.py", "test_volumes.py", "test_volume_search.py")
 #: without other plugins a run of one test takes half the time
 _PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout")
+#: as a failure of that test, not as the end of pytest
+_TIMEOUT_METHOD = "--timeout-method=signal"
 #: a test that waits for ever is a notice; the whole run only ends so on a very busy machine
 _TEST_TIMEOUT_S = 60
 _TIMEOUT_S = 1200.0
@@ -143,7 +145,10 @@ class Judge:
     def check_unchanged(self, mutations: list[Mutation]) -> None:
         """A test that fails anyway would notice everything; and the list must fit the sources."""
         for mutation in mutations:
-            apply(mutation, (self._unchanged / mutation.file).read_text())
+            try:
+                apply(mutation, (self._unchanged / mutation.file).read_text())
+            except ValueError as error:
+                raise SystemExit(f"scripts/mutations does not fit the sources: {error}") from None
         place = self._runner.run(self._unchanged, "-c", "import mallob_py; print(mallob_py.__file__)")
         assert place is not None
         assert Path(place.stdout.strip()).is_relative_to(self._unchanged), f"not the copy: {place.stdout}"
@@ -182,7 +187,7 @@ class Judge:
 
     def _failure(self, folder: Path, *tests: str) -> str | None:
         """The first of these tests that fails, as pytest takes it; one that does not end fails, too."""
-        done = self._runner.run(folder, *_PYTEST, f"--timeout={_TEST_TIMEOUT_S}", *tests)
+        done = self._runner.run(folder, *_PYTEST, f"--timeout={_TEST_TIMEOUT_S}", _TIMEOUT_METHOD, *tests)
         if done is None:
             raise RuntimeError(f"tests do not end, nor does pytest end them: {' '.join(tests)}")
         if done.returncode in (0, _NO_TESTS):

@@ -208,5 +208,6 @@ class RoutingTreeMatcher:
         return len(self._waiting), self._idle_count()
 
     def is_at_rest(self) -> bool:
-        """Nobody waits here or for us, and no adoption is under way."""
-        return not (self._asks or self._numbers or self._waiting or self.token_granted)
+        """Nobody waits here or for us, no adoption is under way, and nothing of former requests is kept."""
+        ours = self._asks or self._numbers or self._wanted or self._at_root
+        return not (ours or self._waiting or self.token_granted)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from mutations.finding import FINDING
 from mutations.mutation import Mutation, apply, describe
+from mutations.running import RUNNING
 from mutations.sharing import SHARING
 from mutations.trees import TREES
 
-MUTATIONS = (*SHARING, *FINDING, *TREES)
+MUTATIONS = (*SHARING, *FINDING, *TREES, *RUNNING)
 
 __all__ = ["MUTATIONS", "Mutation", "apply", "describe"]

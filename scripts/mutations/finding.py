@@ -62,6 +62,20 @@ FINDING = (
         never("request.epoch < self._epoch()"),
         "test_a_request_without_a_taker_goes_back_to_its_parent_in_the_next_epoch",
     ),
+    Mutation(
+        "a request that met too many PEs that could not take it goes back to its parent",
+        _WORKERS,
+        "LocalWorkers.receive_adopt",
+        never("request.hops >= self._config.hops_max"),
+        "test_race_5_a_request_that_has_met_busy_pes_too_often_goes_back_to_its_parent",
+    ),
+    Mutation(
+        "the PEs that could not take a request are counted",
+        _MATCHING,
+        "PrefixSumMatcher.carry",
+        instead_of("request.hops + 1", "request.hops"),
+        "test_race_5_a_request_goes_on_from_a_pe_that_cannot_take_it_and_its_hops_are_counted",
+    ),
     # --- the routing tree ---------------------------------------------------------------------
     Mutation(
         "a request that goes down takes one from the count of that subtree",
@@ -103,6 +117,20 @@ FINDING = (
         _ROUTING,
         "RoutingTreeMatcher.withdraw",
         without("self._out.send(self._root, Withdrawn(number))"),
+        "test_a_waiting_request_that_is_withdrawn_leaves_the_root",
+    ),
+    Mutation(
+        "an asker forgets the number of a request that has been answered",
+        _ROUTING,
+        "RoutingTreeMatcher.withdraw",
+        without("del self._wanted[number]"),
+        "test_a_request_withdrawn_on_its_way_up_is_dropped_as_soon_as_it_waits",
+    ),
+    Mutation(
+        "an asker forgets that a request waited which has been answered",
+        _ROUTING,
+        "RoutingTreeMatcher.withdraw",
+        without("self._at_root.remove(number)"),
         "test_a_waiting_request_that_is_withdrawn_leaves_the_root",
     ),
     Mutation(

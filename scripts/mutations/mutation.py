@@ -139,9 +139,7 @@ def _changed_statements(scope: ast.AST, old: list[ast.stmt], new: list[ast.stmt]
 
 
 def _is_alike(pattern: object, found: object) -> bool:
-    """Whether two parts of syntax trees say the same, be it read or assigned to."""
-    if isinstance(pattern, ast.expr_context):
-        return isinstance(found, ast.expr_context)
+    """Whether two parts of syntax trees say the same."""
     if isinstance(pattern, ast.AST):
         return type(pattern) is type(found) and all(
             (field == "body" and _is_any(part)) or _is_alike(part, getattr(found, field, None))

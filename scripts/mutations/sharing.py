@@ -68,6 +68,13 @@ SHARING = (
         always("known is None or known.version < event.version"),
         "test_an_older_version_that_comes_late_changes_nothing",
     ),
+    Mutation(
+        "a job that waits has volume 0, and is not taken for one that is over",
+        _BALANCING,
+        "Balancer.volume",
+        instead_of("0 if volume is None and job in image.jobs else volume", "volume"),
+        "test_a_job_that_waits_has_volume_0_and_one_that_has_ended_has_none",
+    ),
     # --- balancing by all PEs together --------------------------------------------------------
     Mutation(
         "the deputies know the news of the coming epoch before they answer",

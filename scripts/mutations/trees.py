@@ -50,6 +50,32 @@ TREES = (
         without("self.matcher.drop_outdated()"),
         "test_a_request_without_a_taker_goes_back_to_its_parent_in_the_next_epoch",
     ),
+    Mutation(
+        "messages that wait for the same epoch are handled in the order in which they came",
+        _PE,
+        "PE._park",
+        instead_of(
+            "(epoch, self._parked_count, source, message)", "(epoch, -self._parked_count, source, message)"
+        ),
+        "test_race_1_messages_that_wait_for_an_epoch_are_handled_in_the_order_in_which_they_came",
+    ),
+    Mutation(
+        "a message waits for its own epoch, whatever came before",
+        _PE,
+        "PE._park",
+        instead_of(
+            "heapq.heappush(self._parked, (epoch, self._parked_count, source, message))",
+            "self._parked.append((epoch, self._parked_count, source, message))",
+        ),
+        "test_race_1_a_message_waits_for_its_own_epoch_though_later_ones_came_before",
+    ),
+    Mutation(
+        "it is told that a job is over",
+        _PE,
+        "PE._on_epoch",
+        without("self._out.act(JobOver(job))"),
+        "test_it_is_told_that_a_job_is_over_even_where_it_has_no_worker",
+    ),
     # --- who leaves, and who knows (job_tree.py) ----------------------------------------------
     Mutation(
         "a parent keeps a child that came later than the epoch without room for it",
@@ -316,6 +342,20 @@ TREES = (
         never("len(self.suspended) > self._config.job_cache"),
         "test_race_7_a_query_for_a_worker_that_the_cache_had_no_room_for_is_denied",
     ),
+    Mutation(
+        "a PE keeps itself free for a suspended worker once per growth",
+        _WORKERS,
+        "LocalWorkers._renew_holds",
+        instead_of("worker.volume <= worker.index < volume", "worker.index < volume"),
+        "test_a_pe_keeps_itself_free_when_its_suspended_worker_is_deserved_again_and_not_in_each_epoch",
+    ),
+    Mutation(
+        "a suspended worker knows the volume of the last epoch",
+        _WORKERS,
+        "LocalWorkers._renew_holds",
+        without("worker.volume = volume"),
+        "test_a_pe_keeps_itself_free_when_its_suspended_worker_is_deserved_again_and_not_in_each_epoch",
+    ),
     # --- ends -----------------------------------------------------------------------------------
     Mutation(
         "the end of a job ends its suspended workers",
@@ -460,6 +500,26 @@ TREES = (
         always("not message.returned"),
         "test_race_10_a_message_whose_sender_has_left_too_is_dropped",
     ),
+    Mutation(
+        "that a PE is sought for a job is told before anybody is asked",
+        _CLIENT,
+        "Client._fit",
+        instead_of(
+            """
+            if volume and not record.is_sought:
+                record.is_sought = True
+                self._out.act(JobSought(record.job))
+            record.seats.fit(volume, self._balancer.epoch, now)
+            """,
+            """
+            record.seats.fit(volume, self._balancer.epoch, now)
+            if volume and not record.is_sought:
+                record.is_sought = True
+                self._out.act(JobSought(record.job))
+            """,
+        ),
+        "test_that_a_pe_is_sought_is_told_before_any_worker_can_be_started",
+    ),
     # --- memory and CPU time ----------------------------------------------------------------
     Mutation(
         "the CPU time of a job is that of all its workers",
@@ -467,6 +527,13 @@ TREES = (
         "ClientJob.used",
         instead_of("self.cpu_s += cpu_s", "self.cpu_s = cpu_s"),
         "test_the_cpu_time_of_a_job_is_that_of_all_its_workers_and_late_news_of_it_do_no_harm",
+    ),
+    Mutation(
+        "time is charged with the volume held then",
+        _CLIENT,
+        "Client.on_epoch",
+        without("record.count(now, self._config.threads)"),
+        "test_a_change_of_volume_is_charged_from_its_epoch_on",
     ),
     Mutation(
         "the least recently used past worker goes first",

@@ -131,6 +131,17 @@ def test_volumes_follow_the_news_and_ended_jobs_are_told_of() -> None:
     assert net.all[3].image.volumes == {2: 4}
 
 
+def test_a_job_that_waits_has_volume_0_and_one_that_has_ended_has_none() -> None:
+    net = Balancers(2)
+    for job in (1, 2, 3):
+        net.all[0].author(_event(job, rank=float(job)))
+    net.run()
+    assert [net.all[1].volume(job) for job in (1, 2, 3, 4)] == [0, 1, 1, None]
+    net.all[0].author(_event(1, version=2, demand=0))
+    net.run()
+    assert net.all[1].volume(1) is None
+
+
 def test_an_epoch_out_of_order_is_a_violation() -> None:
     net = Balancers(3)
     with pytest.raises(PeerViolation, match="epoch 2 after 0"):

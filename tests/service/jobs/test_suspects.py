@@ -30,3 +30,16 @@ def test_a_suspect_that_works_on_and_on_does_not_keep_others_waiting_for_ever() 
     assert suspects.next(50.0) == 1
     assert suspects.next(50.0 + TRIAL_S - 1) is None
     assert suspects.next(50.0 + TRIAL_S) == 2
+
+
+def test_a_suspect_that_ends_before_its_trial_is_not_tried_and_keeps_nobody_waiting() -> None:
+    """For example, since it is interrupted."""
+    suspects = Suspects(0.0)
+    suspects.wait(1)
+    suspects.wait(2)
+    suspects.ended(1)
+    assert suspects.next(QUIET_S) == 2
+    suspects.wait(3)
+    suspects.ended(3)
+    assert suspects.next_deadline() == math.inf
+    assert suspects.next(QUIET_S + TRIAL_S) is None

@@ -1,0 +1,103 @@
+"""Rules of ranks and of the service: messages of MPI, worker processes, jobs that end their rank."""
+
+from __future__ import annotations
+
+from mutations.mutation import Mutation, instead_of, never, without
+
+_TRANSPORT = "mallob_py/runtime/world/transport.py"
+_POOL = "mallob_py/runtime/workers/pool.py"
+_LINKS = "mallob_py/runtime/workers/links.py"
+_PROCESS = "mallob_py/runtime/workers/process.py"
+_CRASHES = "mallob_py/service/jobs/crashes.py"
+
+RUNNING = (
+    # --- messages of MPI ----------------------------------------------------------------------
+    Mutation(
+        "a small message does not pass a large one of its sender that is half received",
+        _TRANSPORT,
+        "Transport._take",
+        instead_of(
+            "size_bytes <= _EAGER_SIZE_BYTES and source not in inbox.coming",
+            "size_bytes <= _EAGER_SIZE_BYTES",
+        ),
+        "test_what_mpi_completes_late_keeps_its_place_and_is_rung_for_again",
+    ),
+    Mutation(
+        "a large message does not pass one of its sender that is half received",
+        _TRANSPORT,
+        "Transport._take",
+        instead_of("source not in inbox.coming and request.Test()", "request.Test()"),
+        "test_what_mpi_completes_late_keeps_its_place_and_is_rung_for_again",
+    ),
+    Mutation(
+        "whoever was sent what MPI completes late is rung again",
+        _TRANSPORT,
+        "Transport._advance",
+        instead_of(
+            """
+            self._owed.add(lane.dest)
+            self._park_s = 0.0
+            """,
+            "self._park_s = 0.0",
+        ),
+        "test_what_mpi_completes_late_keeps_its_place_and_is_rung_for_again",
+    ),
+    # --- worker processes -----------------------------------------------------------------------
+    Mutation(
+        "a process forked before an import is not used again",
+        _POOL,
+        "Processes.take_back",
+        never("link.generation < self.generation"),
+        "test_a_process_forked_before_an_import_is_not_used_again",
+    ),
+    Mutation(
+        "a process that has grown is not used again",
+        _POOL,
+        "Processes.take_back",
+        never("private_bytes > self._options.reuse_limit_bytes"),
+        "test_a_process_that_has_grown_is_not_used_again",
+    ),
+    Mutation(
+        "a process with threads left over is not used again",
+        _PROCESS,
+        "_left_clean",
+        never("threading.active_count() > 1 or len(os.listdir('/proc/self/task')) > 1"),
+        "test_a_process_that_was_left_with_threads_or_children_is_not_used_again",
+    ),
+    Mutation(
+        "a process with children left over is not used again",
+        _PROCESS,
+        "_left_clean",
+        instead_of("os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)", "return True"),
+        "test_a_process_that_was_left_with_threads_or_children_is_not_used_again",
+    ),
+    Mutation(
+        "processes of one server draw different random numbers",
+        _PROCESS,
+        "_settle",
+        without("generator.seed(int.from_bytes(os.urandom(4), 'little'))"),
+        "test_processes_of_one_server_draw_different_random_numbers",
+    ),
+    Mutation(
+        "a wake-up is read when it has been seen",
+        _LINKS,
+        "LinkWatch.ready",
+        without("os.eventfd_read(fd)"),
+        "test_a_wake_up_is_over_when_it_has_been_seen",
+    ),
+    # --- jobs that end their rank -----------------------------------------------------------------
+    Mutation(
+        "a suspect that has ended is not tried",
+        _CRASHES,
+        "Suspects.ended",
+        without("self._waiting.pop(job, None)"),
+        "test_a_suspect_that_ends_before_its_trial_is_not_tried_and_keeps_nobody_waiting",
+    ),
+    Mutation(
+        "the end of a suspect on trial begins the trial of the next",
+        _CRASHES,
+        "Suspects.ended",
+        never("job == self._tried"),
+        "test_suspects_begin_one_after_the_other_after_a_quiet_time",
+    ),
+)

@@ -1,0 +1,199 @@
+"""One PE whose peers are played by the test: what it does in which order, and when it gives up."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.effects import AnyEffect, JobEnded, JobOver, Send, StartWorker
+from mallob_py.protocol.messages import (
+    Accepted,
+    Adopt,
+    AnyMessage,
+    Blob,
+    Epoch,
+    Grant,
+    JobEvent,
+    MeetRequest,
+    Message,
+    Offer,
+    Prefer,
+    Request,
+    RequestFailed,
+    Supply,
+)
+from mallob_py.protocol.pe import PE
+from mallob_py.protocol.stimuli import (
+    HostRests,
+    JobInterrupted,
+    JobParameters,
+    JobSubmitted,
+    Received,
+    Tick,
+    WorkerStarted,
+)
+
+_SIZE = 3
+#: it is above 0 and 2 in the tree of ranks
+_PARENT = 1
+_BLOB = Blob("key", 1, b"x")
+_Kind = TypeVar("_Kind", bound=Message)
+
+
+def _request(job: int, index: int = 0, epoch: int = 0, hops: int = 0) -> Request:
+    return Request(
+        job=job,
+        subtree=index,
+        position=0,
+        count=1,
+        base=0,
+        epoch=epoch,
+        path=(_PARENT,),
+        hops=hops,
+        asked_s=0.0,
+        blob=_BLOB,
+    )
+
+
+class Played:
+    """PE 2 of 3, a leaf in the tree of ranks, and a clock."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.pe = PE(2, _SIZE, Config(**settings))
+        self.now = 0.0
+        self.epoch = 0
+        self._version = 0
+
+    def hear(self, message: AnyMessage) -> list[AnyEffect]:
+        self.pe.handle(Received(_PARENT, message), self.now)
+        return self.pe.take_effects()
+
+    def hear_epoch(self, **demands: int) -> list[AnyEffect]:
+        """The next epoch brings these demands, of job 1 as `job_1`."""
+        self.epoch += 1
+        self._version += 1
+        events = tuple(
+            JobEvent(int(name.removeprefix("job_")), self._version, demand, 1.0, 0.0)
+            for name, demand in demands.items()
+        )
+        return self.hear(Epoch(self.epoch, events))
+
+    def wait_until(self, when_s: float) -> list[AnyEffect]:
+        while self.pe.deadline_s <= when_s:
+            self.now = max(self.now, self.pe.deadline_s)
+            self.pe.handle(Tick(), self.now)
+        self.now = when_s
+        return self.pe.take_effects()
+
+
+def _sent(effects: list[AnyEffect], kind: type[_Kind]) -> list[_Kind]:
+    return [
+        effect.message for effect in effects if isinstance(effect, Send) and isinstance(effect.message, kind)
+    ]
+
+
+def _jobs_offered(effects: list[AnyEffect]) -> list[int]:
+    return [offer.job for offer in _sent(effects, Offer)]
+
+
+# --- requests that found nobody ------------------------------------------------------------------------
+
+
+def test_race_5_a_request_goes_on_from_a_pe_that_cannot_take_it_and_its_hops_are_counted() -> None:
+    played = Played(hops_max=2)
+    played.pe.handle(HostRests(100.0), played.now)
+    assert not _sent(played.hear(Adopt(_request(1, hops=1))), RequestFailed)
+    (effect,) = _sent(played.hear(Grant(0, 1, 0, 0)), MeetRequest)
+    assert effect.request.hops == 2
+
+
+def test_race_5_a_request_that_has_met_busy_pes_too_often_goes_back_to_its_parent() -> None:
+    played = Played(hops_max=2)
+    played.pe.handle(HostRests(100.0), played.now)
+    effects = played.hear(Adopt(_request(1, hops=2)))
+    assert _sent(effects, RequestFailed) == [RequestFailed(1, 0, 0)]
+    assert not [supply for supply in _sent(effects, Supply) if supply.requests]
+
+
+# --- messages of epochs to come ------------------------------------------------------------------------
+
+
+def test_race_1_messages_that_wait_for_an_epoch_are_handled_in_the_order_in_which_they_came() -> None:
+    played = Played()
+    for job in (2, 1):
+        assert not _jobs_offered(played.hear(Prefer(_request(job, epoch=1))))
+    assert _jobs_offered(played.hear_epoch(job_1=1, job_2=1)) == [2]
+
+
+def test_race_1_a_message_waits_for_its_own_epoch_though_later_ones_came_before() -> None:
+    played = Played()
+    played.hear(Prefer(_request(1, epoch=2)))
+    played.hear(Prefer(_request(2, epoch=1)))
+    assert _jobs_offered(played.hear_epoch(job_1=1, job_2=1)) == [2]
+
+
+# --- news of epochs ------------------------------------------------------------------------------------
+
+
+def test_it_is_told_that_a_job_is_over_even_where_it_has_no_worker() -> None:
+    played = Played()
+    played.hear_epoch(job_1=1, job_2=1)
+    assert [effect for effect in played.hear_epoch(job_1=0) if isinstance(effect, JobOver)] == [JobOver(1)]
+
+
+def test_a_root_whose_job_is_to_wait_leaves() -> None:
+    """It has no volume, but it is not over: the worker is kept for it."""
+    played = Played()
+    played.hear_epoch(job_1=1)
+    played.hear(Adopt(_request(1, epoch=1)))
+    worker = played.pe.workers.active
+    assert worker is not None
+    played.pe.handle(WorkerStarted(worker.number), played.now)
+    played.hear_epoch(**{f"job_{job}": 1 for job in range(1, 20)})
+    assert played.pe.balancer.volume(1) == 0
+    assert played.pe.workers.active is None
+    assert list(played.pe.workers.suspended) == [1]
+
+
+# --- keeping free for a suspended worker -----------------------------------------------------------------
+
+
+def test_a_pe_keeps_itself_free_when_its_suspended_worker_is_deserved_again_and_not_in_each_epoch() -> None:
+    played = Played(reuse_patience_s=1.0)
+    played.hear_epoch(job_1=2)
+    started = played.hear(Adopt(_request(1, index=1, epoch=1)))
+    (offer,) = _sent(started, Offer)
+    played.hear(Accepted(1, 1, offer.context, 1, 0, (), None))
+    (start,) = (effect for effect in started if isinstance(effect, StartWorker))
+    played.pe.handle(WorkerStarted(start.worker), played.now)
+    played.hear_epoch(job_1=1)
+    assert list(played.pe.workers.suspended) == [1]
+    assert played.pe.workers.is_free()
+    played.hear_epoch(job_1=2)
+    assert not played.pe.workers.is_free(), "its parent may query it"
+    played.wait_until(1.5)
+    assert played.pe.workers.is_free()
+    played.hear_epoch(job_2=1)
+    assert played.pe.balancer.volume(1) == 2
+    assert played.pe.workers.is_free(), "it has waited for this growth already"
+
+
+# --- budgets ---------------------------------------------------------------------------------------------
+
+
+def test_a_change_of_volume_is_charged_from_its_epoch_on() -> None:
+    """Ten seconds of the root alone, five of three workers, one of two."""
+    played = Played(threads=1)
+    played.pe.handle(JobSubmitted(1, JobParameters(), _BLOB), played.now)
+    (start,) = (effect for effect in played.pe.take_effects() if isinstance(effect, StartWorker))
+    played.pe.handle(WorkerStarted(start.worker), played.now)
+    played.wait_until(10.0)
+    played.hear_epoch(job_1=3)
+    played.wait_until(15.0)
+    played.hear_epoch(job_1=2)
+    played.wait_until(16.0)
+    played.pe.handle(JobInterrupted(1), played.now)
+    (ended,) = (effect for effect in played.pe.take_effects() if isinstance(effect, JobEnded))
+    assert ended.stats.pe_s == pytest.approx(10 * 1 + 5 * 3 + 1 * 2)
