@@ -64,7 +64,7 @@ fuzz: $(STAMPS)/run ## simulate random clusters and bag jobs, shrink failures (F
 	$(BIN)/python -m mallob_py.simulation.fuzz --seconds $(FUZZ_SECONDS) --first $(FUZZ_FIRST) --jobs $(FUZZ_JOBS)
 	$(BIN)/python -m mallob_py.simulation.fuzz --bags --seconds $(FUZZ_SECONDS) --first $(FUZZ_FIRST) --jobs $(FUZZ_JOBS)
 
-mutate: $(STAMPS)/test ## break each rule of the protocol; the tests must notice (some minutes; FUZZ_JOBS=cores)
+mutate: $(STAMPS)/test ## break each rule, one at a time; the tests must notice (some minutes; FUZZ_JOBS=cores)
 	$(BIN)/python scripts/mutate.py --jobs $(FUZZ_JOBS)
 
 bench: $(STAMPS)/run ## run the benchmarks one after another

@@ -139,7 +139,7 @@ class Judge:
             else:
                 shutil.copy2(source, dest)
         self._place_of = test_places(self._unchanged)
-        #: those that pass without any mutation, and those that do not
+        #: whether a test passes without any mutation, of those that had to
         self._passes: dict[str, bool] = {}
 
     def check_unchanged(self, mutations: list[Mutation]) -> None:

@@ -1,4 +1,4 @@
-"""The rules of the protocol, each with a small change that breaks it; `mutate.py` applies them.
+"""Rules of the protocol and some others, each with a small change that breaks it; `mutate.py` applies them.
 
 A mutation names the rule in words, where it is, a change of the syntax tree there, and the test that
 notices it. The lists are kept by hand: one entry for each rule that somebody could take for superfluous.
