@@ -84,6 +84,11 @@ def run_run(options: RunOptions) -> int:
     except UnknownApplication as error:
         raise CommandError(str(error)) from None
 
+    if options.check_laws:
+        from mallob_py.cli.laws import check_laws
+
+        return check_laws(options)
+
     def be_rank(fork_server: socket.socket | None = None) -> int:
         from mallob_py.cli import run_rank
 

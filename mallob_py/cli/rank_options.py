@@ -277,6 +277,11 @@ class RunOptions(_World):
     quiet: bool = switch_option(
         "--quiet", group=OUTPUT, help="no line on the terminal that tells of progress"
     )
+    check_laws: bool = switch_option(
+        "--check-laws",
+        group=OUTPUT,
+        help="do not run the job: try on parts of it what workers rely on (a bag keeps its tasks)",
+    )
 
     @property
     def whole_configuration(self) -> dict[str, Any]:

@@ -184,6 +184,13 @@ class Application(Declaration, ABC):
     def read(self, job: JobInput) -> Payload:
         """Read the job's input. Raises InputError. Runs in a helper process at the client."""
 
+    def check_laws(self, payload: Payload, configuration: Mapping[str, Any]) -> str:
+        """For `mallob-py run --check-laws`: try what workers rely on, and say in one line what was tried.
+
+        Bags of tasks have such laws. Raises an exception whose text says which one is broken.
+        """
+        raise NotImplementedError(f"{self.name} has no laws that could be checked")
+
     @abstractmethod
     def run(self, context: WorkerContext) -> Result | None:
         """Work as worker `context.index`; the first result of any worker ends the job.

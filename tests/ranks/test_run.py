@@ -135,3 +135,40 @@ def test_a_terminal_is_told_how_the_job_is_getting_on_and_ctrl_c_ends_it(job: li
         process.wait()
         os.close(ours)
     assert (process.returncode, out) == (128 + signal.SIGINT, b"")
+
+
+BROKEN_BAG = """
+from mallob_bags.queens import QueensApplication, QueensBag
+
+class Broken(QueensApplication):
+    name = "BROKEN"
+
+    def bag_from_bytes(self, data, payload, configuration):
+        raise ValueError("nobody understands these bytes")
+
+class Lazy(QueensApplication):
+    name = "LAZY"
+
+    def first_bag(self, payload, configuration):
+        bag = super().first_bag(payload, configuration)
+        bag.process = lambda count: 0
+        return bag
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("BROKEN", "ValueError: nobody understands these bytes"),
+        ("LAZY", "process(1) has done no task of a bag that is not empty"),
+    ],
+)
+def test_a_bag_that_cannot_work_ends_its_job_with_the_reason(
+    name: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_bag.py").write_text(BROKEN_BAG)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("MALLOB_PY_APPS", f"{name}=broken_bag:{name.capitalize()}")
+    done = run(name, "-n", 2, "--set", "n=25")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert reason in done.stderr

@@ -12,6 +12,7 @@ import numpy as np
 
 from mallob_py.kit.app import Application, InputError, JobInput, Payload, Result, TreeMessage, WorkerContext
 from mallob_py.kit.bags.bag import Bag
+from mallob_py.kit.bags.laws import check_bag
 from mallob_py.kit.bags.ledger import Ledger, Neighbours, decode, encode
 
 #: the code of an exact result
@@ -57,6 +58,9 @@ class BagApplication(Application):
         if job.files or job.literals is not None:
             raise InputError("this application takes no input; it is told all by its configuration")
         return {}
+
+    def check_laws(self, payload: Payload, configuration: Mapping[str, Any]) -> str:
+        return check_bag(self, configuration, payload)
 
     def run(self, context: WorkerContext) -> Result | None:
         return _Worker(self, context).run()

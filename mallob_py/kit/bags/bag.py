@@ -13,6 +13,10 @@ from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 
+class BagError(Exception):
+    """A bag does not do what it must; the text says what."""
+
+
 class Bag(ABC):
     """Tasks to be done, and what those that were done here have come to.
 

@@ -47,7 +47,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from mallob_py.kit.bags.bag import Bag, Work
+from mallob_py.kit.bags.bag import Bag, BagError, Work
 from mallob_py.kit.bags.values import decode_value, encode_value
 
 #: of a worker, as the transport names it; compared and handed back, never looked into
@@ -178,15 +178,17 @@ class _Account:
     repeat_delay_s: float = REPAY_AGAIN_S
     #: its lender has left; given up then
     orphaned_until_s: float = math.inf
-    #: tasks done when it was settled last
-    told: int = -1
+    #: tasks done when results were taken out of the bag last
+    gathered: int = -1
+    #: tasks done as of the last state that was told to anybody
+    told: int = 0
 
     def has_work(self) -> bool:
         return self.bag is not None and not self.bag.is_empty()
 
     def untold(self) -> int:
-        """Tasks done since it was settled last."""
-        return self.done - max(0, self.told)
+        """Tasks done, as far as known here, since its state was told last."""
+        return max(0, self.done + sum(loan.copy.done for loan in self.loans.values()) - self.told)
 
 
 class Ledger:
@@ -230,6 +232,7 @@ class Ledger:
             account.bag = self._work.first_bag()
         else:
             self._take_in(account, msgspec.msgpack.decode(checkpoint, type=State))
+            account.told = account.done
         self._accounts.insert(0, account)
         self._serve(now)
 
@@ -283,6 +286,8 @@ class Ledger:
             if account.has_work():
                 assert account.bag is not None
                 done = account.bag.process(count)
+                if done <= 0 and account.has_work():
+                    raise BagError(f"process({count}) has done no task of a bag that is not empty")
                 account.done += done
                 self.done_here += done
                 self._serve(now)
@@ -510,6 +515,7 @@ class Ledger:
         )
         account.wasted, self.wasted = account.wasted + self.wasted, 0
         own = State(account.done, self._result_bytes(account.result), bags, account.wasted)
+        account.told = account.done
         account.last_words = Return(account.number, own, loans)
         for number in account.loans:
             del self._given[number]
@@ -575,12 +581,12 @@ class Ledger:
 
     def _gather(self, account: _Account) -> None:
         """Take the results out of the bag."""
-        if account.bag is not None and account.done != account.told:
+        if account.bag is not None and account.done != account.gathered:
             account.result = self._fold(account.result, account.bag.take_result())
-            account.told = account.done
+            account.gathered = account.done
 
     def _state(self, account: _Account) -> State:
-        """The account with all that it has lent, as of the last settlements."""
+        """The account with all that it has lent, as of the last settlements, to be told."""
         self._gather(account)
         done, wasted, result = account.done, account.wasted, account.result
         bags: list[bytes] = []
@@ -593,6 +599,7 @@ class Ledger:
             if loan.copy.result:
                 result = self._fold(result, decode_value(loan.copy.result))
             bags.extend(loan.copy.bags)
+        account.told = done
         return State(done, self._result_bytes(result), tuple(bags), wasted)
 
     def _fold(self, one: Any, other: Any) -> Any:

@@ -238,6 +238,14 @@ def test_what_was_done_for_nobody_is_told_with_the_next_account(root: Worker) ->
     assert root.ledger.wasted_in_all() == 2
 
 
+def test_what_a_checkpoint_holds_is_not_in_vain_if_another_root_goes_on_from_it(root: Worker) -> None:
+    again = Worker((3, 13))
+    again.ledger.open_root(0.0, root.ledger.checkpoint())
+    again.work(2)
+    again.ledger.close_root()
+    assert again.ledger.wasted == 2
+
+
 def test_nobody_lends_to_itself(root: Worker) -> None:
     assert root.hear(LEFT, Ask(ROOT, root.ledger._token, 1)) == []
 

@@ -1,0 +1,291 @@
+"""The laws that a bag must obey so that results are exact, tried on pieces of a real one.
+
+Workers rely on them and cannot check them while they work: a `split` that loses a task gives a wrong
+result and no error. So authors check, by `mallob-py run NAME --check-laws ...` or in their tests:
+
+    check_bag(SubsetsApplication(), {"weights": [3, 4, 5], "target": 7})
+
+Pieces are cut off the job's first bag until they are small enough to be done here, each several times: as it
+is, after its bytes, in halves, in parts, merged. All must come to the same result and number of tasks.
+(If what one task finds spares others, numbers of tasks differ by right, and these laws are not for that bag.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from mallob_py.kit.bags.bag import Bag
+from mallob_py.kit.bags.values import decode_value, encode_value
+
+if TYPE_CHECKING:
+    from mallob_py.kit.app import Payload
+    from mallob_py.kit.bags.application import BagApplication
+
+#: pieces that have more are not tried
+TASKS_MAX = 20_000
+_PIECES_MAX = 12
+_CUTS_MAX = 400
+_PARTS = 3
+#: sums of floats depend on their order, so much
+_TOLERANCE = 1e-9
+
+
+class BrokenLaw(Exception):
+    """A bag breaks one of its laws; the text says which one and how."""
+
+
+class NothingToCheck(Exception):
+    """No piece of the bag is small enough."""
+
+
+class _TooLarge(Exception):
+    """It has more than TASKS_MAX tasks."""
+
+
+class Outcome(NamedTuple):
+    """What so many tasks have come to."""
+
+    tasks: int
+    result: Any
+
+
+def check_bag(
+    application: BagApplication,
+    configuration: Mapping[str, Any],
+    payload: Payload | None = None,
+    seconds_max: float = 10.0,
+) -> str:
+    """What was checked, in one line. Raises BrokenLaw, or NothingToCheck where all pieces are too large.
+
+    Looks for further pieces for `seconds_max` at most.
+    """
+    checker = _Checker(application, configuration, {} if payload is None else payload)
+    pieces = checker.pieces(time.monotonic() + seconds_max)
+    if not pieces:
+        raise NothingToCheck(f"no piece with at most {TASKS_MAX} tasks was found; check a smaller job")
+    checker.check_fold([outcome.result for _, outcome in pieces])  # which the others use
+    for data, outcome in pieces:
+        checker.check_piece(data, outcome)
+    checker.check_first_bag()
+    tasks = [outcome.tasks for _, outcome in pieces]
+    return (
+        f"process, to_bytes, bag_from_bytes, split, split_into, merge, take_result and fold keep the laws on"
+        f" {len(pieces)} pieces of {min(tasks)} to {max(tasks)} tasks"
+    )
+
+
+class _Checker:
+    def __init__(
+        self, application: BagApplication, configuration: Mapping[str, Any], payload: Payload
+    ) -> None:
+        self._application = application
+        self._given = (payload, configuration)
+
+    # --- pieces ---------------------------------------------------------------------------------
+
+    def pieces(self, deadline_s: float) -> list[tuple[bytes, Outcome]]:
+        """Bags as bytes that can be done here, cut off the first one, and what they come to."""
+        with _named("first_bag"):
+            bag = self._application.first_bag(*self._given)
+        found: list[tuple[bytes, Outcome]] = []
+        for cut in range(_CUTS_MAX):
+            with _named("to_bytes"):
+                data = self._bytes(bag)
+            with suppress(_TooLarge):
+                found.append((data, self._run(self._bag(data))))
+            if bag.is_empty() or len(found) == _PIECES_MAX or time.monotonic() > deadline_s:
+                break
+            with _named("split"):
+                given = bag.split()
+            if given is None:
+                with _named("process"):
+                    self._process(bag, 1 + cut)
+            elif cut % 3:
+                bag = given
+        return found
+
+    def _bag(self, data: bytes) -> Bag:
+        with _named("bag_from_bytes"):
+            return self._application.bag_from_bytes(data, *self._given)
+
+    def _bytes(self, bag: Bag) -> bytes:
+        data = bag.to_bytes()
+        if not isinstance(data, bytes):
+            raise BrokenLaw(f"to_bytes gives {type(data).__name__}, not bytes")
+        return data
+
+    def _process(self, bag: Bag, count: int) -> int:
+        done = bag.process(count)
+        if done <= 0 and not bag.is_empty():
+            raise BrokenLaw(f"process({count}) does no task although the bag is not empty")
+        return done
+
+    def _run(self, bag: Bag, chunk: int = 1000) -> Outcome:
+        """Do all of it. Raises _TooLarge."""
+        tasks = 0
+        with _named("process"):
+            while not bag.is_empty():
+                tasks += self._process(bag, chunk)
+                if tasks > TASKS_MAX:
+                    raise _TooLarge
+        return Outcome(tasks, self._result(bag))
+
+    def _result(self, bag: Bag) -> Any:
+        with _named("take_result"):
+            result = bag.take_result()
+            if not _same(decode_value(encode_value(result)), result):
+                raise BrokenLaw(f"take_result: {result!r:.80} is another value after it was sent")
+        return result
+
+    # --- laws of one piece ------------------------------------------------------------------------
+
+    def check_piece(self, data: bytes, expected: Outcome) -> None:
+        """All ways to do it come to the same."""
+        self._expect("to_bytes changes the bag", self._after_bytes(data), expected)
+        self._expect(
+            "bag_from_bytes(to_bytes()) is another bag", self._run(self._sent(self._bag(data))), expected
+        )
+        self._expect("process in small steps does other tasks", self._in_steps(data), expected)
+        for began in (0, 1 + expected.tasks // 7):
+            self._check_division("split", data, expected, began, lambda bag: self._halves(bag))
+            self._check_division("split_into", data, expected, began, lambda bag: self._parts(bag))
+        emptied = self._bag(data)
+        self._run(emptied)
+        with _named("merge"):
+            emptied.merge(self._bag(data))
+        self._expect("merge into an empty bag loses or doubles tasks", self._run(emptied), expected)
+
+    def _after_bytes(self, data: bytes) -> Outcome:
+        bag = self._bag(data)
+        with _named("to_bytes"):
+            self._bytes(bag)
+        return self._run(bag)
+
+    def _sent(self, bag: Bag) -> Bag:
+        with _named("to_bytes"):
+            data = self._bytes(bag)
+        return self._bag(data)
+
+    def _in_steps(self, data: bytes) -> Outcome:
+        """With the result taken in between: it must begin anew, and what was taken must stay."""
+        bag, tasks = self._bag(data), 0
+        taken: list[tuple[Any, bytes]] = []
+        while not bag.is_empty():
+            with _named("process"):
+                tasks += self._process(bag, 1 + tasks // 4)
+            result = self._result(bag)
+            taken.append((result, encode_value(result)))
+        if any(encode_value(result) != before for result, before in taken):
+            raise BrokenLaw("take_result gives what later tasks change; give a copy")
+        return Outcome(tasks, self._folded([result for result, _ in taken], bag))
+
+    def _halves(self, bag: Bag) -> list[Bag]:
+        given = bag.split()
+        return [] if given is None else [given]
+
+    def _parts(self, bag: Bag) -> list[Bag]:
+        parts = bag.split_into(_PARTS)
+        if len(parts) > _PARTS:
+            raise BrokenLaw(f"split_into({_PARTS}) gives {len(parts)} bags")
+        return parts
+
+    def _check_division(
+        self, name: str, data: bytes, expected: Outcome, began: int, divide: Callable[[Bag], list[Bag]]
+    ) -> None:
+        """Apart, and merged again, the parts come to what the whole does."""
+        for is_merged in (False, True):
+            bag, tasks = self._bag(data), 0
+            if began and not bag.is_empty():
+                with _named("process"):
+                    tasks = self._process(bag, began)
+            with _named(name):
+                parts = divide(bag)
+            if any(part.is_empty() for part in parts):
+                raise BrokenLaw(f"{name} gives an empty bag; None says that there is nothing to give")
+            if is_merged:
+                for part in parts:
+                    with _named("merge"):
+                        bag.merge(self._sent(part))
+                parts = []
+            outcomes = [self._run(each) for each in (bag, *map(self._sent, parts))]
+            results = self._folded([outcome.result for outcome in outcomes], bag)
+            whole = Outcome(tasks + sum(outcome.tasks for outcome in outcomes), results)
+            what = f"merge of what {name} has given" if is_merged else name
+            self._expect(f"{what} loses or doubles tasks", whole, expected)
+
+    def _folded(self, results: Sequence[Any], bag: Bag) -> Any:
+        if not results:
+            return self._result(bag)
+        folded = results[0]
+        with _named("fold"):
+            for result in results[1:]:
+                folded = self._application.fold(folded, result)
+        return folded
+
+    @staticmethod
+    def _expect(law: str, found: Outcome, expected: Outcome) -> None:
+        if found.tasks != expected.tasks:
+            raise BrokenLaw(f"{law}: of {expected.tasks} tasks of a piece {found.tasks} are done")
+        if not _same(found.result, expected.result):
+            raise BrokenLaw(f"{law}: the result is {found.result!r:.80} instead of {expected.result!r:.80}")
+
+    # --- laws of all ------------------------------------------------------------------------------
+
+    def check_fold(self, results: Sequence[Any]) -> None:
+        fold = self._application.fold
+        for one, two in zip(results, [*results[1:], results[0]], strict=True):
+            for three in results:
+                before = list(map(encode_value, (one, two, three)))
+                with _named("fold"):
+                    left, right = fold(one, two), fold(two, one)
+                    grouped = fold(fold(one, two), three), fold(one, fold(two, three))
+                if list(map(encode_value, (one, two, three))) != before:
+                    raise BrokenLaw("fold changes what it is given; make something new")
+                if not _same(left, right):
+                    pair = f"of {one!r:.60} and {two!r:.60} it makes {left!r:.60}"
+                    raise BrokenLaw(f"fold is not commutative: {pair}, the other way round {right!r:.60}")
+                if not _same(*grouped):
+                    trio = f"of {one!r:.40}, {two!r:.40} and {three!r:.40} it makes {grouped[0]!r:.40}"
+                    raise BrokenLaw(f"fold is not associative: {trio} or {grouped[1]!r:.40}")
+
+    def check_first_bag(self) -> None:
+        with _named("first_bag"):
+            bags = [self._application.first_bag(*self._given) for _ in range(2)]
+        one, two = map(self._bytes, bags)
+        if one == two:
+            return
+        try:
+            outcomes = [self._run(bag) for bag in bags]
+        except _TooLarge:
+            return  # they may have the same tasks in another order
+        self._expect("first_bag is another one each time", outcomes[1], outcomes[0])
+
+
+@contextmanager
+def _named(method: str) -> Iterator[None]:
+    """What the author's code raises is told with its name."""
+    try:
+        yield
+    except (BrokenLaw, _TooLarge):
+        raise
+    except Exception as error:
+        raise BrokenLaw(f"{method} raises {type(error).__name__}: {error}") from error
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple) or isinstance(other, tuple):
+        both = isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other)
+        return both and all(map(_same, one, other))
+    if isinstance(one, str | bytes | bool | int) and isinstance(other, str | bytes | bool | int):
+        return one == other
+    left, right = np.asarray(one), np.asarray(other)
+    if left.shape != right.shape:
+        return False
+    if "f" in left.dtype.kind + right.dtype.kind:
+        return bool(np.allclose(left, right, rtol=_TOLERANCE, atol=0.0, equal_nan=True))
+    return bool(np.array_equal(left, right))
