@@ -97,7 +97,8 @@ class _Checker:
             with _named("to_bytes"):
                 data = self._bytes(bag)
             with suppress(_TooLarge):
-                found.append((data, self._run(self._bag(data))))
+                if (outcome := self._run(self._bag(data))).tasks:
+                    found.append((data, outcome))
             if bag.is_empty() or len(found) == _PIECES_MAX or time.monotonic() > deadline_s:
                 break
             with _named("split"):
