@@ -101,6 +101,13 @@ class GivesItsOwn(TreeBag):
         return self.own
 
 
+class WorksInParts(TreeBag):
+    """Every call counts for one task more."""
+
+    def process(self, count: int) -> int:
+        return super().process(count) + 1
+
+
 class HasAnOddResult(TreeBag):
     def take_result(self) -> Any:
         return {"tasks": self._count}
@@ -152,6 +159,7 @@ def test_bytes_that_cannot_be_read_are_told_with_the_reason(monkeypatch: pytest.
 
 def test_bags_that_keep_the_laws_are_said_to() -> None:
     assert "fold keep the laws on" in check_bag(Tree(), {})
+    assert "fold keep the laws on" in check_bag(Tree(WorksInParts), {})
     assert "fold keep the laws on 12 pieces" in check_bag(QueensApplication(), {"n": 9}, {})
 
 

@@ -246,6 +246,34 @@ def test_what_a_checkpoint_holds_is_not_in_vain_if_another_root_goes_on_from_it(
     assert again.ledger.wasted == 2
 
 
+def test_a_settlement_that_was_overtaken_is_passed_over(root: Worker) -> None:
+    left = Worker(LEFT)
+    lend(root, left)
+    settlements = []
+    for now in (1.0, 2.0):
+        left.work(2)
+        left.ledger.tick(now)
+        settlements += [message for _, message in left.sent() if isinstance(message, Settle)]
+    for settlement in reversed(settlements):
+        root.hear(LEFT, settlement)
+    assert root.ledger.done() == 3 + 4
+
+
+def test_who_leaves_takes_no_loan(root: Worker) -> None:
+    left = Worker(LEFT)
+    [(_, loan)] = root.hear(LEFT, ask(left))
+    left.ledger.leave(0.0)
+    assert left.hear(ROOT, loan) == [(ROOT, Unknown(loan.number))]
+
+
+def test_a_loan_that_another_has_by_now_is_not_taken_back(root: Worker) -> None:
+    left = Worker(LEFT)
+    loan = lend(root, left)
+    root.ledger.undelivered(RIGHT, Probe(loan.number), 1.0)
+    root.work()
+    assert not root.ledger.is_finished
+
+
 def test_nobody_lends_to_itself(root: Worker) -> None:
     assert root.hear(LEFT, Ask(ROOT, root.ledger._token, 1)) == []
 

@@ -1,0 +1,129 @@
+"""Rules by which bags of tasks are lent, settled, taken back and handed over (kit/bags/ledger.py)."""
+
+from __future__ import annotations
+
+from mutations.mutation import Mutation, always, instead_of, never, without
+
+_LEDGER = "mallob_py/kit/bags/ledger.py"
+_LIVES = "test_the_result_is_exact_whatever_becomes_of_workers"
+
+LENDING = (
+    Mutation(
+        "a repayment of a loan that is not in the books goes to nobody",
+        _LEDGER,
+        "Ledger._remove",
+        without("del self._given[number]"),
+        "test_a_repayment_that_comes_twice_counts_once",
+    ),
+    Mutation(
+        "an older settlement does not replace a newer one",
+        _LEDGER,
+        "Ledger._settled",
+        never("message.seq <= loan.seq"),
+        "test_a_settlement_that_was_overtaken_is_passed_over",
+    ),
+    Mutation(
+        "what is taken back is told on if nothing is left of its account",
+        _LEDGER,
+        "Ledger._take_back",
+        without("self._close_if_done(account, now)"),
+        _LIVES,
+    ),
+    Mutation(
+        "a silent borrower is done without at last",
+        _LEDGER,
+        "Ledger._probe",
+        never("loan.probes > PROBES_MAX"),
+        "test_a_silent_borrower_is_asked_after_and_then_done_without",
+    ),
+    Mutation(
+        "an account with loans is not settled for good",
+        _LEDGER,
+        "Ledger._close_if_done",
+        instead_of(
+            "account.number == 0 or account.has_work() or account.loans or account.last_words is not None",
+            "account.number == 0 or account.has_work() or account.last_words is not None",
+        ),
+        _LIVES,
+    ),
+    Mutation(
+        "the job is not done while loans are open",
+        _LEDGER,
+        "Ledger.is_finished",
+        instead_of(
+            "account is not None and not account.has_work() and not account.loans",
+            "account is not None and not account.has_work()",
+        ),
+        "test_what_is_lent_comes_back_as_a_result",
+    ),
+    Mutation(
+        "what a settlement tells contains what was lent on",
+        _LEDGER,
+        "Ledger._state",
+        without("bags.extend(loan.copy.bags)"),
+        "test_a_checkpoint_is_the_whole_job",
+    ),
+    Mutation(
+        "results of borrowers are in what is told",
+        _LEDGER,
+        "Ledger._state",
+        without("result = self._fold(result, decode_value(loan.copy.result))"),
+        "test_a_checkpoint_is_the_whole_job",
+    ),
+    Mutation(
+        "who leaves answers for its borrowers no more",
+        _LEDGER,
+        "Ledger._settled",
+        never("message.number in self._handed_over"),
+        "test_one_that_leaves_hands_over_its_work_and_what_it_has_lent",
+    ),
+    Mutation(
+        "borrowers of who has left are told their new lender",
+        _LEDGER,
+        "Ledger._returned_in_order",
+        without("self._send(each.borrower, Moved(each.number))"),
+        "test_one_that_leaves_hands_over_its_work_and_what_it_has_lent",
+    ),
+    Mutation(
+        "last words are said again to a new lender",
+        _LEDGER,
+        "Ledger._moved",
+        never("account.last_words is not None"),
+        "test_one_that_leaves_hands_over_its_work_and_what_it_has_lent",
+    ),
+    Mutation(
+        "who leaves takes no loan",
+        _LEDGER,
+        "Ledger._borrow",
+        never("self._leaving"),
+        "test_who_leaves_takes_no_loan",
+    ),
+    Mutation(
+        "an account whose lender is gone is thrown away after a while",
+        _LEDGER,
+        "Ledger.tick",
+        never("now >= account.orphaned_until_s"),
+        "test_who_hears_nothing_of_a_lender_that_is_gone_throws_its_work_away",
+    ),
+    Mutation(
+        "nobody lends to itself",
+        _LEDGER,
+        "Ledger.receive",
+        always("message.token != self._token"),
+        "test_nobody_lends_to_itself",
+    ),
+    Mutation(
+        "a loan is taken back from who has it, and from nobody else",
+        _LEDGER,
+        "Ledger._take_back",
+        instead_of("account is None or account.loans[number].borrower != borrower", "account is None"),
+        "test_a_loan_that_another_has_by_now_is_not_taken_back",
+    ),
+    Mutation(
+        "a bag whose process does nothing ends its job",
+        _LEDGER,
+        "Ledger.process",
+        never("done <= 0 and account.has_work()"),
+        "test_a_bag_that_does_nothing_ends_its_job",
+    ),
+)
