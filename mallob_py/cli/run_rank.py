@@ -156,6 +156,9 @@ class RunDesk:
     def job_sought(self, job: int, now: float) -> None:
         pass
 
+    def job_saved(self, job: int, checkpoint: bytes, now: float) -> None:
+        pass
+
     def job_ended(self, ended: JobEnded, now: float) -> None:
         if ended.outcome is Outcome.FAILED:
             self._fail(ended.reason or "the job has failed")

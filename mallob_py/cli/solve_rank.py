@@ -178,6 +178,9 @@ class SolveDesk:
     def job_sought(self, job: int, now: float) -> None:
         pass
 
+    def job_saved(self, job: int, checkpoint: bytes, now: float) -> None:
+        pass
+
     def job_ended(self, ended: JobEnded, now: float) -> None:
         code, solution = 0, b""
         if ended.outcome is Outcome.FAILED:

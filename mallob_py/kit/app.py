@@ -82,6 +82,8 @@ class TreeMessage:
     sender: tuple[int, int] = (-1, -1)
 
 
+#: of one checkpoint
+CHECKPOINT_BYTES_MAX = 1 << 28
 #: reports of progress are passed on at most this often
 PROGRESS_PERIOD_S = 0.2
 #: longer names of units are cut
@@ -162,6 +164,20 @@ class WorkerContext(ABC):
         after the loss of a root it may go back. A `unit` is a word such as "tasks". Raises ValueError for
         what is no count.
         """
+
+    def checkpoint(self, data: bytes) -> None:  # noqa: B027 (without effect where nobody keeps it)
+        """Have the job go on from here if this root is lost: `data` is what the next one finds.
+
+        Heard from the root (index 0), also while it leaves; each replaces the one before. The job's client
+        keeps it; with a service it outlives the service. Raises ValueError above CHECKPOINT_BYTES_MAX.
+        """
+
+    def last_checkpoint(self) -> bytes | None:
+        """The job's last checkpoint, for a root that begins. None if there is none, or if this is no root.
+
+        Asks the job's client, and waits for the answer.
+        """
+        return None
 
     def note_memory(self) -> None:  # noqa: B027 (without effect where nobody counts)
         """Count what this process and its children have needed so far, before children end.

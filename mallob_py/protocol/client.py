@@ -22,13 +22,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mallob_py.protocol.balancing import standing
+from mallob_py.protocol.checkpoint import LastCheckpoint
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import JobEnded, JobSought, JobStats, Outbox, Outcome
+from mallob_py.protocol.effects import JobEnded, JobSaved, JobSought, JobStats, Outbox, Outcome
 from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import (
     Blamed,
     Blob,
+    Checkpoint,
+    CheckpointGiven,
+    CheckpointWanted,
     ChildLeft,
     DemandChanged,
     Denied,
@@ -117,6 +121,7 @@ class ClientJob:
         self.cpu_s = 0.0
         self.peak_memory_bytes = 0
         #: of a job that has told how far it is
+        self.checkpoint: LastCheckpoint | None = None
         self.progression: Progression | None = None
         self.root: int | None = None
         #: PEs that had the root and could not start it, since it last ran
@@ -221,7 +226,9 @@ class Client:
 
     # --- from the service -----------------------------------------------------------------
 
-    def submit(self, job: int, parameters: JobParameters, blob: Blob, now: float) -> None:
+    def submit(
+        self, job: int, parameters: JobParameters, blob: Blob, now: float, checkpoint: bytes | None = None
+    ) -> None:
         """Take a job in. It will end with exactly one `JobEnded`."""
         self._now = now
         assert job not in self.jobs, f"job {job} is here already"
@@ -229,6 +236,8 @@ class Client:
         seats = Seats(self._out, self._config, port, job, (self._out.rank,), _CLIENT_CONTEXT, (0,))
         seats.blob = blob
         record = self.jobs[job] = ClientJob(job, parameters, seats, now, self._config.ageing_s)
+        if checkpoint is not None:
+            record.checkpoint = LastCheckpoint(checkpoint)
         self._out.log("submitted", job=job, priority=parameters.priority, demand=self._demand_max(record))
         plenty = self._out.size - self._balancer.total_volume - len(self._unseen)
         self._unseen.add(job)
@@ -419,6 +428,18 @@ class Client:
         if (record := self.jobs.get(message.job)) is not None:
             record.progression = record.progression or Progression()
             record.progression.note(message.progress, now)
+
+    def receive_checkpoint(self, source: int, message: Checkpoint) -> None:
+        if (record := self.jobs.get(message.job)) is not None:
+            record.checkpoint = record.checkpoint or LastCheckpoint()
+            if record.checkpoint.replace(source, message.context, message.data):
+                self._out.act(JobSaved(message.job, message.data))
+
+    def receive_checkpoint_wanted(self, source: int, message: CheckpointWanted) -> None:
+        if (record := self.jobs.get(message.job)) is not None:
+            record.checkpoint = record.checkpoint or LastCheckpoint()
+            data = record.checkpoint.give(source, message.context)
+            self._out.send(source, CheckpointGiven(message.job, message.context, data))
 
     def receive_failure(self, message: WorkerFailed, now: float) -> None:
         self._now = now

@@ -119,6 +119,13 @@ class DeliverMessage(Effect, frozen=True):
     returned: bool
 
 
+class GiveCheckpoint(Effect, frozen=True):
+    """Hand the job's last checkpoint to the root's process that asked for it; None: there is none."""
+
+    worker: int
+    data: bytes | None
+
+
 class JobStats(msgspec.Struct, frozen=True):
     """Times of one job in seconds, from its submission to the PE; None: never got there.
 
@@ -150,6 +157,13 @@ class JobSought(Effect, frozen=True):
     job: int
 
 
+class JobSaved(Effect, frozen=True):
+    """A job taken in here has a new checkpoint, with which it may be submitted again."""
+
+    job: int
+    checkpoint: bytes
+
+
 class JobEnded(Effect, frozen=True):
     """A job taken in here has ended: exactly one for each submitted job."""
 
@@ -178,8 +192,10 @@ AnyEffect: TypeAlias = (
     | TerminateWorker
     | UpdateWorker
     | DeliverMessage
+    | GiveCheckpoint
     | BlameHost
     | JobSought
+    | JobSaved
     | JobEnded
     | Log
 )

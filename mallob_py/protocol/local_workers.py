@@ -22,6 +22,7 @@ from collections.abc import Callable
 from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.effects import (
     BlameHost,
+    GiveCheckpoint,
     Outbox,
 )
 from mallob_py.protocol.host_health import Fault
@@ -31,6 +32,9 @@ from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import (
     Accepted,
     Blob,
+    Checkpoint,
+    CheckpointGiven,
+    CheckpointWanted,
     ChildLeft,
     DemandChanged,
     Denied,
@@ -651,6 +655,23 @@ class LocalWorkers:
         worker = self._by_number(number)
         if worker is not None and worker.index == 0:
             self._out.send(worker.client, Progressed(worker.job, progress))
+
+    def saves(self, number: int, data: bytes) -> None:
+        """Heard of a root that leaves or has been suspended, too: nobody knows more of its job."""
+        worker = self._by_any_number(number)
+        if worker is not None and worker.index == 0:
+            self._out.send(worker.client, Checkpoint(worker.job, worker.context, data))
+
+    def wants_checkpoint(self, number: int) -> None:
+        worker = self._active_as(number)
+        if worker is not None and worker.index == 0:
+            self._out.send(worker.client, CheckpointWanted(worker.job, worker.context))
+
+    def receive_checkpoint(self, message: CheckpointGiven) -> None:
+        """A process that does not run now will ask once more."""
+        worker = self._active_in(message.context)
+        if worker is not None and worker.job == message.job and worker.state is WorkerState.RUNNING:
+            self._out.act(GiveCheckpoint(worker.number, message.data))
 
     def sends_to_parent(self, number: int, data: bytes) -> None:
         if (worker := self._active_as(number) or self.leaving.get(number)) is not None:

@@ -340,6 +340,29 @@ class Progressed(Message, frozen=True, tag=39):
     progress: Progress
 
 
+class Checkpoint(Message, frozen=True, tag=33):
+    """The root, in that stay, is so far: the job's next one shall go on from here."""
+
+    job: int
+    context: int
+    data: bytes
+
+
+class CheckpointWanted(Message, frozen=True, tag=34):
+    """The root begins: what was the last checkpoint?"""
+
+    job: int
+    context: int
+
+
+class CheckpointGiven(Message, frozen=True, tag=35):
+    """To the root: this one (None: there is none)."""
+
+    job: int
+    context: int
+    data: bytes | None
+
+
 class WorkerFailed(Message, frozen=True, tag=26):
     """The application cannot go on: `reason` goes into the reply."""
 
@@ -470,6 +493,9 @@ AnyMessage: TypeAlias = (
     | ResultFound
     | Used
     | Progressed
+    | Checkpoint
+    | CheckpointWanted
+    | CheckpointGiven
     | WorkerFailed
 )
 

@@ -37,6 +37,9 @@ from mallob_py.protocol.messages import (
     AnyMatcherMessage,
     AnyMessage,
     Blamed,
+    Checkpoint,
+    CheckpointGiven,
+    CheckpointWanted,
     ChildLeft,
     DemandChanged,
     Denied,
@@ -77,11 +80,13 @@ from mallob_py.protocol.stimuli import (
     WorkerLost,
     WorkerProgresses,
     WorkerRaised,
+    WorkerSaves,
     WorkerStarted,
     WorkerToChildren,
     WorkerToParent,
     WorkerToWorker,
     WorkerUsed,
+    WorkerWantsCheckpoint,
 )
 from mallob_py.protocol.violation import PeerViolation, ProtocolViolation
 
@@ -90,7 +95,7 @@ if TYPE_CHECKING:
 
 _STORY_LENGTH = 100
 #: messages with a user's data: told by their names only
-_BULKY = (ResultFound, TreeMessage)
+_BULKY = (ResultFound, TreeMessage, Checkpoint, CheckpointGiven)
 
 
 class PE:
@@ -272,7 +277,7 @@ class PE:
 #: who takes which other stimulus: (PE, stimulus, now)
 _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
     Tick: lambda pe, it, now: pe._tick(now),
-    JobSubmitted: lambda pe, it, now: pe.client.submit(it.job, it.parameters, it.blob, now),
+    JobSubmitted: lambda pe, it, now: pe.client.submit(it.job, it.parameters, it.blob, now, it.checkpoint),
     JobInterrupted: lambda pe, it, now: pe.client.interrupt(it.job, now),
     TermsChanged: lambda pe, it, now: pe.client.set_terms(it.job, it.priority, it.max_demand),
     WorkerStarted: lambda pe, it, now: pe.workers.started(it.worker, it.leaves, now),
@@ -284,6 +289,8 @@ _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
     WorkerUsed: lambda pe, it, now: pe.workers.used(it.worker, it.cpu_s, it.peak_bytes),
     WorkerDemands: lambda pe, it, now: pe.workers.demanded(it.worker, it.demand),
     WorkerProgresses: lambda pe, it, now: pe.workers.progresses(it.worker, it.progress),
+    WorkerSaves: lambda pe, it, now: pe.workers.saves(it.worker, it.data),
+    WorkerWantsCheckpoint: lambda pe, it, now: pe.workers.wants_checkpoint(it.worker),
     WorkerToWorker: lambda pe, it, now: pe.workers.sends_to_worker(it.worker, it.pe, it.context, it.data),
     WorkerToParent: lambda pe, it, now: pe.workers.sends_to_parent(it.worker, it.data),
     WorkerToChildren: lambda pe, it, now: pe.workers.sends_to_children(it.worker, it.data),
@@ -317,6 +324,9 @@ _ON_MESSAGE: dict[type, Callable[[PE, int, Any, float], None]] = {
     ResultFound: lambda pe, _, message, now: pe.client.receive_result(message, now),
     Used: lambda pe, _, message, now: pe.client.receive_used(message),
     Progressed: lambda pe, _, message, now: pe.client.receive_progress(message, now),
+    Checkpoint: lambda pe, source, message, now: pe.client.receive_checkpoint(source, message),
+    CheckpointWanted: lambda pe, source, message, now: pe.client.receive_checkpoint_wanted(source, message),
+    CheckpointGiven: lambda pe, _, message, now: pe.workers.receive_checkpoint(message),
     WorkerFailed: lambda pe, _, message, now: pe.client.receive_failure(message, now),
 }
 _ON_MESSAGE.update(

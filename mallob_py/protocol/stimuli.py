@@ -62,6 +62,8 @@ class JobSubmitted(Stimulus, frozen=True):
     job: int
     parameters: JobParameters
     blob: Blob
+    #: what its first root begins with, from a former service
+    checkpoint: bytes | None = None
 
 
 class JobInterrupted(Stimulus, frozen=True):
@@ -151,6 +153,19 @@ class WorkerProgresses(Stimulus, frozen=True):
     progress: Progress
 
 
+class WorkerSaves(Stimulus, frozen=True):
+    """The application has a checkpoint; heard of the root only."""
+
+    worker: int
+    data: bytes
+
+
+class WorkerWantsCheckpoint(Stimulus, frozen=True):
+    """The application at the root begins, and asks for the last checkpoint."""
+
+    worker: int
+
+
 class WorkerToParent(Stimulus, frozen=True):
     """The application has something for the worker above it."""
 
@@ -225,6 +240,8 @@ OfWorker: TypeAlias = (
     | WorkerUsed
     | WorkerDemands
     | WorkerProgresses
+    | WorkerSaves
+    | WorkerWantsCheckpoint
     | WorkerToParent
     | WorkerToChildren
     | WorkerToWorker

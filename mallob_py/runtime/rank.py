@@ -34,6 +34,7 @@ from mallob_py.protocol.effects import (
     FetchBlob,
     JobEnded,
     JobOver,
+    JobSaved,
     JobSought,
     Log,
     Send,
@@ -116,6 +117,9 @@ class Desk(Protocol):
     def turn(self, now: float) -> None: ...
 
     def job_sought(self, job: int, now: float) -> None: ...
+
+    def job_saved(self, job: int, checkpoint: bytes, now: float) -> None:
+        """It may be submitted again with this checkpoint, and goes on from there."""
 
     def job_ended(self, ended: JobEnded, now: float) -> None: ...
 
@@ -246,9 +250,11 @@ class Rank:
     def set_memory_watch(self, watch: MemoryWatch) -> None:
         self._memory_watch = watch
 
-    def submit(self, job: int, parameters: JobParameters, blob: Blob) -> None:
+    def submit(
+        self, job: int, parameters: JobParameters, blob: Blob, checkpoint: bytes | None = None
+    ) -> None:
         """Hand a job to the first PE here; the desk hears of its end by `job_ended`."""
-        self._tell(self.pe, JobSubmitted(job, parameters, blob))
+        self._tell(self.pe, JobSubmitted(job, parameters, blob, checkpoint))
 
     def interrupt(self, job: int) -> bool:
         """End a job; False if it is not live."""
@@ -595,6 +601,9 @@ class Rank:
             case JobSought(job):
                 assert self._desk is not None
                 self._desk.job_sought(job, self.now())
+            case JobSaved(job, checkpoint):
+                assert self._desk is not None
+                self._desk.job_saved(job, checkpoint, self.now())
             case JobEnded():
                 assert self._desk is not None
                 self._desk.job_ended(effect, self.now())

@@ -130,7 +130,13 @@ class Leave(Message, frozen=True, tag=7):
     """Hand over what you have, and end the run: this process's place is somebody else's from now on."""
 
 
-ToWorker = Run | Update | Deliver | Read | Inspect | Quit | Leave
+class LastCheckpoint(Message, frozen=True, tag=8):
+    """The answer to `CheckpointWanted`; None: there is none."""
+
+    data: bytes | None
+
+
+ToWorker = Run | Update | Deliver | Read | Inspect | Quit | Leave | LastCheckpoint
 
 
 # --- worker process to rank -------------------------------------------------
@@ -178,6 +184,16 @@ class Progress(Message, frozen=True, tag=15):
     done: float
     total: float | None
     unit: str
+
+
+class Checkpoint(Message, frozen=True, tag=13):
+    """The job's next root shall go on from here."""
+
+    data: bytes
+
+
+class CheckpointWanted(Message, frozen=True, tag=14):
+    """This root begins: what was the last checkpoint?"""
 
 
 class ToParent(Message, frozen=True, tag=5):
@@ -236,6 +252,8 @@ FromWorker = (
     | Failed
     | Demand
     | Progress
+    | Checkpoint
+    | CheckpointWanted
     | ToParent
     | ToChildren
     | ToAddress

@@ -264,7 +264,7 @@ class Service:
             growth_delay_s=_TRIVIAL_S if adds_to_others else None,
             waiting_since_s=live.since_s,
         )
-        self._rank.submit(live.id, parameters, blob)
+        self._rank.submit(live.id, parameters, blob, self._directory.saved(live.id))
         if not live.is_sought:
             self._running.rest(live.id)  # it waits for a PE
 
@@ -272,6 +272,9 @@ class Service:
         """A PE is sought for it."""
         self._jobs[job].is_sought = True
         self._running.begin(job, now)
+
+    def job_saved(self, job: int, checkpoint: bytes, now: float) -> None:
+        self._directory.save(job, checkpoint)
 
     def job_ended(self, ended: JobEnded, now: float) -> None:
         self._endings.job_ended(ended, now)

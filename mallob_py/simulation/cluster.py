@@ -27,8 +27,10 @@ from mallob_py.protocol.effects import (
     BlameHost,
     DeliverMessage,
     FetchBlob,
+    GiveCheckpoint,
     JobEnded,
     JobOver,
+    JobSaved,
     JobSought,
     LeaveWorker,
     Log,
@@ -106,6 +108,7 @@ class Process:
         self.is_started = False
         self.is_suspended = False
         self.is_leaving = False
+        self.checkpoint: bytes | None = None
         self.children: tuple[int, ...] = ()
         self.heard: list[DeliverMessage] = []
 
@@ -165,6 +168,8 @@ class Cluster:
         self.fails: Callable[[int, int, Step], Failing | None] = lambda rank, job, step: None
         self.ended: dict[int, JobEnded] = {}
         self.submitted: dict[int, int] = {}
+        #: the last checkpoints that clients have kept
+        self.saved: dict[int, bytes] = {}
         #: those whose workers leave in order
         self.orderly: set[int] = set()
         self.logs: deque[tuple[float, int, str, dict[str, Any]]] = deque(maxlen=200_000)
@@ -333,6 +338,10 @@ class Cluster:
                 self.processes[rank, worker].heard.append(effect)
             case BlameHost(fault, reason):
                 self._rest(rank, fault, reason)
+            case GiveCheckpoint(worker, data):
+                self.processes[rank, worker].checkpoint = data
+            case JobSaved(job, checkpoint):
+                self.saved[job] = checkpoint
             case JobOver() | JobSought():
                 pass
             case JobEnded(job):

@@ -32,10 +32,12 @@ from mallob_py.protocol.stimuli import (
     WorkerDemands,
     WorkerProgresses,
     WorkerRaised,
+    WorkerSaves,
     WorkerToChildren,
     WorkerToParent,
     WorkerToWorker,
     WorkerUsed,
+    WorkerWantsCheckpoint,
 )
 from mallob_py.protocol.worker import WorkerState
 from mallob_py.simulation.check import check_invariants
@@ -236,7 +238,9 @@ def _stimuli_of(deed: AnyDeed, worker: int, process: Process | None) -> tuple[An
             )
             used = WorkerUsed(worker, 0.5, _PEAK_BYTES)
             progress = WorkerProgresses(worker, Progress(done=1.0, unit="tasks"))
-            return (used, progress, WorkerToChildren(worker, b"down"), WorkerToParent(worker, b"up"), *heard)
+            wants, saves = WorkerWantsCheckpoint(worker), WorkerSaves(worker, b"state")
+            down, up = WorkerToChildren(worker, b"down"), WorkerToParent(worker, b"up")
+            return (used, progress, wants, saves, down, up, *heard)
         case Answer():
             return (WorkerAnswered(worker, b"result"),)
         case Fail():

@@ -765,4 +765,40 @@ TREES = (
         instead_of("self._active_as(number) or self.leaving.get(number)", "self._active_as(number)"),
         "test_a_race_comes_out_as_it_is_written",
     ),
+    # --- checkpoints (checkpoint.py) -------------------------------------------------------------
+    Mutation(
+        "a root that has been replaced does not replace the checkpoint",
+        "mallob_py/protocol/checkpoint.py",
+        "LastCheckpoint.replace",
+        never("self._root is not None and self._root != (pe, context)"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
+        "who asks for the checkpoint is the root from then on",
+        "mallob_py/protocol/checkpoint.py",
+        "LastCheckpoint.give",
+        without("self._root = (pe, context)"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
+        "a root that leaves may save its job",
+        _WORKERS,
+        "LocalWorkers.saves",
+        instead_of("self._by_any_number(number)", "self._by_number(number)"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
+        "only a root saves its job",
+        _WORKERS,
+        "LocalWorkers.saves",
+        always("worker.index == 0"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
+        "only a root is given the checkpoint",
+        _WORKERS,
+        "LocalWorkers.wants_checkpoint",
+        always("worker.index == 0"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
 )

@@ -1,14 +1,17 @@
-"""Bags whose workers are taken away: they hand over what they have, and nothing is done twice."""
+"""Bags whose workers are taken away or killed: what they have done is handed over, or on file."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import ROOT, Running, needs_mpiexec, serving
+from running import ROOT, Running, command_line, needs_mpiexec, parent_of, poll_until, serving
 
 pytestmark = needs_mpiexec
 
@@ -16,7 +19,8 @@ APPS = {
     "PYTHONPATH": f"{ROOT}:{ROOT / 'apps'}:{Path(__file__).parent / 'programs'}",
     "MALLOB_PY_APPS": "NAPS=bag_apps:NapsApplication",
 }
-NAPS, NAP_S = 2000, 0.004
+#: 16 s for one worker
+NAPS, NAP_S = 4000, 0.004
 SUM = sum(range(NAPS))
 
 
@@ -41,3 +45,45 @@ def test_workers_that_are_taken_away_hand_over_what_they_have(service: Running) 
     result = service.reply(naps)["result"]
     assert (result["value"], result["tasks"]) == (SUM, NAPS)
     assert left()
+
+
+def workers_of(service: Running) -> list[int]:
+    """Worker processes are children of fork servers and look alike."""
+
+    def is_worker(pid: int) -> bool:
+        return all("fork_server" in command_line(one) for one in (pid, parent_of(pid)))
+
+    return [pid for pid in service.processes() if is_worker(pid)]
+
+
+def checkpoints(service: Running) -> list[Path]:
+    return list((service.box() / "checkpoints").glob("[0-9]*"))
+
+
+def test_a_root_that_dies_goes_on_from_its_last_checkpoint(service: Running) -> None:
+    naps = service.submit("fatal", application="NAPS", configuration={"naps": NAPS, "nap_s": NAP_S})
+    job = service.await_event("accepted", name="fatal")["job"]
+    poll_until(lambda: checkpoints(service), "there is a checkpoint")
+    for pid in workers_of(service):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    result = service.reply(naps)["result"]
+    assert (result["value"], result["tasks"]) == (SUM, NAPS)
+    assert [event for event in service.events("crashed") if event["job"] == job and event["index"] == 0]
+    assert 0 < result["tasks_restored"] < NAPS
+    poll_until(lambda: not checkpoints(service), "the checkpoint goes with the job")
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_service_that_is_killed_goes_on_from_the_last_checkpoint(tmp_path: Path, durable: bool) -> None:
+    options = ["--durable"] if durable else []
+    with serving(tmp_path, *options, ranks=2, env=APPS) as service:
+        service.submit("naps", application="NAPS", configuration={"naps": NAPS, "nap_s": NAP_S})
+        poll_until(lambda: checkpoints(service), "there is a checkpoint")
+        service.kill()
+    with serving(tmp_path, *options, ranks=2, env=APPS) as service:
+        result = service.reply(service.box() / "out" / "u.naps.json")["result"]
+        assert (result["value"], result["tasks"]) == (SUM, NAPS)
+        assert 0 < result["tasks_restored"] < NAPS
+        poll_until(lambda: not checkpoints(service), "the checkpoint goes with the job")
+        assert service.stop() == 0

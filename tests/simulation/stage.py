@@ -20,6 +20,8 @@ moves unless a command moves it, and time stands still but for `settle` and `wai
     demand 0 3             the worker at PE 0 could use 3
     say 0 down|up          it has something for its children, or its parent; `say 0 up leaving`: of the
                            first of those that leave
+    save 0 text            it has this checkpoint (`save 0 text leaving`: of the first of those that leave)
+    restore 0              it begins and asks for the last checkpoint
     left 1                 the first of those that leave has left (`crash 1 leaving`: has died)
     fetched 1 job 2        the description is there
     unfetched 1 job 2      ... cannot be stored
@@ -37,7 +39,16 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import AnyEffect, FetchBlob, JobEnded, Log, Send, StartWorker
+from mallob_py.protocol.effects import (
+    AnyEffect,
+    FetchBlob,
+    GiveCheckpoint,
+    JobEnded,
+    JobSaved,
+    Log,
+    Send,
+    StartWorker,
+)
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import AnyMessage, Blob, Epoch, Events
 from mallob_py.protocol.pe import PE
@@ -60,9 +71,11 @@ from mallob_py.protocol.stimuli import (
     WorkerLeft,
     WorkerLost,
     WorkerRaised,
+    WorkerSaves,
     WorkerStarted,
     WorkerToChildren,
     WorkerToParent,
+    WorkerWantsCheckpoint,
 )
 
 _SETTLED_S = 0.05
@@ -178,6 +191,12 @@ class Stage:
     def _do_say(self, pe: str, way: str, *whose: str) -> Iterator[str]:
         kind = {"up": WorkerToParent, "down": WorkerToChildren}[way]
         return self._tell(int(pe), kind(self._number(pe, whose), b"news"))
+
+    def _do_save(self, pe: str, text: str, *whose: str) -> Iterator[str]:
+        return self._tell(int(pe), WorkerSaves(self._number(pe, whose), text.encode()))
+
+    def _do_restore(self, pe: str) -> Iterator[str]:
+        return self._tell(int(pe), WorkerWantsCheckpoint(self._number(pe, ())))
 
     def _do_left(self, pe: str) -> Iterator[str]:
         return self._tell(int(pe), WorkerLeft(self._number(pe, ("leaving",))))
@@ -308,4 +327,8 @@ def _told(thing: AnyEffect | AnyMessage) -> str:
         words += [f"{thing.epoch}:", *(f"job {event.job} demand {event.demand}" for event in thing.events)]
     if isinstance(thing, JobEnded) and thing.body is not None:
         words.append(f"result {thing.body.decode()}")
+    if isinstance(thing, JobSaved):
+        words.append(thing.checkpoint.decode())
+    if isinstance(thing, GiveCheckpoint):
+        words.append("nothing" if thing.data is None else thing.data.decode())
     return " ".join(words)

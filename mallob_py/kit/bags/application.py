@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from abc import abstractmethod
@@ -10,7 +11,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mallob_py.kit.app import Application, InputError, JobInput, Payload, Result, TreeMessage, WorkerContext
+from mallob_py.kit.app import (
+    CHECKPOINT_BYTES_MAX,
+    Application,
+    InputError,
+    JobInput,
+    Payload,
+    Result,
+    TreeMessage,
+    WorkerContext,
+)
 from mallob_py.kit.bags.bag import Bag
 from mallob_py.kit.bags.laws import check_bag
 from mallob_py.kit.bags.ledger import Ledger, Neighbours, decode, encode
@@ -23,6 +33,10 @@ _CHUNK_S = 0.004
 #: by so much the chunk grows or shrinks at a time
 _CHUNK_FACTOR = 2.0
 _PARK_S = 1.0
+#: the root's state goes to the job's client so often, and while it leaves, but no larger share of its time
+_CHECKPOINT_S = 1.0
+_LAST_CHECKPOINTS_S = 0.1
+_CHECKPOINT_SHARE = 0.01
 
 
 class BagApplication(Application):
@@ -89,6 +103,10 @@ class _Worker:
         self._place: tuple[int, tuple[int, ...]] = (-1, ())
         self._count = 1
         self._is_leaving = False
+        #: when the next checkpoint is due; only a root has one
+        self._checkpoint_s = math.inf
+        #: tasks that were done before this root began
+        self._restored = 0
 
     def run(self) -> Result | None:
         """None: it has left."""
@@ -96,7 +114,8 @@ class _Worker:
         while True:
             now = time.monotonic()
             is_busy = ledger.has_work and not self._is_leaving
-            wait_s = 0.0 if is_busy else min(_PARK_S, max(0.0, ledger.next_deadline() - now))
+            due_s = min(ledger.next_deadline(), self._checkpoint_s)
+            wait_s = 0.0 if is_busy else min(_PARK_S, max(0.0, due_s - now))
             for message in context.poll(wait_s):
                 self._take(message)
             now = time.monotonic()
@@ -104,6 +123,7 @@ class _Worker:
                 if not self._is_leaving:
                     self._is_leaving = True
                     ledger.leave(now)
+                    self._save(now)
             elif self._place != (place := (context.index, context.children)):
                 self._place = place
                 self._settle_in(now)
@@ -115,16 +135,32 @@ class _Worker:
                 context.report_progress(ledger.done(), unit="tasks")
             if ledger.is_finished:
                 return self._answer()
-            if self._is_leaving and ledger.has_left:
+            has_left = self._is_leaving and ledger.has_left
+            if has_left or now >= self._checkpoint_s:
+                self._save(now)
+            if has_left:
                 return None
 
     def _settle_in(self, now: float) -> None:
         """Our place in the tree, or who is next to us, is another one."""
         if self._context.index > 0:
             self._ledger.close_root()
+            self._checkpoint_s = math.inf
         elif self._ledger.root is None:
-            self._ledger.open_root(now)
+            self._ledger.open_root(now, self._context.last_checkpoint())
+            self._restored = self._ledger.done()
+            self._checkpoint_s = now + _CHECKPOINT_S
         self._ledger.neighbours_changed(now)
+
+    def _save(self, now: float) -> None:
+        """Have the next root go on from here, if this is the root."""
+        if self._ledger.root is None:
+            return
+        data = self._ledger.checkpoint()
+        if len(data) <= CHECKPOINT_BYTES_MAX:
+            self._context.checkpoint(data)
+        period_s = _LAST_CHECKPOINTS_S if self._is_leaving else _CHECKPOINT_S
+        self._checkpoint_s = now + max(period_s, (time.monotonic() - now) / _CHECKPOINT_SHARE)
 
     def _work(self, now: float) -> None:
         if self._ledger.process(self._count, now) == 0:
@@ -155,5 +191,9 @@ class _Worker:
     def _answer(self) -> Result:
         ledger = self._ledger
         fields = dict(self._application.fields(ledger.result(), self._context.configuration))
-        counts = {"tasks": ledger.done(), "tasks_in_vain": ledger.wasted_in_all()}
+        counts = {
+            "tasks": ledger.done(),
+            "tasks_in_vain": ledger.wasted_in_all(),
+            "tasks_restored": self._restored,
+        }
         return Result(DONE, fields=fields | counts)

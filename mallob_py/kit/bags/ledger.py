@@ -334,8 +334,8 @@ class Ledger:
 
     @property
     def has_left(self) -> bool:
-        """Whether all that was to be handed back has been taken."""
-        return not any(account.number != 0 for account in self._accounts)
+        """Whether all that was to be handed back has been taken, and the root has what it has lent."""
+        return not any(account.number != 0 or account.loans for account in self._accounts)
 
     # --- messages in -----------------------------------------------------------------------------
 

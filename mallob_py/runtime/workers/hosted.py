@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from mallob_py.kit.app import TreeMessage as AppMessage
 from mallob_py.protocol.effects import (
     DeliverMessage,
+    GiveCheckpoint,
     LeaveWorker,
     ResumeWorker,
     StartWorker,
@@ -47,7 +48,14 @@ _CPU_PERIOD_S = 0.1
 _NOTICEABLE = 1.02
 
 WorkerEffect: TypeAlias = (
-    StartWorker | UpdateWorker | SuspendWorker | ResumeWorker | LeaveWorker | TerminateWorker | DeliverMessage
+    StartWorker
+    | UpdateWorker
+    | SuspendWorker
+    | ResumeWorker
+    | LeaveWorker
+    | TerminateWorker
+    | DeliverMessage
+    | GiveCheckpoint
 )
 
 
@@ -141,6 +149,8 @@ class HostedWorkers:
                 place.since_s = self._now()
                 self._look_soon(place)
                 pool.resume(place.key, index, volume, ())
+            case GiveCheckpoint(_, data):
+                pool.give_checkpoint(places[number].key, data)
             case LeaveWorker():
                 pool.leave(places[number].key)
             case TerminateWorker():

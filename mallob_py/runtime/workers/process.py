@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from mallob_py.kit.app import (
+    CHECKPOINT_BYTES_MAX,
     PROGRESS_PERIOD_S,
     PROGRESS_UNIT_MAX,
     Application,
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from mallob_py.runtime.workers.registry import AppRegistry
 
 _RECEIVE_BYTES = 1 << 18
+#: the answer for a root is lost if its process is stopped just then
+_ASK_AGAIN_S = 1.0
 _MAX_TRACEBACK_CHARACTERS = 16_000
 #: asks the kernel to take workers before ranks when memory runs out (range -1000 to 1000)
 _OOM_SCORE = "500"
@@ -140,6 +143,9 @@ class _Context(WorkerContext):
         self.payload = description.payload
         self.configuration = description.configuration
         self._link = link
+        #: what came while something else was waited for
+        self._held: list[TreeMessage] = []
+        self._last_checkpoint: wire.LastCheckpoint | None = None
         self._peak_memory_bytes = 0
         self._next_progress_s = time.monotonic() + PROGRESS_PERIOD_S  # short jobs have none to tell
         #: what the application calls a result of a code
@@ -148,7 +154,8 @@ class _Context(WorkerContext):
         self.cpu_before_s = own_cpu_seconds()
 
     def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:
-        messages = self._take_in()
+        messages = self._held + self._take_in()
+        self._held = []
         if not messages and timeout_s > 0:
             self._link.wait(timeout_s)
             messages = self._take_in()
@@ -162,6 +169,8 @@ class _Context(WorkerContext):
                     self.index, self.volume, self.children = index, volume, children
                 case wire.Deliver(source, sender, data, returned):
                     messages.append(TreeMessage(source, data, returned, sender))
+                case wire.LastCheckpoint():
+                    self._last_checkpoint = message
                 case wire.Leave():
                     self.leaving = True
                 case wire.Run():
@@ -190,6 +199,24 @@ class _Context(WorkerContext):
             self._next_progress_s = now + PROGRESS_PERIOD_S
             total = None if total is None else float(total)
             self._link.send(wire.Progress(float(done), total, unit[:PROGRESS_UNIT_MAX]))
+
+    def checkpoint(self, data: bytes) -> None:
+        if len(data) > CHECKPOINT_BYTES_MAX:
+            raise ValueError(f"a checkpoint has {CHECKPOINT_BYTES_MAX} bytes at most, not {len(data)}")
+        if self.index == 0:
+            self._link.send(wire.Checkpoint(bytes(data)))
+
+    def last_checkpoint(self) -> bytes | None:
+        self._last_checkpoint = None
+        while self.index == 0 and not self.leaving:
+            self._link.send(wire.CheckpointWanted())
+            ask_again_s = time.monotonic() + _ASK_AGAIN_S
+            while (left_s := ask_again_s - time.monotonic()) > 0:
+                self._link.wait(left_s)
+                self._held += self._take_in()
+                if self._last_checkpoint is not None:
+                    return self._last_checkpoint.data
+        return None
 
     def send_to_parent(self, data: bytes) -> None:
         if self.index > 0:

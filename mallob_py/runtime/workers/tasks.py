@@ -94,6 +94,10 @@ class JobTask:
                 return stimuli.WorkerDemands(self.number, demand)
             case wire.Progress(done, total, unit):
                 return stimuli.WorkerProgresses(self.number, Progress(done, total, unit))
+            case wire.Checkpoint(data):
+                return stimuli.WorkerSaves(self.number, data)
+            case wire.CheckpointWanted():
+                return stimuli.WorkerWantsCheckpoint(self.number)
             case wire.ToParent(data):
                 return stimuli.WorkerToParent(self.number, data)
             case wire.ToChildren(data):

@@ -30,6 +30,7 @@ from pathlib import Path
 from mallob_py.service import JobFileError, ServiceError
 from mallob_py.service.jobs.job_file import JOB_FILE_BYTES_MAX, InputUse, Interruption, JobFile, parse_job
 from mallob_py.service.jobs.reply import Reply, refusal_reply
+from mallob_py.service.store.checkpoints import Checkpoints
 from mallob_py.service.store.entries import (
     Claimed,
     Decided,
@@ -102,6 +103,7 @@ class JobDirectory:
         self._flush_policy = flush_policy or Buffered()
         self._journal = Journal(self.path, self._finished, self._flush_policy)
         self._replies = Replies(self._journal, self._flush_policy, log, clock)
+        self._checkpoints = Checkpoints(self.path, self._flush_policy, log, clock)
         self._closed = False
         self._next_look_at_lock_s = clock() + RESCAN_INTERVAL_S
         try:
@@ -116,6 +118,7 @@ class JobDirectory:
             self._ids = InternalIds(api_dir, client_index, clients, log, self._flush_policy)
             claimed, decided, lost = self._journal.recover(log)
             self._recovered = deque(claimed)
+            self._checkpoints.recover({one.internal_id for one in claimed})
             self.finished += [entry.identity for entry in (*decided, *lost)]
             self._in = InFolder(self._journal.in_dir, watching, self._bring_back, log, clock)
             self._advertisement = Advertisement(self.path, tmp_dir or Path(tempfile.gettempdir()), log)
@@ -194,8 +197,21 @@ class JobDirectory:
         The submission of a revision is kept until its `chain` ends. `on_decided` is called when the job will
         never run again, before anybody can see the reply.
         """
+
+        def decided() -> None:
+            self._checkpoints.remove(internal_id)
+            on_decided()
+
         kind = Kind.ENDED if chain is None else Kind.REVISION
-        self._replies.add(Decided(internal_id, kind, reply_name(identity), chain), reply, on_decided)
+        self._replies.add(Decided(internal_id, kind, reply_name(identity), chain), reply, decided)
+
+    def save(self, internal_id: int, checkpoint: bytes) -> None:
+        """Keep the last checkpoint of a job that has no reply yet."""
+        self._checkpoints.save(internal_id, checkpoint)
+
+    def saved(self, internal_id: int) -> bytes | None:
+        """The last checkpoint that a former service has kept of a job."""
+        return self._checkpoints.load(internal_id)
 
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:
         """Publish an error reply, named after the job or, if it may not be, after the file."""
@@ -384,6 +400,8 @@ class ThreadedDirectory:
         self._failure: BaseException | None = None
         #: to the thread
         self._requests: deque[Callable[[], None]] = deque()
+        #: checkpoints that wait to be written, by job: of each the last one
+        self._unsaved: dict[int, bytes] = {}
         self._is_closing = False
         self._directory = open_directory(self._complain)
         self.path = self._directory.path
@@ -439,6 +457,15 @@ class ThreadedDirectory:
     ) -> None:
         """`on_decided` is called by the thread."""
         self._request(partial(self._directory.reply, internal_id, identity, reply, chain, on_decided))
+
+    def save(self, internal_id: int, checkpoint: bytes) -> None:
+        is_asked_for = internal_id in self._unsaved
+        self._unsaved[internal_id] = checkpoint
+        if not is_asked_for:
+            self._request(partial(self._save, internal_id))
+
+    def saved(self, internal_id: int) -> bytes | None:
+        return self._directory.saved(internal_id)
 
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:
         self._request(partial(self._directory.refuse, incoming, error))
@@ -510,6 +537,9 @@ class ThreadedDirectory:
         _silence(self._request_bell)
         while self._requests:
             self._requests.popleft()()
+
+    def _save(self, internal_id: int) -> None:
+        self._directory.save(internal_id, self._unsaved.pop(internal_id))
 
     def _wait(self) -> None:
         """Until there is something to do."""

@@ -1,0 +1,106 @@
+"""The last checkpoints of live jobs on file: with them jobs go on after a service has ended, in whatever way.
+
+`jobs.<i>/checkpoints/<id>` is one job's: a line that says what it is, the checksum of what follows, and that.
+Each replaces the one before atomically and goes when the job's reply is decided. All that it is worth is
+work: one that cannot be written is reported and done without, one that is damaged (as by a loss of power) is
+not used, and its job begins anew.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+
+from mallob_py.service.store.flush_policy import FlushPolicy
+
+_HEADER = b"mallob-py checkpoint 1\n"
+_SUM_BYTES = 4
+#: of the time may be spent on writing those of one job
+_SHARE = 0.02
+
+
+class Checkpoints:
+    """Those of one client's jobs. Its folder is made when there is something to be put into it."""
+
+    def __init__(
+        self,
+        client_dir: Path,
+        flush_policy: FlushPolicy,
+        log: Callable[[str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._dir = client_dir / "checkpoints"
+        self._flush_policy = flush_policy
+        self._log = log
+        self._clock = clock
+        #: jobs that have one on file
+        self._saved: set[int] = set()
+        #: when that of a job may be written again
+        self._next_s: dict[int, float] = {}
+        self._is_failing = False
+
+    def recover(self, live: Collection[int]) -> None:
+        """See which ones a former service has left; those of jobs that are over are removed."""
+        with suppress(FileNotFoundError):
+            for name in os.listdir(self._dir):
+                if name.isdecimal() and int(name) in live:
+                    self._saved.add(int(name))
+                else:
+                    with suppress(OSError):
+                        os.unlink(self._dir / name)
+
+    def save(self, internal_id: int, data: bytes) -> None:
+        """Keep this one. If the disk is slow, some are passed over: a newer one comes."""
+        began_s = self._clock()
+        if began_s < self._next_s.get(internal_id, 0.0):
+            return
+        try:
+            self._write(internal_id, data)
+        except OSError as error:
+            if not self._is_failing:
+                self._log(f"cannot write checkpoints to {self._dir}: {error.strerror}; jobs go on without")
+            self._is_failing = True
+            return
+        self._is_failing = False
+        self._saved.add(internal_id)
+        self._next_s[internal_id] = began_s + (self._clock() - began_s) / _SHARE
+
+    def load(self, internal_id: int) -> bytes | None:
+        """The last one of a job, if there is one and it is whole."""
+        if internal_id not in self._saved:
+            return None
+        path = self._dir / str(internal_id)
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            self._log(f"cannot read {path}: {error.strerror}; its job begins anew")
+            return None
+        data = content[len(_HEADER) + _SUM_BYTES :]
+        if content[: len(_HEADER) + _SUM_BYTES] != _HEADER + _sum_of(data):
+            self._log(f"{path} is damaged; its job begins anew")
+            return None
+        return data
+
+    def remove(self, internal_id: int) -> None:
+        """The job is over."""
+        self._next_s.pop(internal_id, None)
+        if internal_id in self._saved:
+            self._saved.discard(internal_id)
+            with suppress(OSError):
+                os.unlink(self._dir / str(internal_id))
+
+    def _write(self, internal_id: int, data: bytes) -> None:
+        temporary = self._dir / f"~{internal_id}"
+        self._dir.mkdir(exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.writelines((_HEADER, _sum_of(data), data))
+        self._flush_policy.flush([temporary])
+        os.replace(temporary, self._dir / str(internal_id))
+        self._flush_policy.flush([self._dir])
+
+
+def _sum_of(data: bytes) -> bytes:
+    return zlib.crc32(data).to_bytes(_SUM_BYTES, "little")

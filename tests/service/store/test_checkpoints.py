@@ -1,0 +1,109 @@
+"""Checkpoints on file: whole or not at all, gone with their jobs, and never worth a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from mallob_py.service.store.checkpoints import Checkpoints
+from mallob_py.service.store.flush_policy import Buffered
+
+JOB, OTHER = 7, 8
+
+
+class Disk(Buffered):
+    """Takes its time, and notes what is flushed."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.flush_s = 0.0
+        self.flushed: list[str] = []
+
+    def flush(self, paths: Iterable[str | Path]) -> None:
+        self.now += self.flush_s
+        self.flushed += [Path(path).name for path in paths]
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+def complaints() -> list[str]:
+    return []
+
+
+def opened(folder: Path, disk: Disk, complaints: list[str], *live: int) -> Checkpoints:
+    checkpoints = Checkpoints(folder, disk, complaints.append, lambda: disk.now)
+    checkpoints.recover(live)
+    return checkpoints
+
+
+def test_the_next_service_finds_the_last_one(tmp_path: Path, disk: Disk, complaints: list[str]) -> None:
+    before = opened(tmp_path, disk, complaints)
+    before.save(JOB, b"first")
+    before.save(JOB, b"last")
+    after = opened(tmp_path, disk, complaints, JOB, OTHER)
+    assert after.load(JOB) == b"last"
+    assert after.load(OTHER) is None
+    assert not complaints
+
+
+def test_it_is_flushed_before_it_has_its_name_and_its_name_after(
+    tmp_path: Path, disk: Disk, complaints: list[str]
+) -> None:
+    opened(tmp_path, disk, complaints).save(JOB, b"state")
+    assert disk.flushed == [f"~{JOB}", "checkpoints"]
+
+
+def test_those_of_jobs_that_are_over_go(tmp_path: Path, disk: Disk, complaints: list[str]) -> None:
+    checkpoints = opened(tmp_path, disk, complaints)
+    for job in (JOB, OTHER):
+        checkpoints.save(job, b"state")
+    checkpoints.remove(JOB)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [str(OTHER)]
+    (tmp_path / "checkpoints" / f"~{JOB}").write_bytes(b"cut off")
+    opened(tmp_path, disk, complaints)
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("kept", [0, 5, 23, 25, 27, 31])
+def test_one_that_is_cut_off_is_not_used(
+    tmp_path: Path, disk: Disk, complaints: list[str], kept: int
+) -> None:
+    opened(tmp_path, disk, complaints).save(JOB, b"state")
+    path = tmp_path / "checkpoints" / str(JOB)
+    content = path.read_bytes()
+    assert kept < len(content)
+    path.write_bytes(content[:kept])
+    assert opened(tmp_path, disk, complaints, JOB).load(JOB) is None
+    assert complaints == [f"{path} is damaged; its job begins anew"]
+
+
+def test_one_with_a_changed_byte_is_not_used(tmp_path: Path, disk: Disk, complaints: list[str]) -> None:
+    opened(tmp_path, disk, complaints).save(JOB, b"state")
+    path = tmp_path / "checkpoints" / str(JOB)
+    path.write_bytes(path.read_bytes().replace(b"state", b"stake"))
+    assert opened(tmp_path, disk, complaints, JOB).load(JOB) is None
+
+
+def test_a_disk_that_takes_none_is_reported_once(tmp_path: Path, disk: Disk, complaints: list[str]) -> None:
+    (tmp_path / "checkpoints").write_text("not a folder")
+    checkpoints = opened(tmp_path / "nowhere", disk, complaints)
+    checkpoints.save(JOB, b"state")
+    checkpoints.save(OTHER, b"state")
+    assert len(complaints) == 1
+    assert "jobs go on without" in complaints[0]
+    assert checkpoints.load(JOB) is None
+
+
+def test_a_slow_disk_gets_fewer(tmp_path: Path, disk: Disk, complaints: list[str]) -> None:
+    disk.flush_s = 0.5
+    checkpoints = opened(tmp_path, disk, complaints)
+    for turn in range(200):
+        disk.now = max(disk.now, float(turn))
+        checkpoints.save(JOB, b"%d" % turn)
+    assert len(disk.flushed) / 2 <= 5
