@@ -23,7 +23,7 @@ from mallob_py.batch.job import Kind, Workload
 from mallob_py.batch.policy import PolicyError
 from mallob_py.batch.registry import PolicyTextError, policy_of
 from mallob_py.batch.simulator import EventOrder
-from mallob_py.batch.workload.elastisim import PUBLISHED_NODES, read_elastisim
+from mallob_py.batch.workload.elastisim import read_elastisim
 from mallob_py.batch.workload.eurora import EURORA_SUFFIX, read_eurora
 from mallob_py.batch.workload.malleable import HALF_TO_DOUBLE, LINEAR_SPEED, make_malleable
 from mallob_py.batch.workload.swf import SwfError, read_swf, workload_of
@@ -68,7 +68,7 @@ def _read(options: TraceOptions) -> Workload:
     if path.suffix == EURORA_SUFFIX:
         return read_eurora(path)[0]
     if ".json" in path.suffixes:
-        return read_elastisim(path, options.nodes or PUBLISHED_NODES)
+        return read_elastisim(path, options.nodes or None)
     swf = read_swf(path, options.strict)
     for line in swf.damaged:
         print(f"mallob-py: left out: {line}", file=sys.stderr)

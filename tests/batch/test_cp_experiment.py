@@ -30,3 +30,10 @@ def test_waits_are_weighed_by_the_queue() -> None:
 def test_without_the_logs_the_experiment_says_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"needs a folder with eurora_pahpcsim\.tar\.gz"):
         cp.run(Output(tmp_path / "out", "cp"), 1, tmp_path)
+
+
+def test_a_row_has_the_times_of_decisions_in_milliseconds() -> None:
+    runs = {cp.Run("hist", policy): cp.Result(1.5, 2, 3.4, 0.25, 0.00004) for policy in cp.POLICIES}
+    table = cp._table(runs)
+    assert table.rows[0] == ("hist", "pbsfifo", 1.5, 2, 3, 250.0, pytest.approx(0.04))
+    assert table.rows[-1][:3] == ("published, test 2", "CP", 2441.3)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from mallob_py.batch.job import Kind
-from mallob_py.batch.workload.elastisim import ElastiSimError, read_elastisim
+from mallob_py.batch.workload.elastisim import ElastiSimError, read_elastisim, write_elastisim
+from mallob_py.batch.workload.glb_batch import glb_batch
 
 
 def described(**changes: Any) -> dict[str, Any]:
@@ -40,6 +41,14 @@ def test_a_compressed_file_is_the_same(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert read_elastisim(packed).jobs == read_elastisim(path).jobs
     assert read_elastisim(path).jobs[0].estimate_s == 100
+
+
+def test_the_machine_is_as_large_as_the_file_says_if_nothing_else_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "batch.json"
+    write_elastisim(glb_batch(1, 1.0), path)
+    assert read_elastisim(path).nodes == 32
+    assert read_elastisim(path, 40).nodes == 40
+    assert read_elastisim(written(tmp_path, described())).nodes == 128
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,14 @@ def test_all_rows_of_the_experiment_are_there(tmp_path: Path, capsys: pytest.Cap
     trace(folder, sd.CASES[0], jobs)
     sd.run(Output(tmp_path / "out", "sd"), 1, tmp_path)
     tables = json.loads((tmp_path / "out" / "sd.json").read_bytes())
-    assert [table["title"] for table in tables] == ["SD-Policy on Curie, backfilling depth 10"]
-    assert [row[0] for row in tables[0]["rows"]].count("MAXSD dyn") == 7
+    assert [table["title"] for table in tables] == [
+        "What SD-Policy is compared with",
+        "SD-Policy on Curie, relative to EASY",
+    ]
+    assert [row[0] for row in tables[0]["rows"]] == ["Curie, published", "Curie, here"]
+    rows = tables[1]["rows"]
+    assert [row[0] for row in rows].count("dyn") == 7
+    assert len({tuple(row[:3]) for row in rows}) == len(rows) == 32
     assert "EASY" in capsys.readouterr().out
 
 

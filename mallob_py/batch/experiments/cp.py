@@ -33,18 +33,18 @@ INSTANCES = (
     "hist_1000_20140403_112234",
 )
 POLICIES = ("pbsfifo", "pbswalltime", "cp")
-_HEADER = ("policy", "WQT", "NL", "TR [s]", "AO [s]", "median [s]")
+_HEADER = ("jobs", "policy", "WQT", "NL", "TR [s]", "mean [ms]", "median [ms]")
 _PUBLISHED = (
-    ("published, test 1: PBSFifo", 152.94, 65, 1298810, 0.47, ""),
-    ("published, test 1: PBSWalltime", 137.74, 60, 1223690, 3.14, ""),
-    ("published, test 1: CP", 119.77, 46, 1003970, 11.45, ""),
-    ("published, test 2: PBSFifo", 1034.2, 234, 16798300, 1.02, ""),
-    ("published, test 2: PBSWalltime", 853.681, 200, 13693000, 15.47, ""),
-    ("published, test 2: CP", 2441.3, 376, 16774800, 34.82, ""),
+    ("published, test 1", "PBSFifo", 152.94, 65, 1298810, 470.0, None),
+    ("published, test 1", "PBSWalltime", 137.74, 60, 1223690, 3140.0, None),
+    ("published, test 1", "CP", 119.77, 46, 1003970, 11450.0, None),
+    ("published, test 2", "PBSFifo", 1034.2, 234, 16798300, 1020.0, None),
+    ("published, test 2", "PBSWalltime", 853.68, 200, 13693000, 15470.0, None),
+    ("published, test 2", "CP", 2441.3, 376, 16774800, 34820.0, None),
 )
 _REMARKS = (
     "WQT: sum of wait/expected wait of the queue. NL: jobs that wait for longer than that. TR: by how much,"
-    " summed. AO: mean time of a decision; median: of the same. The publication's jobs are not known, so that"
+    " summed. mean, median: of the time of a decision. The publication's jobs are not known, so that"
     " its rows are not to be reached number by number."
 )
 
@@ -93,8 +93,7 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
         partial(_play, path), runs, processes, lambda one: f"{one.instance} {one.policy}", output.keep
     )
     results = dict(zip(runs, outcomes, strict=True))
-    tables = [_table(instance, results) for instance in INSTANCES]
-    output.tables([Table("Published", _HEADER, _PUBLISHED), *tables], _REMARKS)
+    output.tables([_table(results)], _REMARKS)
     output.figure("cp", partial(_draw, results))
 
 
@@ -125,20 +124,20 @@ def result_of(outcome: Outcome, times_s: list[float]) -> Result:
     )
 
 
-def _table(instance: str, results: dict[Run, Result]) -> Table:
+def _table(results: dict[Run, Result]) -> Table:
     rows = [
         (
-            policy,
-            round(result.weighted_wait, 2),
+            one.instance,
+            one.policy,
+            result.weighted_wait,
             result.late,
             round(result.tardiness_s),
-            round(result.overhead_s, 4),
-            round(result.overhead_median_s, 5),
+            1000.0 * result.overhead_s,
+            1000.0 * result.overhead_median_s,
         )
-        for policy in POLICIES
-        for result in [results[Run(instance, policy)]]
+        for one, result in results.items()
     ]
-    return Table(instance, _HEADER, tuple(rows))
+    return Table("Jobs of Eurora", _HEADER, (*rows, *_PUBLISHED))
 
 
 def _draw(results: dict[Run, Result], figure: Figure) -> None:

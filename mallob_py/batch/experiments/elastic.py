@@ -30,7 +30,7 @@ PUBLISHED: dict[str, tuple[float | str, ...]] = {
 _UNPUBLISHED = ("elastic:start=code,shrink=code,grow=code,ready-s=6", "fair")
 _NONE: tuple[float | str, ...] = ("",) * 6
 _REMARKS = f"""\
-Means of {BATCHES} batches; (P) is what was published, measured on a real cluster. Its run times are not
+Means of {BATCHES} batches; in brackets what was published, measured on a real cluster. Its run times are not
 to be had as numbers: those here follow from its aim of 8 node-hours a batch, and speedup is linear. So only
 the directions can be compared. Resizes cost nothing, or {JVM_RESIZES.grow_s} s to grow and
 {JVM_RESIZES.shrink_s} s to shrink, the published means, during which a job stands still."""
@@ -74,17 +74,22 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
                 100.0 * sum(one.utilisation for one in found) / BATCHES,
                 sum(one.turnaround_s for one in found) / BATCHES,
             )
-    output.tables([*(_ends(place, rows, means) for place in range(3)), _by_share(rows, means)], _REMARKS)
+    output.tables([_ends(rows, means), _by_share(rows, means)], _REMARKS)
     output.figure("elastic", partial(_draw, rows, means))
 
 
-def _ends(place: int, rows: list[Row], means: Means) -> Table:
-    """Without malleable jobs and with no others, beside what was published."""
-    lines = list[tuple[str | float, ...]]()
+def _ends(rows: list[Row], means: Means) -> Table:
+    """Without malleable jobs and with no others; what was published of it in brackets."""
+    lines = list[tuple[str, ...]]()
     for row in rows:
-        said = _NONE if row.has_costs else PUBLISHED.get(row.policy, _NONE)[2 * place : 2 * place + 2]
-        lines.append((row.label, means[row, 0.0][place], said[0], means[row, 1.0][place], said[1]))
-    return Table(_TITLES[place], ("policy", "0 %", "0 % (P)", "100 %", "100 % (P)"), tuple(lines))
+        ours = [means[row, share][place] for place in range(len(_TITLES)) for share in (0.0, 1.0)]
+        said = _NONE if row.has_costs else PUBLISHED.get(row.policy, _NONE)
+        cells = [
+            f"{our:.0f} ({their})" if their else f"{our:.0f}" for our, their in zip(ours, said, strict=True)
+        ]
+        lines.append((row.label, *cells))
+    header = ("policy", *(f"{title}, {share}" for title in _TITLES for share in ("0 %", "100 %")))
+    return Table("No job malleable, and all", header, tuple(lines))
 
 
 def _by_share(rows: list[Row], means: Means) -> Table:

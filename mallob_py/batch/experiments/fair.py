@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 from functools import lru_cache, partial
 from pathlib import Path
 from statistics import mean
@@ -56,6 +57,8 @@ _MAIN_COSTS = ("0", "JVM")
 #: on other parts of the traces
 _OF_OTHERS = ("elastic", "agreement", "mebf", "fair", "fair:overtake=any")
 _SHARES_OF_OTHERS = (0.4, 1.0)
+#: (share, cost) of what is shown of all traces side by side
+_OVERVIEW = ((0.0, "0"), (0.4, "0"), (1.0, "0"), (1.0, "JVM"))
 _SPEEDUP = SpeedModel(Power, 0.0, 0.3)
 _BASE = "easy"
 _REMARKS = """\
@@ -154,7 +157,11 @@ def run(output: Output, processes: int | None, traces: Path | None, full: bool =
     runs += [] if full else [one for case in cases for one in _runs_of_others(case)]
     found = side_by_side(partial(_play, traces, full), runs, processes, Run.name, output.keep)
     results = dict(zip(runs, found, strict=True))
-    tables = list[Table]()
+    tables = [
+        _overview("Mean turnaround, relative to EASY", cases, results, "turnaround_s"),
+        _overview("Bounded slowdown, relative to EASY", cases, results, "bounded_slowdown"),
+    ]
+    tables += [] if full else [_of_others(case, results) for case in cases if case.others]
     for case in cases:
         first, last = case.full_rows if full else case.rows
         title = f"{case.name}, rows {first} to {last - 1}, {case.nodes} nodes"
@@ -165,7 +172,6 @@ def run(output: Output, processes: int | None, traces: Path | None, full: bool =
             _by_share(f"{title}: bounded slowdown", case.name, results, "bounded_slowdown"),
         ]
     tables += [_by_cost(results), _winners(results)]
-    tables += [] if full else [_of_others(case, results) for case in cases if case.others]
     output.tables(tables, _REMARKS)
     for case in cases:
         output.figure(f"fair-{case.name.lower()}", partial(_draw, case.name, results))
@@ -260,6 +266,23 @@ def _at(case: str, policy: str, share: float, cost: str) -> Run:
     if policy in RIGID:
         return Run(case, policy, 0.0, "0")
     return Run(case, policy, share, cost if share else "0")
+
+
+def _overview(title: str, cases: Iterable[Case], results: Results, metric: str) -> Table:
+    """All policies on all traces at some shares, and where resizes cost time; empty: as at the left."""
+    rows = list[tuple[str, ...]]()
+    for policy in policies((*RIGID, *UNRESIZED, *RESIZING)):
+        if policy == _BASE:
+            continue
+        cells = list[str]()
+        for case in cases:
+            for share, cost in _OVERVIEW:
+                is_new = share == 0.0 or (policy not in RIGID if cost == "0" else policy in RESIZING)
+                one = Run(case.name, policy, share, cost)
+                cells.append(f"{_ratio(results, one, metric):.2f}" if is_new else "")
+        rows.append((policy, *cells))
+    names = [f"{share:.0%}" if cost == "0" else cost for share, cost in _OVERVIEW]
+    return Table(title, ("policy", *(f"{case.name} {name}" for case in cases for name in names)), tuple(rows))
 
 
 def _by_share(title: str, case: str, results: Results, metric: str) -> Table:

@@ -83,7 +83,14 @@ class Run(msgspec.Struct, frozen=True):
     seed: int = 1
 
     def name(self) -> str:
-        return f"{self.case} {self.policy} {self.seed}"
+        case = self.case
+        if case.trace:
+            return f"{case.trace}, {'exact' if case.exact else 'users'} estimates, {self.policy}"
+        text = (
+            f"{case.jobs} jobs x{case.factor:g}, scalability {case.scalability}, {case.share:.0%} malleable"
+        )
+        text += f", costs x{case.scale:g}, error {case.error:g}"
+        return f"{text}, seed {self.seed}, {self.policy}"
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -49,23 +49,28 @@ class _Job(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
+    """`nodes`: of the machine, for which ElastiSim has a file of its own."""
+
     jobs: list[_Job]
+    nodes: int | None = None
 
 
-def read_elastisim(path: Path, nodes: int = PUBLISHED_NODES, flops_per_s: float = FLOPS_PER_S) -> Workload:
+def read_elastisim(path: Path, nodes: int | None = None, flops_per_s: float = FLOPS_PER_S) -> Workload:
     """Read `jobs.json`, also one compressed by gzip, for a machine of so many nodes of this speed [flop/s].
 
+    Without a number of nodes it is that of the file if `write_elastisim` wrote it, else the publication's.
     A job without `walltime` is estimated rightly. Raises ElastiSimError for what is no such file, OSError if
     it cannot be read.
     """
     try:
         content = path.read_bytes()
         content = gzip.decompress(content) if path.suffix == ".gz" else content
-        described = msgspec.json.decode(content, type=_File).jobs
+        file = msgspec.json.decode(content, type=_File)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ElastiSimError(f"{path}: damaged archive ({error})") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ElastiSimError(f"{path}: {error}") from None
+    described, nodes = file.jobs, nodes or file.nodes or PUBLISHED_NODES
     if not described:
         raise ElastiSimError(f"{path}: no jobs in it")
     jobs, truths = list[Job](), list[Truth]()
@@ -120,7 +125,7 @@ def write_elastisim(workload: Workload, path: Path) -> None:
     ValueError: a job's speedup is neither linear nor Amdahl's, or it is an evolving one. OSError.
     """
     jobs = [_described(job, truth) for job, truth in zip(workload.jobs, workload.truths, strict=True)]
-    content = msgspec.json.encode(_File(jobs)) + b"\n"
+    content = msgspec.json.encode(_File(jobs, workload.nodes)) + b"\n"
     path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 

@@ -32,9 +32,13 @@ def main(folder: Path) -> None:
     cases: list[tuple[str, Callable[[], Workload], str, EventOrder]] = [
         ("Curie", curie, "easy", EventOrder.BATCH),
         ("Curie", curie, "conservative", EventOrder.BATCH),
+        ("Curie, all malleable", curie, "sd:check=no", EventOrder.BATCH),
+        ("Curie, all malleable", curie, "sd:check=no,counts_shared=no,again=no,replan=no", EventOrder.BATCH),
+        ("Curie, all malleable", curie, "sd:waits=map", EventOrder.BATCH),
         ("PECS 2023, all malleable", pecs, "agreement:quirks=pecs23", EventOrder.ELASTISIM),
     ]
-    rows = []
+    began_s = time.process_time()
+    rows = [("Curie", len(curie().jobs), "(read)", time.process_time() - began_s)]
     for name, read, policy, order in cases:
         workload = read()
         first = msgspec.structs.replace(workload, jobs=workload.jobs[:100], truths=workload.truths[:100])
