@@ -20,6 +20,7 @@ import pytest
 from mallob_py import kit
 from mallob_py.cli.option_sources import table
 from mallob_py.cli.options import COMMANDS
+from mallob_py.service.jobs.job_fields import field_table
 from mallob_sat import portfolio
 
 ROOT = Path(__file__).parents[1]
@@ -148,6 +149,15 @@ def test_the_table_of_portfolios_is_that_of_the_code() -> None:
 
 #: flags of pip, mpiexec, srun and the benchmarks
 _OF_OTHERS = {"--upgrade", "--only", "--bind-to", "--cpu-bind", "--mpi", "--signal"}
+
+
+def test_the_table_of_fields_of_job_files_is_that_of_the_code() -> None:
+    rows = [
+        f"| `{name}` | {be} | {f'`{default}`' if default else ''} | {meaning} |"
+        for name, be, default, meaning in field_table()
+    ]
+    table = "\n".join(["| field | must be | default | |", "|---|---|---|---|", *rows])
+    assert table in (ROOT / "docs/job-files.md").read_text(), f"docs/job-files.md should have:\n{table}"
 
 
 def test_errors_that_the_operators_guide_explains_are_in_the_code() -> None:

@@ -118,7 +118,7 @@ class SubmitOptions(Wishes, _Client):
 
     def validate(self) -> None:
         super().validate()
-        from mallob_py.service.jobs.job_file import DEFAULT_APPLICATION
+        from mallob_py.service.jobs.job_fields import DEFAULT_APPLICATION
 
         if not self.files and self.application in (None, DEFAULT_APPLICATION):
             raise OptionError("no FILE is given: name the formula or a job file")

@@ -50,7 +50,8 @@ from mallob_py.kit.declaration import exit_code_of
 from mallob_py.service import client
 from mallob_py.service.client import PendingJobs
 from mallob_py.service.jobs.durations import format_duration
-from mallob_py.service.jobs.job_file import DEFAULT_APPLICATION, identity_of, unfit_for_file_name
+from mallob_py.service.jobs.job_fields import DEFAULT_APPLICATION
+from mallob_py.service.jobs.job_file import identity_of, unfit_for_file_name
 from mallob_py.service.store.entries import Claimed, read_entries, reply_name
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status, read_status
 

@@ -29,7 +29,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from mallob_py import __version__
-from mallob_py.service.jobs.job_file import DEFAULT_APPLICATION
+from mallob_py.service.jobs.job_fields import DEFAULT_APPLICATION, JobFields, json_schema
 from mallob_py.web import ApiError
 from mallob_py.web.history import HistoryPart
 from mallob_py.web.jobs import Jobs
@@ -78,7 +78,9 @@ ERROR_SCHEMA = {
 
 def document(operations: Sequence[Operation], types: Sequence[type]) -> dict[str, Any]:
     """OpenAPI 3.1. In the operations, a type stands for its schema."""
-    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    schemas, components = msgspec.json.schema_components(
+        types, ref_template="#/components/schemas/{name}", schema_hook=json_schema
+    )
     schema_of: dict[Any, Any] = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -178,7 +180,6 @@ _FIELDS = (
     Parameter("configuration", "string", 'for the application, as JSON: {"seed": 1}'),
 )
 _FORMULA = {"type": "string", "format": "binary", "description": "DIMACS CNF; plain, gzip, bzip2, xz or lzma"}
-_JOB_FILE = {"type": "object", "description": "the fields of a job file; files only with --allow-paths"}
 _REPLY = {"type": "object", "description": "the service's reply, without paths of its host"}
 _MODEL = {
     "type": "object",
@@ -200,10 +201,11 @@ OVERVIEW = Operation("GET", "/api/jobs", "Live jobs, their users, and what ended
 SUBMIT = Operation(
     "POST",
     "/api/jobs",
-    "Hand in a formula (the body) or a job (JSON). The answer holds the id to ask for later.",
+    "Hand in a formula (the body) or a job (JSON; user and name may be left out, files need --allow-paths)."
+    " The answer holds the id to ask for later.",
     {_JSON: Job},
     (*_FIELDS, _WAIT),
-    {"application/octet-stream": _FORMULA, _JSON: _JOB_FILE},
+    {"application/octet-stream": _FORMULA, _JSON: JobFields},
     status=202,
 )
 JOB = Operation(
@@ -360,7 +362,9 @@ class Interface:
 
 def make_app(interface: Interface) -> Starlette:
     page, page_policy = _page()
-    description = msgspec.json.encode(document(_OPERATIONS, (Job, Overview, ServiceState, HistoryPart)))
+    description = msgspec.json.encode(
+        document(_OPERATIONS, (JobFields, Job, Overview, ServiceState, HistoryPart))
+    )
     docs = readable(_OPERATIONS)
 
     async def show_page(request: Request) -> Response:

@@ -577,6 +577,7 @@ def test_the_description_is_whole(web: WebServer) -> None:
     text = web.get("/openapi.json").text
     components = json.loads(text)["components"]["schemas"]
     assert set(re.findall(r"#/components/schemas/(\w+)", text)) <= set(components)
+    assert components["JobFields"]["properties"]["max-demand"]["minimum"] == 0
     docs = web.get("/docs").text
     for path in json.loads(text)["paths"]:
         assert path in docs

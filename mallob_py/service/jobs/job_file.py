@@ -18,14 +18,22 @@ import enum
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import msgspec
+from msgspec import UnsetType
 
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs.durations import parse_duration_s
+from mallob_py.service.jobs.job_fields import (
+    DEFAULT_APPLICATION,
+    FIELD_NAMES,
+    JobFields,
+    json_type,
+    read_fields,
+)
 
 _BRIDGE_USER = "ipasir"
 #: the code of a result that is a model, for the bridge
@@ -58,11 +66,7 @@ __all__ = ["InputUse", "Interruption", "JobFile", "JobFileError", "identity_of",
 
 #: unless told otherwise
 JOB_FILE_BYTES_MAX = 8 << 20
-DEFAULT_APPLICATION = "SAT"
 IDENTITY_SIZE_MAX = 200  # "user.name" plus suffixes must stay below the 255 bytes of a file name
-PRIORITY_MIN, PRIORITY_MAX = 1e-9, 1e9  # so that neither 1/p nor sums of them overflow or vanish
-DEMAND_MAX = 2**31 - 1
-DEPENDENCIES_MAX = 10_000
 
 
 class InputUse(enum.Enum):
@@ -94,8 +98,6 @@ class JobFile:
     precursor: str
     done: bool
     assumptions: tuple[int, ...]
-    group_id: str
-    description_id: str
     configuration: Mapping[str, Any]
     #: whether variables are looked up in its model by index, so that something must stand at index 0
     indexes_model: bool
@@ -144,27 +146,30 @@ def parse_job(data: bytes, applications: Mapping[str, InputUse]) -> JobFile | In
 
 def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str, InputUse]) -> JobFile:
     for key in fields:
-        if key not in _CHECKS:
-            raise JobFileError(
-                _clipped(key), "unknown field" + (_suggestion(key, list(_CHECKS)) or "; leave it out")
-            )
-    checked = {key: check(key, fields[key]) for key, check in _CHECKS.items() if key in fields}
-    application = checked.get("application", DEFAULT_APPLICATION)
+        if key not in FIELD_NAMES:
+            raise JobFileError(_clipped(key), _UNKNOWN.get(key) or _stranger(key))
+    job = read_fields(fields)
+    application = job.application
     if application not in applications:
         known = ", ".join(sorted(applications)) or "none"
         hint = _suggestion(application, list(applications))
         raise JobFileError(
             "application", f"no application {_clipped(application)!r} here (known: {known}){hint}"
         )
-    files, literals = _files_of(checked), checked.get("literals")
+    files = _files(job)
+    literals = None if isinstance(job.literals, UnsetType) else job.literals
+    if job.precursor:
+        _check_identity("precursor", job.precursor)
+    for identity in job.dependencies:
+        _check_identity("dependencies", identity)
     use = applications[application]
-    if checked.get("done"):
-        _check_end(checked)
+    if job.done:
+        _check_end(job)
     else:
-        _check_revision(identity_of(user, name), application, use, checked)
-        if not checked.get("incremental"):
+        _check_revision(identity_of(user, name), use, job)
+        if not job.incremental:
             _check_input(application, use, files, literals)
-    configuration = _configuration_of(checked)
+    configuration = _configuration(job)
     fields.pop("literals", None)
     return JobFile(
         user=user,
@@ -172,18 +177,16 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         application=application,
         files=files,
         literals=literals,
-        priority=checked.get("priority", 1.0),
-        wallclock_limit_s=checked.get("wallclock-limit", 0.0),
-        cpu_limit_s=checked.get("cpu-limit", 0.0),
-        max_demand=checked.get("max-demand", 0),
-        arrival_s=checked.get("arrival", 0.0),
-        dependencies=checked.get("dependencies", ()),
-        incremental=checked.get("incremental", False),
-        precursor=checked.get("precursor", ""),
-        done=checked.get("done", False),
-        assumptions=checked.get("assumptions", ()),
-        group_id=checked.get("group-id", ""),
-        description_id=checked.get("description-id", ""),
+        priority=job.priority,
+        wallclock_limit_s=_limit_s("wallclock-limit", job.wallclock_limit),
+        cpu_limit_s=_limit_s("cpu-limit", job.cpu_limit),
+        max_demand=job.max_demand,
+        arrival_s=job.arrival,
+        dependencies=tuple(dict.fromkeys(job.dependencies)),
+        incremental=job.incremental,
+        precursor=job.precursor,
+        done=job.done,
+        assumptions=job.assumptions,
         configuration=configuration,
         indexes_model=is_from_ipasir_bridge(fields),
         warnings=unused_fields(fields)
@@ -194,44 +197,83 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
     )
 
 
-def _files_of(checked: Mapping[str, Any]) -> tuple[str, ...]:
-    files: tuple[str, ...] = checked.get("files", ())
-    if "file" not in checked:
-        return files
-    if files:
+#: what other programs' files name, and why it is of no use here
+_UNKNOWN = {"internalliterals": "names a formula in the memory of Mallob itself; give literals or files"}
+
+
+def _stranger(key: str) -> str:
+    return "unknown field" + (_suggestion(key, FIELD_NAMES) or "; leave it out")
+
+
+def _files(job: JobFields) -> tuple[str, ...]:
+    for path in job.files:
+        _check_path("files", path)
+    if isinstance(job.file, UnsetType):
+        return job.files
+    if job.files:
         raise JobFileError("file", "give either file or files, not both")
-    return (checked["file"],)
+    _check_path("file", job.file)
+    return (job.file,)
 
 
-def _configuration_of(checked: Mapping[str, Any]) -> dict[str, Any]:
+def _check_path(key: str, path: str) -> None:
+    if not path or "\0" in path:
+        raise JobFileError(key, "holds an empty path or one with a NUL character")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise JobFileError(key, "holds a path that is not valid Unicode") from None
+    if not os.path.isabs(path):
+        # Who wrote it has another working folder than the service, where another file may have the name.
+        raise JobFileError(key, f"{_clipped(path)!r} is a relative path; give an absolute one")
+
+
+def _check_identity(key: str, identity: str) -> None:
+    if "." not in identity.strip(".") or unfit_for_file_name(identity):
+        raise JobFileError(key, f'{_clipped(identity)!r} is not of the form "user.name"')
+
+
+def _limit_s(key: str, limit: str | float) -> float:
+    try:
+        return parse_duration_s(limit)
+    except ValueError as error:
+        raise JobFileError(key, str(error)) from None
+
+
+def _configuration(job: JobFields) -> dict[str, Any]:
     """With the content mode, which may stand beside it."""
-    configuration = dict(checked.get("configuration", {}))
-    if "content-mode" in checked:
-        mode = checked["content-mode"]
-        other = configuration.setdefault("content-mode", mode)
-        if other != mode:
-            raise JobFileError("content-mode", f"is {mode!r} here, {other!r} in the configuration; keep one")
+    configuration = job.configuration
+    if job.content_mode:
+        other = configuration.setdefault("content-mode", job.content_mode)
+        if other != job.content_mode:
+            text = f"is {job.content_mode!r} here, {other!r} in the configuration; keep one"
+            raise JobFileError("content-mode", text)
+    if configuration:
+        try:
+            msgspec.msgpack.encode(configuration)  # it will travel so
+        except (OverflowError, UnicodeEncodeError, RecursionError, ValueError):
+            text = "holds integers beyond 64 bits, invalid Unicode or too deep nesting"
+            raise JobFileError("configuration", text) from None
     return configuration
 
 
-def _check_end(checked: Mapping[str, Any]) -> None:
-    if not checked.get("incremental") or not checked.get("precursor"):
+def _check_end(job: JobFields) -> None:
+    if not job.incremental or not job.precursor:
         raise JobFileError("done", 'ends a chain of revisions; give "incremental": true and its "precursor"')
-    for key in ("files", "literals", "assumptions"):
-        if checked.get(key):
+    for key, added in (("files", job.files), ("literals", job.literals), ("assumptions", job.assumptions)):
+        if added:
             raise JobFileError(key, "a file that says done adds nothing; leave this out")
 
 
-def _check_revision(identity: str, application: str, use: InputUse, checked: Mapping[str, Any]) -> None:
-    precursor = checked.get("precursor")
-    if precursor and not checked.get("incremental"):
+def _check_revision(identity: str, use: InputUse, job: JobFields) -> None:
+    if job.precursor and not job.incremental:
         raise JobFileError("precursor", 'only incremental jobs have one; add "incremental": true')
-    if precursor == identity:
+    if job.precursor == identity:
         raise JobFileError("precursor", "names the job itself; name the revision before it")
     if use not in (InputUse.REVISIONS, InputUse.UNKNOWN):
-        for key in ("incremental", "assumptions"):
-            if checked.get(key):
-                raise JobFileError(key, f"{application} has no use for this; leave it out")
+        for key, wish in (("incremental", job.incremental), ("assumptions", job.assumptions)):
+            if wish:
+                raise JobFileError(key, f"{job.application} has no use for this; leave it out")
 
 
 def _check_input(
@@ -262,7 +304,7 @@ def _decode(data: bytes) -> dict[str, Any]:
     except ValueError:  # an integer of thousands of digits
         raise JobFileError("", "not usable JSON: a number has too many digits") from None
     if not isinstance(fields, dict):
-        raise JobFileError("", f"a job file must be one JSON object, this is a {_json_type(fields)}")
+        raise JobFileError("", f"a job file must be one JSON object, this is a {json_type(fields)}")
     return fields
 
 
@@ -291,7 +333,9 @@ def _finite_float(text: str) -> float:
 def _name_part(fields: Mapping[str, Any], key: str) -> str:
     if key not in fields:
         raise JobFileError(key, f'missing; give "{key}": a string that is fit for a file name')
-    value = _string(key, fields[key])
+    value = fields[key]
+    if not isinstance(value, str):
+        raise JobFileError(key, f"must be a string, is a {json_type(value)}")
     if not value:
         raise JobFileError(key, "empty; give a string that is fit for a file name")
     if problem := unfit_for_file_name(value):
@@ -321,184 +365,6 @@ def is_valid_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _string(key: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise JobFileError(key, f"must be a string, is a {_json_type(value)}")
-    return value
-
-
-def _boolean(key: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise JobFileError(key, f"must be true or false, is a {_json_type(value)}")
-    return value
-
-
-def _number(key: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise JobFileError(key, f"must be a number, is a {_json_type(value)}")
-    try:
-        return float(value)
-    except OverflowError:
-        raise JobFileError(key, "is too large a number") from None
-
-
-def _priority(key: str, value: object) -> float:
-    priority = _number(key, value)
-    if not priority > 0:
-        raise JobFileError(key, f"must be above 0, is {value}")
-    if not PRIORITY_MIN <= priority <= PRIORITY_MAX:
-        raise JobFileError(key, f"must be within {PRIORITY_MIN:g} and {PRIORITY_MAX:g}, is {priority:g}")
-    return priority
-
-
-def _arrival_s(key: str, value: object) -> float:
-    arrival_s = _number(key, value)
-    if arrival_s < 0:
-        raise JobFileError(key, f"must be 0 or more seconds since the service's start, is {value}")
-    return arrival_s
-
-
-def _limit_s(key: str, value: object) -> float:
-    try:
-        return parse_duration_s(value)
-    except ValueError as error:
-        raise JobFileError(key, str(error)) from None
-
-
-def _max_demand(key: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise JobFileError(key, f"must be an integer, is a {_json_type(value)}")
-    if not 0 <= value <= DEMAND_MAX:
-        raise JobFileError(key, f"must be within 0 (no bound) and {DEMAND_MAX} workers")
-    return value
-
-
-def _list(key: str, value: object) -> list[Any]:
-    if not isinstance(value, list):
-        raise JobFileError(key, f"must be a list, is a {_json_type(value)}")
-    return value
-
-
-def _files(key: str, value: object) -> tuple[str, ...]:
-    return tuple(_path(key, path) for path in _list(key, value))
-
-
-def _path(key: str, value: object) -> str:
-    path = _string(key, value)
-    if not path or "\0" in path:
-        raise JobFileError(key, "holds an empty path or one with a NUL character")
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError:
-        raise JobFileError(key, "holds a path that is not valid Unicode") from None
-    if not os.path.isabs(path):
-        # Who wrote it has another working folder than the service, where another file may have the name.
-        raise JobFileError(key, f"{_clipped(path)!r} is a relative path; give an absolute one")
-    return path
-
-
-def _in_process_literals(key: str, value: object) -> NoReturn:
-    raise JobFileError(key, "names a formula in the memory of Mallob itself; give literals or files")
-
-
-def _assumptions(key: str, value: object) -> tuple[int, ...]:
-    return tuple(_literals(key, value))
-
-
-def _precursor(key: str, value: object) -> str:
-    identity = _string(key, value)
-    if identity:
-        _check_identity(key, identity)
-    return identity
-
-
-def _check_identity(key: str, identity: str) -> None:
-    if "." not in identity.strip(".") or unfit_for_file_name(identity):
-        raise JobFileError(key, f'{_clipped(identity)!r} is not of the form "user.name"')
-
-
-def _literals(key: str, value: object) -> array.array[int]:
-    literals = _list(key, value)
-    if strangers := set(map(type, literals)) - {int}:
-        names = ", ".join(sorted(_TYPE_NAMES.get(kind, kind.__name__) for kind in strangers))
-        raise JobFileError(key, f"must be integers only, holds: {names}")
-    try:
-        return array.array("i", literals)
-    except OverflowError:
-        raise JobFileError(key, "holds an integer beyond 32 bits") from None
-
-
-def _dependencies(key: str, value: Any) -> tuple[str, ...]:
-    if len(_list(key, value)) > DEPENDENCIES_MAX:
-        raise JobFileError(key, f"names {len(value)} jobs, at most {DEPENDENCIES_MAX} are allowed")
-    identities = dict.fromkeys(_string(key, identity) for identity in value)
-    for identity in identities:
-        _check_identity(key, identity)
-    return tuple(identities)
-
-
-def _configuration(key: str, value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise JobFileError(key, f"must be a JSON object, is a {_json_type(value)}")
-    try:
-        msgspec.msgpack.encode(value)  # it will travel so
-    except (OverflowError, UnicodeEncodeError, RecursionError, ValueError):
-        raise JobFileError(
-            key, "holds integers beyond 64 bits, invalid Unicode or too deep nesting"
-        ) from None
-    return value
-
-
-def _checksum(key: str, value: object) -> tuple[int, ...]:
-    numbers = _list(key, value)
-    if len(numbers) != 2 or set(map(type, numbers)) != {int}:
-        raise JobFileError(key, "must be a list of two integers")
-    return tuple(numbers)
-
-
-#: Every field of a job file and what reads it. The order is that of complaints.
-_CHECKS: dict[str, Callable[[str, object], Any]] = {
-    "user": _string,
-    "name": _string,
-    "interrupt": _boolean,
-    "incremental": _boolean,
-    "precursor": _precursor,
-    "done": _boolean,
-    "application": _string,
-    "file": _path,
-    "files": _files,
-    "literals": _literals,
-    "assumptions": _assumptions,
-    "priority": _priority,
-    "wallclock-limit": _limit_s,
-    "cpu-limit": _limit_s,
-    "max-demand": _max_demand,
-    "arrival": _arrival_s,
-    "dependencies": _dependencies,
-    "group-id": _string,
-    "description-id": _string,
-    "content-mode": _string,
-    "piped-response": _boolean,
-    "internalliterals": _in_process_literals,
-    "checksum": _checksum,
-    "configuration": _configuration,
-}
-
-_TYPE_NAMES: dict[type, str] = {
-    dict: "JSON object",
-    list: "list",
-    str: "string",
-    bool: "boolean",
-    int: "number",
-    float: "number with a fraction",
-    type(None): "null",
-}
-
-
-def _json_type(value: object) -> str:
-    return _TYPE_NAMES.get(type(value), type(value).__name__)
 
 
 def _suggestion(word: str, known: Sequence[str]) -> str:

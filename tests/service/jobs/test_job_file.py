@@ -229,6 +229,30 @@ def test_nonsense_in_a_field_is_refused_by_its_name(field: str, values: list[obj
         assert error.identity == "admin.job"
 
 
+def test_a_job_depends_on_ten_thousand_others_at_most() -> None:
+    others = [f"a.{number}" for number in range(10_000)]
+    assert len(parse(dependencies=others).dependencies) == 10_000
+    message = refusal(dependencies=[*others, "a.one-more"]).message
+    assert message == "must be a list of at most 10000 strings, is a list of 10001"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("priority", -1, "must be a number within 1e-09 and 1e+09, is -1"),
+        ("max-demand", "3", "must be an integer within 0 and 2147483647, is a string"),
+        ("interrupt", None, "must be true or false, is null"),
+        ("files", ["/f", 7], "must be a list of strings, item 2 is 7"),
+        ("wallclock-limit", [], 'must be a duration such as "5m", or a number of seconds, is a list of 0'),
+        ("configuration", "x", "must be a JSON object, is a string"),
+    ],
+)
+def test_a_refusal_says_what_a_field_must_be_and_what_is_there(
+    field: str, value: object, message: str
+) -> None:
+    assert refusal(**{field: value}).message == message
+
+
 def test_unknown_field_is_refused_and_the_nearest_suggested() -> None:
     error = refusal(**{"wallclock_limit": "5s"})
     assert error.field == "wallclock_limit"
