@@ -121,7 +121,8 @@ def test_a_killed_fork_server_is_replaced_and_its_jobs_go_on(service: Running) -
     job = service.await_event("accepted", name="orphaned")["job"]
     service.await_event("started", job=job)
     for pid in service.processes():
-        if "fork_server" in command_line(pid) and "fork_server" not in command_line(parent_of(pid)):
+        parent = parent_of(pid)  # 0 of one that has just ended
+        if parent and "fork_server" in command_line(pid) and "fork_server" not in command_line(parent):
             os.kill(pid, signal.SIGKILL)
     assert service.ask("next", application="NOOP")["result"]["resultcode"] == 10
     service.interrupt("orphaned")

@@ -20,9 +20,9 @@ CRASHES_MAX = 3
 
 
 def ranks_of(service: Running) -> list[int]:
-    """The parents of fork servers, apart from fork servers."""
+    """The parents of fork servers, apart from fork servers (and from 0, of one that has just ended)."""
     forked = {pid for pid in service.processes() if "workers.fork_server" in command_line(pid)}
-    return sorted({parent_of(pid) for pid in forked} - forked)
+    return sorted({parent_of(pid) for pid in forked} - forked - {0})
 
 
 def starts(service: Running) -> int:
