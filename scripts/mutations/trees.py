@@ -206,6 +206,13 @@ TREES = (
         without("self._out.send(seat.rank, Described(self._job, seat.context, blob))"),
         "test_a_description_that_comes_late_is_passed_on_to_the_children",
     ),
+    Mutation(
+        "a worker whose description comes late starts with it",
+        _WORKERS,
+        "LocalWorkers.receive_described",
+        without("self._describe(worker, blob)"),
+        "test_race_11_a_worker_whose_description_comes_after_its_acceptance_starts_once",
+    ),
     # --- adoption -----------------------------------------------------------------------------
     Mutation(
         "an adoption that is not deserved any more is declined",

@@ -13,6 +13,7 @@ from mallob_py.protocol.messages import (
     Adopt,
     AnyMessage,
     Blob,
+    Described,
     Epoch,
     Grant,
     JobEvent,
@@ -42,7 +43,7 @@ _BLOB = Blob("key", 1, b"x")
 _Kind = TypeVar("_Kind", bound=Message)
 
 
-def _request(job: int, index: int = 0, epoch: int = 0, hops: int = 0) -> Request:
+def _request(job: int, index: int = 0, epoch: int = 0, hops: int = 0, blob: Blob | None = _BLOB) -> Request:
     return Request(
         job=job,
         subtree=index,
@@ -53,7 +54,7 @@ def _request(job: int, index: int = 0, epoch: int = 0, hops: int = 0) -> Request
         path=(_PARENT,),
         hops=hops,
         asked_s=0.0,
-        blob=_BLOB,
+        blob=blob,
     )
 
 
@@ -155,6 +156,22 @@ def test_a_root_whose_job_is_to_wait_leaves() -> None:
     assert played.pe.balancer.volume(1) == 0
     assert played.pe.workers.active is None
     assert list(played.pe.workers.suspended) == [1]
+
+
+# --- descriptions ------------------------------------------------------------------------------------------
+
+
+def test_race_11_a_worker_whose_description_comes_after_its_acceptance_starts_once() -> None:
+    played = Played()
+    played.hear_epoch(job_1=2)
+    (offer,) = _sent(played.hear(Adopt(_request(1, index=1, epoch=1, blob=None))), Offer)
+    effects = played.hear(Accepted(1, 1, offer.context, 1, 0, (), None))
+    effects += played.hear(Described(1, offer.context + 1, _BLOB))  # of another stay
+    assert not any(isinstance(effect, StartWorker) for effect in effects)
+    effects = played.hear(Described(1, offer.context, _BLOB)) + played.hear(
+        Described(1, offer.context, _BLOB)
+    )
+    assert [effect.job for effect in effects if isinstance(effect, StartWorker)] == [1]
 
 
 # --- keeping free for a suspended worker -----------------------------------------------------------------
