@@ -36,7 +36,6 @@ _TRAILER = re.compile(rb"%[ \t\r]*(?:\n[ \t\r\n]*(?:0[ \t\r\n]*)?)?")
 _BLANKS = b" \t\r\n"
 _ALLOWED = b"0123456789-" + _BLANKS
 _MINUS, _ZERO_DIGIT, _SPACE = 45, 48, 32
-_CHUNK_SIZE_BYTES = 1 << 21
 
 
 def xor_clauses(literals: list[int]) -> list[list[int]] | None:
@@ -58,12 +57,6 @@ def xor_clauses(literals: list[int]) -> list[list[int]] | None:
         for values in product((False, True), repeat=len(ordered))
         if (sum(values) % 2 == 1) != is_odd
     ]
-
-
-def parse_dimacs(text: bytes, path: str) -> Formula:
-    """The formula in DIMACS `text`; `path` is what errors call it."""
-    size = _CHUNK_SIZE_BYTES
-    return read_dimacs((text[begin : begin + size] for begin in range(0, len(text), size)), path)
 
 
 def read_dimacs(blocks: Iterable[bytes], path: str) -> Formula:

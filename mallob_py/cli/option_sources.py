@@ -22,7 +22,7 @@ import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mallob_py.cli import values
 
@@ -34,8 +34,6 @@ SOURCES = (
     "Each option can also be set by a key of the --config file (api-dir = ...) or by an environment variable "
     f"({ENVIRONMENT_PREFIX}API_DIR)."
 )
-
-Options = TypeVar("Options", bound="CommandOptions")
 
 
 class OptionError(Exception):

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clause_lists import is_satisfiable
+from dimacs_text import parse_dimacs
 from fake_context import FakeContext
 
 from mallob_py.kit import InputError, JobInput, Result, result_file
 from mallob_sat import SatApplication, cores, generate
-from mallob_sat.dimacs import parse_dimacs
 from mallob_sat.formula import ASSUMPTIONS_MARK, formula_from_list
 from mallob_sat.portfolio import Portfolio, Strategy
 from mallob_sat.proofs.checker import read_clauses

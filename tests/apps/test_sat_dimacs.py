@@ -5,16 +5,16 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from dimacs_text import parse_dimacs
 
 from mallob_py.kit import InputError
-from mallob_sat import dimacs
-from mallob_sat.dimacs import XOR_LENGTH_MAX, parse_dimacs
+from mallob_sat.dimacs import XOR_LENGTH_MAX
 
 #: bytes that are looked at together
-CHUNK_SIZES = pytest.mark.parametrize("chunk_size_bytes", [1, 7, 1 << 20])
+BLOCK_SIZES = pytest.mark.parametrize("block_bytes", [1, 7, 1 << 20])
 
 
-@CHUNK_SIZES
+@BLOCK_SIZES
 @pytest.mark.parametrize(
     ("text", "literals"),
     [
@@ -35,14 +35,11 @@ CHUNK_SIZES = pytest.mark.parametrize("chunk_size_bytes", [1, 7, 1 << 20])
         (b"p cnf 2147483646 1\n-2147483646 0\n", [-2147483646, 0]),
     ],
 )
-def test_legal_text_is_read(
-    monkeypatch: pytest.MonkeyPatch, chunk_size_bytes: int, text: bytes, literals: list[int]
-) -> None:
-    monkeypatch.setattr(dimacs, "_CHUNK_SIZE_BYTES", chunk_size_bytes)
-    assert parse_dimacs(text, "f").literals.tolist() == literals
+def test_legal_text_is_read(block_bytes: int, text: bytes, literals: list[int]) -> None:
+    assert parse_dimacs(text, "f", block_bytes).literals.tolist() == literals
 
 
-@CHUNK_SIZES
+@BLOCK_SIZES
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
@@ -79,12 +76,9 @@ def test_legal_text_is_read(
         (b"p cnf 3 2\nc skip\nc skip\n1 0\ny\n", 5, "'y'"),
     ],
 )
-def test_errors_name_file_line_and_problem(
-    monkeypatch: pytest.MonkeyPatch, chunk_size_bytes: int, text: bytes, line: int, words: str
-) -> None:
-    monkeypatch.setattr(dimacs, "_CHUNK_SIZE_BYTES", chunk_size_bytes)
+def test_errors_name_file_line_and_problem(block_bytes: int, text: bytes, line: int, words: str) -> None:
     with pytest.raises(InputError) as caught:
-        parse_dimacs(text, "dir/f.cnf")
+        parse_dimacs(text, "dir/f.cnf", block_bytes)
     assert caught.value.message.startswith(f"dir/f.cnf, line {line}: ")
     assert words in caught.value.message
     assert caught.value.field == "files"
@@ -96,15 +90,12 @@ def test_shape_follows_the_header_and_not_the_literals_used() -> None:
     assert formula.assumptions.size == 0
 
 
-@pytest.mark.parametrize("chunk_size_bytes", [1, 2, 5, 16])
-def test_small_chunks_change_neither_result_nor_line(
-    monkeypatch: pytest.MonkeyPatch, chunk_size_bytes: int
-) -> None:
-    monkeypatch.setattr(dimacs, "_CHUNK_SIZE_BYTES", chunk_size_bytes)
+@pytest.mark.parametrize("block_bytes", [1, 2, 5, 16])
+def test_small_chunks_change_neither_result_nor_line(block_bytes: int) -> None:
     clauses = b"".join(b"%d -%d 0\n\n" % (v, v + 1) for v in range(1, 99))
-    assert parse_dimacs(b"p cnf 99 98\n" + clauses, "f").literals.size == 3 * 98
+    assert parse_dimacs(b"p cnf 99 98\n" + clauses, "f", block_bytes).literals.size == 3 * 98
     with pytest.raises(InputError, match="line 198: 'z'"):
-        parse_dimacs(b"p cnf 99 98\n" + clauses + b"z\n", "f")
+        parse_dimacs(b"p cnf 99 98\n" + clauses + b"z\n", "f", block_bytes)
 
 
 @pytest.mark.parametrize("xor", ["x1 2 3 0", "x 1 2 -3 0", "x-1 0", "x1 1 2 0", "x1 -1 0", "x1 1 0", "x0"])

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dimacs_text import parse_dimacs
 
 import mallob_sat
 from mallob_py.kit import JobInput
 from mallob_sat import generate
 from mallob_sat.app import read_formula
-from mallob_sat.dimacs import parse_dimacs
 from mallob_sat.portfolio import Strategy
 from mallob_sat.search import solve
 

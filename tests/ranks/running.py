@@ -31,7 +31,7 @@ MARK = "MALLOB_PY_TEST_MARK"
 COMMAND = (sys.executable, "-m", "mallob_py.cli.main")
 
 
-def _launcher_is_there() -> bool:
+def launcher_is_there() -> bool:
     try:
         find_launcher()
     except LaunchError:
@@ -39,7 +39,7 @@ def _launcher_is_there() -> bool:
     return True
 
 
-needs_mpiexec = pytest.mark.skipif(not _launcher_is_there(), reason="needs an mpiexec")
+needs_mpiexec = pytest.mark.skipif(not launcher_is_there(), reason="needs an mpiexec")
 
 
 def environment(mark: str, further: Mapping[str, str] | None = None) -> dict[str, str]:

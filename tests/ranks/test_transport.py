@@ -14,24 +14,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from running import launcher_is_there, needs_mpiexec
 from waiting import DEADLINE_S
 
 from mallob_py.runtime.world.launch import Flavour, find_launcher
-from mallob_py.runtime.world.mpi import LaunchError
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
 
-
-def _launcher_is_there() -> bool:
-    try:
-        find_launcher()
-    except LaunchError:
-        return False
-    return True
-
-
-pytestmark = pytest.mark.skipif(not _launcher_is_there(), reason="needs an mpiexec")
+pytestmark = needs_mpiexec
 
 BARE = {"MALLOB_PY_DOORBELL": "off"}
 TWO_PER_HOST = {"MALLOB_PY_RANKS_PER_HOST": "2"}
@@ -111,7 +102,7 @@ def test_a_peer_for_whom_too_much_waits_is_lost() -> None:
 
 
 @pytest.mark.skipif(
-    not _launcher_is_there() or find_launcher().flavour is not Flavour.OPEN_MPI,
+    not launcher_is_there() or find_launcher().flavour is not Flavour.OPEN_MPI,
     reason="only Open MPI lets ranks survive others (--with-ft ulfm)",
 )
 def test_survivors_of_a_killed_rank_are_told_and_go_on(tmp_path: Path) -> None:

@@ -187,9 +187,6 @@ def test_all_ranks_agree_on_who_shares_a_host(transport: Any) -> None:
     assert MPI.COMM_WORLD.allgather(hosts) == [hosts] * transport.size
     together = int(os.environ.get("MALLOB_PY_RANKS_PER_HOST", transport.size))
     assert hosts == [rank // together * together for rank in range(transport.size)]
-    assert list(transport.local_ranks) == [
-        rank for rank, host in enumerate(hosts) if host == hosts[transport.rank]
-    ]
     assert transport.size == 1 or transport.doorbell.available is ("MALLOB_PY_DOORBELL" not in os.environ)
     assert transport.doorbell.has_remote_peers is (len(set(hosts)) > 1)
 

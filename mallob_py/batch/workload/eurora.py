@@ -43,17 +43,6 @@ def expected_wait_s(queue: str) -> float:
     return EXPECTED_WAITS_S.get(queue, _EXPECTED_WAIT_S)
 
 
-def instances_of(path: Path) -> Sequence[str]:
-    """The names of the instances in an archive, sorted. Raises EuroraError; OSError: it cannot be read."""
-    try:
-        with tarfile.open(path) as archive:
-            return sorted(
-                Path(name).name[: -len(EURORA_SUFFIX)] for name in archive.getnames() if _is_log(name)
-            )
-    except (tarfile.TarError, EOFError) as error:
-        raise EuroraError(f"{path}: damaged archive ({error})") from error
-
-
 def read_eurora(path: Path, instances: Sequence[str] = ()) -> Sequence[Workload]:
     """Instances of an archive (in its order if none is named), or a single log file.
 

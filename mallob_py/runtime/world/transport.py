@@ -186,7 +186,6 @@ class Transport:
         for each in channels:
             each.Set_errhandler(MPI.ERRORS_RETURN)
         self._hosts = _hosts(comm)
-        self.local_ranks = tuple(r for r in range(self.size) if self._hosts[r] == self._hosts[self.rank])
         #: shared by the ranks of this host
         self.folder = open_session_folder(comm, self._hosts)
         self.doorbell = Doorbell.hang(comm, self._hosts, self.folder.path)

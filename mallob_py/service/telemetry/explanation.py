@@ -1,6 +1,6 @@
 """Why a job waits, or has the volume that it has, and what became of one that has ended: in words.
 
-Pure: from a status (`status_file.py`) or a reply to sentences with the numbers that decide. What these do
+Pure: from a status (`status.py`) or a reply to sentences with the numbers that decide. What these do
 not tell is not guessed.
 """
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from running import needs_mpiexec
 from waiting import DEADLINE_S, poll_until
 
 from mallob_py.runtime.world import launch
@@ -28,17 +29,6 @@ from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, LaunchError, in_mpi_
 
 PROGRAM = Path(__file__).parent / "launch_program.py"
 ROOT = Path(__file__).parents[3]
-
-
-def _launcher_is_there() -> bool:
-    try:
-        find_launcher()
-    except LaunchError:
-        return False
-    return True
-
-
-needs_mpiexec = pytest.mark.skipif(not _launcher_is_there(), reason="needs an mpiexec")
 
 
 class Host:
