@@ -259,6 +259,23 @@ def test_a_settlement_that_was_overtaken_is_passed_over(root: Worker) -> None:
     assert root.ledger.done() == 3 + 4
 
 
+def test_a_root_that_leaves_waits_for_what_it_has_lent_and_its_checkpoint_has_it_then(root: Worker) -> None:
+    left = Worker(LEFT)
+    lend(root, left)
+    left.work(5)
+    root.ledger.leave(1.0)
+    assert not root.ledger.has_left
+    left.ledger.leave(1.0)
+    [(_, message)] = [sent for sent in left.sent() if isinstance(sent[1], Return)]
+    root.hear(LEFT, message)
+    assert root.ledger.has_left
+    following = Worker(RIGHT)
+    following.ledger.open_root(2.0, root.ledger.checkpoint())
+    assert following.ledger.done() == 3 + 5
+    following.work()
+    assert tuple(following.ledger.result()) == TOTAL
+
+
 def test_who_leaves_takes_no_loan(root: Worker) -> None:
     left = Worker(LEFT)
     [(_, loan)] = root.hear(LEFT, ask(left))

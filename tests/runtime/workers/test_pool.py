@@ -221,6 +221,31 @@ def test_a_parked_worker_leaves_at_once(rank: Rank) -> None:
     rank.hear(stimuli.WorkerLeft)
 
 
+@pytest.mark.parametrize(("last", "saved"), [(None, b"nothing"), (b"the last", b"after the last")])
+def test_a_root_is_given_the_last_checkpoint_and_messages_wait_meanwhile(
+    rank: Rank, last: bytes | None, saved: bytes
+) -> None:
+    rank.run("SAVE")
+    rank.hear(stimuli.WorkerWantsCheckpoint)
+    rank.pool.deliver(KEY, TreeMessage(1, bytes([1, 2])))
+    rank.pool.give_checkpoint(KEY, last)
+    assert rank.hear(stimuli.WorkerSaves) == [stimuli.WorkerSaves(KEY[1], saved)]
+    assert result_of(rank.hear(stimuli.WorkerAnswered)[0])[1] == [1, 2]
+
+
+def test_a_root_that_gets_no_answer_asks_again(rank: Rank) -> None:
+    rank.run("SAVE")
+    rank.hear(stimuli.WorkerWantsCheckpoint, 2)
+
+
+def test_who_is_not_the_root_neither_gets_nor_has_a_checkpoint(rank: Rank) -> None:
+    description = wire.Inline(bytes(encode_description("SAVE", {}, {})))
+    rank.pool.start(KEY, 1, 2, (), description)
+    rank.pool.deliver(KEY, TreeMessage(1, bytes([1, 2])))
+    rank.hear(stimuli.WorkerAnswered)
+    assert not rank.of(stimuli.WorkerWantsCheckpoint) + rank.of(stimuli.WorkerSaves)
+
+
 def test_a_worker_is_not_asked_to_leave_in_order_unless_its_application_says_so(rank: Rank) -> None:
     rank.run("PARK")
     assert rank.of(stimuli.WorkerStarted) == [stimuli.WorkerStarted(KEY[1], leaves=False)]

@@ -275,3 +275,15 @@ class Leave(_NoInput):
         for address in senders:
             context.send_to(address, b"yours")
         return None
+
+
+class Save(_NoInput):
+    """Asks for the last checkpoint, and saves one that tells of it; then it answers with what it was sent."""
+
+    name = "SAVE"
+
+    def run(self, context: WorkerContext) -> Result:
+        last = context.last_checkpoint()
+        context.checkpoint(b"nothing" if last is None else b"after " + last)
+        (message,) = context.poll(timeout_s=60)
+        return Result(10, list(message.data))
