@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -91,8 +92,9 @@ class ChildTable(NamedTuple):
     size: NDArray[np.float64]
 
 
+@cache
 def child_table(tree: Tree) -> ChildTable:
-    """Make the table; some milliseconds for usual trees."""
+    """The table of a tree. Bags come often, and of one tree."""
     depths = _depths(tree)
     thresholds = np.full((depths, CHILDREN_MAX + 1), _V_END, dtype=np.uint32)
     children = np.zeros((depths, CHILDREN_MAX + 2), dtype=np.int64)
@@ -135,6 +137,7 @@ def children_of_root(tree: Tree, table: ChildTable, last_word: int) -> int:
     return int(table.children[0, np.searchsorted(table.thresholds[0], v, side="right")])
 
 
+@cache
 def geometric_thresholds(b: float) -> list[int]:
     """The least v with at least 1, 2, ... children where the mean is b; as many as there are."""
     if b <= 0.0:
