@@ -179,7 +179,8 @@ class Policy(Protocol):
     """See the module's text. `wants_all_arrivals`: also of jobs for which too few nodes are free.
 
     With an attribute `wants_resize_points` that is true, it is also asked whenever a malleable job is between
-    two of its iterations.
+    two of its iterations. With one `shares_nodes` that is true, it is nothing for real jobs (`live`), which
+    have their nodes for themselves.
     """
 
     name: str

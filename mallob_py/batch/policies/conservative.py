@@ -69,6 +69,7 @@ class Conservative:
 
     def begin(self, nodes: int) -> None:
         self._nodes = nodes
+        self._is_new = True
         self._profile = Profile(-math.inf, nodes)
         self._waiting = _Waiting()
         #: (place, job), with outdated ones among them
@@ -82,11 +83,11 @@ class Conservative:
         now, profile, actions = view.now_s, self._profile, list[Action]()
         profile.forget(now)
         for gone in view.departed:
-            end_s = self._ends.pop(gone.job.id)
+            end_s = self._ends.pop(gone.job.id, -math.inf)
             if end_s > now:
                 profile.add(now, end_s, gone.job.nodes)
                 self._raised = True
-        if view.ends and view.ends[0][0] < now:
+        if view.ends and (self._is_new or view.ends[0][0] < now):
             self._start_anew(view)
         else:
             if view.departed and self._raised:
@@ -95,6 +96,7 @@ class Conservative:
                 self._place(job, now)
         for job in view.queue[len(view.queue) - view.arrived :]:
             actions.append(Reserve(job.id, self._waiting.place_s(job.id)))
+        self._is_new = False
         self._start(view, actions)
         if self._next:
             # An end comes then, unless a job exceeds its estimate.
@@ -138,7 +140,10 @@ class Conservative:
                 heapq.heappush(self._next, (place_s, number))
 
     def _start_anew(self, view: View) -> None:
-        """Jobs exceed their estimates: reservations that count on their nodes cannot be kept."""
+        """Jobs exceed their estimates: reservations that count on their nodes cannot be kept.
+
+        Or jobs run already when the policy begins.
+        """
         now = view.now_s
         self._profile = profile = Profile(now, self._nodes)
         self._raised = False

@@ -83,6 +83,7 @@ class Cp:
     """
 
     wants_all_arrivals = True
+    shares_nodes = True
 
     def __init__(
         self,

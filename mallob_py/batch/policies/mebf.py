@@ -78,6 +78,7 @@ class Mebf:
         self._uses_extra = extra
 
     def begin(self, nodes: int) -> None:
+        self._is_new = True
         #: running malleable jobs that may still be resized, the most scalable first
         self._candidates: list[_Candidate] = []
         #: those ordered to shrink that have not done so yet
@@ -88,6 +89,10 @@ class Mebf:
         self._shadow: tuple[float, int] | None = None
 
     def decide(self, view: View) -> Iterable[Action]:
+        if self._is_new:
+            self._is_new = False
+            for running in view.running.values():
+                self._consider(running.job, running)
         if not view.queue and not view.free:
             return ()
         # What is new is told no more once actions are asked for.
@@ -127,9 +132,12 @@ class Mebf:
 
     def _start(self, job: Job, size: int, view: View) -> Iterator[Action]:
         yield Start(job.id, size)
-        if job.is_malleable:
-            running = view.running[job.id]
-            insort(self._candidates, (job.speedup.loss, running.order, running, job.estimate_on(size)))
+        self._consider(job, view.running[job.id])
+
+    def _consider(self, job: Job, running: Running) -> None:
+        if job.low < job.high:
+            estimate_s = job.estimate_on(running.size)
+            insort(self._candidates, (job.speedup.loss, running.order, running, estimate_s))
 
     def _backfill(self, view: View, seen: int) -> Generator[Action, None, bool]:
         """Start those that do not delay the head; whether there are any."""
@@ -212,7 +220,7 @@ class Mebf:
 
     def _is_feasible(self, running: Running, size: int, static_s: float, view: View) -> bool:
         job, left_s = running.job, running.estimated_end_s - view.now_s
-        if running.target is not None or left_s < self._theta * static_s:
+        if not job.is_malleable or running.target is not None or left_s < self._theta * static_s:
             return False
         after_s = left_s * job.estimate_on(size) / job.estimate_on(running.size)
         after_s += view.costs.pause_s(job, running.size, size)

@@ -24,6 +24,7 @@ End = tuple[float, Sequence[int], tuple[float, ...]]
 
 class _Pbs:
     wants_all_arrivals = True
+    shares_nodes = True
     name: str
 
     def __init__(self, depth: int) -> None:

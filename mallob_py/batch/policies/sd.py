@@ -44,6 +44,7 @@ class SdPolicy:
     """
 
     wants_all_arrivals = True
+    shares_nodes = True
 
     def __init__(
         self,

@@ -1,0 +1,262 @@
+"""What a live scheduler has on disk, so that one that was killed goes on where it stood.
+
+    DIR/                    of mode 0700
+      lock                  held while a scheduler runs here
+      scheduler.sock        where commands and jobs reach it
+      clock.json            its clock
+      jobs/NUMBER/          of a job that waits or runs
+        script job.json     as submitted
+        run.json            once it was to start: when, on which slots, whether it takes orders
+        launch.json         for its keeper (see keeper.py, as `begun.json`, `status.json` and `lock`)
+        cancelled           it is to end
+        output nodes        what it prints; its hosts
+      ended/NUMBER/         of one that has ended and is in nobody's books any more
+
+Files are written as a whole, and before anybody acts by them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import shutil
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from mallob_py.batch.live.keeper import TOKEN, Begun, Status, sync_folder, write_atomically
+from mallob_py.batch.live.script import Wishes
+
+_T = TypeVar("_T")
+
+
+class FolderError(Exception):
+    """The folder cannot be used. One line."""
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    """A job as it was handed in; the time [s] is of the scheduler's clock."""
+
+    number: int
+    submit_s: float
+    wishes: Wishes
+    directory: str
+    environment: dict[str, str]
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Where a job runs, or is to. `address`: where it takes orders; empty: it does not."""
+
+    start_s: float
+    slots: list[int]
+    address: str = ""
+
+
+class Clock(msgspec.Struct, frozen=True):
+    """It showed `now_s` when the host had been up for `up_s` seconds since a boot."""
+
+    boot: str
+    up_s: float
+    now_s: float
+
+
+class JobFolder:
+    """Of one job."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.number = int(path.name)
+        self.script = path / "script"
+        self.output = path / "output"
+        self.orders = path / "orders.sock"
+
+    def submitted(self) -> Submitted:
+        return _decode(self.path / "job.json", Submitted)
+
+    def run(self) -> Run | None:
+        return _read(self.path / "run.json", Run)
+
+    def begun(self) -> Begun | None:
+        return _read(self.path / "begun.json", Begun)
+
+    def status(self) -> Status | None:
+        return _read(self.path / "status.json", Status)
+
+    def write(self, name: str, record: msgspec.Struct) -> None:
+        write_atomically(self.path / f"{name}.json", msgspec.json.encode(record))
+
+    @property
+    def is_cancelled(self) -> bool:
+        return (self.path / "cancelled").exists()
+
+    def cancel(self) -> None:
+        write_atomically(self.path / "cancelled", b"")
+
+    def forget_run(self) -> None:
+        """It has not begun, and waits again."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path / "run.json")
+
+    def lock(self) -> int | None:
+        """A descriptor that holds the lock; None: a keeper has it."""
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    @property
+    def has_keeper(self) -> bool:
+        if (descriptor := self.lock()) is None:
+            return True
+        os.close(descriptor)
+        return False
+
+    @property
+    def token(self) -> str:
+        """By which its processes are known: no other job has ever had this folder."""
+        return str(self.path)
+
+    def kill_leftovers(self) -> None:
+        """Processes of a job whose keeper was killed are known by their environment."""
+        needle = f"{TOKEN}={self.token}".encode()
+        while left := [pid for pid in _processes_with(needle) if _kill(pid, needle)]:
+            for pid in left:
+                _await_end(pid)
+
+
+class Folder:
+    """All of it; `open` is for the scheduler, and there is one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.socket = self.path / "scheduler.sock"
+        self._jobs = self.path / "jobs"
+        self._ended = self.path / "ended"
+
+    def open(self) -> None:
+        """Be the one scheduler here. Raises FolderError, OSError."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = self.path.stat()
+        if found.st_uid != os.geteuid():
+            raise FolderError(f"{self.path} belongs to somebody else")
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            raise FolderError(f"{self.path} is open to others: chmod 700 {self.path}")
+        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderError(f"a scheduler runs in {self.path} already") from None
+        self._jobs.mkdir(mode=0o700, exist_ok=True)
+        self._ended.mkdir(mode=0o700, exist_ok=True)
+        for part in self._jobs.glob(".*"):
+            shutil.rmtree(part)
+
+    def clock(self) -> Clock | None:
+        return _read(self.path / "clock.json", Clock)
+
+    def write_clock(self, clock: Clock) -> None:
+        write_atomically(self.path / "clock.json", msgspec.json.encode(clock))
+
+    def next_number(self) -> int:
+        known = (job.number for part in (self._jobs, self._ended) for job in _folders(part))
+        return 1 + max(known, default=0)
+
+    def add(self, submitted: Submitted, script: str) -> JobFolder:
+        """It is there as a whole or not at all."""
+        part = self._jobs / f".{submitted.number}"
+        part.mkdir(mode=0o700)
+        (part / "script").write_text(script, encoding="utf-8")
+        (part / "script").chmod(0o700)
+        write_atomically(part / "job.json", msgspec.json.encode(submitted))
+        final = self._jobs / str(submitted.number)
+        part.rename(final)
+        sync_folder(self._jobs)
+        return JobFolder(final)
+
+    def jobs(self) -> list[JobFolder]:
+        """Those that wait or run, in the order of their submission."""
+        return sorted(_folders(self._jobs), key=lambda job: job.number)
+
+    def ended(self, last: int) -> list[JobFolder]:
+        """Of those that have ended, the last submitted."""
+        return sorted(_folders(self._ended), key=lambda job: job.number)[-last:]
+
+    def end(self, job: JobFolder, status: Status) -> JobFolder:
+        """Nothing of it is left but the files."""
+        if job.status() != status:
+            job.write("status", status)
+        target = self._ended / job.path.name
+        job.path.rename(target)
+        return JobFolder(target)
+
+
+def _folders(path: Path) -> Iterator[JobFolder]:
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(path):
+            if name.isdecimal():
+                yield JobFolder(path / name)
+
+
+def _decode(path: Path, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except msgspec.DecodeError as error:
+        raise FolderError(f"{path} is damaged: {error}") from None
+
+
+def _read(path: Path, kind: type[_T]) -> _T | None:
+    try:
+        return _decode(path, kind)
+    except FileNotFoundError:
+        return None
+
+
+# --- processes of jobs whose keeper is gone -------------------------------------------------
+
+
+def _processes_with(variable: bytes) -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal() and _has(int(name), variable)]
+
+
+def _has(pid: int, variable: bytes) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as environ:
+            return variable in environ.read().split(b"\0")
+    except OSError:
+        return False  # gone, or somebody else's
+
+
+def _kill(pid: int, variable: bytes) -> bool:
+    """Whether it was there, and is really one with this variable, to be killed."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        if not _has(pid, variable):
+            return False
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _await_end(pid: int) -> None:
+    """A zombie has no environment; so it is not found again."""
+    with contextlib.suppress(OSError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            select.select([descriptor], [], [], 1.0)
+        finally:
+            os.close(descriptor)

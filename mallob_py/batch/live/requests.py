@@ -1,0 +1,118 @@
+"""What commands ask a live scheduler, and its answers: a line of JSON each, over the socket of its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from mallob_py.malleable.sockets import connect
+
+#: of a request; above all scripts and environments
+REQUEST_MAX_BYTES = 16 << 20
+#: a scheduler that has much to do may take its time
+_ANSWER_S = 120.0
+
+
+class LiveError(Exception):
+    """No scheduler answers, or it refuses. One line."""
+
+
+class Submit(msgspec.Struct, frozen=True, tag=True):
+    """Run this script in this folder; `name` unless it says one itself."""
+
+    script: str
+    name: str
+    directory: str
+    environment: dict[str, str]
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    """End a job, or do not start it."""
+
+    job: int
+
+
+class Queue(msgspec.Struct, frozen=True, tag=True):
+    """Which jobs there are: all that run, and so many of those that wait and that have ended."""
+
+    waiting: int
+    ended: int
+
+
+class Nodes(msgspec.Struct, frozen=True, tag=True):
+    """Who is on which slot."""
+
+
+Request = Submit | Cancel | Queue | Nodes
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """It cannot be done. One line."""
+
+    error: str
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """It is, with the job of this number."""
+
+    job: int
+
+
+class JobLine(msgspec.Struct, frozen=True):
+    """A job as a table tells it. Times are seconds; `nodes` are those that it has, if it runs."""
+
+    job: int
+    name: str
+    kind: str
+    state: str
+    nodes: int
+    nodes_min: int
+    nodes_max: int
+    waited_s: float
+    ran_s: float
+    required_s: float
+    output: str
+
+
+class Jobs(msgspec.Struct, frozen=True, tag=True):
+    """Those asked for, and how many wait in all."""
+
+    policy: str
+    running: list[JobLine]
+    waiting: list[JobLine]
+    ended: list[JobLine]
+    waiting_count: int
+
+
+class Slots(msgspec.Struct, frozen=True, tag=True):
+    """By slot: the job there, with its name; None if it is free."""
+
+    slots: list[tuple[int, str] | None]
+
+
+Answer = Refused | Done | Jobs | Slots
+
+
+def ask(folder: Path, request: Request) -> Answer:
+    """Raises LiveError."""
+    path = folder.absolute() / "scheduler.sock"
+    line = msgspec.json.encode(request) + b"\n"
+    if len(line) > REQUEST_MAX_BYTES:
+        raise LiveError(
+            f"the script and the environment have {len(line)} bytes; {REQUEST_MAX_BYTES} can be sent"
+        )
+    try:
+        with connect(str(path), _ANSWER_S) as connection, connection.makefile("rb") as lines:
+            connection.sendall(line)
+            answer = lines.readline()
+    except TimeoutError:
+        raise LiveError(f"the scheduler in {folder} does not answer") from None
+    except OSError:
+        raise LiveError(f"no scheduler runs in {folder} (mallob-py batch serve starts one)") from None
+    if not answer:
+        raise LiveError(f"the scheduler in {folder} has ended meanwhile; look into its queue")
+    found: Answer = msgspec.json.decode(answer, type=Answer)
+    if isinstance(found, Refused):
+        raise LiveError(found.error)
+    return found

@@ -1,0 +1,313 @@
+"""A policy over jobs that really run: stimuli in, effects out; no clock, no files, no processes.
+
+Policies are those of the simulator and see the same `View`. What differs: how long jobs run is not known here
+either, and a resize is an order that a program carries out when it can, or never.
+
+- A malleable job is shown as moldable until it has said that it is ready, and again from an order on that it
+  has not carried out: nobody waits for it, and it keeps the slots that it has not given back.
+- Slots for growth belong to the job from the order on, slots that it is to release until it has named them.
+- A job that is over its required time is about to be ended, and shown as ending `OVERDUE_S` from now.
+
+Effects are appended to `effects`, for the caller to carry out and take away. If a policy
+raises, such as PolicyError for something impossible, what it has ordered before holds, and it begins anew.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import msgspec
+
+from mallob_py.batch.job import Job, Kind
+from mallob_py.batch.policy import (
+    Action,
+    Policy,
+    PolicyError,
+    Reserve,
+    Resize,
+    Running,
+    Share,
+    Start,
+    View,
+    Wake,
+)
+
+#: see the module's text
+OVERDUE_S = 5.0
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """Run a job on these slots."""
+
+    job: int
+    slots: tuple[int, ...]
+
+
+class OrderShrink(msgspec.Struct, frozen=True):
+    """Have a job release so many slots; `released` or `order_failed` is to be told."""
+
+    job: int
+    count: int
+
+
+class OrderGrow(msgspec.Struct, frozen=True):
+    """Give a job these slots as well; `grown` or `order_failed` is to be told."""
+
+    job: int
+    slots: tuple[int, ...]
+
+
+Effect = Launch | OrderShrink | OrderGrow
+
+
+class LiveScheduler:
+    """See the module's text. All times are seconds of the caller's clock, which never goes back."""
+
+    def __init__(self, policy: Policy, slots: int) -> None:
+        self.policy = policy
+        self.slots = slots
+        self.effects: list[Effect] = []
+        #: when the policy wants to be asked at the latest; infinite: not before something happens
+        self.wake_s = math.inf
+        self._free = list(range(slots - 1, -1, -1))
+        self._queue: list[Job] = []
+        self._running: dict[int, Running] = {}
+        self._ends: list[tuple[float, int, Running]] = []
+        self._departed: list[Running] = []
+        self._launched = 0
+        #: of running jobs: the slots that they get by an order on its way
+        self._coming: dict[int, list[int]] = {}
+        self._view = View(slots)
+        view = self._view
+        view.free_nodes, view.queue, view.running = self._free, self._queue, self._running
+        view.ends, view.departed = self._ends, self._departed
+        policy.begin(slots)
+
+    # --- what there is ------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> Sequence[Job]:
+        return self._queue
+
+    @property
+    def running(self) -> dict[int, Running]:
+        """By job. Nothing of it may be changed."""
+        return self._running
+
+    def slots_of(self, job: int) -> list[int]:
+        """All that nobody else can have, with those of an order on its way."""
+        return [*self._running[job].nodes, *self._coming.get(job, ())]
+
+    # --- stimuli ------------------------------------------------------------------------------
+
+    def submit(self, job: Job) -> None:
+        """Ids ascend. Raises ValueError for a job that can never run."""
+        if job.low > self.slots:
+            raise ValueError(f"it needs {job.low} nodes, there are {self.slots}")
+        assert not self._queue or self._queue[-1].id < job.id
+        self._queue.append(job)
+        self._view.arrived += 1
+
+    def restore(self, job: Job, start_s: float, slots: Sequence[int]) -> None:
+        """A job runs already, from a former life of the scheduler."""
+        taken = set(slots)
+        assert taken <= set(self._free), "jobs of a former life share no slots"
+        self._free[:] = [slot for slot in self._free if slot not in taken]
+        self._run(job, start_s, list(slots))
+
+    def ready(self, job: int) -> None:
+        """A running job takes orders from now on."""
+        running = self._running.get(job)
+        if running is not None and running.job.kind is Kind.MOLDABLE:
+            running.job = msgspec.structs.replace(running.job, kind=Kind.MALLEABLE)
+            self._view.ended = True
+
+    def unready(self, job: int) -> None:
+        """A running job takes no orders any more."""
+        running = self._running.get(job)
+        if running is not None and running.job.kind is Kind.MALLEABLE:
+            running.job = msgspec.structs.replace(running.job, kind=Kind.MOLDABLE)
+            self._view.ended = True
+
+    def released(self, job: int, count: int) -> None:
+        """A running job has left so many of its slots; the last that it got. Others may ask for less."""
+        if (running := self._running.get(job)) is None:
+            return
+        assert 0 < count < running.size, "a job has a slot until it ends"
+        self._free += running.nodes[-count:]
+        del running.nodes[-count:]
+        if running.target is not None and running.size <= running.target:
+            running.target = None
+        self._changed()
+
+    def grown(self, job: int) -> None:
+        """The order to grow has reached its job."""
+        if (running := self._running.get(job)) is None:
+            return
+        running.nodes += self._coming.pop(job, [])
+        running.target = None
+        self._changed()
+
+    def order_failed(self, job: int, was_taken: bool) -> None:
+        """An order was not carried out. `was_taken`: the job may know of the slots that it was to get."""
+        if (running := self._running.get(job)) is None:
+            return
+        coming = self._coming.pop(job, [])
+        if was_taken:
+            running.nodes += coming
+        else:
+            self._free += coming
+        running.target = None
+        self.unready(job)
+        self._begin_anew()
+        self._changed()
+
+    def ended(self, job: int) -> None:
+        """A running job is gone, with all its processes."""
+        running = self._running.pop(job)
+        self._free += [*running.nodes, *self._coming.pop(job, ())]
+        self._departed.append(running)
+        self._changed()
+
+    def withdraw(self, job: int) -> None:
+        """A waiting job is not wanted any more."""
+        del self._queue[self._place(job)]
+        self._begin_anew()
+        self._changed()
+
+    def knows(self, job: int) -> bool:
+        """Whether it waits."""
+        place = bisect_left(self._queue, job, key=lambda one: one.id)
+        return place < len(self._queue) and self._queue[place].id == job
+
+    # --- decisions ----------------------------------------------------------------------------
+
+    def decide(self, now_s: float) -> None:
+        """Ask the policy, if there is anything to ask. Raises PolicyError, and what the policy raises."""
+        view = self._view
+        if not (view.arrived or view.ended or now_s >= self.wake_s):
+            return
+        if now_s >= self.wake_s:
+            self.wake_s = math.inf
+            view.ended = True
+        view.now_s = now_s
+        self._sort_ends(now_s)
+        try:
+            actions = iter(self.policy.decide(view))
+            action = next(actions, None)  # a generator looks at the view only now
+            view.arrived, view.ended = 0, False
+            self._departed.clear()
+            while action is not None:
+                self._act(action)
+                action = next(actions, None)
+        except Exception:
+            self._begin_anew()
+            view.ended = False  # asked again at once, it would do the same
+            raise
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Start(job, nodes):
+                self._start(job, nodes)
+            case Resize(job, nodes):
+                self._resize(job, nodes)
+            case Wake(at_s):
+                if at_s <= self._view.now_s:
+                    raise PolicyError(f"{self.policy.name} wants to be woken in the past, at {at_s:g} s")
+                self.wake_s = min(self.wake_s, at_s)
+            case Reserve():
+                pass
+            case Share(guest):
+                raise self._error(guest, "is to share nodes; here every job has its own")
+
+    def _start(self, number: int, wanted: int | tuple[int, ...]) -> None:
+        if not self.knows(number):
+            raise self._error(number, "is started, but does not wait")
+        job = self._queue[self._place(number)]
+        size = wanted if isinstance(wanted, int) else len(wanted)
+        if not job.low <= size <= job.high:
+            raise self._error(number, f"is started on {size} nodes; it runs on {job.low} to {job.high}")
+        slots = self._take(number, wanted)
+        del self._queue[self._place(number)]
+        if job.is_malleable:
+            job = msgspec.structs.replace(job, kind=Kind.MOLDABLE)
+        self._run(job, self._view.now_s, slots)
+        self.effects.append(Launch(number, tuple(slots)))
+
+    def _resize(self, number: int, wanted: int | tuple[int, ...]) -> None:
+        running = self._running.get(number)
+        if running is None or not running.job.is_malleable:
+            raise self._error(number, "is resized, but is none that runs and can be")
+        if running.target is not None:
+            raise self._error(number, "is resized, but has not carried out its last order yet")
+        job, kept = running.job, running.nodes
+        size = wanted if isinstance(wanted, int) else len(wanted)
+        if not job.low <= size <= job.high:
+            raise self._error(number, f"is to run on {size} nodes; it runs on {job.low} to {job.high}")
+        if size == running.size:
+            return
+        # Which hosts a program leaves it chooses itself; those of one host are all alike.
+        if size < running.size:
+            self.effects.append(OrderShrink(number, running.size - size))
+        else:
+            new: int | tuple[int, ...] = size - running.size
+            if not isinstance(wanted, int):
+                new = tuple(slot for slot in wanted if slot not in kept)[: size - running.size]
+            self._coming[number] = self._take(number, new)
+            self.effects.append(OrderGrow(number, tuple(self._coming[number])))
+        running.target = size
+        running.resized_s = self._view.now_s
+
+    def _take(self, number: int, wanted: int | tuple[int, ...]) -> list[int]:
+        free = self._free
+        if isinstance(wanted, int):
+            if not 0 < wanted <= len(free):
+                raise self._error(number, f"is to get {wanted} nodes; {len(free)} are free")
+            slots = free[-wanted:]
+        else:
+            slots = list(wanted)
+            if len(set(slots)) < len(slots) or not set(slots) <= set(free):
+                raise self._error(number, f"is to get nodes that are not free: {wanted}")
+        free[:] = [slot for slot in free if slot not in set(slots)]
+        self._view.free = len(free)
+        return slots
+
+    # --- books --------------------------------------------------------------------------------
+
+    def _run(self, job: Job, start_s: float, slots: list[int]) -> None:
+        self._launched += 1
+        running = Running(job, start_s, slots, start_s + job.estimate_s, self._launched)
+        self._running[job.id] = running
+        self._ends.append((running.estimated_end_s, running.order, running))
+        self._ends.sort()
+        self._view.free = len(self._free)
+
+    def _changed(self) -> None:
+        self._free.sort(reverse=True)
+        self._view.free = len(self._free)
+        self._view.ended = True
+        self._sort_ends(self._view.now_s)
+
+    def _begin_anew(self) -> None:
+        """What has happened no simulator does, so the policy forgets what it has planned."""
+        self.policy.begin(self.slots)
+        self._view.arrived, self._view.ended = len(self._queue), True
+        self._departed.clear()
+
+    def _sort_ends(self, now_s: float) -> None:
+        """Of those that run; who is over the time ends soon."""
+        for running in self._running.values():
+            if running.estimated_end_s <= now_s:
+                running.estimated_end_s = now_s + OVERDUE_S
+                self._begin_anew()
+        self._ends[:] = sorted(
+            (running.estimated_end_s, running.order, running) for running in self._running.values()
+        )
+
+    def _place(self, job: int) -> int:
+        return bisect_left(self._queue, job, key=lambda one: one.id)
+
+    def _error(self, job: int, what: str) -> PolicyError:
+        return PolicyError(f"{self.policy.name}: job {job} {what}")

@@ -1,0 +1,135 @@
+"""Job scripts: what their headers ask of the scheduler.
+
+    #!/bin/bash
+    #JOB_CLASS malleable
+    #JOB_NAME count
+    #REQUIRED_TIME 60000
+    #MIN_NODES 1
+    #MAX_NODES 4
+
+Source: ElasticJobScheduler. `#JOB_CLASS` is rigid (as many nodes as `#NODES` says), moldable (a number that
+the scheduler chooses), malleable (which it also changes) or evolving (which the job changes).
+`#REQUIRED_TIME` is in milliseconds, on any number of nodes. `#JOB_TYPE` is taken and not used. Headers end
+at the first command.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+import msgspec
+
+from mallob_py.batch.job import Job, Kind
+from mallob_py.batch.speedup import Amdahl
+
+SCRIPT_MAX_BYTES = 1 << 20
+_HEADERS = ("JOB_TYPE", "JOB_CLASS", "JOB_NAME", "REQUIRED_TIME", "MIN_NODES", "MAX_NODES", "NODES")
+_HEADER = re.compile(r"#([A-Z]+(?:_[A-Z]+)*)\b[ \t]*(.*)")
+_NAME = re.compile(r"[\w.+-]{1,64}")
+#: of what is like a header: the least likeness that is a slip of the keyboard
+_LIKE = 0.8
+_REQUIRED_MAX_MS = 10**12
+#: required times hold on any number of nodes, so that is what policies are told
+ANY_NUMBER = Amdahl(1.0)
+
+
+class ScriptError(ValueError):
+    """A script that cannot be a job. One line with the number of the line at fault."""
+
+
+class Wishes(msgspec.Struct, frozen=True):
+    """What a script asks for. A rigid job's least and most nodes are those that it asks for."""
+
+    name: str
+    kind: Kind
+    required_s: float
+    nodes: int
+    nodes_min: int
+    nodes_max: int
+
+    def job(self, number: int, submit_s: float, user: str = "") -> Job:
+        """As policies see it; submitted at this time of the scheduler's clock."""
+        return Job(
+            number,
+            submit_s,
+            self.nodes,
+            self.required_s,
+            self.kind,
+            self.nodes_min,
+            self.nodes_max,
+            ANY_NUMBER,
+            number,
+            user=user,
+        )
+
+
+def parse_script(text: str, default_name: str) -> Wishes:
+    """Raises ScriptError."""
+    found = _headers(text)
+    kind = _kind(found)
+    name = found["JOB_NAME"][1] if "JOB_NAME" in found else default_name
+    if not _NAME.fullmatch(name):
+        where = f"line {found['JOB_NAME'][0]}: " if "JOB_NAME" in found else ""
+        raise ScriptError(f"{where}the name {name[:70]!r} is not one of 1 to 64 letters, digits and _ . + -")
+    required_ms = _number(found, "REQUIRED_TIME", _REQUIRED_MAX_MS)
+    if kind is Kind.RIGID:
+        for header in ("MIN_NODES", "MAX_NODES"):
+            if header in found:
+                raise ScriptError(f"line {found[header][0]}: a rigid job has #NODES and no #{header}")
+        low = high = nodes = _number(found, "NODES")
+    else:
+        low, high = _number(found, "MIN_NODES"), _number(found, "MAX_NODES")
+        if low > high:
+            raise ScriptError(f"line {found['MAX_NODES'][0]}: #MAX_NODES is {high}, below #MIN_NODES {low}")
+        nodes = _number(found, "NODES") if "NODES" in found else low
+        if not low <= nodes <= high:
+            raise ScriptError(f"line {found['NODES'][0]}: #NODES is {nodes}, not within {low} and {high}")
+    return Wishes(name, kind, required_ms / 1000.0, nodes, low, high)
+
+
+def _headers(text: str) -> dict[str, tuple[int, str]]:
+    """By name: the number of the line and the value."""
+    lines = text.splitlines()
+    if not lines or not lines[0].startswith("#!"):
+        raise ScriptError("line 1: a script begins with what runs it, such as #!/bin/bash")
+    found: dict[str, tuple[int, str]] = {}
+    has_begun = False
+    for number, line in enumerate(lines[1:], 2):
+        if not line.startswith("#"):
+            has_begun |= bool(line.strip())
+            continue
+        if not (match := _HEADER.match(line)):
+            continue
+        header, value = match[1], match[2].strip()
+        if header not in _HEADERS:
+            # Other comments are nobody's business.
+            if "_" in header and (close := difflib.get_close_matches(header, _HEADERS, 1, _LIKE)):
+                raise ScriptError(f"line {number}: no header #{header} (did you mean #{close[0]}?)")
+            continue
+        if has_begun:
+            raise ScriptError(f"line {number}: #{header} stands behind the first command")
+        if header in found:
+            raise ScriptError(f"line {number}: #{header} stands in line {found[header][0]} already")
+        found[header] = number, value
+    return found
+
+
+def _kind(found: dict[str, tuple[int, str]]) -> Kind:
+    number, value = found.get("JOB_CLASS", (0, Kind.RIGID.value))
+    try:
+        return Kind(value)
+    except ValueError:
+        known = ", ".join(kind.value for kind in Kind)
+        raise ScriptError(f"line {number}: #JOB_CLASS is {value!r}, not one of {known}") from None
+
+
+def _number(found: dict[str, tuple[int, str]], header: str, most: int = 1_000_000) -> int:
+    if header not in found:
+        of_unit = "milliseconds" if header == "REQUIRED_TIME" else "nodes"
+        raise ScriptError(f"the header #{header} is missing: a number of {of_unit}")
+    number, text = found[header]
+    value = int(text) if re.fullmatch(r"[0-9]{1,13}", text) else 0
+    if not 1 <= value <= most:
+        raise ScriptError(f"line {number}: #{header} is {text[:40]!r}, not a number from 1 to {most}")
+    return value

@@ -1,0 +1,544 @@
+"""The live scheduler's process: takes requests, keeps the folder, starts keepers, gives orders.
+
+Decisions are the policy's (`scheduler`). Whatever is decided is on disk before it is done, in this order:
+run.json, then the keeper or the order. So one that is killed and started again finds every job where it is:
+in the hands of its keeper, waiting, or ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+
+import msgspec
+
+from mallob_py.batch.job import Job, Kind
+from mallob_py.batch.live.folder import (
+    Clock,
+    Folder,
+    FolderError,
+    JobFolder,
+    Run,
+    Submitted,
+)
+from mallob_py.batch.live.keeper import TOKEN, Ending, Status
+from mallob_py.batch.live.keeper import Launch as KeeperLaunch
+from mallob_py.batch.live.requests import (
+    REQUEST_MAX_BYTES,
+    Answer,
+    Cancel,
+    Done,
+    JobLine,
+    Jobs,
+    Nodes,
+    Queue,
+    Refused,
+    Request,
+    Slots,
+    Submit,
+)
+from mallob_py.batch.live.scheduler import Effect, Launch, LiveScheduler, OrderGrow, OrderShrink
+from mallob_py.batch.live.script import SCRIPT_MAX_BYTES, ScriptError, Wishes, parse_script
+from mallob_py.batch.policy import Policy, PolicyError, Running
+from mallob_py.malleable.sockets import connect, listen
+from mallob_py.malleable.wire import Grow, Order, Ready, Release, Shrink, WireError, order_line, parse_notice
+from mallob_py.runtime.processes import import_places, python, signals_held_back
+
+#: a further job is refused
+WAITING_MAX = 100_000
+#: slots are all of this host
+HOST = "localhost"
+#: of each line of a job's answer, as in ElasticJobScheduler
+_LINE_S = 20.0
+#: decisions take at most one part in so many of the time
+_SHARE = 5
+_KEEPER_POLL_S = 0.05
+
+
+def serve(path: Path, policy: Policy, slots: int) -> int:
+    """Schedule until SIGINT or SIGTERM; jobs that run go on. Raises FolderError, OSError."""
+    if getattr(policy, "shares_nodes", False):
+        raise FolderError(f"policy {policy.name} needs nodes that jobs share; here every job has its own")
+    folder = Folder(path)
+    folder.open()
+    return asyncio.run(_Server(folder, policy, slots).run())
+
+
+class _Entry(msgspec.Struct):
+    """A job that waits or runs."""
+
+    folder: JobFolder
+    wishes: Wishes
+    submit_s: float
+    run: Run | None = None
+    #: of its keeper; -1: not known
+    pidfd: int = -1
+
+
+class _Server:
+    def __init__(self, folder: Folder, policy: Policy, slots: int) -> None:
+        self._folder = folder
+        self._scheduler = LiveScheduler(policy, slots)
+        self._entries: dict[int, _Entry] = {}
+        self._next = folder.next_number()
+        self._epoch_s = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_wanted = False
+        self._decided_s = (-math.inf, 0.0)
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self) -> int:
+        self._restore()
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        server = await asyncio.start_unix_server(
+            self._take, sock=listen(str(self._folder.socket)), limit=REQUEST_MAX_BYTES
+        )
+        scheduler = self._scheduler
+        self._say(f"scheduling {scheduler.slots} slots by {scheduler.policy.name} in {self._folder.path}")
+        self._want_decision()
+        await stop.wait()
+        server.close()
+        for task in self._tasks:
+            task.cancel()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._folder.socket)
+        going_on = len(self._scheduler.running)
+        self._say(f"stopped; {going_on} jobs go on, {len(self._scheduler.waiting)} wait for the next start")
+        return 0
+
+    # --- what was there before ----------------------------------------------------------------
+
+    def _restore(self) -> None:
+        jobs = [(job, job.submitted(), job.run()) for job in self._folder.jobs()]
+        for job, _, run in jobs:
+            if run is not None and max(run.slots) >= self._scheduler.slots and job.has_keeper:
+                raise FolderError(
+                    f"job {job.number} runs on slot {max(run.slots)}; at least {max(run.slots) + 1} slots "
+                    "are needed until it has ended"
+                )
+        self._set_clock([max(one.submit_s, run.start_s if run else 0.0) for _, one, run in jobs])
+        for job, submitted, run in jobs:
+            entry = _Entry(job, submitted.wishes, submitted.submit_s, run)
+            self._entries[job.number] = entry
+            if run is not None and job.has_keeper:
+                self._scheduler.restore(self._job(entry), run.start_s, run.slots)
+                if run.address:
+                    self._scheduler.ready(job.number)
+                self._start_task(self._watch(entry, None))
+            elif job.status() is not None or job.begun() is not None:
+                self._bury(entry)
+            elif job.is_cancelled:
+                self._end(entry, Status(Ending.CANCELLED))
+            else:
+                job.forget_run()
+                entry.run = None
+                try:
+                    self._scheduler.submit(self._job(entry))
+                except ValueError as error:
+                    self._end(entry, Status(Ending.REFUSED, error=str(error)))
+
+    def _set_clock(self, times_s: list[float]) -> None:
+        """It goes on where it stood, and stands still while the host is down."""
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        before = self._folder.clock()
+        now_s = max([0.0 if before is None else before.now_s, *times_s])
+        if before is not None and before.boot == boot:
+            now_s = max(now_s, before.now_s + up_s - before.up_s)
+        self._epoch_s = up_s - now_s
+        self._folder.write_clock(Clock(boot, up_s, now_s))
+
+    @property
+    def _now_s(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - self._epoch_s
+
+    def _job(self, entry: _Entry) -> Job:
+        return entry.wishes.job(entry.folder.number, entry.submit_s)
+
+    # --- decisions ----------------------------------------------------------------------------
+
+    def _want_decision(self) -> None:
+        """Soon: after all that has come in by now, and not so often that nothing else is done."""
+        if not self._is_wanted:
+            self._is_wanted = True
+            ended_s, took_s = self._decided_s
+            delay_s = max(0.0, ended_s + _SHARE * took_s - self._now_s)
+            asyncio.get_running_loop().call_later(delay_s, self._decide)
+
+    def _decide(self) -> None:
+        self._is_wanted = False
+        now_s = self._now_s
+        scheduler = self._scheduler
+        try:
+            scheduler.decide(now_s)
+        except PolicyError as error:
+            self._say(f"policy: {error}")
+        except Exception as error:  # a policy of the user's own
+            self._say(f"policy {scheduler.policy.name}: {type(error).__name__}: {error}")
+        effects, scheduler.effects = scheduler.effects, []
+        for effect in effects:
+            self._carry_out(effect)
+        self._decided_s = (self._now_s, self._now_s - now_s)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if scheduler.wake_s < math.inf:
+            delay_s = max(0.0, scheduler.wake_s - self._now_s)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._want_decision)
+
+    def _carry_out(self, effect: Effect) -> None:
+        entry = self._entries[effect.job]
+        match effect:
+            case Launch(_, slots):
+                try:
+                    self._start_task(self._watch(entry, self._launch(entry, list(slots))))
+                except OSError as error:
+                    self._scheduler.ended(effect.job)
+                    self._end(entry, Status(Ending.NOT_STARTED, error=str(error)))
+            case OrderShrink(_, count):
+                self._start_task(self._shrink(entry, count))
+            case OrderGrow(_, slots):
+                self._start_task(self._grow(entry, len(slots)))
+
+    def _write_run(self, entry: _Entry) -> None:
+        """Raises OSError."""
+        assert entry.run is not None
+        slots = self._scheduler.slots_of(entry.folder.number)
+        entry.run = msgspec.structs.replace(entry.run, slots=slots)
+        entry.folder.write("run", entry.run)
+
+    # --- jobs ---------------------------------------------------------------------------------
+
+    def _launch(self, entry: _Entry, slots: list[int]) -> subprocess.Popen[bytes]:
+        """Returns its keeper. Raises OSError."""
+        job = entry.folder
+        entry.run = Run(self._now_s, slots)
+        job.write("run", entry.run)
+        submitted = job.submitted()
+        (job.path / "nodes").write_text(f"{HOST}\n" * len(slots), encoding="utf-8")
+        launch = KeeperLaunch(
+            [str(job.script)],
+            submitted.directory,
+            submitted.environment | self._variables(entry, len(slots)),
+            entry.wishes.required_s,
+        )
+        job.write("launch", launch)
+        lock = job.lock()
+        assert lock is not None, "a job that waits has no keeper"
+        try:
+            with open(job.path / "keeper.log", "ab") as log, signals_held_back():
+                process = subprocess.Popen(
+                    [*python(), "-m", "mallob_py.batch.live.keeper", str(job.path), str(lock)],
+                    env=os.environ | import_places(),
+                    cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(lock,),
+                    start_new_session=True,
+                )
+        finally:
+            os.close(lock)
+        self._say(f"job {job.number} {entry.wishes.name} starts on {len(slots)} slots")
+        return process
+
+    def _variables(self, entry: _Entry, nodes: int) -> dict[str, str]:
+        """Of the environment; as ElasticJobScheduler has them, where 127.0.0.1 is no scheduler."""
+        job, kind = entry.folder, entry.wishes.kind
+        variables = {
+            "NODES": str(nodes),
+            "NODE_FILE": str(job.path / "nodes"),
+            "SCHEDULER_IP": "127.0.0.1",
+            "SCHEDULER_PORT": "0",
+            "ELASTIC": kind.value if kind in (Kind.MALLEABLE, Kind.EVOLVING) else Kind.RIGID.value,
+            "JOBNAME": entry.wishes.name,
+            "SCRIPT_DIR": job.submitted().directory,
+            TOKEN: job.token,
+        }
+        if kind in (Kind.MALLEABLE, Kind.EVOLVING):
+            variables |= {"SCHEDULER_SOCKET": str(self._folder.socket), "JOB_SOCKET": str(job.orders)}
+        return variables
+
+    async def _watch(self, entry: _Entry, process: subprocess.Popen[bytes] | None) -> None:
+        """Until the keeper has ended; one from a former life of ours is not our child."""
+        job = entry.folder
+        if process is not None:
+            entry.pidfd = os.pidfd_open(process.pid)
+        else:
+            while (begun := job.begun()) is None and job.has_keeper:
+                await asyncio.sleep(_KEEPER_POLL_S)  # it has just been started
+            with contextlib.suppress(OSError):
+                entry.pidfd = os.pidfd_open(begun.keeper) if begun is not None else -1
+        # The process of this number is the keeper if that lives still.
+        if process is not None or (entry.pidfd >= 0 and job.has_keeper):
+            if job.is_cancelled:
+                self._signal(entry)
+            await _readable(entry.pidfd)
+        if process is not None:
+            process.wait()
+        if entry.pidfd >= 0:
+            os.close(entry.pidfd)
+            entry.pidfd = -1
+        self._scheduler.ended(job.number)
+        self._bury(entry)
+        self._want_decision()
+
+    def _bury(self, entry: _Entry) -> None:
+        """Nobody looks after it any more."""
+        job = entry.folder
+        status = job.status()
+        if status is None:
+            job.kill_leftovers()
+            if job.begun() is not None:
+                status = Status(Ending.KEEPER_KILLED)
+            else:
+                status = Status(Ending.NOT_STARTED, error=f"see {job.path.name}/keeper.log")
+        self._end(entry, status)
+
+    def _end(self, entry: _Entry, status: Status) -> None:
+        try:
+            self._folder.end(entry.folder, status)
+        except OSError as error:
+            self._say(f"job {entry.folder.number}: that it has ended cannot be written down: {error}")
+        del self._entries[entry.folder.number]
+        self._say(f"job {entry.folder.number} {entry.wishes.name} has ended: {status}")
+
+    def _signal(self, entry: _Entry) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(entry.pidfd, signal.SIGTERM)
+
+    # --- orders -------------------------------------------------------------------------------
+
+    async def _shrink(self, entry: _Entry, count: int) -> None:
+        number, left = entry.folder.number, count
+        try:
+            reader, writer = await self._give(entry, Shrink(count))
+            with contextlib.closing(writer):
+                while left:
+                    host = (await asyncio.wait_for(reader.readline(), _LINE_S)).decode().strip()
+                    if host != HOST:
+                        raise WireError(f"released {host[:40]!r}" if host else "broke off")
+                    left -= 1
+                    self._scheduler.released(number, 1)
+                    if number in self._scheduler.running:
+                        self._write_run(entry)
+        except (OSError, ValueError) as error:
+            self._order_failed(entry, error, was_taken=True)
+        self._want_decision()
+
+    async def _grow(self, entry: _Entry, count: int) -> None:
+        was_taken = False
+        try:
+            self._write_run(entry)  # else a next life of ours would give the slots to others
+            _, writer = await self._give(entry, Grow((HOST,) * count))
+            was_taken = True
+            writer.close()
+            self._scheduler.grown(entry.folder.number)
+        except (OSError, ValueError) as error:
+            self._order_failed(entry, error, was_taken)
+        self._want_decision()
+
+    async def _give(self, entry: _Entry, order: Order) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        assert entry.run is not None
+        self._say(f"job {entry.folder.number} {entry.wishes.name}: {order_line(order)}")
+        # Over a Unix socket this succeeds or fails at once.
+        connection = connect(entry.run.address, 0.0)
+        reader, writer = await asyncio.open_unix_connection(sock=connection)
+        writer.write(f"{order_line(order)}\n".encode())
+        await asyncio.wait_for(writer.drain(), _LINE_S)
+        return reader, writer
+
+    def _order_failed(self, entry: _Entry, error: Exception, was_taken: bool) -> None:
+        number = entry.folder.number
+        if number not in self._scheduler.running:
+            return  # it has ended meanwhile
+        why = "no answer" if isinstance(error, TimeoutError) else str(error)
+        self._say(f"job {number} {entry.wishes.name} counts as rigid from now on: {why}")
+        self._scheduler.order_failed(number, was_taken)
+        assert entry.run is not None
+        entry.run = msgspec.structs.replace(entry.run, address="")
+        with contextlib.suppress(OSError):  # the next one finds out again
+            self._write_run(entry)
+
+    # --- requests and notices -----------------------------------------------------------------
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, ValueError, TimeoutError), contextlib.closing(writer):
+            if _user_of(writer.get_extra_info("socket")) not in (os.geteuid(), 0):
+                return
+            line = await asyncio.wait_for(reader.readline(), _LINE_S)
+            if line.startswith(b"{"):
+                writer.write(msgspec.json.encode(self._answer(line)) + b"\n")
+                await writer.drain()
+            elif line:
+                self._notice(line.decode().rstrip("\n"))
+
+    def _answer(self, line: bytes) -> Answer:
+        try:
+            request: Request = msgspec.json.decode(line, type=Request)
+        except msgspec.DecodeError as error:
+            return Refused(f"not a request: {error}")
+        match request:
+            case Submit():
+                return self._submit(request)
+            case Cancel(job):
+                return self._cancel(job)
+            case Queue():
+                return self._queue(request)
+            case Nodes():
+                return self._nodes()
+
+    def _submit(self, request: Submit) -> Answer:
+        if len(self._scheduler.waiting) >= WAITING_MAX:
+            return Refused(f"{WAITING_MAX} jobs wait already")
+        if len(request.script) > SCRIPT_MAX_BYTES:
+            return Refused(f"the script has more than {SCRIPT_MAX_BYTES} bytes")
+        try:
+            wishes = parse_script(request.script, request.name)
+        except ScriptError as error:
+            return Refused(str(error))
+        if wishes.nodes_min > self._scheduler.slots:
+            return Refused(f"it needs {wishes.nodes_min} nodes, there are {self._scheduler.slots}")
+        submitted = Submitted(self._next, self._now_s, wishes, request.directory, request.environment)
+        try:
+            job = self._folder.add(submitted, request.script)
+        except OSError as error:
+            return Refused(f"it cannot be kept: {error}")
+        self._next += 1
+        entry = self._entries[job.number] = _Entry(job, wishes, submitted.submit_s)
+        self._scheduler.submit(self._job(entry))
+        self._want_decision()
+        return Done(job.number)
+
+    def _cancel(self, number: int) -> Answer:
+        entry = self._entries.get(number)
+        if entry is None:
+            known = 0 < number < self._next
+            return Refused(f"job {number} has ended already" if known else f"there is no job {number}")
+        if self._scheduler.knows(number):
+            self._scheduler.withdraw(number)
+            self._end(entry, Status(Ending.CANCELLED))
+            self._want_decision()
+        else:
+            entry.folder.cancel()
+            if entry.pidfd >= 0:
+                self._signal(entry)
+        return Done(number)
+
+    def _queue(self, request: Queue) -> Answer:
+        now_s, scheduler = self._now_s, self._scheduler
+        running = [self._line(self._entries[job], now_s, one) for job, one in scheduler.running.items()]
+        waiting = [self._line(self._entries[job.id], now_s) for job in scheduler.waiting[: request.waiting]]
+        ended = list[JobLine]()
+        for job in self._folder.ended(request.ended) if request.ended else ():
+            try:
+                submitted, run, status = job.submitted(), job.run(), job.status()
+            except (OSError, FolderError):
+                continue  # somebody is tidying up
+            entry = _Entry(job, submitted.wishes, submitted.submit_s, run)
+            line = self._line(entry, now_s if run is None else run.start_s)
+            ran_s = 0.0 if status is None else status.ran_s
+            ended.append(msgspec.structs.replace(line, state=str(status), ran_s=ran_s))
+        return Jobs(scheduler.policy.name, running, waiting, ended, len(scheduler.waiting))
+
+    def _line(self, entry: _Entry, now_s: float, running: Running | None = None) -> JobLine:
+        wishes = entry.wishes
+        start_s = now_s if running is None else running.start_s
+        return JobLine(
+            entry.folder.number,
+            wishes.name,
+            wishes.kind.value,
+            self._state(entry, running),
+            0 if running is None else running.size,
+            wishes.nodes_min,
+            wishes.nodes_max,
+            start_s - entry.submit_s,
+            now_s - start_s,
+            wishes.required_s,
+            str(entry.folder.output),
+        )
+
+    def _state(self, entry: _Entry, running: Running | None) -> str:
+        if running is None:
+            return "waits"
+        if entry.folder.is_cancelled:
+            return "is ending"
+        if running.target is not None:
+            return f"{'grows' if running.target > running.size else 'shrinks'} to {running.target}"
+        return "runs" if not running.job.is_malleable else "runs, takes orders"
+
+    def _nodes(self) -> Answer:
+        slots: list[tuple[int, str] | None] = [None] * self._scheduler.slots
+        for job in self._scheduler.running:
+            for slot in self._scheduler.slots_of(job):
+                slots[slot] = job, self._entries[job].wishes.name
+        return Slots(slots)
+
+    def _notice(self, line: str) -> None:
+        try:
+            notice = parse_notice(line)
+        except WireError as error:
+            self._say(f"no notice: {error}")
+            return
+        entry = self._entries.get(_number_of(notice.address))
+        if entry is None or entry.run is None or str(entry.folder.orders) != notice.address:
+            self._say(f"no job takes orders at {notice.address[:200]}")
+            return
+        number, kind = entry.folder.number, entry.wishes.kind
+        if isinstance(notice, Ready) and kind is Kind.MALLEABLE:
+            entry.run = msgspec.structs.replace(entry.run, address=notice.address)
+            with contextlib.suppress(OSError):  # a next life of ours would take it for rigid
+                self._write_run(entry)
+            self._scheduler.ready(number)
+        elif isinstance(notice, Release) and kind is Kind.EVOLVING and notice.host == HOST:
+            if self._scheduler.running[number].size == 1:
+                return  # its last one it has until it ends
+            self._scheduler.released(number, 1)
+            with contextlib.suppress(OSError):  # a next life of ours would keep it for the job
+                self._write_run(entry)
+        self._want_decision()
+
+    # --- odds and ends ------------------------------------------------------------------------
+
+    def _start_task(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _say(self, line: str) -> None:
+        """Whoever listens may have left."""
+        with contextlib.suppress(OSError):
+            print(line, flush=True)
+
+
+def _number_of(address: str) -> int:
+    name = os.path.basename(os.path.dirname(address))
+    return int(name) if name.isascii() and name.isdecimal() and len(name) < 10 else 0
+
+
+def _user_of(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    user: int = struct.unpack("3i", credentials)[1]
+    return user
+
+
+async def _readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    loop.add_reader(descriptor, event.set)
+    try:
+        await event.wait()
+    finally:
+        loop.remove_reader(descriptor)

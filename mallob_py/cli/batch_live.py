@@ -1,0 +1,147 @@
+"""`mallob-py batch serve | submit | queue | cancel | nodes`: the policies for whole jobs over real ones.
+
+`serve` schedules; the others ask it, over the socket in its folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mallob_py.batch.live.requests import (
+    Answer,
+    Cancel,
+    Done,
+    Jobs,
+    LiveError,
+    Nodes,
+    Queue,
+    Request,
+    Slots,
+    Submit,
+    ask,
+)
+from mallob_py.cli import CommandError
+
+if TYPE_CHECKING:
+    from mallob_py.batch.live.requests import JobLine
+    from mallob_py.cli.batch_live_options import (
+        BatchCancelOptions,
+        BatchNodesOptions,
+        BatchQueueOptions,
+        BatchServeOptions,
+        BatchSubmitOptions,
+        Live,
+    )
+    from mallob_py.text_table import Cell
+
+_SHOWN = 50
+_EVERYTHING = 1 << 31
+_HEADER = ("job", "name", "class", "state", "nodes", "least", "most", "waited [s]", "ran [s]", "required [s]")
+
+
+def run_serve(options: BatchServeOptions) -> int:
+    from mallob_py.batch.live.folder import FolderError
+    from mallob_py.batch.live.server import serve
+    from mallob_py.batch.registry import PolicyTextError, policy_of
+
+    slots = options.slots or len(os.sched_getaffinity(0))
+    try:
+        return serve(Path(options.batch_dir), policy_of(options.policy), slots)
+    except (FolderError, PolicyTextError) as error:
+        raise CommandError(str(error)) from None
+
+
+def run_submit(options: BatchSubmitOptions) -> int:
+    """One after the other; the first that is refused ends it."""
+    environment = {name: value for name, value in os.environ.items() if _is_text(name + value)}
+    directory = os.getcwd()
+    if not _is_text(directory):
+        raise CommandError("the name of the working folder is not UTF-8")
+    for script in options.scripts:
+        path = Path(script)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise CommandError(f"{script}: not a script in UTF-8") from None
+        name = re.sub(r"[^\w.+-]", "_", path.name)[:64]
+        answer = _ask(options, Submit(text, name, directory, environment), f"{script}: ")
+        assert isinstance(answer, Done)
+        print(answer.job, flush=True)
+    return 0
+
+
+def run_cancel(options: BatchCancelOptions) -> int:
+    for job in options.jobs:
+        _ask(options, Cancel(job))
+    return 0
+
+
+def run_queue(options: BatchQueueOptions) -> int:
+    answer = _ask(options, Queue(_EVERYTHING if options.all else _SHOWN, options.ended))
+    assert isinstance(answer, Jobs)
+    if options.json:
+        print(msgspec.json.encode(answer).decode())
+        return 0
+    from mallob_py.text_table import format_table
+
+    lines = [*answer.running, *answer.waiting]
+    print(format_table(_HEADER, [_row(line) for line in lines]) if lines else "no job runs or waits")
+    if (more := answer.waiting_count - len(answer.waiting)) > 0:
+        print(f"and {more} more wait (--all)")
+    if answer.ended:
+        header = (*_HEADER[:3], "ended", *_HEADER[5:9], "output")
+        print(f"\n{format_table(header, [_ended_row(line) for line in answer.ended])}")
+    return 0
+
+
+def run_nodes(options: BatchNodesOptions) -> int:
+    answer = _ask(options, Nodes())
+    assert isinstance(answer, Slots)
+    if options.json:
+        print(msgspec.json.encode([None if one is None else one[0] for one in answer.slots]).decode())
+        return 0
+    from mallob_py.text_table import format_table
+
+    rows = [(slot, *(one or (None, "free"))) for slot, one in enumerate(answer.slots)]
+    print(format_table(("slot", "job", "name"), rows))
+    return 0
+
+
+def _ask(options: Live, request: Request, what: str = "") -> Answer:
+    try:
+        return ask(Path(options.batch_dir), request)
+    except LiveError as error:
+        raise CommandError(f"{what}{error}") from None
+
+
+def _row(line: JobLine) -> tuple[Cell, ...]:
+    return (
+        line.job,
+        line.name,
+        line.kind,
+        line.state,
+        line.nodes or None,
+        line.nodes_min,
+        line.nodes_max,
+        line.waited_s,
+        line.ran_s,
+        line.required_s,
+    )
+
+
+def _ended_row(line: JobLine) -> tuple[Cell, ...]:
+    numbers = line.nodes_min, line.nodes_max, line.waited_s, line.ran_s
+    return line.job, line.name, line.kind, line.state, *numbers, line.output
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,405 @@
+"""The scheduler of whole jobs as users have it: real processes, killed and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from other_user import as_nobody, folder_for_all, needs_root
+from running import COMMAND, processes_with
+from waiting import DEADLINE_S, poll_until
+
+from mallob_py.batch.live.keeper import TOKEN
+from mallob_py.batch.live.requests import (
+    Answer,
+    Cancel,
+    Done,
+    JobLine,
+    Jobs,
+    LiveError,
+    Nodes,
+    Queue,
+    Request,
+    Slots,
+    Submit,
+    ask,
+)
+
+ROOT = Path(__file__).parents[3]
+PATH = os.pathsep.join([str(ROOT), str(ROOT / "apps"), os.environ.get("PYTHONPATH", "")])
+ENVIRONMENT = dict(os.environ) | {"PYTHONPATH": PATH}
+
+
+class Scheduler:
+    """`mallob-py batch serve` in a folder, and what can be asked of it."""
+
+    def __init__(self, folder: Path, *options: str, slots: int = 4) -> None:
+        self.folder = folder
+        self.options = options
+        self.slots = slots
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [*COMMAND, "batch", "serve", "--dir", str(self.folder), "--slots", str(self.slots)]
+        with open(self.folder.with_suffix(".log"), "ab") as log:
+            self.process = subprocess.Popen(
+                [*command, *self.options], env=ENVIRONMENT, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+        poll_until(self.is_up, self.story)
+
+    def is_up(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.story()
+        try:
+            ask(self.folder, Nodes())
+        except LiveError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """Nothing of it is left, nor of its jobs."""
+        if self.process is None or self.process.poll() is not None:
+            self.start()
+        assert self.process is not None
+        for line in [*self.queue().waiting, *self.queue().running]:
+            self.cancel(line.job)
+        poll_until(lambda: not self.queue().running, self.story)
+        self.process.terminate()
+        assert self.process.wait(DEADLINE_S) == 0, self.story()
+
+    def story(self) -> str:
+        return self.folder.with_suffix(".log").read_text()
+
+    def ask(self, request: Request) -> Answer:
+        return ask(self.folder, request)
+
+    def submit(self, headers: str, body: str, directory: Path | None = None) -> int:
+        script = "#!/bin/bash\n" + "".join(f"#{line}\n" for line in headers.split("; ")) + body
+        answer = self.ask(Submit(script, "job", str(directory or self.folder.parent), ENVIRONMENT))
+        assert isinstance(answer, Done)
+        return answer.job
+
+    def cancel(self, job: int) -> None:
+        """If it has not ended meanwhile."""
+        with contextlib.suppress(LiveError):
+            self.ask(Cancel(job))
+
+    def queue(self) -> Jobs:
+        answer = self.ask(Queue(1000, 1000))
+        assert isinstance(answer, Jobs)
+        return answer
+
+    def ended(self, job: int) -> JobLine:
+        """Wait for that."""
+        return poll_until(
+            lambda: next((one for one in self.queue().ended if one.job == job), None), self.story
+        )
+
+    def output(self, job: int) -> str:
+        for part in ("jobs", "ended"):
+            path = self.folder / part / str(job) / "output"
+            if path.exists():
+                return path.read_text()
+        return ""
+
+    def processes_of(self, job: int) -> list[int]:
+        return processes_with(TOKEN, str(self.folder / "jobs" / str(job)))
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Scheduler]]:
+    made: list[Scheduler] = []
+
+    def scheduler(*options: str, slots: int = 4) -> Scheduler:
+        made.append(Scheduler(tmp_path / f"batch{len(made)}", *options, slots=slots))
+        made[-1].start()
+        return made[-1]
+
+    yield scheduler
+    for one in made:
+        one.stop()
+
+
+def the_file(folder: Path, name: str) -> tuple[Path, str]:
+    """A file, and a line of bash that waits for it."""
+    path = folder / name
+    return path, f"until [ -e {path} ]; do sleep 0.05; done\n"
+
+
+RIGID = "REQUIRED_TIME 600000; NODES 1"
+
+
+def test_jobs_run_with_their_variables_in_their_folder(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    scheduler = make("--policy", "fcfs")
+    job = scheduler.submit(
+        "JOB_NAME mine; REQUIRED_TIME 600000; NODES 3",
+        'echo $NODES $JOBNAME $ELASTIC $(wc -l < "$NODE_FILE") $PWD; exit 3\n',
+    )
+    line = scheduler.ended(job)
+    assert (line.state, line.name) == ("exit code 3", "mine")
+    assert scheduler.output(job) == f"3 mine rigid 3 {tmp_path}\n"
+    assert Path(line.output).read_text() == scheduler.output(job)
+
+
+def test_a_killed_scheduler_finds_its_jobs_again_and_runs_none_twice(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    scheduler = make("--policy", "easy", slots=2)
+    go, waits = the_file(tmp_path, "go")
+    early, waits_early = the_file(tmp_path, "early")
+    running = scheduler.submit(RIGID, f"echo begun\n{waits}echo over\n")
+    ends_meanwhile = scheduler.submit(RIGID, f"echo begun\n{waits_early}echo over\nexit 5\n")
+    waiting = scheduler.submit("REQUIRED_TIME 600000; NODES 2", "echo alone\n")
+    poll_until(lambda: scheduler.output(running) and scheduler.output(ends_meanwhile))
+    pid = scheduler.processes_of(running)
+    scheduler.kill()
+    early.touch()
+    poll_until(lambda: (scheduler.folder / "jobs" / str(ends_meanwhile) / "status.json").exists())
+    scheduler.start()
+    assert scheduler.ended(ends_meanwhile).state == "exit code 5"
+    assert set(pid) & set(scheduler.processes_of(running))
+    assert [line.job for line in scheduler.queue().waiting] == [waiting]
+    scheduler.kill()
+    scheduler.start()
+    go.touch()
+    for job, output in ((running, "begun\nover\n"), (ends_meanwhile, "begun\nover\n"), (waiting, "alone\n")):
+        assert scheduler.ended(job).state.startswith("exit code")
+        assert scheduler.output(job) == output
+
+
+def test_kills_at_any_moment_lose_no_job_and_double_none(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    scheduler = make("--policy", "backfilling")
+    ran = tmp_path / "ran"
+    jobs = [scheduler.submit(RIGID, f"echo {number} >> {ran}\n") for number in range(30)]
+    for _ in range(5):
+        before = len(scheduler.queue().ended)
+        poll_until(
+            lambda before=before: len(scheduler.queue().ended) > before or not scheduler.queue().running
+        )
+        scheduler.kill()
+        scheduler.start()
+    assert {scheduler.ended(job).state for job in jobs} == {"exit code 0"}
+    assert sorted(map(int, ran.read_text().split())) == list(range(30))
+
+
+def test_a_job_over_its_time_is_ended_even_if_it_does_not_want_to(make: Callable[..., Scheduler]) -> None:
+    scheduler = make("--policy", "easy")
+    job = scheduler.submit(
+        "REQUIRED_TIME 1000; NODES 1", "trap '' TERM\nsetsid sleep 600 &\nwhile true; do sleep 1; done\n"
+    )
+    assert scheduler.ended(job).state == "over its required time"
+    assert not scheduler.processes_of(job)
+
+
+def test_what_a_job_leaves_behind_ends_with_it(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+    scheduler = make("--policy", "easy")
+    job = scheduler.submit(
+        RIGID, "(setsid sleep 600 &)\n(env -i setsid sleep 601 & echo $! > left)\nexit 0\n"
+    )
+    assert scheduler.ended(job).state == "exit code 0"
+    assert not scheduler.processes_of(job)
+    assert not Path(f"/proc/{(tmp_path / 'left').read_text().strip()}").exists()
+
+
+def test_jobs_whose_keeper_is_killed_end(make: Callable[..., Scheduler]) -> None:
+    scheduler = make("--policy", "easy")
+    job = scheduler.submit(RIGID, "(setsid sleep 600 &)\necho here\nsleep 601\n")
+    poll_until(lambda: len(scheduler.processes_of(job)) >= 3, scheduler.story)
+    begun = (scheduler.folder / "jobs" / str(job) / "begun.json").read_text()
+    os.kill(int(re.sub(r"\D", "", begun)), signal.SIGKILL)
+    assert scheduler.ended(job).state == "keeper killed"
+    assert not scheduler.processes_of(job)
+
+
+def test_jobs_are_cancelled_while_they_wait_and_while_they_run(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    scheduler = make("--policy", "conservative")
+    _, waits = the_file(tmp_path, "never")
+    running = scheduler.submit("REQUIRED_TIME 600000; NODES 4", f"echo here\n{waits}")
+    waiting = scheduler.submit("REQUIRED_TIME 600000; NODES 4", waits)
+    last = scheduler.submit("REQUIRED_TIME 600000; NODES 4", "echo last\n")
+    poll_until(lambda: scheduler.output(running))
+    scheduler.cancel(waiting)
+    scheduler.cancel(running)
+    assert scheduler.ended(running).state == scheduler.ended(waiting).state == "cancelled"
+    assert scheduler.ended(last).state == "exit code 0"
+    with pytest.raises(LiveError, match="job 1 has ended already"):
+        scheduler.ask(Cancel(running))
+    with pytest.raises(LiveError, match="there is no job 99"):
+        scheduler.ask(Cancel(99))
+
+
+def test_a_program_that_cannot_be_started_says_so(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+    scheduler = make()
+    answer = scheduler.ask(
+        Submit(f"#!/nowhere\n#{RIGID.replace('; ', chr(10) + '#')}\n", "x", str(tmp_path), {})
+    )
+    assert isinstance(answer, Done)
+    assert scheduler.ended(answer.job).state.startswith("not started: ")
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program of docs/batch-live.md."""
+    text = (ROOT / "docs/batch-live.md").read_text()
+    (source,) = re.findall(r"^```python\n# primes.py\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    path = tmp_path_factory.mktemp("example") / "primes.py"
+    path.write_text(source)
+    return path
+
+
+def test_the_example_of_the_document_runs_without_a_scheduler(example: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(example), "20000"], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "2262 primes\n"
+
+
+@pytest.mark.slow
+def test_the_example_of_the_document_grows_and_shrinks_on_orders(
+    make: Callable[..., Scheduler], example: Path, tmp_path: Path
+) -> None:
+    scheduler = make("--policy", "elastic:cooldown-s=5")
+    malleable = "JOB_CLASS malleable; REQUIRED_TIME 600000; MIN_NODES 1; MAX_NODES 4"
+
+    def nodes() -> int:
+        return next(line.nodes for line in scheduler.queue().running if line.job == job)
+
+    job = scheduler.submit(malleable, f"exec {sys.executable} {example} 1000000000\n")
+    poll_until(lambda: nodes() == 4, scheduler.story)
+    go, waits = the_file(tmp_path, "go")
+    rigid = scheduler.submit("REQUIRED_TIME 600000; NODES 3", waits)
+    poll_until(lambda: len(scheduler.queue().running) == 2, scheduler.story)
+    answer = scheduler.ask(Nodes())
+    assert isinstance(answer, Slots)
+    assert sorted(one[0] for one in answer.slots if one) == [job, rigid, rigid, rigid]
+    scheduler.kill()
+    scheduler.start()
+    go.touch()
+    assert scheduler.ended(rigid).state == "exit code 0"
+    poll_until(lambda: nodes() == 4, scheduler.story)
+    poll_until(lambda: scheduler.output(job) == "grown to 4\nshrunk to 1\ngrown to 4\n", scheduler.story)
+    scheduler.cancel(job)
+    small = scheduler.submit(malleable, f"exec {sys.executable} {example} 20000\n")
+    assert scheduler.ended(small).state == "exit code 0"
+    assert scheduler.output(small).endswith("2262 primes\n")
+
+
+DEAF = """
+import os, socket
+server = socket.socket(socket.AF_UNIX)
+server.bind(os.environ["JOB_SOCKET"])
+server.listen()
+with socket.socket(socket.AF_UNIX) as scheduler:
+    scheduler.connect(os.environ["SCHEDULER_SOCKET"])
+    scheduler.sendall(f"APGAS-Ready:{os.environ['JOB_SOCKET']}\\n".encode())
+while True:
+    server.accept()[0].close()
+"""
+
+
+@pytest.mark.slow
+def test_nobody_waits_for_a_job_that_does_not_answer(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+    (tmp_path / "deaf.py").write_text(DEAF)
+    scheduler = make("--policy", "elastic:cooldown-s=5,start=code", slots=2)
+    deaf = scheduler.submit(
+        "JOB_CLASS malleable; REQUIRED_TIME 600000; MIN_NODES 1; MAX_NODES 2",
+        f"exec {sys.executable} {tmp_path}/deaf.py\n",
+    )
+    poll_until(
+        lambda: [one.state for one in scheduler.queue().running] == ["runs, takes orders"], scheduler.story
+    )
+    rigid = scheduler.submit(RIGID, "echo done\n")
+    poll_until(lambda: "counts as rigid from now on: " in scheduler.story(), scheduler.story)
+    assert [(one.job, one.state, one.nodes) for one in scheduler.queue().running] == [(deaf, "runs", 2)]
+    scheduler.cancel(deaf)
+    assert scheduler.ended(rigid).state == "exit code 0"
+
+
+# --- who is refused -------------------------------------------------------------------------
+
+
+def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "batch", *arguments], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+
+
+def refused(*arguments: str) -> str:
+    done = cli(*arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
+    return done.stderr
+
+
+def test_commands_say_what_is_wrong_in_one_line(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+    folder = str(make(slots=2).folder)
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n#NODES many\n")
+    assert f"{script}: the header #REQUIRED_TIME is missing" in refused(
+        "submit", "--dir", folder, str(script)
+    )
+    script.write_text("#!/bin/sh\n#REQUIRED_TIME 1000\n#NODES many\n")
+    assert f"{script}: line 3: #NODES is 'many'" in refused("submit", "--dir", folder, str(script))
+    script.write_text("#!/bin/sh\n#REQUIRED_TIME 1000\n#NODES 3\n")
+    assert "it needs 3 nodes, there are 2" in refused("submit", "--dir", folder, str(script))
+    assert "No such file" in refused("submit", "--dir", folder, str(tmp_path / "none.sh"))
+    script.write_bytes(b"#!/bin/sh\n\xff\n")
+    assert "not a script in UTF-8" in refused("submit", "--dir", folder, str(script))
+    assert "there is no job 7" in refused("cancel", "--dir", folder, "7")
+    assert "a scheduler runs in" in refused("serve", "--dir", folder, "--slots", "2")
+    assert "no scheduler runs in" in refused("queue", "--dir", str(tmp_path / "nobody"))
+    assert "needs nodes that jobs share" in refused("serve", "--dir", str(tmp_path / "x"), "--policy", "cp")
+    assert "no policy 'magic'" in refused("serve", "--dir", str(tmp_path / "x"), "--policy", "magic")
+    (tmp_path / "open").mkdir(mode=0o755)
+    assert "is open to others" in refused("serve", "--dir", str(tmp_path / "open"))
+
+
+def test_commands_show_the_queue_and_the_slots(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+    scheduler = make("--policy", "easy", slots=2)
+    _, waits = the_file(tmp_path, "never")
+    script = tmp_path / "job.sh"
+    script.write_text(f"#!/bin/bash\n#REQUIRED_TIME 600000\n#NODES 2\n{waits}")
+    folder = str(scheduler.folder)
+    assert cli("submit", "--dir", folder, str(script), str(script)).stdout == "1\n2\n"
+    poll_until(lambda: scheduler.queue().running, scheduler.story)
+    lines = cli("queue", "--dir", folder).stdout.splitlines()
+    assert [line.split()[:4] for line in lines[2:]] == [
+        ["1", "job.sh", "rigid", "runs"],
+        ["2", "job.sh", "rigid", "waits"],
+    ]
+    assert cli("nodes", "--dir", folder, "--json").stdout == "[1,1]\n"
+    assert cli("cancel", "--dir", folder, "1", "2").returncode == 0
+
+
+@needs_root
+def test_another_user_gets_no_answer_even_where_the_folder_was_opened_to_him() -> None:
+    with folder_for_all() as folder:
+        scheduler = Scheduler(folder / "batch")
+        scheduler.start()
+        try:
+            with pytest.raises(LiveError, match="no scheduler runs"):
+                as_nobody(lambda: ask(folder / "batch", Nodes()))
+            scheduler.folder.chmod(0o777)
+            (scheduler.folder / "scheduler.sock").chmod(0o777)
+            with pytest.raises(LiveError):
+                as_nobody(lambda: ask(folder / "batch", Nodes()))
+        finally:
+            scheduler.folder.chmod(0o700)
+            scheduler.stop()

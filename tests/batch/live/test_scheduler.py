@@ -1,0 +1,265 @@
+"""The live scheduler without processes: policies over jobs that are told to be ready, to shrink, to end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from mallob_py.batch.job import Job, Kind
+from mallob_py.batch.live.scheduler import Effect, Launch, LiveScheduler, OrderGrow, OrderShrink
+from mallob_py.batch.live.script import ANY_NUMBER
+from mallob_py.batch.policy import Action, PolicyError, Resize, Share, Start, View
+from mallob_py.batch.registry import policy_names, policy_of
+
+SLOTS = 8
+
+
+def job(number: int, low: int, high: int = 0, kind: Kind | None = None, required_s: float = 100.0) -> Job:
+    kind = kind or (Kind.MALLEABLE if high else Kind.RIGID)
+    return Job(number, 0.0, low, required_s, kind, low, high or low, ANY_NUMBER, number)
+
+
+class Scripted:
+    """A policy that does what it is told to."""
+
+    name = "scripted"
+    wants_all_arrivals = True
+
+    def __init__(self) -> None:
+        self.next: list[Action] = []
+        self.begun = 0
+
+    def begin(self, nodes: int) -> None:
+        self.begun += 1
+
+    def decide(self, view: View) -> Iterable[Action]:
+        actions, self.next = self.next, []
+        return actions
+
+
+def effects_of(scheduler: LiveScheduler, now_s: float) -> list[Effect]:
+    scheduler.decide(now_s)
+    effects, scheduler.effects = scheduler.effects, []
+    return effects
+
+
+@pytest.fixture
+def policy() -> Scripted:
+    return Scripted()
+
+
+@pytest.fixture
+def scheduler(policy: Scripted) -> LiveScheduler:
+    """With malleable job 1, of 1 to 6 nodes, on the slots 0 to 3."""
+    scheduler = LiveScheduler(policy, SLOTS)
+    scheduler.submit(job(1, 1, 6))
+    policy.next = [Start(1, 4)]
+    assert effects_of(scheduler, 1.0) == [Launch(1, (3, 2, 1, 0))]
+    return scheduler
+
+
+def free(scheduler: LiveScheduler) -> int:
+    return SLOTS - sum(len(scheduler.slots_of(job)) for job in scheduler.running)
+
+
+def test_a_job_that_has_not_said_that_it_is_ready_cannot_be_resized(
+    scheduler: LiveScheduler, policy: Scripted
+) -> None:
+    scheduler.submit(job(2, 1))
+    policy.next = [Resize(1, 5)]
+    with pytest.raises(PolicyError, match="job 1 is resized, but is none that runs and can be"):
+        scheduler.decide(2.0)
+    scheduler.ready(1)
+    policy.next = [Resize(1, 5)]
+    assert effects_of(scheduler, 3.0) == [OrderGrow(1, (4,))]
+
+
+def test_slots_are_free_only_when_the_job_has_named_them(scheduler: LiveScheduler, policy: Scripted) -> None:
+    scheduler.ready(1)
+    policy.next = [Resize(1, 2)]
+    assert effects_of(scheduler, 2.0) == [OrderShrink(1, 2)]
+    assert free(scheduler) == 4
+    scheduler.released(1, 1)
+    assert (free(scheduler), scheduler.running[1].target) == (5, 2)
+    scheduler.released(1, 1)
+    assert (free(scheduler), scheduler.running[1].target) == (6, None)
+
+
+def test_nobody_waits_for_a_job_that_does_not_answer(scheduler: LiveScheduler, policy: Scripted) -> None:
+    scheduler.ready(1)
+    policy.next = [Resize(1, 2)]
+    effects_of(scheduler, 2.0)
+    scheduler.released(1, 1)
+    scheduler.order_failed(1, was_taken=True)
+    assert (free(scheduler), scheduler.running[1].target) == (5, None)
+    assert not scheduler.running[1].job.is_malleable
+
+
+@pytest.mark.parametrize(("was_taken", "left"), [(True, 2), (False, 4)])
+def test_slots_of_an_order_that_was_lost_stay_with_a_job_that_may_know_of_them(
+    scheduler: LiveScheduler, policy: Scripted, was_taken: bool, left: int
+) -> None:
+    scheduler.ready(1)
+    policy.next = [Resize(1, 6)]
+    effects_of(scheduler, 2.0)
+    assert free(scheduler) == 2
+    scheduler.order_failed(1, was_taken)
+    assert free(scheduler) == left
+
+
+def test_a_job_that_ends_during_an_order_leaves_all_its_slots(
+    scheduler: LiveScheduler, policy: Scripted
+) -> None:
+    scheduler.ready(1)
+    policy.next = [Resize(1, 6)]
+    effects_of(scheduler, 2.0)
+    scheduler.ended(1)
+    for late in (scheduler.grown, scheduler.ready):
+        late(1)
+    scheduler.released(1, 1)
+    scheduler.order_failed(1, was_taken=True)
+    assert free(scheduler) == SLOTS
+
+
+@pytest.mark.parametrize(
+    ("actions", "error"),
+    [
+        ([Start(7, 1)], "job 7 is started, but does not wait"),
+        ([Start(2, 3)], "job 2 is started on 3 nodes; it runs on 2 to 2"),
+        ([Start(2, (0, 1))], r"job 2 is to get nodes that are not free: \(0, 1\)"),
+        ([Start(3, 5)], "job 3 is to get 5 nodes; 4 are free"),
+        ([Share(2, (1,))], "job 2 is to share nodes; here every job has its own"),
+        ([Resize(1, 7)], "job 1 is to run on 7 nodes; it runs on 1 to 6"),
+        ([Resize(1, 5), Resize(1, 4)], "job 1 is resized, but has not carried out its last order yet"),
+    ],
+)
+def test_impossible_actions_name_policy_and_job_and_do_no_harm(
+    scheduler: LiveScheduler, policy: Scripted, actions: Sequence[Action], error: str
+) -> None:
+    scheduler.ready(1)
+    scheduler.submit(job(2, 2))
+    scheduler.submit(job(3, 5))
+    policy.next = list(actions)
+    with pytest.raises(PolicyError, match=f"scripted: {error}"):
+        scheduler.decide(2.0)
+    assert policy.begun == 2
+    assert [one.id for one in scheduler.waiting] == [2, 3]
+    policy.next = [Start(2, 2)]
+    scheduler.ready(1)
+    scheduler.submit(job(4, 1))
+    assert isinstance(effects_of(scheduler, 3.0)[-1], Launch)
+
+
+def test_a_job_larger_than_the_machine_is_refused(scheduler: LiveScheduler) -> None:
+    with pytest.raises(ValueError, match="it needs 9 nodes, there are 8"):
+        scheduler.submit(job(2, 9))
+
+
+def test_a_job_that_is_over_its_time_is_about_to_end(scheduler: LiveScheduler) -> None:
+    scheduler.submit(job(2, 8))
+    scheduler.decide(150.0)
+    assert scheduler.running[1].estimated_end_s > 150.0
+
+
+LIVE = [name for name in policy_names() if not getattr(policy_of(name), "shares_nodes", False)]
+
+
+def test_policies_that_need_shared_nodes_are_known() -> None:
+    assert set(policy_names()) - set(LIVE) == {"cp", "pbsfifo", "pbswalltime", "sd"}
+
+
+class Cluster:
+    """Jobs that come, get ready, obey or do not, and end, by a seed; with all invariants looked at."""
+
+    def __init__(self, policy: str, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.policy = policy
+        self.scheduler = LiveScheduler(policy_of(policy), SLOTS)
+        self.now_s = 0.0
+        self.count = 0
+        self.orders: list[OrderShrink | OrderGrow] = []
+        self.kinds: dict[int, Kind] = {}
+
+    def step(self) -> None:
+        self.now_s += self.random.choice((0.0, 0.5, 7.0, 70.0))
+        deeds = [self.submit, self.submit, self.ready, self.obey, self.obey, self.end, self.withdraw]
+        self.random.choice(deeds)()
+        if self.random.random() < 0.05:
+            self.restart()
+        self.decide()
+
+    def decide(self) -> None:
+        for effect in effects_of(self.scheduler, self.now_s):
+            if not isinstance(effect, Launch):
+                self.orders.append(effect)
+        self.check()
+
+    def submit(self) -> None:
+        self.count += 1
+        low = self.random.randint(1, SLOTS)
+        kind = self.random.choice(list(Kind))
+        high = low if kind is Kind.RIGID else self.random.randint(low, SLOTS)
+        self.kinds[self.count] = kind
+        self.scheduler.submit(job(self.count, low, high, kind, self.random.choice((5.0, 60.0, 600.0))))
+
+    def ready(self) -> None:
+        able = [one for one in self.scheduler.running if self.kinds[one] is Kind.MALLEABLE]
+        if able:
+            self.scheduler.ready(self.random.choice(able))
+
+    def obey(self) -> None:
+        if not self.orders:
+            return
+        order = self.orders.pop(self.random.randrange(len(self.orders)))
+        if self.random.random() < 0.2:
+            self.scheduler.order_failed(order.job, self.random.random() < 0.5)
+        elif isinstance(order, OrderGrow):
+            self.scheduler.grown(order.job)
+        else:
+            self.scheduler.released(order.job, order.count)
+
+    def end(self) -> None:
+        if self.scheduler.running:
+            self.scheduler.ended(self.random.choice(list(self.scheduler.running)))
+
+    def withdraw(self) -> None:
+        if self.scheduler.waiting and self.random.random() < 0.3:
+            self.scheduler.withdraw(self.random.choice(self.scheduler.waiting).id)
+
+    def restart(self) -> None:
+        """Orders on their way are lost; what is on disk is known."""
+        before, self.orders = self.scheduler, []
+        self.scheduler = LiveScheduler(policy_of(self.policy), SLOTS)
+        for one in before.running.values():
+            self.scheduler.restore(one.job, one.start_s, before.slots_of(one.job.id))
+        for waiting in before.waiting:
+            self.scheduler.submit(waiting)
+
+    def check(self) -> None:
+        taken = [slot for one in self.scheduler.running for slot in self.scheduler.slots_of(one)]
+        assert len(set(taken)) == len(taken)
+        assert set(taken) <= set(range(SLOTS))
+        for running in self.scheduler.running.values():
+            assert running.job.low <= running.size <= running.job.high
+            assert running.target is None or any(one.job == running.job.id for one in self.orders)
+        assert not set(self.scheduler.running) & {one.id for one in self.scheduler.waiting}
+
+
+@pytest.mark.parametrize("policy", [*LIVE, "elastic:start=code,shrink=code,grow=code", "fair:overtake=any"])
+@pytest.mark.parametrize("seed", range(12))
+def test_every_policy_keeps_the_books_right_and_starts_every_job(policy: str, seed: int) -> None:
+    cluster = Cluster(policy, seed)
+    for _ in range(150):
+        cluster.step()
+    for _ in range(20 * cluster.count):
+        if not cluster.scheduler.waiting:
+            break
+        cluster.now_s += 100.0
+        if cluster.orders:
+            cluster.obey()
+        else:
+            cluster.end()
+        cluster.decide()
+    assert not cluster.scheduler.waiting

@@ -1,0 +1,76 @@
+"""Headers of job scripts: what they ask for, and one line for each that is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mallob_py.batch.job import Kind
+from mallob_py.batch.live.script import ScriptError, Wishes, parse_script
+
+HEAD = "#!/bin/sh\n"
+
+
+def test_the_scripts_of_the_publication_are_understood() -> None:
+    rigid = (
+        "#!/bin/bash\n#JOB_TYPE apgas\n#JOB_CLASS rigid\n#JOB_NAME BC_18_2\n#REQUIRED_TIME 800000\n#NODES 2\n"
+    )
+    assert parse_script(f"{rigid}\ndir=1\n", "x") == Wishes("BC_18_2", Kind.RIGID, 800.0, 2, 2, 2)
+    malleable = "#JOB_CLASS malleable\n#REQUIRED_TIME 800000\n#MIN_NODES 2\n#MAX_NODES 16\n"
+    assert parse_script(f"{HEAD}{malleable}run\n", "x") == Wishes("x", Kind.MALLEABLE, 800.0, 2, 2, 16)
+
+
+def test_comments_are_nobodys_business() -> None:
+    head = f"{HEAD}# NODES are many\n#NODES 2\n#TODO: more\n#REQUIRED_TIME 1\n"
+    text = f"{head}\ncode\n# a comment\n#SBATCH -n 2\n"
+    assert parse_script(text, "x").nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "line 1: a script begins with what runs it"),
+        ("echo\n", "line 1: a script begins with what runs it"),
+        (f"{HEAD}#REQUIRED_TIME 1\n", "the header #NODES is missing: a number of nodes"),
+        (f"{HEAD}#NODES 1\n", "the header #REQUIRED_TIME is missing: a number of milliseconds"),
+        (f"{HEAD}#NODES 0\n#REQUIRED_TIME 1\n", "line 2: #NODES is '0', not a number from 1 to 1000000"),
+        (f"{HEAD}#NODES 1\n#REQUIRED_TIME soon\n", "line 3: #REQUIRED_TIME is 'soon', not a number"),
+        (f"{HEAD}#NODES 1\n#NODES 2\n", "line 3: #NODES stands in line 2 already"),
+        (
+            f"{HEAD}#NODES 1\n\necho\n#REQUIRED_TIME 1\n",
+            "line 5: #REQUIRED_TIME stands behind the first command",
+        ),
+        (f"{HEAD}#JOB_CLAS rigid\n", "line 2: no header #JOB_CLAS (did you mean #JOB_CLASS?)"),
+        (f"{HEAD}#JOB_CLASS soft\n", "line 2: #JOB_CLASS is 'soft', not one of rigid, moldable, malleable"),
+        (
+            f"{HEAD}#NODES 1\n#MAX_NODES 2\n#REQUIRED_TIME 1\n",
+            "line 3: a rigid job has #NODES and no #MAX_NODES",
+        ),
+        (
+            f"{HEAD}#JOB_CLASS malleable\n#MIN_NODES 3\n#MAX_NODES 2\n#REQUIRED_TIME 1\n",
+            "line 4: #MAX_NODES is 2, below #MIN_NODES 3",
+        ),
+        (
+            f"{HEAD}#JOB_CLASS malleable\n#MIN_NODES 3\n#MAX_NODES 4\n#NODES 5\n#REQUIRED_TIME 1\n",
+            "line 5: #NODES is 5, not within 3 and 4",
+        ),
+        (
+            f"{HEAD}#JOB_NAME a b\n#NODES 1\n#REQUIRED_TIME 1\n",
+            "line 2: the name 'a b' is not one of 1 to 64",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(text: str, error: str) -> None:
+    with pytest.raises(ScriptError) as caught:
+        parse_script(text, "job")
+    assert str(caught.value).startswith(error)
+
+
+@given(st.lists(st.sampled_from(["#NODES", "#JOB_CLASS", "#REQUIRED_TIME", " 1", " x", "\n", "\0", "²"])))
+def test_no_script_does_more_than_be_refused(pieces: list[str]) -> None:
+    with contextlib.suppress(ScriptError):
+        wishes = parse_script(HEAD + "".join(pieces), "job")
+        assert 1 <= wishes.nodes_min <= wishes.nodes <= wishes.nodes_max
