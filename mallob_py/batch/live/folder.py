@@ -24,6 +24,7 @@ import select
 import shutil
 import signal
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -34,6 +35,8 @@ from mallob_py.batch.live.keeper import TOKEN, Begun, Status, sync_folder, write
 from mallob_py.batch.live.script import Wishes
 
 _T = TypeVar("_T")
+#: one that was killed while it started a keeper holds its lock until that runs
+_LOCK_S = 2.0
 
 
 class FolderError(Exception):
@@ -106,12 +109,10 @@ class JobFolder:
     def lock(self) -> int | None:
         """A descriptor that holds the lock; None: a keeper has it."""
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        return descriptor
+        if _is_locked(descriptor):
+            return descriptor
+        os.close(descriptor)
+        return None
 
     @property
     def has_keeper(self) -> bool:
@@ -151,10 +152,11 @@ class Folder:
         if stat.S_IMODE(found.st_mode) & 0o077:
             raise FolderError(f"{self.path} is open to others: chmod 700 {self.path}")
         self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FolderError(f"a scheduler runs in {self.path} already") from None
+        until_s = time.monotonic() + _LOCK_S
+        while not _is_locked(self._lock):
+            if time.monotonic() > until_s:
+                raise FolderError(f"a scheduler runs in {self.path} already")
+            time.sleep(_LOCK_S / 20)
         self._jobs.mkdir(mode=0o700, exist_ok=True)
         self._ended.mkdir(mode=0o700, exist_ok=True)
         for part in self._jobs.glob(".*"):
@@ -197,6 +199,15 @@ class Folder:
         target = self._ended / job.path.name
         job.path.rename(target)
         return JobFolder(target)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Whether we have the lock of this file now."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _folders(path: Path) -> Iterator[JobFolder]:

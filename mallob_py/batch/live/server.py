@@ -364,7 +364,7 @@ class _Server:
         number = entry.folder.number
         if number not in self._scheduler.running:
             return  # it has ended meanwhile
-        why = "no answer" if isinstance(error, TimeoutError) else str(error)
+        why = "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", "") or error
         self._say(f"job {number} {entry.wishes.name} counts as rigid from now on: {why}")
         self._scheduler.order_failed(number, was_taken)
         assert entry.run is not None

@@ -280,7 +280,7 @@ def test_the_example_of_the_document_grows_and_shrinks_on_orders(
     malleable = "JOB_CLASS malleable; REQUIRED_TIME 600000; MIN_NODES 1; MAX_NODES 4"
 
     def nodes() -> int:
-        return next(line.nodes for line in scheduler.queue().running if line.job == job)
+        return sum(line.nodes for line in scheduler.queue().running if line.job == job)
 
     job = scheduler.submit(malleable, f"exec {sys.executable} {example} 1000000000\n")
     poll_until(lambda: nodes() == 4, scheduler.story)
