@@ -88,6 +88,8 @@ def run_run(options: RunOptions) -> int:
         from mallob_py.cli.laws import check_laws
 
         return check_laws(options)
+    if options.log_loans is not None:
+        _log_loans(options.log_loans)
 
     def be_rank(fork_server: socket.socket | None = None) -> int:
         from mallob_py.cli import run_rank
@@ -108,6 +110,17 @@ def _check_is_there(file: str) -> None:
         os.stat(file)
     except FileNotFoundError:
         raise CommandError(f"{file}: no such file") from None
+
+
+def _log_loans(folder: str) -> None:
+    """Workers inherit where to."""
+    from mallob_py.kit.bags.application import LOG_LOANS
+
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"--log-loans {folder} cannot be made: {error.strerror}") from None
+    os.environ[LOG_LOANS] = os.path.abspath(folder)
 
 
 def run_serve(options: ServeOptions) -> int:

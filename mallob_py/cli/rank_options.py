@@ -277,6 +277,14 @@ class RunOptions(_World):
     quiet: bool = switch_option(
         "--quiet", group=OUTPUT, help="no line on the terminal that tells of progress"
     )
+    log_loans: str | None = option(
+        "--log-loans",
+        values.path,
+        None,
+        metavar="DIR",
+        group=OUTPUT,
+        help="have workers of a bag of tasks write down here what they lend and settle, for scripts/loans.py",
+    )
     check_laws: bool = switch_option(
         "--check-laws",
         group=OUTPUT,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_py.kit.bags.bag import Bag
-from mallob_py.kit.bags.ledger import Address, AnyMessage, Ask, Ledger, Neighbours, decode, encode
+from mallob_py.kit.bags.ledger import Address, AnyMessage, Ask, Entry, Ledger, Neighbours, decode, encode
 from mallob_py.protocol.splitmix import splitmix64
 from mallob_py.simulation.bag_plan import BagPlan, Deed, Event, Slow
 from mallob_py.simulation.delays import mixed
@@ -160,8 +160,10 @@ _EVENT, _ARRIVAL, _WAKE, _END_OF_GRACE = range(4)
 class BagCluster:
     """One job on workers that come and go."""
 
-    def __init__(self, plan: BagPlan) -> None:
+    def __init__(self, plan: BagPlan, is_logged: bool = False) -> None:
         self.plan = plan
+        #: by worker: what was done to its books
+        self.logs: list[list[Entry]] | None = [] if is_logged else None
         self.work = TreeWork(plan.seed, plan.depth)
         self._expected = self.work.expected()
         self.now = 0.0
@@ -272,6 +274,9 @@ class BagCluster:
                 worker.ledger.close_root()
         else:
             ledger = Ledger(self.work, mixed(seed, _LEDGER, *address), self.plan.settle_s)
+            if self.logs is not None:
+                ledger.log = []
+                self.logs.append(ledger.log)
             worker = _Worker(address, index, ledger)
         self._seats[index] = self._workers[worker.address] = worker
         if index == 0:

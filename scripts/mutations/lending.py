@@ -27,7 +27,7 @@ LENDING = (
         _LEDGER,
         "Ledger._take_back",
         without("self._close_if_done(account, now)"),
-        _LIVES,
+        "test_a_bag_that_was_lent_empty_and_comes_back_holds_nobody_up",
     ),
     Mutation(
         "a silent borrower is done without at last",

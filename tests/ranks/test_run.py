@@ -137,6 +137,14 @@ def test_a_terminal_is_told_how_the_job_is_getting_on_and_ctrl_c_ends_it(job: li
     assert (process.returncode, out) == (128 + signal.SIGINT, b"")
 
 
+def test_workers_of_a_bag_write_down_what_they_lend(tmp_path: Path) -> None:
+    folder = tmp_path / "loans"
+    reply = json.loads(run("QUEENS", "-n", 2, "--set", "n=10", "--log-loans", folder).stdout)
+    entries = [json.loads(line) for path in folder.iterdir() for line in path.read_text().splitlines()]
+    (end,) = [entry for entry in entries if entry["what"] == "finished"]
+    assert end["done"] == reply["result"]["tasks"]
+
+
 BROKEN_BAG = """
 from mallob_bags.queens import QueensApplication, QueensBag
 

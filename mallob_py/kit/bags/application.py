@@ -7,8 +7,10 @@ import os
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import IO, Any, ClassVar
 
+import msgspec
 import numpy as np
 
 from mallob_py.kit.app import (
@@ -27,6 +29,11 @@ from mallob_py.kit.bags.ledger import Ledger, Neighbours, decode, encode
 
 #: the code of an exact result
 DONE = 1
+
+#: an environment variable: the folder where workers write down what they do to their books
+#: (`mallob-py run --log-loans`, `scripts/loans.py`)
+LOG_LOANS = "MALLOB_PY_LOG_LOANS"
+_encode = msgspec.json.Encoder().encode
 
 #: between two looks at messages a worker works about so long
 _CHUNK_S = 0.004
@@ -107,6 +114,11 @@ class _Worker:
         self._checkpoint_s = math.inf
         #: tasks that were done before this root began
         self._restored = 0
+        self._log: IO[bytes] | None = None
+        if folder := os.environ.get(LOG_LOANS):
+            path = Path(folder, f"{context.job}.{os.urandom(8).hex()}.jsonl")
+            self._log = path.open("wb", buffering=0)
+            self._ledger.log = []
 
     def run(self) -> Result | None:
         """None: it has left."""
@@ -157,6 +169,7 @@ class _Worker:
         if self._ledger.root is None:
             return
         data = self._ledger.checkpoint()
+        self._write_log()
         if len(data) <= CHECKPOINT_BYTES_MAX:
             self._context.checkpoint(data)
         period_s = _LAST_CHECKPOINTS_S if self._is_leaving else _CHECKPOINT_S
@@ -178,7 +191,14 @@ class _Worker:
         else:
             self._ledger.receive(message.sender, decode(message.data), now)
 
+    def _write_log(self) -> None:
+        """Before anybody is told, so that what others write down of it has its beginning here."""
+        if self._log is not None and self._ledger.log:
+            self._log.write(b"".join(_encode(entry) + b"\n" for entry in self._ledger.log))
+            self._ledger.log.clear()
+
     def _flush(self) -> None:
+        self._write_log()
         outbox, self._ledger.outbox = self._ledger.outbox, []
         for dest, message in outbox:
             data = encode(message)
@@ -191,6 +211,7 @@ class _Worker:
     def _answer(self) -> Result:
         ledger = self._ledger
         fields = dict(self._application.fields(ledger.result(), self._context.configuration))
+        self._write_log()
         counts = {
             "tasks": ledger.done(),
             "tasks_in_vain": ledger.wasted_in_all(),

@@ -43,6 +43,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, TypeAlias
 
 import msgspec
@@ -143,6 +144,40 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
 
 
+class What(Enum):
+    """What a worker has done to its books."""
+
+    #: an account: the root's (0), from a checkpoint with `done` tasks or anew, or for a loan
+    OPENED = "opened"
+    #: a loan of an account, given
+    LENT = "lent"
+    #: an account told its lender or client: `own` tasks done on it here, `done` in all; it is `final`, or not
+    TOLD = "told"
+    #: an account was handed back; `done` is without its loans
+    RETURNED = "returned"
+    #: a loan's state number `seq` has become part of the account, and the loan is closed
+    TAKEN = "taken"
+    #: a loan of another is the account's from now on
+    INHERITED = "inherited"
+    #: an account is forgotten
+    DROPPED = "dropped"
+    #: the root's account is settled: the job is done
+    FINISHED = "finished"
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of a log of loans; see `What`."""
+
+    t: float
+    what: What
+    account: int
+    loan: int = 0
+    seq: int = 0
+    done: int = 0
+    own: int = 0
+    final: bool = False
+
+
 class Neighbours:
     """Stands for the parent and the children, whoever they are now, where an address is wanted."""
 
@@ -168,6 +203,8 @@ class _Account:
     lender: Address | None
     bag: Bag | None
     done: int = 0
+    #: of these, the ones that were done on this account and by this worker
+    own: int = 0
     wasted: int = 0
     result: Any = None
     loans: dict[int, _Loan] = field(default_factory=dict)
@@ -195,6 +232,8 @@ class Ledger:
     """One worker's books. `seed` must differ from worker to worker: loan numbers are drawn from it.
 
     `settle_s`: how often an account is settled in part. `outbox` takes (address or NEIGHBOURS, message).
+    `log`: if it is a list, it takes entries of what is done to the books; they are to be written before the
+    messages are sent.
     """
 
     def __init__(self, work: Work, seed: int, settle_s: float = 1.0, hops: int = HOPS) -> None:
@@ -216,6 +255,8 @@ class Ledger:
         self._leaving = False
         #: loans that others have taken over as we left
         self._handed_over: set[int] = set()
+        self.log: list[Entry] | None = None
+        self._now = 0.0
         self.outbox: list[tuple[Address | Neighbours, AnyMessage]] = []
         #: tasks done here for nobody, which no lender has been told of yet
         self.wasted = 0
@@ -234,6 +275,8 @@ class Ledger:
             self._take_in(account, msgspec.msgpack.decode(checkpoint, type=State))
             account.told = account.done
         self._accounts.insert(0, account)
+        self._now = now
+        self._note(What.OPENED, account, done=account.done)
         self._serve(now)
 
     def close_root(self) -> None:
@@ -248,7 +291,9 @@ class Ledger:
     def checkpoint(self) -> bytes:
         """All of the job, as the root knows it."""
         assert self.root is not None
-        return _encoder.encode(self._state(self.root))
+        state = self._state(self.root)
+        self._note(What.TOLD, self.root, done=state.done, own=self.root.own)
+        return _encoder.encode(state)
 
     @property
     def is_finished(self) -> bool:
@@ -261,6 +306,7 @@ class Ledger:
         assert self.is_finished
         assert self.root is not None
         self._gather(self.root)
+        self._note(What.FINISHED, self.root, done=self.root.done, own=self.root.own)
         return self.root.result
 
     def done(self) -> int:
@@ -282,6 +328,7 @@ class Ledger:
 
     def process(self, count: int, now: float) -> int:
         """Do about `count` tasks; returns how many were done (0: there is nothing to do)."""
+        self._now = now
         for account in reversed(self._accounts):
             if account.has_work():
                 assert account.bag is not None
@@ -289,6 +336,7 @@ class Ledger:
                 if done <= 0 and account.has_work():
                     raise BagError(f"process({count}) has done no task of a bag that is not empty")
                 account.done += done
+                account.own += done
                 self.done_here += done
                 self._serve(now)
                 self._close_if_done(account, now)
@@ -306,6 +354,7 @@ class Ledger:
 
     def tick(self, now: float) -> None:
         """Do what is due: settle in part, ask, ask after silent borrowers."""
+        self._now = now
         for account in tuple(self._accounts):
             if now >= account.orphaned_until_s:
                 self._drop(account)
@@ -326,6 +375,7 @@ class Ledger:
 
     def leave(self, now: float) -> None:
         """Hand all accounts back (but the job itself, which goes by `checkpoint`), and take in no more."""
+        self._now = now
         self._leaving = True
         self._askers.clear()
         for account in self._accounts:
@@ -340,6 +390,7 @@ class Ledger:
     # --- messages in -----------------------------------------------------------------------------
 
     def receive(self, source: Address, message: AnyMessage, now: float) -> None:
+        self._now = now
         match message:
             case Ask(asker):
                 if message.token != self._token:
@@ -367,6 +418,7 @@ class Ledger:
 
     def undelivered(self, dest: Address, message: AnyMessage, now: float) -> None:
         """A message of ours came back: its receiver is not there (any more)."""
+        self._now = now
         self._known.pop(dest, None)
         self._askers.pop(dest, None)
         match message:
@@ -415,6 +467,7 @@ class Ledger:
         data = bag.to_bytes()
         account.loans[number] = _Loan(borrower, State(0, b"", (data,)), probe_s=now + PROBE_S)
         self._given[number] = account
+        self._note(What.LENT, account, number)
         self._send(borrower, Lend(number, data))
 
     def _serve(self, now: float) -> None:
@@ -436,6 +489,7 @@ class Ledger:
         account = _Account(number, lender, self._work.bag_from_bytes(data))
         account.settle_s = now + self._settle_s
         self._accounts.append(account)
+        self._note(What.OPENED, account)
         self._ask_delay_s = ASK_AGAIN_S
         self._ask_s = now
         self._serve(now)
@@ -464,7 +518,9 @@ class Ledger:
     def _settlement(self, account: _Account, final: bool) -> Settle:
         account.seq += 1
         account.wasted, self.wasted = account.wasted + self.wasted, 0
-        return Settle(account.number, account.seq, final, self._state(account))
+        state = self._state(account)
+        self._note(What.TOLD, account, 0, account.seq, state.done, account.own, final)
+        return Settle(account.number, account.seq, final, state)
 
     def _settled(self, source: Address, message: Settle, now: float) -> None:
         if message.number in self._handed_over:
@@ -482,6 +538,7 @@ class Ledger:
         if message.final:
             assert not message.state.bags
             self._remove(account, message.number)
+            self._note(What.TAKEN, account, message.number, message.seq, message.state.done)
             self._take_in(account, message.state)
             self._send(source, Forget(message.number))
             self._close_if_done(account, now)
@@ -493,6 +550,7 @@ class Ledger:
             return
         loan = account.loans[number]
         self._remove(account, number)
+        self._note(What.TAKEN, account, number, loan.seq, loan.copy.done)
         self._take_in(account, loan.copy)
         self._serve(now)
         self._close_if_done(account, now)
@@ -516,6 +574,7 @@ class Ledger:
         account.wasted, self.wasted = account.wasted + self.wasted, 0
         own = State(account.done, self._result_bytes(account.result), bags, account.wasted)
         account.told = account.done
+        self._note(What.RETURNED, account, done=account.done, own=account.own)
         account.last_words = Return(account.number, own, loans)
         for number in account.loans:
             del self._given[number]
@@ -532,8 +591,10 @@ class Ledger:
         if account is None:
             return
         self._remove(account, message.number)
+        self._note(What.TAKEN, account, message.number, done=message.state.done)
         self._take_in(account, message.state)
         for each in message.loans:
+            self._note(What.INHERITED, account, each.number)
             account.loans[each.number] = _Loan(each.borrower, each.state, each.seq, now + PROBE_S)
             self._given[each.number] = account
             self._send(each.borrower, Moved(each.number))
@@ -552,6 +613,19 @@ class Ledger:
 
     # --- books ---------------------------------------------------------------------------------------------
 
+    def _note(
+        self,
+        what: What,
+        account: _Account,
+        loan: int = 0,
+        seq: int = 0,
+        done: int = 0,
+        own: int = 0,
+        final: bool = False,
+    ) -> None:
+        if self.log is not None:
+            self.log.append(Entry(self._now, what, account.number, loan, seq, done, own, final))
+
     def _account(self, number: int) -> _Account | None:
         return next((each for each in self._accounts if each.number == number and number != 0), None)
 
@@ -562,6 +636,7 @@ class Ledger:
     def _drop(self, account: _Account) -> None:
         """Forget an account: it is repaid, or its lender does without us."""
         self._accounts.remove(account)
+        self._note(What.DROPPED, account)
         self.wasted += account.untold()
         for number, loan in account.loans.items():
             del self._given[number]

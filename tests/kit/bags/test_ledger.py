@@ -291,6 +291,20 @@ def test_a_loan_that_another_has_by_now_is_not_taken_back(root: Worker) -> None:
     assert not root.ledger.is_finished
 
 
+def test_a_bag_that_was_lent_empty_and_comes_back_holds_nobody_up(root: Worker) -> None:
+    left, right = Worker(LEFT), Worker(RIGHT)
+    lend(root, left)
+    bag = left.ledger._accounts[-1].bag
+    assert isinstance(bag, TreeBag)
+    bag.split = lambda: TreeBag([])  # type: ignore[method-assign]
+    [(_, empty)] = left.hear(RIGHT, ask(right))
+    left.work()
+    left.ledger.undelivered(RIGHT, empty, 1.0)
+    [(dest, repayment)] = left.sent()
+    assert dest == ROOT
+    assert repayment.final
+
+
 def test_nobody_lends_to_itself(root: Worker) -> None:
     assert root.hear(LEFT, Ask(ROOT, root.ledger._token, 1)) == []
 
