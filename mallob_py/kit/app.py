@@ -173,9 +173,10 @@ class WorkerContext(ABC):
         """
 
     def last_checkpoint(self) -> bytes | None:
-        """The job's last checkpoint, for a root that begins. None if there is none, or if this is no root.
+        """The job's last checkpoint, for a root that begins; None if there is none.
 
-        Asks the job's client, and waits for the answer.
+        Asks the job's client, and waits for the answer. It is None, too, if this is no root or has to leave
+        meanwhile: look at `index` and `leaving` before you begin anew.
         """
         return None
 

@@ -1,7 +1,7 @@
 """The last checkpoint of a job: what its next root begins with, kept by the job's client.
 
-A root that leaves may have its say after the next one has begun: then what it says is old. So whoever was
-given the checkpoint last is the only one to replace it.
+A root that leaves may have its say after the next one has begun: then what it says is old. So whoever has
+begun last is the only one to replace it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ class LastCheckpoint:
 
     def __init__(self, data: bytes | None = None) -> None:
         self.data = data
-        #: (PE, stay) of the root that has asked for it last
+        #: (PE, stay) of the root that has begun last
         self._root: tuple[int, int] | None = None
 
-    def give(self, pe: int, context: int) -> bytes | None:
-        """A root begins, and asks for it."""
+    def begin(self, pe: int, context: int) -> bytes | None:
+        """A root begins, or goes on; this is the checkpoint that it finds."""
         self._root = (pe, context)
         return self.data
 

@@ -432,13 +432,15 @@ class Client:
     def receive_checkpoint(self, source: int, message: Checkpoint) -> None:
         if (record := self.jobs.get(message.job)) is not None:
             record.checkpoint = record.checkpoint or LastCheckpoint()
+            if record.seats.is_held(0, source, message.context):  # as by one that was suspended, and goes on
+                record.checkpoint.begin(source, message.context)
             if record.checkpoint.replace(source, message.context, message.data):
                 self._out.act(JobSaved(message.job, message.data))
 
     def receive_checkpoint_wanted(self, source: int, message: CheckpointWanted) -> None:
         if (record := self.jobs.get(message.job)) is not None:
             record.checkpoint = record.checkpoint or LastCheckpoint()
-            data = record.checkpoint.give(source, message.context)
+            data = record.checkpoint.begin(source, message.context)
             self._out.send(source, CheckpointGiven(message.job, message.context, data))
 
     def receive_failure(self, message: WorkerFailed, now: float) -> None:

@@ -194,6 +194,11 @@ class Seats:
     def seat(self, index: int) -> Seat | None:
         return self._seats.get(index)
 
+    def is_held(self, index: int, rank: int, context: int) -> bool:
+        """Whether this worker has that seat."""
+        seat = self._seats[index]
+        return seat.state is SeatState.TAKEN and (seat.rank, seat.context) == (rank, context)
+
     # --- growth and shrinkage -----------------------------------------------------------
 
     def fit(self, volume: int, epoch: int, now: float) -> None:
@@ -322,9 +327,9 @@ class Seats:
 
     def receive_left(self, source: int, message: ChildLeft) -> bool:
         """The child has left, and another is to be looked for (`fit`). False: old news."""
-        seat = self._seats[message.index]
-        if seat.state is not SeatState.TAKEN or (seat.rank, seat.context) != (source, message.context):
+        if not self.is_held(message.index, source, message.context):
             return False
+        seat = self._seats[message.index]
         seat.losses += bool(message.lost)
         seat.clear()
         return True

@@ -159,7 +159,10 @@ class _Worker:
             self._ledger.close_root()
             self._checkpoint_s = math.inf
         elif self._ledger.root is None:
-            self._ledger.open_root(now, self._context.last_checkpoint())
+            last = self._context.last_checkpoint()
+            if self._context.leaving or self._context.index > 0:
+                return  # else the job would begin anew, and tell so
+            self._ledger.open_root(now, last)
             self._restored = self._ledger.done()
             self._checkpoint_s = now + _CHECKPOINT_S
         self._ledger.neighbours_changed(now)
