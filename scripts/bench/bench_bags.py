@@ -155,7 +155,7 @@ def starts(times: int = 20) -> None:
         }
         with running_service(2) as service:
             for _ in range(times):
-                _job_s(service, "WATCHED", {"depth": 12}, max_demand=2)
+                _job_s(service, "WATCHED", {"depth": 13}, max_demand=2)
                 notes = sorted(_notes(folder))
                 if len(notes) == 2 and all(works_s < math.inf for _, works_s in notes):
                     starts_s, works_s = notes[1]

@@ -55,7 +55,7 @@ from mallob_py.kit.bags.values import decode_value, encode_value
 Address: TypeAlias = tuple[int, int]
 
 #: how often somebody who has nothing asks again, growing up to the latter
-ASK_AGAIN_S = 0.1
+ASK_AGAIN_S = 0.002
 ASK_AGAIN_MAX_S = 2.0
 #: how often an ASK that cannot be served at once is passed on
 HOPS = 2
