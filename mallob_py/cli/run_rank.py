@@ -108,7 +108,8 @@ class RunDesk:
     def fileno(self) -> int | None:
         return None
 
-    def next_deadline(self) -> float:
+    @property
+    def deadline_s(self) -> float:
         return min(self._next_progress_s, self._limit_s) if self._is_begun else -math.inf
 
     def turn(self, now: float) -> None:

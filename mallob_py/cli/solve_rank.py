@@ -107,7 +107,8 @@ class SolveDesk:
     def fileno(self) -> int | None:
         return None
 
-    def next_deadline(self) -> float:
+    @property
+    def deadline_s(self) -> float:
         if not self._is_busy:
             return -math.inf
         return min(self._next_progress_s, self._limit_s)

@@ -3,7 +3,7 @@
     drain the inbox -> hear the workers -> serve the desk -> fire timers -> flush -> park
 
 A rank hosts one PE or several (`placement.py`). They decide, this loop does: after every input
-it executes the effects. It parks at one place (`parking.py`) for everything that can bring news: the
+it executes the effects. It parks at one place (`doorbell.Parking`) for everything that can bring news: the
 doorbell of the transport, the worker processes, the desk (on ranks that take jobs in) and
 signals. Only this thread touches MPI. Messages between PEs of this rank do not: they wait in
 one queue, which keeps their order, and are handled before anything else is looked at.
@@ -108,11 +108,13 @@ _decode: Callable[[bytes | memoryview], AnyWireMessage] = msgspec.msgpack.Decode
 
 
 class Desk(Protocol):
-    """Where jobs come in on this rank. `turn` is called when `fileno` is readable or it is time."""
+    """Where jobs come in on this rank. `turn` is due when `fileno` is readable or at `deadline_s`."""
 
-    def fileno(self) -> int | None: ...
+    def fileno(self) -> int | None:
+        """Asked for once."""
 
-    def next_deadline(self) -> float: ...
+    @property
+    def deadline_s(self) -> float: ...
 
     def turn(self, now: float) -> None: ...
 
@@ -225,7 +227,13 @@ class Rank:
         self._ring = ring
         self._next_log_flush = -math.inf
         self._next_memory_s = -math.inf
-        self._parking = Parking([transport.fileno(), pool.fileno(), stop_bell.fileno()])
+        self._parking = Parking()
+        self._message_bell = self._parking.watch(transport.fileno())
+        self._worker_bell = self._parking.watch(pool.fileno())
+        self._signal_bell = self._parking.watch(stop_bell.fileno())
+        self._desk_bell: int | None = None
+        #: when the pool is to be polled, on `time.monotonic`, as of the last time we parked
+        self._pool_due_s = -math.inf
         self._stop_bell = stop_bell
         self._stop_at_s = stop_at_s
 
@@ -233,6 +241,8 @@ class Rank:
 
     def set_desk(self, desk: Desk) -> None:
         self._desk = desk
+        if (bell := desk.fileno()) is not None:
+            self._desk_bell = self._parking.watch(bell)
 
     def tell_news_to(self, rank: int) -> None:
         """From now on this rank tells that one how it is; all ranks should tell the same one."""
@@ -325,14 +335,17 @@ class Rank:
         self._beat(self.now())  # before anybody can rely on us: from now on, a crash is worth a restart
         readable: set[int] = set()
         while not self._stopping:
-            self._receive(self._transport.fileno() in readable)
+            self._receive(self._message_bell in readable)
             if lost := self._transport.take_lost():
                 self._lose(lost[0], self._transport.how_lost(lost[0]))
-            if self.pool.fileno() in readable or self.pool.next_deadline() <= time.monotonic():
+            if self._worker_bell in readable or self._pool_due_s <= time.monotonic():
                 self._hear_workers()
-            if self._stop_bell.fileno() in readable or self.now() >= self._stop_at_s:
+            now = self.now()
+            if self._signal_bell in readable or now >= self._stop_at_s:
                 self.stop()
-            self._serve_desk(readable)
+            desk = self._desk
+            if desk is not None and (self._desk_bell in readable or desk.deadline_s <= now):
+                desk.turn(now)
             self._tick()
             if self.now() >= self._workers.update_at_s:
                 self._workers.tell_places()
@@ -390,11 +403,6 @@ class Rank:
             raise WireError(f"a message of PE {source}, which is not there")
         if not self._first <= dest < self._first + len(self._pes):
             raise WireError(f"a message for PE {dest}, which is not here")
-
-    def _serve_desk(self, readable: set[int]) -> None:
-        desk = self._desk
-        if desk is not None and (desk.fileno() in readable or desk.next_deadline() <= self.now()):
-            desk.turn(self.now())
 
     def _tick(self) -> None:
         now = self.now()
@@ -466,13 +474,12 @@ class Rank:
         deadline = min(self._stop_at_s, self._workers.update_at_s, self._workers.cpu_look_at_s)
         for pe in self._pes:
             deadline = min(deadline, pe.deadline_s)
-        further = None
         if self._desk is not None:
-            deadline = min(deadline, self._desk.next_deadline())
-            further = self._desk.fileno()
-        wanted_s = min(deadline - self.now(), self.pool.next_deadline() - time.monotonic())
+            deadline = min(deadline, self._desk.deadline_s)
+        self._pool_due_s = self.pool.next_deadline()
+        wanted_s = min(deadline - self.now(), self._pool_due_s - time.monotonic())
         wanted_s = min(max(0.0, wanted_s), _PARK_MAX_S)
-        return self._parking.park(further, self._transport.park_timeout_s(wanted_s))
+        return self._parking.park(self._transport.park_timeout_s(wanted_s))
 
     # --- messages out ---------------------------------------------------------------------
 

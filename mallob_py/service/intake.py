@@ -93,16 +93,13 @@ class Intake:
         self._unrestored: dict[str, tuple[int, Incoming, JobFile]] = {}
         self._epoll = select.epoll()
         self._epoll.register(self._large_files.fileno(), select.EPOLLIN)
+        if (watched := directory.fileno()) is not None:
+            self._epoll.register(watched, select.EPOLLIN)
 
     # --- for the event loop -----------------------------------------------------------------
 
     def fileno(self) -> int:
         """Readable when `turn` has something to do."""
-        if (watched := self._directory.fileno()) is not None:
-            try:
-                self._epoll.modify(watched, select.EPOLLIN)
-            except FileNotFoundError:  # another one than before, though it may have its number
-                self._epoll.register(watched, select.EPOLLIN)
         return self._epoll.fileno()
 
     def next_deadline(self) -> float:

@@ -125,6 +125,8 @@ class Service:
             self._endings.lose,
         )
         self._is_new = True
+        #: when `turn` is wanted next: at once, after anything has been told that may matter to it
+        self.deadline_s = -math.inf
         #: chains by their first revision
         self._unreadable_chains = self._intake.restore_chains(rank.now())
 
@@ -132,17 +134,6 @@ class Service:
 
     def fileno(self) -> int | None:
         return self._intake.fileno()
-
-    def next_deadline(self) -> float:
-        arrival = self._book.next_deadline()
-        return min(
-            self._turns.next_deadline(),
-            self._intake.next_deadline(),
-            self._status.next_deadline(),
-            self._inputs.next_deadline(),
-            self._chains.next_deadline(),
-            math.inf if arrival is None else arrival,
-        )
 
     def turn(self, now: float) -> None:
         if self._is_new:
@@ -168,10 +159,23 @@ class Service:
         if now >= self._status.next_deadline():
             self._running.acquit(now)  # as often as that will do
             self._status.turn(now)
+        self.deadline_s = self._next_deadline()
+
+    def _next_deadline(self) -> float:
+        arrival = self._book.next_deadline()
+        return min(
+            self._turns.next_deadline(),
+            self._intake.next_deadline(),
+            self._status.next_deadline(),
+            self._inputs.next_deadline(),
+            self._chains.next_deadline(),
+            math.inf if arrival is None else arrival,
+        )
 
     def hear(self, rank: int, data: bytes, now: float) -> None:
         """Another client speaks of its users' jobs."""
         self._turns.hear(rank, data)
+        self.deadline_s = -math.inf
 
     def close(self) -> None:
         """Jobs without a reply stay in the journal and run again after a restart."""
@@ -231,6 +235,7 @@ class Service:
 
     def worker_event(self, event: events.WorkerEvent, now: float) -> None:
         """A helper process has read an input, or could not."""
+        self.deadline_s = -math.inf
         match event:
             case events.ReadDone(job, description):
                 self._turns.bring_back(job)
@@ -278,6 +283,7 @@ class Service:
 
     def job_ended(self, ended: JobEnded, now: float) -> None:
         self._endings.job_ended(ended, now)
+        self.deadline_s = -math.inf
 
     # --- interruptions ----------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ import contextlib
 import os
 import select
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -199,34 +199,18 @@ def _reachable_address() -> str:
 
 
 class Parking:
-    """Waits for these descriptors, and for one more that may change."""
+    """Waits for all descriptors that can bring news, whatever their numbers."""
 
-    def __init__(self, descriptors: Iterable[int]) -> None:
+    def __init__(self) -> None:
         self._epoll = select.epoll()
-        for each in descriptors:
-            self._epoll.register(each, select.EPOLLIN)
-        self._further: int | None = None
 
-    def park(self, further: int | None, timeout_s: float) -> set[int]:
-        """Those that are readable, at the latest after that time; `further` is one more to wait for."""
-        if further != self._further:
-            self._forget_further()
-        if further is not None:
-            self._watch_further(further)
+    def watch(self, descriptor: int) -> int:
+        """Wait for this one, too, which stays open; returns it."""
+        self._epoll.register(descriptor, select.EPOLLIN)
+        return descriptor
+
+    def park(self, timeout_s: float) -> set[int]:
+        """Those that are readable, at the latest after that time."""
         if not select.select((self._epoll,), (), (), timeout_s)[0]:
             return set()
         return {descriptor for descriptor, _ in self._epoll.poll(0)}
-
-    def _watch_further(self, descriptor: int) -> None:
-        # Each time: it may have been closed, and its number be that of another file by now.
-        try:
-            self._epoll.modify(descriptor, select.EPOLLIN)
-        except FileNotFoundError:
-            self._epoll.register(descriptor, select.EPOLLIN)
-        self._further = descriptor
-
-    def _forget_further(self) -> None:
-        if self._further is not None:
-            with contextlib.suppress(OSError):  # closed, and so forgotten already
-                self._epoll.unregister(self._further)
-            self._further = None

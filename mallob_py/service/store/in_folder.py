@@ -81,10 +81,14 @@ class InotifyWatch:
     def __init__(self, directory: Path) -> None:
         self._inotify = INotify(nonblocking=True)
         try:
-            self._inotify.add_watch(directory, flags.CLOSE_WRITE | flags.MOVED_TO | flags.ONLYDIR)
+            self.watch(directory)
         except OSError:
             self._inotify.close()
             raise
+
+    def watch(self, directory: Path) -> None:
+        """Hear of this folder from now on, which may have been made anew. Raises OSError."""
+        self._inotify.add_watch(directory, flags.CLOSE_WRITE | flags.MOVED_TO | flags.ONLYDIR)
 
     def fileno(self) -> int:
         return int(self._inotify.fileno())
@@ -192,7 +196,7 @@ class InFolder:
         self._start_watch()
 
     def fileno(self) -> int | None:
-        """Readable when there is something new; None while polling."""
+        """Readable when there is something new, always the same one; None while polling."""
         return self._watch.fileno() if self._watch is not None else None
 
     def __len__(self) -> int:
@@ -329,6 +333,7 @@ class InFolder:
             if self._listing is None:
                 interval_s = POLL_INTERVAL_S if self._watch is None else RESCAN_INTERVAL_S
                 self._next_scan = now + interval_s
+                self._start_watch()  # it may be another folder than before
                 self._listing = os.scandir(self._own)
             entries = list(islice(self._listing, _LISTED_AT_ONCE))
         except OSError as error:
@@ -354,17 +359,22 @@ class InFolder:
             self._make_folder()
         except OSError:
             return  # the next scan will say so again
-        self.close()
         self._start_watch()
 
     def _start_watch(self) -> None:
         if not self._is_watch_wanted:
             return
         try:
-            self._watch = InotifyWatch(self.path)
+            if self._watch is None:
+                self._watch = InotifyWatch(self.path)
+            else:
+                self._watch.watch(self.path)
+        except FileNotFoundError:
+            pass  # the scan says so, and has it made anew
         except OSError as error:
             self._log(f"inotify does not work here ({error.strerror}); polling {self.path}")
             self._is_watch_wanted = False
+            self.close()
 
 
 def _mtime_ns(entry: os.DirEntry[str]) -> int:

@@ -1,4 +1,4 @@
-"""Parking wakes for any of its descriptors, whatever their numbers, and for one that changes."""
+"""Parking wakes for any of its descriptors, whatever their numbers."""
 
 from __future__ import annotations
 
@@ -25,32 +25,26 @@ def pipe() -> Iterator[tuple[int, int]]:
 @pytest.mark.skipif(raise_descriptor_limit() <= HIGH, reason="the hard limit of descriptors is low")
 def test_a_descriptor_beyond_those_of_select_wakes_it(pipe: tuple[int, int]) -> None:
     high = os.dup2(pipe[0], HIGH)
-    parking = Parking([high])
-    assert parking.park(None, 0.0) == set()
+    parking = Parking()
+    parking.watch(high)
+    assert parking.park(0.0) == set()
     os.write(pipe[1], b"!")
-    assert parking.park(None, 10.0) == {high}
+    assert parking.park(10.0) == {high}
     os.close(high)
 
 
-def test_the_further_descriptor_comes_goes_and_is_replaced_by_another_file_of_its_number(
-    pipe: tuple[int, int],
-) -> None:
-    parking = Parking([pipe[0]])
+def test_one_that_is_not_read_wakes_it_again_and_others_do_not(pipe: tuple[int, int]) -> None:
+    parking = Parking()
     reader, writer = os.pipe()
+    for each in (pipe[0], reader):
+        assert parking.watch(each) == each
     os.write(writer, b"!")
-    assert parking.park(reader, 10.0) == {reader}
-    assert parking.park(None, 0.0) == set()
-    assert parking.park(reader, 10.0) == {reader}
-    os.close(reader)
-    os.close(writer)
-    second, second_writer = os.pipe()
-    assert second == reader, "the number is used again"
-    assert parking.park(second, 0.0) == set()
-    os.write(second_writer, b"!")
-    assert parking.park(second, 10.0) == {second}
-    os.close(second)
-    assert parking.park(None, 0.0) == set()
-    os.close(second_writer)
+    assert parking.park(10.0) == {reader}
+    assert parking.park(10.0) == {reader}
+    os.read(reader, 1)
+    assert parking.park(0.0) == set()
+    for each in (reader, writer):
+        os.close(each)
 
 
 def test_the_limit_of_descriptors_is_raised_and_pes_that_cannot_fit_are_named() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -111,8 +112,6 @@ def test_a_job_is_taken_journalled_and_replied_to(
 
 
 def test_an_event_loop_is_woken_by_the_descriptor(open_directory: Open) -> None:
-    import select
-
     directory = open_directory()
     directory.take()
     descriptor = directory.fileno()
@@ -618,6 +617,16 @@ def test_a_folder_that_was_removed_and_made_again_is_locked_again(
         open_directory()
     drop(directory, "job.json", text())
     poll_until(lambda: [incoming.internal_id for incoming in directory.take()] == [1])
+
+
+def test_a_folder_that_others_have_made_again_is_heard_of_at_once(open_directory: Open) -> None:
+    directory = open_directory()
+    shutil.rmtree(directory.path / "in")
+    (directory.path / "in").mkdir()
+    assert directory.take() == []
+    drop(directory, "job.json", text())
+    assert select.select([directory.fileno()], [], [], 10.0)[0]
+    assert [incoming.file_name for incoming in directory.take()] == ["job.json"]
 
 
 def test_a_folder_that_another_service_has_made_again_is_left_to_it(
