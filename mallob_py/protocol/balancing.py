@@ -182,15 +182,15 @@ class Balancer:
         self.image = self._rule(self.image, message)
         self._on_epoch(now, [event.job for event in message.events if event.demand == 0])
 
-    def flush(self, now: float) -> None:
-        """Send what is pending, unless the last send is too recent."""
-        if not self._news.is_due(now):
-            return
-        events = self._news.take_all(now)
-        if self._parent is not None:
-            self._out.send(self._parent, Events(events))
-        else:
-            self._apply(Epoch(self.epoch + 1, events), now)
+    def flush(self, now: float) -> float:
+        """Send what is pending, unless the last send is too recent; returns when it is wanted next."""
+        if self._news.is_due(now):
+            events = self._news.take_all(now)
+            if self._parent is not None:
+                self._out.send(self._parent, Events(events))
+            else:
+                self._apply(Epoch(self.epoch + 1, events), now)
+        return self.next_deadline()
 
     def next_deadline(self) -> float:
         return self._news.due_s

@@ -24,7 +24,7 @@ import msgspec
 from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.checkpoint import LastCheckpoint
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import JobEnded, JobSaved, JobSought, JobStats, Outbox, Outcome
+from mallob_py.protocol.effects import JobEnded, JobSaved, JobSought, JobStats, Log, Outbox, Outcome
 from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import (
@@ -223,6 +223,8 @@ class Client:
         self._seated: set[int] = set()
         #: (due_s, job); what a job's `due_s` does not say any more is passed over
         self._due: list[tuple[float, int]] = []
+        #: when a `tick` is wanted next
+        self.deadline_s = math.inf
 
     # --- from the service -----------------------------------------------------------------
 
@@ -238,7 +240,8 @@ class Client:
         record = self.jobs[job] = ClientJob(job, parameters, seats, now, self._config.ageing_s)
         if checkpoint is not None:
             record.checkpoint = LastCheckpoint(checkpoint)
-        self._out.log("submitted", job=job, priority=parameters.priority, demand=self._demand_max(record))
+        fields = {"job": job, "priority": parameters.priority, "demand": self._demand_max(record)}
+        self._out.act(Log("submitted", fields))
         plenty = self._out.size - self._balancer.total_volume - len(self._unseen)
         self._unseen.add(job)
         if plenty > 0:
@@ -319,8 +322,8 @@ class Client:
             self._schedule(record)
             if volume and record.balanced_s is None:
                 record.balanced_s = now
-                self._out.log("balanced", job=job, latency_s=now - record.submitted_s)
-            self._out.log("volume", job=job, volume=volume, epoch=self._balancer.epoch)
+                self._out.act(Log("balanced", {"job": job, "latency_s": now - record.submitted_s}))
+            self._out.act(Log("volume", {"job": job, "volume": volume, "epoch": self._balancer.epoch}))
             self._fit(record, volume, now)
 
     def _fit(self, record: ClientJob, volume: int, now: float) -> None:
@@ -356,7 +359,7 @@ class Client:
             record.root = source
             record.max_volume = max(record.max_volume, 1)
             latency_s = now - record.submitted_s
-            self._out.log("scheduled", job=offer.job, root=source, latency_s=latency_s)
+            self._out.act(Log("scheduled", {"job": offer.job, "root": source, "latency_s": latency_s}))
 
     def receive_denied(self, source: int, message: Denied, now: float) -> None:
         self._now = now
@@ -453,7 +456,7 @@ class Client:
     def tick(self, now: float) -> None:
         """End the jobs that have reached a limit, and let those grow that have outlived the first moment."""
         self._now = now
-        while self.next_deadline() <= now:
+        while self._next_due() <= now:
             record = self.jobs[heapq.heappop(self._due)[1]]
             record.due_s = math.inf
             record.count(now, self._config.threads)
@@ -464,8 +467,9 @@ class Client:
                 self._end(record, outcome)
             else:
                 self._schedule(record)
+        self.deadline_s = self._next_due()
 
-    def next_deadline(self) -> float:
+    def _next_due(self) -> float:
         while self._due:
             due_s, job = self._due[0]
             record = self.jobs.get(job)
@@ -485,6 +489,7 @@ class Client:
         if len(self._due) > 2 * len(self.jobs) + _OUTDATED_MAX:
             self._due = [(one.due_s, job) for job, one in self.jobs.items() if one.due_s < math.inf]
             heapq.heapify(self._due)
+        self.deadline_s = self._next_due()
 
     def _has_left_no_trace(self, record: ClientJob, outcome: Outcome) -> bool:
         """Nobody has heard of it, its one worker ended itself, and its description was in messages only."""
@@ -503,21 +508,22 @@ class Client:
         del self.jobs[record.job]
         self._unseen.discard(record.job)
         self._seated.discard(record.job)
+        self.deadline_s = self._next_due()
         record.seats.close()
         if not self._has_left_no_trace(record, outcome):
             self._balancer.author(
                 JobEvent(record.job, _FINAL_VERSION, 0, record.parameters.priority, record.standing)
             )
         stats = record.stats(self._now)
-        self._out.log(
-            "ended",
-            job=record.job,
-            outcome=outcome.value,
-            response_s=stats.response_s,
-            wallclock_s=stats.wallclock_s,
-            pe_s=stats.pe_s,
-            cpu_s=stats.cpu_s,
-            max_volume=stats.max_volume,
-            peak_memory_bytes=stats.peak_memory_bytes,
-        )
+        fields = {
+            "job": record.job,
+            "outcome": outcome.value,
+            "response_s": stats.response_s,
+            "wallclock_s": stats.wallclock_s,
+            "pe_s": stats.pe_s,
+            "cpu_s": stats.cpu_s,
+            "max_volume": stats.max_volume,
+            "peak_memory_bytes": stats.peak_memory_bytes,
+        }
+        self._out.act(Log("ended", fields))
         self._out.act(JobEnded(record.job, outcome, body, reason, stats))

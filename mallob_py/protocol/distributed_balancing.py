@@ -86,15 +86,18 @@ class DistributedBalancer:
         """Publish news of a job whose client is here."""
         self._pending.take(event)
 
-    def flush(self, now: float) -> None:
-        """Send what is pending, unless the last send is too recent; at the root: begin an epoch."""
-        if self._search is not None or not self._pending.is_due(now):
-            return
-        events = self._pending.take_all(now)
-        if self._parent is not None:
-            self._out.send(self._parent, Events(events))
-        else:
-            self._begin(events, now)
+    def flush(self, now: float) -> float:
+        """Send what is pending, unless the last send is too recent; at the root: begin an epoch.
+
+        Returns when it is wanted next.
+        """
+        if self._search is None and self._pending.is_due(now):
+            events = self._pending.take_all(now)
+            if self._parent is not None:
+                self._out.send(self._parent, Events(events))
+            else:
+                self._begin(events, now)
+        return self.next_deadline()
 
     def next_deadline(self) -> float:
         return math.inf if self._search is not None else self._pending.due_s

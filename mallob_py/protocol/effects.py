@@ -7,6 +7,7 @@ its PE: it stays the same while the worker is suspended and resumed, and is neve
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -207,7 +208,10 @@ class Outbox:
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
+        #: what is to be done outside, in this order; always this list
         self.effects: list[AnyEffect] = []
+        #: have one more thing done
+        self.act: Callable[[AnyEffect], None] = self.effects.append
         self.to_self: deque[AnyMessage] = deque()
 
     def send(self, dest: int, message: AnyMessage) -> None:
@@ -215,9 +219,3 @@ class Outbox:
             self.to_self.append(message)
         else:
             self.effects.append(Send(dest, message))
-
-    def act(self, effect: AnyEffect) -> None:
-        self.effects.append(effect)
-
-    def log(self, event: str, **fields: Any) -> None:
-        self.effects.append(Log(event, fields))

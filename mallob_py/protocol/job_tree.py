@@ -215,8 +215,9 @@ class Seats:
                         self.past.add([PastWorker(seat.index, seat.rank, epoch)])
                     seat.clear()
             elif not wanted:
-                self._matcher.withdraw(self._job, seat.index)
-                seat.clear()
+                if seat.state is not SeatState.EMPTY:
+                    self._matcher.withdraw(self._job, seat.index)
+                    seat.clear()
             elif seat.state is SeatState.EMPTY:
                 seat.asked_s = now
                 self._seek(seat, volume, epoch)

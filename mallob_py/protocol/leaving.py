@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import msgspec
 
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import Outbox, TerminateWorker
+from mallob_py.protocol.effects import Log, Outbox, TerminateWorker
 from mallob_py.protocol.worker import Worker
 
 
@@ -61,7 +61,7 @@ class Leaving:
             parent_context=worker.parent_context,
             until_s=now + self._config.leave_grace_s,
         )
-        self._out.log("leaving", job=worker.job, index=worker.index)
+        self._out.act(Log("leaving", {"job": worker.job, "index": worker.index}))
 
     def get(self, number: int) -> Leaver | None:
         return self._leavers.get(number)
@@ -75,7 +75,7 @@ class Leaving:
     def left(self, number: int) -> None:
         """The process is gone."""
         leaver = self._leavers.pop(number)
-        self._out.log("left", job=leaver.job, index=leaver.index)
+        self._out.act(Log("left", {"job": leaver.job, "index": leaver.index}))
 
     def end_job(self, job: int) -> None:
         """The job is over: there is nobody to hand anything to."""
@@ -93,4 +93,4 @@ class Leaving:
     def _end(self, leaver: Leaver) -> None:
         del self._leavers[leaver.number]
         self._out.act(TerminateWorker(leaver.number))
-        self._out.log("terminated", job=leaver.job, index=leaver.index)
+        self._out.act(Log("terminated", {"job": leaver.job, "index": leaver.index}))

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.effects import (
     BlameHost,
     GiveCheckpoint,
+    Log,
     Outbox,
 )
 from mallob_py.protocol.host_health import Fault
@@ -56,6 +57,9 @@ from mallob_py.protocol.tree_messages import TreeMessages
 from mallob_py.protocol.violation import PeerViolation
 from mallob_py.protocol.worker import Happens, Worker, WorkerState
 
+if TYPE_CHECKING:
+    from mallob_py.protocol.distributed_balancing import AnyBalancer
+
 _DOUBTS_MAX = 64
 
 
@@ -67,14 +71,12 @@ class LocalWorkers:
         out: Outbox,
         config: Config,
         matcher: Matcher,
-        volume_of: Callable[[int], int | None],
-        epoch: Callable[[], int],
+        balancer: AnyBalancer,
     ) -> None:
         self._out = out
         self._config = config
         self._matcher = matcher
-        self._volume_of = volume_of
-        self._epoch = epoch
+        self._balancer = balancer
         self.active: Worker | None = None
         self.suspended: OrderedDict[int, Worker] = OrderedDict()
         #: jobs whose suspended worker is kept free for them, and until when
@@ -137,9 +139,9 @@ class LocalWorkers:
 
         A root may have been asked for ahead of its job's first epoch; only its client knows.
         """
-        if request.epoch > self._epoch():
+        if request.epoch > self._balancer.epoch:
             return False
-        volume = self._volume_of(request.job)
+        volume = self._balancer.volume(request.job)
         if volume is None:
             return request.index > 0
         return request.index >= volume
@@ -150,11 +152,11 @@ class LocalWorkers:
         It could be carried on while its worker is deserved, but its parent may be gone by now,
         and then it would look for a PE for ever.
         """
-        return request.epoch < self._epoch()
+        return request.epoch < self._balancer.epoch
 
     def fail(self, request: Request) -> None:
         """Tell the parent that a request is void."""
-        self._out.send(request.parent, RequestFailed(request.job, request.index, self._epoch()))
+        self._out.send(request.parent, RequestFailed(request.job, request.index, self._balancer.epoch))
 
     def receive_adopt(self, request: Request, now: float) -> None:
         """Our token has met this request."""
@@ -193,7 +195,7 @@ class LocalWorkers:
             request.job in self.suspended
             and self.active is None
             and not self._matcher.token_granted
-            and (self._volume_of(request.job) or 0) > request.index
+            and (self._balancer.volume(request.job) or 0) > request.index
         )
         if able:
             self.adopt(request, now)
@@ -219,7 +221,7 @@ class LocalWorkers:
         worker.losses = 0
         worker.parent_context = -1
         worker.asked_s = request.asked_s
-        worker.volume = max(self._volume_of(request.job) or 0, index + 1)
+        worker.volume = max(self._balancer.volume(request.job) or 0, index + 1)
         worker.seats = Seats(
             self._out,
             self._config,
@@ -236,15 +238,15 @@ class LocalWorkers:
             if 2 * request.position + side < request.count:
                 worker.seats.expect(2 * index + side, request.asked_s)
         self.active = worker
-        self._out.log("busy")
-        self._out.send(request.parent, Offer(request.job, index, worker.context, self._epoch()))
+        self._out.act(Log("busy", {}))
+        self._out.send(request.parent, Offer(request.job, index, worker.context, self._balancer.epoch))
         early, self._early = self._early, []
         for source, message in early:
             if isinstance(message, Offer):
                 self.receive_offer(source, message)
             else:
                 self.receive_failed(source, message, now)
-        worker.seats.fit(worker.volume, self._epoch(), now)
+        worker.seats.fit(worker.volume, self._balancer.epoch, now)
         self._proceed(worker)
         self.update_token()
 
@@ -258,16 +260,16 @@ class LocalWorkers:
             raise PeerViolation(f"worker {worker.index} of job {worker.job} is accepted twice")
         worker.accepted_epoch = message.epoch
         worker.losses = message.losses
-        self._out.log(
-            "adopted",
-            job=worker.job,
-            index=worker.index,
-            latency_s=now - worker.asked_s,
-            created=worker.created,
-        )
+        fields = {
+            "job": worker.job,
+            "index": worker.index,
+            "latency_s": now - worker.asked_s,
+            "created": worker.created,
+        }
+        self._out.act(Log("adopted", fields))
         worker.parent_context = message.parent_context
         if message.past:
-            worker.seats.recall(message.past, worker.volume, self._epoch())
+            worker.seats.recall(message.past, worker.volume, self._balancer.epoch)
         if worker.blob is None and message.blob is not None:
             self._describe(worker, message.blob)
         if worker.state is WorkerState.LOST:
@@ -329,7 +331,8 @@ class LocalWorkers:
     def _lose(self, worker: Worker, what: Happens, reason: str, fault: Fault, now: float) -> None:
         """The active worker has no process and gets none here: its place is for another PE."""
         worker.happens(what, self._out)
-        self._out.log("lost", job=worker.job, index=worker.index, reason=reason, fault=fault.value)
+        fields = {"job": worker.job, "index": worker.index, "reason": reason, "fault": fault.value}
+        self._out.act(Log("lost", fields))
         worker.loss = (fault, reason)
         self._messages.give_back_waiting(worker)
         self.rest(now + self._config.doubt_rest_s)
@@ -355,7 +358,9 @@ class LocalWorkers:
             return
         parent_index = (worker.index - 1) // 2 if worker.index else -1
         if self._config.reuse is Reuse.FULL:
-            children = (PastWorker(seat.index, seat.rank, self._epoch()) for seat in worker.seats.taken())
+            children = (
+                PastWorker(seat.index, seat.rank, self._balancer.epoch) for seat in worker.seats.taken()
+            )
             if past := (*worker.seats.past.take_all(), *children):
                 self._out.send(worker.parent, Remember(worker.job, parent_index, past))
         self._out.send(worker.parent, ChildLeft(worker.job, worker.index, worker.context, reason))
@@ -376,12 +381,12 @@ class LocalWorkers:
             self._doubts.pop(job, None)
         worker = self.active
         if worker is not None:
-            volume = self._volume_of(worker.job)
+            volume = self._balancer.volume(worker.job)
             if volume is not None and worker.index >= volume:
                 self._leave(worker, volume, now)
             elif volume is not None and volume != worker.volume:
                 worker.volume = volume
-                worker.seats.fit(volume, self._epoch(), now)
+                worker.seats.fit(volume, self._balancer.epoch, now)
                 worker.update_process(self._out)
         if self.suspended and self._config.reuse is Reuse.FULL:
             self._renew_holds(now)
@@ -390,7 +395,7 @@ class LocalWorkers:
     def _renew_holds(self, now: float) -> None:
         """Keep this PE free for suspended workers whose job has just grown beyond their index."""
         for worker in self.suspended.values():
-            volume = self._volume_of(worker.job) or 0
+            volume = self._balancer.volume(worker.job) or 0
             if worker.volume <= worker.index < volume and self.active is None:
                 self._holds[worker.job] = now + self._config.reuse_patience_s
             elif worker.index >= volume:
@@ -399,7 +404,7 @@ class LocalWorkers:
 
     def _leave(self, worker: Worker, volume: int, now: float) -> None:
         """Leave the tree in this epoch; see `job_tree.py` for who has to be told."""
-        epoch = self._epoch()
+        epoch = self._balancer.epoch
         if worker.accepted_epoch is not None and worker.accepted_epoch >= epoch:
             self._out.send(worker.parent, ChildLeft(worker.job, worker.index, worker.context))
         if self._config.reuse is Reuse.FULL:
@@ -424,8 +429,8 @@ class LocalWorkers:
         assert self.active is worker
         self.active = None
         self._messages.give_back_waiting(worker)
-        self._out.log("idle")
-        if self._volume_of(worker.job) is None:
+        self._out.act(Log("idle", {}))
+        if self._balancer.volume(worker.job) is None:
             # Its job ended before we adopted it: no further news of it will come.
             worker.happens(Happens.ENDED, self._out)
         elif worker.leaves_in_order:
@@ -448,7 +453,7 @@ class LocalWorkers:
         if (worker := self.active) is not None and worker.job == job:
             self.active = None
             worker.seats.close()
-            self._out.log("idle")
+            self._out.act(Log("idle", {}))
             worker.happens(Happens.ENDED, self._out)
         self._reject_early(job)
 
@@ -497,7 +502,7 @@ class LocalWorkers:
         worker = self.active
         if worker is not None and worker.state is WorkerState.PAUSED:
             worker.happens(Happens.UNPAUSED, self._out)
-            self._out.log("unpaused", job=worker.job, index=worker.index)
+            self._out.act(Log("unpaused", {"job": worker.job, "index": worker.index}))
             worker.asked_s = now
             self._proceed(worker)
 
@@ -506,7 +511,7 @@ class LocalWorkers:
     def receive_offer(self, source: int, offer: Offer) -> None:
         worker = self._parent_of(offer.job, offer.index)
         if worker is not None:
-            if worker.seats.receive_offer(source, offer, worker.volume, self._epoch()):
+            if worker.seats.receive_offer(source, offer, worker.volume, self._balancer.epoch):
                 worker.update_process(self._out)
         elif self._may_yet_adopt():
             self._early.append((source, offer))
@@ -541,18 +546,18 @@ class LocalWorkers:
 
     def receive_denied(self, source: int, message: Denied) -> None:
         if (worker := self._parent_of(message.job, message.index)) is not None:
-            worker.seats.receive_denied(source, message.index, worker.volume, self._epoch())
+            worker.seats.receive_denied(source, message.index, worker.volume, self._balancer.epoch)
 
     def receive_failed(self, source: int, message: RequestFailed, now: float) -> None:
         if self._may_yet_adopt():
             self._early.append((source, message))
         elif (worker := self._parent_of(message.job, message.index)) is not None:
-            worker.seats.receive_failed(message.index, worker.volume, self._epoch(), now)
+            worker.seats.receive_failed(message.index, worker.volume, self._balancer.epoch, now)
 
     def receive_left(self, source: int, message: ChildLeft, now: float) -> None:
         worker = self._parent_of(message.job, message.index)
         if worker is not None and worker.seats.receive_left(source, message):
-            worker.seats.fit(worker.volume, self._epoch(), now)
+            worker.seats.fit(worker.volume, self._balancer.epoch, now)
             worker.update_process(self._out)
 
     def receive_remember(self, message: Remember) -> None:
@@ -580,7 +585,8 @@ class LocalWorkers:
         if (worker := self._by_number(number)) is not None:
             worker.leaves = worker.seats.leaves = leaves
             worker.happens(Happens.STARTED, self._out, now)
-            self._messages.deliver_waiting(worker)
+            if worker.inbox:
+                self._messages.deliver_waiting(worker)
 
     def answered(self, it: WorkerAnswered) -> None:
         """Any worker's result counts, a suspended one's too. The PE is free at once."""
@@ -619,7 +625,7 @@ class LocalWorkers:
             return
         if it.cpu_s:
             self._out.send(worker.client, Used(worker.job, it.cpu_s, 0))
-        self._out.log("crashed", job=worker.job, index=worker.index, reason=reason)
+        self._out.act(Log("crashed", {"job": worker.job, "index": worker.index, "reason": reason}))
         if isinstance(worker, Leaver):
             self.leaving.left(worker.number)
             return

@@ -59,11 +59,11 @@ class Matcher(Protocol):
     def receive(self, source: int, message: AnyMatcherMessage) -> None:
         """Take one message from another PE's part of the same matcher."""
 
-    def flush(self, now: float) -> None:
-        """Send what is due."""
+    def flush(self, now: float) -> float:
+        """Send what is due; returns `next_deadline`."""
 
     def next_deadline(self) -> float:
-        """When `flush` is wanted next; `math.inf` if only a message can bring news."""
+        """When `flush` is wanted next, as of the last one; `math.inf` if only a message can bring news."""
 
     # --- for checks ---------------------------------------------------------------------
 

@@ -194,14 +194,17 @@ class PrefixSumMatcher:
         ledger.tokens += message.tokens
         self._has_news = True
 
-    def flush(self, now: float) -> None:
+    def flush(self, now: float) -> float:
         """Send changes to the parent, unless the last send is too recent; at the root: match."""
-        if not self._has_news:
-            return
-        if self._place.parent is None:
+        parent = self._place.parent
+        if self._has_news and parent is not None:
+            self._tell_parent(parent, now)
+        elif self._has_news:
             self._has_news = False
             self._match()
-            return
+        return self.next_deadline()
+
+    def _tell_parent(self, parent: int, now: float) -> None:
         requests, tokens = self.supply()
         change = Supply(requests - self._advertised.requests, tokens - self._advertised.tokens)
         if not (change.requests or change.tokens):
@@ -211,10 +214,10 @@ class PrefixSumMatcher:
             self._may_send_from = now + self._delay_s
             self._advertised.requests = requests
             self._advertised.tokens = tokens
-            self._out.send(self._place.parent, change)
+            self._out.send(parent, change)
 
     def next_deadline(self) -> float:
-        """When news will be sent that had to wait (as of the last `flush`)."""
+        """When news will be sent that had to wait."""
         return self._may_send_from if self._has_news else math.inf
 
     def _match(self) -> None:

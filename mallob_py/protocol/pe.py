@@ -105,6 +105,8 @@ class PE:
         self.rank = rank
         self.size = size
         self._out = Outbox(rank, size)
+        #: what is to be done outside, in this order
+        self.effects = self._out.effects
         self.balancer: AnyBalancer
         if config.balancing is Balancing.DISTRIBUTED:
             from mallob_py.protocol.distributed_balancing import DistributedBalancer
@@ -119,9 +121,7 @@ class PE:
             is_outdated=lambda request: self.workers.is_outdated(request),
             on_outdated=lambda request: self.workers.fail(request),
         )
-        self.workers = LocalWorkers(
-            self._out, config, self.matcher, self.balancer.volume, lambda: self.balancer.epoch
-        )
+        self.workers = LocalWorkers(self._out, config, self.matcher, self.balancer)
         self.client = Client(self._out, config, self.balancer, self.matcher, self.workers)
         self._parked: list[tuple[int, int, int, AnyMessage]] = []
         self._parked_count = 0
@@ -131,14 +131,10 @@ class PE:
         self.workers.update_token()
         self.deadline_s = self.matcher.next_deadline()
 
-    @property
-    def effects(self) -> list[AnyEffect]:
-        """What is to be done outside, in this order."""
-        return self._out.effects
-
     def take_effects(self) -> list[AnyEffect]:
         """The effects since the last call."""
-        effects, self._out.effects = self._out.effects, []
+        effects = self.effects.copy()
+        self.effects.clear()
         return effects
 
     def handle(self, stimulus: AnyStimulus, now: float) -> None:
@@ -161,14 +157,11 @@ class PE:
         while True:
             while to_self:
                 self._receive(self.rank, to_self.popleft(), now)
-            self.balancer.flush(now)
-            self.matcher.flush(now)
+            balancer_s = self.balancer.flush(now)
+            matcher_s = self.matcher.flush(now)
             if not to_self:
                 break
-        deadline_s = min(
-            self.balancer.next_deadline(), self.matcher.next_deadline(), self.workers.next_deadline()
-        )
-        self.deadline_s = min(deadline_s, self.client.next_deadline()) if self.client.jobs else deadline_s
+        self.deadline_s = min(balancer_s, matcher_s, self.workers.next_deadline(), self.client.deadline_s)
 
     def _on_epoch(self, now: float, ended: list[int]) -> None:
         for job in ended:

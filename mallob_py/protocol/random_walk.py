@@ -173,7 +173,7 @@ class RandomWalk:
         else:
             self._behind.ask(msgspec.structs.replace(request, hops=request.hops + 1))
 
-    def flush(self, now: float) -> None:
+    def flush(self, now: float) -> float:
         for key in [key for key, walked in self._resting.items() if walked.again_s <= now]:
             self._asks[key] = self._resting.pop(key).request
         for key, request in self._asks.items():
@@ -181,6 +181,7 @@ class RandomWalk:
             self._out.send(self._ranks.draw(), Walk(self._hops - 1, request))
         self._asks.clear()
         self._behind.flush(now)
+        return self.next_deadline()
 
     def next_deadline(self) -> float:
         deadline_s = min((walked.again_s for walked in self._resting.values()), default=math.inf)

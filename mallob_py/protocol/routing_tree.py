@@ -176,7 +176,7 @@ class RoutingTreeMatcher:
     def _idle_count(self) -> int:
         return self._left + self._is_idle + self._right
 
-    def flush(self, now: float) -> None:
+    def flush(self, now: float) -> float:
         """Send own requests off; then tell the parent of changes, or at the root serve those who wait."""
         while self._asks:
             key = next(iter(self._asks))
@@ -193,6 +193,7 @@ class RoutingTreeMatcher:
         elif self._idle_count() != self._advertised and now >= self._may_send_from:
             self._may_send_from = now + self._delay_s
             self._out.send(self._place.parent, IdleChange(self._news()))
+        return self.next_deadline()
 
     def next_deadline(self) -> float:
         if self._place.parent is None or self._idle_count() == self._advertised:

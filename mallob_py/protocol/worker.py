@@ -21,6 +21,7 @@ from enum import Enum
 from mallob_py.protocol.effects import (
     FetchBlob,
     LeaveWorker,
+    Log,
     Outbox,
     ResumeWorker,
     StartWorker,
@@ -194,14 +195,14 @@ def _restart(worker: Worker, out: Outbox, now: float) -> None:
 
 def _tell_start(worker: Worker, out: Outbox, now: float) -> None:
     worker.has_run = True
-    out.log("started", job=worker.job, index=worker.index, latency_s=now - worker.asked_s)
+    out.act(Log("started", {"job": worker.job, "index": worker.index, "latency_s": now - worker.asked_s}))
     if worker.index == 0:
         out.send(worker.client, RootStarted(worker.job, worker.leaves))
 
 
 def _suspend(worker: Worker, out: Outbox, now: float) -> None:
     out.act(SuspendWorker(worker.number))
-    out.log("suspended", job=worker.job, index=worker.index)
+    out.act(Log("suspended", {"job": worker.job, "index": worker.index}))
 
 
 def _leave(worker: Worker, out: Outbox, now: float) -> None:
@@ -211,12 +212,12 @@ def _leave(worker: Worker, out: Outbox, now: float) -> None:
 def _resume(worker: Worker, out: Outbox, now: float) -> None:
     out.act(ResumeWorker(worker.number, worker.index, worker.volume))
     worker.update_process(out)
-    out.log("resumed", job=worker.job, index=worker.index)
+    out.act(Log("resumed", {"job": worker.job, "index": worker.index}))
 
 
 def _terminate(worker: Worker, out: Outbox, now: float) -> None:
     out.act(TerminateWorker(worker.number))
-    out.log("terminated", job=worker.job, index=worker.index)
+    out.act(Log("terminated", {"job": worker.job, "index": worker.index}))
 
 
 def _pause(worker: Worker, out: Outbox, now: float) -> None:
@@ -231,7 +232,7 @@ def _pause_in_order(worker: Worker, out: Outbox, now: float) -> None:
 
 def _go_without(worker: Worker, out: Outbox, now: float) -> None:
     worker.number = next(worker._numbers)  # what the old process may still have said is over
-    out.log("paused", job=worker.job, index=worker.index)
+    out.act(Log("paused", {"job": worker.job, "index": worker.index}))
 
 
 Act = Callable[[Worker, Outbox, float], None]

@@ -583,8 +583,8 @@ class Rank:
         self._lose(rank, f"sent what no rank sends ({str(error).splitlines()[0]})")
 
     def _execute_effects(self, pe: PE) -> None:
-        while effects := pe.take_effects():
-            for effect in effects:
+        while pe.effects:
+            for effect in pe.take_effects():
                 self._execute(pe, effect)
 
     def _execute(self, pe: PE, effect: AnyEffect) -> None:

@@ -59,7 +59,7 @@ FINDING = (
         "a carried request of a past epoch goes back to its parent",
         _WORKERS,
         "LocalWorkers.is_outdated",
-        never("request.epoch < self._epoch()"),
+        never("request.epoch < self._balancer.epoch"),
         "test_a_request_without_a_taker_goes_back_to_its_parent_in_the_next_epoch",
     ),
     Mutation(

@@ -283,7 +283,7 @@ TREES = (
         "a query beyond the volume is denied",
         _WORKERS,
         "LocalWorkers.receive_query",
-        always("(self._volume_of(request.job) or 0) > request.index"),
+        always("(self._balancer.volume(request.job) or 0) > request.index"),
         "test_race_7_a_query_for_a_worker_that_is_not_wanted_any_more_is_denied",
     ),
     # --- reuse --------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ TREES = (
         "a worker put aside after the end of its job is terminated",
         _WORKERS,
         "LocalWorkers._put_aside",
-        never("self._volume_of(worker.job) is None"),
+        never("self._balancer.volume(worker.job) is None"),
         "test_race_9_a_root_adopted_after_its_job_has_ended_is_sent_away",
     ),
     Mutation(
