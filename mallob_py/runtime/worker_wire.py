@@ -396,6 +396,11 @@ class FrameBuffer:
     def feed(self, data: bytes) -> None:
         self._bytes += data
 
+    def cut(self, data: bytes) -> list[bytes]:
+        """The bodies that are complete with these bytes. Raises BrokenStream."""
+        self.feed(data)
+        return list(iter(self.take, None))
+
     def take(self) -> bytes | None:
         """The next complete body, or None until more bytes come."""
         if len(self._bytes) < _LENGTH_BYTES:

@@ -125,29 +125,29 @@ class HostedWorkers:
     def execute(self, slot: int, effect: WorkerEffect) -> None:
         """Do to a process what PE number `slot` of the rank wants."""
         number = effect.worker * self._capacity + slot
-        places, pool = self._places, self._pool
+        places, pool, now = self._places, self._pool, self._now()
         match effect:
             case StartWorker(_, job, index, volume, blob):
-                place = places[number] = _Place((job, number), index, volume, self._now())
-                self._look_soon(place)
+                place = places[number] = _Place((job, number), index, volume, now)
+                self._look_soon(place, now)
                 description = self._describe(blob)
                 pool.start(place.key, index, volume, (), description, blob.chain, blob.revision)
             case UpdateWorker(_, volume, children):
                 place = places[number]
                 place.volume, place.children = volume, children
                 self._outdated.add(number)
-                self.update_at_s = min(self.update_at_s, self._now() + _UPDATE_DELAY_S)
+                self.update_at_s = min(self.update_at_s, now + _UPDATE_DELAY_S)
             case SuspendWorker():
                 place = places[number]
                 place.is_suspended = True
-                self._look_soon(place)
+                self._look_soon(place, now)
                 pool.suspend(place.key)
             case ResumeWorker(_, index, volume):
                 place = places[number]
                 place.index, place.volume, place.children = index, volume, ()
                 place.is_suspended = False
-                place.since_s = self._now()
-                self._look_soon(place)
+                place.since_s = now
+                self._look_soon(place, now)
                 pool.resume(place.key, index, volume, ())
             case GiveCheckpoint(_, data):
                 pool.give_checkpoint(places[number].key, data)
@@ -204,8 +204,8 @@ class HostedWorkers:
         place.told_cpu_s += untold_s
         return untold_s
 
-    def _look_soon(self, place: _Place) -> None:
-        place.look_at_s = self._now() + self._cpu_period_s
+    def _look_soon(self, place: _Place, now: float) -> None:
+        place.look_at_s = now + self._cpu_period_s
         self.cpu_look_at_s = min(self.cpu_look_at_s, place.look_at_s)
 
     def private_bytes(self, slot: int, worker: int) -> int:

@@ -44,6 +44,8 @@ class KeptWorkers:
         #: by serial, the one kept last at the end
         self._kept: OrderedDict[int, KeptWorker] = OrderedDict()
         self._over: OrderedDict[int, None] = OrderedDict()
+        #: when `drop_expired` is wanted
+        self.deadline_s = math.inf
 
     def __contains__(self, link: WorkerLink) -> bool:
         return link.serial in self._kept
@@ -61,6 +63,7 @@ class KeptWorkers:
         if link.dead or chain in self._over:
             return [link]
         size_bytes = private_bytes_of(link.pid)
+        self.deadline_s = min(self.deadline_s, now_s + self._keep_s)
         self._kept[link.serial] = KeptWorker(link, chain, index, is_stopped, now_s + self._keep_s, size_bytes)
         total_bytes = sum(kept.size_bytes for kept in self._kept.values())
         dropped = []
@@ -90,7 +93,9 @@ class KeptWorkers:
         return self._drop([kept for kept in self._kept.values() if kept.chain == chain])
 
     def drop_expired(self, now_s: float) -> list[WorkerLink]:
-        return self._drop([kept for kept in self._kept.values() if kept.until_s <= now_s])
+        expired = self._drop([kept for kept in self._kept.values() if kept.until_s <= now_s])
+        self.deadline_s = min((kept.until_s for kept in self._kept.values()), default=math.inf)
+        return expired
 
     def drop_oldest(self, wanted_bytes: int) -> list[WorkerLink]:
         """So much memory is needed elsewhere: let go of the ones that have been kept for longest."""
@@ -109,7 +114,3 @@ class KeptWorkers:
         for kept in dropped:
             del self._kept[kept.link.serial]
         return [kept.link for kept in dropped]
-
-    def next_deadline(self) -> float:
-        """When `drop_expired` is wanted."""
-        return min((kept.until_s for kept in self._kept.values()), default=math.inf)

@@ -22,7 +22,6 @@ import socket
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
@@ -64,7 +63,8 @@ class WorkerLink:
         self._queue: deque[_Outgoing] = deque()
         self._queued_tree_bytes = 0
         self._queue_limit_bytes = queue_limit_bytes
-        self._closed = False
+        #: whether the socket is
+        self.closed = False
         #: known to have ended: its last words may still be read, nothing can be asked of it
         self.dead = False
         #: what the pool waits for on this socket (0: nothing)
@@ -72,10 +72,6 @@ class WorkerLink:
 
     def fileno(self) -> int:
         return self._socket.fileno()
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
     @property
     def has_outgoing(self) -> bool:
@@ -115,7 +111,7 @@ class WorkerLink:
 
     def flush(self) -> None:
         """Send as much of the queue as the worker's socket takes."""
-        while not self._closed:
+        while not self.closed:
             if not self._head:
                 if not self._queue:
                     return
@@ -139,7 +135,7 @@ class WorkerLink:
         """What has arrived, and whether the stream is over. Raises BrokenStream on nonsense."""
         messages: list[wire.FromWorker] = []
         received_bytes = 0
-        at_end = self._closed
+        at_end = self.closed
         while not at_end and received_bytes < _MAX_BYTES_PER_TURN:
             try:
                 data = self._socket.recv(_RECEIVE_BYTES)
@@ -149,9 +145,7 @@ class WorkerLink:
                 data = b""
             at_end = not data
             received_bytes += len(data)
-            self._buffer.feed(data)
-            while (body := self._buffer.take()) is not None:
-                messages.append(_decode(body))
+            messages += map(_decode, self._buffer.cut(data))
             if len(data) < _RECEIVE_BYTES:
                 break
         return messages, at_end
@@ -164,8 +158,8 @@ class WorkerLink:
             _signal_group(self._pidfd, self.pid, number)
 
     def close_socket(self) -> None:
-        if not self._closed:
-            self._closed = True
+        if not self.closed:
+            self.closed = True
             self._socket.close()
 
     def close(self) -> None:
@@ -228,16 +222,18 @@ class LinkWatch:
         """Make `fileno()` readable until the next `ready()`."""
         os.eventfd_write(self._wakeup_fd, 1)
 
-    def ready(self) -> Iterator[tuple[WorkerLink | None, int]]:
+    def ready(self) -> list[tuple[WorkerLink | None, int]]:
         """Links (or None for the server) and what they are ready for."""
+        ready: list[tuple[WorkerLink | None, int]] = []
         for fd, mask in self._epoll.poll(0):
             if fd == self._wakeup_fd:
                 with suppress(BlockingIOError):
                     os.eventfd_read(fd)
             elif (link := self._links.get(fd)) is not None:
-                yield link, mask
+                ready.append((link, mask))
             elif fd == self._server_fd:
-                yield None, mask
+                ready.append((None, mask))
+        return ready
 
     def watch_server(self, fd: int) -> None:
         self._server_fd = fd

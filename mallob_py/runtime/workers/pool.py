@@ -453,7 +453,7 @@ class WorkerPool:
         take_up_s = min((task.take_up_by_s for task in self._pending if not task.suspended), default=math.inf)
         return min(
             self.processes.refill_at_s,
-            self.kept.next_deadline(),
+            self.kept.deadline_s,
             take_up_s,
             self._reads_under_way.look_at_s,
         )
@@ -468,7 +468,7 @@ class WorkerPool:
         now_s = self._clock()
         if now_s >= self.processes.refill_at_s:
             self.processes.refill(len(self._waiting))
-        if self._pending or now_s >= self.kept.next_deadline():
+        if self._pending or now_s >= self.kept.deadline_s:
             self._look_after_kept(now_s)
         if now_s >= self._reads_under_way.look_at_s:
             self._look_after_reads(now_s)
@@ -570,7 +570,7 @@ class WorkerPool:
             self._at_work[link.serial] = task
             link.send(task.first_message())
             self._watch.watch(link)
-            if isinstance(task, JobTask):
+            if isinstance(task, JobTask) and task.early:
                 for message in task.take_early():
                     self._send(
                         task,
@@ -709,9 +709,9 @@ class WorkerPool:
         return bool(messages)
 
     def _hear(self, link: WorkerLink, message: wire.FromWorker) -> None:
-        if link in self.kept:
-            return  # the last words on a revision that is over
         task = self._at_work.get(link.serial)
+        if task is None and link in self.kept:
+            return  # the last words on a revision that is over
         if isinstance(task, JobTask) and task.is_pending and not self._turns_to(task, message):
             return
         if isinstance(message, wire.Idle):
