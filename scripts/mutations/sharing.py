@@ -163,7 +163,7 @@ SHARING = (
         "one computation runs at a time",
         _DISTRIBUTED,
         "DistributedBalancer.flush",
-        never("self._search is not None"),
+        always("self._search is None"),
         "test_news_that_arrive_during_a_computation_wait_for_the_next_epoch",
     ),
     Mutation(

@@ -94,7 +94,7 @@ def test_a_failing_life_shrinks_to_a_few_deeds_and_the_few_messages_that_race(
 def test_a_shrunk_plan_from_its_file_fails_in_the_same_way_and_not_with_the_rule_in_force(
     monkeypatch: pytest.MonkeyPatch, found: list[fuzz.Found], tmp_path: Path
 ) -> None:
-    told = fuzz.tell(found[0], tmp_path, seconds_max=2.0)
+    told = fuzz.tell(found[0], tmp_path, seconds_max=600.0)
     (path,) = tmp_path.iterdir()
     assert f"--replay {path}" in told
     assert "all takes the shortest time" in told
