@@ -136,6 +136,10 @@ class Desk(Protocol):
 class EventSink(Protocol):
     """Where events are logged: those of `pe`, or of the first PE of the rank."""
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether anybody will read them; else they need not be written."""
+
     def write(self, now: float, event: str, fields: Mapping[str, object], pe: int | None = None) -> None: ...
 
     def flush(self) -> None: ...
@@ -336,8 +340,9 @@ class Rank:
         readable: set[int] = set()
         while not self._stopping:
             self._receive(self._message_bell in readable)
-            if lost := self._transport.take_lost():
-                self._lose(lost[0], self._transport.how_lost(lost[0]))
+            if self._transport.has_lost:
+                (lost, *_) = self._transport.take_lost()
+                self._lose(lost, self._transport.how_lost(lost))
             if self._worker_bell in readable or self._pool_due_s <= time.monotonic():
                 self._hear_workers()
             now = self.now()
@@ -592,7 +597,8 @@ class Rank:
             case Send(dest, message):
                 self._send(pe.rank, dest, message)
             case Log(event, fields):
-                self.log.write(self.now(), event, fields, pe.rank)
+                if self.log.is_kept:
+                    self.log.write(self.now(), event, fields, pe.rank)
             case FetchBlob(job, blob, sources):
                 self._fetching.setdefault(job, {})[pe.rank] = pe
                 self.transfer.fetch(blob, tuple(self.placement.rank_of[source] for source in sources))

@@ -74,7 +74,7 @@ class Endings:
             self._status.job_ended(live, Ending.FAILED, statistics, error=message)
         else:
             self._reply(live, self._outcome_of(ended, now), statistics)
-        self._forget(live, stats.root)
+        self._forget(live, now, stats.root)
 
     def _outcome_of(self, ended: JobEnded, now: float) -> Outcome:
         if ended.body is None:
@@ -114,7 +114,7 @@ class Endings:
     def _leave_early(self, live: LiveJob, ending: Ending, response_s: float, now: float) -> None:
         """Log what the PE logs of all others."""
         self._counters.replied(ending.value)
-        self._forget(live)
+        self._forget(live, now)
         fields = {
             "job": live.id,
             "outcome": ending.value,
@@ -128,14 +128,14 @@ class Endings:
 
     # --- chains of revisions ------------------------------------------------------------------------
 
-    def end_chain_by(self, live: LiveJob) -> None:
+    def end_chain_by(self, live: LiveJob, now: float) -> None:
         """Of the one kind of file without a reply: it says that its chain is done."""
         if (chain := self._chains.chain_to_end(live.id)) is None:
             self._directory.dismiss(live.id)
         else:
             self._directory.end_chain(chain.first, live.id, live.identity)
             self._let_go(chain, "its chain is done")
-        self._forget(live)
+        self._forget(live, now)
 
     def end_chain(self, chain: Chain, why: str) -> None:
         """No further revision is waited for."""
@@ -159,7 +159,7 @@ class Endings:
 
     def _numbers(self, live: LiveJob) -> tuple[int, int, int | None]:
         """The internal id and revision in a job's reply, and its chain."""
-        if (place := self._chains.place_of(live.id)) is None:
+        if not live.is_incremental or (place := self._chains.place_of(live.id)) is None:
             return live.id, 0, None
         chain, revision = place
         return chain.first, revision.number, chain.first
@@ -168,8 +168,9 @@ class Endings:
         discard = functools.partial(self._results.discard_unfinished, live.id, live.known_file)
         self._directory.reply(live.id, live.identity, reply, chain, discard)
 
-    def _forget(self, live: LiveJob, root: int | None = None) -> None:
-        self._chains.ended(live.id, root, self._rank.now())
+    def _forget(self, live: LiveJob, now: float, root: int | None = None) -> None:
+        if live.is_incremental:
+            self._chains.ended(live.id, root, now)
         self._turns.ended(live.id)
         self._jobs.remove(live.id)
         self._running.end(live.id)

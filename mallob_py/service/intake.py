@@ -91,6 +91,8 @@ class Intake:
         self._early: deque[tuple[float, Incoming, JobFile]] = deque()
         #: revisions that a former service has answered, by precursors that are still to be run again
         self._unrestored: dict[str, tuple[int, Incoming, JobFile]] = {}
+        #: the directory measures on its own clock, which only has another start
+        self._clock_offset_s = rank.now() - time.monotonic()
         self._epoll = select.epoll()
         self._epoll.register(self._large_files.fileno(), select.EPOLLIN)
         if (watched := directory.fileno()) is not None:
@@ -103,10 +105,10 @@ class Intake:
         return self._epoll.fileno()
 
     def next_deadline(self) -> float:
-        """On the rank's clock; the directory measures on its own, which only has another start."""
+        """On the rank's clock."""
         if self._taken:
             return -math.inf
-        directory_s = self._rank.now() + (self._directory.next_deadline() - time.monotonic())
+        directory_s = self._directory.next_deadline() + self._clock_offset_s
         return min(directory_s, self._early[0][0] if self._early else math.inf)
 
     @property
@@ -116,7 +118,8 @@ class Intake:
 
     def turn(self, now: float) -> None:
         """Take in some files; after a while no further one is looked at, as each may take its time."""
-        self._hear_of_large_files(now)
+        if self._large_files.under_way or self._behind:
+            self._hear_of_large_files(now)
         if not self._taken:
             try:
                 self._taken.extend(self._directory.take(_TAKE_AT_ONCE))
@@ -124,7 +127,7 @@ class Intake:
                 raise DeskError(str(error)) from error
         while self._taken:
             self._look_at(self._taken.popleft(), now)
-            if self._rank.now() >= now + _TAKE_S:
+            if self._taken and self._rank.now() >= now + _TAKE_S:
                 break
         if self._early:
             self._take_in_early(now)
@@ -240,7 +243,7 @@ class Intake:
         job = incoming.internal_id
         live = LiveJob(job, file, now, now - max(0.0, time.time() - incoming.handed_in_s))
         identity = live.identity
-        if self._book.has_ended(identity) and self._directory.came_before_reply(incoming, identity):
+        if self._directory.came_before_reply(incoming, identity):
             # Accepted, it would replace a reply that nobody can have seen.
             text = f"a job {identity} was live when this came; choose another name, or wait for its reply"
             raise JobFileError("name", text)

@@ -143,17 +143,14 @@ class Service:
         for job in self._book.ready(now):
             live = self._jobs[job]
             if live.is_done:
-                self._endings.end_chain_by(live)
+                self._endings.end_chain_by(live, now)
             else:
                 self._turns.wait(live, now)
         for chain in self._chains.expired(now):
             why = f"its chain has ended: no further revision came for {self._chain_timeout_s:g} s"
             self._endings.end_chain(chain, why)
-        for live in self._inputs.cut_off(now):
-            statistics = JobStatistics(total_s=now - live.accepted_s)
-            self._endings.fail_early(live, "files", _CUT_OFF, statistics, now)
-        for live, ending, statistics in self._inputs.beyond_limits(now):
-            self._endings.end_early(live, ending, statistics, now)
+        if self._inputs.next_deadline() <= now:
+            self._end_reads(now)
         self._turns.turn(now)
         self._begin_jobs(now)
         if now >= self._status.next_deadline():
@@ -171,6 +168,14 @@ class Service:
             self._chains.next_deadline(),
             math.inf if arrival is None else arrival,
         )
+
+    def _end_reads(self, now: float) -> None:
+        """What takes too long, or more than its job may have, is read no further."""
+        for live in self._inputs.cut_off(now):
+            statistics = JobStatistics(total_s=now - live.accepted_s)
+            self._endings.fail_early(live, "files", _CUT_OFF, statistics, now)
+        for live, ending, statistics in self._inputs.beyond_limits(now):
+            self._endings.end_early(live, ending, statistics, now)
 
     def hear(self, rank: int, data: bytes, now: float) -> None:
         """Another client speaks of its users' jobs."""
@@ -209,16 +214,18 @@ class Service:
     def _begin_jobs(self, now: float) -> None:
         """Those whose turn it is."""
         for _ in range(_BEGIN_AT_ONCE):
-            if self._rank.now() >= now + _BEGIN_S or (job := self._turns.next()) is None:
+            if (job := self._turns.next()) is None:
                 return
             live = self._jobs[job]
-            if not self._intake.is_read_again(live):  # else it is about to be interrupted
+            if live.file is not None or not self._intake.is_read_again(live):  # else it is about to end
                 self._begin(live, now)
+            if self._rank.now() >= now + _BEGIN_S:
+                return
 
     def _begin(self, live: LiveJob, now: float) -> None:
-        if not self._intake.has_file(live, self._begin, now):
+        if live.file is None and not self._intake.has_file(live, self._begin, now):
             return
-        problem = self._chains.orphaned(live.id)
+        problem = self._chains.orphaned(live.id) if live.is_incremental else None
         field = "precursor"
         if problem is None and self._running.is_hopeless(live.id):
             field, problem = "application", self._running.verdict(live.id)
@@ -257,7 +264,7 @@ class Service:
 
     def _submit(self, live: LiveJob, blob: Blob) -> None:
         self._jobs.enter(live, JobState.SUBMITTED)
-        file, place = live.known_file, self._chains.place_of(live.id)
+        file, place = live.known_file, self._chains.place_of(live.id) if live.is_incremental else None
         adds_to_others = place is not None and place[1].number > 0
         terms = self._turns.terms(live)
         parameters = JobParameters(

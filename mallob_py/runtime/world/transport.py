@@ -195,6 +195,8 @@ class Transport:
         self._owed: set[int] = set()
         self._lost: set[int] = set()
         self._lost_news: list[int] = []
+        #: whether `take_lost` has something to tell
+        self.has_lost = False
         self._how_lost: dict[int, str] = {}
         self._heard: set[int] = set()
         #: sends to lost peers, and what comes from them; MPI may still use their data, so it must stay alive
@@ -310,7 +312,7 @@ class Transport:
 
     def take_lost(self) -> list[int]:
         """The peers found to have failed since the last call."""
-        news, self._lost_news = self._lost_news, []
+        news, self._lost_news, self.has_lost = self._lost_news, [], False
         return news
 
     def how_lost(self, peer: int) -> str:
@@ -471,6 +473,7 @@ class Transport:
         if peer not in self._lost:
             self.give_up_on(peer)
             self._lost_news.append(peer)
+            self.has_lost = True
             self._how_lost[peer] = how
 
     def _failed_according_to_mpi(self) -> list[int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from enum import Enum
 
@@ -45,6 +45,7 @@ class LiveJob:
         "id",
         "identity",
         "is_done",
+        "is_incremental",
         "is_large",
         "is_sought",
         "max_demand",
@@ -71,6 +72,7 @@ class LiveJob:
         self.wallclock_limit_s = file.wallclock_limit_s
         self.cpu_limit_s = file.cpu_limit_s
         self.is_done = file.done
+        self.is_incremental = file.incremental
         #: whether its file is to be parsed elsewhere
         self.is_large = False
         #: whether a PE has been sought for it
@@ -91,28 +93,19 @@ class LiveJob:
         return self.file
 
 
-class LiveJobs(Mapping[int, LiveJob]):
-    """By internal id, in the order of acceptance."""
+class LiveJobs(dict[int, LiveJob]):
+    """By internal id, in the order of acceptance. To be changed by `add` and `remove` only."""
 
     def __init__(self) -> None:
-        self._jobs: dict[int, LiveJob] = {}
+        super().__init__()
         #: what the files that are kept take in memory, roughly
         self.parsed_bytes = 0
         #: how many jobs are in each state, and each user has
         self.states: Counter[JobState] = Counter()
         self.users: Counter[str] = Counter()
 
-    def __getitem__(self, job: int) -> LiveJob:
-        return self._jobs[job]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._jobs)
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
     def add(self, live: LiveJob) -> None:
-        self._jobs[live.id] = live
+        self[live.id] = live
         self.parsed_bytes += live.parsed_bytes
         self.states[live.state] += 1
         self.users[live.user] += 1
@@ -123,7 +116,7 @@ class LiveJobs(Mapping[int, LiveJob]):
         live.state = state
 
     def remove(self, job: int) -> LiveJob:
-        live = self._jobs.pop(job)
+        live = self.pop(job)
         self.parsed_bytes -= live.parsed_bytes
         self.states[live.state] -= 1
         self.users[live.user] -= 1

@@ -235,7 +235,7 @@ class ResultFiles:
 
     def named_by(self, file: JobFile) -> dict[str, str]:
         """The absolute paths that a job file names, by their keys. Raises JobFileError."""
-        return self._resolved(file.application, file.configuration, file.identity)
+        return self._resolved(file.application, file.configuration, file)
 
     def configured(self, application: str, configuration: Mapping[str, Any]) -> dict[str, Any]:
         """A configuration that was accepted, with absolute paths. Their folder is made if need be."""
@@ -246,15 +246,18 @@ class ResultFiles:
         return {**configuration, **named}
 
     def _resolved(
-        self, application: str, configuration: Mapping[str, Any], identity: str | None
+        self, application: str, configuration: Mapping[str, Any], file: JobFile | None
     ) -> dict[str, str]:
-        resolved = {}
+        resolved: dict[str, str] = {}
+        if not (keys := self._keys.get(application)):
+            return resolved
         folder = self.folder_for(0)
-        for key in self._keys.get(application, ()):
+        for key in keys:
             if isinstance(path := configuration.get(key), str):
                 try:
                     resolved[key] = folder.resolve(path)
                 except ResultFileError as error:
+                    identity = None if file is None else file.identity
                     raise JobFileError("configuration", f"{key} {error}", identity) from None
         return resolved
 

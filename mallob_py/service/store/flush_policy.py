@@ -23,7 +23,7 @@ _MARK = ".durable"
 class FlushPolicy(Protocol):
     """Where files end up."""
 
-    #: whether it pays to gather things that are to be flushed
+    #: whether `flush` takes time, so that it pays to gather what is to be flushed; else it does nothing
     is_slow: bool
 
     def flush(self, paths: Iterable[str | Path]) -> None:

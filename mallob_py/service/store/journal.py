@@ -36,7 +36,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import assert_never
 
@@ -127,7 +127,11 @@ class Journal:
         for directory in (self._dir, self.out_dir, self.in_dir):
             directory.mkdir(parents=True, exist_ok=True)
         client_dir = self.in_dir.parent
-        self._flush_policy.flush((client_dir, client_dir.parent, client_dir.parent.parent))
+        self._flush((client_dir, client_dir.parent, client_dir.parent.parent))
+
+    def _flush(self, paths: Iterable[str | Path]) -> None:
+        if self._flush_policy.is_slow:
+            self._flush_policy.flush(paths)
 
     def path(self, entry: Entry) -> str:
         return f"{self._own}/{entry.entry}"
@@ -142,7 +146,7 @@ class Journal:
 
     def prepare_claims(self, file_names: Sequence[str]) -> None:
         """To be called before `claim`: a file that is ours has to be whole."""
-        self._flush_policy.flush([f"{self._in}/{name}" for name in file_names])
+        self._flush([f"{self._in}/{name}" for name in file_names])
 
     def claim(self, file_name: str, internal_id: int) -> Claimed:
         """Make a file of `in/` ours. FileNotFoundError: its owner took it back."""
@@ -153,7 +157,7 @@ class Journal:
 
     def confirm_claims(self) -> None:
         """From now on claimed files are ours, whatever happens."""
-        self._flush_policy.flush((self._own, self._in))
+        self._flush((self._own, self._in))
 
     def decide(self, batch: Sequence[tuple[Decided, Reply]]) -> None:
         """From now on these are the replies, also after a crash."""
@@ -174,7 +178,7 @@ class Journal:
             else:
                 self._keep(decided.internal_id, decided.chain)
             self._finished.append(decided.identity)
-        self._flush_policy.flush((self._own, self._finished.path, self._finished.path.parent))
+        self._flush((self._own, self._finished.path, self._finished.path.parent))
 
     def publish(self, decided: Decided) -> None:
         """Let the client see a decided reply."""
@@ -187,12 +191,12 @@ class Journal:
 
     def confirm_publications(self) -> None:
         """From now on published replies stay where they are."""
-        self._flush_policy.flush((self._out, self._own))
+        self._flush((self._out, self._own))
 
     def dismiss(self, internal_id: int) -> None:
         """Forget a claimed file."""
         self._dismiss(internal_id)
-        self._flush_policy.flush([self._own])
+        self._flush([self._own])
 
     def _dismiss(self, internal_id: int) -> None:
         """What is not a file, or damaged, is kept aside, as it may be worth something."""
@@ -248,17 +252,17 @@ class Journal:
         if claimed is not None:
             end = ChainEnd(claimed.internal_id, claimed.file_name, chain)
             self._finished.append(identity)
-            self._flush_policy.flush([self._finished.path])
+            self._flush([self._finished.path])
             _move(self.path(claimed), self.path(end))
             del self._claimed[claimed.internal_id]
-            self._flush_policy.flush([self._own])
+            self._flush([self._own])
         kept = self._kept.get(chain, [])
         while kept:  # the last one first, so that what is left is a chain
             _remove(self.path(kept[-1]))
             kept.pop()
         self._kept.pop(chain, None)
         if end is not None:
-            self._flush_policy.flush([self._own])
+            self._flush([self._own])
             _remove(self.path(end))
 
     def recover(self, log: Callable[[str], None]) -> tuple[list[Claimed], list[Decided], list[Decided]]:
@@ -330,10 +334,10 @@ class Journal:
         temporaries = [f"{self._own}/~{internal_id}" for internal_id, _, _ in files]
         for temporary, (_, _, data) in zip(temporaries, files, strict=True):
             write_file(temporary, data)
-        self._flush_policy.flush(temporaries)
+        self._flush(temporaries)
         for temporary, (_, path, _) in zip(temporaries, files, strict=True):
             _move(temporary, path)
-        self._flush_policy.flush([folder])
+        self._flush([folder])
 
 
 def _move(source: str, target: str) -> None:

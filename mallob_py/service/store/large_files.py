@@ -47,6 +47,8 @@ class LargeFiles:
         self._thread: threading.Thread | None = None
         self._asked: SimpleQueue[tuple[int, str] | None] = SimpleQueue()
         self._parsed: deque[Parsed] = deque()
+        #: files that have been asked for and not been taken
+        self.under_way = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closing = False
 
@@ -58,13 +60,16 @@ class LargeFiles:
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="mallob-py-large-files", daemon=True)
             self._thread.start()
+        self.under_way += 1
         self._asked.put((internal_id, path))
 
     def take(self) -> list[Parsed]:
         """What has been parsed since the last call, in the order asked for."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._bell)
-        return [self._parsed.popleft() for _ in range(len(self._parsed))]
+        taken = [self._parsed.popleft() for _ in range(len(self._parsed))]
+        self.under_way -= len(taken)
+        return taken
 
     def close(self) -> None:
         """What is not parsed yet is forgotten here."""

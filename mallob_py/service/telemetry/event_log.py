@@ -156,6 +156,7 @@ class EventLog:
     def __init__(self, files: LogFiles | None, first_pe: int, epoch_start: float) -> None:
         """`epoch_start` is when the service started, on the clock that `write` is given."""
         self._files = files
+        self.is_kept = files is not None
         self._first_pe = first_pe
         self._epoch_start = epoch_start
         self._events: list[dict[str, Any]] = []
@@ -211,7 +212,7 @@ class EventLog:
     def close(self) -> None:
         """Flush and close. Later events are forgotten."""
         self.flush()
-        self._files = None
+        self._files, self.is_kept = None, False
         self._close_part()
 
     def _close_part(self) -> None:
