@@ -40,6 +40,8 @@ class Leaving:
         self._out = out
         self._config = config
         self._leavers: dict[int, Leaver] = {}
+        #: when the first one's grace is over
+        self.deadline_s = math.inf
 
     def __len__(self) -> int:
         return len(self._leavers)
@@ -61,6 +63,7 @@ class Leaving:
             parent_context=worker.parent_context,
             until_s=now + self._config.leave_grace_s,
         )
+        self._note_deadline()
         self._out.act(Log("leaving", {"job": worker.job, "index": worker.index}))
 
     def get(self, number: int) -> Leaver | None:
@@ -75,6 +78,7 @@ class Leaving:
     def left(self, number: int) -> None:
         """The process is gone."""
         leaver = self._leavers.pop(number)
+        self._note_deadline()
         self._out.act(Log("left", {"job": leaver.job, "index": leaver.index}))
 
     def end_job(self, job: int) -> None:
@@ -87,10 +91,11 @@ class Leaving:
         for leaver in [one for one in self if one.until_s <= now]:
             self._end(leaver)
 
-    def next_deadline(self) -> float:
-        return next((one.until_s for one in self), math.inf)
+    def _note_deadline(self) -> None:
+        self.deadline_s = next((one.until_s for one in self), math.inf)
 
     def _end(self, leaver: Leaver) -> None:
         del self._leavers[leaver.number]
+        self._note_deadline()
         self._out.act(TerminateWorker(leaver.number))
         self._out.act(Log("terminated", {"job": leaver.job, "index": leaver.index}))

@@ -123,7 +123,7 @@ class LocalWorkers:
 
     def next_deadline(self) -> float:
         """Until when this PE keeps itself free for a suspended worker, rests, or has one that leaves."""
-        deadline_s = self.leaving.next_deadline()
+        deadline_s = self.leaving.deadline_s
         if self._rests_until_s is not None:
             deadline_s = min(deadline_s, self._rests_until_s)
         return min(deadline_s, *self._holds.values()) if self._holds else deadline_s

@@ -153,7 +153,7 @@ class Service:
             self._end_reads(now)
         self._turns.turn(now)
         self._begin_jobs(now)
-        if now >= self._status.next_deadline():
+        if now >= self._status.deadline_s:
             self._running.acquit(now)  # as often as that will do
             self._status.turn(now)
         self.deadline_s = self._next_deadline()
@@ -163,7 +163,7 @@ class Service:
         return min(
             self._turns.next_deadline(),
             self._intake.next_deadline(),
-            self._status.next_deadline(),
+            self._status.deadline_s,
             self._inputs.next_deadline(),
             self._chains.next_deadline(),
             math.inf if arrival is None else arrival,

@@ -129,18 +129,20 @@ class StatusWriter:
         self._onlookers = Onlookers(api_dir) if client == 0 else None
         self._next_write_s = -math.inf
         self._next_roll_s = math.inf
-
-    def next_deadline(self) -> float:
-        """When `turn` has something to do."""
-        return min(self._next_write_s, self._next_roll_s)
+        #: when `turn` has something to do
+        self.deadline_s = -math.inf
 
     def turn(self, now: float) -> None:
         if now >= self._next_roll_s:
             self._next_roll_s = math.inf
             self._rank.call_roll()
-        if now < self._next_write_s:
-            return
-        self._next_write_s = now + _PERIOD_S
+        if now >= self._next_write_s:
+            self._next_write_s = now + _PERIOD_S
+            self._write_for_onlookers(now)
+        self.deadline_s = min(self._next_write_s, self._next_roll_s)
+
+    def _write_for_onlookers(self, now: float) -> None:
+        """If there are any, they are to see who works for what next time."""
         try:
             self.write(now)
         except OSError as error:
