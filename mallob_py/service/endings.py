@@ -151,7 +151,7 @@ class Endings:
 
     def _reply(self, live: LiveJob, outcome: Outcome, statistics: JobStatistics) -> None:
         file, (number, revision, chain) = live.known_file, self._numbers(live)
-        solution_path = self._directory.solution_path(live.id, file.identity)
+        solution_path = self._directory.solution_path(live.id, live.identity)
         files = self._results.delivered(live.id, file)
         reply = result_reply(file, number, outcome, statistics, solution_path, files, revision=revision)
         self._publish(live, reply, chain)

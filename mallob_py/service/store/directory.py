@@ -292,33 +292,25 @@ class JobDirectory:
         if not names:
             return []
         try:
-            self._journal.prepare_claims(names)
+            claims = self._journal.claim(names, self._ids)
         except OSError as error:
             for name in names:
                 self._put_off(name, error, now)
             return []
-        claimed = [one for name in names if (one := self._claim(name, now)) is not None]
+        claimed: list[tuple[Claimed, float]] = []
+        for name, entry, handed_in_s in claims:
+            if isinstance(entry, Claimed):
+                claimed.append((entry, handed_in_s))
+                self._in.forget(name)
+            elif os.path.lexists(f"{self._in.path}/{name}"):
+                self._put_off(name, entry, now)
+            else:
+                self._in.forget(name)  # withdrawn by its owner
         try:
             self._journal.confirm_claims()
         except OSError as error:
             self._log(f"cannot flush {self.path}: {error.strerror}; a loss of power may cost the newest jobs")
         return [self._read(one, handed_in_s) for one, handed_in_s in claimed]
-
-    def _claim(self, name: str, now: float) -> tuple[Claimed, float] | None:
-        internal_id = self._ids.peek()
-        try:
-            # The time of its renaming, which ours will replace.
-            handed_in_s = os.lstat(f"{self._in.path}/{name}").st_ctime
-            claimed = self._journal.claim(name, internal_id)
-        except OSError as error:
-            if not os.path.lexists(f"{self._in.path}/{name}"):
-                self._in.forget(name)  # withdrawn by its owner
-                return None
-            self._put_off(name, error, now)
-            return None
-        self._ids.take()
-        self._in.forget(name)
-        return claimed, handed_in_s
 
     def _put_off(self, name: str, error: OSError, now: float) -> None:
         if self._in.put_off(name, now):

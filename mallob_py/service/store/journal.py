@@ -38,7 +38,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import msgspec
 
@@ -105,6 +105,14 @@ _LOOKED_INTO_BYTES_MAX = 1 << 28
 _FILE_NAME_SIZE_MAX = 200  # leaves room for id, state and suffix within the 255 bytes of a name
 
 
+class Claim(NamedTuple):
+    """What has become of a file of `in/`, and when it was put there, in seconds since 1970."""
+
+    file_name: str
+    entry: Claimed | OSError
+    handed_in_s: float = 0.0
+
+
 class Journal:
     """The folders `in`, `journal`, `out` and `refused` of a client."""
 
@@ -144,16 +152,23 @@ class Journal:
         """Where a reply is once it is published."""
         return f"{self._out}/{decided.target}"
 
-    def prepare_claims(self, file_names: Sequence[str]) -> None:
-        """To be called before `claim`: a file that is ours has to be whole."""
-        self._flush([f"{self._in}/{name}" for name in file_names])
+    def claim(self, file_names: Sequence[str], ids: InternalIds) -> list[Claim]:
+        """Make files of `in/` ours, as far as possible; to be confirmed."""
+        self._flush([f"{self._in}/{name}" for name in file_names])  # what is ours has to be whole
+        return [self._claim(name, ids) for name in file_names]
 
-    def claim(self, file_name: str, internal_id: int) -> Claimed:
-        """Make a file of `in/` ours. FileNotFoundError: its owner took it back."""
-        claimed = Claimed(internal_id, _fitting(file_name))
-        _move(f"{self._in}/{file_name}", self.path(claimed))
-        self._claimed[internal_id] = claimed
-        return claimed
+    def _claim(self, file_name: str, ids: InternalIds) -> Claim:
+        source = f"{self._in}/{file_name}"
+        claimed = Claimed(ids.peek(), _fitting(file_name))
+        try:
+            # The time of its renaming, which ours will replace.
+            handed_in_s = os.lstat(source).st_ctime
+            _move(source, self.path(claimed))
+        except OSError as error:
+            return Claim(file_name, error)
+        ids.take()
+        self._claimed[claimed.internal_id] = claimed
+        return Claim(file_name, claimed, handed_in_s)
 
     def confirm_claims(self) -> None:
         """From now on claimed files are ours, whatever happens."""
