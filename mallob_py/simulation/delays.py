@@ -3,7 +3,7 @@
 `RandomDelays` draw one number after the other: simple, and fit for scripts. With
 `HashedDelays` the n-th message between two ranks takes a time that follows from the seed,
 the two ranks and n alone. So a plan from which something is left out keeps the delays of
-everything else, which is what makes shrinking a failure possible (`fuzz.py`).
+everything else, which is what makes shrinking a failure possible (`shrinking.py`).
 
 `NetworkModel` is for large simulations: hosts, latencies with jitter, costs per message.
 """

@@ -9,7 +9,8 @@ from typing import ClassVar, Generic
 import msgspec
 
 from mallob_py.protocol.config import Config
-from mallob_py.simulation import bag_plan, bags, plan, scenario
+from mallob_py.simulation import bag_plan, bags, scenario
+from mallob_py.simulation import plan as cluster_plan
 from mallob_py.simulation.bag_plan import BagPlan, Slow
 from mallob_py.simulation.delays import Delayed, What, mixed
 from mallob_py.simulation.plan import AnyDeed, Breakdown, Demand, Plan, Submit
@@ -62,7 +63,7 @@ class ClusterLives(Lives[Plan]):
     """
 
     def plans_of(self, seed: int) -> Iterator[Plan]:
-        whole = plan.draw_plan(seed)
+        whole = cluster_plan.draw_plan(seed)
         yield whole
         yield whole.cut_off(1 + mixed(seed) % len(whole.deeds))
 
@@ -72,11 +73,11 @@ class ClusterLives(Lives[Plan]):
     def shrink(self, plan: Plan, failure: Failure, seconds_max: float = 60.0) -> Shrunk[Plan]:
         return _ClusterShrinker(plan, failure, seconds_max).shrunk()
 
-    def to_json(self, plan_: Plan) -> bytes:
-        return plan.to_json(plan_)
+    def to_json(self, plan: Plan) -> bytes:
+        return cluster_plan.to_json(plan)
 
     def from_json(self, text: bytes) -> Plan:
-        return plan.from_json(text)
+        return cluster_plan.from_json(text)
 
     def size_of(self, plan: Plan) -> str:
         return f"{len(plan.deeds)} deeds on {plan.size} PEs"
