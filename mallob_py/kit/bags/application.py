@@ -183,7 +183,8 @@ class _Worker:
             return
         spent_s = time.monotonic() - now
         if spent_s < _CHUNK_S / _CHUNK_FACTOR:
-            self._count = int(self._count * _CHUNK_FACTOR)
+            if not self._ledger.ran_dry:  # else small bags would say that tasks take no time
+                self._count = int(self._count * _CHUNK_FACTOR)
         elif spent_s > _CHUNK_S * _CHUNK_FACTOR:
             self._count = max(1, int(self._count / _CHUNK_FACTOR))
 

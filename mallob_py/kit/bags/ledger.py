@@ -262,6 +262,8 @@ class Ledger:
         self.wasted = 0
         #: tasks done by this worker
         self.done_here = 0
+        #: whether the last call of `process` emptied a bag, so that more tasks would have taken no longer
+        self.ran_dry = False
 
     # --- the root ------------------------------------------------------------------------------
 
@@ -338,6 +340,7 @@ class Ledger:
                 account.done += done
                 account.own += done
                 self.done_here += done
+                self.ran_dry = account.bag.is_empty()
                 self._serve(now)
                 self._close_if_done(account, now)
                 return done

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import time
 
+import pytest
+from fake_context import FakeContext
+
+from mallob_py.kit.bags import BagApplication
+from mallob_py.kit.bags.application import _Worker as BagWorker
 from mallob_py.kit.bags.ledger import (
     NEIGHBOURS,
     ORPHANED_S,
@@ -314,3 +319,23 @@ def test_a_bag_comes_back_from_its_bytes() -> None:
     bag.process(3)
     assert WORK.bag_from_bytes(bag.to_bytes()).nodes == bag.nodes
     assert TreeBag([]).is_empty()
+
+
+class Small(BagApplication):
+    name = "SMALL"
+
+    def first_bag(self, payload: object, configuration: object) -> TreeBag:
+        return WORK.first_bag()
+
+    def bag_from_bytes(self, data: bytes, payload: object, configuration: object) -> TreeBag:
+        return WORK.bag_from_bytes(data)
+
+
+def test_a_worker_of_many_small_bags_does_not_take_ever_more_tasks_at_a_time() -> None:
+    worker = BagWorker(Small(), FakeContext({}, 1, {}))
+    data = TreeBag([(1, 0)]).to_bytes()
+    for number in range(1, 200):
+        worker._ledger.receive(ROOT, Lend(number, data), 0.0)
+        worker._work(time.monotonic())
+    assert worker._ledger.done_here == 199
+    assert worker._count < 1000
