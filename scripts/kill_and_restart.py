@@ -58,6 +58,7 @@ def play(options: argparse.Namespace, folder: Path) -> None:
             wait_until(lambda: all_answered(service, jobs), "all jobs are answered", DEADLINE_S)
         except Wrong as wrong:
             raise Wrong(f"{wrong}; no reply: {jobs.missing()}") from None
+        wait_until(lambda: not jobs.left(), "the chains have ended", DEADLINE_S)
         service.stop()
         jobs.look()
         jobs.check_nothing_left()

@@ -241,7 +241,10 @@ class Jobs:
         except FileNotFoundError:
             return 1 << 63
 
+    def left(self) -> list[str]:
+        """What is not dealt with: files of jobs, and of chains whose end has no reply."""
+        return [f"{part}/{name}" for part in ("in", "journal") for name in os.listdir(self._box / part)]
+
     def check_nothing_left(self) -> None:
-        for part in ("in", "journal"):
-            if left := os.listdir(self._box / part):
-                raise Wrong(f"left in {part}/: {left[:10]}")
+        if left := self.left():
+            raise Wrong(f"left: {left[:10]}")
