@@ -50,6 +50,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or not all(Path(sys.argv[1], part).is_dir() for part in ("traces", "oracle")):
         sys.exit(__doc__)
     main(Path(sys.argv[1]))
