@@ -15,14 +15,14 @@ class LastCheckpoint:
         #: (PE, stay) of the root that has begun last
         self._root: tuple[int, int] | None = None
 
-    def begin(self, pe: int, context: int) -> bytes | None:
+    def begin(self, pe: int, stay: int) -> bytes | None:
         """A root begins, or goes on; this is the checkpoint that it finds."""
-        self._root = (pe, context)
+        self._root = (pe, stay)
         return self.data
 
-    def replace(self, pe: int, context: int, data: bytes) -> bool:
+    def replace(self, pe: int, stay: int, data: bytes) -> bool:
         """A root is further now; False if another one has begun since."""
-        if self._root is not None and self._root != (pe, context):
+        if self._root is not None and self._root != (pe, stay):
             return False
         self.data = data
         return True

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from mallob_py.protocol.distributed_balancing import AnyBalancer
     from mallob_py.protocol.local_workers import LocalWorkers
 
-_CLIENT_CONTEXT = -1
+_CLIENT_STAY = -1
 _FINAL_VERSION = 2**62
 #: so many deadlines that hold no more may be remembered beside two for each job
 _OUTDATED_MAX = 64
@@ -235,7 +235,7 @@ class Client:
         self._now = now
         assert job not in self.jobs, f"job {job} is here already"
         port = _RootPort(self._out, self._matcher, self._workers, lambda: self._now, parameters.near)
-        seats = Seats(self._out, self._config, port, job, (self._out.rank,), _CLIENT_CONTEXT, (0,))
+        seats = Seats(self._out, self._config, port, job, (self._out.rank,), _CLIENT_STAY, (0,))
         seats.blob = blob
         record = self.jobs[job] = ClientJob(job, parameters, seats, now, self._config.ageing_s)
         if checkpoint is not None:
@@ -435,16 +435,16 @@ class Client:
     def receive_checkpoint(self, source: int, message: Checkpoint) -> None:
         if (record := self.jobs.get(message.job)) is not None:
             record.checkpoint = record.checkpoint or LastCheckpoint()
-            if record.seats.is_held(0, source, message.context):  # as by one that was suspended, and goes on
-                record.checkpoint.begin(source, message.context)
-            if record.checkpoint.replace(source, message.context, message.data):
+            if record.seats.is_held(0, source, message.stay):  # as by one that was suspended, and goes on
+                record.checkpoint.begin(source, message.stay)
+            if record.checkpoint.replace(source, message.stay, message.data):
                 self._out.act(JobSaved(message.job, message.data))
 
     def receive_checkpoint_wanted(self, source: int, message: CheckpointWanted) -> None:
         if (record := self.jobs.get(message.job)) is not None:
             record.checkpoint = record.checkpoint or LastCheckpoint()
-            data = record.checkpoint.begin(source, message.context)
-            self._out.send(source, CheckpointGiven(message.job, message.context, data))
+            data = record.checkpoint.begin(source, message.stay)
+            self._out.send(source, CheckpointGiven(message.job, message.stay, data))
 
     def receive_failure(self, message: WorkerFailed, now: float) -> None:
         self._now = now

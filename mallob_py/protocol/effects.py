@@ -111,7 +111,7 @@ class BlameHost(Effect, frozen=True):
 
 
 class DeliverMessage(Effect, frozen=True):
-    """Hand a tree message to a worker's process. `sender` is (PE, context): an address to answer to."""
+    """Hand a tree message to a worker's process. `sender` is (PE, stay): an address to answer to."""
 
     worker: int
     source_index: int

@@ -132,7 +132,7 @@ class SeatState(Enum):
 class Seat:
     """The place of child `index`. `rank` is who was queried, or who has taken it."""
 
-    __slots__ = ("asked_s", "context", "index", "losses", "offer_epoch", "queries", "rank", "state")
+    __slots__ = ("asked_s", "index", "losses", "offer_epoch", "queries", "rank", "state", "stay")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -143,7 +143,7 @@ class Seat:
     def clear(self) -> None:
         self.state = SeatState.EMPTY
         self.rank = -1
-        self.context = -1
+        self.stay = -1
         self.offer_epoch = -1
         self.queries = 0
         self.asked_s = 0.0
@@ -153,7 +153,7 @@ class Seats:
     """All seats of one parent, and its memory of past workers below them.
 
     `ask`, `is_asking` and `withdraw` reach the matcher; `path` are the ranks from the client
-    down to this PE, `context` is the parent's own.
+    down to this PE, `stay` is the parent's own.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Seats:
         matcher: AskPort,
         job: int,
         path: tuple[int, ...],
-        context: int,
+        stay: int,
         indices: tuple[int, ...],
     ) -> None:
         self._out = out
@@ -171,7 +171,7 @@ class Seats:
         self._matcher = matcher
         self._job = job
         self._path = path
-        self._context = context
+        self._stay = stay
         self._seats = {index: Seat(index) for index in indices}
         self.past = PastWorkers()
         #: workers of this job leave in order: a past one cannot be resumed
@@ -194,10 +194,10 @@ class Seats:
     def seat(self, index: int) -> Seat | None:
         return self._seats.get(index)
 
-    def is_held(self, index: int, rank: int, context: int) -> bool:
+    def is_held(self, index: int, rank: int, stay: int) -> bool:
         """Whether this worker has that seat."""
         seat = self._seats[index]
-        return seat.state is SeatState.TAKEN and (seat.rank, seat.context) == (rank, context)
+        return seat.state is SeatState.TAKEN and (seat.rank, seat.stay) == (rank, stay)
 
     # --- growth and shrinkage -----------------------------------------------------------
 
@@ -291,7 +291,7 @@ class Seats:
         self._matcher.withdraw(self._job, seat.index)
         seat.state = SeatState.TAKEN
         seat.rank = source
-        seat.context = offer.context
+        seat.stay = offer.stay
         seat.offer_epoch = offer.epoch
         self.past.forget(source)
         handed_down: tuple[PastWorker, ...] = ()
@@ -304,9 +304,9 @@ class Seats:
             Accepted(
                 job=self._job,
                 index=seat.index,
-                context=offer.context,
+                stay=offer.stay,
                 epoch=epoch,
-                parent_context=self._context,
+                parent_stay=self._stay,
                 past=handed_down,
                 blob=self.blob,
                 losses=seat.losses,
@@ -328,7 +328,7 @@ class Seats:
 
     def receive_left(self, source: int, message: ChildLeft) -> bool:
         """The child has left, and another is to be looked for (`fit`). False: old news."""
-        if not self.is_held(message.index, source, message.context):
+        if not self.is_held(message.index, source, message.stay):
             return False
         seat = self._seats[message.index]
         seat.losses += bool(message.lost)
@@ -342,11 +342,11 @@ class Seats:
         """
         for seat in self.taken():
             if seat.offer_epoch >= since_epoch:
-                self._out.send(seat.rank, Rejected(self._job, seat.index, seat.context))
+                self._out.send(seat.rank, Rejected(self._job, seat.index, seat.stay))
         self.close()
 
     def describe(self, blob: Blob) -> None:
         """The description is known: pass it on to the children that wait for it."""
         self.blob = blob
         for seat in self.taken():
-            self._out.send(seat.rank, Described(self._job, seat.context, blob))
+            self._out.send(seat.rank, Described(self._job, seat.stay, blob))

@@ -21,15 +21,15 @@ from mallob_py.protocol.worker import Worker
 
 
 class Leaver(msgspec.Struct, frozen=True, gc=False):
-    """What is left of a worker: its process `number`, and where it was in the tree, as stay `context`."""
+    """What is left of a worker: its process `number`, and where it was in the tree, in that `stay`."""
 
     number: int
     job: int
     index: int
-    context: int
+    stay: int
     client: int
     parent: int
-    parent_context: int
+    parent_stay: int
     until_s: float
 
 
@@ -57,10 +57,10 @@ class Leaving:
             number=worker.number,
             job=worker.job,
             index=worker.index,
-            context=worker.context,
+            stay=worker.stay,
             client=worker.client,
             parent=worker.parent,
-            parent_context=worker.parent_context,
+            parent_stay=worker.parent_stay,
             until_s=now + self._config.leave_grace_s,
         )
         self._note_deadline()
@@ -69,11 +69,11 @@ class Leaving:
     def get(self, number: int) -> Leaver | None:
         return self._leavers.get(number)
 
-    def at(self, context: int) -> Leaver | None:
+    def at(self, stay: int) -> Leaver | None:
         """Who had this stay in the tree."""
         if not self._leavers:
             return None
-        return next((one for one in self if one.context == context), None)
+        return next((one for one in self if one.stay == stay), None)
 
     def left(self, number: int) -> None:
         """The process is gone."""

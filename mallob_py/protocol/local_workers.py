@@ -86,7 +86,7 @@ class LocalWorkers:
         self.leaving = Leaving(out, config)
         self._numbers = itertools.count()
         self._messages = TreeMessages(out)
-        self._next_context = 0
+        self._next_stay = 0
         #: until when no token is offered, since the host gives no processes
         self._rests_until_s: float | None = None
         #: jobs that were lost here and may be at fault themselves: why
@@ -215,11 +215,11 @@ class LocalWorkers:
         worker.created = created
         worker.index = index = request.index
         worker.path = request.path
-        worker.context = self._next_context
-        self._next_context += 1
+        worker.stay = self._next_stay
+        self._next_stay += 1
         worker.accepted_epoch = None
         worker.losses = 0
-        worker.parent_context = -1
+        worker.parent_stay = -1
         worker.asked_s = request.asked_s
         worker.volume = max(self._balancer.volume(request.job) or 0, index + 1)
         worker.seats = Seats(
@@ -228,7 +228,7 @@ class LocalWorkers:
             self._matcher,
             request.job,
             (*request.path, self._out.rank),
-            worker.context,
+            worker.stay,
             (2 * index + 1, 2 * index + 2),
         )
         worker.seats.leaves = worker.leaves
@@ -239,7 +239,7 @@ class LocalWorkers:
                 worker.seats.expect(2 * index + side, request.asked_s)
         self.active = worker
         self._out.act(Log("busy", {}))
-        self._out.send(request.parent, Offer(request.job, index, worker.context, self._balancer.epoch))
+        self._out.send(request.parent, Offer(request.job, index, worker.stay, self._balancer.epoch))
         early, self._early = self._early, []
         for source, message in early:
             if isinstance(message, Offer):
@@ -251,10 +251,10 @@ class LocalWorkers:
         self.update_token()
 
     def receive_accepted(self, source: int, message: Accepted, now: float) -> None:
-        worker = self._active_in(message.context)
+        worker = self._active_in(message.stay)
         if worker is None:
             # We have left meanwhile, for a reason the parent does not know of.
-            self._out.send(source, ChildLeft(message.job, message.index, message.context))
+            self._out.send(source, ChildLeft(message.job, message.index, message.stay))
             return
         if worker.accepted_epoch is not None:
             raise PeerViolation(f"worker {worker.index} of job {worker.job} is accepted twice")
@@ -267,7 +267,7 @@ class LocalWorkers:
             "created": worker.created,
         }
         self._out.act(Log("adopted", fields))
-        worker.parent_context = message.parent_context
+        worker.parent_stay = message.parent_stay
         if message.past:
             worker.seats.recall(message.past, worker.volume, self._balancer.epoch)
         if worker.blob is None and message.blob is not None:
@@ -276,13 +276,13 @@ class LocalWorkers:
             self._vacate(worker, now)
 
     def receive_rejected(self, message: Rejected, now: float) -> None:
-        worker = self._active_in(message.context)
+        worker = self._active_in(message.stay)
         if worker is not None:
             worker.seats.dismiss(since_epoch=0)
             self._put_aside(worker, now)
 
-    def receive_described(self, context: int, blob: Blob) -> None:
-        worker = self._active_in(context)
+    def receive_described(self, stay: int, blob: Blob) -> None:
+        worker = self._active_in(stay)
         if worker is not None and worker.blob is None:
             self._describe(worker, blob)
 
@@ -363,7 +363,7 @@ class LocalWorkers:
             )
             if past := (*worker.seats.past.take_all(), *children):
                 self._out.send(worker.parent, Remember(worker.job, parent_index, past))
-        self._out.send(worker.parent, ChildLeft(worker.job, worker.index, worker.context, reason))
+        self._out.send(worker.parent, ChildLeft(worker.job, worker.index, worker.stay, reason))
         worker.seats.dismiss(since_epoch=0)
         self._put_aside(worker, now)
 
@@ -406,7 +406,7 @@ class LocalWorkers:
         """Leave the tree in this epoch; see `job_tree.py` for who has to be told."""
         epoch = self._balancer.epoch
         if worker.accepted_epoch is not None and worker.accepted_epoch >= epoch:
-            self._out.send(worker.parent, ChildLeft(worker.job, worker.index, worker.context))
+            self._out.send(worker.parent, ChildLeft(worker.job, worker.index, worker.stay))
         if self._config.reuse is Reuse.FULL:
             past = worker.seats.past.take_all()
             if worker.has_process and not worker.leaves_in_order:
@@ -567,9 +567,9 @@ class LocalWorkers:
 
     # --- what the process says and hears --------------------------------------------------
 
-    def _active_in(self, context: int) -> Worker | None:
+    def _active_in(self, stay: int) -> Worker | None:
         worker = self.active
-        return worker if worker is not None and worker.context == context else None
+        return worker if worker is not None and worker.stay == stay else None
 
     def _by_number(self, number: int) -> Worker | None:
         """The worker that has this process; None if it is gone."""
@@ -666,16 +666,16 @@ class LocalWorkers:
         """Heard of a root that leaves or has been suspended, too: nobody knows more of its job."""
         worker = self._by_any_number(number)
         if worker is not None and worker.index == 0:
-            self._out.send(worker.client, Checkpoint(worker.job, worker.context, data))
+            self._out.send(worker.client, Checkpoint(worker.job, worker.stay, data))
 
     def wants_checkpoint(self, number: int) -> None:
         worker = self._active_as(number)
         if worker is not None and worker.index == 0:
-            self._out.send(worker.client, CheckpointWanted(worker.job, worker.context))
+            self._out.send(worker.client, CheckpointWanted(worker.job, worker.stay))
 
     def receive_checkpoint(self, message: CheckpointGiven) -> None:
         """A process that does not run now will ask once more."""
-        worker = self._active_in(message.context)
+        worker = self._active_in(message.stay)
         if worker is not None and worker.job == message.job and worker.state is WorkerState.RUNNING:
             self._out.act(GiveCheckpoint(worker.number, message.data))
 
@@ -687,9 +687,9 @@ class LocalWorkers:
         if (worker := self._active_as(number)) is not None:
             self._messages.send_to_children(worker, data)
 
-    def sends_to_worker(self, number: int, pe: int, context: int, data: bytes) -> None:
+    def sends_to_worker(self, number: int, pe: int, stay: int, data: bytes) -> None:
         if (worker := self._active_as(number) or self.leaving.get(number)) is not None:
-            self._messages.send_to(worker, pe, context, data)
+            self._messages.send_to(worker, pe, stay, data)
 
     def _active_as(self, number: int) -> Worker | None:
         worker = self.active

@@ -2,7 +2,7 @@
 
 Encoded as msgpack arrays that start with a small integer tag; one decoder validates and
 dispatches all of them. Fields named `job` are internal job ids, `index` is a worker's place
-in its job tree, `context` is one stay of a worker in its tree, `epoch` is the number of the
+in its job tree, `stay` numbers the times that a PE has had a worker in a tree, `epoch` is the number of the
 sender's balancing result. Tags from 60 on belong to the runtime.
 """
 
@@ -168,12 +168,12 @@ class Offer(Message, frozen=True, tag=12):
 
     job: int
     index: Index
-    context: int
+    stay: int
     epoch: int
 
     def rejection(self) -> Rejected:
         """The answer no."""
-        return Rejected(self.job, self.index, self.context)
+        return Rejected(self.job, self.index, self.stay)
 
 
 class Accepted(Message, frozen=True, tag=13):
@@ -184,9 +184,9 @@ class Accepted(Message, frozen=True, tag=13):
 
     job: int
     index: Index
-    context: int
+    stay: int
     epoch: int
-    parent_context: int
+    parent_stay: int
     past: tuple[PastWorker, ...]
     blob: Blob | None
     losses: Count = 0
@@ -197,14 +197,14 @@ class Rejected(Message, frozen=True, tag=14):
 
     job: int
     index: Index
-    context: int
+    stay: int
 
 
 class Described(Message, frozen=True, tag=15):
     """To the child: here is the job's description (where `Accepted` did not have it yet)."""
 
     job: int
-    context: int
+    stay: int
     blob: Blob
 
 
@@ -216,7 +216,7 @@ class ChildLeft(Message, frozen=True, tag=16):
 
     job: int
     index: Index
-    context: int
+    stay: int
     lost: str = ""
 
 
@@ -274,7 +274,7 @@ UNKNOWN_INDEX = -1
 
 
 class TreeMessage(Message, frozen=True, tag=22):
-    """Bytes from worker to worker along the job tree, for context `target` of the receiver.
+    """Bytes from worker to worker along the job tree, for the receiver's stay `target`.
 
     `returned`: it comes back to its sender, since its receiver has left.
     """
@@ -344,7 +344,7 @@ class Checkpoint(Message, frozen=True, tag=33):
     """The root, in that stay, is so far: the job's next one shall go on from here."""
 
     job: int
-    context: int
+    stay: int
     data: bytes
 
 
@@ -352,14 +352,14 @@ class CheckpointWanted(Message, frozen=True, tag=34):
     """The root begins: what was the last checkpoint?"""
 
     job: int
-    context: int
+    stay: int
 
 
 class CheckpointGiven(Message, frozen=True, tag=35):
     """To the root: this one (None: there is none)."""
 
     job: int
-    context: int
+    stay: int
     data: bytes | None
 
 

@@ -181,11 +181,11 @@ class WorkerToChildren(Stimulus, frozen=True):
 
 
 class WorkerToWorker(Stimulus, frozen=True):
-    """The application has something for the worker that PE `pe` has, or had, as its stay `context`."""
+    """The application has something for the worker that PE `pe` has, or had, in that `stay`."""
 
     worker: int
     pe: int
-    context: int
+    stay: int
     data: bytes
 
 

@@ -22,22 +22,22 @@ class TreeMessages:
 
     def send_to_parent(self, worker: Worker | Leaver, data: bytes) -> None:
         if worker.index > 0:
-            self._send(worker, worker.parent, worker.parent_context, (worker.index - 1) // 2, data)
+            self._send(worker, worker.parent, worker.parent_stay, (worker.index - 1) // 2, data)
 
     def send_to_children(self, worker: Worker, data: bytes) -> None:
         for seat in worker.seats.taken():
-            self._send(worker, seat.rank, seat.context, seat.index, data)
+            self._send(worker, seat.rank, seat.stay, seat.index, data)
 
-    def send_to(self, worker: Worker | Leaver, pe: int, context: int, data: bytes) -> None:
+    def send_to(self, worker: Worker | Leaver, pe: int, stay: int, data: bytes) -> None:
         """To a worker whose address was learned from its messages, wherever it is in the tree."""
-        self._send(worker, pe, context, UNKNOWN_INDEX, data)
+        self._send(worker, pe, stay, UNKNOWN_INDEX, data)
 
-    def _send(self, worker: Worker | Leaver, rank: int, context: int, index: int, data: bytes) -> None:
+    def _send(self, worker: Worker | Leaver, rank: int, stay: int, index: int, data: bytes) -> None:
         message = TreeMessage(
             job=worker.job,
-            target=context,
+            target=stay,
             target_index=index,
-            source=worker.context,
+            source=worker.stay,
             source_index=worker.index,
             returned=False,
             data=data,

@@ -89,7 +89,7 @@ class Happens(Enum):
 
 
 class Worker:
-    """One worker of one job on this PE. `number` names its process, `context` its present stay in the tree.
+    """One worker of one job on this PE. `number` names its process, `stay` its present stay in the tree.
 
     `numbers` are those of the PE that have not been given yet: no two processes have the same.
     """
@@ -99,14 +99,14 @@ class Worker:
         self.number = next(numbers)
         self.job = job
         self.index = -1
-        self.context = -1
+        self.stay = -1
         self.path: tuple[int, ...] = ()
         self.state = WorkerState.UNDESCRIBED
         self.seats: Seats
         self.blob: Blob | None = None
         #: the epoch of its parent's answer, once that is here
         self.accepted_epoch: int | None = None
-        self.parent_context = -1
+        self.parent_stay = -1
         self.asked_s = 0.0
         self.volume = 1
         #: it is new in this stay, no past worker that was found again

@@ -51,10 +51,10 @@ Description = Inline | Mapped
 
 
 class Run(Message, frozen=True, tag=1):
-    """Be worker `index` of `job` (in incarnation `context`), whatever the process does at present."""
+    """Be worker `index` of `job`, whatever the process does; `number` is the worker's on its rank."""
 
     job: int
-    context: int
+    number: int
     index: int
     volume: int
     children: tuple[int, ...]
@@ -153,7 +153,7 @@ class Started(Message, frozen=True, tag=1):
     newly_imported: bool
     #: whose worker it is now; all that it said before was about something else
     job: int
-    context: int
+    number: int
     #: CPU time that the process had used before
     cpu_before_s: float
     #: it wants to be told by `Leave` when it has to go
@@ -205,10 +205,10 @@ class ToChildren(Message, frozen=True, tag=6):
 
 
 class ToAddress(Message, frozen=True, tag=11):
-    """For the worker at address (`pe`, `context`)."""
+    """For the worker at address (`pe`, `stay`)."""
 
     pe: int
-    context: int
+    stay: int
     data: bytes
 
 

@@ -92,10 +92,10 @@ def _check_trees(cluster: Cluster, volumes: dict[int, int]) -> None:
             else:
                 parent_rank, parent = tree[(index - 1) // 2]
                 seat = parent.seats.seat(index)
-                assert worker.parent_context == parent.context
+                assert worker.parent_stay == parent.stay
             assert worker.parent == parent_rank, f"job {job} worker {index} has a wrong parent"
             assert seat is not None
-            assert (seat.rank, seat.context) == (rank, worker.context), f"job {job}: seat {index} differs"
+            assert (seat.rank, seat.stay) == (rank, worker.stay), f"job {job}: seat {index} differs"
 
 
 def _check_process(process: Process, index: int, volume: int, tree: Collection[int]) -> None:

@@ -109,7 +109,7 @@ TREES = (
         "whoever is accepted after it has left says so",
         _WORKERS,
         "LocalWorkers.receive_accepted",
-        without("self._out.send(source, ChildLeft(message.job, message.index, message.context))"),
+        without("self._out.send(source, ChildLeft(message.job, message.index, message.stay))"),
         "test_race_3_an_acceptance_of_a_former_stay_is_not_taken_for_one_of_this_stay",
     ),
     Mutation(
@@ -141,17 +141,17 @@ TREES = (
         "test_race_4_the_first_of_two_adopters_gets_the_seat_and_the_other_is_idle_again",
     ),
     Mutation(
-        "news of a child that has left are checked against its rank and context",
+        "news of a child that has left are checked against its rank and stay",
         _TREE,
         "Seats.receive_left",
-        never("not self.is_held(message.index, source, message.context)"),
+        never("not self.is_held(message.index, source, message.stay)"),
         "test_race_3_an_acceptance_of_a_former_stay_is_not_taken_for_one_of_this_stay",
     ),
     Mutation(
         "a message for a former stay does not concern the present one",
         _WORKERS,
         "LocalWorkers._active_in",
-        instead_of("worker if worker is not None and worker.context == context else None", "worker"),
+        instead_of("worker if worker is not None and worker.stay == stay else None", "worker"),
         "test_race_3_a_rejection_of_a_former_stay_does_not_end_this_stay",
     ),
     Mutation(
@@ -200,7 +200,7 @@ TREES = (
         "a description that comes late is passed on to the children",
         _TREE,
         "Seats.describe",
-        without("self._out.send(seat.rank, Described(self._job, seat.context, blob))"),
+        without("self._out.send(seat.rank, Described(self._job, seat.stay, blob))"),
         "test_a_description_that_comes_late_is_passed_on_to_the_children",
     ),
     Mutation(
@@ -774,14 +774,14 @@ TREES = (
         "a root that has been replaced does not replace the checkpoint",
         "mallob_py/protocol/checkpoint.py",
         "LastCheckpoint.replace",
-        never("self._root is not None and self._root != (pe, context)"),
+        never("self._root is not None and self._root != (pe, stay)"),
         "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
         "who begins is the root from then on",
         "mallob_py/protocol/checkpoint.py",
         "LastCheckpoint.begin",
-        without("self._root = (pe, context)"),
+        without("self._root = (pe, stay)"),
         "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
@@ -809,7 +809,7 @@ TREES = (
         "a root that was suspended may replace the checkpoint when it goes on",
         _CLIENT,
         "Client.receive_checkpoint",
-        never("record.seats.is_held(0, source, message.context)"),
+        never("record.seats.is_held(0, source, message.stay)"),
         "test_a_race_comes_out_as_it_is_written",
     ),
 )

@@ -165,12 +165,10 @@ def test_race_11_a_worker_whose_description_comes_after_its_acceptance_starts_on
     played = Played()
     played.hear_epoch(job_1=2)
     (offer,) = _sent(played.hear(Adopt(_request(1, index=1, epoch=1, blob=None))), Offer)
-    effects = played.hear(Accepted(1, 1, offer.context, 1, 0, (), None))
-    effects += played.hear(Described(1, offer.context + 1, _BLOB))  # of another stay
+    effects = played.hear(Accepted(1, 1, offer.stay, 1, 0, (), None))
+    effects += played.hear(Described(1, offer.stay + 1, _BLOB))  # of another stay
     assert not any(isinstance(effect, StartWorker) for effect in effects)
-    effects = played.hear(Described(1, offer.context, _BLOB)) + played.hear(
-        Described(1, offer.context, _BLOB)
-    )
+    effects = played.hear(Described(1, offer.stay, _BLOB)) + played.hear(Described(1, offer.stay, _BLOB))
     assert [effect.job for effect in effects if isinstance(effect, StartWorker)] == [1]
 
 
@@ -182,7 +180,7 @@ def test_a_pe_keeps_itself_free_when_its_suspended_worker_is_deserved_again_and_
     played.hear_epoch(job_1=2)
     started = played.hear(Adopt(_request(1, index=1, epoch=1)))
     (offer,) = _sent(started, Offer)
-    played.hear(Accepted(1, 1, offer.context, 1, 0, (), None))
+    played.hear(Accepted(1, 1, offer.stay, 1, 0, (), None))
     (start,) = (effect for effect in started if isinstance(effect, StartWorker))
     played.pe.handle(WorkerStarted(start.worker), played.now)
     played.hear_epoch(job_1=1)

@@ -67,7 +67,7 @@ def test_a_worker_that_is_accepted_twice_is_the_parents_fault() -> None:
     pe.handle(JobSubmitted(1, JobParameters(), Blob("1", 1, b"x")), 0.0)
     worker = pe.workers.active
     assert worker is not None
-    again = Accepted(1, 0, worker.context, 0, -1, (), None)
+    again = Accepted(1, 0, worker.stay, 0, -1, (), None)
     with pytest.raises(PeerViolation, match="accepted twice"):
         pe.handle(Received(1, again), 0.1)
 

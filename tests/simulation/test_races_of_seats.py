@@ -64,7 +64,7 @@ def test_race_3_an_acceptance_of_a_former_stay_is_not_taken_for_one_of_this_stay
     news, offers = watch(cluster, ChildLeft), watch(cluster, Offer)
     late.release()
     rest(cluster)
-    assert [message.context < active(cluster, child).context for _, _, message in news] == [True]
+    assert [message.stay < active(cluster, child).stay for _, _, message in news] == [True]
     assert not offers, "the parent does not take the old news for news of the present child"
     assert places(cluster, 1)[3] == child
 

@@ -307,9 +307,9 @@ class WorkerPool:
         """Run a worker; WorkerStarted follows when its application does."""
         if key in self._jobs:
             raise ValueError(f"worker {key} runs already")
-        job, context = key
+        job, number = key
         threads = self._options.threads
-        run = wire.Run(job, context, index, volume, children, threads, description, chain, revision)
+        run = wire.Run(job, number, index, volume, children, threads, description, chain, revision)
         task = self._jobs[key] = JobTask(key, run)
         if chain and (kept := self.kept.take(chain, index)) is not None:
             self._go_on(task, kept)
@@ -726,7 +726,7 @@ class WorkerPool:
 
     def _turns_to(self, task: JobTask, message: wire.FromWorker) -> bool:
         """Whether a kept process has come to its new task; what it says before concerns an old one."""
-        if not isinstance(message, wire.Started) or (message.job, message.context) != task.key:
+        if not isinstance(message, wire.Started) or (message.job, message.number) != task.key:
             return False
         task.is_pending = False
         self._pending.discard(task)

@@ -288,7 +288,7 @@ class _Worker:
                 context.application,
                 newly_imported,
                 run.job,
-                run.context,
+                run.number,
                 context.cpu_before_s,
                 application.leaves_in_order,
             )

@@ -102,8 +102,8 @@ class JobTask:
                 return stimuli.WorkerToParent(self.number, data)
             case wire.ToChildren(data):
                 return stimuli.WorkerToChildren(self.number, data)
-            case wire.ToAddress(pe, context, data):
-                return stimuli.WorkerToWorker(self.number, pe, context, data)
+            case wire.ToAddress(pe, stay, data):
+                return stimuli.WorkerToWorker(self.number, pe, stay, data)
         return None
 
     def event_of_crash(self, reason: str, cpu_s: float) -> events.WorkerEvent:

@@ -306,7 +306,7 @@ def test_every_worker_ends_exactly_once_whatever_happens(seed: int) -> None:
                 link = draw.choice(live)
                 runs = [message for message in link.got if isinstance(message, wire.Run)]
                 if runs:
-                    link.says.append(wire.Started("A", False, runs[-1].job, runs[-1].context, 0.0))
+                    link.says.append(wire.Started("A", False, runs[-1].job, runs[-1].number, 0.0))
                     if draw.random() < 0.7:
                         link.says += [wire.ResultFound(b"", 0, 0.0), wire.Idle(draw.randrange(1 << 29))]
             case 9 if live := links():
@@ -325,7 +325,7 @@ def test_every_worker_ends_exactly_once_whatever_happens(seed: int) -> None:
         for link in links():
             runs = [message for message in link.got if isinstance(message, wire.Run)]
             if runs and link not in host.pool.processes.idle:
-                link.says.append(wire.Started("A", False, runs[-1].job, runs[-1].context, 0.0))
+                link.says.append(wire.Started("A", False, runs[-1].job, runs[-1].number, 0.0))
                 link.says += [wire.ResultFound(b"", 0, 0.0), wire.Idle(0)]
         take_in()
     assert open_numbers == set()
