@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
+from mallob_py.batch.checks import Checks, count_of
 from mallob_py.batch.cluster import Room
 from mallob_py.batch.costs import FreeResizes, ResizeCost
 from mallob_py.batch.job import Job, Kind, Truth, Workload
@@ -143,6 +144,7 @@ class _Run:
     ) -> None:
         self._view = self._new_view(workload, nodes, costs)
         self._refuse_impossible(workload, nodes)
+        self._checks = Checks(policy, self._view, {job.id: job.number for job in workload.jobs})
         self._workload = workload
         self._jobs = workload.jobs
         self._truths: Sequence[Truth] = workload.truths
@@ -153,8 +155,6 @@ class _Run:
         self._nodes = nodes
         self._free: list[int] = list(range(nodes - 1, -1, -1))
         self._queue: list[Job] = []
-        #: the ids of `_queue`, which are sorted
-        self._queued: list[int] = []
         self._running: dict[int, Running] = {}
         self._ends: list[tuple[float, int, Running]] = []
         self._wishes: dict[int, int] = {}
@@ -249,7 +249,6 @@ class _Run:
             before = arrived
             while arrived < count and jobs[arrived].submit_s <= now:
                 self._queue.append(jobs[arrived])
-                self._queued.append(arrived)
                 arrived += 1
             view.arrived = arrived - before
             view.ended |= happens
@@ -274,7 +273,6 @@ class _Run:
                 job = jobs[arrived]
                 view.now_s = job.submit_s
                 self._queue.append(job)
-                self._queued.append(arrived)
                 arrived += 1
                 view.arrived += 1
                 if view.free >= job.low or hears_all:
@@ -305,7 +303,7 @@ class _Run:
 
     def _refuse_leftovers(self) -> None:
         if self._queue:
-            raise self._error(self._queue[0].id, "is left waiting, though the machine is empty")
+            raise self._checks.error(self._queue[0].id, "is left waiting, though the machine is empty")
 
     # --- ends and resize points ---------------------------------------------------------------
 
@@ -406,39 +404,27 @@ class _Run:
                 self._share(action)
             case Reserve(job, at_s):
                 self._promises.setdefault(job, at_s)
-            case Wake(at_s):
-                if at_s <= self._view.now_s:
-                    raise PolicyError(
-                        f"{self._policy.name} wants to be woken at {at_s:g} s, which has gone by"
-                    )
-                self._wake_s = min(self._wake_s, at_s)
+            case Wake():
+                self._wake_s = min(self._wake_s, self._checks.wake_s(action))
             case _:
                 raise PolicyError(f"{self._policy.name}: {action!r} is no action")
 
     def _start(self, action: Start) -> None:
         number = action.job
-        place = self._place_in_queue(number)
+        place = self._checks.place_in_queue(number)
         job = self._jobs[number]
+        self._checks.startable(job, count_of(action.nodes))
         nodes = self._nodes_for(number, action.nodes)
-        size = len(nodes)
-        if not job.low <= size <= job.high:
-            raise self._error(number, f"is started on {size} nodes; it runs on {job.low} to {job.high}")
         self._view.free = len(self._free)
-        self._launch(place, nodes, job.estimate_on(size))
+        self._launch(place, nodes, job.estimate_on(len(nodes)))
         if self._asks_at_points and self._truths[number].iterations and job.is_malleable:
             self._iterations_left[number] = self._truths[number].iterations
         self._plan(number)
 
-    def _place_in_queue(self, number: int) -> int:
-        place = bisect_left(self._queued, number)
-        if place == len(self._queued) or self._queued[place] != number:
-            raise self._error(number, "is started, but does not wait")
-        return place
-
     def _launch(self, place: int, nodes: list[int], estimate_s: float) -> Running:
         """A waiting job runs; what comes next in its life is still to plan."""
-        job, number = self._queue[place], self._queued[place]
-        del self._queue[place], self._queued[place]
+        job = self._queue.pop(place)
+        number = job.id
         now, size = self._view.now_s, len(nodes)
         self._number += 1
         running = Running(job, now, nodes, now + estimate_s, self._number)
@@ -452,18 +438,7 @@ class _Run:
 
     def _nodes_for(self, job: int, wanted: int | tuple[int, ...]) -> list[int]:
         """Take free nodes."""
-        free = self._free
-        if isinstance(wanted, int):
-            if not 0 < wanted <= len(free):
-                raise self._error(job, f"is to get {wanted} nodes; {len(free)} are free")
-            nodes = free[-wanted:]
-            del free[-wanted:]
-            return nodes
-        chosen = set(wanted)
-        if len(chosen) < len(wanted) or not chosen.issubset(free):
-            raise self._error(job, f"is to get nodes that are not free, or one of them twice: {wanted}")
-        free[:] = [node for node in free if node not in chosen]
-        return list(wanted)
+        return self._checks.take(self._free, job, wanted)
 
     def _speed(self, job: int, size: int) -> float:
         described = self._jobs[job]
@@ -471,21 +446,15 @@ class _Run:
 
     def _resize(self, action: Resize) -> None:
         number = action.job
-        running = self._running.get(number)
-        if running is None:
-            raise self._error(number, "is resized, but does not run")
-        job = running.job
-        if job.kind not in (Kind.MALLEABLE, Kind.EVOLVING):
-            raise self._error(number, f"is resized, but is {job.kind.value}")
-        if running.target is not None:
-            raise self._error(number, "is resized, but has not taken its last change yet")
+        running = self._checks.resizable(number, (Kind.MALLEABLE, Kind.EVOLVING))
         if running.mates or running.guest is not None:
-            raise self._error(number, "is resized, but shares its nodes")
+            raise self._checks.error(number, "is resized, but shares its nodes")
         awaited = number in self._iterations_left
         wait_s = 0.0 if awaited else self._until_resize_point(number)
         if wait_s == math.inf and not self._asks_at_points:
             return  # an order that comes too late
         kept, wanted = running.nodes, action.nodes
+        self._checks.new_size(running.job, count_of(wanted))
         if isinstance(wanted, int):
             new = self._nodes_for(number, wanted - len(kept)) if wanted > len(kept) else []
             grown = [*kept, *new] if new else kept[:wanted]
@@ -495,8 +464,6 @@ class _Run:
             if new:
                 self._nodes_for(number, tuple(new))
             grown = list(wanted)
-        if not job.low <= len(grown) <= job.high:
-            raise self._error(number, f"is to run on {len(grown)} nodes; it runs on {job.low} to {job.high}")
         self._view.free = len(self._free)
         running.target = len(grown)
         running.resized_s = self._view.now_s
@@ -556,17 +523,19 @@ class _Run:
 
     def _share(self, action: Share) -> None:
         number, factor, now = action.guest, action.factor, self._view.now_s
-        place = self._place_in_queue(number)
+        place = self._checks.place_in_queue(number)
         job = self._jobs[number]
         if not job.is_malleable:
-            raise self._error(number, f"is to be a guest, but is {job.kind.value}")
+            raise self._checks.error(number, f"is to be a guest, but is {job.kind.value}")
         if not 0.0 < factor < 1.0:
-            raise self._error(number, f"is to have the share {factor:g} of cores, not one between 0 and 1")
+            raise self._checks.error(
+                number, f"is to have the share {factor:g} of cores, not one between 0 and 1"
+            )
         mates = [self._mate(mate) for mate in dict.fromkeys(action.mates)]
         nodes = [node for mate in mates for node in mate.nodes]
         size = len(nodes)
         if len(mates) < len(action.mates) or not job.low <= size <= job.high:
-            raise self._error(
+            raise self._checks.error(
                 number,
                 f"is to share {size} nodes of jobs, each named once; it runs on {job.low} to {job.high}",
             )
@@ -586,13 +555,13 @@ class _Run:
     def _mate(self, number: int) -> Running:
         running = self._running.get(number)
         if running is None:
-            raise self._error(number, "is to be a mate, but does not run")
+            raise self._checks.error(number, "is to be a mate, but does not run")
         if not running.job.is_malleable:
-            raise self._error(number, f"is to be a mate, but is {running.job.kind.value}")
+            raise self._checks.error(number, f"is to be a mate, but is {running.job.kind.value}")
         if running.mates or running.guest is not None:
-            raise self._error(number, "is to be a mate, but shares its nodes already")
+            raise self._checks.error(number, "is to be a mate, but shares its nodes already")
         if running.target is not None:
-            raise self._error(number, "is to be a mate, but has not taken its last change yet")
+            raise self._checks.error(number, "is to be a mate, but has not taken its last change yet")
         return running
 
     def _retime(self, running: Running) -> None:
@@ -627,10 +596,6 @@ class _Run:
     def _part(self, guest: Running, mate: Running) -> None:
         since_s, now = self._joined[guest.job.id], self._view.now_s
         self._shared.append(SharedSpan(guest.job.id, mate.job.id, since_s, now, mate.size, guest.factor))
-
-    def _error(self, job: int, what: str) -> PolicyError:
-        described = self._jobs[job]
-        return PolicyError(f"{self._policy.name}: job {described.number} {what} (at {self._view.now_s:g} s)")
 
 
 class _SharedRun(_Run):
@@ -667,11 +632,11 @@ class _SharedRun(_Run):
         if isinstance(wanted, int):
             nodes = room.place(wanted, demand)
             if nodes is None:
-                raise self._error(job, f"is to get room for {wanted} units, which there is not")
+                raise self._checks.error(job, f"is to get room for {wanted} units, which there is not")
         else:
             nodes = list(wanted)
             if not all(0 <= node < self._nodes for node in nodes) or not room.has(nodes, demand):
-                raise self._error(job, f"is to get nodes without room for it: {nodes}")
+                raise self._checks.error(job, f"is to get nodes without room for it: {nodes}")
         room.take(nodes, demand)
         for node in nodes:
             self._units[node] += 1

@@ -209,7 +209,8 @@ def test_an_evolving_job_asks_and_may_be_given() -> None:
 @pytest.mark.parametrize(
     ("actions", "message"),
     [
-        ([Start(0, 9)], "job 1 is to get 9 nodes; 8 are free"),
+        ([Start(0, 4), Start(1, 5)], "job 2 is to get 5 nodes; 4 are free"),
+        ([Start(7, 1)], "job 7 is started, but does not wait"),
         ([Start(0, 3)], "job 1 is started on 3 nodes; it runs on 4 to 4"),
         ([Start(0, 4), Start(0, 4)], "job 1 is started, but does not wait"),
         ([Start(0, (0, 1, 2, 2))], "job 1 is to get nodes that are not free, or one of them twice"),

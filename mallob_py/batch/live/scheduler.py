@@ -20,11 +20,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from mallob_py.batch.checks import Checks, count_of
 from mallob_py.batch.job import Job, Kind
 from mallob_py.batch.policy import (
     Action,
     Policy,
-    PolicyError,
     Reserve,
     Resize,
     Running,
@@ -83,6 +83,7 @@ class LiveScheduler:
         view = self._view
         view.free_nodes, view.queue, view.running = self._free, self._queue, self._running
         view.ends, view.departed = self._ends, self._departed
+        self._checks = Checks(policy, view)
         policy.begin(slots)
 
     # --- what there is ------------------------------------------------------------------------
@@ -213,39 +214,28 @@ class LiveScheduler:
                 self._start(job, nodes)
             case Resize(job, nodes):
                 self._resize(job, nodes)
-            case Wake(at_s):
-                if at_s <= self._view.now_s:
-                    raise PolicyError(f"{self.policy.name} wants to be woken in the past, at {at_s:g} s")
-                self.wake_s = min(self.wake_s, at_s)
+            case Wake():
+                self.wake_s = min(self.wake_s, self._checks.wake_s(action))
             case Reserve():
                 pass
             case Share(guest):
-                raise self._error(guest, "is to share nodes; here every job has its own")
+                raise self._checks.error(guest, "is to share nodes; here every job has its own")
 
     def _start(self, number: int, wanted: int | tuple[int, ...]) -> None:
-        if not self.knows(number):
-            raise self._error(number, "is started, but does not wait")
-        job = self._queue[self._place(number)]
-        size = wanted if isinstance(wanted, int) else len(wanted)
-        if not job.low <= size <= job.high:
-            raise self._error(number, f"is started on {size} nodes; it runs on {job.low} to {job.high}")
+        place = self._checks.place_in_queue(number)
+        job = self._queue[place]
+        self._checks.startable(job, count_of(wanted))
         slots = self._take(number, wanted)
-        del self._queue[self._place(number)]
+        del self._queue[place]
         if job.is_malleable:
             job = msgspec.structs.replace(job, kind=Kind.MOLDABLE)
         self._run(job, self._view.now_s, slots)
         self.effects.append(Launch(number, tuple(slots)))
 
     def _resize(self, number: int, wanted: int | tuple[int, ...]) -> None:
-        running = self._running.get(number)
-        if running is None or not running.job.is_malleable:
-            raise self._error(number, "is resized, but is none that runs and can be")
-        if running.target is not None:
-            raise self._error(number, "is resized, but has not carried out its last order yet")
-        job, kept = running.job, running.nodes
-        size = wanted if isinstance(wanted, int) else len(wanted)
-        if not job.low <= size <= job.high:
-            raise self._error(number, f"is to run on {size} nodes; it runs on {job.low} to {job.high}")
+        running = self._checks.resizable(number, (Kind.MALLEABLE,))
+        kept, size = running.nodes, count_of(wanted)
+        self._checks.new_size(running.job, size)
         if size == running.size:
             return
         # Which hosts a program leaves it chooses itself; those of one host are all alike.
@@ -261,17 +251,8 @@ class LiveScheduler:
         running.resized_s = self._view.now_s
 
     def _take(self, number: int, wanted: int | tuple[int, ...]) -> list[int]:
-        free = self._free
-        if isinstance(wanted, int):
-            if not 0 < wanted <= len(free):
-                raise self._error(number, f"is to get {wanted} nodes; {len(free)} are free")
-            slots = free[-wanted:]
-        else:
-            slots = list(wanted)
-            if len(set(slots)) < len(slots) or not set(slots) <= set(free):
-                raise self._error(number, f"is to get nodes that are not free: {wanted}")
-        free[:] = [slot for slot in free if slot not in set(slots)]
-        self._view.free = len(free)
+        slots = self._checks.take(self._free, number, wanted)
+        self._view.free = len(self._free)
         return slots
 
     # --- books --------------------------------------------------------------------------------
@@ -308,6 +289,3 @@ class LiveScheduler:
 
     def _place(self, job: int) -> int:
         return bisect_left(self._queue, job, key=lambda one: one.id)
-
-    def _error(self, job: int, what: str) -> PolicyError:
-        return PolicyError(f"{self.policy.name}: job {job} {what}")

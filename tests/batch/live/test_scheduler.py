@@ -69,7 +69,7 @@ def test_a_job_that_has_not_said_that_it_is_ready_cannot_be_resized(
 ) -> None:
     scheduler.submit(job(2, 1))
     policy.next = [Resize(1, 5)]
-    with pytest.raises(PolicyError, match="job 1 is resized, but is none that runs and can be"):
+    with pytest.raises(PolicyError, match="job 1 is resized, but is moldable"):
         scheduler.decide(2.0)
     scheduler.ready(1)
     policy.next = [Resize(1, 5)]
@@ -128,11 +128,11 @@ def test_a_job_that_ends_during_an_order_leaves_all_its_slots(
     [
         ([Start(7, 1)], "job 7 is started, but does not wait"),
         ([Start(2, 3)], "job 2 is started on 3 nodes; it runs on 2 to 2"),
-        ([Start(2, (0, 1))], r"job 2 is to get nodes that are not free: \(0, 1\)"),
+        ([Start(2, (0, 1))], r"job 2 is to get nodes that are not free, or one of them twice: \(0, 1\)"),
         ([Start(3, 5)], "job 3 is to get 5 nodes; 4 are free"),
         ([Share(2, (1,))], "job 2 is to share nodes; here every job has its own"),
         ([Resize(1, 7)], "job 1 is to run on 7 nodes; it runs on 1 to 6"),
-        ([Resize(1, 5), Resize(1, 4)], "job 1 is resized, but has not carried out its last order yet"),
+        ([Resize(1, 5), Resize(1, 4)], "job 1 is resized, but has not taken its last change yet"),
     ],
 )
 def test_impossible_actions_name_policy_and_job_and_do_no_harm(

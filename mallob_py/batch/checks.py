@@ -1,0 +1,86 @@
+"""Whether what a policy orders is possible: the same rules for jobs in virtual time and for real ones."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from operator import attrgetter
+
+from mallob_py.batch.job import Job, Kind
+from mallob_py.batch.policy import Policy, PolicyError, Running, View, Wake
+
+_ID = attrgetter("id")
+
+
+class Checks:
+    """Of one policy's actions, by what its view shows.
+
+    What is impossible raises PolicyError, with the names of policy and job, and the time. `numbers` are those
+    by which users know jobs, where these are not their ids.
+    """
+
+    def __init__(self, policy: Policy, view: View, numbers: Mapping[int, int] | None = None) -> None:
+        self._policy = policy
+        self._view = view
+        self._numbers = numbers or {}
+
+    def error(self, job: int, what: str) -> PolicyError:
+        number = self._numbers.get(job, job)
+        return PolicyError(f"{self._policy.name}: job {number} {what} (at {self._view.now_s:g} s)")
+
+    def place_in_queue(self, job: int) -> int:
+        """Of a job that is to be started."""
+        queue = self._view.queue
+        place = bisect_left(queue, job, key=_ID)
+        if place == len(queue) or queue[place].id != job:
+            raise self.error(job, "is started, but does not wait")
+        return place
+
+    def startable(self, job: Job, nodes: int) -> None:
+        """A waiting job runs on so many nodes."""
+        if not job.low <= nodes <= job.high:
+            raise self.error(job.id, f"is started on {nodes} nodes; it runs on {job.low} to {job.high}")
+
+    def resizable(self, job: int, kinds: tuple[Kind, ...]) -> Running:
+        """A job whose number of nodes can be changed now, if it is one of these kinds."""
+        running = self._view.running.get(job)
+        if running is None:
+            raise self.error(job, "is resized, but does not run")
+        if running.job.kind not in kinds:
+            raise self.error(job, f"is resized, but is {running.job.kind.value}")
+        if running.target is not None:
+            raise self.error(job, "is resized, but has not taken its last change yet")
+        return running
+
+    def new_size(self, job: Job, nodes: int) -> None:
+        """A running job can go on with so many nodes."""
+        if not job.low <= nodes <= job.high:
+            raise self.error(job.id, f"is to run on {nodes} nodes; it runs on {job.low} to {job.high}")
+
+    def take(self, free: list[int], job: int, wanted: int | tuple[int, ...]) -> list[int]:
+        """Remove so many nodes from the free ones, the last first, or just these; return them."""
+        if isinstance(wanted, int):
+            if not 0 < wanted <= len(free):
+                raise self.error(job, f"is to get {wanted} nodes; {len(free)} are free")
+            nodes = free[-wanted:]
+            del free[-wanted:]
+            return nodes
+        chosen = set(wanted)
+        if len(chosen) < len(wanted) or not chosen.issubset(free):
+            raise self.error(job, f"is to get nodes that are not free, or one of them twice: {wanted}")
+        free[:] = [node for node in free if node not in chosen]
+        return list(wanted)
+
+    def wake_s(self, wake: Wake) -> float:
+        """When the policy is to be asked again [s]."""
+        if wake.at_s <= self._view.now_s:
+            raise PolicyError(
+                f"{self._policy.name} wants to be woken at {wake.at_s:g} s, which has gone by "
+                f"(at {self._view.now_s:g} s)"
+            )
+        return wake.at_s
+
+
+def count_of(wanted: int | tuple[int, ...]) -> int:
+    """How many nodes are meant by a number of them, or by just these."""
+    return wanted if isinstance(wanted, int) else len(wanted)
