@@ -25,7 +25,7 @@ from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank, blob_of
+from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank, portable
 from mallob_py.service import JobFileError
 from mallob_py.service.client import login_name
 from mallob_py.service.jobs import reply as replies
@@ -142,7 +142,7 @@ class RunDesk:
         self._began_s = now
         if self._shows_progress:
             self._next_progress_s = now + _PROGRESS_S
-        job, path = self._job, str(self._rank.transfer.path_of(str(_JOB)))
+        job, path = self._job, str(self._rank.transfer.path_of(_JOB))
         task = wire.Read(job.application, job.files, None, dict(job.configuration), path, INLINE_BYTES_MAX)
         self._rank.pool.read(_JOB, task)
 
@@ -150,7 +150,7 @@ class RunDesk:
         match event:
             case events.ReadDone(_, description):
                 self._read_s = now - self._began_s
-                self._rank.submit(_JOB, JobParameters(), blob_of(_JOB, description))
+                self._rank.submit(_JOB, JobParameters(), portable(description))
             case events.ReadFailed(_, message, _):
                 self._fail(message)
 

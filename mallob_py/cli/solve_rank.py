@@ -23,12 +23,12 @@ from typing import NoReturn, TextIO
 from mallob_py.cli.rank_options import STANDARD_INPUT, SolveOptions, event_log_of, settings_of
 from mallob_py.kit import result_file
 from mallob_py.protocol.effects import JobEnded, Outcome
-from mallob_py.protocol.messages import Blob
+from mallob_py.protocol.messages import Description
 from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank, blob_of
+from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank, portable
 from mallob_sat.declaration import SatDeclaration
 
 _PROGRESS_S = 5.0
@@ -145,23 +145,23 @@ class SolveDesk:
         self._submitted_s = now
         file = self._files[0]
         self._tell(f"mallob-py: {file} on {self._rank.placement.describe()}")
-        path = str(self._rank.transfer.path_of(str(self._job)))
+        path = str(self._rank.transfer.path_of(self._job))
         source = self._input if file in STANDARD_INPUT else file
         task = wire.Read(SatDeclaration.name, (source,), None, self._configuration, path, INLINE_BYTES_MAX)
         self._rank.pool.read(self._job, task)
 
     def worker_event(self, event: events.WorkerEvent, now: float) -> None:
         match event:
-            case events.ReadDone(job, description):
-                self._submit(blob_of(job, description), now)
+            case events.ReadDone(_, description):
+                self._submit(portable(description), now)
             case events.ReadFailed(_, message, _):
                 self._complain(message.replace(self._input, "standard input"))
                 self._next()
 
-    def _submit(self, blob: Blob, now: float) -> None:
-        self._tell(f"read in {now - self._submitted_s:.2f} s, description of {blob.size} bytes")
+    def _submit(self, description: Description, now: float) -> None:
+        self._tell(f"read in {now - self._submitted_s:.2f} s, description of {description.size} bytes")
         self._next_progress_s = now + 1.0
-        self._rank.submit(self._job, JobParameters(), blob)
+        self._rank.submit(self._job, JobParameters(), description)
 
     def _time_is_up(self) -> None:
         """Answer UNKNOWN for this formula and those that were not begun."""

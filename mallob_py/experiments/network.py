@@ -177,5 +177,5 @@ def _request(job: int, rank: int) -> Request:
         path=(rank,),
         hops=0,
         asked_s=0.0,
-        blob=None,
+        description=None,
     )

@@ -32,7 +32,7 @@ class _Header(msgspec.Struct, array_like=True, frozen=True):
     arrays: list[_Array]
 
 
-class Description(msgspec.Struct, frozen=True):
+class DecodedDescription(msgspec.Struct, frozen=True):
     """A decoded description; the arrays are read-only views into the bytes given."""
 
     application: str
@@ -74,7 +74,7 @@ def description_parts(
     return [len(header).to_bytes(8, "little"), header, padding, *body]
 
 
-def decode_description(flat: bytes | bytearray | memoryview) -> Description:
+def decode_description(flat: bytes | bytearray | memoryview) -> DecodedDescription:
     """The inverse of `encode_description`, without copying the arrays."""
     view = memoryview(flat).toreadonly()
     header_size = int.from_bytes(view[:8], "little")
@@ -88,4 +88,4 @@ def decode_description(flat: bytes | bytearray | memoryview) -> Description:
         count = int(np.prod(spec.shape, dtype=np.int64))
         begin = start + spec.offset
         payload[spec.name] = np.frombuffer(view, dtype, count, begin).reshape(spec.shape)
-    return Description(header.application, header.configuration, payload)
+    return DecodedDescription(header.application, header.configuration, payload)

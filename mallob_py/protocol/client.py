@@ -29,13 +29,13 @@ from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import (
     Blamed,
-    Blob,
     Checkpoint,
     CheckpointGiven,
     CheckpointWanted,
     ChildLeft,
     DemandChanged,
     Denied,
+    Description,
     JobEvent,
     Offer,
     Prefer,
@@ -229,14 +229,19 @@ class Client:
     # --- from the service -----------------------------------------------------------------
 
     def submit(
-        self, job: int, parameters: JobParameters, blob: Blob, now: float, checkpoint: bytes | None = None
+        self,
+        job: int,
+        parameters: JobParameters,
+        description: Description,
+        now: float,
+        checkpoint: bytes | None = None,
     ) -> None:
         """Take a job in. It will end with exactly one `JobEnded`."""
         self._now = now
         assert job not in self.jobs, f"job {job} is here already"
         port = _RootPort(self._out, self._matcher, self._workers, lambda: self._now, parameters.near)
         seats = Seats(self._out, self._config, port, job, (self._out.rank,), _CLIENT_STAY, (0,))
-        seats.blob = blob
+        seats.description = description
         record = self.jobs[job] = ClientJob(job, parameters, seats, now, self._config.ageing_s)
         if checkpoint is not None:
             record.checkpoint = LastCheckpoint(checkpoint)
@@ -493,8 +498,8 @@ class Client:
 
     def _has_left_no_trace(self, record: ClientJob, outcome: Outcome) -> bool:
         """Nobody has heard of it, its one worker ended itself, and its description was in messages only."""
-        blob = record.seats.blob
-        is_in_messages = blob is not None and blob.inline is not None
+        description = record.seats.description
+        is_in_messages = description is not None and description.inline is not None
         return outcome is Outcome.RESULT and not record.is_published and is_in_messages
 
     def next_announcement(self) -> float:

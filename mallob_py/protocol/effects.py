@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from mallob_py.protocol.host_health import Fault
-from mallob_py.protocol.messages import AnyMessage, Blob
+from mallob_py.protocol.messages import AnyMessage, Description
 
 
 class Outcome(Enum):
@@ -38,15 +38,15 @@ class Send(Effect, frozen=True):
     message: AnyMessage
 
 
-class FetchBlob(Effect, frozen=True):
-    """Bring the description to this host; then call `blob_ready`.
+class FetchDescription(Effect, frozen=True):
+    """Bring the description to this host; then call `description_here`.
 
     `sources` are the ranks to get it from where it is not here yet: the parent, which may
     not have it (any more), then the client, which has it as long as the job lives.
     """
 
     job: int
-    blob: Blob
+    description: Description
     sources: tuple[int, ...]
 
 
@@ -63,7 +63,7 @@ class StartWorker(Effect, frozen=True):
     job: int
     index: int
     volume: int
-    blob: Blob
+    description: Description
 
 
 class SuspendWorker(Effect, frozen=True):
@@ -184,7 +184,7 @@ class Log(Effect, frozen=True):
 
 AnyEffect: TypeAlias = (
     Send
-    | FetchBlob
+    | FetchDescription
     | JobOver
     | StartWorker
     | SuspendWorker

@@ -39,9 +39,9 @@ from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.effects import Outbox
 from mallob_py.protocol.messages import (
     Accepted,
-    Blob,
     ChildLeft,
     Described,
+    Description,
     Offer,
     PastWorker,
     Query,
@@ -176,7 +176,7 @@ class Seats:
         self.past = PastWorkers()
         #: workers of this job leave in order: a past one cannot be resumed
         self.leaves = False
-        self.blob: Blob | None = None
+        self.description: Description | None = None
 
     def expect(self, index: int, asked_s: float) -> None:
         """A request for this child is on its way already: it was part of our own bulk request."""
@@ -254,14 +254,16 @@ class Seats:
             path=self._path,
             hops=0,
             asked_s=seat.asked_s,
-            blob=self._blob_to_spread(),
+            description=self._description_to_spread(),
         )
 
-    def _blob_to_spread(self) -> Blob | None:
-        blob = self.blob
-        if blob is None or (blob.inline is not None and len(blob.inline) > _INLINE_IN_REQUEST_MAX):
+    def _description_to_spread(self) -> Description | None:
+        description = self.description
+        if description is None or (
+            description.inline is not None and len(description.inline) > _INLINE_IN_REQUEST_MAX
+        ):
             return None
-        return blob
+        return description
 
     def recall(self, past: tuple[PastWorker, ...], volume: int, epoch: int) -> None:
         """Memory has come from above: query past workers for seats whose requests are unmatched."""
@@ -308,7 +310,7 @@ class Seats:
                 epoch=epoch,
                 parent_stay=self._stay,
                 past=handed_down,
-                blob=self.blob,
+                description=self.description,
                 losses=seat.losses,
             ),
         )
@@ -345,8 +347,8 @@ class Seats:
                 self._out.send(seat.rank, Rejected(self._job, seat.index, seat.stay))
         self.close()
 
-    def describe(self, blob: Blob) -> None:
+    def describe(self, description: Description) -> None:
         """The description is known: pass it on to the children that wait for it."""
-        self.blob = blob
+        self.description = description
         for seat in self.taken():
-            self._out.send(seat.rank, Described(self._job, seat.stay, blob))
+            self._out.send(seat.rank, Described(self._job, seat.stay, description))

@@ -32,13 +32,13 @@ from mallob_py.protocol.leaving import Leaver, Leaving
 from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import (
     Accepted,
-    Blob,
     Checkpoint,
     CheckpointGiven,
     CheckpointWanted,
     ChildLeft,
     DemandChanged,
     Denied,
+    Description,
     Offer,
     PastWorker,
     Progressed,
@@ -232,8 +232,8 @@ class LocalWorkers:
             (2 * index + 1, 2 * index + 2),
         )
         worker.seats.leaves = worker.leaves
-        worker.blob = worker.blob or request.blob
-        worker.seats.blob = worker.blob
+        worker.description = worker.description or request.description
+        worker.seats.description = worker.description
         for side in (1, 2):
             if 2 * request.position + side < request.count:
                 worker.seats.expect(2 * index + side, request.asked_s)
@@ -270,8 +270,8 @@ class LocalWorkers:
         worker.parent_stay = message.parent_stay
         if message.past:
             worker.seats.recall(message.past, worker.volume, self._balancer.epoch)
-        if worker.blob is None and message.blob is not None:
-            self._describe(worker, message.blob)
+        if worker.description is None and message.description is not None:
+            self._describe(worker, message.description)
         if worker.state is WorkerState.LOST:
             self._vacate(worker, now)
 
@@ -281,35 +281,35 @@ class LocalWorkers:
             worker.seats.dismiss(since_epoch=0)
             self._put_aside(worker, now)
 
-    def receive_described(self, stay: int, blob: Blob) -> None:
+    def receive_described(self, stay: int, description: Description) -> None:
         worker = self._active_in(stay)
-        if worker is not None and worker.blob is None:
-            self._describe(worker, blob)
+        if worker is not None and worker.description is None:
+            self._describe(worker, description)
 
-    def _describe(self, worker: Worker, blob: Blob) -> None:
-        worker.blob = blob
-        worker.seats.describe(blob)
+    def _describe(self, worker: Worker, description: Description) -> None:
+        worker.description = description
+        worker.seats.describe(description)
         self._proceed(worker)
 
     def _proceed(self, worker: Worker) -> None:
         """Run as soon as the description is known, most often before the parent has answered."""
         if worker.has_process:
             worker.happens(Happens.READOPTED, self._out)
-        elif worker.blob is not None:
-            is_here = worker.blob.inline is not None
+        elif worker.description is not None:
+            is_here = worker.description.inline is not None
             worker.happens(Happens.DESCRIBED if is_here else Happens.DESCRIBED_ELSEWHERE, self._out)
 
-    def blob_ready(self, job: int) -> None:
+    def description_here(self, job: int) -> None:
         """The description is on this host now."""
-        if (worker := self._waiting_for_blob(job)) is not None:
+        if (worker := self._waiting_for_description(job)) is not None:
             worker.happens(Happens.FETCHED, self._out)
 
-    def blob_failed(self, job: int, reason: str, fault: Fault, now: float) -> None:
+    def description_missing(self, job: int, reason: str, fault: Fault, now: float) -> None:
         """The description does not come to this host."""
-        if (worker := self._waiting_for_blob(job)) is not None:
+        if (worker := self._waiting_for_description(job)) is not None:
             self._lose(worker, Happens.UNFETCHED, reason, fault, now)
 
-    def _waiting_for_blob(self, job: int) -> Worker | None:
+    def _waiting_for_description(self, job: int) -> Worker | None:
         worker = self.active
         if worker is None or worker.job != job or worker.state is not WorkerState.FETCHING:
             return None

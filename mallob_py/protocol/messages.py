@@ -26,14 +26,13 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of all messages. (Subclasses repeat `frozen`: type checkers do not inherit it.)"""
 
 
-class Blob(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a job's description is: its bytes where it is small, else its size (fetched by key).
+class Description(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A job's description: its bytes where it is small, else its size; then it is fetched as a file.
 
     If the job is a revision of an incremental job, `chain` is the id of its first revision and
     `revision` its number. PEs only pass these on to their processes.
     """
 
-    key: str
     size: Count
     inline: bytes | None = None
     chain: int = 0
@@ -78,7 +77,7 @@ class Request(Message, frozen=True, tag=3):
     One bulk request asks for `count` such workers; number `position` of them meets its idle
     token under the matching number `base + position`. `path` are the ranks of the worker's
     ancestors, the job's client first, the parent last; `asked_s` is when it was first wanted.
-    With `blob` the worker can start at once (None: not known yet, or too large to spread so).
+    With `description` the worker can start at once (None: not known yet, or too large to spread so).
     """
 
     job: int
@@ -90,7 +89,7 @@ class Request(Message, frozen=True, tag=3):
     path: Annotated[tuple[Place, ...], msgspec.Meta(min_length=1)]
     hops: Count
     asked_s: float
-    blob: Blob | None
+    description: Description | None
 
     @property
     def index(self) -> int:
@@ -188,7 +187,7 @@ class Accepted(Message, frozen=True, tag=13):
     epoch: int
     parent_stay: int
     past: tuple[PastWorker, ...]
-    blob: Blob | None
+    description: Description | None
     losses: Count = 0
 
 
@@ -205,7 +204,7 @@ class Described(Message, frozen=True, tag=15):
 
     job: int
     stay: int
-    blob: Blob
+    description: Description
 
 
 class ChildLeft(Message, frozen=True, tag=16):

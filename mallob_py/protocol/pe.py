@@ -270,7 +270,9 @@ class PE:
 #: who takes which other stimulus: (PE, stimulus, now)
 _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
     Tick: lambda pe, it, now: pe._tick(now),
-    JobSubmitted: lambda pe, it, now: pe.client.submit(it.job, it.parameters, it.blob, now, it.checkpoint),
+    JobSubmitted: lambda pe, it, now: pe.client.submit(
+        it.job, it.parameters, it.description, now, it.checkpoint
+    ),
     JobInterrupted: lambda pe, it, now: pe.client.interrupt(it.job, now),
     TermsChanged: lambda pe, it, now: pe.client.set_terms(it.job, it.priority, it.max_demand),
     WorkerStarted: lambda pe, it, now: pe.workers.started(it.worker, it.leaves, now),
@@ -287,8 +289,8 @@ _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
     WorkerToWorker: lambda pe, it, now: pe.workers.sends_to_worker(it.worker, it.pe, it.stay, it.data),
     WorkerToParent: lambda pe, it, now: pe.workers.sends_to_parent(it.worker, it.data),
     WorkerToChildren: lambda pe, it, now: pe.workers.sends_to_children(it.worker, it.data),
-    DescriptionHere: lambda pe, it, now: pe.workers.blob_ready(it.job),
-    DescriptionMissing: lambda pe, it, now: pe.workers.blob_failed(it.job, it.reason, it.fault, now),
+    DescriptionHere: lambda pe, it, now: pe.workers.description_here(it.job),
+    DescriptionMissing: lambda pe, it, now: pe.workers.description_missing(it.job, it.reason, it.fault, now),
     HostRests: lambda pe, it, now: pe.workers.rest(it.until_s),
     DropPast: lambda pe, it, now: pe.workers.drop_past(it.count),
     PauseWorker: lambda pe, it, now: pe.workers.pause(now),
@@ -308,7 +310,7 @@ _ON_MESSAGE: dict[type, Callable[[PE, int, Any, float], None]] = {
     Remember: PE._on_remember,
     Accepted: lambda pe, source, message, now: pe.workers.receive_accepted(source, message, now),
     Rejected: lambda pe, _, message, now: pe.workers.receive_rejected(message, now),
-    Described: lambda pe, _, message, now: pe.workers.receive_described(message.stay, message.blob),
+    Described: lambda pe, _, message, now: pe.workers.receive_described(message.stay, message.description),
     Release: lambda pe, _, message, now: pe.workers.receive_release(message.job),
     TreeMessage: lambda pe, source, message, now: pe.workers.receive_message(source, message),
     Blamed: lambda pe, _, message, now: pe.workers.receive_blamed(message.job),

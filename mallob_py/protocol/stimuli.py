@@ -15,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from mallob_py.protocol.host_health import Fault
-from mallob_py.protocol.messages import AnyMessage, Blob
+from mallob_py.protocol.messages import AnyMessage, Description
 from mallob_py.protocol.progress import Progress
 
 
@@ -61,7 +61,7 @@ class JobSubmitted(Stimulus, frozen=True):
 
     job: int
     parameters: JobParameters
-    blob: Blob
+    description: Description
     #: what its first root begins with, from a former service
     checkpoint: bytes | None = None
 
@@ -193,13 +193,13 @@ class WorkerToWorker(Stimulus, frozen=True):
 
 
 class DescriptionHere(Stimulus, frozen=True):
-    """The description asked for by `FetchBlob` is on this host."""
+    """The description asked for by `FetchDescription` is on this host."""
 
     job: int
 
 
 class DescriptionMissing(Stimulus, frozen=True):
-    """The description asked for by `FetchBlob` cannot be brought to this host, or not be stored here."""
+    """The description asked for by `FetchDescription` cannot be brought to this host, or stored here."""
 
     job: int
     reason: str

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 
 from mallob_py.protocol.effects import (
-    FetchBlob,
+    FetchDescription,
     LeaveWorker,
     Log,
     Outbox,
@@ -31,7 +31,7 @@ from mallob_py.protocol.effects import (
 )
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.job_tree import Seats
-from mallob_py.protocol.messages import Blob, RootStarted, TreeMessage
+from mallob_py.protocol.messages import Description, RootStarted, TreeMessage
 
 
 class WorkerState(Enum):
@@ -103,7 +103,7 @@ class Worker:
         self.path: tuple[int, ...] = ()
         self.state = WorkerState.UNDESCRIBED
         self.seats: Seats
-        self.blob: Blob | None = None
+        self.description: Description | None = None
         #: the epoch of its parent's answer, once that is here
         self.accepted_epoch: int | None = None
         self.parent_stay = -1
@@ -177,13 +177,13 @@ _BEREFT = frozenset({WorkerState.PAUSED, WorkerState.DEAD, WorkerState.LOST})
 
 
 def _fetch(worker: Worker, out: Outbox, now: float) -> None:
-    assert worker.blob is not None
-    out.act(FetchBlob(worker.job, worker.blob, (worker.parent, worker.client)))
+    assert worker.description is not None
+    out.act(FetchDescription(worker.job, worker.description, (worker.parent, worker.client)))
 
 
 def _start(worker: Worker, out: Outbox, now: float) -> None:
-    assert worker.blob is not None
-    out.act(StartWorker(worker.number, worker.job, worker.index, worker.volume, worker.blob))
+    assert worker.description is not None
+    out.act(StartWorker(worker.number, worker.job, worker.index, worker.volume, worker.description))
     if worker.seats.children():
         worker.update_process(out)
 

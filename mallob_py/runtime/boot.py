@@ -190,7 +190,7 @@ def run_rank(
 
 def _memory_watch(reserve: Reserve, rank: Rank, host_of: Callable[[int], int]) -> MemoryWatch:
     here = [each for each in range(rank.placement.ranks) if host_of(each) == host_of(rank.rank)]
-    board = HostBoard(rank.transfer.path_of("memory"), here.index(rank.rank), len(here))
+    board = HostBoard(rank.transfer.folder / "memory", here.index(rank.rank), len(here))
     host = socket.gethostname()
 
     def complain(text: str) -> None:

@@ -31,7 +31,7 @@ from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
     AnyEffect,
     BlameHost,
-    FetchBlob,
+    FetchDescription,
     JobEnded,
     JobOver,
     JobSaved,
@@ -40,7 +40,7 @@ from mallob_py.protocol.effects import (
     Send,
 )
 from mallob_py.protocol.host_health import Fault, HostHealth
-from mallob_py.protocol.messages import AnyMessage, Blob, Message, TreeMessage, encode
+from mallob_py.protocol.messages import AnyMessage, Description, Message, TreeMessage, encode
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.stimuli import (
@@ -205,10 +205,10 @@ class Rank:
             transport.host_of,
             self._send_to_rank,
             transport.send_bulk,
-            self._blob_here,
-            self._blob_failed,
+            self._description_here,
+            self._description_missing,
         )
-        self._workers = HostedWorkers(pool, len(numbers), self._description, clock, placement.size)
+        self._workers = HostedWorkers(pool, len(numbers), self._localized, clock, placement.size)
         #: what could be given back if the host runs low on memory
         self.hoard = RankHoard(self._pes, pool, self._workers, self.transfer, self._tell)
         self._memory_watch: MemoryWatch | None = None
@@ -265,10 +265,10 @@ class Rank:
         self._memory_watch = watch
 
     def submit(
-        self, job: int, parameters: JobParameters, blob: Blob, checkpoint: bytes | None = None
+        self, job: int, parameters: JobParameters, description: Description, checkpoint: bytes | None = None
     ) -> None:
         """Hand a job to the first PE here; the desk hears of its end by `job_ended`."""
-        self._tell(self.pe, JobSubmitted(job, parameters, blob, checkpoint))
+        self._tell(self.pe, JobSubmitted(job, parameters, description, checkpoint))
 
     def interrupt(self, job: int) -> bool:
         """End a job; False if it is not live."""
@@ -449,7 +449,7 @@ class Rank:
     def _look_after_memory(self, now: float) -> None:
         for slot, used in self._workers.grown_memory():
             self._tell(self._pes[slot], used)
-        self.transfer.keep_only({str(job) for job in self._workers.jobs() | self._fetching.keys()})
+        self.transfer.keep_only(self._workers.jobs() | self._fetching.keys())
         if self._memory_watch is not None:
             self._memory_watch.look(now)
 
@@ -599,16 +599,18 @@ class Rank:
             case Log(event, fields):
                 if self.log.is_kept:
                     self.log.write(self.now(), event, fields, pe.rank)
-            case FetchBlob(job, blob, sources):
+            case FetchDescription(job, description, sources):
                 self._fetching.setdefault(job, {})[pe.rank] = pe
-                self.transfer.fetch(blob, tuple(self.placement.rank_of[source] for source in sources))
+                self.transfer.fetch(
+                    job, description.size, tuple(self.placement.rank_of[source] for source in sources)
+                )
             case JobOver(job):
                 if waiting := self._fetching.get(job):
                     waiting.pop(pe.rank, None)
                     if not waiting:
                         del self._fetching[job]
                 if pe is self.pe:
-                    self.transfer.forget(str(job))
+                    self.transfer.forget(job)
             case BlameHost(fault, reason):
                 self._rest(fault, reason)
             case JobSought(job):
@@ -625,18 +627,18 @@ class Rank:
 
     # --- descriptions -------------------------------------------------------------------------
 
-    def _blob_here(self, key: str) -> None:
-        for pe in self._fetching.pop(int(key), {}).values():
-            self._handle(pe, DescriptionHere(int(key)), self.now())
+    def _description_here(self, job: int) -> None:
+        for pe in self._fetching.pop(job, {}).values():
+            self._handle(pe, DescriptionHere(job), self.now())
 
-    def _blob_failed(self, key: str, reason: str, fault: Fault) -> None:
-        for pe in self._fetching.pop(int(key), {}).values():
-            self._handle(pe, DescriptionMissing(int(key), reason, fault), self.now())
+    def _description_missing(self, job: int, reason: str, fault: Fault) -> None:
+        for pe in self._fetching.pop(job, {}).values():
+            self._handle(pe, DescriptionMissing(job, reason, fault), self.now())
 
-    def _description(self, blob: Blob) -> wire.Description:
-        if blob.inline is not None:
-            return wire.Inline(blob.inline)
-        return wire.Mapped(str(self.transfer.path_of(blob.key)), blob.size)
+    def _localized(self, job: int, description: Description) -> wire.LocalDescription:
+        if description.inline is not None:
+            return wire.Inline(description.inline)
+        return wire.Mapped(str(self.transfer.path_of(job)), description.size)
 
     # --- the end ---------------------------------------------------------------------------
 
@@ -649,11 +651,11 @@ class Rank:
         return self._transport.close()
 
 
-def blob_of(job: int, description: wire.Description, chain: int = 0, revision: int = 0) -> Blob:
+def portable(here: wire.LocalDescription, chain: int = 0, revision: int = 0) -> Description:
     """What a helper process has read, as the protocol passes it on."""
-    if isinstance(description, wire.Inline):
-        return Blob(str(job), len(description.data), description.data, chain, revision)
-    return Blob(str(job), description.size_bytes, None, chain, revision)
+    if isinstance(here, wire.Inline):
+        return Description(len(here.data), here.data, chain, revision)
+    return Description(here.size_bytes, None, chain, revision)
 
 
 def service_clock(start_s: float) -> Callable[[], float]:

@@ -11,7 +11,7 @@ import msgspec
 
 from mallob_py.kit.app import TreeMessage
 from mallob_py.protocol.stimuli import OfWorker
-from mallob_py.runtime.worker_wire import ApplicationTraits, Description
+from mallob_py.runtime.worker_wire import ApplicationTraits, LocalDescription
 
 #: (job, number of the worker)
 Key = tuple[int, int]
@@ -32,7 +32,7 @@ class ReadDone(_Event, frozen=True):
     """An input was read. A mapped description's file belongs to the caller from now on."""
 
     request_id: int
-    description: Description
+    description: LocalDescription
 
 
 class ReadFailed(_Event, frozen=True):

@@ -44,7 +44,7 @@ class Mapped(Message, frozen=True, tag=2):
     size_bytes: int
 
 
-Description = Inline | Mapped
+LocalDescription = Inline | Mapped
 
 
 # --- rank to worker process -------------------------------------------------
@@ -59,7 +59,7 @@ class Run(Message, frozen=True, tag=1):
     volume: int
     children: tuple[int, ...]
     threads: int
-    description: Description
+    description: LocalDescription
     #: the chain of revisions that the job belongs to (0: none), and its number there
     chain: int = 0
     revision: int = 0
@@ -96,7 +96,7 @@ class Before(Message, frozen=True):
     """What comes before revision number `revision`: a description, then inputs that are not in it."""
 
     revision: int
-    former: Description | None
+    former: LocalDescription | None
     inputs: tuple[EarlierInput, ...]
 
 
@@ -219,7 +219,7 @@ class Left(Message, frozen=True, tag=12):
 
 
 class InputRead(Message, frozen=True, tag=7):
-    description: Description
+    description: LocalDescription
 
 
 class InputRefused(Message, frozen=True, tag=8):

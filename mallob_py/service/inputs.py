@@ -62,7 +62,7 @@ class Inputs:
             heapq.heappush(self._read_until, (now + min(limits_s), live.id))
         self._rank.pool.read(live.id, self._task(live.id, live.known_file))
 
-    def was_read(self, live: LiveJob, description: wire.Description, now: float) -> bool:
+    def was_read(self, live: LiveJob, description: wire.LocalDescription, now: float) -> bool:
         """Note the end. False if the job is to go no further, as it has been interrupted."""
         live.parsing_s = now - live.reading_s
         if (place := self._chains.place_of(live.id)) is not None:
@@ -126,17 +126,17 @@ class Inputs:
             file.files,
             None if file.literals is None else file.literals.tobytes(),
             self._results.configured(file.application, configuration),
-            str(self._rank.transfer.path_of(str(job))),
+            str(self._rank.transfer.path_of(job)),
             INLINE_BYTES_MAX,
             None if place is None else place[0].before(place[1]),
             list(file.assumptions),
             self._results.folder_for(job),
         )
 
-    def _keep(self, chain: Chain, revision: Revision, description: wire.Description) -> None:
+    def _keep(self, chain: Chain, revision: Revision, description: wire.LocalDescription) -> None:
         """The next revision is read on top of this one, which ends before; so a file gets a second name."""
         if isinstance(description, wire.Mapped):
-            path = str(self._rank.transfer.path_of(f"{chain.first}-{revision.number}"))
+            path = str(self._rank.transfer.folder / f"{chain.first}-{revision.number}")
             with suppress(OSError):
                 os.link(description.path, path)
                 drop_description(chain)

@@ -21,12 +21,12 @@ from pathlib import Path
 from mallob_py.kit.payload import encode_description
 from mallob_py.protocol.effects import JobEnded
 from mallob_py.protocol.effects import Outcome as Ending
-from mallob_py.protocol.messages import Blob
+from mallob_py.protocol.messages import Description
 from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.notices import tell
-from mallob_py.runtime.rank import Rank, blob_of
+from mallob_py.runtime.rank import Rank, portable
 from mallob_py.service.endings import Endings
 from mallob_py.service.inputs import Configured, Inputs
 from mallob_py.service.intake import Intake
@@ -236,7 +236,7 @@ class Service:
         self._running.begin(live.id, now)
         if self._applications[live.application] is InputUse.NONE and not live.known_file.configuration:
             description = wire.Inline(encode_description(live.application, {}, {}))
-            self._submit(live, blob_of(live.id, description))
+            self._submit(live, portable(description))
         else:
             self._inputs.read(live, now)
 
@@ -250,10 +250,10 @@ class Service:
                 if not self._inputs.was_read(live, description, now):
                     self._end_interrupted(live, now)
                 elif (place := self._chains.place_of(job)) is None:
-                    self._submit(live, blob_of(job, description))
+                    self._submit(live, portable(description))
                 else:
                     chain, revision = place
-                    self._submit(live, blob_of(job, description, chain.first, revision.number))
+                    self._submit(live, portable(description, chain.first, revision.number))
             case events.ReadStalled(job) if job in self._jobs:
                 self._turns.set_aside(job)
             case events.ReadGoesOn(job) if job in self._jobs:
@@ -262,7 +262,7 @@ class Service:
                 live = self._jobs[job]
                 self._endings.fail_early(live, field, message, self._inputs.failed(live, now), now)
 
-    def _submit(self, live: LiveJob, blob: Blob) -> None:
+    def _submit(self, live: LiveJob, description: Description) -> None:
         self._jobs.enter(live, JobState.SUBMITTED)
         file, place = live.known_file, self._chains.place_of(live.id) if live.is_incremental else None
         adds_to_others = place is not None and place[1].number > 0
@@ -276,7 +276,7 @@ class Service:
             growth_delay_s=_TRIVIAL_S if adds_to_others else None,
             waiting_since_s=live.since_s,
         )
-        self._rank.submit(live.id, parameters, blob, self._directory.saved(live.id))
+        self._rank.submit(live.id, parameters, description, self._directory.saved(live.id))
         if not live.is_sought:
             self._running.rest(live.id)  # it waits for a PE
 

@@ -26,7 +26,7 @@ from mallob_py.protocol.effects import (
     AnyEffect,
     BlameHost,
     DeliverMessage,
-    FetchBlob,
+    FetchDescription,
     GiveCheckpoint,
     JobEnded,
     JobOver,
@@ -42,7 +42,7 @@ from mallob_py.protocol.effects import (
     UpdateWorker,
 )
 from mallob_py.protocol.host_health import Fault, HostHealth
-from mallob_py.protocol.messages import AnyMessage, Blob
+from mallob_py.protocol.messages import AnyMessage, Description
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.stimuli import (
@@ -208,8 +208,8 @@ class Cluster:
         self.submitted[job] = rank
         if leaves:
             self.orderly.add(job)
-        blob = Blob(f"job{job}", 10, b"x" * 10 if job % 2 else None)
-        self.tell(rank, JobSubmitted(job, JobParameters(**parameters), blob))
+        description = Description(10, b"x" * 10 if job % 2 else None)
+        self.tell(rank, JobSubmitted(job, JobParameters(**parameters), description))
 
     def interrupt(self, job: int) -> None:
         self.tell(self.submitted[job], JobInterrupted(job))
@@ -308,7 +308,7 @@ class Cluster:
         match effect:
             case Log(event, fields):
                 self.observe(self.now, rank, event, fields)
-            case FetchBlob(job):
+            case FetchDescription(job):
                 self._fetch(rank, job)
             case StartWorker(worker):
                 assert (rank, worker) not in self.processes, f"worker {worker} started twice on rank {rank}"

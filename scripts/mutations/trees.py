@@ -200,14 +200,14 @@ TREES = (
         "a description that comes late is passed on to the children",
         _TREE,
         "Seats.describe",
-        without("self._out.send(seat.rank, Described(self._job, seat.stay, blob))"),
+        without("self._out.send(seat.rank, Described(self._job, seat.stay, description))"),
         "test_a_description_that_comes_late_is_passed_on_to_the_children",
     ),
     Mutation(
         "a worker whose description comes late starts with it",
         _WORKERS,
         "LocalWorkers.receive_described",
-        without("self._describe(worker, blob)"),
+        without("self._describe(worker, description)"),
         "test_race_11_a_worker_whose_description_comes_after_its_acceptance_starts_once",
     ),
     # --- adoption -----------------------------------------------------------------------------
@@ -600,7 +600,7 @@ TREES = (
     Mutation(
         "a worker without a description is lost",
         _WORKERS,
-        "LocalWorkers.blob_failed",
+        "LocalWorkers.description_missing",
         without("self._lose(worker, Happens.UNFETCHED, reason, fault, now)"),
         "test_a_worker_whose_description_cannot_be_stored_gives_its_place_to_another",
     ),

@@ -26,7 +26,7 @@ def request_of(job: int, rank: int, **fields: Any) -> Request:
         path=(rank,),
         hops=0,
         asked_s=0.0,
-        blob=None,
+        description=None,
     )
     return msgspec.structs.replace(request, **fields)
 

@@ -10,9 +10,9 @@ import pytest
 from mallob_py.protocol.balancing import Balancer
 from mallob_py.protocol.client import ClientJob
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import FetchBlob, JobEnded, JobSought, Log, Outcome, Send, StartWorker
+from mallob_py.protocol.effects import FetchDescription, JobEnded, JobSought, Log, Outcome, Send, StartWorker
 from mallob_py.protocol.host_health import Fault
-from mallob_py.protocol.messages import Blob, DemandChanged, Used, WorkerFailed
+from mallob_py.protocol.messages import DemandChanged, Description, Used, WorkerFailed
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.stimuli import (
@@ -31,7 +31,7 @@ from mallob_py.protocol.stimuli import (
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
 
-_BLOB = Blob("key", 1, b"x")
+_DESCRIPTION = Description(1, b"x")
 
 
 class Alone:
@@ -52,7 +52,7 @@ class Alone:
                 self.started.append(effect)
 
     def submit(self, job: int, **parameters: Any) -> None:
-        self.pe.handle(JobSubmitted(job, JobParameters(**parameters), _BLOB), self.now)
+        self.pe.handle(JobSubmitted(job, JobParameters(**parameters), _DESCRIPTION), self.now)
         self.collect()
 
     def start(self) -> None:
@@ -144,8 +144,8 @@ def test_a_waiting_job_uses_no_budget() -> None:
 
 def test_it_is_told_once_that_a_pe_is_sought_for_a_job() -> None:
     pe = PE(0, 1, Config())
-    pe.handle(JobSubmitted(1, JobParameters(), Blob("1", 3, b"abc")), 0.0)
-    pe.handle(JobSubmitted(2, JobParameters(), Blob("2", 3, b"abc")), 0.0)
+    pe.handle(JobSubmitted(1, JobParameters(), Description(3, b"abc")), 0.0)
+    pe.handle(JobSubmitted(2, JobParameters(), Description(3, b"abc")), 0.0)
     for now in (0.5, 1.0, 1.5, 2.0):
         pe.handle(Tick(), now)
     sought = [effect.job for effect in pe.take_effects() if isinstance(effect, JobSought)]
@@ -157,7 +157,7 @@ def test_that_a_pe_is_sought_is_told_before_any_worker_can_be_started(size: int)
     """Else a job that ends this rank at once would not be known to have been at work."""
     pe = PE(0, size, Config())
     for job in range(1, size + 1):  # the first one stays here
-        pe.handle(JobSubmitted(job, JobParameters(), _BLOB), 0.0)
+        pe.handle(JobSubmitted(job, JobParameters(), _DESCRIPTION), 0.0)
     news = [effect for effect in pe.take_effects() if not isinstance(effect, Log)]
     assert JobSought(size) in news
     first = next(
@@ -178,11 +178,11 @@ def test_a_failure_of_the_application_is_the_job_s_reason() -> None:
 
 def test_a_job_whose_root_gets_no_description_ends_with_the_reason() -> None:
     pe = PE(0, 1, Config(losses_max=1))
-    pe.handle(JobSubmitted(1, JobParameters(), Blob("1", 10_000)), 0.0)
+    pe.handle(JobSubmitted(1, JobParameters(), Description(10_000)), 0.0)
     for now in (1.0, 2.0):
         pe.handle(Tick(), now)
         effects = pe.take_effects()
-        assert any(isinstance(effect, FetchBlob) for effect in effects)
+        assert any(isinstance(effect, FetchDescription) for effect in effects)
         assert not any(isinstance(effect, JobEnded) for effect in effects)
         pe.handle(DescriptionMissing(1, "no space left", Fault.HOST), now)
     (ended,) = [effect for effect in pe.take_effects() if isinstance(effect, JobEnded)]
@@ -290,7 +290,7 @@ def test_progress_is_heard_of_the_root_alone() -> None:
 
 def test_the_log_tells_the_steps_of_a_job_in_order() -> None:
     pe = PE(0, 1, Config())
-    pe.handle(JobSubmitted(1, JobParameters(), _BLOB), 0.0)
+    pe.handle(JobSubmitted(1, JobParameters(), _DESCRIPTION), 0.0)
     pe.handle(Tick(), 0.5)
     pe.handle(WorkerStarted(0), 1.0)
     pe.handle(WorkerAnswered(0, b"yes"), 2.0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outbox, Send
 from mallob_py.protocol.job_tree import Seats
-from mallob_py.protocol.messages import AnyMessage, Blob, Described, Offer, PastWorker, Query, Request
+from mallob_py.protocol.messages import AnyMessage, Described, Description, Offer, PastWorker, Query, Request
 
-JOB, RANK, CONTEXT = 1, 3, 7
+JOB, RANK, STAY = 1, 3, 7
 
 
 class Asked:
@@ -38,7 +38,7 @@ class Parent:
     def __init__(self) -> None:
         self.out = Outbox(RANK, 16)
         self.asked = Asked()
-        self.seats = Seats(self.out, Config(), self.asked, JOB, (RANK,), CONTEXT, (1, 2))
+        self.seats = Seats(self.out, Config(), self.asked, JOB, (RANK,), STAY, (1, 2))
 
     def sent(self) -> list[tuple[int, AnyMessage]]:
         """Messages since the last call, with their destinations."""
@@ -135,6 +135,6 @@ def test_a_description_that_comes_late_is_passed_on_to_the_children() -> None:
     parent.seats.fit(3, 1, 0.0)
     parent.seats.receive_offer(9, offer(1, 1), 3, 1)
     parent.sent()
-    blob = Blob("job1", 10)
-    parent.seats.describe(blob)
-    assert parent.sent() == [(9, Described(JOB, 0, blob))]
+    description = Description(10)
+    parent.seats.describe(description)
+    assert parent.sent() == [(9, Described(JOB, 0, description))]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mallob_py.protocol.messages import (
     AnyMessage,
-    Blob,
+    Description,
     JobEvent,
     Message,
     PastWorker,
@@ -77,7 +77,7 @@ def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
 def test_small_messages_stay_small_on_the_wire() -> None:
     event = JobEvent(job=12, version=3, demand=64, priority=1.0, standing=-20.5)
     assert len(encode(event)) < 32
-    assert len(encode(Blob("key", 100))) < 16
+    assert len(encode(Description(100))) < 16
     assert len(encode(PastWorker(3, 100, 1000))) < 8
 
 
@@ -92,7 +92,7 @@ def test_a_request_knows_which_worker_it_wants_and_who_its_parent_is() -> None:
         path=(4, 9, 6),
         hops=0,
         asked_s=0.5,
-        blob=None,
+        description=None,
     )
     assert request.index == 5
     assert request.parent == 6

@@ -12,8 +12,8 @@ from mallob_py.protocol.messages import (
     Accepted,
     Adopt,
     AnyMessage,
-    Blob,
     Described,
+    Description,
     Epoch,
     Grant,
     JobEvent,
@@ -39,11 +39,13 @@ from mallob_py.protocol.stimuli import (
 _SIZE = 3
 #: it is above 0 and 2 in the tree of ranks
 _PARENT = 1
-_BLOB = Blob("key", 1, b"x")
+_DESCRIPTION = Description(1, b"x")
 _Kind = TypeVar("_Kind", bound=Message)
 
 
-def _request(job: int, index: int = 0, epoch: int = 0, hops: int = 0, blob: Blob | None = _BLOB) -> Request:
+def _request(
+    job: int, index: int = 0, epoch: int = 0, hops: int = 0, description: Description | None = _DESCRIPTION
+) -> Request:
     return Request(
         job=job,
         subtree=index,
@@ -54,7 +56,7 @@ def _request(job: int, index: int = 0, epoch: int = 0, hops: int = 0, blob: Blob
         path=(_PARENT,),
         hops=hops,
         asked_s=0.0,
-        blob=blob,
+        description=description,
     )
 
 
@@ -164,11 +166,13 @@ def test_a_root_whose_job_is_to_wait_leaves() -> None:
 def test_race_11_a_worker_whose_description_comes_after_its_acceptance_starts_once() -> None:
     played = Played()
     played.hear_epoch(job_1=2)
-    (offer,) = _sent(played.hear(Adopt(_request(1, index=1, epoch=1, blob=None))), Offer)
+    (offer,) = _sent(played.hear(Adopt(_request(1, index=1, epoch=1, description=None))), Offer)
     effects = played.hear(Accepted(1, 1, offer.stay, 1, 0, (), None))
-    effects += played.hear(Described(1, offer.stay + 1, _BLOB))  # of another stay
+    effects += played.hear(Described(1, offer.stay + 1, _DESCRIPTION))  # of another stay
     assert not any(isinstance(effect, StartWorker) for effect in effects)
-    effects = played.hear(Described(1, offer.stay, _BLOB)) + played.hear(Described(1, offer.stay, _BLOB))
+    effects = played.hear(Described(1, offer.stay, _DESCRIPTION)) + played.hear(
+        Described(1, offer.stay, _DESCRIPTION)
+    )
     assert [effect.job for effect in effects if isinstance(effect, StartWorker)] == [1]
 
 
@@ -201,7 +205,7 @@ def test_a_pe_keeps_itself_free_when_its_suspended_worker_is_deserved_again_and_
 def test_a_change_of_volume_is_charged_from_its_epoch_on() -> None:
     """Ten seconds of the root alone, five of three workers, one of two."""
     played = Played(threads=1)
-    played.pe.handle(JobSubmitted(1, JobParameters(), _BLOB), played.now)
+    played.pe.handle(JobSubmitted(1, JobParameters(), _DESCRIPTION), played.now)
     (start,) = (effect for effect in played.pe.take_effects() if isinstance(effect, StartWorker))
     played.pe.handle(WorkerStarted(start.worker), played.now)
     played.wait_until(10.0)

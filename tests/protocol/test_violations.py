@@ -15,7 +15,7 @@ from mallob_py.protocol.messages import (
     Accepted,
     AnyMessage,
     Ask,
-    Blob,
+    Description,
     Epoch,
     Events,
     Grant,
@@ -64,7 +64,7 @@ def test_a_message_that_its_sender_cannot_send_is_the_senders_fault(
 
 def test_a_worker_that_is_accepted_twice_is_the_parents_fault() -> None:
     pe = PE(0, 2, Config())
-    pe.handle(JobSubmitted(1, JobParameters(), Blob("1", 1, b"x")), 0.0)
+    pe.handle(JobSubmitted(1, JobParameters(), Description(1, b"x")), 0.0)
     worker = pe.workers.active
     assert worker is not None
     again = Accepted(1, 0, worker.stay, 0, -1, (), None)
@@ -119,7 +119,7 @@ def changed(message: Any, **fields: Any) -> bytes:
         lambda: encode(MeetToken(-3)),
         lambda: encode(Offer(1, -1, 0, 0)),
         lambda: encode(Accepted(1, 1, 0, 0, 0, (PastWorker(1, -1, 0),), None)),
-        lambda: encode(Accepted(1, 1, 0, 0, 0, (), Blob("1", -1))),
+        lambda: encode(Accepted(1, 1, 0, 0, 0, (), Description(-1))),
         lambda: encode(Events(({"job": 1},))),  # type: ignore[arg-type]
         lambda: encode(Ask(1, (), 7)),  # type: ignore[arg-type]
     ],

@@ -9,7 +9,7 @@ import pytest
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outbox, ResumeWorker, StartWorker
 from mallob_py.protocol.job_tree import Seats
-from mallob_py.protocol.messages import Blob
+from mallob_py.protocol.messages import Description
 from mallob_py.protocol.worker import TRANSITIONS, Happens, Worker, WorkerState
 from mallob_py.simulation.plan import draw_plan
 from mallob_py.simulation.scenario import Scenario
@@ -29,7 +29,7 @@ class Nobody:
 def worker_in(state: WorkerState) -> tuple[Worker, Outbox]:
     out = Outbox(3, 16)
     worker = Worker(count(), job=1)
-    worker.index, worker.path, worker.blob = 1, (0, 2), Blob("1", 1, b"x")
+    worker.index, worker.path, worker.description = 1, (0, 2), Description(1, b"x")
     worker.seats = Seats(out, Config(), Nobody(), 1, (0, 2, 3), 0, (3, 4))
     worker.state = state
     return worker, out

@@ -10,7 +10,7 @@ import pytest
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import StartWorker
-from mallob_py.protocol.messages import Blob, Epoch, Supply, TreeMessage, encode
+from mallob_py.protocol.messages import Description, Epoch, Supply, TreeMessage, encode
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.random_walk import NO_LIMIT
@@ -81,7 +81,7 @@ def test_a_request_that_finds_nobody_on_its_walk_lets_the_loop_go_on() -> None:
     rank._arrived, rank._unsettled, rank._desk = deque(), deque(), NoDesk()
     rank._settle(*rank._pes)
     for job in (1, 2, 3):
-        rank._pes[0].handle(JobSubmitted(job, JobParameters(), Blob(str(job), 1, b"x")), 0.0)
+        rank._pes[0].handle(JobSubmitted(job, JobParameters(), Description(1, b"x")), 0.0)
         rank._settle(rank._pes[0])
     started = [effect for effect in rank._workers.effects if isinstance(effect, StartWorker)]
     assert len(started) == 2, "all PEs are busy"

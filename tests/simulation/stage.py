@@ -41,7 +41,7 @@ import msgspec
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
     AnyEffect,
-    FetchBlob,
+    FetchDescription,
     GiveCheckpoint,
     JobEnded,
     JobSaved,
@@ -50,7 +50,7 @@ from mallob_py.protocol.effects import (
     StartWorker,
 )
 from mallob_py.protocol.host_health import Fault
-from mallob_py.protocol.messages import AnyMessage, Blob, Epoch, Events
+from mallob_py.protocol.messages import AnyMessage, Description, Epoch, Events
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.stimuli import (
     AnyStimulus,
@@ -125,12 +125,12 @@ class Stage:
         return iter(())
 
     def _do_submit(self, pe: str, _job: str, job: str, *parameters: str) -> Iterator[str]:
-        blob = Blob(job, 1, b"x" if int(job) % 2 else None)
+        description = Description(1, b"x" if int(job) % 2 else None)
         values = _values(parameters)
         if values.pop("leaves", False):
             self._orderly.add(int(job))
         asked = msgspec.convert(values, JobParameters)
-        return self._tell(int(pe), JobSubmitted(int(job), asked, blob))
+        return self._tell(int(pe), JobSubmitted(int(job), asked, description))
 
     def _do_deliver(self, way: str, kind: str) -> Iterator[str]:
         source, dest = map(int, way.split("->"))
@@ -254,7 +254,7 @@ class Stage:
                 case StartWorker(worker, job):
                     self._starting.append((dest, job, worker))
                     yield f"{dest}: {_told(effect)}"
-                case FetchBlob(job):
+                case FetchDescription(job):
                     self._fetching.append((dest, job))
                     yield f"{dest}: {_told(effect)}"
                 case Log():
@@ -286,7 +286,7 @@ class Stage:
             if type(queue[0]).__name__ not in but:
                 deque(self._tell(dest, Received(source, queue.popleft())), maxlen=0)
                 return True
-        if self._fetching and "FetchBlob" not in but:
+        if self._fetching and "FetchDescription" not in but:
             rank, job = self._fetching.pop(0)
             deque(self._tell(rank, DescriptionHere(job)), maxlen=0)
             return True

@@ -8,7 +8,7 @@ import pytest
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import StartWorker
-from mallob_py.protocol.messages import Blob, TokenReturned, VoidToken
+from mallob_py.protocol.messages import Description, TokenReturned, VoidToken
 from mallob_py.protocol.stimuli import AnyStimulus, Received
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster, Process
@@ -91,7 +91,7 @@ def test_a_rank_beyond_its_capacity_is_found_out() -> None:
     cluster = unequal()
     cluster.submit(1)
     cluster.settle()
-    cluster.processes[2, 99] = Process(StartWorker(99, 1, 6, 7, Blob("job1", 1)))
+    cluster.processes[2, 99] = Process(StartWorker(99, 1, 6, 7, Description(1)))
     cluster.processes[2, 99].is_started = True
     with pytest.raises(AssertionError, match="rank 1 of capacity 1 runs 2 workers"):
         check_invariants(cluster)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.messages import Blob, Epoch
+from mallob_py.protocol.messages import Description, Epoch
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.stimuli import (
     AnyStimulus,
@@ -45,7 +45,7 @@ def log_of(folder: Path, *stimuli: AnyStimulus) -> Path:
 def short_life(folder: Path) -> Path:
     return log_of(
         folder,
-        JobSubmitted(1, JobParameters(), Blob("1", 1, b"x")),
+        JobSubmitted(1, JobParameters(), Description(1, b"x")),
         WorkerStarted(0),
         Tick(),
         JobInterrupted(1),
@@ -197,6 +197,6 @@ def test_a_log_that_cannot_be_written_any_more_ends_and_harms_nobody(tmp_path: P
 
 
 def test_stimuli_survive_their_way_through_a_file() -> None:
-    submitted = JobSubmitted(1, JobParameters(priority=0.1, near=3), Blob("1", 3, b"\x00\xff!"))
+    submitted = JobSubmitted(1, JobParameters(priority=0.1, near=3), Description(3, b"\x00\xff!"))
     again = msgspec.json.decode(msgspec.json.encode(submitted), type=AnyStimulus)
     assert again == submitted

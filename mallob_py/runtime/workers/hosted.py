@@ -27,7 +27,7 @@ from mallob_py.protocol.effects import (
     TerminateWorker,
     UpdateWorker,
 )
-from mallob_py.protocol.messages import Blob
+from mallob_py.protocol.messages import Description
 from mallob_py.protocol.stimuli import (
     OfWorker,
     WorkerAnswered,
@@ -84,20 +84,20 @@ class _Place:
 class HostedWorkers:
     """The workers of `capacity` PEs of `pes` in all.
 
-    `describe(blob)` says where their processes find a description.
+    `localized(job, description)` says where their processes find it.
     """
 
     def __init__(
         self,
         pool: WorkerPool,
         capacity: int,
-        describe: Callable[[Blob], wire.Description],
+        localized: Callable[[int, Description], wire.LocalDescription],
         clock: Callable[[], float],
         pes: int,
     ) -> None:
         self._pool = pool
         self._capacity = capacity
-        self._describe = describe
+        self._localized = localized
         self._now = clock
         self._places: dict[int, _Place] = {}
         #: workers whose process has not been told of its present place yet
@@ -127,11 +127,11 @@ class HostedWorkers:
         number = effect.worker * self._capacity + slot
         places, pool, now = self._places, self._pool, self._now()
         match effect:
-            case StartWorker(_, job, index, volume, blob):
+            case StartWorker(_, job, index, volume, description):
                 place = places[number] = _Place((job, number), index, volume, now)
                 self._look_soon(place, now)
-                description = self._describe(blob)
-                pool.start(place.key, index, volume, (), description, blob.chain, blob.revision)
+                here = self._localized(job, description)
+                pool.start(place.key, index, volume, (), here, description.chain, description.revision)
             case UpdateWorker(_, volume, children):
                 place = places[number]
                 place.volume, place.children = volume, children

@@ -300,7 +300,7 @@ class WorkerPool:
         index: int,
         volume: int,
         children: tuple[int, ...],
-        description: wire.Description,
+        description: wire.LocalDescription,
         chain: int = 0,
         revision: int = 0,
     ) -> None:

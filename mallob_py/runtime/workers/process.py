@@ -331,7 +331,7 @@ class _Worker:
             self._fail(answer)
         self._link.send(answer, wire.Idle(private_bytes_of(os.getpid())))
 
-    def _description(self, read: wire.Read) -> wire.Description:
+    def _description(self, read: wire.Read) -> wire.LocalDescription:
         application = self._registry.load(read.application)
         _check_takes_input(application, read)
         application.check(read.configuration)
@@ -401,7 +401,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
     pass
 
 
-def _open_description(description: wire.Description) -> memoryview:
+def _open_description(description: wire.LocalDescription) -> memoryview:
     if isinstance(description, wire.Inline):
         return memoryview(description.data)
     fd = os.open(description.path, os.O_RDONLY | os.O_CLOEXEC)

@@ -47,7 +47,7 @@ class Chain:
     first: int
     application: str
     revisions: list[Revision] = field(default_factory=list)
-    former: wire.Description | None = None
+    former: wire.LocalDescription | None = None
     in_former: int = 0
     root: int | None = None
     #: the job that will end it, when its precursor has its reply
@@ -64,7 +64,7 @@ class Chain:
         assert len(inputs) == len(earlier)
         return wire.Before(revision.number, self.former, inputs)
 
-    def was_read(self, revision: Revision, description: wire.Description) -> None:
+    def was_read(self, revision: Revision, description: wire.LocalDescription) -> None:
         """The description holds the inputs up to this revision's."""
         for one in self.revisions[self.in_former : revision.number + 1]:
             one.input = None

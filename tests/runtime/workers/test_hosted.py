@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from mallob_py.protocol.effects import ResumeWorker, StartWorker, SuspendWorker, TerminateWorker
-from mallob_py.protocol.messages import Blob
+from mallob_py.protocol.messages import Description
 from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed, WorkerLeft
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.hosted import HostedWorkers
@@ -37,15 +37,15 @@ class Host:
     def __init__(self, pes: int = 4) -> None:
         self.now = 0.0
         self.pool = FakePool()
-        self.workers = HostedWorkers(self.pool, 2, self._describe, lambda: self.now, pes)  # type: ignore[arg-type]
+        self.workers = HostedWorkers(self.pool, 2, self._localized, lambda: self.now, pes)  # type: ignore[arg-type]
         self.told_s: list[float] = []
 
     @staticmethod
-    def _describe(blob: Blob) -> wire.Description:
+    def _localized(job: int, description: Description) -> wire.LocalDescription:
         return wire.Inline(b"")
 
     def start(self) -> None:
-        self.workers.execute(1, StartWorker(WORKER, JOB, 0, 1, Blob("7", 0, b"")))
+        self.workers.execute(1, StartWorker(WORKER, JOB, 0, 1, Description(0, b"")))
 
     def run(self, until_s: float) -> int:
         """Look whenever wanted; how often that was."""

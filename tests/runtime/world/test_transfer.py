@@ -12,8 +12,7 @@ import pytest
 from transfer_net import Network
 
 from mallob_py.protocol.host_health import Fault
-from mallob_py.protocol.messages import Blob
-from mallob_py.runtime.world.transfer import CHUNK_BYTES, WINDOW, BlobWanted, ChunkTaken
+from mallob_py.runtime.world.transfer import CHUNK_BYTES, WINDOW, ChunkTaken, FileWanted
 
 
 @pytest.fixture
@@ -26,81 +25,81 @@ def network(tmp_path: Path) -> Iterator[Network]:
 @pytest.mark.parametrize("size", [1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 9 * CHUNK_BYTES + 77])
 def test_a_description_arrives_as_it_is(size: int, network: Network) -> None:
     data = random.Random(size).randbytes(size)
-    blob = network.put(0, "1", data)
-    network.ranks[5].fetch(blob, (1,))
+    size = network.put(0, 1, data)
+    network.ranks[5].fetch(1, size, (1,))
     network.deliver_all()
-    assert network.here == [(5, "1")]
-    assert network.ranks[5].path_of("1").read_bytes() == data
+    assert network.here == [(5, 1)]
+    assert network.ranks[5].path_of(1).read_bytes() == data
     assert network.most_on_the_way <= WINDOW
 
 
 def test_a_description_that_is_here_already_is_not_sent_again(network: Network) -> None:
-    blob = network.put(0, "1", b"data")
-    network.ranks[1].fetch(blob, (0, 0))
-    assert network.here == [(1, "1")]
+    size = network.put(0, 1, b"data")
+    network.ranks[1].fetch(1, size, (0, 0))
+    assert network.here == [(1, 1)]
     assert network.sent == []
 
 
 def test_all_ranks_of_a_host_are_told_of_one_copy(network: Network) -> None:
-    blob = network.put(0, "1", b"data")
+    size = network.put(0, 1, b"data")
     for rank in (4, 5):
-        network.ranks[rank].fetch(blob, (0, 0))
+        network.ranks[rank].fetch(1, size, (0, 0))
     network.deliver_all()
-    assert sorted(network.here) == [(4, "1"), (5, "1")]
+    assert sorted(network.here) == [(4, 1), (5, 1)]
     assert sum(isinstance(message, bytes) for _, _, message in network.sent) == 1
 
 
 def test_a_host_that_does_not_have_it_is_followed_by_the_next(network: Network) -> None:
-    blob = network.put(0, "1", b"data")
-    network.ranks[6].fetch(blob, (3, 1))
+    size = network.put(0, 1, b"data")
+    network.ranks[6].fetch(1, size, (3, 1))
     network.deliver_all()
-    assert [dest for _, dest, message in network.sent if isinstance(message, BlobWanted)] == [2, 0]
-    assert network.here == [(6, "1")]
+    assert [dest for _, dest, message in network.sent if isinstance(message, FileWanted)] == [2, 0]
+    assert network.here == [(6, 1)]
 
 
 def test_a_host_that_is_about_to_have_it_passes_it_on(network: Network) -> None:
-    blob = network.put(0, "1", bytes(3 * CHUNK_BYTES))
-    network.ranks[2].fetch(blob, (0, 0))
-    network.ranks[4].fetch(blob, (2, 0))
+    size = network.put(0, 1, bytes(3 * CHUNK_BYTES))
+    network.ranks[2].fetch(1, size, (0, 0))
+    network.ranks[4].fetch(1, size, (2, 0))
     network.deliver_all()
-    assert sorted(network.here) == [(2, "1"), (4, "1")]
+    assert sorted(network.here) == [(2, 1), (4, 1)]
     assert {source for source, dest, message in network.sent if isinstance(message, bytes) and dest == 4} == {
         2
     }
 
 
 def test_two_hosts_that_ask_each_other_both_turn_to_the_client(network: Network) -> None:
-    blob = network.put(0, "1", b"data")
-    network.ranks[2].fetch(blob, (4, 0))
-    network.ranks[4].fetch(blob, (2, 0))
+    size = network.put(0, 1, b"data")
+    network.ranks[2].fetch(1, size, (4, 0))
+    network.ranks[4].fetch(1, size, (2, 0))
     network.deliver_all()
-    assert sorted(network.here) == [(2, "1"), (4, "1")]
+    assert sorted(network.here) == [(2, 1), (4, 1)]
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_whoever_asks_whom_in_whatever_order_everybody_is_served(seed: int, network: Network) -> None:
     rng = random.Random(seed)
-    blob = network.put(0, "1", rng.randbytes(2 * CHUNK_BYTES + 5))
+    size = network.put(0, 1, rng.randbytes(2 * CHUNK_BYTES + 5))
     for rank in rng.sample(range(8), 8):
-        network.ranks[rank].fetch(blob, (rng.randrange(8), 1))
+        network.ranks[rank].fetch(1, size, (rng.randrange(8), 1))
         for _ in range(rng.randrange(4)):
             network.deliver_one(rng)
     network.deliver_all(seed)
-    assert sorted(network.here) == [(rank, "1") for rank in range(8)]
+    assert sorted(network.here) == [(rank, 1) for rank in range(8)]
     assert len(network.files()) == 4
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_a_job_that_ends_at_any_moment_leaves_no_file(seed: int, network: Network) -> None:
     rng = random.Random(seed)
-    blob = network.put(0, "1", bytes(5 * CHUNK_BYTES))
+    size = network.put(0, 1, bytes(5 * CHUNK_BYTES))
     askers = rng.sample(range(2, 8), 6)
     for rank in askers:
-        network.ranks[rank].fetch(blob, (rng.randrange(8), 1))
+        network.ranks[rank].fetch(1, size, (rng.randrange(8), 1))
     for _ in range(rng.randrange(60)):
         network.deliver_one(rng)
     for rank in rng.sample(range(8), 8):  # everybody hears of it, at different times
-        network.ranks[rank].forget("1")
+        network.ranks[rank].forget(1)
         for _ in range(rng.randrange(10)):
             network.deliver_one(rng)
     network.deliver_all(seed)
@@ -108,16 +107,16 @@ def test_a_job_that_ends_at_any_moment_leaves_no_file(seed: int, network: Networ
 
 
 def test_a_request_that_comes_after_the_end_of_its_job_brings_nothing_here(network: Network) -> None:
-    blob = network.put(0, "1", b"data")
-    network.ranks[4].forget("1")
-    network.ranks[5].fetch(blob, (0, 0))
+    size = network.put(0, 1, b"data")
+    network.ranks[4].forget(1)
+    network.ranks[5].fetch(1, size, (0, 0))
     network.deliver_all()
     assert network.files() == ["0/1"]
     assert network.here == []
 
 
 def test_an_acknowledgement_after_the_end_is_ignored(network: Network) -> None:
-    network.ranks[0].receive(2, ChunkTaken("1", 1))
+    network.ranks[0].receive(2, ChunkTaken(1, 1))
     assert network.sent == []
 
 
@@ -127,14 +126,14 @@ def test_full_shared_memory_costs_the_job_a_host_and_nobody_the_service(
     def pwrite(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    blob = network.put(0, "1", bytes(6 * CHUNK_BYTES))
+    size = network.put(0, 1, bytes(6 * CHUNK_BYTES))
     monkeypatch.setattr(os, "pwrite", pwrite)
-    network.ranks[4].fetch(blob, (0, 0))
-    network.ranks[5].fetch(blob, (0, 0))
+    network.ranks[4].fetch(1, size, (0, 0))
+    network.ranks[5].fetch(1, size, (0, 0))
     network.deliver_all()
     assert network.here == []
     assert network.files() == ["0/1"]
-    assert {(rank, key) for rank, key, _ in network.failed} == {(4, "1"), (5, "1")}
+    assert {(rank, job) for rank, job, _ in network.failed} == {(4, 1), (5, 1)}
     assert all("No space left" in reason for _, _, reason in network.failed)
     assert network.faults == [Fault.HOST] * 2
 
@@ -145,75 +144,75 @@ def test_a_host_that_had_no_room_is_asked_again_by_the_next_fetch(
     def pwrite(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    blob = network.put(0, "1", bytes(6 * CHUNK_BYTES))
+    size = network.put(0, 1, bytes(6 * CHUNK_BYTES))
     with monkeypatch.context() as full:
         full.setattr(os, "pwrite", pwrite)
-        network.ranks[4].fetch(blob, (0, 0))
+        network.ranks[4].fetch(1, size, (0, 0))
         network.deliver_all()
-    network.ranks[5].fetch(blob, (0, 0))
+    network.ranks[5].fetch(1, size, (0, 0))
     network.deliver_all()
-    assert network.here == [(5, "1")]
+    assert network.here == [(5, 1)]
 
 
 # --- when memory is short ---------------------------------------------------------------------
 
 
-def _fetched_by(network: Network, *ranks: int, key: str = "1", size: int = 7) -> Blob:
-    blob = network.put(0, key, bytes(size))
+def _fetched_by(network: Network, *ranks: int, job: int = 1, size: int = 7) -> int:
+    size = network.put(0, job, bytes(size))
     for rank in ranks:
-        network.ranks[rank].fetch(blob, (0, 0))
+        network.ranks[rank].fetch(job, size, (0, 0))
     network.deliver_all()
-    assert sorted(rank for rank, here in network.here if here == key) == sorted(ranks)
-    return blob
+    assert sorted(rank for rank, here in network.here if here == job) == sorted(ranks)
+    return size
 
 
 def test_a_description_that_no_rank_of_the_host_needs_is_dropped_and_fetched_anew(network: Network) -> None:
-    blob = _fetched_by(network, 4, 5)
+    size = _fetched_by(network, 4, 5)
     keeper, other = network.ranks[4], network.ranks[5]
     assert keeper.drop_unused(1) == 0
     keeper.keep_only(set())
     assert keeper.drop_unused(1) == 0, "the other rank needs it"
-    other.keep_only({"1"})
+    other.keep_only({1})
     assert keeper.drop_unused(1) == 0
     other.keep_only(set())
     assert keeper.drop_unused(1) == 7
-    assert not keeper.path_of("1").exists()
-    other.fetch(blob, (0, 0))
+    assert not keeper.path_of(1).exists()
+    other.fetch(1, size, (0, 0))
     network.deliver_all()
-    assert network.here[-1] == (5, "1")
-    assert keeper.path_of("1").read_bytes() == bytes(7)
+    assert network.here[-1] == (5, 1)
+    assert keeper.path_of(1).read_bytes() == bytes(7)
 
 
 def test_a_description_that_is_dropped_before_a_rank_has_heard_of_it_is_asked_for_again(
     network: Network,
 ) -> None:
-    blob = _fetched_by(network, 4)
+    size = _fetched_by(network, 4)
     network.ranks[4].keep_only(set())
-    path = network.ranks[4].path_of("1")
+    path = network.ranks[4].path_of(1)
     path.rename(path.with_suffix(".away"))  # so that the rank asks its keeper instead of finding it
-    network.ranks[5].fetch(blob, (0, 0))
+    network.ranks[5].fetch(1, size, (0, 0))
     path.with_suffix(".away").rename(path)
     rng = random.Random(0)
     assert network.deliver_one(rng, lambda source, dest: (source, dest) == (5, 4))
     assert network.ranks[4].drop_unused(1) == 7
     network.deliver_all()
-    assert network.here[-1] == (5, "1")
+    assert network.here[-1] == (5, 1)
     assert path.exists()
 
 
 def test_only_as_much_is_dropped_as_is_wanted_the_longest_unused_first(network: Network) -> None:
-    for key in ("1", "2", "3"):
-        _fetched_by(network, 4, key=key)
+    for job in (1, 2, 3):
+        _fetched_by(network, 4, job=job)
     keeper = network.ranks[4]
     keeper.keep_only(set())
-    keeper.fetch(Blob("1", 7), (0, 0))
+    keeper.fetch(1, 7, (0, 0))
     keeper.keep_only(set())
     assert keeper.drop_unused(8) == 14
-    assert [keeper.path_of(key).exists() for key in ("1", "2", "3")] == [True, False, False]
+    assert [keeper.path_of(job).exists() for job in (1, 2, 3)] == [True, False, False]
 
 
 def test_the_hosts_own_descriptions_are_never_dropped_since_others_may_ask_for_them(network: Network) -> None:
-    network.put(0, "1", b"data")
+    network.put(0, 1, b"data")
     assert network.ranks[0].drop_unused(1) == 0
     _fetched_by(network, 4)
     assert network.ranks[5].drop_unused(1) == 0, "only the keeper drops"
@@ -222,6 +221,6 @@ def test_the_hosts_own_descriptions_are_never_dropped_since_others_may_ask_for_t
 def test_a_description_of_a_job_that_is_over_needs_no_lock(network: Network) -> None:
     _fetched_by(network, 4, 5)
     for rank in (5, 4):
-        network.ranks[rank].forget("1")
-        network.ranks[rank].forget("1")
+        network.ranks[rank].forget(1)
+        network.ranks[rank].forget(1)
     assert network.ranks[4].drop_unused(1) == 0

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from transfer_net import PER_HOST, Network
 
 from mallob_py.protocol.host_health import Fault
-from mallob_py.protocol.messages import Blob
 from mallob_py.runtime.world.envelope import WireError
 from mallob_py.runtime.world.transfer import CHUNK_BYTES, WINDOW
 
 RANKS = 8
-KEY = "1"
+JOB = 1
 
 
 class Disk:
@@ -55,10 +54,10 @@ def test_what_arrives_is_whole_after_failures_at_any_moment_and_in_any_order(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
         disk = Disk(monkeypatch)
         network = Network(RANKS, Path(folder))
-        blob = network.put(0, KEY, data)
+        size = network.put(0, JOB, data)
 
         def fetch(rank: int) -> None:
-            network.ranks[rank].fetch(blob, (rng.randrange(RANKS), 0))
+            network.ranks[rank].fetch(JOB, size, (rng.randrange(RANKS), 0))
 
         for _ in range(steps):
             deed = rng.random()
@@ -82,9 +81,9 @@ def test_what_arrives_is_whole_after_failures_at_any_moment_and_in_any_order(
         assert network.failed == []
         assert {rank for rank, _ in network.here} == set(range(RANKS))
         for rank in range(RANKS):
-            assert network.ranks[rank].path_of(KEY).read_bytes() == data, f"rank {rank} has something else"
+            assert network.ranks[rank].path_of(JOB).read_bytes() == data, f"rank {rank} has something else"
         for each in network.ranks:
-            each.forget(KEY)
+            each.forget(JOB)
         network.deliver_all(seed)
         assert network.files() == []
         network.close()
@@ -104,10 +103,10 @@ def descriptors() -> int:
 def test_a_host_without_room_says_so_before_anything_is_sent(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blob = network.put(0, KEY, bytes(3 * CHUNK_BYTES))
+    size = network.put(0, JOB, bytes(3 * CHUNK_BYTES))
     Disk(monkeypatch).refusals = 1
     before = descriptors()
-    network.ranks[4].fetch(blob, (0, 0))
+    network.ranks[4].fetch(JOB, size, (0, 0))
     assert [(rank, fault) for (rank, _, _), fault in zip(network.failed, network.faults, strict=True)] == [
         (4, Fault.HOST)
     ]
@@ -118,22 +117,22 @@ def test_a_host_without_room_says_so_before_anything_is_sent(
 
 
 def test_a_description_that_nobody_can_send_is_a_failure_that_is_told(network: Network) -> None:
-    network.ranks[5].fetch(Blob(KEY, 7), (2, 0))
+    network.ranks[5].fetch(JOB, 7, (2, 0))
     network.deliver_all()
     ((rank, _, reason),) = network.failed
     assert rank == 5
     assert network.faults == [Fault.NOBODY]
     assert "rank 2: No such file" in reason
     assert "rank 0: No such file" in reason
-    network.put(0, KEY, b"is here")
-    network.ranks[5].fetch(Blob(KEY, 7), (2, 0))
+    network.put(0, JOB, b"is here")
+    network.ranks[5].fetch(JOB, 7, (2, 0))
     network.deliver_all()
-    assert network.here == [(5, KEY)]
+    assert network.here == [(5, JOB)]
 
 
 def test_a_file_of_another_size_is_not_taken_for_the_description(network: Network) -> None:
-    network.put(0, KEY, b"short")
-    network.ranks[4].fetch(Blob(KEY, 7), (0,))
+    network.put(0, JOB, b"short")
+    network.ranks[4].fetch(JOB, 7, (0,))
     network.deliver_all()
     assert "rank 0 has 5 bytes, not 7" in network.failed[0][2]
     assert network.here == []
@@ -142,9 +141,9 @@ def test_a_file_of_another_size_is_not_taken_for_the_description(network: Networ
 def test_a_sender_whose_chunks_are_refused_stops_and_closes_its_file(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blob = network.put(0, KEY, bytes(20 * CHUNK_BYTES))
+    size = network.put(0, JOB, bytes(20 * CHUNK_BYTES))
     before = descriptors()
-    network.ranks[4].fetch(blob, (0,))
+    network.ranks[4].fetch(JOB, size, (0,))
     rng = random.Random(0)
     while not any(isinstance(message, bytes) for _, _, message in network.sent):
         network.deliver_one(rng)
@@ -158,12 +157,12 @@ def test_a_sender_whose_chunks_are_refused_stops_and_closes_its_file(
 def test_bytes_at_another_place_than_the_next_fail_the_transfer(
     offset: int, size: int, network: Network
 ) -> None:
-    network.ranks[4].fetch(Blob(KEY, 8), (0,))
+    network.ranks[4].fetch(JOB, 8, (0,))
     (wanted,) = [message for _, _, message in network.sent]
-    header = msgspec.msgpack.encode([KEY, wanted.number, offset])
+    header = msgspec.msgpack.encode([JOB, wanted.number, offset])
     network.ranks[4].receive_chunk(0, len(header).to_bytes(2, "little") + header + bytes(size))
     assert "rank 0 sent" in network.failed[0][2]
-    assert not network.ranks[4].path_of(KEY).exists()
+    assert not network.ranks[4].path_of(JOB).exists()
 
 
 @pytest.mark.parametrize("data", [b"", b"\x05", b"\x01\x00\xc1", b"\xff\xff", b"\x03\x00\x93\xa1x\x01"])

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from mallob_py.protocol.host_health import Fault
-from mallob_py.protocol.messages import Blob
 from mallob_py.runtime.world.transfer import Transfer
 
 PER_HOST = 2
@@ -20,8 +19,8 @@ class Network:
 
     def __init__(self, ranks: int, folder: Path) -> None:
         self.folder = folder
-        self.here: list[tuple[int, str]] = []
-        self.failed: list[tuple[int, str, str]] = []
+        self.here: list[tuple[int, int]] = []
+        self.failed: list[tuple[int, int, str]] = []
         self.faults: list[Fault] = []
         self.sent: list[tuple[int, int, Any]] = []
         self.most_on_the_way = 0
@@ -38,11 +37,11 @@ class Network:
         def keeper_of(rank: int) -> int:
             return rank - rank % PER_HOST
 
-        def on_here(key: str) -> None:
-            self.here.append((rank, key))
+        def on_here(job: int) -> None:
+            self.here.append((rank, job))
 
-        def on_failed(key: str, reason: str, fault: Fault) -> None:
-            self.failed.append((rank, key, reason))
+        def on_failed(job: int, reason: str, fault: Fault) -> None:
+            self.failed.append((rank, job, reason))
             self.faults.append(fault)
 
         host = self.folder / str(keeper_of(rank))
@@ -67,9 +66,10 @@ class Network:
         while self.deliver_one(rng):
             pass
 
-    def put(self, rank: int, key: str, data: bytes) -> Blob:
-        self.ranks[rank].path_of(key).write_bytes(data)
-        return Blob(key, len(data))
+    def put(self, rank: int, job: int, data: bytes) -> int:
+        """Its size."""
+        self.ranks[rank].path_of(job).write_bytes(data)
+        return len(data)
 
     def files(self) -> list[str]:
         return sorted(str(path.relative_to(self.folder)) for path in self.folder.glob("*/*"))

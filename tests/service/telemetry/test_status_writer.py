@@ -10,7 +10,7 @@ import pytest
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outcome
-from mallob_py.protocol.messages import Blob
+from mallob_py.protocol.messages import Description
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, Tick, WorkerStarted, WorkerUsed
@@ -58,7 +58,7 @@ class Client:
     def run(self, job: int) -> None:
         self.jobs.enter(self.jobs[job], JobState.SUBMITTED)
         parameters = JobParameters(priority=2.0, max_demand=1)
-        self.pe.handle(JobSubmitted(job, parameters, Blob(str(job), 0, b"")), 0.0)
+        self.pe.handle(JobSubmitted(job, parameters, Description(0, b"")), 0.0)
         self.pe.handle(Tick(), 1.0)
 
 
