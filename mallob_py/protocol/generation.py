@@ -1,0 +1,480 @@
+"""Who belongs to the system, generation by generation: ranks are lost, leave and join, and the others go on.
+
+Ranks are known by *addresses*, which never change and are never used again. The members of one generation,
+sorted by address, are its ranks 0..; PEs are numbered by their capacities (`placement.py`). All other
+protocols know one generation only. A change stops them, and the next generation begins with new PEs, which
+take over what the old ones had (`succession.py`).
+
+    somebody knows a reason --Suspect, Wanted--> the coordinator: the lowest member that is not lost
+    the coordinator --Propose(g)--> all who stay or leave in order: they `Halt`, and answer Ready(g)
+    all have answered: --Commit(g)--> each does `Begin`; who leaves does `End`
+
+Each envelope of the other protocols carries the g of its sender. One of an earlier generation than the
+receiver's is dropped (`Strayed`, if it is not a member's); one of a later generation waits until the receiver
+begins that, or is dropped when it begins one that is later still.
+
+Rules, and what they give
+- g is (number, coordinator) in one integer, and no coordinator uses a number twice. So no two ranks ever
+  begin the same g with different members. Of two with one number, the lower coordinator's is the greater.
+- Nobody goes back: one promises and begins only what is greater than all that it has promised and begun.
+  Who is asked for less says so (`Outdated`), and the coordinator asks for more.
+- An accusation is final. Who has been found lost by anyone is lost for all who hear of it, by `Suspect` or
+  by not being in a proposal. They do not talk to it any more, but for one word if it should still live
+  (`Fenced`): it *ends*, since others have its work. So there is no doubt that comes and goes, and sets of the
+  lost only grow. The price: two ranks that accuse each other at one moment may both have to end.
+- The coordinator lost: the next member is coordinator by that alone. A loss during a change: a new proposal.
+- Who has promised and hears no more for `patience_s` (twice that, for who is not coordinator) takes the one
+  that it waits for as lost.
+
+No majority is asked for: a system of two ranks has to survive the loss of one. So where the network falls
+into parts that do not hear each other, which MPI does not know as anything but losses, each part goes on
+without the others. That the journal of a client can be held by one rank only keeps jobs from being answered
+twice. When the parts hear each other again, that with the lesser generation ends.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import TypeAlias
+
+import msgspec
+
+from mallob_py.protocol.placement import Placement
+
+_COORDINATOR_BITS = 20
+ADDRESSES_MAX = 1 << _COORDINATOR_BITS
+#: how long a coordinator waits for answers, unless told otherwise
+PATIENCE_S = 10.0
+
+
+def name_of(number: int, coordinator: int) -> int:
+    """The g of a generation; greater is later."""
+    return number << _COORDINATOR_BITS | (ADDRESSES_MAX - 1 - coordinator)
+
+
+def number_of(g: int) -> int:
+    """How many generations there were up to it, as far as its coordinator knew: for people."""
+    return g >> _COORDINATOR_BITS
+
+
+def coordinator_of(g: int) -> int:
+    return ADDRESSES_MAX - 1 - (g & (ADDRESSES_MAX - 1))
+
+
+class Generation(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """`members[i]`, an address, is rank i of generation `g`, and hosts `capacities[i]` PEs."""
+
+    g: int
+    members: tuple[int, ...]
+    capacities: tuple[int, ...]
+
+    @property
+    def number(self) -> int:
+        return number_of(self.g)
+
+    def rank_of(self, address: int) -> int | None:
+        """None if it is no member."""
+        return self.members.index(address) if address in self.members else None
+
+    def placement(self) -> Placement:
+        return Placement(self.capacities)
+
+
+def first_generation(capacities: tuple[int, ...]) -> Generation:
+    """That of a system which starts: its ranks have the addresses 0, 1, ..."""
+    return Generation(name_of(1, 0), tuple(range(len(capacities))), capacities)
+
+
+def heir_of(address: int, members: tuple[int, ...]) -> int:
+    """The member that takes over what a former one had: the next lower one, else the lowest.
+
+    The same for who has seen all generations since and for who has missed some, as addresses only grow.
+    """
+    return max((member for member in members if member <= address), default=members[0])
+
+
+# --- messages, from address to address ---------------------------------------------------------
+
+
+class GenerationMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of the messages below. They are not of any generation."""
+
+
+class Suspect(GenerationMessage, frozen=True, tag=80):
+    """To the coordinator: these are lost; and I have promised or begun generation `seen`."""
+
+    lost: tuple[int, ...]
+    seen: int
+
+
+class Wanted(GenerationMessage, frozen=True, tag=81):
+    """To the coordinator: these shall join, with these capacities, and those leave."""
+
+    joins: tuple[tuple[int, int], ...]
+    leaves: tuple[int, ...]
+
+
+class Propose(GenerationMessage, frozen=True, tag=82):
+    """From the coordinator: stop, and be ready for `generation`; `leavers` will not be in it, by order."""
+
+    generation: Generation
+    leavers: tuple[int, ...] = ()
+
+
+class Ready(GenerationMessage, frozen=True, tag=83):
+    """To the coordinator: I have stopped, and wait for g."""
+
+    g: int
+
+
+class Outdated(GenerationMessage, frozen=True, tag=84):
+    """To a coordinator: I have promised `seen` already, which is no less than what you propose."""
+
+    seen: int
+
+
+class Commit(GenerationMessage, frozen=True, tag=85):
+    """From the coordinator: all are ready, begin."""
+
+    g: int
+
+
+class Fenced(GenerationMessage, frozen=True, tag=86):
+    """To somebody who is thought dead: generation g, or a part of it, goes on without you."""
+
+    g: int
+
+
+AnyGenerationMessage: TypeAlias = Suspect | Wanted | Propose | Ready | Outdated | Commit | Fenced
+
+
+# --- stimuli --------------------------------------------------------------------------------------
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """The rank at this address is dead, or does not answer any more."""
+
+    address: int
+
+
+class Ordered(msgspec.Struct, frozen=True):
+    """A user wants these to join (address, capacity), which are connected already, and those to leave."""
+
+    joins: tuple[tuple[int, int], ...] = ()
+    leaves: tuple[int, ...] = ()
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """A message from an address; those of one address come in the order in which they were sent."""
+
+    source: int
+    message: AnyGenerationMessage
+
+
+class Strayed(msgspec.Struct, frozen=True):
+    """Anything else has come from an address that is not a member, in an envelope of generation g."""
+
+    source: int
+    g: int
+
+
+class TimePassed(msgspec.Struct, frozen=True):
+    """It is `deadline_s`, or later."""
+
+
+AnyChange: TypeAlias = Lost | Ordered | Heard | Strayed | TimePassed
+
+# --- effects ---------------------------------------------------------------------------------------
+
+
+class Ending(Enum):
+    """Why a rank has to end."""
+
+    #: it was thought dead
+    FENCED = "fenced"
+    #: it was asked to leave, and may
+    LEFT = "left"
+
+
+class Tell(msgspec.Struct, frozen=True):
+    """Send this. To somebody who is lost only `Fenced` is sent, after it was heard: it may be left out."""
+
+    address: int
+    message: AnyGenerationMessage
+
+
+class Halt(msgspec.Struct, frozen=True):
+    """Send no more messages of the present generation, take no more in, suspend the workers where they are.
+
+    `leaves`: this rank will not be in the next one; what others take over, such as a journal, is to be free
+    before the effect that follows, which tells the coordinator so. It may come a second time with this news.
+    """
+
+    leaves: bool
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """Make new PEs for `after` from those of `before`, which is None for one that joins, and go on."""
+
+    before: Generation | None
+    after: Generation
+
+
+class End(msgspec.Struct, frozen=True):
+    """Stop being a rank, without a word to anybody."""
+
+    why: Ending
+
+
+AnyStep: TypeAlias = Tell | Halt | Begin | End
+
+
+class Membership:
+    """What one rank knows of generations. `generation` is None until one that joins has begun its first.
+
+    Stimuli by `handle`; what is to be done, in order, by `take_effects`; a `TimePassed` at `deadline_s`.
+    """
+
+    def __init__(
+        self, address: int, generation: Generation | None = None, patience_s: float = PATIENCE_S
+    ) -> None:
+        assert generation is None or address in generation.members
+        self.address = address
+        #: the present one, which may have been halted
+        self.generation = generation
+        self.lost: set[int] = set()
+        self.has_ended = False
+        self.effects: list[AnyStep] = []
+        self.deadline_s = math.inf
+        self._patience_s = patience_s
+        #: what this rank has halted for
+        self._promised: Propose | None = None
+        #: as coordinator: who has not answered to the promised proposal yet
+        self._missing: set[int] = set()
+        #: the greatest g heard of
+        self._seen = 0 if generation is None else generation.g
+        #: what was asked for and has not come about yet
+        self._joins: dict[int, int] = {}
+        self._leaves: set[int] = set()
+
+    @property
+    def is_halted(self) -> bool:
+        """Between `Halt` and `Begin`."""
+        return self._promised is not None
+
+    def take_effects(self) -> list[AnyStep]:
+        """The effects since the last call."""
+        effects, self.effects = self.effects, []
+        return effects
+
+    def handle(self, change: AnyChange, now: float) -> None:
+        """Take one stimulus; what follows from it is in `effects`. An ended rank takes no notice."""
+        if self.has_ended:
+            return
+        match change:
+            case Heard(source, message):
+                self._hear(source, message, now)
+            case Strayed(source, g):
+                self._meet_stray(source, g)
+            case Lost(address):
+                self._suspect({address}, 0, now)
+            case Ordered(joins, leaves):
+                self._order(dict(joins), set(leaves), now)
+            case TimePassed():
+                if now >= self.deadline_s:
+                    self._lose_patience(now)
+
+    @property
+    def _latest(self) -> int:
+        """The greatest g that this rank has promised or begun."""
+        if self._promised is not None:
+            return self._promised.generation.g
+        return 0 if self.generation is None else self.generation.g
+
+    # --- who is who -----------------------------------------------------------------------------
+
+    def _known(self) -> dict[int, int]:
+        """Capacities by address: the members of the present generation, and of the promised one."""
+        present = [] if self.generation is None else [self.generation]
+        promised = [] if self._promised is None else [self._promised.generation]
+        return {
+            address: capacity
+            for one in present + promised
+            for address, capacity in zip(one.members, one.capacities, strict=True)
+        }
+
+    def _coordinator(self) -> int:
+        """The lowest of those who are not lost."""
+        return min((each for each in self._known() if each not in self.lost), default=self.address)
+
+    def _tell(self, address: int, message: AnyGenerationMessage) -> None:
+        self.effects.append(Tell(address, message))
+
+    def _end(self, why: Ending) -> None:
+        self.has_ended = True
+        self.deadline_s = math.inf
+        self.effects.append(End(why))
+
+    # --- reasons for a change ---------------------------------------------------------------------
+
+    def _suspect(self, accused: set[int], seen: int, now: float) -> None:
+        """Some are lost, says somebody who has promised `seen`."""
+        news = accused - self.lost - {self.address}
+        self.lost |= news
+        self._seen = max(self._seen, seen)
+        concerned = news & (self._known().keys() | self._joins.keys())
+        self._joins = {address: each for address, each in self._joins.items() if address not in self.lost}
+        self._leaves -= self.lost
+        if not concerned and seen <= self._latest:
+            return
+        if (coordinator := self._coordinator()) != self.address:
+            self._tell(coordinator, Suspect(tuple(sorted(self.lost & self._known().keys())), self._seen))
+        elif self.generation is None:  # none of those who asked for this rank is left
+            self._end(Ending.FENCED)
+        else:
+            self._propose(now)
+
+    def _order(self, joins: dict[int, int], leaves: set[int], now: float) -> None:
+        """Some shall join or leave: noted until it has come about, whoever is coordinator by then."""
+        known = self.generation.members if self.generation is not None else ()
+        self._joins |= {
+            address: capacity
+            for address, capacity in joins.items()
+            if address not in self.lost and address not in known
+        }
+        self._leaves |= {address for address in leaves if address in known and address not in self.lost}
+        self._pursue(now)
+
+    def _pursue(self, now: float) -> None:
+        """Bring about what was asked for, unless a change is under way: then after it."""
+        is_busy = self.is_halted or self.generation is None
+        if is_busy or not (self._joins or self._leaves):
+            return
+        if (coordinator := self._coordinator()) == self.address:
+            self._propose(now)
+        else:
+            self._tell(coordinator, Wanted(tuple(self._joins.items()), tuple(sorted(self._leaves))))
+
+    # --- as coordinator ---------------------------------------------------------------------------
+
+    def _propose(self, now: float) -> None:
+        """Ask all who are not lost to be ready for the next generation."""
+        if self._promised is not None:
+            self._leaves |= set(self._promised.leavers) - self.lost
+        known = self._known() | self._joins
+        live = {address: each for address, each in known.items() if address not in self.lost}
+        staying = sorted(live.keys() - self._leaves)
+        if not staying:  # somebody has to stay
+            self._leaves.clear()
+            staying = sorted(live)
+        g = name_of(number_of(self._seen) + 1, self.address)
+        generation = Generation(g, tuple(staying), tuple(live[address] for address in staying))
+        proposal = Propose(generation, tuple(sorted(self._leaves - self.lost)))
+        self._missing = {*staying, *proposal.leavers} - {self.address}
+        for address in sorted(self._missing):
+            self._tell(address, proposal)
+        self._promise(proposal, now + self._patience_s)
+        self._commit_if_ready(now)
+
+    def _commit_if_ready(self, now: float) -> None:
+        proposal = self._promised
+        if proposal is None or self._missing or coordinator_of(proposal.generation.g) != self.address:
+            return
+        for address in (*proposal.generation.members, *proposal.leavers):
+            if address != self.address:
+                self._tell(address, Commit(proposal.generation.g))
+        self._begin(proposal, now)
+
+    # --- as one of all ------------------------------------------------------------------------------
+
+    def _hear(self, source: int, message: AnyGenerationMessage, now: float) -> None:
+        if isinstance(message, Fenced):
+            if self.generation is None or message.g > self.generation.g:
+                self._end(Ending.FENCED)
+            return
+        is_strange = self.generation is not None and source not in self._known()
+        if source in self.lost or is_strange:
+            self._fence(source)
+            return
+        match message:
+            case Propose():
+                self._hear_proposal(source, message, now)
+            case Commit(g):
+                if self._promised is not None and self._promised.generation.g == g:
+                    self._begin(self._promised, now)
+            case Ready(g):
+                if self._promised is not None and self._promised.generation.g == g:
+                    self._missing.discard(source)
+                    self._commit_if_ready(now)
+            case Outdated(seen):
+                self._suspect(set(), seen, now)
+            case Suspect(lost, seen):
+                self._suspect(set(lost), seen, now)
+            case Wanted(joins, leaves):
+                self._order(dict(joins), set(leaves), now)
+
+    def _fence(self, source: int) -> None:
+        self._tell(source, Fenced(self._seen))
+
+    def _meet_stray(self, source: int, g: int) -> None:
+        """Somebody else believes itself in the same system."""
+        if source in self._known() and source not in self.lost:
+            return
+        if self.generation is not None and g > self._latest:
+            self._end(Ending.FENCED)
+        else:
+            self._fence(source)
+
+    def _hear_proposal(self, source: int, proposal: Propose, now: float) -> None:
+        generation = proposal.generation
+        if generation.g <= self._latest:
+            self._tell(source, Outdated(self._seen))
+            return
+        self._seen = max(self._seen, generation.g)
+        if self.generation is not None:
+            self.lost |= set(self.generation.members) - {*generation.members, *proposal.leavers, self.address}
+        if self.address not in generation.members and self.address not in proposal.leavers:
+            self._end(Ending.FENCED)
+            return
+        self._missing = set()
+        self._promise(proposal, now + 2 * self._patience_s)
+        self._tell(source, Ready(generation.g))
+
+    def _promise(self, proposal: Propose, deadline_s: float) -> None:
+        leaves = self.address in proposal.leavers
+        is_news = self._promised is None or leaves > (self.address in self._promised.leavers)
+        if is_news and self.generation is not None:
+            self.effects.append(Halt(leaves))
+        self._promised = proposal
+        self._seen = max(self._seen, proposal.generation.g)
+        self.deadline_s = deadline_s
+
+    def _begin(self, proposal: Propose, now: float) -> None:
+        before, after = self.generation, proposal.generation
+        self._promised = None
+        self._missing = set()
+        self.deadline_s = math.inf
+        if self.address in proposal.leavers:
+            self._end(Ending.LEFT)
+            return
+        self.generation = after
+        self._joins = {address: each for address, each in self._joins.items() if address not in after.members}
+        self._leaves &= set(after.members)
+        self.effects.append(Begin(before, after))
+        if behind := self.lost & set(after.members):
+            self.lost -= behind
+            self._suspect(behind, 0, now)
+        else:
+            self._pursue(now)
+
+    def _lose_patience(self, now: float) -> None:
+        """Those that are waited for take too long."""
+        assert self._promised is not None
+        g = self._promised.generation.g
+        if coordinator_of(g) == self.address:
+            self._suspect(set(self._missing), 0, now)
+        else:
+            self.deadline_s = now + 2 * self._patience_s
+            silent = coordinator_of(g)
+            self._suspect({silent if silent not in self.lost else self._coordinator()}, g, now)
