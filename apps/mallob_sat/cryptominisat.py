@@ -14,7 +14,7 @@ import numpy as np
 from mallob_py.kit import Result
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.search import Search, Task
-from mallob_sat.solvers import Answer
+from mallob_sat.solvers import Verdict
 
 
 @cache
@@ -46,11 +46,11 @@ class CryptoMiniSat:
     def set_phases(self, literals: Sequence[int]) -> None:
         """Without effect: it chooses phases itself."""
 
-    def solve(self, assumptions: Sequence[int] = ()) -> Answer:
+    def solve(self, assumptions: Sequence[int] = ()) -> Verdict:
         """Search until there is an answer."""
         satisfiable, values = self._solver.solve(assumptions)
         self._values = values or ()
-        return Answer.SATISFIABLE if satisfiable else Answer.UNSATISFIABLE
+        return Verdict.SATISFIABLE if satisfiable else Verdict.UNSATISFIABLE
 
     def model(self) -> Literals:
         """After SATISFIABLE: variable v's literal at position v - 1."""

@@ -51,7 +51,7 @@ from mallob_sat.declaration import SATISFIABLE, UNSATISFIABLE
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy
 from mallob_sat.search import check_model, set_up, solve_trivial
-from mallob_sat.solvers import Answer
+from mallob_sat.solvers import Verdict
 
 STRATEGY = Strategy("cadical195")
 #: a search for one model, before the caller gets a word in
@@ -73,10 +73,10 @@ class Models:
         #: the solution found last
         self.row = b""
 
-    def search(self, cube: Sequence[int] = ()) -> Answer:
+    def search(self, cube: Sequence[int] = ()) -> Verdict:
         """Look a while for one more within a cube; UNSATISFIABLE: there is none left."""
         answer = self._solver.solve_for(_CONFLICTS, cube)
-        if answer is Answer.SATISFIABLE:
+        if answer is Verdict.SATISFIABLE:
             model = self._solver.model()
             check_model(self._formula, model, STRATEGY)
             literals = model[self._projection - 1]
@@ -318,9 +318,9 @@ class Enumerating:
             if found.count >= found.wanted or (found.count and time.time() >= self.until):
                 return self._result(formula, found, complete=False)
             answer = models.search()
-            if answer is Answer.SATISFIABLE:
+            if answer is Verdict.SATISFIABLE:
                 found.add(models.row)
-            elif answer is Answer.UNSATISFIABLE:
+            elif answer is Verdict.UNSATISFIABLE:
                 return self._result(formula, found, complete=True)
         return None
 
@@ -352,15 +352,15 @@ class Enumerating:
                 continue
             rows = found[cube]
             turn_s = 0.0
-            answer = Answer.UNDECIDED
-            while answer is not Answer.UNSATISFIABLE and len(rows) < wanted_bytes:
+            answer = Verdict.UNDECIDED
+            while answer is not Verdict.UNSATISFIABLE and len(rows) < wanted_bytes:
                 if (now_s := time.monotonic()) >= turn_s:
                     turn_s = now_s + _TURN_S
                     helper.turn()
                     if helper.is_done(cube) or context.index == 0:
                         break
                 answer = models.search(cubes[cube])
-                if answer is Answer.SATISFIABLE:
+                if answer is Verdict.SATISFIABLE:
                     rows += models.row
             else:
                 helper.give(cube, bytes(rows))

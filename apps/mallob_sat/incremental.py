@@ -26,7 +26,7 @@ from mallob_sat.formula import Formula, Literals
 from mallob_sat.modes import packed, wants_packed, wishes_of
 from mallob_sat.portfolio import Portfolio, Strategy
 from mallob_sat.search import check_model, random_phases, set_up
-from mallob_sat.solvers import Answer
+from mallob_sat.solvers import Verdict
 
 #: solvers that take clauses and assumptions between calls, and can be stopped; not maplesat (some
 #: revisions crash it) and maplechrono (others take it ten times as long as they take its like)
@@ -125,7 +125,7 @@ class _GrowingSolver:
         if clashing := [literal for literal in assumed if -literal in assumed]:
             variable = min(map(abs, clashing))
             return Result(UNSATISFIABLE, [-variable, variable], fields)
-        if self._search(formula, look_around) is Answer.UNSATISFIABLE:
+        if self._search(formula, look_around) is Verdict.UNSATISFIABLE:
             core = self._original(self._solver.core())
             self._is_refuted = not core
             return Result(UNSATISFIABLE, core, fields)
@@ -153,14 +153,14 @@ class _GrowingSolver:
             self._solver.set_phases(random_phases(new.n_vars, self._strategy.phase_seed))
         return new.n_clauses
 
-    def _search(self, formula: Formula, look_around: Callable[[], object]) -> Answer:
+    def _search(self, formula: Formula, look_around: Callable[[], object]) -> Verdict:
         assumptions = formula.assumptions
         named: list[int] = (assumptions if self._names is None else self._names.of(assumptions)).tolist()
         conflicts = _FIRST_CONFLICTS
         while True:
             began_s = time.process_time()
             answer = self._solver.solve_for(conflicts, named)
-            if answer is not Answer.UNDECIDED:
+            if answer is not Verdict.UNDECIDED:
                 return answer
             look_around()
             took_s = max(time.process_time() - began_s, 1e-6)

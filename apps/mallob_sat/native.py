@@ -51,14 +51,14 @@ from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy, Trade
 from mallob_sat.renaming import Renaming
 from mallob_sat.search import CLAUSE_LENGTH_MAX, Search, Task
-from mallob_sat.solvers import Answer
+from mallob_sat.solvers import Verdict
 
 #: the solvers that there are libraries of
 NATIVE_SOLVERS = ("cadical195", "cadical300")
 #: what engine_interface of a library must return
 _INTERFACE = 2
 _HOW_TO_INSTALL = "install it from a copy of the sources, with a C++ compiler: pip install ./native"
-_ANSWERS = {10: Answer.SATISFIABLE, 20: Answer.UNSATISFIABLE, 0: Answer.UNDECIDED}
+_VERDICTS = {10: Verdict.SATISFIABLE, 20: Verdict.UNSATISFIABLE, 0: Verdict.UNDECIDED}
 
 _Ints = np.ctypeslib.ndpointer(dtype=np.int32, flags="C_CONTIGUOUS")
 _Counts = np.ctypeslib.ndpointer(dtype=np.int64, flags="C_CONTIGUOUS")
@@ -207,16 +207,16 @@ class NativeSolver:
         """Whether a search has been started and has neither answered nor been interrupted."""
         return self._thread is not None and self._thread.is_alive()
 
-    def wait(self, seconds: float = math.inf) -> Answer:
+    def wait(self, seconds: float = math.inf) -> Verdict:
         """The answer, or UNDECIDED if the search goes on after so long or was interrupted."""
         if self._thread is None:
             raise ValueError("no search has been started")
         self._thread.join(None if math.isinf(seconds) else seconds)
         if self._thread.is_alive():
-            return Answer.UNDECIDED
-        if self._status[0] not in _ANSWERS:
+            return Verdict.UNDECIDED
+        if self._status[0] not in _VERDICTS:
             raise MemoryError("the search ran out of memory")
-        return _ANSWERS[self._status[0]]
+        return _VERDICTS[self._status[0]]
 
     def interrupt(self) -> None:
         """Have the search end soon without an answer; `wait` tells when."""
@@ -256,14 +256,14 @@ class NativeSolver:
 
     def model(self) -> Literals:
         """The model found last: variable v's literal at position v - 1."""
-        self._require_answer(Answer.SATISFIABLE)
+        self._require_verdict(Verdict.SATISFIABLE)
         model = np.empty(self._n_vars, dtype=np.int32)
         self._library.engine_model(self._engine, model, self._n_vars)
         return model
 
     def core(self) -> list[int]:
         """After UNSATISFIABLE: assumptions that cannot hold together, smallest variable first."""
-        self._require_answer(Answer.UNSATISFIABLE)
+        self._require_verdict(Verdict.UNSATISFIABLE)
         core = self._assumptions.copy()
         self._library.engine_failed(self._engine, core, core.size)
         return sorted(set(core[core != 0].tolist()), key=lambda literal: (abs(literal), literal))
@@ -284,7 +284,7 @@ class NativeSolver:
         if self._thread is not None:
             self.wait(0)  # raises if the last search broke off: its engine is good for nothing
 
-    def _require_answer(self, answer: Answer) -> None:
+    def _require_verdict(self, answer: Verdict) -> None:
         if self._thread is None or self._thread.is_alive() or self.wait(0) is not answer:
             raise ValueError(f"the last answer was not {answer.name}")
 
@@ -385,7 +385,7 @@ class NativeSearch:
             solver.set_option(name, value)
         task = Task(self._formula, self._strategy, self._renaming, solver)
         solver.start(task.assumptions)
-        while (answer := solver.wait(_EXCHANGE_INTERVAL_S)) is Answer.UNDECIDED:
+        while (answer := solver.wait(_EXCHANGE_INTERVAL_S)) is Verdict.UNDECIDED:
             best, _ = solver.learned().best(_LITERALS_MAX)
             self._childs_pipe.send(best)
             for clauses in self._childs_pipe.received():

@@ -25,7 +25,7 @@ from mallob_sat.declaration import SATISFIABLE, UNSATISFIABLE
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio import Strategy, Trade
 from mallob_sat.renaming import Renaming
-from mallob_sat.solvers import Answer, Solver
+from mallob_sat.solvers import Solver, Verdict
 
 #: longer clauses are not worth their way
 CLAUSE_LENGTH_MAX = 12
@@ -62,7 +62,7 @@ def solve_quickly(formula: Formula, strategy: Strategy) -> Result | None:
     solver = set_up(strategy)
     task = Task(formula, strategy, Renaming.for_strategy(formula, strategy), solver)
     answer = solver.solve_for(_FIRST_CONFLICTS, task.assumptions)
-    return None if answer is Answer.UNDECIDED else task.result(answer)
+    return None if answer is Verdict.UNDECIDED else task.result(answer)
 
 
 def solve_trivial(formula: Formula) -> Result | None:
@@ -105,10 +105,10 @@ class Task:
         if strategy.phase_seed is not None:
             solver.set_phases(random_phases(renamed.n_vars, strategy.phase_seed))
 
-    def result(self, answer: Answer) -> Result:
+    def result(self, answer: Verdict) -> Result:
         """The solver's answer, in terms of the formula. Raises RuntimeError if its model is wrong."""
         fields = {"solver": self._strategy.title}
-        if answer is Answer.UNSATISFIABLE:
+        if answer is Verdict.UNSATISFIABLE:
             return Result(UNSATISFIABLE, self._renaming.undo_literals(self._solver.core()), fields)
         model = self._renaming.undo_model(self._solver.model(), self._formula.n_vars)
         check_model(self._formula, model, self._strategy)
@@ -199,12 +199,12 @@ class Search:
         return task.result(_search_in_slices(solver, task.assumptions, self._childs_inlet))
 
 
-def _search_in_slices(solver: Solver, assumptions: list[int], inlet: ClausePipe) -> Answer:
+def _search_in_slices(solver: Solver, assumptions: list[int], inlet: ClausePipe) -> Verdict:
     conflicts, searched_s = _FIRST_CONFLICTS, 0.0
     while True:
         began_s = time.process_time()
         answer = solver.solve_for(conflicts, assumptions)
-        if answer is not Answer.UNDECIDED:
+        if answer is not Verdict.UNDECIDED:
             return answer
         took_s = max(time.process_time() - began_s, 1e-6)
         searched_s += took_s

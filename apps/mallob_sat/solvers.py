@@ -25,7 +25,7 @@ import pysolvers
 from mallob_sat.formula import Formula, Literals
 
 
-class Answer(Enum):
+class Verdict(Enum):
     """What a call of `Solver.solve` found out."""
 
     SATISFIABLE = 1
@@ -160,7 +160,7 @@ class Solver:
         if self._family is not Family.KISSAT:
             self._function("setphases")(self._handle, literals)
 
-    def solve(self, assumptions: Sequence[int] = ()) -> Answer:
+    def solve(self, assumptions: Sequence[int] = ()) -> Verdict:
         """Search until there is an answer."""
         self._has_model = False
         self._assumptions = list(assumptions)
@@ -172,7 +172,7 @@ class Solver:
             found = self._function("solve")(self._handle, self._assumptions, 0)
         return self._answer(1 if found else -1)
 
-    def solve_for(self, conflicts: int, assumptions: Sequence[int] = ()) -> Answer:
+    def solve_for(self, conflicts: int, assumptions: Sequence[int] = ()) -> Verdict:
         """Search through at most about this many conflicts; call again to go on."""
         self._has_model = False
         self._assumptions = list(assumptions)
@@ -185,9 +185,9 @@ class Solver:
         found = limited(self._handle, self._assumptions, 0, 0)
         return self._answer(0 if found is None else 1 if found else -1)
 
-    def _answer(self, status: int) -> Answer:
-        answer = Answer(status)
-        self._has_model = answer is Answer.SATISFIABLE
+    def _answer(self, status: int) -> Verdict:
+        answer = Verdict(status)
+        self._has_model = answer is Verdict.SATISFIABLE
         return answer
 
     def model(self) -> Literals:

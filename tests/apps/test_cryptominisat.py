@@ -17,7 +17,7 @@ from mallob_sat.cryptominisat import CryptoMiniSat, CryptoMiniSatSearch, cryptom
 from mallob_sat.formula import Formula
 from mallob_sat.native import search_for
 from mallob_sat.portfolio import Strategy
-from mallob_sat.solvers import Answer
+from mallob_sat.solvers import Verdict
 
 needs_cryptominisat = pytest.mark.skipif(
     not cryptominisat_is_installed(), reason="it is not installed: pip install pycryptosat"
@@ -67,7 +67,7 @@ def test_random_formulas_get_the_answer_of_brute_force(seed: int) -> None:
 def test_models_have_variables_that_never_occur() -> None:
     solver = CryptoMiniSat()
     solver.add_formula(assuming([[-4, 2]], 9, []))
-    assert solver.solve([4, -7]) is Answer.SATISFIABLE
+    assert solver.solve([4, -7]) is Verdict.SATISFIABLE
     model = solver.model().tolist()
     assert [abs(x) for x in model] == list(range(1, 10))
     assert {2, 4, -7} <= set(model)

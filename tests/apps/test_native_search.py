@@ -17,7 +17,7 @@ from mallob_sat.formula import Formula, formula_from_list
 from mallob_sat.native import LEFT_ALONE_S, LEFT_ALONE_SHORT_CLAUSES, NATIVE_SOLVERS, NativeSearch, search_for
 from mallob_sat.portfolio import Portfolio, Strategy, Trade
 from mallob_sat.search import Search
-from mallob_sat.solvers import Answer, Solver
+from mallob_sat.solvers import Solver, Verdict
 
 SHARES = Strategy("cadical195", trade=Trade.BOTH_WAYS)
 THREE = Strategy("cadical300", (("stabilizeonly", 1),), trade=Trade.BOTH_WAYS)
@@ -84,9 +84,9 @@ def test_searches_that_exchange_find_the_answer_and_learn_only_what_follows(
     judge.add_formula(formula)
     exchange = Exchange()
     result = race(context, lambda number: NativeSearch(formula, strategies[number]), exchange.turn)
-    assert (result.code == 20) == (judge.solve() is Answer.UNSATISFIABLE)
+    assert (result.code == 20) == (judge.solve() is Verdict.UNSATISFIABLE)
     for clause in union(exchange.all).lists():
-        assert judge.solve([-literal for literal in clause]) is Answer.UNSATISFIABLE
+        assert judge.solve([-literal for literal in clause]) is Verdict.UNSATISFIABLE
 
 
 @needs_library

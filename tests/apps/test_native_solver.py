@@ -17,7 +17,7 @@ from mallob_sat import generate
 from mallob_sat import native as native_module
 from mallob_sat.formula import Formula
 from mallob_sat.native import NATIVE_SOLVERS, NativeSolver, NativeSolverMissing, load_library
-from mallob_sat.solvers import Answer, Solver
+from mallob_sat.solvers import Solver, Verdict
 
 #: all that removes clauses, and all inprocessing as early and as often as it goes
 _EAGER = {
@@ -85,7 +85,7 @@ def reference(formula: Formula) -> Solver:
 
 
 def follows(clause: Clause, formula_solver: Solver) -> bool:
-    return formula_solver.solve([-literal for literal in clause]) is Answer.UNSATISFIABLE
+    return formula_solver.solve([-literal for literal in clause]) is Verdict.UNSATISFIABLE
 
 
 @pytest.fixture(params=NATIVE_SOLVERS)
@@ -137,14 +137,14 @@ def test_answers_and_learned_clauses_hold_with_and_without_foreign_clauses(seed:
                 solver.start(assumptions)
                 answer = solver.wait()
                 assert answer is judge.solve(assumptions)
-                if answer is Answer.SATISFIABLE:
+                if answer is Verdict.SATISFIABLE:
                     model = solver.model()
                     assert formula.first_falsified(model) is None
                     assert set(assumptions) <= set(model.tolist())
                 else:
                     core = solver.core()
                     assert set(core) <= set(assumptions)
-                    assert judge.solve(core) is Answer.UNSATISFIABLE
+                    assert judge.solve(core) is Verdict.UNSATISFIABLE
                 learned = solver.learned().lists()
                 for clause in learned:
                     assert follows(clause, judge), (options, assumptions, clause, clauses)
@@ -194,9 +194,9 @@ def test_two_searches_that_exchange_while_they_run_learn_only_what_follows(names
 
 @needs_library
 def test_a_running_search_uses_what_it_is_given(hard: NativeSolver) -> None:
-    assert hard.wait(0.05) is Answer.UNDECIDED
+    assert hard.wait(0.05) is Verdict.UNDECIDED
     assert hard.give(clauses_of([[1], [-1]])) == 2  # does not follow, so its use shows
-    assert hard.wait(60) is Answer.UNSATISFIABLE
+    assert hard.wait(60) is Verdict.UNSATISFIABLE
     assert hard.counts().taken == 2
 
 
@@ -206,9 +206,9 @@ def test_foreign_clauses_come_in_under_assumptions(name: str) -> None:
     solver = native(name, KEEPS_VARIABLES)
     solver.add_formula(formula_of(generate.pigeonhole(12).clauses))
     solver.start([1, -2])
-    assert solver.wait(0.05) is Answer.UNDECIDED
+    assert solver.wait(0.05) is Verdict.UNDECIDED
     solver.give(clauses_of([[5, 6], [5, -6], [-5]]))
-    assert solver.wait(60) is Answer.UNSATISFIABLE
+    assert solver.wait(60) is Verdict.UNSATISFIABLE
     assert solver.core() == []
 
 
@@ -224,10 +224,10 @@ def test_a_search_learns_while_others_run_python(hard: NativeSolver) -> None:
 @needs_library
 def test_an_interrupted_search_can_be_started_again(hard: NativeSolver) -> None:
     hard.interrupt()
-    assert hard.wait() is Answer.UNDECIDED
+    assert hard.wait() is Verdict.UNDECIDED
     assert not hard.is_running
     hard.start([3])
-    assert hard.wait(0.05) is Answer.UNDECIDED
+    assert hard.wait(0.05) is Verdict.UNDECIDED
     assert hard.is_running
 
 
@@ -238,7 +238,7 @@ def test_an_interruption_before_the_search_has_begun_is_not_lost() -> None:
         solver.add_formula(formula_of(generate.pigeonhole(11).clauses))
         solver.start()
         solver.interrupt()
-        assert solver.wait() is Answer.UNDECIDED
+        assert solver.wait() is Verdict.UNDECIDED
         solver.close()
 
 
@@ -256,7 +256,7 @@ def test_the_shortest_clauses_are_kept_when_nobody_fetches_them() -> None:
     solver.add_formula(formula_of(generate.pigeonhole(12).clauses))
     solver.start()
     while not solver.counts().displaced:
-        assert solver.wait(0.01) is Answer.UNDECIDED
+        assert solver.wait(0.01) is Verdict.UNDECIDED
     solver.interrupt()
     solver.wait()
     kept, counts = solver.learned(), solver.counts()
@@ -279,7 +279,7 @@ def test_clauses_over_unknown_variables_and_tautologies_are_left_out() -> None:
     solver.add_formula(formula_of(generate.uniform(120, 500, 3).clauses))
     solver.give(clauses_of([[1000], [2, -2], [-(2**31), 3], [7, 7, 8]]))
     solver.start()
-    assert solver.wait() is not Answer.UNDECIDED
+    assert solver.wait() is not Verdict.UNDECIDED
     counts = solver.counts()
     assert counts.removed >= 2
     assert counts.removed + counts.satisfied + counts.taken == 4
@@ -317,5 +317,5 @@ def test_phases_steer_the_model() -> None:
         wanted = [sign * (v if v % 2 else -v) for v in range(1, 41)]
         solver.set_phases(wanted)
         solver.start()
-        assert solver.wait() is Answer.SATISFIABLE
+        assert solver.wait() is Verdict.SATISFIABLE
         assert solver.model().tolist() == wanted

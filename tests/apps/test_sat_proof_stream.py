@@ -11,7 +11,7 @@ from mallob_sat import generate
 from mallob_sat.clauses import ProofStream, decode_binary, decode_text
 from mallob_sat.formula import Formula, formula_from_list
 from mallob_sat.portfolio import TRADES
-from mallob_sat.solvers import Answer, Solver
+from mallob_sat.solvers import Solver, Verdict
 
 #: formulas per solver; all of them together make thousands
 FORMULAS = int(os.environ.get("MALLOB_PY_FORMULAS", "60"))
@@ -107,7 +107,7 @@ def implied(clause: list[int], formula: Formula) -> bool:
     """By another solver: the formula and the clause's opposite cannot hold together."""
     judge = Solver("minisat22")
     judge.add_formula(formula)
-    return judge.solve([-literal for literal in clause]) is Answer.UNSATISFIABLE
+    return judge.solve([-literal for literal in clause]) is Verdict.UNSATISFIABLE
 
 
 @pytest.mark.parametrize("engine", sorted(TRADES))
@@ -138,7 +138,7 @@ def test_all_that_a_solver_gives_away_follows_from_the_formula_alone(engine: str
             for clause in ([name, choose.randint(1, n_vars)] for name in range(1, 9)):
                 if implied(clause, formula):
                     solver.add_clause(clause)
-            if answer is not Answer.UNDECIDED:
+            if answer is not Verdict.UNDECIDED:
                 break
         stream.close()
     assert given > 5 * FORMULAS

@@ -15,7 +15,7 @@ from mallob_sat import SatApplication, generate, modes
 from mallob_sat.formula import ASSUMPTIONS_MARK, formula_from_list
 from mallob_sat.portfolio import Portfolio, Strategy
 from mallob_sat.search import check_model, solve
-from mallob_sat.solvers import ENGINES, Answer, Family, Solver
+from mallob_sat.solvers import ENGINES, Family, Solver, Verdict
 
 
 def run(literals: list[int], index: int = 0, **configuration: object) -> Result:
@@ -74,12 +74,12 @@ def test_an_engine_with_a_budget_can_be_continued(engine: str) -> None:
             solver.solve_for(10)
         return
     first = solver.solve_for(5)
-    assert first is Answer.UNDECIDED
+    assert first is Verdict.UNDECIDED
     with pytest.raises(ValueError, match="no model"):
         solver.model()
     answers = [solver.solve_for(5000) for _ in range(40)]
-    assert Answer.SATISFIABLE not in answers
-    assert Answer.UNSATISFIABLE in answers
+    assert Verdict.SATISFIABLE not in answers
+    assert Verdict.UNSATISFIABLE in answers
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from mallob_sat.proofs.writing import (
     writing_to,
 )
 from mallob_sat.search import check_model, random_phases, set_up, solve_trivial
-from mallob_sat.solvers import Answer
+from mallob_sat.solvers import Verdict
 
 _FIELD = "configuration"
 
@@ -104,7 +104,7 @@ def _solve_and_prove(formula: Formula, strategy: Strategy, format_: ProofFormat,
     if strategy.phase_seed is not None:
         solver.set_phases(random_phases(formula.n_vars, strategy.phase_seed))
     fields = {"solver": strategy.title}
-    if solver.solve() is Answer.UNSATISFIABLE:
+    if solver.solve() is Verdict.UNSATISFIABLE:
         writer.close()
         scribe.deliver()
         return Result(UNSATISFIABLE, [], fields)
