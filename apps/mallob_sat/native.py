@@ -8,7 +8,7 @@ releases of CaDiCaL with a few edits), which needs a C++ compiler to install; no
     solver = NativeSolver("cadical195")
     solver.add_formula(formula)
     solver.start(assumptions)
-    while (answer := solver.wait(0.5)) is Answer.UNDECIDED:
+    while (answer := solver.wait(0.5)) is Verdict.UNDECIDED:
         send(solver.learned())
         for clauses in received():
             solver.give(clauses)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mallob_py.batch.simulator import Outcome
+from mallob_py.batch.simulator import Schedule
 
 
 class Power(msgspec.Struct, frozen=True):
@@ -31,39 +31,39 @@ class Energy(msgspec.Struct, frozen=True):
         return self.busy_j + self.idle_j
 
 
-def energy_of(outcome: Outcome, power: Power) -> Energy:
+def energy_of(schedule: Schedule, power: Power) -> Energy:
     """ValueError: there are no jobs."""
-    if not outcome.workload.jobs:
+    if not schedule.workload.jobs:
         raise ValueError("there are no jobs")
-    begin_s = min(job.submit_s for job in outcome.workload.jobs)
-    busy = math.fsum(busy_of_jobs(outcome))
-    idle = max(0.0, outcome.nodes * (max(outcome.ends_s) - begin_s) - busy)
+    begin_s = min(job.submit_s for job in schedule.workload.jobs)
+    busy = math.fsum(busy_of_jobs(schedule))
+    idle = max(0.0, schedule.nodes * (max(schedule.ends_s) - begin_s) - busy)
     return Energy(busy, idle, busy * power.busy_w, idle * power.idle_w)
 
 
-def busy_of_jobs(outcome: Outcome) -> Sequence[float]:
+def busy_of_jobs(schedule: Schedule) -> Sequence[float]:
     """Node-seconds of each job. A node that several jobs share is busy once, and divided among them.
 
     A guest and its mate have it as they have its cores; on nodes with several resources, each unit has as
     much.
     """
-    busy = [0.0] * len(outcome.workload.jobs)
-    if outcome.workload.cluster is not None:
-        _divide_by_units(outcome, busy)
+    busy = [0.0] * len(schedule.workload.jobs)
+    if schedule.workload.cluster is not None:
+        _divide_by_units(schedule, busy)
         return busy
-    for piece in outcome.all_pieces():
+    for piece in schedule.all_pieces():
         busy[piece.job] += (piece.end_s - piece.start_s) * len(piece.nodes)
-    for span in outcome.shared:
+    for span in schedule.shared:
         shared_s = (span.end_s - span.start_s) * span.nodes
         busy[span.guest] -= shared_s * (1.0 - span.factor)
         busy[span.mate] -= shared_s * span.factor
     return busy
 
 
-def _divide_by_units(outcome: Outcome, busy: list[float]) -> None:
+def _divide_by_units(schedule: Schedule, busy: list[float]) -> None:
     #: by node: (time, job, units that come)
     changes: dict[int, list[tuple[float, int, int]]] = {}
-    for piece in outcome.all_pieces():
+    for piece in schedule.all_pieces():
         for node, units in Counter(piece.nodes).items():
             changes.setdefault(node, []).extend(
                 [(piece.start_s, piece.job, units), (piece.end_s, piece.job, -units)]

@@ -14,7 +14,7 @@ import msgspec
 from mallob_py.batch.costs import ResizeCost
 from mallob_py.batch.job import Job, Workload
 from mallob_py.batch.policy import Action, Policy, Reserve, Resize, Share, Start, View
-from mallob_py.batch.simulator import EventOrder, Outcome, simulate
+from mallob_py.batch.simulator import EventOrder, Schedule, simulate
 
 
 class Hindrance(enum.Enum):
@@ -72,18 +72,18 @@ def explain(
     if job is None:
         raise ValueError(f"there is no job {number} (or it was left out)")
     watch = _Watch(policy, workload, job)
-    outcome: Outcome = simulate(workload, watch, costs=costs, order=order)
-    start_s = outcome.starts_s[job.id]
+    schedule: Schedule = simulate(workload, watch, costs=costs, order=order)
+    start_s = schedule.starts_s[job.id]
     overtakers = [
-        other.number for other in workload.jobs[job.id + 1 :] if outcome.starts_s[other.id] < start_s
+        other.number for other in workload.jobs[job.id + 1 :] if schedule.starts_s[other.id] < start_s
     ]
-    first = next((piece for piece in outcome.pieces if piece.job == job.id), None)
+    first = next((piece for piece in schedule.pieces if piece.job == job.id), None)
     return Explanation(
         job=job,
         policy=policy.name,
         start_s=start_s,
-        end_s=outcome.ends_s[job.id],
-        nodes=len(first.nodes if first else outcome.allocations[job.id]),
+        end_s=schedule.ends_s[job.id],
+        nodes=len(first.nodes if first else schedule.allocations[job.id]),
         free_at_start=watch.free_at_start,
         ended_at_start=watch.ended_at_start,
         resized_at_start=watch.resized_at_start,

@@ -1,4 +1,4 @@
-"""What an outcome says: waiting, turnaround, slowdown, utilisation. Times are seconds."""
+"""What a schedule says: waiting, turnaround, slowdown, utilisation. Times are seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mallob_py.batch.simulator import Outcome
+from mallob_py.batch.simulator import Schedule
 
 #: shorter jobs count as if they were that long in the bounded slowdown
 SLOWDOWN_BOUND_S = 10.0
@@ -35,17 +35,17 @@ class Metrics(msgspec.Struct, frozen=True):
     resizes: int
 
 
-def metrics_of(outcome: Outcome) -> Metrics:
-    """The means over all jobs of an outcome. ValueError: there are none."""
-    jobs = outcome.workload.jobs
+def metrics_of(schedule: Schedule) -> Metrics:
+    """The means over all jobs of a schedule. ValueError: there are none."""
+    jobs = schedule.workload.jobs
     if not jobs:
         raise ValueError("there are no jobs")
     submissions = np.array([job.submit_s for job in jobs])
-    starts, ends = np.asarray(outcome.starts_s), np.asarray(outcome.ends_s)
+    starts, ends = np.asarray(schedule.starts_s), np.asarray(schedule.ends_s)
     runs, turnarounds = ends - starts, ends - submissions
     makespan_s = float(ends.max() - submissions.min())
     return Metrics(
-        policy=outcome.policy,
+        policy=schedule.policy,
         jobs=len(jobs),
         makespan_s=makespan_s,
         wait_s=float((starts - submissions).mean()),
@@ -54,28 +54,28 @@ def metrics_of(outcome: Outcome) -> Metrics:
         turnaround_s=float(turnarounds.mean()),
         slowdown=float((turnarounds / runs).mean()),
         bounded_slowdown=float(np.maximum(1.0, turnarounds / np.maximum(runs, SLOWDOWN_BOUND_S)).mean()),
-        utilisation=float(_held_s(outcome, ends).sum()) / (outcome.nodes * makespan_s),
-        resizes=outcome.resizes,
+        utilisation=float(_held_s(schedule, ends).sum()) / (schedule.nodes * makespan_s),
+        resizes=schedule.resizes,
     )
 
 
-def _held_s(outcome: Outcome, ends: NDArray[np.float64]) -> NDArray[np.float64]:
+def _held_s(schedule: Schedule, ends: NDArray[np.float64]) -> NDArray[np.float64]:
     """Node-seconds, of the last piece of each job and of all former ones; of shared nodes once."""
-    sizes = np.array(_sizes(outcome))
-    last = (ends - np.asarray(outcome.piece_starts_s)) * sizes
-    former = [(piece.end_s - piece.start_s) * len(piece.nodes) for piece in outcome.pieces]
-    twice = [-(span.end_s - span.start_s) * span.nodes for span in outcome.shared]
+    sizes = np.array(_sizes(schedule))
+    last = (ends - np.asarray(schedule.piece_starts_s)) * sizes
+    former = [(piece.end_s - piece.start_s) * len(piece.nodes) for piece in schedule.pieces]
+    twice = [-(span.end_s - span.start_s) * span.nodes for span in schedule.shared]
     return np.concatenate([last, np.array(former), np.array(twice)])
 
 
-def _sizes(outcome: Outcome) -> Sequence[float]:
+def _sizes(schedule: Schedule) -> Sequence[float]:
     """How many nodes each job has; where nodes are shared, its share of the first resource, in nodes."""
-    cluster = outcome.workload.cluster
+    cluster = schedule.workload.cluster
     if cluster is None:
-        return [len(nodes) for nodes in outcome.allocations]
+        return [len(nodes) for nodes in schedule.allocations]
     amounts = [capacity[0] for capacity in cluster.capacities]
     mean = sum(amounts) / len(amounts)
     return [
         (job.demand[0] * len(nodes) if job.demand else sum(amounts[node] for node in nodes)) / mean
-        for job, nodes in zip(outcome.workload.jobs, outcome.allocations, strict=True)
+        for job, nodes in zip(schedule.workload.jobs, schedule.allocations, strict=True)
     ]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_py.batch.schedule_files import intervals
-from mallob_py.batch.simulator import Outcome
+from mallob_py.batch.simulator import Schedule
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,29 +26,29 @@ _DAY_S, _HOUR_S = 86_400.0, 3_600.0
 Floats = NDArray[np.float64]
 
 
-def draw_gantt(outcome: Outcome, figure: Figure) -> None:
+def draw_gantt(schedule: Schedule, figure: Figure) -> None:
     """Nodes over time: a box for each piece of a job, in the colour of the job, or a grid (see above)."""
     axes = figure.subplots()
-    boxes, jobs = boxes_of(outcome)
-    begin_s, end_s = _span(outcome)
+    boxes, jobs = boxes_of(schedule)
+    begin_s, end_s = _span(schedule)
     unit_s, unit = _unit(end_s - begin_s)
     shifted = boxes.copy()
     shifted[:, :2] = (boxes[:, :2] - begin_s) / unit_s
     length = (end_s - begin_s) / unit_s
     if len(boxes) > BOXES_MAX:
-        grid = busy_grid(shifted, length, outcome.nodes, min(_ROWS, outcome.nodes), _COLUMNS)
+        grid = busy_grid(shifted, length, schedule.nodes, min(_ROWS, schedule.nodes), _COLUMNS)
         image = axes.imshow(
             grid,
             aspect="auto",
             origin="lower",
-            extent=(0.0, length, 0.0, outcome.nodes),
+            extent=(0.0, length, 0.0, schedule.nodes),
             vmin=0.0,
             vmax=1.0,
             cmap="Blues",
             interpolation="nearest",
         )
         figure.colorbar(image, label="busy")
-        title = f"{outcome.policy}: {len(boxes)} pieces of jobs, aggregated"
+        title = f"{schedule.policy}: {len(boxes)} pieces of jobs, aggregated"
     else:
         from matplotlib import colormaps
         from matplotlib.collections import PolyCollection
@@ -59,35 +59,37 @@ def draw_gantt(outcome: Outcome, figure: Figure) -> None:
         axes.add_collection(
             PolyCollection(list(corners), facecolors=colours, edgecolors="white", linewidths=0.3)
         )
-        title = outcome.policy
-    axes.set(xlim=(0.0, length), ylim=(0, outcome.nodes), xlabel=f"time [{unit}]", ylabel="node", title=title)
+        title = schedule.policy
+    axes.set(
+        xlim=(0.0, length), ylim=(0, schedule.nodes), xlabel=f"time [{unit}]", ylabel="node", title=title
+    )
 
 
-def draw_utilisation(outcome: Outcome, figure: Figure) -> None:
+def draw_utilisation(schedule: Schedule, figure: Figure) -> None:
     """Nodes that run jobs, and below it those that waiting jobs ask for, over time."""
     upper, lower = figure.subplots(2, 1, sharex=True)
-    begin_s, end_s = _span(outcome)
+    begin_s, end_s = _span(schedule)
     unit_s, unit = _unit(end_s - begin_s)
     edges = np.linspace(begin_s, end_s, STEPS + 1)
     at = (edges - begin_s) / unit_s
-    pieces = [(piece.start_s, piece.end_s, len(piece.nodes)) for piece in outcome.all_pieces()]
+    pieces = [(piece.start_s, piece.end_s, len(piece.nodes)) for piece in schedule.all_pieces()]
     # Nodes that two jobs share are in use once.
-    pieces += [(span.start_s, span.end_s, -span.nodes) for span in outcome.shared]
+    pieces += [(span.start_s, span.end_s, -span.nodes) for span in schedule.shared]
     waits = [
         (job.submit_s, start_s, job.nodes)
-        for job, start_s in zip(outcome.workload.jobs, outcome.starts_s, strict=True)
+        for job, start_s in zip(schedule.workload.jobs, schedule.starts_s, strict=True)
     ]
     upper.stairs(mean_over_steps(np.array(pieces), edges), at, fill=True, color="tab:blue")
-    upper.axhline(outcome.nodes, color="black", linewidth=0.8)
-    upper.set(ylabel="nodes in use", ylim=(0, outcome.nodes * 1.05), title=outcome.policy)
+    upper.axhline(schedule.nodes, color="black", linewidth=0.8)
+    upper.set(ylabel="nodes in use", ylim=(0, schedule.nodes * 1.05), title=schedule.policy)
     lower.stairs(mean_over_steps(np.array(waits), edges), at, fill=True, color="tab:orange")
     lower.set(xlabel=f"time [{unit}]", ylabel="nodes asked for\nby waiting jobs", xlim=(0, at[-1]), ylim=0)
 
 
-def boxes_of(outcome: Outcome) -> tuple[Floats, NDArray[np.int64]]:
+def boxes_of(schedule: Schedule) -> tuple[Floats, NDArray[np.int64]]:
     """Boxes as rows (begin [s], end [s], first node, node behind the last), and their jobs."""
     boxes, jobs = list[tuple[float, float, int, int]](), list[int]()
-    for piece in outcome.all_pieces():
+    for piece in schedule.all_pieces():
         for first, last in intervals(piece.nodes):
             boxes.append((piece.start_s, piece.end_s, first, last + 1))
             jobs.append(piece.job)
@@ -131,8 +133,8 @@ def _overlap_differences(
     return places, amounts
 
 
-def _span(outcome: Outcome) -> tuple[float, float]:
-    return min(job.submit_s for job in outcome.workload.jobs), max(outcome.ends_s)
+def _span(schedule: Schedule) -> tuple[float, float]:
+    return min(job.submit_s for job in schedule.workload.jobs), max(schedule.ends_s)
 
 
 def _unit(length_s: float) -> tuple[float, str]:

@@ -22,7 +22,7 @@ from mallob_py.batch.metrics import metrics_of
 from mallob_py.batch.page import Result
 from mallob_py.batch.policy import Action, Policy, View
 from mallob_py.batch.registry import policy_of
-from mallob_py.batch.simulator import EventOrder, Outcome, simulate
+from mallob_py.batch.simulator import EventOrder, Schedule, simulate
 
 if TYPE_CHECKING:
     from multiprocessing.queues import SimpleQueue
@@ -104,22 +104,22 @@ def _play_there(place: int, policy: str, folder: Path | None) -> Result:
 
 def _play(setting: Setting, tell: Tell, place: int, policy: str, folder: Path | None) -> Result:
     watched = _WithProgress(policy_of(policy), setting.workload, tell, place)
-    outcome = simulate(setting.workload, watched, costs=setting.costs, order=setting.order)
+    schedule = simulate(setting.workload, watched, costs=setting.costs, order=setting.order)
     tell(place, 1.0, 0)
-    metrics = metrics_of(outcome)
-    pictures = () if folder is None else _written(outcome, folder, setting.power)
-    return Result(metrics, energy_of(outcome, setting.power), pictures)
+    metrics = metrics_of(schedule)
+    pictures = () if folder is None else _written(schedule, folder, setting.power)
+    return Result(metrics, energy_of(schedule, setting.power), pictures)
 
 
-def _written(outcome: Outcome, folder: Path, power: Power) -> Sequence[Path]:
+def _written(schedule: Schedule, folder: Path, power: Power) -> Sequence[Path]:
     """Files of a schedule; returns those of its pictures that a page shows."""
     from mallob_py.batch.pictures import draw_gantt, draw_utilisation
     from mallob_py.batch.schedule_files import write_schedule
     from mallob_py.experiments.output import write_figure
 
-    write_schedule(outcome, folder, power)
-    write_figure(folder, "utilisation", lambda figure: draw_utilisation(outcome, figure))
-    write_figure(folder, "gantt", lambda figure: draw_gantt(outcome, figure))
+    write_schedule(schedule, folder, power)
+    write_figure(folder, "utilisation", lambda figure: draw_utilisation(schedule, figure))
+    write_figure(folder, "gantt", lambda figure: draw_gantt(schedule, figure))
     # A grid or thousands of boxes are smaller as PNG, a curve looks better as SVG.
     return [path for path in (folder / "utilisation.svg", folder / "gantt.png") if path.exists()]
 

@@ -17,7 +17,7 @@ import numpy as np
 from mallob_py.batch.energy import Power, busy_of_jobs, energy_of
 from mallob_py.batch.job import Job, Rejected
 from mallob_py.batch.metrics import metrics_of
-from mallob_py.batch.simulator import Outcome
+from mallob_py.batch.simulator import Schedule
 from mallob_py.batch.workload.swf import FIELDS
 
 JOB_COLUMNS = (
@@ -29,12 +29,12 @@ ALLOCATION_COLUMNS = ("job_id", "start", "end", "resources")
 _UNKNOWN = -1
 
 
-def write_schedule(outcome: Outcome, folder: Path, power: Power) -> None:
+def write_schedule(schedule: Schedule, folder: Path, power: Power) -> None:
     """Write `jobs.csv`, `allocations.csv`, `schedule.json` and `schedule.swf` into a folder. OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    pieces = sorted(outcome.all_pieces(), key=lambda piece: (piece.start_s, piece.job))
-    _write_rows(folder / "jobs.csv", JOB_COLUMNS, [*_job_rows(outcome, power), *_rejected_rows(outcome)])
-    numbers = [job.number for job in outcome.workload.jobs]
+    pieces = sorted(schedule.all_pieces(), key=lambda piece: (piece.start_s, piece.job))
+    _write_rows(folder / "jobs.csv", JOB_COLUMNS, [*_job_rows(schedule, power), *_rejected_rows(schedule)])
+    numbers = [job.number for job in schedule.workload.jobs]
     _write_rows(
         folder / "allocations.csv",
         ALLOCATION_COLUMNS,
@@ -43,9 +43,9 @@ def write_schedule(outcome: Outcome, folder: Path, power: Power) -> None:
             for piece in pieces
         ),
     )
-    summary = msgspec.json.format(msgspec.json.encode(_summary(outcome, power)), indent=1)
+    summary = msgspec.json.format(msgspec.json.encode(_summary(schedule, power)), indent=1)
     (folder / "schedule.json").write_bytes(summary + b"\n")
-    write_swf(outcome, folder / "schedule.swf")
+    write_swf(schedule, folder / "schedule.swf")
 
 
 def interval_set(nodes: Sequence[int]) -> str:
@@ -64,17 +64,17 @@ def intervals(nodes: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(firsts, lasts, strict=True))
 
 
-def write_swf(outcome: Outcome, path: Path) -> None:
+def write_swf(schedule: Schedule, path: Path) -> None:
     """The schedule in the Standard Workload Format; a resized job with its mean number of nodes. OSError."""
-    jobs = outcome.workload.jobs
+    jobs = schedule.workload.jobs
     held_s = [0.0] * len(jobs)
-    for piece in outcome.all_pieces():
+    for piece in schedule.all_pieces():
         held_s[piece.job] += (piece.end_s - piece.start_s) * len(piece.nodes)
     with path.open("w", encoding="utf-8") as file:
         file.write("; Version: 2.2\n")
-        file.write(f"; MaxJobs: {len(jobs)}\n; MaxNodes: {outcome.nodes}\n; MaxProcs: {outcome.nodes}\n")
-        file.write(f"; Note: {outcome.workload.name} by the policy {outcome.policy}\n")
-        for job, start_s, end_s in zip(jobs, outcome.starts_s, outcome.ends_s, strict=True):
+        file.write(f"; MaxJobs: {len(jobs)}\n; MaxNodes: {schedule.nodes}\n; MaxProcs: {schedule.nodes}\n")
+        file.write(f"; Note: {schedule.workload.name} by the policy {schedule.policy}\n")
+        for job, start_s, end_s in zip(jobs, schedule.starts_s, schedule.ends_s, strict=True):
             values: list[float] = [_UNKNOWN] * FIELDS
             values[:5] = [job.number, job.submit_s, start_s - job.submit_s, end_s - start_s,
                           max(1, round(held_s[job.id] / (end_s - start_s)))]  # fmt: skip
@@ -85,11 +85,11 @@ def write_swf(outcome: Outcome, path: Path) -> None:
             file.write(" ".join(map(_number, values)) + "\n")
 
 
-def _job_rows(outcome: Outcome, power: Power) -> Iterable[tuple[object, ...]]:
-    busy_node_s = busy_of_jobs(outcome)
-    name = outcome.workload.name or "workload"
+def _job_rows(schedule: Schedule, power: Power) -> Iterable[tuple[object, ...]]:
+    busy_node_s = busy_of_jobs(schedule)
+    name = schedule.workload.name or "workload"
     for job, start_s, end_s, nodes in zip(
-        outcome.workload.jobs, outcome.starts_s, outcome.ends_s, outcome.allocations, strict=True
+        schedule.workload.jobs, schedule.starts_s, schedule.ends_s, schedule.allocations, strict=True
     ):
         run_s, turnaround_s = end_s - start_s, end_s - job.submit_s
         yield (
@@ -113,10 +113,10 @@ def _job_rows(outcome: Outcome, power: Power) -> Iterable[tuple[object, ...]]:
         )
 
 
-def _rejected_rows(outcome: Outcome) -> Iterable[tuple[object, ...]]:
+def _rejected_rows(schedule: Schedule) -> Iterable[tuple[object, ...]]:
     """As Batsim has them: what did not come to be is empty."""
-    name = outcome.workload.name or "workload"
-    for job in outcome.workload.rejected:
+    name = schedule.workload.name or "workload"
+    for job in schedule.workload.rejected:
         yield (
             job.number, name, "rigid", _number(job.submit_s), job.nodes, _number(job.estimate_s),
             0, "REJECTED", *[""] * 8, _metadata(job),
@@ -131,24 +131,26 @@ def _metadata(job: Job | Rejected) -> str:
     return msgspec.json.encode(told).decode() if told else ""
 
 
-def _summary(outcome: Outcome, power: Power) -> dict[str, object]:
+def _summary(schedule: Schedule, power: Power) -> dict[str, object]:
     """The keys of Batsim's file as far as they mean something here."""
-    metrics, energy = metrics_of(outcome), energy_of(outcome, power)
-    rejected = len(outcome.workload.rejected)
+    metrics, energy = metrics_of(schedule), energy_of(schedule, power)
+    rejected = len(schedule.workload.rejected)
     turnarounds = [
         (end_s - job.submit_s, end_s - start_s)
-        for job, start_s, end_s in zip(outcome.workload.jobs, outcome.starts_s, outcome.ends_s, strict=True)
+        for job, start_s, end_s in zip(
+            schedule.workload.jobs, schedule.starts_s, schedule.ends_s, strict=True
+        )
     ]
     return {
-        "scheduler": outcome.policy,
-        "workload": outcome.workload.name,
+        "scheduler": schedule.policy,
+        "workload": schedule.workload.name,
         "nb_jobs": metrics.jobs + rejected,
         "nb_jobs_finished": metrics.jobs,
         "nb_jobs_success": metrics.jobs,
         "nb_jobs_killed": 0,
         "nb_jobs_rejected": rejected,
         "success_rate": metrics.jobs / (metrics.jobs + rejected),
-        "nb_computing_machines": outcome.nodes,
+        "nb_computing_machines": schedule.nodes,
         "makespan": metrics.makespan_s,
         "mean_waiting_time": metrics.wait_s,
         "max_waiting_time": metrics.wait_max_s,

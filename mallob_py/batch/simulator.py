@@ -85,7 +85,7 @@ class SharedSpan(msgspec.Struct, frozen=True, gc=False):
     factor: float
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Schedule(msgspec.Struct, frozen=True):
     """What became of a workload: for each job its start and end [s], and the nodes of its last piece.
 
     `pieces`: the former ones of jobs that were resized. `promises`: the earliest reservation that each job
@@ -122,7 +122,7 @@ def simulate(
     costs: ResizeCost | None = None,
     order: EventOrder = EventOrder.BATCH,
     imbalance: Imbalance = Imbalance.IDEAL,
-) -> Outcome:
+) -> Schedule:
     """Play a workload on a machine of so many nodes (0: its own number).
 
     `imbalance` is of guests on nodes that they share, beside nodes that they do not.
@@ -201,13 +201,13 @@ class _Run:
             if job.low > nodes:
                 raise ValueError(f"job {job.number} needs {job.low} nodes, the machine has {nodes}")
 
-    def play(self) -> Outcome:
+    def play(self) -> Schedule:
         self._policy.begin(self._nodes)
         if self._order is EventOrder.BATCH:
             self._play_in_batches()
         else:
             self._play_one_by_one()
-        return Outcome(
+        return Schedule(
             self._workload,
             self._policy.name,
             self._nodes,

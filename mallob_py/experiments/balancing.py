@@ -35,8 +35,8 @@ from mallob_py.protocol.volume_search import (
     AnyAnswer,
     AnyQuestion,
     Deputy,
+    EpochVolumes,
     Hint,
-    Outcome,
     Volumes,
     VolumeSearch,
     deputy_of,
@@ -101,10 +101,10 @@ def _row(pes: int, jobs: int, hop_s: float, choose: random.Random) -> Row:
     epochs = []
     for _ in range(_EPOCHS if pes + jobs <= _EPOCHS_UP_TO else 1):
         tree.change(_news(choose.randrange(jobs), pes, jobs, choose))
-        outcome = tree.balance()
+        epoch_volumes = tree.balance()
         epochs.append(tree.costs)
     local_s, volumes = _local(tree, pes)
-    together = Volumes(outcome)
+    together = Volumes(epoch_volumes)
     assert all(together.of(event) == volumes.get(job, 0) for job, event in tree.jobs.items())
     costs = _median(epochs)
     deputy_s = costs.deputies_s / pes
@@ -309,7 +309,7 @@ class TreeOfDeputies:
             deputy.drop(event.job)
         self._hint.replace(known, event if event.demand else None)
 
-    def balance(self) -> Outcome:
+    def balance(self) -> EpochVolumes:
         """One epoch; `costs` tells what it took."""
         costs = self.costs = Costs()
         search = VolumeSearch(self._pes, len(self.jobs), self._hint)
@@ -319,10 +319,10 @@ class TreeOfDeputies:
             began = time.process_time()
             search.take(answer)
             costs.search_s += time.process_time() - began
-        assert search.outcome is not None
-        self._count(encode(Settled(1, (), search.outcome)), self.size - 1)
+        assert search.epoch_volumes is not None
+        self._count(encode(Settled(1, (), search.epoch_volumes)), self.size - 1)
         costs.rounds = search.rounds
-        return search.outcome
+        return search.epoch_volumes
 
     def _count(self, message: bytes, times: int) -> None:
         self.costs.messages += times

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _ASK_AGAIN_S = 0.1
 
 Job = TypeVar("Job")
-Outcome = TypeVar("Outcome")
+Played = TypeVar("Played")
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ def _begin() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
-def _interruptible(play: Callable[[Job], Outcome], job: Job) -> Outcome:
+def _interruptible(play: Callable[[Job], Played], job: Job) -> Played:
     """Ctrl-C ends a process that plays, and none that sends: for the rest, we would wait for ever."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -108,7 +108,7 @@ def _interruptible(play: Callable[[Job], Outcome], job: Job) -> Outcome:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _submit(pool: ProcessPoolExecutor, play: Callable[[Job], Outcome], job: Job) -> Future[Outcome]:
+def _submit(pool: ProcessPoolExecutor, play: Callable[[Job], Played], job: Job) -> Future[Played]:
     """The processes that the pool starts now take no notice of Ctrl-C before they are ready for it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -129,24 +129,24 @@ def _end_all(pool: ProcessPoolExecutor) -> None:
 
 
 def side_by_side(
-    play: Callable[[Job], Outcome],
+    play: Callable[[Job], Played],
     jobs: Iterable[Job],
     processes: int | None,
     name: Callable[[Job], str],
-    keep: Callable[[str, Outcome], None],
-) -> list[Outcome]:
+    keep: Callable[[str, Played], None],
+) -> list[Played]:
     """`play` of all jobs by so many processes (default: one per core); the outcomes in order of the jobs.
 
     As soon as one is done, `keep(name, outcome)` is called, and a line says so. After an error or
     Ctrl-C no further one begins.
     """
     todo = list(jobs)
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, Played] = {}
     processes = processes or os.cpu_count() or 1
     began_s = time.monotonic()
     # Ctrl-C reaches all processes; the others just end, and this one says what there is to say.
     with ProcessPoolExecutor(processes, initializer=_begin) as pool:
-        running: dict[Future[Outcome], int] = {}
+        running: dict[Future[Played], int] = {}
         # Not all at once: the pool would go on with some of those that it has been given.
         waiting = deque(enumerate(todo))
         try:

@@ -26,8 +26,8 @@ from mallob_py.protocol.volume_search import (
     NO_JOBS,
     AnyAnswer,
     Deputy,
+    EpochVolumes,
     Hint,
-    Outcome,
     Volumes,
     VolumeSearch,
     deputy_of,
@@ -73,12 +73,12 @@ class DistributedBalancer:
     @property
     def total_volume(self) -> int:
         """The sum of all volumes in the present epoch."""
-        return self.outcome.total_volume
+        return self.epoch_volumes.total_volume
 
     @property
-    def outcome(self) -> Outcome:
+    def epoch_volumes(self) -> EpochVolumes:
         """What all PEs have been told of the present epoch."""
-        return self._volumes.outcome
+        return self._volumes.epoch_volumes
 
     # --- news on their way up ---------------------------------------------------------------
 
@@ -138,9 +138,9 @@ class DistributedBalancer:
         if search.question is not None:
             self._receive_ask(Ask(self.epoch + 1, events, search.question), now)
         else:
-            assert search.outcome is not None
+            assert search.epoch_volumes is not None
             self._search = None
-            self._receive_settled(Settled(self.epoch + 1, events, search.outcome), now)
+            self._receive_settled(Settled(self.epoch + 1, events, search.epoch_volumes), now)
 
     def _receive_ask(self, message: Ask, now: float) -> None:
         if message.epoch != self.epoch + 1:
@@ -204,8 +204,8 @@ class DistributedBalancer:
                 self.jobs[event.job] = event
         self._news.clear()
         self._known_volumes.clear()
-        self._volumes = Volumes(message.outcome)
-        if message.outcome.jobs != len(self.jobs):
+        self._volumes = Volumes(message.volumes)
+        if message.volumes.jobs != len(self.jobs):
             raise PeerViolation("the image is not that of the tree's root")
         self._on_epoch(now, ended)
 

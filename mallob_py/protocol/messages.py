@@ -14,7 +14,7 @@ import msgspec
 
 from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.rank_tree import index_in_subtree
-from mallob_py.protocol.volume_search import AnyAnswer, AnyQuestion, Outcome
+from mallob_py.protocol.volume_search import AnyAnswer, AnyQuestion, EpochVolumes
 
 #: checked where a message is decoded: the number of a PE, a place in a job tree, of workers or the like
 Place = Annotated[int, msgspec.Meta(ge=0)]
@@ -392,7 +392,7 @@ class Settled(Message, frozen=True, tag=32):
 
     epoch: int
     events: tuple[JobEvent, ...]
-    outcome: Outcome
+    volumes: EpochVolumes
 
 
 # --- matching by a tree of idle counts (routing_tree.py) -------------------------------------

@@ -2,7 +2,7 @@
 
 `VolumeSearch` asks, at the root of the tree of ranks: first for alpha_0, then for the units that
 rounding down leaves over; or, if there are more jobs than PEs, for who has a PE at all. `Deputy`
-answers on each PE for the jobs that are assigned to it. The result, an `Outcome`, is a few numbers
+answers on each PE for the jobs that are assigned to it. The result, an `EpochVolumes`, is a few numbers
 from which anybody computes the volume of any job, the same as `fair_volumes` gives, bit for bit.
 
 `Hint` is what one epoch's search leaves to the next. It only saves rounds.
@@ -67,7 +67,7 @@ class JobFacts(Protocol):
 # --- the result -----------------------------------------------------------------------------------
 
 
-class Outcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class EpochVolumes(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The volumes of one epoch. alpha_0 is numerator / denominator, packed; 1 / 0 where demands fit.
 
     From `units_from` on (None: nobody) jobs that are not capped get one unit more. Below
@@ -83,7 +83,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
     places_from: Key | None
 
 
-NO_JOBS = Outcome(0, 0, 1, b"", pack(1), None, None)
+NO_JOBS = EpochVolumes(0, 0, 1, b"", pack(1), None, None)
 
 
 class Share:
@@ -125,22 +125,22 @@ def place_key(standing: float, priority: float, demand: int, job: int) -> Key:
 
 
 class Volumes:
-    """An `Outcome` as a function of jobs."""
+    """An `EpochVolumes` as a function of jobs."""
 
-    def __init__(self, outcome: Outcome) -> None:
-        self.outcome = outcome
-        self._share = Share(outcome.numerator, outcome.denominator)
+    def __init__(self, epoch_volumes: EpochVolumes) -> None:
+        self.epoch_volumes = epoch_volumes
+        self._share = Share(epoch_volumes.numerator, epoch_volumes.denominator)
 
     def of(self, facts: JobFacts) -> int:
-        outcome = self.outcome
-        if outcome.places_from is not None:
+        epoch_volumes = self.epoch_volumes
+        if epoch_volumes.places_from is not None:
             key = place_key(facts.standing, facts.priority, facts.demand, facts.job)
-            return int(key >= outcome.places_from)
-        cap = min(facts.demand, outcome.cap)
+            return int(key >= epoch_volumes.places_from)
+        cap = min(facts.demand, epoch_volumes.cap)
         volume = self._share.floor(facts.priority, cap)
-        if outcome.units_from is None or volume == cap:
+        if epoch_volumes.units_from is None or volume == cap:
             return volume
-        return volume + int(unit_key(facts.priority, facts.demand, facts.job) >= outcome.units_from)
+        return volume + int(unit_key(facts.priority, facts.demand, facts.job) >= epoch_volumes.units_from)
 
 
 # --- on every PE ----------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def _around(threshold: Key | None, known: list[Key]) -> list[Key]:
 
 
 class VolumeSearch:
-    """One computation: `question` until `outcome` is there. `hint` is read, and renewed at the end."""
+    """One computation: `question` until `epoch_volumes` is there. `hint` is read, and renewed at the end."""
 
     def __init__(self, pes: int, jobs: int, hint: Hint) -> None:
         self._pes = pes
@@ -271,10 +271,10 @@ class VolumeSearch:
         self._keys: KeySelection | None = None
         self._root = Fraction(0)
         self.question: AnyQuestion | None = None
-        self.outcome: Outcome | None = None
+        self.epoch_volumes: EpochVolumes | None = None
         self.rounds = 0
         if jobs == 0:
-            self.outcome = NO_JOBS
+            self.epoch_volumes = NO_JOBS
         elif jobs == pes:
             self._settle(jobs, Fraction(0))
         elif jobs > pes:
@@ -303,7 +303,7 @@ class VolumeSearch:
         if not search.is_over:
             self.question = search.next_question()
         elif search.root is None:
-            self.outcome = self._outcome(search.demand, pack(1), b"", None, None)
+            self.epoch_volumes = self._epoch_volumes(search.demand, pack(1), b"", None, None)
         else:
             self._root = search.root
             self._hint.alpha = float(search.root)
@@ -342,17 +342,17 @@ class VolumeSearch:
     def _settle(
         self, total: int, alpha: Fraction, units_from: Key | None = None, places_from: Key | None = None
     ) -> None:
-        self.outcome = self._outcome(
+        self.epoch_volumes = self._epoch_volumes(
             total, pack(alpha.numerator), pack(alpha.denominator), units_from, places_from
         )
 
-    def _outcome(
+    def _epoch_volumes(
         self,
         total: int,
         numerator: bytes,
         denominator: bytes,
         units_from: Key | None,
         places_from: Key | None,
-    ) -> Outcome:
+    ) -> EpochVolumes:
         cap = max(1, self._pes - self._jobs + 1)
-        return Outcome(self._jobs, total, cap, numerator, denominator, units_from, places_from)
+        return EpochVolumes(self._jobs, total, cap, numerator, denominator, units_from, places_from)

@@ -55,7 +55,7 @@ def _check_volumes(cluster: Cluster, live: set[int]) -> dict[int, int]:
         assert pe.balancer.jobs == first.jobs, "two PEs have different images"
         if isinstance(first, DistributedBalancer):
             assert isinstance(pe.balancer, DistributedBalancer)
-            assert pe.balancer.outcome == first.outcome, "two PEs know different volumes"
+            assert pe.balancer.epoch_volumes == first.epoch_volumes, "two PEs know different volumes"
             assert pe.balancer.is_at_rest(), "a computation of volumes has no end"
     volumes = {job: first.volume(job) or 0 for job in live}
     fair = volumes_of(first.jobs, cluster.size)

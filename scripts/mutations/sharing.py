@@ -186,8 +186,8 @@ SHARING = (
         _SEARCH,
         "Volumes.of",
         instead_of(
-            "unit_key(facts.priority, facts.demand, facts.job) >= outcome.units_from",
-            "unit_key(facts.priority, facts.demand, facts.job) > outcome.units_from",
+            "unit_key(facts.priority, facts.demand, facts.job) >= epoch_volumes.units_from",
+            "unit_key(facts.priority, facts.demand, facts.job) > epoch_volumes.units_from",
         ),
         "test_volumes_are_those_of_the_local_rule",
     ),
@@ -195,7 +195,7 @@ SHARING = (
         "the last of those who get a PE at all gets it",
         _SEARCH,
         "Volumes.of",
-        instead_of("key >= outcome.places_from", "key > outcome.places_from"),
+        instead_of("key >= epoch_volumes.places_from", "key > epoch_volumes.places_from"),
         "test_volumes_are_those_of_the_local_rule",
     ),
     Mutation(

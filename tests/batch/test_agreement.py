@@ -44,14 +44,14 @@ def test_without_malleable_jobs_it_is_easy(workload: Workload) -> None:
 
 def test_a_running_job_gives_nodes_to_one_that_waits_at_its_next_resize_point() -> None:
     workload = malleable((0, 1, 4, 4, 100), (3, 2, 2, 2, 10), nodes=4, iterations=10)
-    outcome = simulate(workload, Agreement(), order=EventOrder.ELASTISIM)
+    schedule = simulate(workload, Agreement(), order=EventOrder.ELASTISIM)
     # It begins on one node, and grows at its first resize point (40 s), at which the other is waiting.
-    assert list(outcome.starts_s) == [0, 3]
+    assert list(schedule.starts_s) == [0, 3]
     workload = malleable((0, 1, 4, 4, 100), (13, 2, 2, 4, 10), nodes=4, iterations=10)
-    outcome = simulate(workload, Agreement("pref"), order=EventOrder.ELASTISIM)
-    assert [(piece.job, piece.end_s, len(piece.nodes)) for piece in outcome.pieces][:1] == [(0, 20, 4)]
+    schedule = simulate(workload, Agreement("pref"), order=EventOrder.ELASTISIM)
+    assert [(piece.job, piece.end_s, len(piece.nodes)) for piece in schedule.pieces][:1] == [(0, 20, 4)]
     # The freed nodes are seen at the next tick.
-    assert list(outcome.starts_s) == [0, 40]
+    assert list(schedule.starts_s) == [0, 40]
 
 
 def test_with_the_quirk_nobody_overtakes_and_one_job_starts_at_a_time() -> None:

@@ -63,8 +63,8 @@ def test_easy_is_what_its_definition_says(
 
 
 def test_fcfs_lets_nobody_overtake() -> None:
-    outcome = simulate(rigid((0, 2, 10), (1, 4, 5), (2, 1, 1), nodes=4), Fcfs())
-    assert outcome.starts_s == [0, 10, 15]
+    schedule = simulate(rigid((0, 2, 10), (1, 4, 5), (2, 1, 1), nodes=4), Fcfs())
+    assert schedule.starts_s == [0, 10, 15]
 
 
 def test_easy_lets_a_job_overtake_that_ends_before_the_head_can_start() -> None:

@@ -94,9 +94,9 @@ def test_a_profile_and_a_queue_have_room_for_all() -> None:
 
 @given(rigid_workloads())
 def test_nobody_starts_later_than_was_promised_at_the_arrival(workload: Workload) -> None:
-    outcome = simulate(workload, Conservative())
-    assert set(outcome.promises) == {job.id for job in workload.jobs}
-    assert all(outcome.starts_s[job] <= promised for job, promised in outcome.promises.items())
+    schedule = simulate(workload, Conservative())
+    assert set(schedule.promises) == {job.id for job in workload.jobs}
+    assert all(schedule.starts_s[job] <= promised for job, promised in schedule.promises.items())
 
 
 def test_an_early_end_moves_up_those_who_came_first() -> None:
@@ -107,7 +107,7 @@ def test_an_early_end_moves_up_those_who_came_first() -> None:
 def test_a_job_that_exceeds_its_estimate_delays_others_but_loses_nobody() -> None:
     jobs = [Job(0, 0.0, 3, 5.0, number=1), Job(1, 1.0, 4, 5.0, number=2), Job(2, 2.0, 1, 4.0, number=3)]
     workload = Workload(jobs, [Truth(200.0), Truth(5.0), Truth(4.0)], 4)
-    outcome = simulate(workload, Conservative())
-    assert outcome.starts_s[0] == 0
-    assert outcome.starts_s[1] >= 200
-    assert outcome.starts_s[2] <= 200
+    schedule = simulate(workload, Conservative())
+    assert schedule.starts_s[0] == 0
+    assert schedule.starts_s[1] >= 200
+    assert schedule.starts_s[2] <= 200

@@ -108,9 +108,9 @@ def test_everybody_runs_also_beyond_estimates_and_the_same_each_time(workload: W
         workload.nodes,
         cluster=workload.cluster,
     )
-    outcome = simulate(late, Cp())
-    assert all(start >= job.submit_s for job, start in zip(late.jobs, outcome.starts_s, strict=True))
-    assert simulate(late, Cp()).starts_s == outcome.starts_s
+    schedule = simulate(late, Cp())
+    assert all(start >= job.submit_s for job, start in zip(late.jobs, schedule.starts_s, strict=True))
+    assert simulate(late, Cp()).starts_s == schedule.starts_s
 
 
 @pytest.mark.parametrize(("learn", "start_s"), [(True, 60.0), (False, 540.0)])
@@ -125,8 +125,8 @@ def test_who_has_learned_how_long_jobs_run_keeps_a_node_for_one_that_needs_two(
         msgspec.structs.replace(job, queue="reservation" if job.nodes == 2 else "longpar")
         for job in workload.jobs
     ]
-    outcome = simulate(msgspec.structs.replace(workload, jobs=jobs), Cp(learn=learn))
-    assert outcome.starts_s[-2] == start_s
+    schedule = simulate(msgspec.structs.replace(workload, jobs=jobs), Cp(learn=learn))
+    assert schedule.starts_s[-2] == start_s
 
 
 def test_without_or_tools_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ def test_waits_are_weighed_by_the_queue() -> None:
     jobs = [
         msgspec.structs.replace(job, queue=queue) for job, queue in zip(workload.jobs, queues, strict=True)
     ]
-    outcome = simulate(msgspec.structs.replace(workload, jobs=jobs), PbsFifo())
-    result = cp.result_of(outcome, [0.1, 0.2, 0.6])
+    schedule = simulate(msgspec.structs.replace(workload, jobs=jobs), PbsFifo())
+    result = cp.result_of(schedule, [0.1, 0.2, 0.6])
     assert result.weighted_wait == pytest.approx(5400 / 3600 + 5401 / 21600)
     assert (result.late, result.tardiness_s) == (1, 1800.0)
     assert (result.overhead_s, result.overhead_median_s) == (pytest.approx(0.3), 0.2)

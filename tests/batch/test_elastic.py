@@ -46,25 +46,25 @@ def test_moldable_jobs_start_on_as_many_nodes_as_there_are() -> None:
 
 
 def test_jobs_start_small_and_grow_into_what_is_left() -> None:
-    outcome = simulate(malleable((0, 1, 2, 4, 30), nodes=4), Malleable(ready_s=6))
-    assert [(piece.end_s, len(piece.nodes)) for piece in outcome.pieces] == [(10, 1)]
-    assert outcome.ends_s == [10 + (30 - 5) / 2]
+    schedule = simulate(malleable((0, 1, 2, 4, 30), nodes=4), Malleable(ready_s=6))
+    assert [(piece.end_s, len(piece.nodes)) for piece in schedule.pieces] == [(10, 1)]
+    assert schedule.ends_s == [10 + (30 - 5) / 2]
 
 
 def test_a_running_job_shrinks_for_one_that_waits_but_not_while_it_cools_down() -> None:
     jobs = ((0, 1, 4, 4, 300), (20, 2, 2, 2, 10))
-    outcome = simulate(malleable(*jobs, nodes=4), Malleable("code"))
-    assert outcome.starts_s == [0, 20]
+    schedule = simulate(malleable(*jobs, nodes=4), Malleable("code"))
+    assert schedule.starts_s == [0, 20]
     # Here it has grown at 5 s, and so is left alone until 65 s.
-    outcome = simulate(malleable(*jobs, nodes=4), Malleable(ready_s=5))
-    assert outcome.starts_s == [0, 65]
+    schedule = simulate(malleable(*jobs, nodes=4), Malleable(ready_s=5))
+    assert schedule.starts_s == [0, 65]
 
 
 def test_a_job_that_stood_still_for_a_resize_runs_for_a_period_before_the_next() -> None:
     # It grows at 5 s and stands still until 25 s.
     workload = malleable((0, 1, 4, 4, 300), (12, 2, 2, 2, 10), nodes=4)
-    outcome = simulate(workload, Malleable(ready_s=5, cooldown_s=5), costs=PerResize(20.0, 20.0))
-    assert outcome.starts_s == [0, 30]
+    schedule = simulate(workload, Malleable(ready_s=5, cooldown_s=5), costs=PerResize(20.0, 20.0))
+    assert schedule.starts_s == [0, 30]
 
 
 def test_the_program_shrinks_for_the_first_that_waits_only() -> None:

@@ -200,22 +200,22 @@ def test_whatever_is_set_all_jobs_end_and_share_no_node(
     costs: PerResize | None,
 ) -> None:
     policy = Fair(by, "", first, overtake, cooldown_s, looks)
-    outcome = simulate(workload, policy, order=order, costs=costs)
-    check(outcome)
-    for piece in outcome.all_pieces():
+    schedule = simulate(workload, policy, order=order, costs=costs)
+    check(schedule)
+    for piece in schedule.all_pieces():
         assert workload.jobs[piece.job].low <= len(piece.nodes) <= workload.jobs[piece.job].high
 
 
 def test_a_job_that_comes_has_its_share_at_once_and_gives_it_back() -> None:
-    outcome = simulate(malleable((0, 1, 4, 8, 100), (10, 1, 2, 8, 20), nodes=8), Fair())
-    assert outcome.starts_s == [0, 10]
-    sizes = [(piece.job, len(piece.nodes)) for piece in outcome.all_pieces()]
+    schedule = simulate(malleable((0, 1, 4, 8, 100), (10, 1, 2, 8, 20), nodes=8), Fair())
+    assert schedule.starts_s == [0, 10]
+    sizes = [(piece.job, len(piece.nodes)) for piece in schedule.all_pieces()]
     assert sizes == [(0, 8), (0, 4), (0, 8), (1, 4)]
 
 
 def test_the_least_number_of_nodes_is_kept_and_the_others_share_the_rest() -> None:
-    outcome = simulate(malleable((0, 1, 4, 8, 100), (1, 1, 4, 8, 100), (2, 4, 4, 8, 100), nodes=8), Fair())
-    sizes = [len(piece.nodes) for piece in outcome.all_pieces() if piece.start_s == 2]
+    schedule = simulate(malleable((0, 1, 4, 8, 100), (1, 1, 4, 8, 100), (2, 4, 4, 8, 100), nodes=8), Fair())
+    sizes = [len(piece.nodes) for piece in schedule.all_pieces() if piece.start_s == 2]
     assert sorted(sizes) == [2, 2, 4]
 
 
@@ -231,8 +231,8 @@ def test_users_share_evenly_and_so_do_the_jobs_of_each() -> None:
         (Fair(by="user", priorities="b:0.34/c:9"), [3, 3, 2]),
         (Fair(), [3, 3, 2]),
     ):
-        outcome = simulate(workload, policy)
-        begun = {piece.job: len(piece.nodes) for piece in outcome.all_pieces() if piece.start_s == 0}
+        schedule = simulate(workload, policy)
+        begun = {piece.job: len(piece.nodes) for piece in schedule.all_pieces() if piece.start_s == 0}
         assert sorted(begun.values()) == sorted(sizes)
         assert policy.name == "fair"
 
@@ -253,8 +253,8 @@ def test_a_cool_down_puts_resizes_off_but_does_not_forget_them() -> None:
     jobs = ((0, 1, 2, 8, 200), (10, 1, 2, 4, 8), (20, 4, 4, 4, 8))
     assert simulate(malleable(*jobs, nodes=8), Fair()).starts_s == [0, 10, 20]
     # Resized at 10 s, it keeps its four nodes until 40 s; the second has the others until 14 s.
-    outcome = simulate(malleable(*jobs, nodes=8), Fair(cooldown_s=30))
-    assert [(piece.end_s, len(piece.nodes)) for piece in outcome.pieces] == [(10, 8), (40, 4)]
+    schedule = simulate(malleable(*jobs, nodes=8), Fair(cooldown_s=30))
+    assert [(piece.end_s, len(piece.nodes)) for piece in schedule.pieces] == [(10, 8), (40, 4)]
 
 
 def test_where_resizes_take_time_nobody_grows_in_vain() -> None:
@@ -271,8 +271,8 @@ def test_where_resizes_take_time_nobody_shrinks_unless_a_job_needs_it() -> None:
     workload = Workload(jobs, workload.truths, 12)
 
     def sizes(costs: PerResize | None, looks: bool = True) -> list[tuple[int, int]]:
-        outcome = simulate(workload, Fair("user", costs=looks), costs=costs)
-        return sorted((piece.job, len(piece.nodes)) for piece in outcome.all_pieces() if piece.start_s == 5)
+        schedule = simulate(workload, Fair("user", costs=looks), costs=costs)
+        return sorted((piece.job, len(piece.nodes)) for piece in schedule.all_pieces() if piece.start_s == 5)
 
     assert sizes(None) == sizes(PerResize(0.0, 1.0), False) == [(0, 6), (2, 6)]
     assert sizes(PerResize(0.0, 1.0)) == [(0, 4)]

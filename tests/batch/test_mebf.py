@@ -16,7 +16,7 @@ from mallob_py.batch.policies.backfilling import Easy
 from mallob_py.batch.policies.mebf import Mebf
 from mallob_py.batch.policy import Action, Resize, Running, Start, View
 from mallob_py.batch.registry import policy_of
-from mallob_py.batch.simulator import Outcome, simulate
+from mallob_py.batch.simulator import Schedule, simulate
 from mallob_py.batch.workload.changes import with_model_error
 from mallob_py.batch.workload.malleable import NodeRange, make_malleable, speed_model_of
 
@@ -133,8 +133,8 @@ def workloads(draw: st.DrawFn) -> Workload:
     return msgspec.structs.replace(workload, truths=truths)
 
 
-def life(outcome: Outcome) -> tuple[object, ...]:
-    return outcome.starts_s, outcome.ends_s, outcome.pieces, outcome.allocations
+def life(schedule: Schedule) -> tuple[object, ...]:
+    return schedule.starts_s, schedule.ends_s, schedule.pieces, schedule.allocations
 
 
 @given(workloads(), st.sampled_from([0.0, 1.0]))
@@ -154,39 +154,39 @@ def test_without_malleable_jobs_it_is_easy(variant: str, gaps: str, workload: Wo
     assert simulate(workload, Mebf(variant, gaps)).starts_s == simulate(workload, Easy()).starts_s
 
 
-def sizes(outcome: Outcome, job: int) -> list[int]:
-    return [len(piece.nodes) for piece in outcome.all_pieces() if piece.job == job]
+def sizes(schedule: Schedule, job: int) -> list[int]:
+    return [len(piece.nodes) for piece in schedule.all_pieces() if piece.job == job]
 
 
 def test_a_job_starts_on_what_there_is_down_to_its_least() -> None:
-    outcome = simulate(malleable((0, 3, 3, 3, 10), (0, 1, 2, 2, 10), (0, 2, 2, 2, 10), nodes=4), Mebf())
-    assert [len(nodes) for nodes in outcome.allocations] == [3, 1, 2]
-    assert outcome.starts_s[2] > 0
+    schedule = simulate(malleable((0, 3, 3, 3, 10), (0, 1, 2, 2, 10), (0, 2, 2, 2, 10), nodes=4), Mebf())
+    assert [len(nodes) for nodes in schedule.allocations] == [3, 1, 2]
+    assert schedule.starts_s[2] > 0
 
 
 def test_when_nothing_is_free_the_least_scalable_jobs_shrink_once_until_the_head_fits() -> None:
     plain = rigid((0, 5, 100), (0, 5, 100), (1, 2, 10), (2, 9, 10), nodes=10)
     workload = make_malleable(plain, 1.0, speedup=speed_model_of("power:0.2:0.3"))
-    outcome = simulate(workload, Mebf())
+    schedule = simulate(workload, Mebf())
     least_scalable = max((0, 1), key=lambda job: workload.jobs[job].speedup.loss)
-    assert outcome.starts_s[2] == 1
-    assert sizes(outcome, least_scalable) == [5, 3]
+    assert schedule.starts_s[2] == 1
+    assert sizes(schedule, least_scalable) == [5, 3]
     # For the one that needs five at least, the other gives two as well, which do not suffice.
-    assert outcome.starts_s[3] > 2
-    assert sizes(outcome, 1 - least_scalable) == [5, 3]
+    assert schedule.starts_s[3] > 2
+    assert sizes(schedule, 1 - least_scalable) == [5, 3]
 
 
 @pytest.mark.parametrize(("variant", "expected"), [("handoff", [4]), ("spare", [7]), ("intensive", [7])])
 def test_variants_differ_in_how_much_more_is_worth_while(variant: str, expected: list[int]) -> None:
-    outcome = simulate(malleable((0, 2, 4, 20, 100), nodes=7), Mebf(variant))
-    assert sizes(outcome, 0) == expected
+    schedule = simulate(malleable((0, 2, 4, 20, 100), nodes=7), Mebf(variant))
+    assert sizes(schedule, 0) == expected
 
 
 def test_gaps_are_left_or_expanded_into_or_made_larger() -> None:
     # Two nodes are free, the head needs four.
     workload = malleable((0, 2, 5, 9, 100), (0, 2, 2, 2, 40), (0, 4, 4, 4, 10), nodes=9)
     found = {gaps: simulate(workload, Mebf("intensive", gaps)) for gaps in ("basic", "expand", "shrink")}
-    assert {gaps: sizes(outcome, 0)[0] for gaps, outcome in found.items()} == {
+    assert {gaps: sizes(schedule, 0)[0] for gaps, schedule in found.items()} == {
         "basic": 5,
         "expand": 7,
         "shrink": 3,

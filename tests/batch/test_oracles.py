@@ -45,8 +45,8 @@ def test_every_start_is_that_of_pyss(trace: str, nodes: int, name: str) -> None:
     workload = workload_of(read_swf(_FOLDER / "oracle" / f"{trace}.swf.gz"))
     with gzip.open(_FOLDER / "oracle" / f"pyss_{trace}_{policy.name}_M{nodes}.csv.gz", "rt") as file:
         starts = {int(row["job"]): float(row["start"]) for row in csv.DictReader(file)}
-    outcome = simulate(workload, policy, order=EventOrder.PYSS)
-    ours = {job.number: start for job, start in zip(workload.jobs, outcome.starts_s, strict=True)}
+    schedule = simulate(workload, policy, order=EventOrder.PYSS)
+    ours = {job.number: start for job, start in zip(workload.jobs, schedule.starts_s, strict=True)}
     assert ours == starts
 
 
@@ -54,8 +54,8 @@ def test_every_start_of_rigid_easy_is_that_of_elastisim() -> None:
     workload = read_elastisim(_FOLDER / "oracle" / "pecs23_S0_rigid_jobs.json.gz")
     with gzip.open(_FOLDER / "oracle" / "elastisim_pecs23_S0_rigid_easy.csv.gz", "rt") as file:
         starts = [float(row["Start Time"]) for row in csv.DictReader(file)]
-    outcome = simulate(workload, policy_of("rigid-easy:quirks=pecs23"), order=EventOrder.ELASTISIM)
-    assert [float(f"{start_s:.6g}") for start_s in outcome.starts_s] == starts
+    schedule = simulate(workload, policy_of("rigid-easy:quirks=pecs23"), order=EventOrder.ELASTISIM)
+    assert [float(f"{start_s:.6g}") for start_s in schedule.starts_s] == starts
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_all_published_digits_of_the_agreement_policy_come_out(
     jobs: str, policy: str, published: tuple[float, ...]
 ) -> None:
     workload = read_elastisim(_FOLDER / "oracle" / f"pecs23_S0_{jobs}_jobs.json.gz")
-    outcome = simulate(workload, policy_of(f"{policy}:quirks=pecs23"), order=EventOrder.ELASTISIM)
-    found = statistics_of(outcome)
+    schedule = simulate(workload, policy_of(f"{policy}:quirks=pecs23"), order=EventOrder.ELASTISIM)
+    found = statistics_of(schedule)
     assert (
         round(found.wait_s, 4),
         round(found.job_time_s, 4),

@@ -44,5 +44,5 @@ def test_the_shortest_job_starts_first_or_the_longest_if_that_is_wished() -> Non
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rigid_workloads())
 def test_everybody_ends_under_the_policy(workload: Workload) -> None:
-    outcome = simulate(workload, policy_of("shortest"))
-    assert all(end_s > start_s for start_s, end_s in zip(outcome.starts_s, outcome.ends_s, strict=True))
+    schedule = simulate(workload, policy_of("shortest"))
+    assert all(end_s > start_s for start_s, end_s in zip(schedule.starts_s, schedule.ends_s, strict=True))

@@ -24,7 +24,7 @@ from mallob_py.batch.costs import FreeResizes, PerNode, PerResize, ResizeCost
 from mallob_py.batch.job import Job, Kind, Truth, Workload
 from mallob_py.batch.policy import Action, Policy, PolicyError, Running, View
 from mallob_py.batch.registry import policy_names, policy_of
-from mallob_py.batch.simulator import EventOrder, Imbalance, Outcome, Piece, simulate
+from mallob_py.batch.simulator import EventOrder, Imbalance, Piece, Schedule, simulate
 
 _SETTINGS = {
     "easy": ["depth=2", "extra=no"],
@@ -152,30 +152,30 @@ def _shadow_s(head: Job, view: View) -> float:
     return math.inf
 
 
-def _check(outcome: Outcome, pauses: Pauses) -> None:
+def _check(schedule: Schedule, pauses: Pauses) -> None:
     """Everybody ends, after its work and no more, on as many nodes as it can use; no node is given twice."""
-    workload = outcome.workload
+    workload = schedule.workload
     pieces: list[list[Piece]] = [[] for _ in workload.jobs]
-    for piece in outcome.all_pieces():
+    for piece in schedule.all_pieces():
         assert piece.start_s < piece.end_s
         pieces[piece.job].append(piece)
     for job, truth, life in zip(workload.jobs, workload.truths, pieces, strict=True):
-        assert job.submit_s <= outcome.starts_s[job.id] == life[0].start_s
-        assert outcome.ends_s[job.id] == life[-1].end_s
+        assert job.submit_s <= schedule.starts_s[job.id] == life[0].start_s
+        assert schedule.ends_s[job.id] == life[-1].end_s
         assert all(former.end_s == latter.start_s for former, latter in itertools.pairwise(life))
         assert all(job.low <= len(piece.nodes) <= job.high for piece in life)
         if not job.demand:
             assert all(len(set(piece.nodes)) == len(piece.nodes) for piece in life)
         if job.kind in (Kind.RIGID, Kind.MOLDABLE):
             assert len(life) == 1
-        assert _work_s(job, truth, life, outcome, pauses) == pytest.approx(truth.run_s)
+        assert _work_s(job, truth, life, schedule, pauses) == pytest.approx(truth.run_s)
     if workload.cluster is None:
-        _check_nodes(outcome)
+        _check_nodes(schedule)
     else:
-        _check_capacities(outcome)
+        _check_capacities(schedule)
 
 
-def _work_s(job: Job, truth: Truth, life: list[Piece], outcome: Outcome, pauses: Pauses) -> float:
+def _work_s(job: Job, truth: Truth, life: list[Piece], schedule: Schedule, pauses: Pauses) -> float:
     """What a job has done of its work [s on its preferred number of nodes]."""
     speedup = truth.speedup or job.speedup
     done_s = 0.0
@@ -187,8 +187,8 @@ def _work_s(job: Job, truth: Truth, life: list[Piece], outcome: Outcome, pauses:
         done_s += active_s * (1.0 if size == job.nodes else speedup.speed(size, job.nodes))
     # Who shares nodes is never resized meanwhile.
     rate = speedup.speed(len(life[0].nodes), job.nodes)
-    as_guest = [span for span in outcome.shared if span.guest == job.id]
-    for span in outcome.shared:
+    as_guest = [span for span in schedule.shared if span.guest == job.id]
+    for span in schedule.shared:
         lasted_s = span.end_s - span.start_s
         if span.mate == job.id:
             done_s -= lasted_s * rate * span.factor
@@ -200,12 +200,12 @@ def _work_s(job: Job, truth: Truth, life: list[Piece], outcome: Outcome, pauses:
     return done_s
 
 
-def _check_nodes(outcome: Outcome) -> None:
+def _check_nodes(schedule: Schedule) -> None:
     """A node has one job at a time, but for a guest and its mate."""
     on_node: dict[int, list[Piece]] = {}
-    for piece in outcome.all_pieces():
+    for piece in schedule.all_pieces():
         for node in piece.nodes:
-            assert 0 <= node < outcome.nodes
+            assert 0 <= node < schedule.nodes
             on_node.setdefault(node, []).append(piece)
     for here in on_node.values():
         here.sort(key=lambda piece: piece.start_s)
@@ -217,26 +217,26 @@ def _check_nodes(outcome: Outcome) -> None:
                 assert any(
                     {span.guest, span.mate} == {one.job, other.job}
                     and (span.start_s, span.end_s) == (other.start_s, until_s)
-                    for span in outcome.shared
+                    for span in schedule.shared
                 )
 
 
-def _check_capacities(outcome: Outcome) -> None:
-    assert outcome.workload.cluster is not None
-    room = Room(np.array(outcome.workload.cluster.capacities))
-    moments = [(start_s, 1, job) for job, start_s in enumerate(outcome.starts_s)]
-    moments += [(end_s, 0, job) for job, end_s in enumerate(outcome.ends_s)]
+def _check_capacities(schedule: Schedule) -> None:
+    assert schedule.workload.cluster is not None
+    room = Room(np.array(schedule.workload.cluster.capacities))
+    moments = [(start_s, 1, job) for job, start_s in enumerate(schedule.starts_s)]
+    moments += [(end_s, 0, job) for job, end_s in enumerate(schedule.ends_s)]
     for _, begins, job in sorted(moments):
-        nodes, demand = outcome.allocations[job], outcome.workload.jobs[job].demand
+        nodes, demand = schedule.allocations[job], schedule.workload.jobs[job].demand
         if begins:
-            assert len(nodes) == outcome.workload.jobs[job].nodes
+            assert len(nodes) == schedule.workload.jobs[job].nodes
             assert room.has(nodes, demand)
             room.take(nodes, demand)
         else:
             room.give(nodes, demand)
 
 
-def _same(one: Outcome, other: Outcome) -> bool:
+def _same(one: Schedule, other: Schedule) -> bool:
     return msgspec.structs.asdict(one) == msgspec.structs.asdict(other)
 
 
@@ -248,11 +248,11 @@ def test_everybody_does_its_work_within_the_machine_and_the_same_each_time(
 ) -> None:
     policy = Watched(text)
     pauses = Pauses(costs, policy, imbalance)
-    outcome = simulate(workload, policy, costs=pauses, order=order, imbalance=imbalance)
-    _check(outcome, pauses)
+    schedule = simulate(workload, policy, costs=pauses, order=order, imbalance=imbalance)
+    _check(schedule, pauses)
     # What a policy remembers ends with a run.
     again = simulate(workload, policy, costs=costs, order=order, imbalance=imbalance)
-    assert _same(outcome, again)
+    assert _same(schedule, again)
 
 
 @pytest.mark.parametrize("text", _ON_SHARED_NODES)
@@ -262,9 +262,9 @@ def test_on_shared_nodes_everybody_runs_within_the_capacities_and_the_same_each_
     text: str, workload: Workload, order: EventOrder
 ) -> None:
     policy = Watched(text)
-    outcome = simulate(workload, policy, order=order)
-    _check(outcome, Pauses(FreeResizes(), policy))
-    assert _same(outcome, simulate(workload, policy, order=order))
+    schedule = simulate(workload, policy, order=order)
+    _check(schedule, Pauses(FreeResizes(), policy))
+    assert _same(schedule, simulate(workload, policy, order=order))
 
 
 @pytest.mark.parametrize("text", _EASY)
@@ -274,8 +274,8 @@ def test_the_first_that_waits_starts_no_later_than_its_reservation_said(
     text: str, workload: Workload, order: EventOrder
 ) -> None:
     policy = Watched(text)
-    outcome = simulate(workload, policy, order=order)
-    assert all(outcome.starts_s[job] <= shadow_s for job, shadow_s in policy.shadows_s.items())
+    schedule = simulate(workload, policy, order=order)
+    assert all(schedule.starts_s[job] <= shadow_s for job, shadow_s in policy.shadows_s.items())
 
 
 @settings(max_examples=20)
@@ -284,8 +284,8 @@ def test_the_first_that_waits_for_shared_nodes_starts_no_later_than_its_reservat
     workload: Workload, order: EventOrder
 ) -> None:
     policy = Watched("pbsfifo")
-    outcome = simulate(workload, policy, order=order)
-    assert all(outcome.starts_s[job] <= shadow_s for job, shadow_s in policy.shadows_s.items())
+    schedule = simulate(workload, policy, order=order)
+    assert all(schedule.starts_s[job] <= shadow_s for job, shadow_s in policy.shadows_s.items())
 
 
 @pytest.mark.parametrize("text", _ON_WHOLE_NODES)
@@ -294,10 +294,10 @@ def test_the_first_that_waits_for_shared_nodes_starts_no_later_than_its_reservat
 def test_promises_are_kept_where_nobody_exceeds_its_estimate(
     text: str, workload: Workload, order: EventOrder
 ) -> None:
-    outcome = simulate(workload, policy_of(text), order=order)
-    assert all(outcome.starts_s[job] <= promised_s for job, promised_s in outcome.promises.items())
+    schedule = simulate(workload, policy_of(text), order=order)
+    assert all(schedule.starts_s[job] <= promised_s for job, promised_s in schedule.promises.items())
     if text == "conservative":
-        assert set(outcome.promises) == {job.id for job in workload.jobs}
+        assert set(schedule.promises) == {job.id for job in workload.jobs}
 
 
 @pytest.mark.parametrize("text", _ON_WHOLE_NODES)
@@ -356,7 +356,7 @@ def _look_around(thing: Any, seen: set[int]) -> None:
     if id(thing) in seen:
         return
     seen.add(id(thing))
-    assert not isinstance(thing, Truth | Workload | Outcome)
+    assert not isinstance(thing, Truth | Workload | Schedule)
     if isinstance(thing, dict):
         for item in thing.values():
             _look_around(item, seen)

@@ -20,7 +20,7 @@ from mallob_py.batch.policies.backfilling import Easy, Fcfs
 from mallob_py.batch.policies.pbs import PbsFifo
 from mallob_py.batch.policy import Action, Resize, Start, View, Wake
 from mallob_py.batch.schedule_files import interval_set, write_schedule
-from mallob_py.batch.simulator import Outcome, simulate
+from mallob_py.batch.simulator import Schedule, simulate
 from mallob_py.batch.workload.swf import read_swf, workload_of
 
 POWER = Power(idle_w=10.0, busy_w=50.0)
@@ -45,7 +45,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.fixture
-def resized() -> Outcome:
+def resized() -> Schedule:
     return simulate(malleable((0, 1, 2, 4, 10), nodes=5), GrowAtSix())
 
 
@@ -94,26 +94,26 @@ def test_a_job_that_can_never_run_has_the_row_of_a_rejected_one(tmp_path: Path) 
 def test_nodes_that_jobs_share_take_their_power_once(tmp_path: Path) -> None:
     # Two units and one on the first node for 10 s, then one for 5; the last job has another for itself.
     jobs = [(0, 2, (1.0, 0.0), 10), (0, 1, (2.0, 0.0), 15), (0, 1, (), 5)]
-    outcome = simulate(sharing(*jobs), PbsFifo())
-    assert [set(nodes) for nodes in outcome.allocations][:2] == [{0}, {0}]
-    assert energy_of(outcome, POWER).busy_node_s == 15 + 5
-    assert list(busy_of_jobs(outcome)) == pytest.approx([20 / 3, 10 / 3 + 5, 5])
-    write_schedule(outcome, tmp_path, POWER)
+    schedule = simulate(sharing(*jobs), PbsFifo())
+    assert [set(nodes) for nodes in schedule.allocations][:2] == [{0}, {0}]
+    assert energy_of(schedule, POWER).busy_node_s == 15 + 5
+    assert list(busy_of_jobs(schedule)) == pytest.approx([20 / 3, 10 / 3 + 5, 5])
+    write_schedule(schedule, tmp_path, POWER)
     assert float(_rows(tmp_path / "jobs.csv")[1]["consumed_energy"]) == pytest.approx(50 * (10 / 3 + 5), 1e-6)
 
 
 @given(sharing_workloads())
 def test_what_jobs_have_of_shared_nodes_is_what_these_are_busy(workload: Workload) -> None:
-    outcome = simulate(workload, PbsFifo())
-    moments = sorted({*outcome.starts_s, *outcome.ends_s})
+    schedule = simulate(workload, PbsFifo())
+    moments = sorted({*schedule.starts_s, *schedule.ends_s})
     busy = 0.0
     for begin_s, end_s in itertools.pairwise(moments):
-        runs = [piece.nodes for piece in outcome.all_pieces() if piece.start_s <= begin_s < piece.end_s]
+        runs = [piece.nodes for piece in schedule.all_pieces() if piece.start_s <= begin_s < piece.end_s]
         busy += (end_s - begin_s) * len({node for nodes in runs for node in nodes})
-    assert sum(busy_of_jobs(outcome)) == pytest.approx(busy)
+    assert sum(busy_of_jobs(schedule)) == pytest.approx(busy)
 
 
-def test_a_resized_job_has_a_row_for_each_piece(tmp_path: Path, resized: Outcome) -> None:
+def test_a_resized_job_has_a_row_for_each_piece(tmp_path: Path, resized: Schedule) -> None:
     write_schedule(resized, tmp_path, POWER)
     assert [tuple(row.values()) for row in _rows(tmp_path / "allocations.csv")] == [
         ("1", "0", "6", "0-1"),
@@ -123,7 +123,7 @@ def test_a_resized_job_has_a_row_for_each_piece(tmp_path: Path, resized: Outcome
     assert (row["allocated_resources"], row["consumed_energy"]) == ("0-3", str((6 * 2 + 2 * 4) * 50))
 
 
-def test_energy_is_told_by_what_nodes_do(resized: Outcome) -> None:
+def test_energy_is_told_by_what_nodes_do(resized: Schedule) -> None:
     energy = energy_of(resized, POWER)
     assert (energy.busy_node_s, energy.idle_node_s) == (20, 8 * 5 - 20)
     assert (energy.busy_j, energy.idle_j, energy.total_j) == (1000, 200, 1200)
@@ -142,8 +142,8 @@ def test_a_schedule_written_as_a_trace_is_the_same_workload_when_it_is_read(
     tmp_path_factory: pytest.TempPathFactory, workload: Workload
 ) -> None:
     folder = tmp_path_factory.mktemp("swf")
-    outcome = simulate(workload, Easy())
-    write_schedule(outcome, folder, POWER)
+    schedule = simulate(workload, Easy())
+    write_schedule(schedule, folder, POWER)
     swf = read_swf(folder / "schedule.swf", strict=True)
     again = workload_of(swf)
     assert again.nodes == workload.nodes
@@ -152,7 +152,7 @@ def test_a_schedule_written_as_a_trace_is_the_same_workload_when_it_is_read(
         (job.submit_s - first_s, job.nodes, job.estimate_s, job.number) for job in workload.jobs
     ]
     assert [truth.run_s for truth in again.truths] == [truth.run_s for truth in workload.truths]
-    waits = [start_s - job.submit_s for job, start_s in zip(workload.jobs, outcome.starts_s, strict=True)]
+    waits = [start_s - job.submit_s for job, start_s in zip(workload.jobs, schedule.starts_s, strict=True)]
     assert swf.rows[:, 2].tolist() == waits
 
 
@@ -167,17 +167,17 @@ def test_an_interval_set_means_the_nodes(nodes: set[int]) -> None:
 
 @given(rigid_workloads(nodes=7), st.integers(1, 5), st.integers(1, 9))
 def test_the_cells_of_a_chart_cover_what_was_held(workload: Workload, rows: int, columns: int) -> None:
-    outcome = simulate(workload, Easy())
-    length = max(outcome.ends_s)
+    schedule = simulate(workload, Easy())
+    length = max(schedule.ends_s)
     boxes = np.array(
         [
             (piece.start_s, piece.end_s, node, node + 1)
-            for piece in outcome.all_pieces()
+            for piece in schedule.all_pieces()
             for node in piece.nodes
         ]
     )
-    grid = busy_grid(boxes, length, outcome.nodes, rows, columns)
-    high, wide = outcome.nodes / rows, length / columns
+    grid = busy_grid(boxes, length, schedule.nodes, rows, columns)
+    high, wide = schedule.nodes / rows, length / columns
     expected = np.zeros((rows, columns))
     for begin, end, low, top in boxes.tolist():
         for row in range(rows):

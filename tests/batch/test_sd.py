@@ -15,7 +15,7 @@ from mallob_py.batch.metrics import metrics_of
 from mallob_py.batch.policies.backfilling import Easy
 from mallob_py.batch.policies.sd import SdPolicy
 from mallob_py.batch.policy import Action, PolicyError, Resize, Running, Share, Start, View, Wake
-from mallob_py.batch.simulator import EventOrder, Imbalance, Outcome, SharedSpan, simulate
+from mallob_py.batch.simulator import EventOrder, Imbalance, Schedule, SharedSpan, simulate
 
 
 def sharing(*jobs: tuple[float, int, float, float], nodes: int) -> Workload:
@@ -55,36 +55,39 @@ class Planned:
 
 def test_a_guest_and_its_mate_run_at_half_speed_and_cores_go_back_at_its_end() -> None:
     workload = sharing((0, 4, 100, 120), (20, 4, 10, 15), nodes=4)
-    outcome = simulate(workload, Planned((20, Share(1, (0,)))))
-    assert outcome.starts_s == [0, 20]
-    assert outcome.ends_s == [110, 40]
-    assert outcome.shared == [SharedSpan(1, 0, 20, 40, 4, 0.5)]
-    assert metrics_of(outcome).utilisation == 1.0
-    assert energy_of(outcome, Power()).busy_node_s == 4 * 110
+    schedule = simulate(workload, Planned((20, Share(1, (0,)))))
+    assert schedule.starts_s == [0, 20]
+    assert schedule.ends_s == [110, 40]
+    assert schedule.shared == [SharedSpan(1, 0, 20, 40, 4, 0.5)]
+    assert metrics_of(schedule).utilisation == 1.0
+    assert energy_of(schedule, Power()).busy_node_s == 4 * 110
 
 
 @pytest.mark.parametrize(("imbalance", "rate"), [(Imbalance.IDEAL, 7 / 8), (Imbalance.WORST, 1 / 2)])
 def test_a_guest_takes_over_the_nodes_of_a_mate_that_ends(imbalance: Imbalance, rate: float) -> None:
     workload = sharing((0, 3, 4, 50), (0, 1, 100, 100), (0, 4, 10, 30), nodes=4)
-    outcome = simulate(workload, Planned((2, Share(2, (0, 1)))), imbalance=imbalance)
+    schedule = simulate(workload, Planned((2, Share(2, (0, 1)))), imbalance=imbalance)
     # When the first mate has ended, 2 of the guest's 10 s are done, and it has 3 nodes and half of another.
     end_s = 6 + 8 / rate
-    assert outcome.ends_s == pytest.approx([6, 100 + (end_s - 2) / 2, end_s])
-    assert outcome.shared == [SharedSpan(2, 0, 2, 6, 3, 0.5), SharedSpan(2, 1, 2, outcome.ends_s[2], 1, 0.5)]
+    assert schedule.ends_s == pytest.approx([6, 100 + (end_s - 2) / 2, end_s])
+    assert schedule.shared == [
+        SharedSpan(2, 0, 2, 6, 3, 0.5),
+        SharedSpan(2, 1, 2, schedule.ends_s[2], 1, 0.5),
+    ]
 
 
 def test_a_guest_without_mates_has_all_cores_and_frees_all_nodes() -> None:
     workload = sharing((0, 2, 4, 9), (0, 2, 10, 10), (20, 2, 1, 1), nodes=2)
-    outcome = simulate(workload, Planned((1, Share(1, (0,)))))
-    assert outcome.ends_s[:2] == [7, 7 + 7]
-    assert outcome.starts_s[2] == 20
+    schedule = simulate(workload, Planned((1, Share(1, (0,)))))
+    assert schedule.ends_s[:2] == [7, 7 + 7]
+    assert schedule.starts_s[2] == 20
 
 
 def test_other_shares_of_the_cores_can_be_given() -> None:
     workload = sharing((0, 2, 10, 10), (0, 2, 3, 3), nodes=2)
-    outcome = simulate(workload, Planned((4, Share(1, (0,), 0.25))))
+    schedule = simulate(workload, Planned((4, Share(1, (0,), 0.25))))
     # The mate, at 3/4 of its speed, ends first; the guest has done 2 s then, of 3.
-    assert outcome.ends_s == [4 + 6 / 0.75, 13]
+    assert schedule.ends_s == [4 + 6 / 0.75, 13]
 
 
 def test_estimated_ends_are_those_of_the_limits() -> None:
@@ -165,15 +168,15 @@ def test_the_penalty_is_kept_below_the_cutoff() -> None:
 def test_the_dynamic_cutoff_is_the_mean_of_the_running_jobs_slowdowns() -> None:
     # At 100, the slowdowns are 1 and 2, and so the cut-off is 1.5; job 2 would come to 2.1, job 3 to 1.02.
     jobs = [(0, 4, 100, 100), (0, 2, 100, 100), (0, 2, 1000, 1000), (110, 2, 20, 20), (110, 4, 9, 9)]
-    outcome = simulate(sharing(*jobs, nodes=4), SdPolicy(dynamic=True, check=False))
-    assert outcome.starts_s[:4] == [0, 100, 100, 110]
-    assert [(span.guest, span.mate) for span in outcome.shared] == [(3, 2)]
+    schedule = simulate(sharing(*jobs, nodes=4), SdPolicy(dynamic=True, check=False))
+    assert schedule.starts_s[:4] == [0, 100, 100, 110]
+    assert [(span.guest, span.mate) for span in schedule.shared] == [(3, 2)]
 
 
 def test_the_pair_of_mates_with_the_least_penalties_is_chosen() -> None:
     jobs = [(0, 1, 900, 900), (0, 1, 800, 800), (0, 2, 500, 500), (0, 2, 1000, 1000), (1, 3, 9, 9)]
-    outcome = simulate(sharing(*jobs, nodes=6), SdPolicy(check=False))
-    assert {(span.guest, span.mate) for span in outcome.shared} == {(4, 0), (4, 3)}
+    schedule = simulate(sharing(*jobs, nodes=6), SdPolicy(check=False))
+    assert {(span.guest, span.mate) for span in schedule.shared} == {(4, 0), (4, 3)}
     assert not simulate(sharing(*jobs, nodes=6), SdPolicy(check=False, mates=1)).shared
 
 
@@ -181,9 +184,9 @@ def test_the_pair_of_mates_with_the_least_penalties_is_chosen() -> None:
 def test_a_guest_whose_mate_has_ended_can_be_a_mate_itself_or_not(again: bool, start_s: float) -> None:
     # The first job ends at 15, and leaves its nodes to its guest, which has 40 s of 45 to go.
     jobs = [(0, 4, 10, 100), (5, 4, 45, 45), (20, 4, 5, 5)]
-    outcome = simulate(sharing(*jobs, nodes=4), SdPolicy(check=False, again=again))
-    assert outcome.ends_s[0] == 15
-    assert outcome.starts_s[2] == start_s
+    schedule = simulate(sharing(*jobs, nodes=4), SdPolicy(check=False, again=again))
+    assert schedule.ends_s[0] == 15
+    assert schedule.starts_s[2] == start_s
 
 
 @pytest.mark.parametrize(("counts_shared", "start_s"), [(True, 2), (False, 3)])
@@ -237,14 +240,14 @@ def test_without_mates_it_is_easy(workload: Workload, depth: int) -> None:
 def test_sharing_keeps_capacity_and_work_and_everybody_ends(
     workload: Workload, policy: SdPolicy, imbalance: Imbalance, order: EventOrder
 ) -> None:
-    outcome = simulate(workload, policy, imbalance=imbalance, order=order)
-    check_nodes(outcome)
-    done_s = [end_s - start_s for start_s, end_s in zip(outcome.starts_s, outcome.ends_s, strict=True)]
-    for span in outcome.shared:
+    schedule = simulate(workload, policy, imbalance=imbalance, order=order)
+    check_nodes(schedule)
+    done_s = [end_s - start_s for start_s, end_s in zip(schedule.starts_s, schedule.ends_s, strict=True)]
+    for span in schedule.shared:
         done_s[span.mate] -= (span.end_s - span.start_s) * span.factor
     by_guest = {
-        span.guest: [other for other in outcome.shared if other.guest == span.guest]
-        for span in outcome.shared
+        span.guest: [other for other in schedule.shared if other.guest == span.guest]
+        for span in schedule.shared
     }
     for guest, spans in by_guest.items():
         if imbalance is Imbalance.WORST:
@@ -257,18 +260,18 @@ def test_sharing_keeps_capacity_and_work_and_everybody_ends(
     assert done_s == pytest.approx([truth.run_s for truth in workload.truths])
 
 
-def check_nodes(outcome: Outcome) -> None:
+def check_nodes(schedule: Schedule) -> None:
     """Nobody starts early; at any time, the cores that jobs have of a node are no more than it has."""
     shares: dict[int, list[tuple[float, float]]] = {}
     for job, (begin_s, end_s, nodes) in enumerate(
-        zip(outcome.starts_s, outcome.ends_s, outcome.allocations, strict=True)
+        zip(schedule.starts_s, schedule.ends_s, schedule.allocations, strict=True)
     ):
-        assert begin_s >= outcome.workload.jobs[job].submit_s
-        assert len(set(nodes)) == len(nodes) == outcome.workload.jobs[job].nodes
+        assert begin_s >= schedule.workload.jobs[job].submit_s
+        assert len(set(nodes)) == len(nodes) == schedule.workload.jobs[job].nodes
         for node in nodes:
             shares.setdefault(node, []).extend([(begin_s, 1.0), (end_s, -1.0)])
-    for span in outcome.shared:
-        common = set(outcome.allocations[span.guest]) & set(outcome.allocations[span.mate])
+    for span in schedule.shared:
+        common = set(schedule.allocations[span.guest]) & set(schedule.allocations[span.mate])
         assert len(common) == span.nodes
         for node in common:
             shares[node] += [(span.start_s, -1.0), (span.end_s, 1.0)]

@@ -13,7 +13,7 @@ from mallob_py.batch.job import Workload
 from mallob_py.batch.metrics import metrics_of
 from mallob_py.batch.policies.pbs import PbsFifo, PbsWalltime
 from mallob_py.batch.policy import Action, Policy, PolicyError, Start, View
-from mallob_py.batch.simulator import Outcome, simulate
+from mallob_py.batch.simulator import Schedule, simulate
 
 
 class _Scripted:
@@ -37,8 +37,8 @@ class _Scripted:
 
 def test_units_of_several_jobs_share_a_node_and_the_view_shows_what_is_left() -> None:
     policy = _Scripted((0, 0), (0,), (2,))
-    outcome = simulate(sharing((0, 2, (1.0, 0.0), 10), (1, 1, (2.0, 0.0), 5), (2, 1, (1.0, 2.0), 9)), policy)
-    assert outcome.allocations == [[0, 0], [0], [2]]
+    schedule = simulate(sharing((0, 2, (1.0, 0.0), 10), (1, 1, (2.0, 0.0), 5), (2, 1, (1.0, 2.0), 9)), policy)
+    assert schedule.allocations == [[0, 0], [0], [2]]
     full = [list(capacity) for capacity in SMALL_CLUSTER.capacities]
     assert policy.left[0] == full
     assert policy.left[1] == [[2.0, 0.0], *full[1:]]
@@ -49,8 +49,8 @@ def test_units_of_several_jobs_share_a_node_and_the_view_shows_what_is_left() ->
 
 
 def test_a_number_of_units_is_placed_where_the_least_is_left() -> None:
-    outcome = simulate(sharing((0, 1, (2.0, 0.0), 9), (1, 6, (2.0, 0.0), 9)), _Scripted((1,), 6))
-    assert outcome.allocations[1] == [1, 0, 0, 2, 2, 3]
+    schedule = simulate(sharing((0, 1, (2.0, 0.0), 9), (1, 6, (2.0, 0.0), 9)), _Scripted((1,), 6))
+    assert schedule.allocations[1] == [1, 0, 0, 2, 2, 3]
 
 
 def test_a_job_without_a_demand_has_its_nodes_for_itself() -> None:
@@ -101,17 +101,17 @@ def test_only_so_many_waiting_jobs_are_looked_at() -> None:
 
 
 def test_utilisation_counts_the_first_resource() -> None:
-    outcome = simulate(sharing((0, 2, (2.0, 0.0), 10), (0, 1, (), 10)), PbsFifo())
-    assert metrics_of(outcome).utilisation == pytest.approx((2 * 2.0 + 4.0) / 16.0)
+    schedule = simulate(sharing((0, 2, (2.0, 0.0), 10), (0, 1, (), 10)), PbsFifo())
+    assert metrics_of(schedule).utilisation == pytest.approx((2 * 2.0 + 4.0) / 16.0)
 
 
-def _check_capacity(workload: Workload, outcome: Outcome) -> None:
+def _check_capacity(workload: Workload, schedule: Schedule) -> None:
     """At every start, the jobs that run then do not need more than there is."""
     capacity = np.array(SMALL_CLUSTER.capacities)
-    for now in outcome.starts_s:
+    for now in schedule.starts_s:
         left = capacity.copy()
         for job, start, end, nodes in zip(
-            workload.jobs, outcome.starts_s, outcome.ends_s, outcome.allocations, strict=True
+            workload.jobs, schedule.starts_s, schedule.ends_s, schedule.allocations, strict=True
         ):
             if start <= now < end:
                 for node in nodes:
@@ -124,10 +124,10 @@ def _check_capacity(workload: Workload, outcome: Outcome) -> None:
     "policy", [PbsFifo(), PbsFifo(depth=1), PbsWalltime()], ids=["fifo", "depth 1", "walltime"]
 )
 def test_everybody_runs_within_the_capacities(policy: Policy, workload: Workload) -> None:
-    outcome = simulate(workload, policy)
-    _check_capacity(workload, outcome)
+    schedule = simulate(workload, policy)
+    _check_capacity(workload, schedule)
     for job, truth, start, end in zip(
-        workload.jobs, workload.truths, outcome.starts_s, outcome.ends_s, strict=True
+        workload.jobs, workload.truths, schedule.starts_s, schedule.ends_s, strict=True
     ):
         assert start >= job.submit_s
         assert end == start + truth.run_s

@@ -10,7 +10,7 @@ from workloads import malleable, rigid, rigid_workloads
 from mallob_py.batch.job import Job, Kind, Truth, Wish, Workload
 from mallob_py.batch.policies.backfilling import Backfilling, Easy, Fcfs
 from mallob_py.batch.policy import Action, PolicyError, Resize, Start, View, Wake
-from mallob_py.batch.simulator import EventOrder, Outcome, simulate
+from mallob_py.batch.simulator import EventOrder, Schedule, simulate
 from mallob_py.batch.speedup import Power
 
 
@@ -46,21 +46,21 @@ def at(time_s: float, action: Action, otherwise: Callable[[View], list[Action]] 
     return Scripted(decide)
 
 
-def check(outcome: Outcome) -> None:
+def check(schedule: Schedule) -> None:
     """Nobody starts early, runs too short, or has a node that somebody else has."""
-    spans = [(piece.start_s, piece.end_s, piece.nodes) for piece in outcome.pieces]
-    last = zip(outcome.piece_starts_s, outcome.ends_s, outcome.allocations, strict=True)
+    spans = [(piece.start_s, piece.end_s, piece.nodes) for piece in schedule.pieces]
+    last = zip(schedule.piece_starts_s, schedule.ends_s, schedule.allocations, strict=True)
     spans += [(begin, end, tuple(nodes)) for begin, end, nodes in last]
     by_node: dict[int, list[tuple[float, float]]] = {}
     for begin, end, nodes in spans:
         assert len(set(nodes)) == len(nodes) > 0
         for node in nodes:
-            assert 0 <= node < outcome.nodes
+            assert 0 <= node < schedule.nodes
             by_node.setdefault(node, []).append((begin, end))
     for busy in by_node.values():
         busy.sort()
         assert all(former[1] <= latter[0] for former, latter in itertools.pairwise(busy))
-    for job, begin in zip(outcome.workload.jobs, outcome.starts_s, strict=True):
+    for job, begin in zip(schedule.workload.jobs, schedule.starts_s, strict=True):
         assert begin >= job.submit_s
 
 
@@ -70,23 +70,23 @@ def check(outcome: Outcome) -> None:
 def test_rigid_jobs_run_for_their_time_and_share_no_node(
     make: Callable[[], Fcfs | Backfilling | Easy], order: EventOrder, workload: Workload
 ) -> None:
-    outcome = simulate(workload, make(), order=order)
-    check(outcome)
-    for truth, begin, end in zip(workload.truths, outcome.starts_s, outcome.ends_s, strict=True):
+    schedule = simulate(workload, make(), order=order)
+    check(schedule)
+    for truth, begin, end in zip(workload.truths, schedule.starts_s, schedule.ends_s, strict=True):
         assert end - begin == truth.run_s
 
 
 def test_a_job_of_doubled_nodes_needs_the_rest_of_its_time_half() -> None:
-    outcome = simulate(malleable((0, 1, 2, 4, 10), nodes=4), at(6, Resize(0, 4), start_on(2)))
-    assert outcome.ends_s[0] == 8
-    assert [(piece.start_s, piece.end_s, len(piece.nodes)) for piece in outcome.pieces] == [(0, 6, 2)]
-    check(outcome)
+    schedule = simulate(malleable((0, 1, 2, 4, 10), nodes=4), at(6, Resize(0, 4), start_on(2)))
+    assert schedule.ends_s[0] == 8
+    assert [(piece.start_s, piece.end_s, len(piece.nodes)) for piece in schedule.pieces] == [(0, 6, 2)]
+    check(schedule)
 
 
 def test_the_true_speedup_counts_not_the_one_that_is_said() -> None:
     job = Job(0, 0.0, 2, 8.0, Kind.MALLEABLE, 1, 4, speedup=Power(0.0))
-    outcome = simulate(Workload([job], [Truth(8.0, Power(0.5))], 4), Scripted(start_on(4)))
-    assert outcome.ends_s[0] == pytest.approx(8 / 2**0.5)
+    schedule = simulate(Workload([job], [Truth(8.0, Power(0.5))], 4), Scripted(start_on(4)))
+    assert schedule.ends_s[0] == pytest.approx(8 / 2**0.5)
 
 
 def test_a_shrunk_job_gives_its_nodes_to_one_that_waits() -> None:
@@ -97,10 +97,10 @@ def test_a_shrunk_job_gives_its_nodes_to_one_that_waits() -> None:
             return [Resize(0, 1), Start(1, 3)]
         return [Start(0, 4)] if view.queue else []
 
-    outcome = simulate(workload, Scripted(decide))
-    assert list(outcome.starts_s) == [0, 2]
-    assert list(outcome.ends_s) == [2 + 6 * 4, 6]
-    check(outcome)
+    schedule = simulate(workload, Scripted(decide))
+    assert list(schedule.starts_s) == [0, 2]
+    assert list(schedule.ends_s) == [2 + 6 * 4, 6]
+    check(schedule)
 
 
 def test_a_resize_costs_a_pause_on_the_new_nodes() -> None:
@@ -109,8 +109,8 @@ def test_a_resize_costs_a_pause_on_the_new_nodes() -> None:
             return 0.5 * abs(after - before)
 
     workload = malleable((0, 1, 2, 4, 10), nodes=4)
-    outcome = simulate(workload, at(6, Resize(0, 4), start_on(2)), costs=Pause())
-    assert outcome.ends_s[0] == 6 + 1 + 2
+    schedule = simulate(workload, at(6, Resize(0, 4), start_on(2)), costs=Pause())
+    assert schedule.ends_s[0] == 6 + 1 + 2
 
 
 def test_nodes_that_come_at_the_very_end_are_not_in_the_record() -> None:
@@ -121,9 +121,9 @@ def test_nodes_that_come_at_the_very_end_are_not_in_the_record() -> None:
             return [Resize(1, 1)]
         return start_on(2)(view)
 
-    outcome = simulate(workload, Scripted(decide), order=EventOrder.PYSS)
-    assert outcome.resizes == 1
-    assert [(piece.job, piece.start_s, piece.end_s, len(piece.nodes)) for piece in outcome.all_pieces()] == [
+    schedule = simulate(workload, Scripted(decide), order=EventOrder.PYSS)
+    assert schedule.resizes == 1
+    assert [(piece.job, piece.start_s, piece.end_s, len(piece.nodes)) for piece in schedule.all_pieces()] == [
         (0, 0, 10, 2),
         (1, 0, 10, 2),
     ]
@@ -132,16 +132,16 @@ def test_nodes_that_come_at_the_very_end_are_not_in_the_record() -> None:
 @pytest.mark.parametrize(("when_s", "taken_s"), [(4.0, 5.0), (5.0, 5.0), (5.5, 10.0)])
 def test_with_iterations_a_job_is_resized_between_two_of_them(when_s: float, taken_s: float) -> None:
     workload = malleable((0, 1, 2, 4, 20), nodes=4, iterations=4)
-    outcome = simulate(workload, at(when_s, Resize(0, 4), start_on(2)))
-    assert [piece.end_s for piece in outcome.pieces] == [pytest.approx(taken_s)]
-    assert outcome.ends_s[0] == pytest.approx(taken_s + (20 - taken_s) / 2)
+    schedule = simulate(workload, at(when_s, Resize(0, 4), start_on(2)))
+    assert [piece.end_s for piece in schedule.pieces] == [pytest.approx(taken_s)]
+    assert schedule.ends_s[0] == pytest.approx(taken_s + (20 - taken_s) / 2)
 
 
 def test_an_order_within_the_last_iteration_comes_too_late() -> None:
     workload = malleable((0, 1, 2, 4, 20), (18, 2, 2, 2, 1), nodes=4, iterations=4)
-    outcome = simulate(workload, at(17, Resize(0, 4), start_on(2)))
-    assert (outcome.resizes, len(outcome.pieces)) == (0, 0)
-    assert list(outcome.ends_s) == [20, 19]
+    schedule = simulate(workload, at(17, Resize(0, 4), start_on(2)))
+    assert (schedule.resizes, len(schedule.pieces)) == (0, 0)
+    assert list(schedule.ends_s) == [20, 19]
 
 
 class Asked(Scripted):
@@ -158,9 +158,9 @@ def test_who_wants_resize_points_is_asked_at_each_and_obeyed_at_once(order: Even
             return [Resize(0, 4)]
         return start_on(2)(view)
 
-    outcome = simulate(malleable((0, 1, 2, 4, 20), nodes=4, iterations=4), Asked(decide), order=order)
-    assert [(piece.end_s, len(piece.nodes)) for piece in outcome.pieces] == [(10, 2)]
-    assert outcome.ends_s[0] == 15
+    schedule = simulate(malleable((0, 1, 2, 4, 20), nodes=4, iterations=4), Asked(decide), order=order)
+    assert [(piece.end_s, len(piece.nodes)) for piece in schedule.pieces] == [(10, 2)]
+    assert schedule.ends_s[0] == 15
     assert sorted(set(asked)) == [0, 5, 10, 12.5, 15]
 
 
@@ -186,10 +186,10 @@ def test_an_order_after_the_last_resize_point_holds_its_nodes_until_the_end() ->
         return [*fitting, *([Wake(17)] if view.now_s < 17 else [])]
 
     workload = malleable((0, 1, 2, 4, 20), (18, 2, 2, 2, 1), nodes=4, iterations=4)
-    outcome = simulate(workload, Asked(decide))
-    assert (outcome.resizes, len(outcome.pieces)) == (0, 0)
-    assert list(outcome.starts_s) == [0, 20]
-    check(outcome)
+    schedule = simulate(workload, Asked(decide))
+    assert (schedule.resizes, len(schedule.pieces)) == (0, 0)
+    assert list(schedule.starts_s) == [0, 20]
+    check(schedule)
 
 
 def test_an_evolving_job_asks_and_may_be_given() -> None:
@@ -201,9 +201,9 @@ def test_an_evolving_job_asks_and_may_be_given() -> None:
             return [Start(0, 2)]
         return [Resize(job, nodes) for job, nodes in view.wishes.items()]
 
-    outcome = simulate(workload, Scripted(decide))
-    assert [(piece.end_s, len(piece.nodes)) for piece in outcome.pieces] == [(5, 2), (10, 4)]
-    assert outcome.ends_s[0] == 10 + 5 * 2
+    schedule = simulate(workload, Scripted(decide))
+    assert [(piece.end_s, len(piece.nodes)) for piece in schedule.pieces] == [(5, 2), (10, 4)]
+    assert schedule.ends_s[0] == 10 + 5 * 2
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_the_first_question_is_asked_where_the_news_move_alpha_0() -> None:
     for job in (1, 2):
         net.all[job].author(_event(job, demand=15, priority=2.0))
         net.run()
-    assert net.all[0].outcome.total_volume == 15
+    assert net.all[0].epoch_volumes.total_volume == 15
     net.sent.clear()
     net.all[3].author(_event(3, demand=15, priority=2.0))
     net.run()

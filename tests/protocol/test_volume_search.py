@@ -25,8 +25,8 @@ from mallob_py.protocol.splitmix import splitmix64
 from mallob_py.protocol.volume_search import (
     AnyAnswer,
     Deputy,
+    EpochVolumes,
     Hint,
-    Outcome,
     Share,
     Volumes,
     VolumeSearch,
@@ -67,12 +67,12 @@ def _fair(jobs: list[JobEvent], m: int) -> list[int]:
     ).tolist()
 
 
-def _solve(search: VolumeSearch, deputies: list[Deputy]) -> Outcome:
+def _solve(search: VolumeSearch, deputies: list[Deputy]) -> EpochVolumes:
     """The whole computation in one place, without a tree."""
     while search.question is not None:
         search.take(functools.reduce(merged, [deputy.answer(search.question) for deputy in deputies]))
-    assert search.outcome is not None
-    return search.outcome
+    assert search.epoch_volumes is not None
+    return search.epoch_volumes
 
 
 def _assert_fair(jobs: list[JobEvent], m: int, deputies: int = 1, hint: Hint | None = None) -> int:
@@ -84,7 +84,7 @@ def _assert_fair(jobs: list[JobEvent], m: int, deputies: int = 1, hint: Hint | N
     volumes = Volumes(_solve(search, staff))
     fair = _fair(jobs, m)
     assert [volumes.of(job) for job in jobs] == fair
-    assert volumes.outcome.total_volume == sum(fair)
+    assert volumes.epoch_volumes.total_volume == sum(fair)
     assert search.rounds <= _rounds_max(len(jobs))
     return search.rounds
 

@@ -18,7 +18,7 @@ import msgspec
 
 from mallob_py.batch.policy import Action, Policy, View
 from mallob_py.batch.registry import policy_of
-from mallob_py.batch.simulator import Outcome, simulate
+from mallob_py.batch.simulator import Schedule, simulate
 from mallob_py.batch.workload.eurora import expected_wait_s, read_eurora
 from mallob_py.experiments.output import Output, Table, side_by_side
 
@@ -89,10 +89,10 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
     if path is None:
         raise ValueError(f"the experiment cp needs a folder with {_FILE}: give it by --traces")
     runs = [Run(instance, policy) for instance in INSTANCES for policy in POLICIES]
-    outcomes = side_by_side(
+    schedules = side_by_side(
         partial(_play, path), runs, processes, lambda one: f"{one.instance} {one.policy}", output.keep
     )
-    results = dict(zip(runs, outcomes, strict=True))
+    results = dict(zip(runs, schedules, strict=True))
     output.tables([_table(results)], _REMARKS)
     output.figure("cp", partial(_draw, results))
 
@@ -110,10 +110,10 @@ def _play(path: Path, one: Run) -> Result:
     return result_of(simulate(workload, policy), policy.times_s)
 
 
-def result_of(outcome: Outcome, times_s: list[float]) -> Result:
+def result_of(schedule: Schedule, times_s: list[float]) -> Result:
     waits = [
         (start - job.submit_s, expected_wait_s(job.queue))
-        for job, start in zip(outcome.workload.jobs, outcome.starts_s, strict=True)
+        for job, start in zip(schedule.workload.jobs, schedule.starts_s, strict=True)
     ]
     return Result(
         sum(wait_s / expected_s for wait_s, expected_s in waits),

@@ -217,8 +217,8 @@ def _play(traces: Path, full: bool, one: Run) -> Result:
         first, last = one.other, one.other + last - first
     workload = make_malleable(_load(case, traces, first, last), one.share, HALF_TO_DOUBLE, _SPEEDUP)
     began_s = time.monotonic()
-    outcome = simulate(workload, policy_of(one.policy), costs=COSTS[one.cost])
-    return Result(metrics_of(outcome), time.monotonic() - began_s)
+    schedule = simulate(workload, policy_of(one.policy), costs=COSTS[one.cost])
+    return Result(metrics_of(schedule), time.monotonic() - began_s)
 
 
 @lru_cache(maxsize=1)

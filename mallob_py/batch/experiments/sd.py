@@ -21,7 +21,7 @@ from mallob_py.batch.job import Kind, Workload
 from mallob_py.batch.policies.backfilling import Easy
 from mallob_py.batch.policies.sd import SdPolicy
 from mallob_py.batch.policy import Policy
-from mallob_py.batch.simulator import Imbalance, Outcome, simulate
+from mallob_py.batch.simulator import Imbalance, Schedule, simulate
 from mallob_py.batch.workload.swf import Swf, read_swf, workload_of
 from mallob_py.experiments.output import Output, Table, side_by_side
 
@@ -150,8 +150,8 @@ def run(output: Output, processes: int | None, traces: Path | None) -> None:
         files = " or ".join(case.file for case in CASES)
         raise ValueError(f"the experiment sd needs a folder with {files}: give it by --traces")
     runs = [one for case in cases for one in _runs(case)]
-    outcomes = side_by_side(partial(_play, traces), runs, processes, Run.name, output.keep)
-    results = dict(zip(runs, outcomes, strict=True))
+    schedules = side_by_side(partial(_play, traces), runs, processes, Run.name, output.keep)
+    results = dict(zip(runs, schedules, strict=True))
     tables = [_easy_table(cases.values(), results), *(_table(case, results) for case in cases.values())]
     output.tables(tables, _REMARKS)
     for case in cases:
@@ -204,20 +204,20 @@ def _with_sizes(swf: Swf) -> Swf:
 def _play(traces: Path, one: Run) -> Result:
     workload = load(next(case for case in CASES if case.name == one.case), traces)
     began_s = time.monotonic()
-    outcome = simulate(workload, one.policy(), imbalance=one.imbalance)
-    return result_of(outcome, time.monotonic() - began_s)
+    schedule = simulate(workload, one.policy(), imbalance=one.imbalance)
+    return result_of(schedule, time.monotonic() - began_s)
 
 
-def result_of(outcome: Outcome, took_s: float = 0.0) -> Result:
-    submissions = np.array([job.submit_s for job in outcome.workload.jobs])
-    ends = np.asarray(outcome.ends_s)
+def result_of(schedule: Schedule, took_s: float = 0.0) -> Result:
+    submissions = np.array([job.submit_s for job in schedule.workload.jobs])
+    ends = np.asarray(schedule.ends_s)
     responses = ends - submissions
     return Result(
         float(ends.max() - submissions.min()),
         float(responses.mean()),
-        float((responses / np.array([truth.run_s for truth in outcome.workload.truths])).mean()),
-        len({span.guest for span in outcome.shared}),
-        len({span.mate for span in outcome.shared}),
+        float((responses / np.array([truth.run_s for truth in schedule.workload.truths])).mean()),
+        len({span.guest for span in schedule.shared}),
+        len({span.mate for span in schedule.shared}),
         took_s,
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from mallob_py.batch.job import Job, Kind, Truth, Workload
-from mallob_py.batch.simulator import Outcome
+from mallob_py.batch.simulator import Schedule
 from mallob_py.batch.speedup import Amdahl, Linear
 
 #: of the publication
@@ -148,7 +148,7 @@ def _described(job: Job, truth: Truth) -> _Job:
 
 
 class Statistics(msgspec.Struct, frozen=True):
-    """Means over an outcome's jobs as ElastiSim's users compute them, from numbers of six digits."""
+    """Means over a schedule's jobs as ElastiSim's users compute them, from numbers of six digits."""
 
     wait_s: float
     job_time_s: float
@@ -157,18 +157,19 @@ class Statistics(msgspec.Struct, frozen=True):
     utilisation: float
 
 
-def statistics_of(outcome: Outcome) -> Statistics:
+def statistics_of(schedule: Schedule) -> Statistics:
     """What ElastiSim's file of job statistics would say, whose numbers have six significant digits."""
     waits, times, turnarounds, ends = list[float](), list[float](), list[float](), list[float]()
-    for job, start_s, end_s in zip(outcome.workload.jobs, outcome.starts_s, outcome.ends_s, strict=True):
+    for job, start_s, end_s in zip(schedule.workload.jobs, schedule.starts_s, schedule.ends_s, strict=True):
         waits.append(_as_written(start_s - job.submit_s))
         times.append(_as_written(end_s - start_s))
         turnarounds.append(_as_written(end_s - job.submit_s))
         ends.append(_as_written(end_s))
     held_s = sum(
-        (_as_written(piece.end_s) - _as_written(piece.start_s)) * len(piece.nodes) for piece in outcome.pieces
+        (_as_written(piece.end_s) - _as_written(piece.start_s)) * len(piece.nodes)
+        for piece in schedule.pieces
     )
-    for begin_s, end_s, nodes in zip(outcome.piece_starts_s, ends, outcome.allocations, strict=True):
+    for begin_s, end_s, nodes in zip(schedule.piece_starts_s, ends, schedule.allocations, strict=True):
         held_s += (end_s - _as_written(begin_s)) * len(nodes)
     count = len(ends)
     return Statistics(
@@ -176,7 +177,7 @@ def statistics_of(outcome: Outcome) -> Statistics:
         sum(times) / count,
         sum(turnarounds) / count,
         max(ends),
-        held_s / outcome.nodes / max(ends),
+        held_s / schedule.nodes / max(ends),
     )
 
 

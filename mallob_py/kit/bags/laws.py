@@ -47,7 +47,7 @@ class _TooLarge(Exception):
     """It has more than TASKS_MAX tasks."""
 
 
-class Outcome(NamedTuple):
+class TasksResult(NamedTuple):
     """What so many tasks have come to."""
 
     tasks: int
@@ -90,11 +90,11 @@ class _Checker:
 
     # --- pieces ---------------------------------------------------------------------------------
 
-    def pieces(self, deadline_s: float) -> list[tuple[bytes, Outcome]]:
+    def pieces(self, deadline_s: float) -> list[tuple[bytes, TasksResult]]:
         """Bags as bytes that can be done here, cut off the first one, and what they come to."""
         with _named("first_bag"):
             bag = self._application.first_bag(*self._given)
-        found: list[tuple[bytes, Outcome]] = []
+        found: list[tuple[bytes, TasksResult]] = []
         for cut in range(_CUTS_MAX):
             with _named("to_bytes"):
                 data = self._bytes(bag)
@@ -128,7 +128,7 @@ class _Checker:
             raise BrokenLaw(f"process({count}) does no task although the bag is not empty")
         return done
 
-    def _run(self, bag: Bag, chunk: int = 1000) -> Outcome:
+    def _run(self, bag: Bag, chunk: int = 1000) -> TasksResult:
         """Do all of it. Raises _TooLarge."""
         tasks = 0
         with _named("process"):
@@ -136,7 +136,7 @@ class _Checker:
                 tasks += self._process(bag, chunk)
                 if tasks > TASKS_MAX:
                     raise _TooLarge
-        return Outcome(tasks, self._result(bag))
+        return TasksResult(tasks, self._result(bag))
 
     def _result(self, bag: Bag) -> Any:
         with _named("take_result"):
@@ -147,7 +147,7 @@ class _Checker:
 
     # --- laws of one piece ------------------------------------------------------------------------
 
-    def check_piece(self, data: bytes, expected: Outcome) -> None:
+    def check_piece(self, data: bytes, expected: TasksResult) -> None:
         """All ways to do it come to the same."""
         in_steps = self._in_steps(data)
         if in_steps.tasks != expected.tasks:
@@ -166,7 +166,7 @@ class _Checker:
             emptied.merge(self._bag(data))
         self._expect("merge into an empty bag loses or doubles tasks", self._run(emptied), expected)
 
-    def _after_bytes(self, data: bytes) -> Outcome:
+    def _after_bytes(self, data: bytes) -> TasksResult:
         bag = self._bag(data)
         with _named("to_bytes"):
             self._bytes(bag)
@@ -177,7 +177,7 @@ class _Checker:
             data = self._bytes(bag)
         return self._bag(data)
 
-    def _in_steps(self, data: bytes) -> Outcome:
+    def _in_steps(self, data: bytes) -> TasksResult:
         """With the result taken in between: it must begin anew, and what was taken must stay."""
         bag, tasks = self._bag(data), 0
         taken: list[tuple[Any, bytes]] = []
@@ -188,7 +188,7 @@ class _Checker:
             taken.append((result, encode_value(result)))
         if any(encode_value(result) != before for result, before in taken):
             raise BrokenLaw("take_result gives what later tasks change; give a copy")
-        return Outcome(tasks, self._folded([result for result, _ in taken], bag))
+        return TasksResult(tasks, self._folded([result for result, _ in taken], bag))
 
     def _halves(self, bag: Bag) -> list[Bag]:
         given = bag.split()
@@ -201,7 +201,7 @@ class _Checker:
         return parts
 
     def _check_division(
-        self, name: str, data: bytes, expected: Outcome, began: int, divide: Callable[[Bag], list[Bag]]
+        self, name: str, data: bytes, expected: TasksResult, began: int, divide: Callable[[Bag], list[Bag]]
     ) -> None:
         """Apart, and merged again, the parts come to what the whole does."""
         for is_merged in (False, True):
@@ -220,7 +220,7 @@ class _Checker:
                 parts = []
             outcomes = [self._run(each) for each in (bag, *map(self._sent, parts))]
             results = self._folded([outcome.result for outcome in outcomes], bag)
-            whole = Outcome(tasks + sum(outcome.tasks for outcome in outcomes), results)
+            whole = TasksResult(tasks + sum(outcome.tasks for outcome in outcomes), results)
             what = f"merge of what {name} has given" if is_merged else name
             self._expect(f"{what} loses or doubles tasks", whole, expected)
 
@@ -233,7 +233,7 @@ class _Checker:
                 folded = self._application.fold(folded, result)
         return folded
 
-    def _expect(self, law: str, found: Outcome, expected: Outcome) -> None:
+    def _expect(self, law: str, found: TasksResult, expected: TasksResult) -> None:
         if self._counts and found.tasks != expected.tasks:
             raise BrokenLaw(f"{law}: of {expected.tasks} tasks of a piece {found.tasks} are done")
         if not _same(found.result, expected.result):
