@@ -120,7 +120,8 @@ class RunDesk:
             self._rank.pool.cancel_read(_JOB)
             if not self._rank.interrupt(_JOB):
                 self._answer(
-                    replies.Outcome("wallclock-limit"), replies.JobStatistics(total_s=now - self._began_s)
+                    replies.Ending(Outcome.WALLCLOCK_LIMIT),
+                    replies.JobStatistics(total_s=now - self._began_s),
                 )
         elif now >= self._next_progress_s:
             self._next_progress_s = now + _PROGRESS_S
@@ -165,19 +166,19 @@ class RunDesk:
             self._fail(ended.reason or "the job has failed")
             return
         # Nobody but us ends a job before its time: it is our own limit, however it was done.
-        kind = ended.outcome.value if ended.body is not None else "wallclock-limit"
-        outcome = replies.Outcome(kind)
+        outcome = Outcome.WALLCLOCK_LIMIT if ended.body is None else ended.outcome
+        ending = replies.Ending(outcome)
         if ended.body is not None:
             body = wire.decode_result(ended.body)
-            outcome = replies.Outcome(kind, body.code, body.fields, body.solution, body.form, body.name)
+            ending = replies.Ending(outcome, body.code, body.fields, body.solution, body.form, body.name)
             self._rank.log.write(now, "answered", {"job": _JOB, "code": body.code, "result": body.name})
-        self._answer(outcome, replies.statistics_of(ended.stats, self._read_s, now - self._began_s))
+        self._answer(ending, replies.statistics_of(ended.stats, self._read_s, now - self._began_s))
 
-    def _answer(self, outcome: replies.Outcome, statistics: replies.JobStatistics) -> None:
+    def _answer(self, ending: replies.Ending, statistics: replies.JobStatistics) -> None:
         self._clear()
-        self._code = exit_code_of(self._declared.exit_codes, outcome.code)
+        self._code = exit_code_of(self._declared.exit_codes, ending.code)
         beside = Path(os.devnull)  # never used: nothing is too long
-        reply = replies.result_reply(self._job, _JOB, outcome, statistics, beside, inline_max=sys.maxsize)
+        reply = replies.result_reply(self._job, _JOB, ending, statistics, beside, inline_max=sys.maxsize)
         try:
             sys.stdout.write(reply.body.decode())
             sys.stdout.flush()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 
-from mallob_py.protocol.effects import JobEnded
-from mallob_py.protocol.effects import Outcome as Ending
+from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import Rank
 from mallob_py.service import JobFileError
@@ -18,8 +17,8 @@ from mallob_py.service.jobs.bookkeeping import JobBook, LiveJob, LiveJobs
 from mallob_py.service.jobs.chains import Chain, ChainBook
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.reply import (
+    Ending,
     JobStatistics,
-    Outcome,
     Reply,
     ResultFiles,
     failure_reply,
@@ -66,30 +65,30 @@ class Endings:
         live, stats = self._jobs[ended.job], ended.stats
         statistics = statistics_of(stats, live.parsing_s, now - live.accepted_s)
         self._counters.ended(ended.outcome.value, statistics)
-        if ended.outcome is Ending.FAILED:
+        if ended.outcome is Outcome.FAILED:
             message = ended.reason or "the application failed"
             number, revision, chain = self._numbers(live)
             reply = failure_reply(live.known_file, number, "application", message, statistics, revision)
             self._publish(live, reply, chain)
-            self._status.job_ended(live, Ending.FAILED, statistics, error=message)
+            self._status.job_ended(live, Outcome.FAILED, statistics, error=message)
         else:
-            self._reply(live, self._outcome_of(ended, now), statistics)
+            self._reply(live, self._ending_of(ended, now), statistics)
         self._forget(live, now, stats.root)
 
-    def _outcome_of(self, ended: JobEnded, now: float) -> Outcome:
+    def _ending_of(self, ended: JobEnded, now: float) -> Ending:
         if ended.body is None:
-            return Outcome(ended.outcome.value)
+            return Ending(ended.outcome)
         body = wire.decode_result(ended.body)
         answered = {"job": ended.job, "code": body.code, "result": body.name}
         self._rank.log.write(now, "answered", answered)
-        return Outcome(ended.outcome.value, body.code, body.fields, body.solution, body.form, body.name)
+        return Ending(ended.outcome, body.code, body.fields, body.solution, body.form, body.name)
 
     # --- before it --------------------------------------------------------------------------------
 
-    def end_early(self, live: LiveJob, ending: Ending, statistics: JobStatistics, now: float) -> None:
+    def end_early(self, live: LiveJob, outcome: Outcome, statistics: JobStatistics, now: float) -> None:
         """A job is interrupted, or has reached a limit."""
-        self._reply(live, Outcome(ending.value), statistics)
-        self._leave_early(live, ending, statistics.total_s, now)
+        self._reply(live, Ending(outcome), statistics)
+        self._leave_early(live, outcome, statistics.total_s, now)
 
     def fail_early(
         self, live: LiveJob, field: str, message: str, statistics: JobStatistics, now: float
@@ -100,8 +99,8 @@ class Endings:
         if chain is not None:
             self._chains.drop(live.id)
         self._publish(live, reply, None)
-        self._status.job_ended(live, Ending.FAILED, statistics, error=f"{field}: {message}")
-        self._leave_early(live, Ending.FAILED, statistics.total_s, now)
+        self._status.job_ended(live, Outcome.FAILED, statistics, error=f"{field}: {message}")
+        self._leave_early(live, Outcome.FAILED, statistics.total_s, now)
 
     def lose(self, live: LiveJob, error: JobFileError, now: float) -> None:
         """The file of an accepted job cannot be read again."""
@@ -109,15 +108,15 @@ class Endings:
             self._chains.drop(live.id)
         error = JobFileError(error.field, error.message, live.identity)
         self._directory.refuse(self._directory.read_again(live.id), error)
-        self._leave_early(live, Ending.FAILED, now - live.accepted_s, now)
+        self._leave_early(live, Outcome.FAILED, now - live.accepted_s, now)
 
-    def _leave_early(self, live: LiveJob, ending: Ending, response_s: float, now: float) -> None:
+    def _leave_early(self, live: LiveJob, outcome: Outcome, response_s: float, now: float) -> None:
         """Log what the PE logs of all others."""
-        self._counters.replied(ending.value)
+        self._counters.replied(outcome.value)
         self._forget(live, now)
         fields = {
             "job": live.id,
-            "outcome": ending.value,
+            "outcome": outcome.value,
             "response_s": response_s,
             "wallclock_s": 0.0,
             "pe_s": 0.0,
@@ -149,13 +148,13 @@ class Endings:
 
     # --- the reply, and then nothing ------------------------------------------------------------------
 
-    def _reply(self, live: LiveJob, outcome: Outcome, statistics: JobStatistics) -> None:
+    def _reply(self, live: LiveJob, ending: Ending, statistics: JobStatistics) -> None:
         file, (number, revision, chain) = live.known_file, self._numbers(live)
         solution_path = self._directory.solution_path(live.id, live.identity)
         files = self._results.delivered(live.id, file)
-        reply = result_reply(file, number, outcome, statistics, solution_path, files, revision=revision)
+        reply = result_reply(file, number, ending, statistics, solution_path, files, revision=revision)
         self._publish(live, reply, chain)
-        self._status.job_ended(live, Ending(outcome.kind), statistics, outcome.name)
+        self._status.job_ended(live, ending.outcome, statistics, ending.name)
 
     def _numbers(self, live: LiveJob) -> tuple[int, int, int | None]:
         """The internal id and revision in a job's reply, and its chain."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from mallob_py.protocol.effects import Outcome as Ending
+from mallob_py.protocol.effects import Outcome
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import INLINE_BYTES_MAX, Rank
 from mallob_py.service.jobs.bookkeeping import JobState, LiveJob, LiveJobs
@@ -82,7 +82,7 @@ class Inputs:
         self._stop(live.id)
         return True
 
-    def beyond_limits(self, now: float) -> list[tuple[LiveJob, Ending, JobStatistics]]:
+    def beyond_limits(self, now: float) -> list[tuple[LiveJob, Outcome, JobStatistics]]:
         """The jobs that have reached a limit; they are read no further."""
         beyond = []
         while self._read_until and self._read_until[0][0] <= now:
@@ -92,16 +92,16 @@ class Inputs:
                 continue
             lasted_s, cpu_s = now - live.reading_s, self._rank.pool.read_cpu_s(job)
             if live.wallclock_limit_s and lasted_s >= live.wallclock_limit_s:
-                ending = Ending.WALLCLOCK_LIMIT
+                outcome = Outcome.WALLCLOCK_LIMIT
             elif live.cpu_limit_s and cpu_s >= live.cpu_limit_s:
-                ending = Ending.CPU_LIMIT
+                outcome = Outcome.CPU_LIMIT
             else:
                 left_s = [live.wallclock_limit_s - lasted_s] if live.wallclock_limit_s else []
                 left_s += [live.cpu_limit_s - cpu_s] if live.cpu_limit_s else []
                 heapq.heappush(self._read_until, (now + max(_LOOK_MIN_S, min(left_s)), job))
                 continue
             self._stop(job)
-            beyond.append((live, ending, _spent(live, now, cpu_s)))
+            beyond.append((live, outcome, _spent(live, now, cpu_s)))
         return beyond
 
     def cut_off(self, now: float) -> list[LiveJob]:

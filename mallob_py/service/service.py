@@ -19,8 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mallob_py.kit.payload import encode_description
-from mallob_py.protocol.effects import JobEnded
-from mallob_py.protocol.effects import Outcome as Ending
+from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.messages import Description
 from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import worker_events as events
@@ -174,8 +173,8 @@ class Service:
         for live in self._inputs.cut_off(now):
             statistics = JobStatistics(total_s=now - live.accepted_s)
             self._endings.fail_early(live, "files", _CUT_OFF, statistics, now)
-        for live, ending, statistics in self._inputs.beyond_limits(now):
-            self._endings.end_early(live, ending, statistics, now)
+        for live, outcome, statistics in self._inputs.beyond_limits(now):
+            self._outcomes.end_early(live, ending, statistics, now)
 
     def hear(self, rank: int, data: bytes, now: float) -> None:
         """Another client speaks of its users' jobs."""
@@ -304,4 +303,4 @@ class Service:
         """A job ends that has not got to the PE."""
         if self._intake.has_file(live, self._end_interrupted, now):
             statistics = JobStatistics(total_s=now - live.accepted_s)
-            self._endings.end_early(live, Ending.INTERRUPTED, statistics, now)
+            self._endings.end_early(live, Outcome.INTERRUPTED, statistics, now)

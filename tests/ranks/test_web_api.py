@@ -20,9 +20,10 @@ import pytest
 from waiting import poll_until
 from web_process import DEADLINE_S, Answer, WebServer
 
+from mallob_py.protocol.effects import Outcome
 from mallob_py.runtime.worker_wire import SolutionForm
 from mallob_py.service.jobs.job_file import InputUse, JobFile
-from mallob_py.service.jobs.reply import JobStatistics, Outcome, failure_reply, result_reply
+from mallob_py.service.jobs.reply import Ending, JobStatistics, failure_reply, result_reply
 from mallob_py.service.store.directory import JobDirectory
 
 pytest.importorskip("starlette", reason="needs the extra web")
@@ -64,11 +65,11 @@ class Desk:
         """The test has answered."""
         del self._live[internal_id]
 
-    def answer(self, internal_id: int, job: JobFile, outcome: Outcome | None = None) -> None:
+    def answer(self, internal_id: int, job: JobFile, ending: Ending | None = None) -> None:
         del self._live[internal_id]
-        outcome = outcome or Outcome("result", 10, b"{}", integers(-1, 2), name="SAT")
+        ending = ending or Ending(Outcome.RESULT, 10, b"{}", integers(-1, 2), name="SAT")
         path = self.directory.solution_path(internal_id, job.identity)
-        reply = result_reply(job, internal_id, outcome, JobStatistics(), path, inline_max=3)
+        reply = result_reply(job, internal_id, ending, JobStatistics(), path, inline_max=3)
         self.directory.reply(internal_id, job.identity, reply)
 
 
@@ -153,7 +154,7 @@ def test_a_packed_model_comes_as_literals(web: WebServer, desk: Desk, variables:
     expected = [v if v in true else -v for v in range(1, variables + 1)]
     job = keyed(web.post_job(literals=[1, 0], configuration={"model": "packed"}))
     fields = json.dumps({"variables": variables}).encode()
-    desk.answer(*desk.take(), Outcome("result", 10, fields, bits, SolutionForm.BYTES))
+    desk.answer(*desk.take(), Ending(Outcome.RESULT, 10, fields, bits, SolutionForm.BYTES))
     lines = web.get(f"{job}/model").text.splitlines()
     assert lines[0] == "s SATISFIABLE"
     assert [int(word) for line in lines[1:] for word in line[2:].split()] == [*expected, 0]
@@ -163,7 +164,7 @@ def test_a_packed_model_comes_as_literals(web: WebServer, desk: Desk, variables:
 
 def test_an_answer_of_bytes_comes_as_json_only(web: WebServer, desk: Desk) -> None:
     job = keyed(web.post_job(application="SLEEP"))
-    desk.answer(*desk.take(), Outcome("result", 1, b"{}", b"abc", SolutionForm.BYTES))
+    desk.answer(*desk.take(), Ending(Outcome.RESULT, 1, b"{}", b"abc", SolutionForm.BYTES))
     assert web.get(f"{job}/model").status == 406
     answer = web.ask("GET", f"{job}/model", headers={"Accept": "application/json"})
     assert answer.json == {"resultcode": 1, "solution": "YWJj", "solution-format": "base64"}
@@ -171,7 +172,7 @@ def test_an_answer_of_bytes_comes_as_json_only(web: WebServer, desk: Desk) -> No
 
 def test_several_solutions_are_v_lines_of_their_own(web: WebServer, desk: Desk) -> None:
     job = keyed(web.post_job(literals=[1, 2, 0], configuration={"solutions": 2}))
-    found = Outcome("result", 10, b'{"solutions": 2}', integers(-1, 2, 0, 1, 2, 0))
+    found = Ending(Outcome.RESULT, 10, b'{"solutions": 2}', integers(-1, 2, 0, 1, 2, 0))
     desk.answer(*desk.take(), found)
     assert web.get(f"{job}/model").text == "s SATISFIABLE\nv -1 2 0\nv 1 2 0\n"
 
@@ -542,7 +543,7 @@ def test_no_answer_names_a_path_of_the_host(web: WebServer, desk: Desk) -> None:
     )
     desk.forget(internal_id)
     large = keyed(web.upload(FORMULA, "name=large&user=u"))
-    desk.answer(*desk.take(), Outcome("result", 10, b"{}", integers(*range(1, 100))))
+    desk.answer(*desk.take(), Ending(Outcome.RESULT, 10, b"{}", integers(*range(1, 100))))
     assert web.get(job).json["ended"]["error"] == {"field": "files", "message": "upload: line 3: no literal"}
     reply = web.get(f"{large}/reply").json
     assert reply["files"] == ["upload"]

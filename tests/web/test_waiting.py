@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from mallob_py.protocol.effects import Outcome
 from mallob_py.service.client import Pending, PendingJobs
 from mallob_py.service.jobs.job_file import InputUse, JobFile
-from mallob_py.service.jobs.reply import JobStatistics, Outcome, result_reply
+from mallob_py.service.jobs.reply import Ending, JobStatistics, result_reply
 from mallob_py.service.store.directory import JobDirectory
 from mallob_py.web.store import Record, Store
 
@@ -83,7 +84,9 @@ def claim(directory: JobDirectory) -> list[tuple[int, JobFile]]:
 def answer(directory: JobDirectory, internal_id: int, job: JobFile) -> None:
     path = directory.solution_path(internal_id, job.identity)
     directory.reply(
-        internal_id, job.identity, result_reply(job, internal_id, Outcome("result"), JobStatistics(), path)
+        internal_id,
+        job.identity,
+        result_reply(job, internal_id, Ending(Outcome.RESULT), JobStatistics(), path),
     )
     directory.take()  # replies leave with the next turn at the latest
 
@@ -105,7 +108,7 @@ def test_a_reply_of_the_same_name_is_not_taken_for_that_of_a_later_job(
     ((internal_id, job),) = claim(directory)
     second = hand_in(jobs, store, name="n")
     answer_first = result_reply(
-        job, internal_id, Outcome("result"), JobStatistics(), directory.solution_path(internal_id, "u.n")
+        job, internal_id, Ending(Outcome.RESULT), JobStatistics(), directory.solution_path(internal_id, "u.n")
     )
     directory.reply(internal_id, job.identity, answer_first)
     directory.take(0)

@@ -32,7 +32,7 @@ import msgspec
 
 from mallob_py.kit.declaration import UNKNOWN
 from mallob_py.kit.result_file import ResultFileError, ResultsFolder, discard_unfinished, is_delivered
-from mallob_py.protocol.effects import JobStats
+from mallob_py.protocol.effects import JobStats, Outcome
 from mallob_py.runtime.worker_wire import SolutionForm
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import IPASIR_SATISFIABLE, JobFile
@@ -76,10 +76,10 @@ def statistics_of(stats: JobStats, parsing_s: float, total_s: float) -> JobStati
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a job ended: the event log's outcome word and the result, encoded as workers send it."""
+class Ending:
+    """How a job ended, and its result, encoded as workers send it."""
 
-    kind: str
+    outcome: Outcome
     code: int = UNKNOWN
     fields: bytes = b"{}"
     solution: bytes = b""
@@ -100,7 +100,7 @@ class Reply:
 def result_reply(
     job: JobFile,
     internal_id: int,
-    outcome: Outcome,
+    ending: Ending,
     statistics: JobStatistics,
     solution_path: Path,
     result_files: Mapping[str, str] | None = None,
@@ -113,26 +113,26 @@ def result_reply(
     it has written, by the keys of its configuration that name them.
     """
     result: dict[str, Any] = {
-        "resultcode": outcome.code,
-        "resultstring": outcome.name,
-        "outcome": outcome.kind,
+        "resultcode": ending.code,
+        "resultstring": ending.name,
+        "outcome": ending.outcome.value,
     }
-    solution = outcome.solution
-    extra = msgspec.json.decode(outcome.fields or b"{}", type=dict[str, msgspec.Raw])
+    solution = ending.solution
+    extra = msgspec.json.decode(ending.fields or b"{}", type=dict[str, msgspec.Raw])
     own = {"resultcode", "resultstring", "outcome", "result-files"}
     own |= {"solution", "solution-file", "solution-size", "solution-format"}
     result.update((key, value) for key, value in extra.items() if key not in own)
-    is_model = outcome.code == IPASIR_SATISFIABLE and outcome.form is SolutionForm.INTEGERS
+    is_model = ending.code == IPASIR_SATISFIABLE and ending.form is SolutionForm.INTEGERS
     if job.indexes_model and is_model and "solutions" not in extra:
         solution = bytes(_INTEGER_BYTES) + solution
     is_long = len(solution) > _INTEGER_BYTES * inline_max
-    if outcome.form is SolutionForm.BYTES:
+    if ending.form is SolutionForm.BYTES:
         result["solution-format"] = "bytes" if is_long else "base64"
     if is_long:
         result["solution-file"] = str(solution_path)
-        unit_bytes = 1 if outcome.form is SolutionForm.BYTES else _INTEGER_BYTES
+        unit_bytes = 1 if ending.form is SolutionForm.BYTES else _INTEGER_BYTES
         result["solution-size"] = len(solution) // unit_bytes
-    elif outcome.form is SolutionForm.BYTES:
+    elif ending.form is SolutionForm.BYTES:
         result["solution"] = base64.b64encode(solution).decode()
     else:
         result["solution"] = _integers(solution).tolist()

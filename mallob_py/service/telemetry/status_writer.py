@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from mallob_py.protocol.balancing import standing
-from mallob_py.protocol.effects import Outcome as Ending
+from mallob_py.protocol.effects import Outcome
 from mallob_py.protocol.messages import JobEvent
 from mallob_py.runtime.rank import Rank
 from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
@@ -157,7 +157,7 @@ class StatusWriter:
     def job_ended(
         self,
         job: LiveJob,
-        outcome: Ending,
+        outcome: Outcome,
         statistics: JobStatistics,
         result: str = "",
         error: str = "",

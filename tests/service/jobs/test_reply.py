@@ -8,10 +8,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from mallob_py.protocol.effects import Outcome
 from mallob_py.runtime.worker_wire import SolutionForm
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
-from mallob_py.service.jobs.reply import JobStatistics, Outcome, failure_reply, refusal_reply, result_reply
+from mallob_py.service.jobs.reply import Ending, JobStatistics, failure_reply, refusal_reply, result_reply
 
 BESIDE = Path("/out/u.n.7.solution")
 
@@ -31,8 +32,8 @@ def test_a_result_echoes_the_job_and_carries_solution_and_statistics() -> None:
     statistics = JobStatistics(
         *(0.1, 0.2, 0.3, 0.4, 1.0, 8.0, 0.5), max_volume=4, peak_memory_bytes=1 << 33, used_cpu_s=7.5
     )
-    outcome = Outcome("result", 10, b'{"extra":[1]}', solution(1, -2), name="SAT")
-    reply = json.loads(result_reply(job(priority=2), 7, outcome, statistics, BESIDE).body)
+    ending = Ending(Outcome.RESULT, 10, b'{"extra":[1]}', solution(1, -2), name="SAT")
+    reply = json.loads(result_reply(job(priority=2), 7, ending, statistics, BESIDE).body)
     assert reply["user"] == "u"
     assert reply["priority"] == 2
     assert reply["literals"] == [1, -2, 0]
@@ -58,8 +59,8 @@ def test_a_result_echoes_the_job_and_carries_solution_and_statistics() -> None:
 
 
 def test_a_timeout_says_so_and_has_statistics() -> None:
-    outcome = Outcome("wallclock-limit")
-    body = result_reply(job(), 7, outcome, JobStatistics(used_wallclock_s=3.0), BESIDE).body
+    ending = Ending(Outcome.WALLCLOCK_LIMIT)
+    body = result_reply(job(), 7, ending, JobStatistics(used_wallclock_s=3.0), BESIDE).body
     reply = json.loads(body)
     assert reply["result"]["resultstring"] == "UNKNOWN"
     assert reply["result"]["outcome"] == "wallclock-limit"
@@ -70,29 +71,31 @@ def test_a_timeout_says_so_and_has_statistics() -> None:
 def test_a_model_for_the_ipasir_bridge_has_something_at_index_0() -> None:
     bridge = job(**{"piped-response": True})
 
-    def solution_of(outcome: Outcome, **options: Any) -> Any:
-        return json.loads(result_reply(bridge, 7, outcome, JobStatistics(), BESIDE, **options).body)["result"]
+    def solution_of(ending: Ending, **options: Any) -> Any:
+        return json.loads(result_reply(bridge, 7, ending, JobStatistics(), BESIDE, **options).body)["result"]
 
-    assert solution_of(Outcome("result", 10, b"{}", solution(1, -2)))["solution"] == [0, 1, -2]
-    assert solution_of(Outcome("result", 20, b"{}", solution(-2)))["solution"] == [-2]
-    assert solution_of(Outcome("interrupted"))["solution"] == []
+    assert solution_of(Ending(Outcome.RESULT, 10, b"{}", solution(1, -2)))["solution"] == [0, 1, -2]
+    assert solution_of(Ending(Outcome.RESULT, 20, b"{}", solution(-2)))["solution"] == [-2]
+    assert solution_of(Ending(Outcome.INTERRUPTED))["solution"] == []
     long = result_reply(
-        bridge, 7, Outcome("result", 10, b"{}", solution(1, -2)), JobStatistics(), BESIDE, inline_max=2
+        bridge, 7, Ending(Outcome.RESULT, 10, b"{}", solution(1, -2)), JobStatistics(), BESIDE, inline_max=2
     )
     assert json.loads(long.body)["result"]["solution-size"] == 3
     assert long.solution == solution(0, 1, -2)
 
 
 def test_wishes_in_vain_are_told_in_the_reply() -> None:
-    reply = result_reply(job(**{"group-id": "1"}), 7, Outcome("result", 10), JobStatistics(), BESIDE)
+    reply = result_reply(job(**{"group-id": "1"}), 7, Ending(Outcome.RESULT, 10), JobStatistics(), BESIDE)
     (warning,) = json.loads(reply.body)["warnings"]
     assert warning.startswith("group-id: not used")
-    assert b"warnings" not in result_reply(job(), 7, Outcome("result", 10), JobStatistics(), BESIDE).body
+    assert b"warnings" not in result_reply(job(), 7, Ending(Outcome.RESULT, 10), JobStatistics(), BESIDE).body
 
 
 def test_a_large_solution_goes_beside_the_reply() -> None:
     data = solution(*range(11))
-    reply = result_reply(job(), 7, Outcome("result", 10, b"{}", data), JobStatistics(), BESIDE, inline_max=10)
+    reply = result_reply(
+        job(), 7, Ending(Outcome.RESULT, 10, b"{}", data), JobStatistics(), BESIDE, inline_max=10
+    )
     result = json.loads(reply.body)["result"]
     assert "solution" not in result
     assert (result["solution-file"], result["solution-size"]) == (str(BESIDE), 11)
@@ -101,14 +104,14 @@ def test_a_large_solution_goes_beside_the_reply() -> None:
 
 def test_bytes_are_base64_in_the_reply_and_themselves_beside_it() -> None:
     data = bytes(range(250, 256)) * 2
-    outcome = Outcome("result", 10, b'{"variables":96}', data, SolutionForm.BYTES)
-    reply = result_reply(job(), 7, outcome, JobStatistics(), BESIDE, inline_max=3)
+    ending = Ending(Outcome.RESULT, 10, b'{"variables":96}', data, SolutionForm.BYTES)
+    reply = result_reply(job(), 7, ending, JobStatistics(), BESIDE, inline_max=3)
     result = json.loads(reply.body)["result"]
     assert (result["solution-format"], base64.b64decode(result["solution"])) == ("base64", data)
     assert reply.solution_path is None
     assert result["variables"] == 96
 
-    reply = result_reply(job(), 7, outcome, JobStatistics(), BESIDE, inline_max=2)
+    reply = result_reply(job(), 7, ending, JobStatistics(), BESIDE, inline_max=2)
     result = json.loads(reply.body)["result"]
     assert "solution" not in result
     assert (result["solution-file"], result["solution-size"]) == (str(BESIDE), 12)
@@ -118,8 +121,8 @@ def test_bytes_are_base64_in_the_reply_and_themselves_beside_it() -> None:
 
 def test_fields_of_the_application_cannot_disguise_the_result() -> None:
     fields = b'{"resultcode":20,"solution":[9],"resultstring":"OPTIMUM"}'
-    outcome = Outcome("result", 10, fields, name="SAT")
-    reply = json.loads(result_reply(job(), 7, outcome, JobStatistics(), BESIDE).body)
+    ending = Ending(Outcome.RESULT, 10, fields, name="SAT")
+    reply = json.loads(result_reply(job(), 7, ending, JobStatistics(), BESIDE).body)
     assert reply["result"]["resultcode"] == 10
     assert reply["result"]["resultstring"] == "SAT"
     assert reply["result"]["solution"] == []
@@ -143,6 +146,6 @@ def test_a_refusal_names_file_field_and_message() -> None:
 
 def test_odd_but_valid_submissions_can_be_echoed() -> None:
     odd = job(**{"group-id": "\ud800", "checksum": [2**70, 1]})
-    reply = json.loads(result_reply(odd, 7, Outcome("result"), JobStatistics(), BESIDE).body)
+    reply = json.loads(result_reply(odd, 7, Ending(Outcome.RESULT), JobStatistics(), BESIDE).body)
     assert reply["checksum"] == [2**70, 1]
     assert reply["group-id"] == "\ud800"

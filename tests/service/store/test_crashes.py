@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
+from mallob_py.protocol.effects import Outcome
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs.chains import ChainBook
 from mallob_py.service.jobs.job_file import InputUse, JobFile
-from mallob_py.service.jobs.reply import JobStatistics, Outcome, result_reply
+from mallob_py.service.jobs.reply import Ending, JobStatistics, result_reply
 from mallob_py.service.store import journal
 from mallob_py.service.store.directory import JobDirectory
 from mallob_py.service.store.flush_policy import FlushPolicy
@@ -77,10 +78,10 @@ def run_service(tmp_path: Path, life: int, flush_policy: FlushPolicy | None = No
                 continue
             assert isinstance(job, JobFile)
             beside = directory.solution_path(incoming.internal_id, job.identity)
-            outcome = Outcome("result", 10, json.dumps({"life": life}).encode(), bytes(8))
+            ending = Ending(Outcome.RESULT, 10, json.dumps({"life": life}).encode(), bytes(8))
             inline_max = 0 if job.name == "b" else 10  # the solution of b goes beside its reply
             reply = result_reply(
-                job, incoming.internal_id, outcome, JobStatistics(), beside, inline_max=inline_max
+                job, incoming.internal_id, ending, JobStatistics(), beside, inline_max=inline_max
             )
             directory.reply(incoming.internal_id, job.identity, reply)
     directory.close()
@@ -245,7 +246,7 @@ def run_chain_service(tmp_path: Path, flush_policy: FlushPolicy | None = None) -
                 assert place is not None
                 first, number = place[0].first, place[1].number
                 reply = result_reply(
-                    file, first, Outcome("result"), JobStatistics(), tmp_path / "none", revision=number
+                    file, first, Ending(Outcome.RESULT), JobStatistics(), tmp_path / "none", revision=number
                 )
                 directory.reply(job, file.identity, reply, first)
             book.ended(job, None, 0.0)

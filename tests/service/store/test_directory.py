@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from waiting import poll_until
 
+from mallob_py.protocol.effects import Outcome
 from mallob_py.service import JobFileError, ServiceError
 from mallob_py.service.jobs.job_file import InputUse, JobFile
-from mallob_py.service.jobs.reply import JobStatistics, Outcome, Reply, result_reply
+from mallob_py.service.jobs.reply import Ending, JobStatistics, Reply, result_reply
 from mallob_py.service.store import directory as directory_module
 from mallob_py.service.store import in_folder
 from mallob_py.service.store.directory import Incoming, JobDirectory, orphaned_folders
@@ -82,7 +83,7 @@ def answer(
         return
     assert isinstance(job, JobFile)
     beside = directory.solution_path(incoming.internal_id, job.identity)
-    reply = result_reply(job, incoming.internal_id, Outcome("result", 10), JobStatistics(), beside)
+    reply = result_reply(job, incoming.internal_id, Ending(Outcome.RESULT, 10), JobStatistics(), beside)
     directory.reply(incoming.internal_id, job.identity, reply, on_decided=on_decided)
 
 
