@@ -29,7 +29,7 @@ import numpy as np
 from mallob_py.experiments.network import CALIBRATED
 from mallob_py.experiments.output import Output, Table
 from mallob_py.protocol.balancing import volumes_of
-from mallob_py.protocol.messages import Ask, JobEvent, Settled, Tell, decode, encode
+from mallob_py.protocol.messages import JobEvent, VolumeAnswer, VolumeQuestion, VolumesSettled, decode, encode
 from mallob_py.protocol.rank_tree import place_of, root_of
 from mallob_py.protocol.volume_search import (
     AnyAnswer,
@@ -314,13 +314,13 @@ class TreeOfDeputies:
         costs = self.costs = Costs()
         search = VolumeSearch(self._pes, len(self.jobs), self._hint)
         while (question := search.question) is not None:
-            self._count(encode(Ask(1, (), question)), self.size - 1)
+            self._count(encode(VolumeQuestion(1, (), question)), self.size - 1)
             answer = self._reduced(question)
             began = time.process_time()
             search.take(answer)
             costs.search_s += time.process_time() - began
         assert search.epoch_volumes is not None
-        self._count(encode(Settled(1, (), search.epoch_volumes)), self.size - 1)
+        self._count(encode(VolumesSettled(1, (), search.epoch_volumes)), self.size - 1)
         costs.rounds = search.rounds
         return search.epoch_volumes
 
@@ -336,7 +336,7 @@ class TreeOfDeputies:
         arrived: dict[int, bytes] = {}
         for level in reversed(self._levels):
             began = time.process_time()
-            sent = {rank: encode(Tell(self._total(rank, own[rank], arrived))) for rank in level}
+            sent = {rank: encode(VolumeAnswer(self._total(rank, own[rank], arrived))) for rank in level}
             self.costs.merging_s += (time.process_time() - began) / len(level)
             arrived = sent
             if level is not self._levels[0]:
@@ -353,5 +353,5 @@ class TreeOfDeputies:
 
 def _answer_in(message: bytes) -> AnyAnswer:
     tell = decode(message)
-    assert isinstance(tell, Tell)
+    assert isinstance(tell, VolumeAnswer)
     return tell.answer

@@ -199,7 +199,7 @@ class ClientJob:
         )
 
 
-class Client:
+class ClientJobs:
     """All live jobs whose client is this PE."""
 
     def __init__(

@@ -19,7 +19,14 @@ from typing import TypeAlias
 
 from mallob_py.protocol.balancing import Balancer, PendingNews
 from mallob_py.protocol.effects import Outbox
-from mallob_py.protocol.messages import AnyBalancerMessage, Ask, Events, JobEvent, Settled, Tell
+from mallob_py.protocol.messages import (
+    AnyBalancerMessage,
+    Events,
+    JobEvent,
+    VolumeAnswer,
+    VolumeQuestion,
+    VolumesSettled,
+)
 from mallob_py.protocol.rank_tree import place_of
 from mallob_py.protocol.violation import PeerViolation
 from mallob_py.protocol.volume_search import (
@@ -109,11 +116,11 @@ class DistributedBalancer:
         match message:
             case Events():
                 self._pending.take(*message.events)
-            case Ask():
-                self._receive_ask(message, now)
-            case Tell():
-                self._receive_tell(message, now)
-            case Settled():
+            case VolumeQuestion():
+                self._receive_question(message, now)
+            case VolumeAnswer():
+                self._receive_answer(message, now)
+            case VolumesSettled():
                 self._receive_settled(message, now)
             case _:
                 raise PeerViolation("another PE has another kind of balancing")
@@ -136,13 +143,13 @@ class DistributedBalancer:
         search = self._search
         assert search is not None
         if search.question is not None:
-            self._receive_ask(Ask(self.epoch + 1, events, search.question), now)
+            self._receive_question(VolumeQuestion(self.epoch + 1, events, search.question), now)
         else:
             assert search.epoch_volumes is not None
             self._search = None
-            self._receive_settled(Settled(self.epoch + 1, events, search.epoch_volumes), now)
+            self._receive_settled(VolumesSettled(self.epoch + 1, events, search.epoch_volumes), now)
 
-    def _receive_ask(self, message: Ask, now: float) -> None:
+    def _receive_question(self, message: VolumeQuestion, now: float) -> None:
         if message.epoch != self.epoch + 1:
             raise PeerViolation(f"question for epoch {message.epoch} in {self.epoch}")
         if self._answer is not None:
@@ -154,7 +161,7 @@ class DistributedBalancer:
         self._answers_missing = len(self._children)
         self._report(now)
 
-    def _receive_tell(self, message: Tell, now: float) -> None:
+    def _receive_answer(self, message: VolumeAnswer, now: float) -> None:
         if self._answer is None or not self._answers_missing:
             raise PeerViolation("an answer to no question")
         self._answer = merged(self._answer, message.answer)
@@ -168,7 +175,7 @@ class DistributedBalancer:
         answer, self._answer = self._answer, None
         assert answer is not None
         if self._parent is not None:
-            self._out.send(self._parent, Tell(answer))
+            self._out.send(self._parent, VolumeAnswer(answer))
         else:
             assert self._search is not None
             self._search.take(answer)
@@ -186,7 +193,7 @@ class DistributedBalancer:
             elif known is None or known.version < event.version:
                 self._deputy.put(event)
 
-    def _receive_settled(self, message: Settled, now: float) -> None:
+    def _receive_settled(self, message: VolumesSettled, now: float) -> None:
         """The epoch begins."""
         if message.epoch != self.epoch + 1:
             raise PeerViolation(f"epoch {message.epoch} after {self.epoch}")

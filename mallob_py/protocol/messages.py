@@ -373,7 +373,7 @@ class WorkerFailed(Message, frozen=True, tag=26):
 # --- distributed balancing (distributed_balancing.py) -------------------------------------------
 
 
-class Ask(Message, frozen=True, tag=30):
+class VolumeQuestion(Message, frozen=True, tag=30):
     """A question to all PEs for the volumes of `epoch`; the first one brings the news of that epoch."""
 
     epoch: int
@@ -381,13 +381,13 @@ class Ask(Message, frozen=True, tag=30):
     question: AnyQuestion
 
 
-class Tell(Message, frozen=True, tag=31):
+class VolumeAnswer(Message, frozen=True, tag=31):
     """The answer of the sender's subtree."""
 
     answer: AnyAnswer
 
 
-class Settled(Message, frozen=True, tag=32):
+class VolumesSettled(Message, frozen=True, tag=32):
     """The volumes of `epoch`; with its news, if no question has brought them."""
 
     epoch: int
@@ -450,7 +450,7 @@ class WalkEnded(Message, frozen=True, tag=46):
     request: Request
 
 
-AnyBalancerMessage: TypeAlias = Events | Epoch | Ask | Tell | Settled
+AnyBalancerMessage: TypeAlias = Events | Epoch | VolumeQuestion | VolumeAnswer | VolumesSettled
 
 AnyMatcherMessage: TypeAlias = (
     Supply

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 from mallob_py.protocol.balancing import Balancer, ImageRule, local_rule
-from mallob_py.protocol.client import Client
+from mallob_py.protocol.client import ClientJobs
 from mallob_py.protocol.config import Balancing, Config
 from mallob_py.protocol.effects import AnyEffect, JobOver, Outbox
 from mallob_py.protocol.local_workers import LocalWorkers
@@ -122,7 +122,7 @@ class PE:
             on_outdated=lambda request: self.workers.fail(request),
         )
         self.workers = LocalWorkers(self._out, config, self.matcher, self.balancer)
-        self.client = Client(self._out, config, self.balancer, self.matcher, self.workers)
+        self.client = ClientJobs(self._out, config, self.balancer, self.matcher, self.workers)
         self._parked: list[tuple[int, int, int, AnyMessage]] = []
         self._parked_count = 0
         self._story: deque[tuple[float, int, AnyMessage | type]] = deque(maxlen=_STORY_LENGTH)

@@ -24,20 +24,20 @@ MAX_FRAME_BYTES = 2**31 - 1
 _LENGTH_BYTES = 4
 
 
-class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class ProcessMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Base of all structs on these wires."""
 
 
 # --- where a description is -------------------------------------------------
 
 
-class Inline(Message, frozen=True, tag=1):
+class Inline(ProcessMessage, frozen=True, tag=1):
     """A small description travels in the message itself."""
 
     data: bytes
 
 
-class Mapped(Message, frozen=True, tag=2):
+class Mapped(ProcessMessage, frozen=True, tag=2):
     """A large description is a file in shared memory, mapped read-only by whoever needs it."""
 
     path: str
@@ -50,7 +50,7 @@ LocalDescription = Inline | Mapped
 # --- rank to worker process -------------------------------------------------
 
 
-class Run(Message, frozen=True, tag=1):
+class Run(ProcessMessage, frozen=True, tag=1):
     """Be worker `index` of `job`, whatever the process does; `number` is the worker's on its rank."""
 
     job: int
@@ -65,7 +65,7 @@ class Run(Message, frozen=True, tag=1):
     revision: int = 0
 
 
-class Update(Message, frozen=True, tag=2):
+class Update(ProcessMessage, frozen=True, tag=2):
     """The present place in the job tree. A later one makes an earlier one obsolete."""
 
     index: int
@@ -73,7 +73,7 @@ class Update(Message, frozen=True, tag=2):
     children: tuple[int, ...]
 
 
-class Deliver(Message, frozen=True, tag=3):
+class Deliver(ProcessMessage, frozen=True, tag=3):
     """A message of another worker of the job (see `mallob_py.kit.app.TreeMessage`)."""
 
     source: int
@@ -82,7 +82,7 @@ class Deliver(Message, frozen=True, tag=3):
     returned: bool
 
 
-class EarlierInput(Message, frozen=True):
+class EarlierInput(ProcessMessage, frozen=True):
     """The input of the earlier revision `identity` ("user.name")."""
 
     identity: str
@@ -92,7 +92,7 @@ class EarlierInput(Message, frozen=True):
     configuration: dict[str, Any]
 
 
-class Before(Message, frozen=True):
+class Before(ProcessMessage, frozen=True):
     """What comes before revision number `revision`: a description, then inputs that are not in it."""
 
     revision: int
@@ -100,7 +100,7 @@ class Before(Message, frozen=True):
     inputs: tuple[EarlierInput, ...]
 
 
-class Read(Message, frozen=True, tag=4):
+class Read(ProcessMessage, frozen=True, tag=4):
     """Read a job's input into a description, written to `path` if above `inline_limit_bytes`."""
 
     application: str
@@ -116,21 +116,21 @@ class Read(Message, frozen=True, tag=4):
     results: ResultsFolder | None = None
 
 
-class Inspect(Message, frozen=True, tag=5):
+class Inspect(ProcessMessage, frozen=True, tag=5):
     """Import these applications and tell what they are like."""
 
     names: tuple[str, ...]
 
 
-class Quit(Message, frozen=True, tag=6):
+class Quit(ProcessMessage, frozen=True, tag=6):
     """Exit; nobody needs this process any more."""
 
 
-class Leave(Message, frozen=True, tag=7):
+class Leave(ProcessMessage, frozen=True, tag=7):
     """Hand over what you have, and end the run: this process's place is somebody else's from now on."""
 
 
-class LastCheckpoint(Message, frozen=True, tag=8):
+class LastCheckpoint(ProcessMessage, frozen=True, tag=8):
     """The answer to `CheckpointWanted`; None: there is none."""
 
     data: bytes | None
@@ -142,7 +142,7 @@ ToWorker = Run | Update | Deliver | Read | Inspect | Quit | Leave | LastCheckpoi
 # --- worker process to rank -------------------------------------------------
 
 
-class Started(Message, frozen=True, tag=1):
+class Started(ProcessMessage, frozen=True, tag=1):
     """The description is decoded and the application runs from now on.
 
     `newly_imported`: this process had to import the application first, so that the fork
@@ -160,7 +160,7 @@ class Started(Message, frozen=True, tag=1):
     leaves: bool = False
 
 
-class ResultFound(Message, frozen=True, tag=2):
+class ResultFound(ProcessMessage, frozen=True, tag=2):
     """The job's answer, encoded by `encode_result`, and the memory and CPU time needed to find it."""
 
     body: bytes
@@ -168,17 +168,17 @@ class ResultFound(Message, frozen=True, tag=2):
     cpu_s: float
 
 
-class Failed(Message, frozen=True, tag=3):
+class Failed(ProcessMessage, frozen=True, tag=3):
     """The application raised; the text is its traceback."""
 
     text: str
 
 
-class Demand(Message, frozen=True, tag=4):
+class Demand(ProcessMessage, frozen=True, tag=4):
     demand: int
 
 
-class Progress(Message, frozen=True, tag=15):
+class Progress(ProcessMessage, frozen=True, tag=15):
     """How far the job is (see `mallob_py.kit.app.WorkerContext.report_progress`)."""
 
     done: float
@@ -186,25 +186,25 @@ class Progress(Message, frozen=True, tag=15):
     unit: str
 
 
-class Checkpoint(Message, frozen=True, tag=13):
+class Checkpoint(ProcessMessage, frozen=True, tag=13):
     """The job's next root shall go on from here."""
 
     data: bytes
 
 
-class CheckpointWanted(Message, frozen=True, tag=14):
+class CheckpointWanted(ProcessMessage, frozen=True, tag=14):
     """This root begins: what was the last checkpoint?"""
 
 
-class ToParent(Message, frozen=True, tag=5):
+class ToParent(ProcessMessage, frozen=True, tag=5):
     data: bytes
 
 
-class ToChildren(Message, frozen=True, tag=6):
+class ToChildren(ProcessMessage, frozen=True, tag=6):
     data: bytes
 
 
-class ToAddress(Message, frozen=True, tag=11):
+class ToAddress(ProcessMessage, frozen=True, tag=11):
     """For the worker at address (`pe`, `stay`)."""
 
     pe: int
@@ -212,24 +212,24 @@ class ToAddress(Message, frozen=True, tag=11):
     data: bytes
 
 
-class Left(Message, frozen=True, tag=12):
+class Left(ProcessMessage, frozen=True, tag=12):
     """The run has ended, as `Leave` has asked for; with the CPU time that it took."""
 
     cpu_s: float
 
 
-class InputRead(Message, frozen=True, tag=7):
+class InputRead(ProcessMessage, frozen=True, tag=7):
     description: LocalDescription
 
 
-class InputRefused(Message, frozen=True, tag=8):
+class InputRefused(ProcessMessage, frozen=True, tag=8):
     """The input cannot be used; `field` names the job-file field at fault."""
 
     message: str
     field: str
 
 
-class ApplicationTraits(Message, frozen=True, tag=9):
+class ApplicationTraits(ProcessMessage, frozen=True, tag=9):
     """`problem` says why the application cannot be imported; empty if it can."""
 
     name: str
@@ -240,7 +240,7 @@ class ApplicationTraits(Message, frozen=True, tag=9):
     problem: str = ""
 
 
-class Idle(Message, frozen=True, tag=10):
+class Idle(ProcessMessage, frozen=True, tag=10):
     """The task is over and this process could do another one."""
 
     private_bytes: int
@@ -268,7 +268,7 @@ FromWorker = (
 # --- rank to fork server, fork server to rank -------------------------------
 
 
-class Configure(Message, frozen=True, tag=1):
+class Configure(ProcessMessage, frozen=True, tag=1):
     """First packet. `preload`: applications to import before the first fork."""
 
     preload: tuple[str, ...]
@@ -276,11 +276,11 @@ class Configure(Message, frozen=True, tag=1):
     niceness: int
 
 
-class Fork(Message, frozen=True, tag=2):
+class Fork(ProcessMessage, frozen=True, tag=2):
     count: int
 
 
-class Import(Message, frozen=True, tag=3):
+class Import(ProcessMessage, frozen=True, tag=3):
     """Import an application (which a worker process has imported without harm)."""
 
     application: str
@@ -289,13 +289,13 @@ class Import(Message, frozen=True, tag=3):
 ToServer = Configure | Fork | Import
 
 
-class Applications(Message, frozen=True, tag=1):
+class Applications(ProcessMessage, frozen=True, tag=1):
     """Answer to `Configure`: the names found; nothing but `preload` has been imported."""
 
     names: tuple[str, ...]
 
 
-class Forked(Message, frozen=True, tag=2):
+class Forked(ProcessMessage, frozen=True, tag=2):
     """A new worker process; its socket and its pidfd come with this packet."""
 
     serial: int
@@ -303,18 +303,18 @@ class Forked(Message, frozen=True, tag=2):
     generation: int
 
 
-class ForkFailed(Message, frozen=True, tag=3):
+class ForkFailed(ProcessMessage, frozen=True, tag=3):
     reason: str
 
 
-class Imported(Message, frozen=True, tag=4):
+class Imported(ProcessMessage, frozen=True, tag=4):
     """Processes of this and later generations have the application imported."""
 
     application: str
     generation: int
 
 
-class Exited(Message, frozen=True, tag=5):
+class Exited(ProcessMessage, frozen=True, tag=5):
     """A worker process has ended; `cpu_s` is its life's CPU time, with that of its children."""
 
     serial: int
@@ -336,7 +336,7 @@ class SolutionForm(IntEnum):
     BYTES = 1
 
 
-class ResultBody(Message, frozen=True):
+class ResultBody(ProcessMessage, frozen=True):
     """A `mallob_py.kit.app.Result`: fields as a JSON object, solution as its form says.
 
     `name`: what the application calls a result of this code.
@@ -377,7 +377,7 @@ class BrokenStream(Exception):
     """The peer does not keep to the framing or the message types."""
 
 
-def frame(message: Message) -> bytes:
+def frame(message: ProcessMessage) -> bytes:
     """The bytes of a message on a stream."""
     body = encode(message)
     if len(body) > MAX_FRAME_BYTES:

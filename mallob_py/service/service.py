@@ -174,7 +174,7 @@ class Service:
             statistics = JobStatistics(total_s=now - live.accepted_s)
             self._endings.fail_early(live, "files", _CUT_OFF, statistics, now)
         for live, outcome, statistics in self._inputs.beyond_limits(now):
-            self._outcomes.end_early(live, ending, statistics, now)
+            self._endings.end_early(live, outcome, statistics, now)
 
     def hear(self, rank: int, data: bytes, now: float) -> None:
         """Another client speaks of its users' jobs."""

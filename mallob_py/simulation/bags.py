@@ -17,7 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_py.kit.bags.bag import Bag
-from mallob_py.kit.bags.ledger import Address, AnyMessage, Ask, Entry, Ledger, Neighbours, decode, encode
+from mallob_py.kit.bags.ledger import (
+    Address,
+    AnyBagMessage,
+    Entry,
+    Ledger,
+    Neighbours,
+    WorkWanted,
+    decode,
+    encode,
+)
 from mallob_py.protocol.splitmix import splitmix64
 from mallob_py.simulation.bag_plan import BagPlan, Deed, Event, Slow
 from mallob_py.simulation.delays import mixed
@@ -119,7 +128,7 @@ class Delivery(NamedTuple):
     sent_s: float
     at_s: float
     slow: Slow
-    message: AnyMessage
+    message: AnyBagMessage
     is_back: bool
 
     def __str__(self) -> str:
@@ -351,7 +360,7 @@ class BagCluster:
     def _next_checkpoint_s(self) -> float:
         return math.inf if self.plan.checkpoint_s is None else self.now + self.plan.checkpoint_s
 
-    def _send(self, source: Address, dest: Address, message: AnyMessage, back: bool = False) -> None:
+    def _send(self, source: Address, dest: Address, message: AnyBagMessage, back: bool = False) -> None:
         self._messages += 1
         number = self._sent[source, dest] = self._sent.get((source, dest), 0) + 1
         about = Slow(source, dest, number)
@@ -380,7 +389,7 @@ class BagCluster:
             if not back and self._share(_BACK, about) < self.plan.come_back:
                 self._send(dest, source, message, back=True)
             return
-        if not isinstance(message, Ask):  # of which there are many
+        if not isinstance(message, WorkWanted):  # of which there are many
             self.deliveries.append(Delivery(sent_s, self.now, about, message, back))
         if back:
             worker.ledger.undelivered(source, message, self.now)

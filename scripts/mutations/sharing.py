@@ -79,7 +79,7 @@ SHARING = (
     Mutation(
         "the deputies know the news of the coming epoch before they answer",
         _DISTRIBUTED,
-        "DistributedBalancer._receive_ask",
+        "DistributedBalancer._receive_question",
         without("self._note(message.events)"),
         "test_everybody_derives_the_same_fair_volumes_in_the_same_epochs",
     ),
@@ -128,7 +128,7 @@ SHARING = (
     Mutation(
         "answers of a subtree are added up",
         _DISTRIBUTED,
-        "DistributedBalancer._receive_tell",
+        "DistributedBalancer._receive_answer",
         instead_of("merged(self._answer, message.answer)", "message.answer"),
         "test_everybody_derives_the_same_fair_volumes_in_the_same_epochs",
     ),

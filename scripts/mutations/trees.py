@@ -378,21 +378,21 @@ TREES = (
     Mutation(
         "an offer for a root whose job is over is rejected",
         _CLIENT,
-        "Client.receive_offer",
+        "ClientJobs.receive_offer",
         without("self._out.send(source, offer.rejection())"),
         "test_race_9_a_root_adopted_after_its_job_has_ended_is_sent_away",
     ),
     Mutation(
         "the first result ends the job, later ones find it gone",
         _CLIENT,
-        "Client.receive_result",
+        "ClientJobs.receive_result",
         instead_of("self.jobs.get(message.job)", "self.jobs[message.job]"),
         "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
         "an epoch concerns a job that it leaves without a volume",
         _CLIENT,
-        "Client._in_question",
+        "ClientJobs._in_question",
         instead_of(
             "self._unseen | self._seated | (with_volume & self.jobs.keys())",
             "self._unseen | (with_volume & self.jobs.keys())",
@@ -402,7 +402,7 @@ TREES = (
     Mutation(
         "an epoch concerns a job that has waited for its first volume",
         _CLIENT,
-        "Client._in_question",
+        "ClientJobs._in_question",
         instead_of(
             "self._unseen | self._seated | (with_volume & self.jobs.keys())", "self._unseen | self._seated"
         ),
@@ -418,35 +418,35 @@ TREES = (
     Mutation(
         "a job whose limit is not reached yet is looked at again",
         _CLIENT,
-        "Client.tick",
+        "ClientJobs.tick",
         without("self._schedule(record)"),
         "test_a_waiting_job_uses_no_budget",
     ),
     Mutation(
         "a job demands at least one worker",
         _CLIENT,
-        "Client._demand",
+        "ClientJobs._demand",
         instead_of("max(1, min(wanted, most))", "max(0, min(wanted, most))"),
         "test_a_demand_is_kept_between_one_and_what_the_user_allows",
     ),
     Mutation(
         "a job demands no more than it may",
         _CLIENT,
-        "Client._demand",
+        "ClientJobs._demand",
         instead_of("max(1, min(wanted, most))", "max(1, min(wanted, self._out.size))"),
         "test_a_demand_is_kept_between_one_and_what_the_user_allows",
     ),
     Mutation(
         "another priority alone is news",
         _CLIENT,
-        "Client.set_terms",
+        "ClientJobs.set_terms",
         instead_of("self._demand(record, record.wanted, changed)", "self._demand(record, record.wanted)"),
         "test_running_jobs_go_on_with_other_priorities_and_bounds",
     ),
     Mutation(
         "a lifted bound brings back what the application wants",
         _CLIENT,
-        "Client._demand",
+        "ClientJobs._demand",
         instead_of(
             """
             record.wanted = wanted
@@ -462,14 +462,14 @@ TREES = (
     Mutation(
         "a job submitted while no PE is free is published at once",
         _CLIENT,
-        "Client.submit",
+        "ClientJobs.submit",
         without("self._publish(record)"),
         "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
         "a root asked for ahead of its first epoch counts as deserved",
         _CLIENT,
-        "Client._volume",
+        "ClientJobs._volume",
         instead_of("1 if volume is None else volume", "volume or 0"),
         "test_a_job_that_is_over_in_its_first_moment_is_never_announced",
     ),
@@ -507,7 +507,7 @@ TREES = (
     Mutation(
         "that a PE is sought for a job is told before anybody is asked",
         _CLIENT,
-        "Client._fit",
+        "ClientJobs._fit",
         instead_of(
             """
             if volume and not record.is_sought:
@@ -535,7 +535,7 @@ TREES = (
     Mutation(
         "time is charged with the volume held then",
         _CLIENT,
-        "Client.on_epoch",
+        "ClientJobs.on_epoch",
         without("record.count(now, self._config.threads)"),
         "test_a_change_of_volume_is_charged_from_its_epoch_on",
     ),
@@ -673,14 +673,14 @@ TREES = (
     Mutation(
         "a job whose root is lost again and again ends",
         _CLIENT,
-        "Client.receive_left",
+        "ClientJobs.receive_left",
         never("len(record.lost_at) > self._config.losses_max"),
         "test_a_root_that_is_lost_again_and_again_ends_its_job_with_the_reason",
     ),
     Mutation(
         "a host that lost a root which runs elsewhere is blamed",
         _CLIENT,
-        "Client._blame",
+        "ClientJobs._blame",
         instead_of("set(record.lost_at) - {source}", "()"),
         "test_a_host_on_which_a_root_dies_is_blamed_when_the_job_runs_elsewhere",
     ),
@@ -808,7 +808,7 @@ TREES = (
     Mutation(
         "a root that was suspended may replace the checkpoint when it goes on",
         _CLIENT,
-        "Client.receive_checkpoint",
+        "ClientJobs.receive_checkpoint",
         never("record.seats.is_held(0, source, message.stay)"),
         "test_a_race_comes_out_as_it_is_written",
     ),

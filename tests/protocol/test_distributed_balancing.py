@@ -12,7 +12,15 @@ from mallob_py.protocol.alpha_search import AlphaQuestion
 from mallob_py.protocol.balancing import volumes_of
 from mallob_py.protocol.distributed_balancing import DistributedBalancer
 from mallob_py.protocol.effects import Outbox, Send
-from mallob_py.protocol.messages import AnyMessage, Ask, JobEvent, Settled, Tell, decode, encode
+from mallob_py.protocol.messages import (
+    AnyMessage,
+    JobEvent,
+    VolumeAnswer,
+    VolumeQuestion,
+    VolumesSettled,
+    decode,
+    encode,
+)
 from mallob_py.protocol.violation import PeerViolation
 from mallob_py.protocol.volume_search import NO_JOBS
 
@@ -150,7 +158,7 @@ def test_as_many_jobs_as_pes_need_no_question() -> None:
         root.author(_event(job, demand=3))
     net.run()
     net.assert_fair()
-    assert {type(message) for message in net.sent} == {Settled}
+    assert {type(message) for message in net.sent} == {VolumesSettled}
 
 
 def test_the_end_of_a_job_that_nobody_knows_reaches_everybody() -> None:
@@ -182,7 +190,7 @@ def test_the_first_question_is_asked_where_the_news_move_alpha_0() -> None:
     net.sent.clear()
     net.all[3].author(_event(3, demand=15, priority=2.0))
     net.run()
-    question = next(message.question for message in net.sent if isinstance(message, Ask))
+    question = next(message.question for message in net.sent if isinstance(message, VolumeQuestion))
     assert isinstance(question, AlphaQuestion)
     guesses = [numerator / p for numerator, p in question.pivots]
     assert math.sqrt(guesses[0] * guesses[-1]) == pytest.approx(2.5)
@@ -195,7 +203,7 @@ def test_only_the_first_question_of_an_epoch_brings_news() -> None:
         net.run()
     brought: dict[int, list[int]] = {}
     for message in net.sent:
-        if isinstance(message, Ask) and message.events:
+        if isinstance(message, VolumeQuestion) and message.events:
             brought.setdefault(message.epoch, []).append(len(message.events))
     assert set(brought) == set(range(1, 13))
     assert all(sizes == [1] * 14 for sizes in brought.values()), "once over each of the 14 edges"
@@ -218,7 +226,7 @@ def test_events_within_the_delay_are_gathered() -> None:
 def test_an_epoch_out_of_order_is_a_violation() -> None:
     net = Net(3)
     with pytest.raises(PeerViolation, match="epoch 2 after 0"):
-        net.all[0].receive(Settled(2, (), NO_JOBS), 0.0)
+        net.all[0].receive(VolumesSettled(2, (), NO_JOBS), 0.0)
 
 
 def test_an_answer_that_nobody_asked_for_is_a_violation() -> None:
@@ -227,6 +235,6 @@ def test_an_answer_that_nobody_asked_for_is_a_violation() -> None:
     net.all[1].author(_event(2, demand=2))
     net.all[0].author(_event(3, demand=2))
     net.run()
-    answer = next(message for message in net.sent if isinstance(message, Tell))
+    answer = next(message for message in net.sent if isinstance(message, VolumeAnswer))
     with pytest.raises(PeerViolation, match="no question"):
         net.all[1].receive(answer, 0.0)

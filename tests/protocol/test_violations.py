@@ -14,7 +14,6 @@ from mallob_py.protocol.config import Balancing, Config, Matching
 from mallob_py.protocol.messages import (
     Accepted,
     AnyMessage,
-    Ask,
     Description,
     Epoch,
     Events,
@@ -26,6 +25,7 @@ from mallob_py.protocol.messages import (
     Request,
     Supply,
     TokenReturned,
+    VolumeQuestion,
     Waits,
     decode,
     encode,
@@ -121,7 +121,7 @@ def changed(message: Any, **fields: Any) -> bytes:
         lambda: encode(Accepted(1, 1, 0, 0, 0, (PastWorker(1, -1, 0),), None)),
         lambda: encode(Accepted(1, 1, 0, 0, 0, (), Description(-1))),
         lambda: encode(Events(({"job": 1},))),  # type: ignore[arg-type]
-        lambda: encode(Ask(1, (), 7)),  # type: ignore[arg-type]
+        lambda: encode(VolumeQuestion(1, (), 7)),  # type: ignore[arg-type]
     ],
 )
 def test_values_that_no_message_has_are_refused_where_it_is_decoded(make: Callable[[], bytes]) -> None:

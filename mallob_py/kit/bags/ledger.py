@@ -92,11 +92,11 @@ class LoanState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     state: State
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class BagMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of what workers send each other."""
 
 
-class Ask(Message, frozen=True, tag=1):
+class WorkWanted(BagMessage, frozen=True, tag=1):
     #: None: the sender
     asker: Address | None
     #: drawn by each worker once
@@ -104,44 +104,44 @@ class Ask(Message, frozen=True, tag=1):
     hops: int
 
 
-class Lend(Message, frozen=True, tag=2):
+class Lend(BagMessage, frozen=True, tag=2):
     number: int
     bag: bytes
 
 
-class Settle(Message, frozen=True, tag=3):
+class Settle(BagMessage, frozen=True, tag=3):
     number: int
     seq: int
     final: bool
     state: State
 
 
-class Return(Message, frozen=True, tag=4):
+class Return(BagMessage, frozen=True, tag=4):
     number: int
     state: State
     loans: tuple[LoanState, ...]
 
 
-class Moved(Message, frozen=True, tag=5):
+class Moved(BagMessage, frozen=True, tag=5):
     number: int
 
 
-class Forget(Message, frozen=True, tag=6):
+class Forget(BagMessage, frozen=True, tag=6):
     number: int
 
 
-class Probe(Message, frozen=True, tag=7):
+class Probe(BagMessage, frozen=True, tag=7):
     number: int
 
 
-class Unknown(Message, frozen=True, tag=8):
+class Unknown(BagMessage, frozen=True, tag=8):
     number: int
 
 
-AnyMessage: TypeAlias = Ask | Lend | Settle | Return | Moved | Forget | Probe | Unknown
+AnyBagMessage: TypeAlias = WorkWanted | Lend | Settle | Return | Moved | Forget | Probe | Unknown
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyMessage)
+_decoder = msgspec.msgpack.Decoder(AnyBagMessage)
 
 
 class What(Enum):
@@ -257,7 +257,7 @@ class Ledger:
         self._handed_over: set[int] = set()
         self.log: list[Entry] | None = None
         self._now = 0.0
-        self.outbox: list[tuple[Address | Neighbours, AnyMessage]] = []
+        self.outbox: list[tuple[Address | Neighbours, AnyBagMessage]] = []
         #: tasks done here for nobody, which no lender has been told of yet
         self.wasted = 0
         #: tasks done by this worker
@@ -392,10 +392,10 @@ class Ledger:
 
     # --- messages in -----------------------------------------------------------------------------
 
-    def receive(self, source: Address, message: AnyMessage, now: float) -> None:
+    def receive(self, source: Address, message: AnyBagMessage, now: float) -> None:
         self._now = now
         match message:
-            case Ask(asker):
+            case WorkWanted(asker):
                 if message.token != self._token:
                     self._asked(source if asker is None else asker, message, now)
             case Lend(number, bag):
@@ -419,7 +419,7 @@ class Ledger:
         if len(self._known) < ASKERS_MAX:
             self._known[source] = None
 
-    def undelivered(self, dest: Address, message: AnyMessage, now: float) -> None:
+    def undelivered(self, dest: Address, message: AnyBagMessage, now: float) -> None:
         """A message of ours came back: its receiver is not there (any more)."""
         self._now = now
         self._known.pop(dest, None)
@@ -439,11 +439,11 @@ class Ledger:
     # --- asking and lending ------------------------------------------------------------------------
 
     def _ask(self, now: float) -> None:
-        self._send(NEIGHBOURS, Ask(None, self._token, self._hops))
+        self._send(NEIGHBOURS, WorkWanted(None, self._token, self._hops))
         self._ask_s = now + self._ask_delay_s
         self._ask_delay_s = min(2 * self._ask_delay_s, ASK_AGAIN_MAX_S)
 
-    def _asked(self, asker: Address, message: Ask, now: float) -> None:
+    def _asked(self, asker: Address, message: WorkWanted, now: float) -> None:
         if self._leaving:
             return
         if self._lend(asker, now):
@@ -453,7 +453,7 @@ class Ledger:
         if message.hops > 0:
             others = [each for each in self._known if each != asker]
             if others:
-                self._send(self._random.choice(others), Ask(asker, message.token, message.hops - 1))
+                self._send(self._random.choice(others), WorkWanted(asker, message.token, message.hops - 1))
 
     def _lend(self, asker: Address, now: float) -> bool:
         for account in reversed(self._accounts):
@@ -689,15 +689,15 @@ class Ledger:
     def _result_bytes(result: Any) -> bytes:
         return b"" if result is None else encode_value(result)
 
-    def _send(self, dest: Address | Neighbours, message: AnyMessage) -> None:
+    def _send(self, dest: Address | Neighbours, message: AnyBagMessage) -> None:
         self.outbox.append((dest, message))
 
 
-def encode(message: AnyMessage) -> bytes:
+def encode(message: AnyBagMessage) -> bytes:
     return _encoder.encode(message)
 
 
-def decode(data: bytes) -> AnyMessage:
+def decode(data: bytes) -> AnyBagMessage:
     """Raises msgspec.DecodeError."""
-    message: AnyMessage = _decoder.decode(data)
+    message: AnyBagMessage = _decoder.decode(data)
     return message

@@ -40,7 +40,7 @@ _PIDFD_SIGNAL_PROCESS_GROUP = 1 << 2
 class _Outgoing:
     __slots__ = ("data", "is_update", "tree_message")
 
-    def __init__(self, data: bytes, message: wire.Message) -> None:
+    def __init__(self, data: bytes, message: wire.ProcessMessage) -> None:
         self.data = data
         self.is_update = isinstance(message, wire.Update)
         self.tree_message: TreeMessage | None = None

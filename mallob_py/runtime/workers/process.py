@@ -76,7 +76,7 @@ class RankLink:
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
 
-    def send(self, *messages: wire.Message) -> None:
+    def send(self, *messages: wire.ProcessMessage) -> None:
         try:
             self._socket.sendall(b"".join(wire.frame(message) for message in messages))
         except (BrokenPipeError, ConnectionResetError):
@@ -277,7 +277,7 @@ class _Worker:
 
     def _run(self, run: wire.Run) -> wire.Run | None:
         """Ends with the process exiting unless the application has a result, has left, or was superseded."""
-        last: tuple[wire.Message, ...] = ()
+        last: tuple[wire.ProcessMessage, ...] = ()
         forget_peak()
         try:
             context = _Context(self._link, run)
@@ -320,7 +320,7 @@ class _Worker:
 
     def _read(self, read: wire.Read) -> None:
         try:
-            answer: wire.Message = wire.InputRead(self._description(read))
+            answer: wire.ProcessMessage = wire.InputRead(self._description(read))
         except InputError as error:
             answer = wire.InputRefused(error.message, error.field)
         except RankGone:
@@ -361,7 +361,7 @@ class _Worker:
         # All applications are in this process's memory now: not a lean worker any more.
         _exit(0)
 
-    def _fail(self, *last: wire.Message) -> NoReturn:
+    def _fail(self, *last: wire.ProcessMessage) -> NoReturn:
         if last:
             self._link.send(*last)
         _exit(0)

@@ -95,7 +95,7 @@ def _rule(table: str, keys: dict[str, Any]) -> UserRule:
         raise msgspec.ValidationError(f"[{table}] {in_words(error)}") from None
 
 
-class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
+class BeginWanted(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     """To the user's home: may this job begin?"""
 
     job: int
@@ -116,7 +116,7 @@ class Over(msgspec.Struct, frozen=True, array_like=True, tag="over"):
     user: str
 
 
-AdmissionMessage: TypeAlias = Ask | Begin | Over
+AdmissionMessage: TypeAlias = BeginWanted | Begin | Over
 
 
 class _Queue:
@@ -149,7 +149,7 @@ class Admission:
         if self._limit_of(user) is None:
             self._admitted.append(job)
         else:
-            self._tell(self._home_of(user), Ask(job, user, priority))
+            self._tell(self._home_of(user), BeginWanted(job, user, priority))
 
     def over(self, job: int, user: str) -> None:
         """A job that was asked for has its reply, begun or not."""
@@ -176,7 +176,7 @@ class Admission:
         match message:
             case Begin(job):
                 self._admitted.append(job)
-            case Ask(job, user, priority):
+            case BeginWanted(job, user, priority):
                 queue = self._queues.setdefault(user, _Queue())
                 queue.client_of[job] = client
                 heapq.heappush(queue.waiting, (-priority, job))

@@ -14,7 +14,6 @@ from mallob_py.kit.bags.ledger import (
     ORPHANED_S,
     PROBE_S,
     PROBES_MAX,
-    Ask,
     Forget,
     Ledger,
     Lend,
@@ -23,6 +22,7 @@ from mallob_py.kit.bags.ledger import (
     Return,
     Settle,
     Unknown,
+    WorkWanted,
 )
 from mallob_py.simulation.bags import TreeBag, TreeWork
 
@@ -61,7 +61,7 @@ def root() -> Worker:
     return worker
 
 
-def ask(asker: Worker) -> Ask:
+def ask(asker: Worker) -> WorkWanted:
     asker.ledger.neighbours_changed(0.0)
     [(dest, message)] = asker.sent()
     assert dest is NEIGHBOURS
@@ -311,7 +311,7 @@ def test_a_bag_that_was_lent_empty_and_comes_back_holds_nobody_up(root: Worker) 
 
 
 def test_nobody_lends_to_itself(root: Worker) -> None:
-    assert root.hear(LEFT, Ask(ROOT, root.ledger._token, 1)) == []
+    assert root.hear(LEFT, WorkWanted(ROOT, root.ledger._token, 1)) == []
 
 
 def test_a_bag_comes_back_from_its_bytes() -> None:
