@@ -186,6 +186,7 @@ class BetweennessApplication(BagApplication):
     """A random graph of 2^`n` vertices and its `seed`; reply: `value` (the sum), `max`, its `vertex`."""
 
     name: ClassVar[str] = "BC"
+    rehearsal: ClassVar[Mapping[str, Any] | None] = {"n": 4}
 
     def check(self, configuration: Mapping[str, Any]) -> None:
         n = _n(configuration)

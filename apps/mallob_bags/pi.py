@@ -62,6 +62,7 @@ class PiApplication(BagApplication):
     """`points` and a `seed`; reply: `value` (near pi), `hits` of `points`, standard `error` of the value."""
 
     name: ClassVar[str] = "PI"
+    rehearsal: ClassVar[Mapping[str, Any] | None] = {"points": 4 * CHUNK_POINTS}
 
     def check(self, configuration: Mapping[str, Any]) -> None:
         _points(configuration)

@@ -102,6 +102,7 @@ class QueensApplication(BagApplication):
     """`n` queens; reply: `value`, the number of solutions."""
 
     name: ClassVar[str] = "QUEENS"
+    rehearsal: ClassVar[Mapping[str, Any] | None] = {"n": 8}
 
     def check(self, configuration: Mapping[str, Any]) -> None:
         whole_number(configuration, "n", 1, N_MAX)

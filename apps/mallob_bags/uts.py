@@ -234,6 +234,7 @@ class UtsApplication(BagApplication):
     """`type`, `shape`, `depth`, `branching`, `seed`, `q`, `m`; reply: `value` (nodes), `leaves`, `depth`."""
 
     name: ClassVar[str] = "UTS"
+    rehearsal: ClassVar[Mapping[str, Any] | None] = {"depth": 8}
 
     def check(self, configuration: Mapping[str, Any]) -> None:
         tree_of(configuration)

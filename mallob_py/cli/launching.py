@@ -77,19 +77,12 @@ def run_solve(options: SolveOptions) -> int:
 
 
 def run_run(options: RunOptions) -> int:
-    from mallob_py.applications import UnknownApplication, place_of
-
-    try:
-        place_of(options.application)
-    except UnknownApplication as error:
-        raise CommandError(str(error)) from None
-
+    _check_is_installed(options.application)
     if options.check_laws:
         from mallob_py.cli.laws import check_laws
 
         return check_laws(options)
-    if options.log_loans is not None:
-        _log_loans(options.log_loans)
+    _log_loans(options.log_loans)
 
     def be_rank(fork_server: socket.socket | None = None) -> int:
         from mallob_py.cli import run_rank
@@ -112,8 +105,19 @@ def _check_is_there(file: str) -> None:
         raise CommandError(f"{file}: no such file") from None
 
 
-def _log_loans(folder: str) -> None:
+def _check_is_installed(application: str) -> None:
+    from mallob_py.applications import UnknownApplication, place_of
+
+    try:
+        place_of(application)
+    except UnknownApplication as error:
+        raise CommandError(str(error)) from None
+
+
+def _log_loans(folder: str | None) -> None:
     """Workers inherit where to."""
+    if folder is None:
+        return
     from mallob_py.kit.bags.application import LOG_LOANS
 
     try:
@@ -127,6 +131,9 @@ def run_serve(options: ServeOptions) -> int:
     from mallob_py.runtime.notices import with_time_stamps
 
     with_time_stamps()
+    for application in options.preload:
+        _check_is_installed(application)
+    _log_loans(options.log_loans)
     ranks = ranks_of(options)
     if in_mpi_world() or (ranks == 1 and options.restarts == 0):
         from mallob_py.runtime.processes import want_no_numeric_threads

@@ -249,6 +249,17 @@ class SolveOptions(Wishes, _World):
             raise OptionError(f"{wanted[0]} and {wanted[1]} are not possible together")
 
 
+def _log_loans(group: str) -> Any:
+    return option(
+        "--log-loans",
+        values.path,
+        None,
+        metavar="DIR",
+        group=group,
+        help="have workers of bags of tasks write down here what they lend and settle, for scripts/loans.py",
+    )
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunOptions(_World):
     """Options of `mallob-py run`."""
@@ -277,14 +288,7 @@ class RunOptions(_World):
     quiet: bool = switch_option(
         "--quiet", group=OUTPUT, help="no line on the terminal that tells of progress"
     )
-    log_loans: str | None = option(
-        "--log-loans",
-        values.path,
-        None,
-        metavar="DIR",
-        group=OUTPUT,
-        help="have workers of a bag of tasks write down here what they lend and settle, for scripts/loans.py",
-    )
+    log_loans: str | None = _log_loans(OUTPUT)
     check_laws: bool = switch_option(
         "--check-laws",
         group=OUTPUT,
@@ -341,6 +345,17 @@ class ServeOptions(Api, _World):
         help="jobs may have proofs, cores and solutions written below DIR, to new files, and nowhere else "
         "(default: jobs.<i>/results in the api folder)",
     )
+    preload: tuple[str, ...] = list_option(
+        "--preload",
+        values.words,
+        (),
+        metavar="APPLICATION",
+        group=SERVICE,
+        help="import these kinds of jobs, such as UTS, before the first one comes: its workers begin at once "
+        "then (default: at the first one, on each rank)",
+        goes_on=lambda word: not word.startswith("-"),
+    )
+    log_loans: str | None = _log_loans(FILES)
     chain_timeout_s: float = option(
         "--chain-timeout",
         values.duration_s,

@@ -19,7 +19,9 @@ def be_rank(options: ServeOptions) -> NoReturn:
         # MPI's launcher does not always notice that its proxy, our parent, is gone; nobody else would end us.
         die_with(os.getppid(), signal.SIGKILL)
     boot.run_rank(
-        settings_of(options, clients=options.clients, time_limit_s=options.time_limit_s),
+        settings_of(
+            options, clients=options.clients, preload=options.preload, time_limit_s=options.time_limit_s
+        ),
         event_log_of(options),
         functools.partial(_open, options),
     )

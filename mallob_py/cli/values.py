@@ -166,6 +166,14 @@ def word(text: str) -> str:
     return text
 
 
+def words(text: str) -> tuple[str, ...]:
+    """Words with commas in between."""
+    found = tuple(each.strip() for each in text.split(","))
+    if not all(found):
+        raise ValueError(f"{text!r} is no list of words with commas in between")
+    return found
+
+
 def identity(text: str) -> str:
     """A job as USER.NAME."""
     user, _, name = text.partition(".")

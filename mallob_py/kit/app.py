@@ -201,6 +201,13 @@ class Application(Declaration, ABC):
     def read(self, job: JobInput) -> Payload:
         """Read the job's input. Raises InputError. Runs in a helper process at the client."""
 
+    def prepare(self) -> None:  # noqa: B027 (most have nothing to do)
+        """Load what takes its time at its first use, so that workers begin at once.
+
+        Called once before any `run`, if possible in the process that workers are forked from. So it must
+        start neither threads nor processes, and open no files or connections that workers would share.
+        """
+
     def check_laws(self, payload: Payload, configuration: Mapping[str, Any]) -> str:
         """For `mallob-py run --check-laws`: try what workers rely on, and say in one line what was tried.
 

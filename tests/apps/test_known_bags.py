@@ -56,6 +56,31 @@ def test_a_bag_takes_in_another() -> None:
     assert emptied(bag) == SOLUTIONS[8]
 
 
+AT_WORK = """
+import sys
+from mallob_py.applications import OURS, imported
+from mallob_py.kit import JobInput
+
+application, configuration = imported(OURS[sys.argv[1]])(), {"n": 8, "depth": 10, "points": 10**6}
+application.prepare()
+before = set(sys.modules)
+payload = application.read(JobInput(configuration=configuration))
+bag = application.first_bag(payload, configuration)
+bag.process(10)
+other = application.bag_from_bytes(bag.split().to_bytes(), payload, configuration)
+other.process(10)
+bag.merge(other)
+bag.take_result()
+print(*set(sys.modules) - before)
+"""
+
+
+@pytest.mark.parametrize("name", ["BC", "PI", "QUEENS", "UTS"])
+def test_a_prepared_worker_loads_nothing_at_its_first_tasks(name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", AT_WORK, name], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 @pytest.mark.parametrize("n", [0, -1, 10**9, "many", True, None, 2.5])
 def test_numbers_out_of_bounds_are_refused_by_name(n: object) -> None:
     with pytest.raises(InputError, match="'n' "):

@@ -55,6 +55,9 @@ class BagApplication(Application):
     takes_input: ClassVar[bool] = False
     leaves_in_order: ClassVar[bool] = True
     result_strings: ClassVar[Mapping[int, str]] = {DONE: "DONE"}
+    #: the configuration of a small job without input files. It is done once where workers are forked from:
+    #: what bags load at their first use (kernels, modules) is there when a worker begins. None: nothing is
+    rehearsal: ClassVar[Mapping[str, Any] | None] = None
 
     @abstractmethod
     def first_bag(self, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
@@ -83,14 +86,38 @@ class BagApplication(Application):
     def check_laws(self, payload: Payload, configuration: Mapping[str, Any]) -> str:
         return check_bag(self, configuration, payload)
 
+    def prepare(self) -> None:
+        if self.rehearsal is not None:
+            _rehearse(self, self.rehearsal)
+
     def run(self, context: WorkerContext) -> Result | None:
         return _Worker(self, context).run()
 
 
+def _rehearse(application: BagApplication, configuration: Mapping[str, Any]) -> None:
+    """Have two workers do a job as real ones would, and throw the result away."""
+    payload = application.read(JobInput(configuration=configuration))
+    for array in payload.values():
+        array.flags.writeable = False  # as those of workers are, which have kernels of their own
+    work = _Work(application, payload, configuration)
+    root, other = workers = [Ledger(work, seed) for seed in range(2)]
+    root.open_root(0.0)
+    while not root.is_finished:
+        for index, worker in enumerate(workers):
+            worker.process(1 + worker.done_here, 0.0)
+            worker.tick(0.0)
+            sent, worker.outbox = worker.outbox, []
+            for _, message in sent:
+                workers[1 - index].receive((index, 0), decode(encode(message)), 0.0)
+    application.fields(root.result(), configuration)
+
+
 class _Work:
-    def __init__(self, application: BagApplication, context: WorkerContext) -> None:
+    def __init__(
+        self, application: BagApplication, payload: Payload, configuration: Mapping[str, Any]
+    ) -> None:
         self._application = application
-        self._given = (context.payload, context.configuration)
+        self._given = (payload, configuration)
         self.fold = application.fold
 
     def first_bag(self) -> Bag:
@@ -106,7 +133,8 @@ class _Worker:
     def __init__(self, application: BagApplication, context: WorkerContext) -> None:
         self._application = application
         self._context = context
-        self._ledger = Ledger(_Work(application, context), int.from_bytes(os.urandom(8), "little"))
+        work = _Work(application, context.payload, context.configuration)
+        self._ledger = Ledger(work, int.from_bytes(os.urandom(8), "little"))
         self._place: tuple[int, tuple[int, ...]] = (-1, ())
         self._count = 1
         self._is_leaving = False

@@ -134,7 +134,7 @@ class Server:
     def _configure(self, configuration: wire.Configure) -> None:
         self._configuration = configuration
         for name in configuration.preload:
-            _load(self._registry, name)
+            _prepare_application(self._registry, name)
         # Objects made so far are kept out of the children's garbage collections, which
         # would otherwise write to (and so copy) every page that holds one.
         gc.collect()
@@ -142,7 +142,7 @@ class Server:
         self._are_names_due = True
 
     def _import(self, application: str) -> None:
-        _load(self._registry, application)
+        _prepare_application(self._registry, application)
         gc.collect()
         gc.freeze()
         self._generation += 1
@@ -234,7 +234,7 @@ def import_for_servers(orders: socket.socket, preload: Sequence[str], parent_pid
         os.setsid()
         registry, work = _prepare()
         for name in preload:
-            _load(registry, name)
+            _prepare_application(registry, name)
         gc.freeze()
         controls = []
         while descriptors := socket.recv_fds(orders, 1, 1)[1]:
@@ -272,9 +272,9 @@ def _prepare() -> tuple[AppRegistry, Work]:
     return AppRegistry.discover(), work
 
 
-def _load(registry: AppRegistry, name: str) -> None:
+def _prepare_application(registry: AppRegistry, name: str) -> None:
     try:
-        registry.load(name)
+        registry.prepared(name)
     except Exception:
         # Not lost: a worker or reader of such a job fails with the same traceback.
         traceback.print_exc()

@@ -281,8 +281,8 @@ class _Worker:
         forget_peak()
         try:
             context = _Context(self._link, run)
-            newly_imported = not self._registry.is_loaded(context.application)
-            application = self._registry.load(context.application)
+            newly_imported = not self._registry.is_prepared(context.application)
+            application = self._registry.prepared(context.application)
             context.result_string = application.result_string
             started = wire.Started(
                 context.application,

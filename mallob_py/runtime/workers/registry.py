@@ -18,6 +18,7 @@ class AppRegistry:
     def __init__(self, places: dict[str, str]) -> None:
         self._places = places
         self._loaded: dict[str, Application] = {}
+        self._prepared: set[str] = set()
 
     @classmethod
     def discover(cls) -> AppRegistry:
@@ -31,8 +32,19 @@ class AppRegistry:
     def _look_for_installed(self) -> None:
         self._places = installed() | self._places
 
-    def is_loaded(self, name: str) -> bool:
-        return name in self._loaded
+    def is_prepared(self, name: str) -> bool:
+        return name in self._prepared
+
+    def prepared(self, name: str) -> Application:
+        """The application, fit to run: what it loads at its first use is loaded, too.
+
+        Raises whatever the application raises.
+        """
+        application = self.load(name)
+        if name not in self._prepared:
+            application.prepare()
+            self._prepared.add(name)
+        return application
 
     def load(self, name: str) -> Application:
         """Import and instantiate; raises whatever the application's module raises."""

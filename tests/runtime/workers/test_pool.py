@@ -56,6 +56,32 @@ def test_a_started_worker_reports_that_it_runs_and_then_its_result(rank: Rank) -
     assert b'"threads":1' in wire.decode_result(result.body).fields
 
 
+def test_a_preloaded_application_is_prepared_where_workers_are_forked_from(make: Make) -> None:
+    rank = make(preload=("PREPARED",))
+    rank.start("PREPARED")
+    (result,) = rank.hear(stimuli.WorkerAnswered)
+    by, worker = result_of(result)[1]
+    assert by == rank.server.pid != worker
+
+
+def test_an_application_is_prepared_before_its_first_worker_says_that_it_runs(rank: Rank) -> None:
+    rank.start("PREPARED")
+    (result,) = rank.hear(stimuli.WorkerAnswered)
+    by, worker = result_of(result)[1]
+    assert by == worker
+
+
+def test_a_worker_whose_application_cannot_be_prepared_fails_and_has_not_run(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MALLOB_PY_TEST_UNPREPARED", "1")
+    rank = make(preload=("PREPARED",))
+    rank.start("PREPARED")
+    (failed,) = rank.hear(stimuli.WorkerRaised)
+    assert "RuntimeError: not today" in failed.reason
+    assert not rank.of(stimuli.WorkerStarted)
+
+
 def test_finish_ends_the_run_and_the_process_is_used_again(rank: Rank) -> None:
     rank.run("FINISH")
     rank.hear(stimuli.WorkerAnswered)

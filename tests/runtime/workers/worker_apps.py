@@ -277,6 +277,22 @@ class Leave(_NoInput):
         return None
 
 
+class Prepared(_NoInput):
+    """Tells which process has prepared it, if it can be prepared."""
+
+    name = "PREPARED"
+    by = 0
+
+    def prepare(self) -> None:
+        assert not self.by, "once is enough"
+        if "MALLOB_PY_TEST_UNPREPARED" in os.environ:
+            raise RuntimeError("not today")
+        self.by = os.getpid()
+
+    def run(self, context: WorkerContext) -> Result:
+        return Result(10, [self.by, os.getpid()])
+
+
 class Save(_NoInput):
     """Asks for the last checkpoint, and saves one that tells of it; then it answers with what it was sent."""
 
