@@ -10,7 +10,7 @@ Source: FIPS 180-4; the trees are those of Olivier et al., "UTS: An Unbalanced T
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -70,52 +70,29 @@ def _majority(b: Word, c: Word, d: Word) -> Word:
     return word((b & c) | (d & (b | c)))
 
 
-@inlined
-def _five_0(s: Words, w: Words) -> Words:
-    """Five of the rounds 0 to 19, after which everything is in its place again."""
-    a, b, c, d, e = s
-    e = word(_left_5(a) + _choice(b, c, d) + e + _K0 + w[0])
-    b = _left_30(b)
-    d = word(_left_5(e) + _choice(a, b, c) + d + _K0 + w[1])
-    a = _left_30(a)
-    c = word(_left_5(d) + _choice(e, a, b) + c + _K0 + w[2])
-    e = _left_30(e)
-    b = word(_left_5(c) + _choice(d, e, a) + b + _K0 + w[3])
-    d = _left_30(d)
-    a = word(_left_5(b) + _choice(c, d, e) + a + _K0 + w[4])
-    return a, b, _left_30(c), d, e
+def _five(mix: Callable[[Word, Word, Word], Word], k: Word) -> Callable[[Words, Words], Words]:
+    """Five rounds with this function and constant, after which everything is in its place again."""
+
+    @inlined
+    def five(s: Words, w: Words) -> Words:
+        a, b, c, d, e = s
+        e = word(_left_5(a) + mix(b, c, d) + e + k + w[0])
+        b = _left_30(b)
+        d = word(_left_5(e) + mix(a, b, c) + d + k + w[1])
+        a = _left_30(a)
+        c = word(_left_5(d) + mix(e, a, b) + c + k + w[2])
+        e = _left_30(e)
+        b = word(_left_5(c) + mix(d, e, a) + b + k + w[3])
+        d = _left_30(d)
+        a = word(_left_5(b) + mix(c, d, e) + a + k + w[4])
+        return a, b, _left_30(c), d, e
+
+    return five
 
 
-@inlined
-def _five_1(s: Words, w: Words, k: Word) -> Words:
-    """Five of the rounds 20 to 39 or 60 to 79."""
-    a, b, c, d, e = s
-    e = word(_left_5(a) + _parity(b, c, d) + e + k + w[0])
-    b = _left_30(b)
-    d = word(_left_5(e) + _parity(a, b, c) + d + k + w[1])
-    a = _left_30(a)
-    c = word(_left_5(d) + _parity(e, a, b) + c + k + w[2])
-    e = _left_30(e)
-    b = word(_left_5(c) + _parity(d, e, a) + b + k + w[3])
-    d = _left_30(d)
-    a = word(_left_5(b) + _parity(c, d, e) + a + k + w[4])
-    return a, b, _left_30(c), d, e
-
-
-@inlined
-def _five_2(s: Words, w: Words) -> Words:
-    """Five of the rounds 40 to 59."""
-    a, b, c, d, e = s
-    e = word(_left_5(a) + _majority(b, c, d) + e + _K2 + w[0])
-    b = _left_30(b)
-    d = word(_left_5(e) + _majority(a, b, c) + d + _K2 + w[1])
-    a = _left_30(a)
-    c = word(_left_5(d) + _majority(e, a, b) + c + _K2 + w[2])
-    e = _left_30(e)
-    b = word(_left_5(c) + _majority(d, e, a) + b + _K2 + w[3])
-    d = _left_30(d)
-    a = word(_left_5(b) + _majority(c, d, e) + a + _K2 + w[4])
-    return a, b, _left_30(c), d, e
+#: of the rounds 0 to 19, 20 to 39, 40 to 59, 60 to 79
+_five_0, _five_1 = _five(_choice, _K0), _five(_parity, _K1)
+_five_2, _five_3 = _five(_majority, _K2), _five(_parity, _K3)
 
 
 @inlined
@@ -150,21 +127,21 @@ def _child(state: Words, number: Word) -> Words:
     s = _five_0(s, w[10:15])
     v, w = w, _next_16(w)
     s = _five_0(s, v[15:16] + w[0:4])
-    s = _five_1(s, w[4:9], _K1)
-    s = _five_1(s, w[9:14], _K1)
+    s = _five_1(s, w[4:9])
+    s = _five_1(s, w[9:14])
     v, w = w, _next_16(w)
-    s = _five_1(s, v[14:16] + w[0:3], _K1)
-    s = _five_1(s, w[3:8], _K1)
+    s = _five_1(s, v[14:16] + w[0:3])
+    s = _five_1(s, w[3:8])
     s = _five_2(s, w[8:13])
     v, w = w, _next_16(w)
     s = _five_2(s, v[13:16] + w[0:2])
     s = _five_2(s, w[2:7])
     s = _five_2(s, w[7:12])
     v, w = w, _next_16(w)
-    s = _five_1(s, v[12:16] + w[0:1], _K3)
-    s = _five_1(s, w[1:6], _K3)
-    s = _five_1(s, w[6:11], _K3)
-    s = _five_1(s, w[11:16], _K3)
+    s = _five_3(s, v[12:16] + w[0:1])
+    s = _five_3(s, w[1:6])
+    s = _five_3(s, w[6:11])
+    s = _five_3(s, w[11:16])
     return (
         word(s[0] + _START[0]),
         word(s[1] + _START[1]),

@@ -249,19 +249,22 @@ class SolveOptions(Wishes, _World):
             raise OptionError(f"{wanted[0]} and {wanted[1]} are not possible together")
 
 
-def _log_loans(group: str) -> Any:
-    return option(
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _AnyApplication(_World):
+    """What every command that runs ranks for jobs of any application has in common."""
+
+    log_loans: str | None = option(
         "--log-loans",
         values.path,
         None,
         metavar="DIR",
-        group=group,
+        group=FILES,
         help="have workers of bags of tasks write down here what they lend and settle, for scripts/loans.py",
     )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RunOptions(_World):
+class RunOptions(_AnyApplication):
     """Options of `mallob-py run`."""
 
     application: str = positional("APPLICATION", values.word, group=INPUT, help="kind of job, such as NOOP")
@@ -288,7 +291,6 @@ class RunOptions(_World):
     quiet: bool = switch_option(
         "--quiet", group=OUTPUT, help="no line on the terminal that tells of progress"
     )
-    log_loans: str | None = _log_loans(OUTPUT)
     check_laws: bool = switch_option(
         "--check-laws",
         group=OUTPUT,
@@ -306,7 +308,7 @@ def _service_options() -> tuple[JobOption, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ServeOptions(Api, _World):
+class ServeOptions(Api, _AnyApplication):
     """Options of `mallob-py serve`."""
 
     defaults: Mapping[str, Any] = job_options(_service_options, group=JOB)
@@ -355,7 +357,6 @@ class ServeOptions(Api, _World):
         "then (default: at the first one, on each rank)",
         goes_on=lambda word: not word.startswith("-"),
     )
-    log_loans: str | None = _log_loans(FILES)
     chain_timeout_s: float = option(
         "--chain-timeout",
         values.duration_s,

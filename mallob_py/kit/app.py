@@ -201,7 +201,7 @@ class Application(Declaration, ABC):
     def read(self, job: JobInput) -> Payload:
         """Read the job's input. Raises InputError. Runs in a helper process at the client."""
 
-    def prepare(self) -> None:  # noqa: B027 (most have nothing to do)
+    def prepare(self) -> None:
         """Load what takes its time at its first use, so that workers begin at once.
 
         Called once before any `run`, if possible in the process that workers are forked from. So it must

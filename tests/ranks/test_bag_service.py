@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from running import Running, needs_mpiexec, poll_until, serving
+from running import ROOT, Running, needs_mpiexec, poll_until, serving
 
 from mallob_py.service.telemetry.status import JobProgress, read_status
 
@@ -47,6 +51,18 @@ def test_its_progress_is_told_while_it_runs(service: Running) -> None:
     poll_until(lambda: (now := progress()) and now.done > first.done and now.rate > 0, "it goes on")
     service.interrupt("endless")
     assert service.reply(path)["result"]["outcome"] == "interrupted"
+
+
+def test_a_service_has_workers_write_down_what_they_lend(tmp_path: Path) -> None:
+    folder = tmp_path / "loans"
+    with serving(tmp_path, "--log-loans", str(folder), "--preload", "QUEENS", ranks=2) as service:
+        replies = [service.ask(f"q{n}", application="QUEENS", configuration={"n": n}) for n in (9, 10)]
+        assert service.stop() == 0
+    logs = [path.read_text().splitlines() for path in folder.iterdir()]
+    ends = [entry for log in logs for entry in map(json.loads, log) if entry["what"] == "finished"]
+    assert sorted(end["done"] for end in ends) == [reply["result"]["tasks"] for reply in replies]
+    checked = subprocess.run([sys.executable, ROOT / "scripts" / "loans.py", folder], check=False)
+    assert checked.returncode == 0
 
 
 def test_a_number_that_is_too_large_is_refused(service: Running) -> None:

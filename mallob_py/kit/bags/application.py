@@ -100,7 +100,8 @@ def _rehearse(application: BagApplication, configuration: Mapping[str, Any]) -> 
     for array in payload.values():
         array.flags.writeable = False  # as those of workers are, which have kernels of their own
     work = _Work(application, payload, configuration)
-    root, other = workers = [Ledger(work, seed) for seed in range(2)]
+    workers = [Ledger(work, seed) for seed in range(2)]
+    root = workers[0]
     root.open_root(0.0)
     while not root.is_finished:
         for index, worker in enumerate(workers):
