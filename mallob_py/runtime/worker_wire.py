@@ -5,7 +5,7 @@ little endian) and the msgpack of one tagged struct of the unions below. The for
 speaks the same kind of structs with the rank over a packet socket, one per packet, where
 it also passes a new worker's socket and pidfd.
 
-Imported by ranks, so it needs nothing but msgspec. The bodies of results pass through
+Imported by ranks, so it needs little but msgspec. The bodies of results pass through
 ranks undecoded; only the client that writes the reply decodes them (`decode_result`).
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from mallob_py.kit.result_file import ResultsFolder
+from mallob_py.protocol.progress import Progress
 
 #: a frame above this is a broken peer, not a message
 MAX_FRAME_BYTES = 2**31 - 1
@@ -130,13 +131,13 @@ class Leave(ProcessMessage, frozen=True, tag=7):
     """Hand over what you have, and end the run: this process's place is somebody else's from now on."""
 
 
-class LastCheckpoint(ProcessMessage, frozen=True, tag=8):
+class CheckpointGiven(ProcessMessage, frozen=True, tag=8):
     """The answer to `CheckpointWanted`; None: there is none."""
 
     data: bytes | None
 
 
-ToWorker = Run | Update | Deliver | Read | Inspect | Quit | Leave | LastCheckpoint
+ToWorker = Run | Update | Deliver | Read | Inspect | Quit | Leave | CheckpointGiven
 
 
 # --- worker process to rank -------------------------------------------------
@@ -178,12 +179,10 @@ class Demand(ProcessMessage, frozen=True, tag=4):
     demand: int
 
 
-class Progress(ProcessMessage, frozen=True, tag=15):
+class Progressed(ProcessMessage, frozen=True, tag=15):
     """How far the job is (see `mallob_py.kit.app.WorkerContext.report_progress`)."""
 
-    done: float
-    total: float | None
-    unit: str
+    progress: Progress
 
 
 class Checkpoint(ProcessMessage, frozen=True, tag=13):
@@ -251,7 +250,7 @@ FromWorker = (
     | ResultFound
     | Failed
     | Demand
-    | Progress
+    | Progressed
     | Checkpoint
     | CheckpointWanted
     | ToParent

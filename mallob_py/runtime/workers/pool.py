@@ -340,7 +340,7 @@ class WorkerPool:
     def give_checkpoint(self, key: Key, data: bytes | None) -> None:
         """The last checkpoint, to a worker that has asked for it."""
         if (task := self._jobs.get(key)) is not None and task.link is not None:
-            self._send(task, task.link, wire.LastCheckpoint(data))
+            self._send(task, task.link, wire.CheckpointGiven(data))
 
     def leave(self, key: Key) -> None:
         """Have a worker hand over what it has; WorkerLeft follows when it has."""

@@ -49,6 +49,7 @@ from mallob_py.kit.app import (
 )
 from mallob_py.kit.payload import decode_description, description_parts, encode_description
 from mallob_py.kit.result_file import confined_to
+from mallob_py.protocol.progress import Progress
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory.usage import forget_peak, own_cpu_seconds, peak_bytes_of, private_bytes_of
 
@@ -145,7 +146,7 @@ class _Context(WorkerContext):
         self._link = link
         #: what came while something else was waited for
         self._held: list[TreeMessage] = []
-        self._last_checkpoint: wire.LastCheckpoint | None = None
+        self._last_checkpoint: wire.CheckpointGiven | None = None
         self._peak_memory_bytes = 0
         self._next_progress_s = time.monotonic() + PROGRESS_PERIOD_S  # short jobs have none to tell
         #: what the application calls a result of a code
@@ -169,7 +170,7 @@ class _Context(WorkerContext):
                     self.index, self.volume, self.children = index, volume, children
                 case wire.Deliver(source, sender, data, returned):
                     messages.append(TreeMessage(source, data, returned, sender))
-                case wire.LastCheckpoint():
+                case wire.CheckpointGiven():
                     self._last_checkpoint = message
                 case wire.Leave():
                     self.leaving = True
@@ -198,7 +199,7 @@ class _Context(WorkerContext):
         if self.index == 0 and now >= self._next_progress_s:
             self._next_progress_s = now + PROGRESS_PERIOD_S
             total = None if total is None else float(total)
-            self._link.send(wire.Progress(float(done), total, unit[:PROGRESS_UNIT_MAX]))
+            self._link.send(wire.Progressed(Progress(float(done), total, unit[:PROGRESS_UNIT_MAX])))
 
     def checkpoint(self, data: bytes) -> None:
         if len(data) > CHECKPOINT_BYTES_MAX:

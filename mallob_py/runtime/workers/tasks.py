@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 from mallob_py.kit.app import TreeMessage
 from mallob_py.protocol import stimuli
-from mallob_py.protocol.progress import Progress
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.links import WorkerLink
@@ -92,8 +91,8 @@ class JobTask:
                 return stimuli.WorkerLeft(self.number, cpu_s)
             case wire.Demand(demand):
                 return stimuli.WorkerDemands(self.number, demand)
-            case wire.Progress(done, total, unit):
-                return stimuli.WorkerProgresses(self.number, Progress(done, total, unit))
+            case wire.Progressed(progress):
+                return stimuli.WorkerProgresses(self.number, progress)
             case wire.Checkpoint(data):
                 return stimuli.WorkerSaves(self.number, data)
             case wire.CheckpointWanted():
