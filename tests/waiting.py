@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def poll_until(
-    condition: Callable[[], T], what: str | Callable[[], str] = "", timeout_s: float = DEADLINE_S
+    condition: Callable[[], T | None], what: str | Callable[[], str] = "", timeout_s: float = DEADLINE_S
 ) -> T:
     """Wait until the condition holds, and return what it says. `what` was waited for, else."""
     deadline_s = time.monotonic() + timeout_s
