@@ -17,6 +17,8 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING would have every command import ty
 if TYPE_CHECKING:
     from typing import Any
 
+#: of job files that name none; `solve` is a command for its jobs alone
+DEFAULT_APPLICATION = "SAT"
 ENTRY_POINT_GROUP = "mallob_py.apps"
 DECLARATION_GROUP = "mallob_py.declarations"
 ENVIRONMENT_VARIABLE = "MALLOB_PY_APPS"

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from mallob_py.applications import our_declarations
+from mallob_py.applications import DEFAULT_APPLICATION, our_declarations
 from mallob_py.cli import values
 from mallob_py.cli.option_sources import (
     OptionError,
@@ -76,7 +76,12 @@ class SubmitOptions(Wishes, _Client):
         "--user", values.word, None, metavar="USER", group=JOB, help="who submits (default: you)"
     )
     application: str | None = option(
-        "--application", values.word, None, metavar="APP", group=JOB, help="kind of job (default SAT)"
+        "--application",
+        values.word,
+        None,
+        metavar="APP",
+        group=JOB,
+        help=f"kind of job (default {DEFAULT_APPLICATION})",
     )
     priority: float | None = option(
         "--priority", values.priority, None, metavar="P", group=JOB, help="share of the cores (default 1.0)"
@@ -118,8 +123,6 @@ class SubmitOptions(Wishes, _Client):
 
     def validate(self) -> None:
         super().validate()
-        from mallob_py.service.jobs.job_fields import DEFAULT_APPLICATION
-
         if not self.files and self.application in (None, DEFAULT_APPLICATION):
             raise OptionError("no FILE is given: name the formula or a job file")
         if self.name is not None and len(self.files) > 1:

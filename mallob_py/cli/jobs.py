@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mallob_py.applications import UnknownApplication, declaration_of
+from mallob_py.applications import DEFAULT_APPLICATION, UnknownApplication, declaration_of
 from mallob_py.cli import CommandError
 from mallob_py.cli.client_options import (
     JSON,
@@ -50,7 +50,6 @@ from mallob_py.kit.declaration import exit_code_of
 from mallob_py.service import client
 from mallob_py.service.client import PendingJobs
 from mallob_py.service.jobs.durations import format_duration
-from mallob_py.service.jobs.job_fields import DEFAULT_APPLICATION
 from mallob_py.service.jobs.job_file import identity_of, unfit_for_file_name
 from mallob_py.service.store.entries import Claimed, read_entries, reply_name
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status, read_status

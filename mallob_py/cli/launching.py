@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mallob_py.applications import DEFAULT_APPLICATION
 from mallob_py.cli import CommandError
 from mallob_py.cli.interrupts import OF_RANKS
 from mallob_py.runtime.processes import StopRequests
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from mallob_py.cli.rank_options import RunOptions, ServeOptions, SolveOptions
     from mallob_py.runtime.memory.room import Room
 
-_APPLICATIONS = ("SAT",)
 #: so few are always tried
 _UNSUSPICIOUS = 4
 #: what a rank needs at least, with its fork server and one worker: memory, and processes with one kept ready
@@ -49,7 +49,7 @@ def begin_early() -> None:
     """
     global _servers
     if os.environ.keys().isdisjoint(OF_RANKS):
-        _servers = ForkedServers(_APPLICATIONS)
+        _servers = ForkedServers((DEFAULT_APPLICATION,))
 
 
 def run_solve(options: SolveOptions) -> int:
@@ -225,7 +225,7 @@ def launch(
     be_rank: Callable[[socket.socket | None], int],
     stops: StopRequests,
     *,
-    application: str = _APPLICATIONS[0],
+    application: str = DEFAULT_APPLICATION,
     keep_input: bool = False,
 ) -> WorldEnd:
     """Run this same command on so many ranks of this machine.

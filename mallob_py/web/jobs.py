@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mallob_py.applications import DEFAULT_APPLICATION
 from mallob_py.kit.result_file import open_result
 from mallob_py.service import JobFileError, ServiceError, client
 from mallob_py.service.client import Pending
-from mallob_py.service.jobs.job_fields import DEFAULT_APPLICATION
 from mallob_py.service.jobs.job_file import (
     InputUse,
     Interruption,

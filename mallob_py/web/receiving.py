@@ -1,6 +1,6 @@
 """Taking in what somebody sends: bounded in size, in time, and in how many at once.
 
-A body is either a formula, which goes to a file piece by piece, or a job as JSON, which is small.
+A body is either a job's input, which goes to a file piece by piece, or a job as JSON, which is small.
 Guarantee: an upload that is refused, too slow or cut off leaves nothing behind.
 
 A few kilobytes can hide gigabytes. So an upload is decompressed piece by piece, and thrown away again,
@@ -96,7 +96,8 @@ class Limits:
     """In bytes; None is no limit."""
 
     upload: int | None
-    formula: int | None
+    #: an input, decompressed
+    decompressed: int | None
     store: int | None
 
 
@@ -113,12 +114,12 @@ class Receiver:
         """Hand in what this request holds. Raises ApiError."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "multipart/form-data":
-            raise ApiError(415, "send the formula itself as the body, such as with curl --data-binary")
+            raise ApiError(415, "send the input itself as the body, such as with curl --data-binary")
         async with self._turns:
             try:
                 if kind == "application/json":
                     return await self._receive_job(request)
-                return await self._receive_formula(request)
+                return await self._receive_input(request)
             except ClientDisconnect:
                 raise ApiError(400, "the connection was closed before everything was sent") from None
             except OSError as error:
@@ -137,7 +138,7 @@ class Receiver:
         finally:
             upload.discard()
 
-    async def _receive_formula(self, request: Request) -> Record:
+    async def _receive_input(self, request: Request) -> Record:
         fields = _fields_of_query(request)
         is_name_unique = _fill_in(fields)
         upload = self.store.begin()
@@ -150,8 +151,8 @@ class Receiver:
                     self._check_store()
                     await run_in_threadpool(file.write, piece)
             if not size:
-                raise ApiError(400, "the body is empty; send a formula in DIMACS CNF")
-            await run_in_threadpool(_check_decompressed, upload.path, self.limits.formula)
+                raise ApiError(400, "the body is empty; send the input of a job")
+            await run_in_threadpool(_check_decompressed, upload.path, self.limits.decompressed)
             record: Record = await run_in_threadpool(self.jobs.submit, fields, upload, size, is_name_unique)
             return record
         finally:

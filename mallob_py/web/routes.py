@@ -29,7 +29,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from mallob_py import __version__
-from mallob_py.service.jobs.job_fields import DEFAULT_APPLICATION, JobFields, json_schema
+from mallob_py.applications import DEFAULT_APPLICATION
+from mallob_py.service.jobs.job_fields import JobFields, json_schema
 from mallob_py.web import ApiError
 from mallob_py.web.history import HistoryPart
 from mallob_py.web.jobs import Jobs
@@ -179,7 +180,11 @@ _FIELDS = (
     Parameter("max-demand", "integer", "largest number of workers"),
     Parameter("configuration", "string", 'for the application, as JSON: {"seed": 1}'),
 )
-_FORMULA = {"type": "string", "format": "binary", "description": "DIMACS CNF; plain, gzip, bzip2, xz or lzma"}
+_INPUT = {
+    "type": "string",
+    "format": "binary",
+    "description": "a formula, or what else its application reads",
+}
 _REPLY = {"type": "object", "description": "the service's reply, without paths of its host"}
 _MODEL = {
     "type": "object",
@@ -188,24 +193,25 @@ _MODEL = {
         "resultcode": {"type": "integer"},
         "solution": {
             "oneOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "string"}],
-            "description": "literals (each of several solutions ends with a 0), or bytes in Base64",
+            "description": "integers (each of several solutions ends with a 0), or bytes in Base64",
         },
         "solutions": {"type": "integer", "description": "how many, if several were asked for"},
         "solution-format": {"enum": ["base64"], "description": "there if the solution is made of bytes"},
     },
 }
 _ASKED = {"type": "object", "properties": {"key": {"type": "string"}}}
-_SOLUTION_LINES = {"type": "string", "description": "s and v lines as in SAT competitions"}
+_SOLUTION_LINES = {"type": "string", "description": "as the application writes it; SAT: s and v lines"}
 
 OVERVIEW = Operation("GET", "/api/jobs", "Live jobs, their users, and what ended last.", {_JSON: Overview})
 SUBMIT = Operation(
     "POST",
     "/api/jobs",
-    "Hand in a formula (the body) or a job (JSON; user and name may be left out, files need --allow-paths)."
+    "Hand in a job's input (the body), or a job (JSON; user and name may be left out, files need"
+    " --allow-paths)."
     " The answer holds the id to ask for later.",
     {_JSON: Job},
     (*_FIELDS, _WAIT),
-    {"application/octet-stream": _FORMULA, _JSON: JobFields},
+    {"application/octet-stream": _INPUT, _JSON: JobFields},
     status=202,
 )
 JOB = Operation(
@@ -221,7 +227,7 @@ REPLY = Operation(
 MODEL = Operation(
     "GET",
     "/api/jobs/{key}/model",
-    "The answer of a SAT job; as JSON with Accept: application/json.",
+    "The answer of a job as text, for applications that have one; as JSON with Accept: application/json.",
     {_TEXT: _SOLUTION_LINES, _JSON: _MODEL},
     (_KEY, _CLIENT, _NUMBER),
 )

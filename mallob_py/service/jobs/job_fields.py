@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from mallob_py.applications import DEFAULT_APPLICATION
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs.durations import shortened
 
-DEFAULT_APPLICATION = "SAT"
 PRIORITY_MIN, PRIORITY_MAX = 1e-9, 1e9  # so that neither 1/p nor sums of them overflow or vanish
 DEMAND_MAX = 2**31 - 1
 DEPENDENCIES_MAX = 10_000

@@ -3,11 +3,6 @@
 Compatible with Mallob's JSON interface, but stricter: what is not understood is refused
 with a message that names the field and says what to do, since a misspelt limit that is
 silently ignored costs hours. `parse_job` raises `JobFileError` and nothing else.
-
-What Mallob's clients write and this service does without is taken, and told in the reply. Mallob's IPASIR
-bridge links programs with a SAT solver that is a service. It looks a variable up in the model by its
-number, so something stands at index 0 of models that Mallob gives as lists; here only those for the bridge
-begin so. Its later releases say `piped-response` (`store.replies`), all call their user `ipasir`.
 """
 
 from __future__ import annotations
@@ -26,41 +21,9 @@ import msgspec
 from msgspec import UnsetType
 
 from mallob_py.service import JobFileError
+from mallob_py.service.jobs import mallob_clients
 from mallob_py.service.jobs.durations import parse_duration_s
-from mallob_py.service.jobs.job_fields import (
-    DEFAULT_APPLICATION,
-    FIELD_NAMES,
-    JobFields,
-    json_type,
-    read_fields,
-)
-
-_BRIDGE_USER = "ipasir"
-#: the code of a result that is a model, for the bridge
-IPASIR_SATISFIABLE = 10
-
-#: fields that change nothing here, and why
-_UNUSED = {
-    "group-id": "clauses are shared among the workers of a job, not among jobs",
-    "description-id": "descriptions are shared by all workers of a host as it is, and not beyond a job",
-    "checksum": "inputs are not compared with it",
-}
-
-
-def is_from_ipasir_bridge(fields: Mapping[str, Any]) -> bool:
-    return "piped-response" in fields or fields.get("user") == _BRIDGE_USER
-
-
-def unused_fields(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """A line for each field that asks in vain."""
-    return tuple(f"{field}: not used; {why}" for field, why in _UNUSED.items() if fields.get(field))
-
-
-def unused_keys(configuration: Mapping[str, Any]) -> tuple[str, ...]:
-    """The same for the configuration of a SAT job, which takes no notice of such keys."""
-    keys = [key for key in configuration if key == "options" or key.startswith("__")]
-    return tuple(f"configuration: {key} is not used; it is for Mallob's own solvers" for key in keys)
-
+from mallob_py.service.jobs.job_fields import FIELD_NAMES, JobFields, json_type, read_fields
 
 __all__ = ["InputUse", "Interruption", "JobFile", "JobFileError", "identity_of", "parse_job"]
 
@@ -147,7 +110,7 @@ def parse_job(data: bytes, applications: Mapping[str, InputUse]) -> JobFile | In
 def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str, InputUse]) -> JobFile:
     for key in fields:
         if key not in FIELD_NAMES:
-            raise JobFileError(_clipped(key), _UNKNOWN.get(key) or _stranger(key))
+            raise JobFileError(_clipped(key), mallob_clients.REFUSED.get(key) or _stranger(key))
     job = read_fields(fields)
     application = job.application
     if application not in applications:
@@ -188,17 +151,12 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         done=job.done,
         assumptions=job.assumptions,
         configuration=configuration,
-        indexes_model=is_from_ipasir_bridge(fields),
-        warnings=unused_fields(fields)
-        + (unused_keys(configuration) if application == DEFAULT_APPLICATION else ()),
+        indexes_model=mallob_clients.indexes_model(fields),
+        warnings=tuple(mallob_clients.unused(fields, application, configuration)),
         # The standard library's encoder takes what users may submit and msgspec refuses: integers beyond 64
         # bits and unpaired surrogates.
         submitted={key: json.dumps(value).encode() for key, value in fields.items()},
     )
-
-
-#: what other programs' files name, and why it is of no use here
-_UNKNOWN = {"internalliterals": "names a formula in the memory of Mallob itself; give literals or files"}
 
 
 def _stranger(key: str) -> str:

@@ -35,7 +35,8 @@ from mallob_py.kit.result_file import ResultFileError, ResultsFolder, discard_un
 from mallob_py.protocol.effects import JobStats, Outcome
 from mallob_py.runtime.worker_wire import SolutionForm
 from mallob_py.service import JobFileError
-from mallob_py.service.jobs.job_file import IPASIR_SATISFIABLE, JobFile
+from mallob_py.service.jobs import mallob_clients
+from mallob_py.service.jobs.job_file import JobFile
 
 SOLUTION_INLINE_MAX = 1_000_000
 #: so many do not keep others waiting while a reply is written
@@ -122,7 +123,7 @@ def result_reply(
     own = {"resultcode", "resultstring", "outcome", "result-files"}
     own |= {"solution", "solution-file", "solution-size", "solution-format"}
     result.update((key, value) for key, value in extra.items() if key not in own)
-    is_model = ending.code == IPASIR_SATISFIABLE and ending.form is SolutionForm.INTEGERS
+    is_model = ending.code == mallob_clients.SATISFIABLE and ending.form is SolutionForm.INTEGERS
     if job.indexes_model and is_model and "solutions" not in extra:
         solution = bytes(_INTEGER_BYTES) + solution
     is_long = len(solution) > _INTEGER_BYTES * inline_max
