@@ -28,7 +28,7 @@ from mallob_py import __version__
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.placement import Placement
 from mallob_py.runtime.memory.room import Reserve, rooms
-from mallob_py.runtime.memory.watch import HostBoard, MemoryWatch
+from mallob_py.runtime.memory.watch import HostVote, MemoryWatch
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import descriptor_shortage, raise_descriptor_limit
 from mallob_py.runtime.rank import Desk, EventSink, PeerFailure, Rank, StopBell, service_clock
@@ -190,7 +190,7 @@ def run_rank(
 
 def _memory_watch(reserve: Reserve, rank: Rank, host_of: Callable[[int], int]) -> MemoryWatch:
     here = [each for each in range(rank.placement.ranks) if host_of(each) == host_of(rank.rank)]
-    board = HostBoard(rank.transfer.folder / "memory", here.index(rank.rank), len(here))
+    vote = HostVote(rank.transfer.folder / "memory", here.index(rank.rank), len(here))
     host = socket.gethostname()
 
     def complain(text: str) -> None:
@@ -199,7 +199,7 @@ def _memory_watch(reserve: Reserve, rank: Rank, host_of: Callable[[int], int]) -
     def log(event: str, fields: Mapping[str, object]) -> None:
         rank.log.write(rank.now(), event, fields)
 
-    return MemoryWatch(reserve, rooms, rank.hoard, board, log, complain)
+    return MemoryWatch(reserve, rooms, rank.reclaimable, vote, log, complain)
 
 
 def _log_stimuli(settings: WorldSettings, rank: Rank, pes: range, start_s: float) -> str | None:

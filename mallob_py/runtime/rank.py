@@ -59,7 +59,7 @@ from mallob_py.protocol.stimuli import (
 from mallob_py.protocol.violation import PeerViolation
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.memory.watch import MemoryWatch, RankHoard
+from mallob_py.runtime.memory.watch import MemoryWatch, RankReclaimable
 from mallob_py.runtime.rank_reports import PERIOD_S as _NEWS_PERIOD_S
 from mallob_py.runtime.rank_reports import RankNews, RankReporter, Roll, RollAnswer, RollCall, WorkerPlace
 from mallob_py.runtime.stimulus_log import StimulusLog
@@ -210,7 +210,7 @@ class Rank:
         )
         self._workers = HostedWorkers(pool, len(numbers), self._localized, clock, placement.size)
         #: what could be given back if the host runs low on memory
-        self.hoard = RankHoard(self._pes, pool, self._workers, self.transfer, self._tell)
+        self.reclaimable = RankReclaimable(self._pes, pool, self._workers, self.transfer, self._tell)
         self._memory_watch: MemoryWatch | None = None
         self._transport = transport
         self._desk: Desk | None = None

@@ -6,7 +6,7 @@ look the rank gives back, in this order, until its part of what is missing is ex
 1. spare processes (none stands ready while memory is short) and those kept of chains of revisions
 2. suspended workers, least recently used first
 3. descriptions that no worker here needs, where another host has them
-4. if that was not enough: the process of the host's largest worker that is no root (`HostBoard`).
+4. if that was not enough: the process of the host's largest worker that is no root (`HostVote`).
    It is paused (`protocol/local_workers.py`), and its job goes on.
 
 Sizes are the private memory of processes, that of the solvers they have started included, or the sizes of
@@ -39,8 +39,11 @@ _TIMES = struct.Struct("dd")
 _BID = struct.Struct("Q")
 
 
-class HostBoard:
-    """The board as rank number `place` of so many on the host sees it. Nothing blocks for long."""
+class HostVote:
+    """The vote on which rank of a host gives way, as rank `place` of so many sees it; nothing blocks.
+
+    Each bids the size of what it could end; the largest wins the turn, once it is nobody's any more.
+    """
 
     def __init__(self, path: Path, place: int, ranks: int) -> None:
         self._place = place
@@ -115,7 +118,7 @@ _COMPLAIN_EVERY_S = 60.0
 _ENOUGH = 1.25
 
 
-class Hoard(Protocol):
+class Reclaimable(Protocol):
     """What a rank could give back. Sizes are what is expected to come free."""
 
     def give_back_processes(self, wanted_bytes: int) -> int: ...
@@ -142,15 +145,15 @@ class MemoryWatch:
         self,
         reserve: Reserve,
         measure: Callable[[], Sequence[Room]],
-        hoard: Hoard,
-        board: HostBoard,
+        reclaimable: Reclaimable,
+        vote: HostVote,
         log: Callable[[str, Mapping[str, object]], None],
         complain: Callable[[str], None],
     ) -> None:
         self._reserve = reserve
         self._measure = measure
-        self._hoard = hoard
-        self._board = board
+        self._reclaimable = reclaimable
+        self._vote = vote
         self._log = log
         self._complain = complain
         self._is_short = False
@@ -184,7 +187,7 @@ class MemoryWatch:
         self._is_short = True
         reserve_bytes = self._reserve.of(room.total_bytes)
         self._log("short of memory", {"left_bytes": room.left_bytes, "reserve_bytes": reserve_bytes})
-        if self._board.may_complain(now_s, _COMPLAIN_EVERY_S):
+        if self._vote.may_complain(now_s, _COMPLAIN_EVERY_S):
             self._complain(
                 f"short of memory: {_megabytes(room.left_bytes)} of {_megabytes(room.total_bytes)} are left, "
                 f"less than the reserve of {_megabytes(reserve_bytes)}; suspended workers are given up, then "
@@ -193,35 +196,35 @@ class MemoryWatch:
 
     def _give_back(self, missing_bytes: int, now_s: float) -> None:
         # All ranks of the host do the same at the same time.
-        wanted_bytes = -(-missing_bytes // self._board.ranks)
+        wanted_bytes = -(-missing_bytes // self._vote.ranks)
         given_bytes = 0
         for what, give_back in (
-            ("processes", self._hoard.give_back_processes),
-            ("suspended workers", self._hoard.give_back_past),
-            ("descriptions", self._hoard.give_back_descriptions),
+            ("processes", self._reclaimable.give_back_processes),
+            ("suspended workers", self._reclaimable.give_back_past),
+            ("descriptions", self._reclaimable.give_back_descriptions),
         ):
             if given_bytes < wanted_bytes and (size_bytes := give_back(wanted_bytes - given_bytes)):
                 self._tell_given(what, size_bytes)
                 given_bytes += size_bytes
         if given_bytes >= wanted_bytes:
             self._withdraw_bid()
-            self._board.hold_turn(now_s)
+            self._vote.hold_turn(now_s)
         else:
             self._bid_for_turn(now_s)
 
     def _bid_for_turn(self, now_s: float) -> None:
         """By the second look in need, all ranks of the host have bid."""
-        largest_bytes = self._hoard.largest_bytes()
+        largest_bytes = self._reclaimable.largest_bytes()
         had_bid, self._has_bid = self._has_bid, largest_bytes > 0
-        self._board.bid(largest_bytes)
-        if had_bid and self._has_bid and self._board.wins_turn(now_s, _PAUSE_EVERY_S):
-            self._tell_given("a running worker", self._hoard.pause_largest())
+        self._vote.bid(largest_bytes)
+        if had_bid and self._has_bid and self._vote.wins_turn(now_s, _PAUSE_EVERY_S):
+            self._tell_given("a running worker", self._reclaimable.pause_largest())
             self._withdraw_bid()
 
     def _withdraw_bid(self) -> None:
         if self._has_bid:
             self._has_bid = False
-            self._board.bid(0)
+            self._vote.bid(0)
 
     def _tell_given(self, what: str, size_bytes: int) -> None:
         self._log("gave back memory", {"what": what, "bytes": size_bytes})
@@ -229,22 +232,22 @@ class MemoryWatch:
     def _end(self, room: Room) -> None:
         self._is_short = False
         self._withdraw_bid()
-        self._hoard.end_shortage()
+        self._reclaimable.end_shortage()
         self._log("enough memory", {"left_bytes": room.left_bytes})
 
     def _unpause(self, room_bytes: int, now_s: float) -> None:
         """There are so many bytes more than the reserve: does a paused worker fit in?"""
-        paused_bytes = self._hoard.smallest_paused_bytes()
+        paused_bytes = self._reclaimable.smallest_paused_bytes()
         fits_in = paused_bytes is not None and paused_bytes <= room_bytes
-        if fits_in and self._board.takes_turn(now_s, _UNPAUSE_EVERY_S):
-            self._hoard.unpause_smallest()
+        if fits_in and self._vote.takes_turn(now_s, _UNPAUSE_EVERY_S):
+            self._reclaimable.unpause_smallest()
 
 
 def _megabytes(size_bytes: int) -> str:
     return f"{size_bytes / 1e6:.0f} MB"
 
 
-class RankHoard:
+class RankReclaimable:
     """What there is of it on one rank; `tell(pe, stimulus)` reaches a PE."""
 
     def __init__(

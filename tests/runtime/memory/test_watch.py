@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mallob_py.runtime.memory.room import Reserve, Room
-from mallob_py.runtime.memory.watch import HostBoard, MemoryWatch
+from mallob_py.runtime.memory.watch import HostVote, MemoryWatch
 
 TOTAL = 1000
 RESERVE = Reserve(size_bytes=100)
@@ -24,18 +24,18 @@ class Host:
         self.given: list[tuple[int, str]] = []
         self.complaints: list[str] = []
         self.events: list[tuple[str, Mapping[str, object]]] = []
-        boards = [HostBoard(folder / "board", place, ranks) for place in range(ranks)]
-        self.hoards = [FakeHoard(self, rank) for rank in range(ranks)]
+        votes = [HostVote(folder / "board", place, ranks) for place in range(ranks)]
+        self.reclaimables = [FakeReclaimable(self, rank) for rank in range(ranks)]
         self.watches = [
             MemoryWatch(
                 RESERVE,
                 lambda: [Room(self.left, TOTAL)],
-                hoard,
-                board,
+                reclaimable,
+                vote,
                 lambda event, fields: self.events.append((event, fields)),
                 self.complaints.append,
             )
-            for hoard, board in zip(self.hoards, boards, strict=True)
+            for reclaimable, vote in zip(self.reclaimables, votes, strict=True)
         ]
 
     def look(self, times: int = 1) -> list[tuple[int, str]]:
@@ -50,7 +50,7 @@ class Host:
         return list(self.given)
 
 
-class FakeHoard:
+class FakeReclaimable:
     """Sizes of what a rank has."""
 
     def __init__(self, host: Host, rank: int) -> None:
@@ -115,7 +115,7 @@ def wide(tmp_path: Path) -> Host:
 
 
 def test_with_more_than_the_reserve_left_nothing_is_given_back(host: Host) -> None:
-    host.hoards[0].past = [50]
+    host.reclaimables[0].past = [50]
     host.left = 100
     assert host.look(5) == []
     assert (host.complaints, host.events) == ([], [])
@@ -124,16 +124,17 @@ def test_with_more_than_the_reserve_left_nothing_is_given_back(host: Host) -> No
 def test_what_is_kept_goes_first_then_past_workers_then_descriptions_and_running_workers_last(
     host: Host,
 ) -> None:
-    hoard = host.hoards[0]
-    hoard.kept, hoard.past, hoard.unused, hoard.running = [1, 1], [1, 1], [1], [30, 20]
+    reclaimable = host.reclaimables[0]
+    reclaimable.kept, reclaimable.past = [1, 1], [1, 1]
+    reclaimable.unused, reclaimable.running = [1], [30, 20]
     host.left = 40
     order = [what for _, what in host.look(10)]
     assert order == ["kept", "kept", "past", "past", "unused", "running", "running"]
 
 
 def test_no_more_is_given_back_than_is_missing(host: Host) -> None:
-    hoard = host.hoards[0]
-    hoard.past, hoard.running = [30, 30, 30, 30], [500]
+    reclaimable = host.reclaimables[0]
+    reclaimable.past, reclaimable.running = [30, 30, 30, 30], [500]
     host.left = 50
     assert host.look(10) == [(0, "past"), (0, "past")]
 
@@ -141,30 +142,30 @@ def test_no_more_is_given_back_than_is_missing(host: Host) -> None:
 def test_no_process_stands_ready_while_memory_is_short(host: Host) -> None:
     host.left = 99
     host.look()
-    assert host.hoards[0].spares == 0
+    assert host.reclaimables[0].spares == 0
     host.left = 110
     host.look()
-    assert host.hoards[0].spares == 0, "hardly enough"
+    assert host.reclaimables[0].spares == 0, "hardly enough"
     host.left = 125
     host.look()
-    assert host.hoards[0].spares == 1
+    assert host.reclaimables[0].spares == 1
 
 
 def test_running_workers_are_paused_the_largest_first_with_time_between(host: Host) -> None:
-    hoard = host.hoards[0]
-    hoard.running = [5, 20, 10]
+    reclaimable = host.reclaimables[0]
+    reclaimable.running = [5, 20, 10]
     host.left = 0
     assert host.look() == [], "by the first look nobody knows who else is in need"
     assert host.look() == [(0, "running")]
-    assert hoard.paused == [20]
+    assert reclaimable.paused == [20]
     assert host.look(2) == []
     assert host.look(1) == [(0, "running")]
-    assert hoard.paused == [20, 10]
+    assert reclaimable.paused == [20, 10]
 
 
 def test_of_all_ranks_of_a_host_the_one_with_the_largest_worker_pauses_it_alone(wide: Host) -> None:
-    for hoard, sizes in zip(wide.hoards, ([10], [30, 5], [30], []), strict=True):
-        hoard.running = sizes
+    for reclaimable, sizes in zip(wide.reclaimables, ([10], [30, 5], [30], []), strict=True):
+        reclaimable.running = sizes
     wide.left = 75
     assert wide.look(20) == [(1, "running")]
     wide.left = 0
@@ -173,17 +174,17 @@ def test_of_all_ranks_of_a_host_the_one_with_the_largest_worker_pauses_it_alone(
 
 
 def test_no_worker_is_paused_while_other_ranks_have_something_else_to_give(wide: Host) -> None:
-    wide.hoards[0].running = [1000]
-    wide.hoards[3].past = [20] * 10
+    wide.reclaimables[0].running = [1000]
+    wide.reclaimables[3].past = [20] * 10
     wide.left = 0
     wide.look(10)
     assert wide.left >= 100
-    assert wide.hoards[0].running == [1000]
+    assert wide.reclaimables[0].running == [1000]
 
 
 def test_ranks_that_have_enough_together_give_back_their_parts_only(wide: Host) -> None:
-    for hoard in wide.hoards:
-        hoard.past = [10] * 10
+    for reclaimable in wide.reclaimables:
+        reclaimable.past = [10] * 10
     wide.left = 20
     assert len(wide.look()) == 8
     assert wide.left == 100
@@ -213,7 +214,7 @@ def test_episodes_that_follow_closely_are_not_complained_of_again(host: Host) ->
 
 
 def test_each_step_is_logged_with_its_size(host: Host) -> None:
-    host.hoards[0].past = [60]
+    host.reclaimables[0].past = [60]
     host.left = 50
     host.look(2)
     host.left = 500
@@ -226,11 +227,11 @@ def test_each_step_is_logged_with_its_size(host: Host) -> None:
 
 
 def test_a_paused_worker_goes_on_when_there_is_room_for_all_it_had_and_not_before(host: Host) -> None:
-    hoard = host.hoards[0]
-    hoard.running = [300]
+    reclaimable = host.reclaimables[0]
+    reclaimable.running = [300]
     host.left = 90
     host.look(2)
-    assert (host.left, hoard.paused) == (390, [300])
+    assert (host.left, reclaimable.paused) == (390, [300])
     assert host.look(30) == [], "it alone was too much"
     host.left = 400
     assert host.look() == [(0, "unpaused")]
@@ -238,8 +239,8 @@ def test_a_paused_worker_goes_on_when_there_is_room_for_all_it_had_and_not_befor
 
 
 def test_paused_workers_go_on_one_at_a_time_on_all_ranks_of_a_host(wide: Host) -> None:
-    for hoard in wide.hoards:
-        hoard.paused = [50]
+    for reclaimable in wide.reclaimables:
+        reclaimable.paused = [50]
     wide.left = 900
     assert [len(wide.look(10)) for _ in range(5)] == [1, 1, 1, 1, 0]
 
@@ -250,8 +251,8 @@ def test_the_tightest_of_host_and_groups_counts(tmp_path: Path) -> None:
     watch = MemoryWatch(
         Reserve(share=0.1),
         lambda: [Room(500, 1000), Room(5, 100)],
-        host.hoards[0],
-        HostBoard(tmp_path / "other", 0, 1),
+        host.reclaimables[0],
+        HostVote(tmp_path / "other", 0, 1),
         lambda event, fields: events.append((event, fields)),
         host.complaints.append,
     )
@@ -261,7 +262,7 @@ def test_the_tightest_of_host_and_groups_counts(tmp_path: Path) -> None:
 
 def test_where_nothing_can_be_measured_nothing_is_done(tmp_path: Path) -> None:
     host = Host(tmp_path, 1)
-    board = HostBoard(tmp_path / "other", 0, 1)
-    watch = MemoryWatch(RESERVE, list, host.hoards[0], board, lambda *_: None, host.complaints.append)
+    vote = HostVote(tmp_path / "other", 0, 1)
+    watch = MemoryWatch(RESERVE, list, host.reclaimables[0], vote, lambda *_: None, host.complaints.append)
     watch.look(1.0)
     assert host.complaints == []
