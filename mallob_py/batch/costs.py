@@ -70,6 +70,26 @@ class Redistribution(msgspec.Struct, frozen=True):
         return self.scale * (alpha * change + beta / (before + after) + self.spawn_s * change)
 
 
+class Delays(msgspec.Struct, frozen=True):
+    """What takes time [s] with real processes, while nothing stands still.
+
+    `start_s`: from the decision to start a job until it computes. `ready_s`: from the same decision until a
+    malleable job can be resized; it is shown as moldable so long. `grow_s`, `shrink_s`: from an order until
+    the new nodes compute, or the old ones are free; until then all goes on as before. `end_s`: from the end
+    of a job's work until its nodes are free.
+    """
+
+    start_s: float = 0.0
+    ready_s: float = 0.0
+    grow_s: float = 0.0
+    shrink_s: float = 0.0
+    end_s: float = 0.0
+
+
+#: what traces know of
+NO_DELAYS = Delays()
+
+
 @lru_cache(maxsize=1 << 16)
 def _alpha_and_beta(seed: int, job: int, least: float, most: float) -> tuple[float, float]:
     generator = random.Random(f"redistribution {seed} {job}")

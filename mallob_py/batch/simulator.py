@@ -29,7 +29,7 @@ import numpy as np
 
 from mallob_py.batch.checks import Checks, count_of
 from mallob_py.batch.cluster import Room
-from mallob_py.batch.costs import FreeResizes, ResizeCost
+from mallob_py.batch.costs import NO_DELAYS, Delays, FreeResizes, ResizeCost
 from mallob_py.batch.job import Job, Kind, Truth, Workload
 from mallob_py.batch.policy import (
     Action,
@@ -122,14 +122,19 @@ def simulate(
     costs: ResizeCost | None = None,
     order: EventOrder = EventOrder.BATCH,
     imbalance: Imbalance = Imbalance.IDEAL,
+    delays: Delays = NO_DELAYS,
 ) -> Schedule:
     """Play a workload on a machine of so many nodes (0: its own number).
 
-    `imbalance` is of guests on nodes that they share, beside nodes that they do not.
+    `imbalance` is of guests on nodes that they share, beside nodes that they do not. `delays` are those of
+    real processes, in the order of events `BATCH`.
     Raises PolicyError for an impossible action, ValueError for a job that can never run on this machine.
     """
+    if delays != NO_DELAYS and order is not EventOrder.BATCH:
+        raise ValueError("there are delays in the order of events `batch` only")
     run = _Run if workload.cluster is None else _SharedRun
-    return run(workload, policy, nodes or workload.nodes, costs or FreeResizes(), order, imbalance).play()
+    costs = costs or FreeResizes()
+    return run(workload, policy, nodes or workload.nodes, costs, order, imbalance, delays).play()
 
 
 class _Run:
@@ -141,6 +146,7 @@ class _Run:
         costs: ResizeCost,
         order: EventOrder,
         imbalance: Imbalance,
+        delays: Delays,
     ) -> None:
         self._view = self._new_view(workload, nodes, costs)
         self._refuse_impossible(workload, nodes)
@@ -152,6 +158,7 @@ class _Run:
         self._costs = costs
         self._order = order
         self._imbalance = imbalance
+        self._delays = delays
         self._nodes = nodes
         self._free: list[int] = list(range(nodes - 1, -1, -1))
         self._queue: list[Job] = []
@@ -184,6 +191,8 @@ class _Run:
         self._never_taken: dict[int, list[int]] = {}
         #: the nodes that a job takes when it is due next
         self._taking: dict[int, list[int]] = {}
+        #: (when, job): malleable jobs that cannot be resized before
+        self._unready: list[tuple[float, int]] = []
         #: how many of its wishes an evolving job has told
         self._told: dict[int, int] = {}
         self._shared: list[SharedSpan] = []
@@ -231,6 +240,8 @@ class _Run:
             now = jobs[arrived].submit_s if arrived < count else math.inf
             if due and due[0][0] < now:
                 now = due[0][0]
+            if self._unready and self._unready[0][0] < now:
+                now = self._unready[0][0]
             if self._wake_s < now:
                 now = self._wake_s
             view.now_s = now
@@ -246,6 +257,8 @@ class _Run:
                     else:
                         self._come_due(job)
                         happens = True
+            while self._unready and self._unready[0][0] <= now:
+                happens |= self._get_ready(heapq.heappop(self._unready)[1])
             before = arrived
             while arrived < count and jobs[arrived].submit_s <= now:
                 self._queue.append(jobs[arrived])
@@ -326,10 +339,16 @@ class _Run:
                 return
             # None comes after the last iteration.
             del self._iterations_left[job]
-        left, truth = self._left[job], self._truths[job]
+        truth = self._truths[job]
         if truth.wishes and (told := self._told.get(job, 0)) < len(truth.wishes):
-            left -= (1.0 - truth.wishes[told].progress) * truth.run_s
-        self._schedule(job, self._since[job] + left / self._rate[job])
+            left = self._left[job] - (1.0 - truth.wishes[told].progress) * truth.run_s
+            self._schedule(job, self._since[job] + left / self._rate[job])
+        else:
+            self._schedule(job, self._end_s(job))
+
+    def _end_s(self, job: int) -> float:
+        """When a running job ends [s], if nothing changes."""
+        return self._since[job] + self._left[job] / self._rate[job] + self._delays.end_s
 
     def _plan_resize_point(self, job: int) -> None:
         truth = self._truths[job]
@@ -351,6 +370,13 @@ class _Run:
             self._plan(job)
         else:
             self._end(job)
+
+    def _get_ready(self, job: int) -> bool:
+        """It can be resized from now on. Returns whether it still runs."""
+        if (running := self._running.get(job)) is None:
+            return False
+        running.job = self._jobs[job]
+        return True
 
     def _end(self, job: int) -> None:
         running = self._running.pop(job)
@@ -433,7 +459,12 @@ class _Run:
         self._starts[number] = self._piece_starts[number] = now
         self._allocations[number] = nodes
         rate = 1.0 if size == job.nodes else self._speed(number, size)
-        self._left[number], self._since[number], self._rate[number] = self._truths[number].run_s, now, rate
+        delays = self._delays
+        self._left[number], self._rate[number] = self._truths[number].run_s, rate
+        self._since[number] = now + delays.start_s
+        if delays.ready_s and job.is_malleable:
+            running.job = msgspec.structs.replace(job, kind=Kind.MOLDABLE)
+            heapq.heappush(self._unready, (now + delays.ready_s, number))
         return running
 
     def _nodes_for(self, job: int, wanted: int | tuple[int, ...]) -> list[int]:
@@ -466,16 +497,19 @@ class _Run:
             grown = list(wanted)
         self._view.free = len(self._free)
         running.target = len(grown)
-        running.resized_s = self._view.now_s
+        running.resized_s = now = self._view.now_s
         self._wishes.pop(number, None)
-        if wait_s == math.inf:
+        if not awaited:
+            delays = self._delays
+            wait_s += delays.grow_s if running.target > running.size else delays.shrink_s
+        if wait_s == math.inf or (wait_s > 0.0 and not awaited and self._end_s(number) <= now + wait_s):
             self._never_taken[number] = new
             return
         self._taking[number] = grown
         if awaited:
             return  # until the decision at the resize point is over
         if wait_s > 0.0:
-            self._schedule(number, self._view.now_s + wait_s)
+            self._schedule(number, now + wait_s)
         else:
             self._take(number)
 

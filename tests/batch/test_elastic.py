@@ -6,9 +6,10 @@ from test_agreement import malleable_workloads
 from test_simulator import check
 from workloads import malleable, rigid
 
-from mallob_py.batch.costs import PerResize
+from mallob_py.batch.costs import Delays, PerResize
 from mallob_py.batch.job import Kind, Workload
 from mallob_py.batch.policies.elastic import ElasticEasy, ElasticFcfs, Malleable
+from mallob_py.batch.policies.fair import Fair
 from mallob_py.batch.simulator import simulate
 from mallob_py.batch.workload.glb_batch import JOBS, NODES, glb_batch
 
@@ -25,6 +26,12 @@ _ALL = [
 @pytest.mark.parametrize("make", _ALL)
 def test_all_jobs_end_and_share_no_node(make: type[Malleable], workload: Workload) -> None:
     check(simulate(workload, make()))
+
+
+@given(malleable_workloads())
+@pytest.mark.parametrize("make", [*_ALL, Fair])
+def test_with_delays_all_jobs_end_as_well(make: type[Malleable], workload: Workload) -> None:
+    check(simulate(workload, make(), delays=Delays(0.5, 1.5, 2.5, 1.0, 0.25)))
 
 
 def test_easy_has_no_extra_nodes_and_wants_ends_before_the_shadow() -> None:
@@ -78,7 +85,8 @@ def test_the_program_shrinks_for_the_first_that_waits_only() -> None:
     [
         ({"grow": "both"}, "grow is 'both', not paper or code"),
         ({"ready_s": -1}, "or ready_s below 0"),
-        ({"cooldown_s": 0}, "cooldown_s is below 5"),
+        ({"cooldown_s": 0}, "cooldown_s below 5"),
+        ({"period_s": 0}, "period_s is not above 0"),
     ],
 )
 def test_settings_that_are_none_are_refused(settings: dict[str, str], message: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from workloads import malleable, rigid, rigid_workloads
 
+from mallob_py.batch.costs import Delays
 from mallob_py.batch.job import Job, Kind, Truth, Wish, Workload
 from mallob_py.batch.policies.backfilling import Backfilling, Easy, Fcfs
 from mallob_py.batch.policy import Action, PolicyError, Resize, Start, View, Wake
@@ -204,6 +205,40 @@ def test_an_evolving_job_asks_and_may_be_given() -> None:
     schedule = simulate(workload, Scripted(decide))
     assert [(piece.end_s, len(piece.nodes)) for piece in schedule.pieces] == [(5, 2), (10, 4)]
     assert schedule.ends_s[0] == 10 + 5 * 2
+
+
+def test_real_processes_take_time_to_start_to_end_and_to_be_resized() -> None:
+    delays = Delays(start_s=1.0, ready_s=3.0, grow_s=2.0, shrink_s=1.0, end_s=0.5)
+    shown = dict[float, Kind]()
+
+    def decide(view: View) -> Iterable[Action]:
+        yield from start_all(view)
+        shown.update({view.now_s: running.job.kind for running in view.running.values()})
+        if view.now_s == 3.0:
+            yield Resize(0, 4)
+            yield Wake(10.0)
+        if view.now_s == 10.0:
+            yield Resize(0, 1)
+
+    outcome = simulate(malleable((0, 1, 2, 4, 30), nodes=4), Scripted(decide), delays=delays)
+    assert (shown[0.0], shown[3.0]) == (Kind.MOLDABLE, Kind.MALLEABLE)
+    # On one node from 1 s to 5 s, on four until 11 s, then on one.
+    assert [(piece.end_s, len(piece.nodes)) for piece in outcome.pieces] == [(5.0, 1), (11.0, 4)]
+    assert outcome.ends_s[0] == 11.0 + (60 - 4 - 24) + 0.5
+    rigid_one = simulate(rigid((0, 1, 5), (0, 1, 5), nodes=1), Fcfs(), delays=delays)
+    assert (rigid_one.starts_s, rigid_one.ends_s) == ([0.0, 6.5], [6.5, 13.0])
+
+
+def test_a_job_that_ends_before_an_order_has_reached_it_leaves_all_its_nodes() -> None:
+    workload = malleable((0, 2, 2, 4, 10), (11, 4, 4, 4, 1), nodes=4)
+    outcome = simulate(workload, at(9.0, Resize(0, 4)), delays=Delays(grow_s=2.0))
+    assert (outcome.ends_s[0], outcome.starts_s[1], outcome.resizes) == (10.0, 11.0, 0)
+    check(outcome)
+
+
+def test_delays_are_of_one_order_of_events() -> None:
+    with pytest.raises(ValueError, match="there are delays in the order of events `batch` only"):
+        simulate(rigid((0, 1, 1), nodes=1), Fcfs(), order=EventOrder.PYSS, delays=Delays(1.0))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ Where publication ("paper") and published program ("code") differ, three setting
 `start` on the least number of nodes, or on as many as there are; `shrink` for any waiting job, or for the
 first only; `grow` first the job that has fewest nodes, or the one that can take most.
 A job is not resized within `cooldown_s` of its last resize, nor within `ready_s` of its start, nor before it
-has run for a period after it stood still for a resize: else it might be resized for ever.
+has run for `period_s`, that of the program's loop, after it stood still for a resize: else it might be
+resized for ever.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ from collections.abc import Generator, Iterator, Sequence
 from mallob_py.batch.job import Job
 from mallob_py.batch.policy import Action, Resize, Running, Start, View, Wake
 
-#: the program's loop
-PERIOD_S = 5.0
 _SOURCES = ("paper", "code")
 
 
@@ -72,19 +71,21 @@ class Malleable:
         grow: str = "paper",
         cooldown_s: float = 60.0,
         ready_s: float = 0.0,
+        period_s: float = 5.0,
     ) -> None:
         for setting, value in (("start", start), ("shrink", shrink), ("grow", grow)):
             if value not in _SOURCES:
                 raise ValueError(f"{setting} is {value!r}, not paper or code")
         # Without a pause, a job that EASY holds back could have nodes given and taken for ever at one time.
-        if cooldown_s < PERIOD_S or ready_s < 0.0:
-            raise ValueError(f"cooldown_s is below {PERIOD_S:g}, or ready_s below 0")
+        if not 0.0 < period_s <= cooldown_s or ready_s < 0.0:
+            raise ValueError(f"period_s is not above 0, cooldown_s below {period_s:g}, or ready_s below 0")
         self.name = "elastic"
         self._starts_at_most = start == "code"
         self._shrinks_for_head = shrink == "code"
         self._grows_largest = grow == "code"
         self._cooldown_s = cooldown_s
         self._ready_s = ready_s
+        self._period_s = period_s
 
     def begin(self, nodes: int) -> None:
         pass
@@ -102,7 +103,13 @@ class Malleable:
         later = [self._free_at(running) for running in view.running.values()]
         soonest_s = min((when_s for when_s in later if when_s > view.now_s), default=math.inf)
         if soonest_s < math.inf:
-            yield Wake(max(math.ceil(soonest_s / PERIOD_S), math.floor(view.now_s / PERIOD_S) + 1) * PERIOD_S)
+            yield Wake(self._next_turn_s(view.now_s, soonest_s))
+
+    def _next_turn_s(self, now_s: float, soonest_s: float) -> float:
+        """When the loop comes round next, but not before a time."""
+        period_s = self._period_s
+        turn = max(math.ceil(soonest_s / period_s), math.floor(now_s / period_s) + 1)
+        return (turn if turn * period_s > now_s else turn + 1) * period_s  # 3 * 0.2 is more than 0.6
 
     def _free_at(self, running: Running) -> float:
         """From when on a job can be resized; infinite: never."""
@@ -111,7 +118,7 @@ class Malleable:
         ready_s = running.start_s + self._ready_s
         if running.resized_s is None:
             return ready_s
-        return max(ready_s, running.resized_s + self._cooldown_s, running.still_until_s + PERIOD_S)
+        return max(ready_s, running.resized_s + self._cooldown_s, running.still_until_s + self._period_s)
 
     def _shrink(self, view: View, able: list[Running]) -> Generator[Action, None, bool]:
         """Take nodes for jobs that wait, and start these; whether one waits for nodes that are to come."""
