@@ -295,6 +295,7 @@ def _numbers(numbers: Sequence[int]) -> str:
 def run_experiment(options: BatchExperimentOptions) -> int:
     from concurrent.futures.process import BrokenProcessPool
 
+    from mallob_py.batch.live.replay import ReplayError
     from mallob_py.experiments.output import Output
 
     if options.name not in (names := experiment_names()):
@@ -303,16 +304,19 @@ def run_experiment(options: BatchExperimentOptions) -> int:
     if traces is not None and not traces.is_dir():
         raise CommandError(f"--traces {traces}: no such folder")
     module = importlib.import_module(f"{_EXPERIMENTS}.{options.name}")
-    settings = {"full": True} if options.full else {}
-    if not settings.keys() <= inspect.signature(module.run).parameters.keys():
+    settings = {name: True for name in ("full", "live") if getattr(options, name)}
+    known = inspect.signature(module.run).parameters
+    if options.full and "full" not in known:
         raise CommandError(f"--full: the experiment {options.name} is never shortened")
+    if options.live and "live" not in known:
+        raise CommandError(f"--live: the experiment {options.name} is in virtual time only")
     try:
         output = Output(Path(options.output), options.name)
     except OSError as error:
         raise CommandError(f"--output {options.output}: {error.strerror}") from None
     try:
         module.run(output, options.jobs, traces, **settings)
-    except (SwfError, PolicyError, ValueError) as error:
+    except (SwfError, PolicyError, ValueError, ReplayError) as error:
         raise CommandError(str(error)) from None
     except BrokenProcessPool:
         raise CommandError("a run was killed from outside; was the memory too small? (see --jobs)") from None

@@ -226,8 +226,8 @@ class BatchExperimentOptions(Runs):
         "NAME",
         str,
         group=INPUT,
-        help="elastic (seconds), agreement (a minute), mebf, cp (two), fair (five) or sd (ten, on one core); "
-        "see docs/batch.md",
+        help="elastic (seconds; with --live twelve minutes), agreement (a minute), mebf, cp (two), fair "
+        "(five) or sd (ten, on one core); see docs/batch.md",
         default=MISSING,
     )
     traces: str | None = option(
@@ -240,6 +240,9 @@ class BatchExperimentOptions(Runs):
     )
     full: bool = switch_option(
         "--full", group=INPUT, help="longer parts of the traces, where an experiment takes short ones"
+    )
+    live: bool = switch_option(
+        "--live", group=INPUT, help="over real processes, where an experiment can (elastic)"
     )
 
 

@@ -213,7 +213,8 @@ def test_real_processes_take_time_to_start_to_end_and_to_be_resized() -> None:
 
     def decide(view: View) -> Iterable[Action]:
         yield from start_all(view)
-        shown.update({view.now_s: running.job.kind for running in view.running.values()})
+        for running in view.running.values():
+            shown[view.now_s] = running.job.kind
         if view.now_s == 3.0:
             yield Resize(0, 4)
             yield Wake(10.0)

@@ -56,8 +56,20 @@ class Row(msgspec.Struct, frozen=True):
 Means = dict[tuple[Row, float], tuple[float, float, float]]
 
 
-def run(output: Output, processes: int | None, traces: Path | None) -> None:
-    """Write the tables. Neither processes nor traces are needed: it takes seconds."""
+def run(
+    output: Output, processes: int | None, traces: Path | None, full: bool = False, live: bool = False
+) -> None:
+    """Write the tables. Neither processes nor traces are needed: it takes seconds.
+
+    `live`: of a batch over real processes, which takes minutes. `full`: with more shares of malleable jobs.
+    """
+    if live:
+        from mallob_py.batch.experiments import elastic_live
+
+        elastic_live.run_live(output, elastic_live.SHARES_IN_FULL if full else elastic_live.SHARES)
+        return
+    if full:
+        raise ValueError("--full: without --live, the experiment elastic is never shortened")
     policies = (*PUBLISHED, *_UNPUBLISHED)
     rows = [Row(policy) for policy in policies]
     rows += [Row(policy, True) for policy in policies if policy.startswith(("elastic:", "fair"))]

@@ -1,0 +1,201 @@
+"""A workload over real processes: what `simulate` is in virtual time.
+
+A scheduler of its own (`mallob-py batch serve`) is handed the workload's jobs at their times. Each is a
+program whose work is timed waiting (`timed`). What comes of it is measured from outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from mallob_py.batch.costs import Delays
+from mallob_py.batch.job import Job, Kind, Truth, Workload
+from mallob_py.batch.live.folder import Folder
+from mallob_py.batch.live.keeper import Ending
+from mallob_py.batch.live.requests import Done, LiveError, Nodes, Submit, ask
+from mallob_py.batch.live.script import ANY_NUMBER
+from mallob_py.batch.live.timed import Event, Told, now_s, told
+from mallob_py.batch.speedup import LINEAR
+from mallob_py.runtime.processes import die_with, import_places, no_orphans, python
+
+_POLL_S = 0.01
+_UP_S = 60.0
+
+
+class ReplayError(Exception):
+    """A job has not run to its end, or the scheduler does not. One line."""
+
+
+class Life(msgspec.Struct, frozen=True):
+    """Of a job that was run. Times are seconds since the host began; `told`: what it has said of itself."""
+
+    submit_s: float
+    start_s: float
+    end_s: float
+    told: list[Told]
+
+
+def scaled(workload: Workload, second_s: float) -> Workload:
+    """The workload whose seconds last so long, as a live scheduler is shown it.
+
+    That is, a job's estimate holds on any number of nodes. Speedup is linear.
+    """
+    jobs = [
+        msgspec.structs.replace(
+            job,
+            submit_s=job.submit_s * second_s,
+            estimate_s=_milliseconds(job.estimate_s * second_s) / 1000,
+            speedup=ANY_NUMBER,
+        )
+        for job in workload.jobs
+    ]
+    truths = [Truth(truth.run_s * second_s, LINEAR) for truth in workload.truths]
+    return msgspec.structs.replace(workload, jobs=jobs, truths=truths)
+
+
+def _milliseconds(time_s: float) -> int:
+    return max(1, round(time_s * 1000))
+
+
+def replay(workload: Workload, policy: str, tell: Callable[[int], None]) -> list[Life]:
+    """What became of each job; `tell` is told again and again how many have ended.
+
+    The workload is one of `scaled`, of rigid and malleable jobs. Nothing of it is left afterwards, also after
+    Ctrl-C. Raises ReplayError, OSError.
+    """
+    with _folder() as path:
+        with no_orphans(), _scheduler(path, policy, workload.nodes):
+            ends_s = _play(workload, path, tell)
+        folder = Folder(path)
+        clock = folder.clock()
+        assert clock is not None
+        zero_s = clock.up_s - clock.now_s
+        lives = list[Life]()
+        for job in folder.ended(len(ends_s)):
+            submitted, run, status = job.submitted(), job.run(), job.status()
+            output = job.output.read_text() if job.output.exists() else ""
+            if run is None or status is None or status.ending is not Ending.EXITED or status.code != 0:
+                last = (output.splitlines() or ["it has printed nothing"])[-1]
+                raise ReplayError(f"job {job.number} under {policy}: {status}; {last}")
+            times_s = submitted.submit_s + zero_s, run.start_s + zero_s, ends_s[job.number]
+            lives.append(Life(*times_s, told(output)))
+        return lives
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    path = tempfile.mkdtemp(prefix="mallob-py-batch-")
+    try:
+        yield Path(path)
+    finally:
+        shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def _scheduler(path: Path, policy: str, slots: int) -> Iterator[None]:
+    """In a session of its own: Ctrl-C is for us."""
+    us = os.getpid()
+    log = path.with_suffix(".log")
+    command = [*python(), "-m", "mallob_py", "batch", "serve", "--dir", str(path)]
+    try:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*command, "--slots", str(slots), "--policy", policy],
+                env=os.environ | import_places(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=lambda: die_with(us, signal.SIGTERM),
+            )
+        try:
+            until_s = now_s() + _UP_S
+            while not _is_up(path):
+                if process.poll() is not None or now_s() > until_s:
+                    said = log.read_text(errors="replace").strip() or "the scheduler does not start"
+                    raise ReplayError(said.splitlines()[-1].removeprefix("mallob-py: "))
+                time.sleep(_POLL_S)
+            yield
+        finally:
+            process.terminate()
+            process.wait()
+    finally:
+        log.unlink(missing_ok=True)
+
+
+def _is_up(path: Path) -> bool:
+    with contextlib.suppress(LiveError):
+        ask(path, Nodes())
+        return True
+    return False
+
+
+def _play(workload: Workload, path: Path, tell: Callable[[int], None]) -> dict[int, float]:
+    """Hand the jobs in; returns when each has ended."""
+    began_s = now_s()
+    ends_s: dict[int, float] = {}
+    limit_s = sum(job.submit_s + job.estimate_s for job in workload.jobs) + _UP_S
+    handed_in = 0
+    while len(ends_s) < len(workload.jobs):
+        now = now_s()
+        for name in os.listdir(path / "ended"):
+            ends_s.setdefault(int(name), now)
+        tell(len(ends_s))
+        if now - began_s > limit_s:
+            raise ReplayError(f"the jobs have not ended after {limit_s:.0f} s")
+        if handed_in < len(workload.jobs) and workload.jobs[handed_in].submit_s <= now - began_s:
+            _submit(path, workload.jobs[handed_in], workload.truths[handed_in])
+            handed_in += 1
+        else:
+            time.sleep(_POLL_S)
+    return ends_s
+
+
+def _submit(path: Path, job: Job, truth: Truth) -> None:
+    headers = [f"JOB_CLASS {job.kind.value}", f"REQUIRED_TIME {_milliseconds(job.estimate_s)}"]
+    headers.append(f"NODES {job.nodes}")
+    if job.kind is not Kind.RIGID:
+        headers += [f"MIN_NODES {job.low}", f"MAX_NODES {job.high}"]
+    command = [*python(), "-m", "mallob_py.batch.live.timed", str(truth.run_s), str(job.nodes)]
+    script = "\n".join(["#!/bin/sh", *(f"#{line}" for line in headers), f"exec {shlex.join(command)}\n"])
+    environment = {**os.environ, **import_places()}
+    try:
+        answer = ask(path, Submit(script, f"job{job.number}", str(path), environment))
+    except LiveError as error:
+        raise ReplayError(f"job {job.number}: {error}") from None
+    assert isinstance(answer, Done)
+
+
+# --- what it tells ------------------------------------------------------------------------
+
+
+def delays_of(lives: Iterable[Life]) -> Delays:
+    """The means over jobs and orders; 0 where there are none."""
+    took_s: dict[str, list[float]] = {name: [] for name in Delays.__struct_fields__}
+    for life in lives:
+        last_s = dict[Event, float]()
+        for one in life.told:
+            match one.event:
+                case Event.WORKS if Event.WORKS not in last_s:
+                    took_s["start_s"].append(one.at_s - life.start_s)
+                case Event.WORKS:
+                    took_s["grow_s"].append(one.at_s - last_s[Event.GROWS])
+                case Event.READY:
+                    took_s["ready_s"].append(one.at_s - life.start_s)
+                case Event.HAS_SHRUNK:
+                    took_s["shrink_s"].append(one.at_s - last_s[Event.SHRINKS])
+                case Event.DONE:
+                    took_s["end_s"].append(life.end_s - one.at_s)
+            last_s[one.event] = one.at_s
+    return Delays(**{name: sum(times) / len(times) for name, times in took_s.items() if times})

@@ -1,0 +1,133 @@
+"""Workloads over real processes, and the experiment that compares them with the simulator."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from running import COMMAND, processes_with
+from waiting import DEADLINE_S, poll_until
+
+from mallob_py.batch.costs import Delays
+from mallob_py.batch.experiments import elastic, elastic_live
+from mallob_py.batch.job import Job, Kind, Truth, Workload
+from mallob_py.batch.live.keeper import TOKEN
+from mallob_py.batch.live.replay import Life, ReplayError, delays_of, replay, scaled
+from mallob_py.batch.live.timed import Event, Told, told
+from mallob_py.batch.speedup import LINEAR, Linear
+from mallob_py.experiments.output import Output
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_scaled_workload_is_as_a_live_scheduler_sees_it() -> None:
+    workload = Workload([Job(0, 50.0, 4, 800.0, Kind.MALLEABLE, 2, 8)], [Truth(100.0)], 8)
+    (job,), (truth,) = (scaled(workload, 0.1).jobs, scaled(workload, 0.1).truths)
+    assert (job.submit_s, job.estimate_s, job.estimate_on(8), truth.run_s) == (5.0, 80.0, 80.0, 10.0)
+    assert isinstance(truth.speedup, Linear)
+
+
+def test_delays_are_the_means_of_what_jobs_have_told() -> None:
+    lines = (
+        "1.5 2 works\n2.0 2 ready\n3.0 2 grows\n3.5 4 works\n4.0 3 shrinks\n4.25 3 has shrunk\n9.0 3 done\n"
+    )
+    lives = [
+        Life(0.5, 1.0, 9.5, told(lines)),
+        Life(0.5, 1.0, 8.0, [Told(3.5, 1, Event.WORKS), Told(7.0, 1, Event.DONE)]),
+    ]
+    assert delays_of(lives) == Delays(start_s=1.5, ready_s=1.0, grow_s=0.5, shrink_s=0.25, end_s=0.75)
+    assert delays_of([]) == Delays()
+    with pytest.raises(ValueError, match="is not a valid Event"):
+        told("1.5 2 sleeps\n")
+
+
+@pytest.mark.slow
+def test_a_workload_is_played_by_real_processes() -> None:
+    jobs = [
+        Job(0, 0.0, 2, 600.0, Kind.MALLEABLE, 1, 4, LINEAR, 1),
+        Job(1, 1.0, 3, 600.0, number=2),
+        Job(2, 1.0, 1, 600.0, number=3),
+    ]
+    ended = list[int]()
+    workload = scaled(Workload(jobs, [Truth(4.0), Truth(1.0), Truth(0.5)], 4), 1.0)
+    lives = replay(workload, "elastic:cooldown-s=0.5,period-s=0.1", ended.append)
+    assert (ended[-1], ended) == (3, sorted(ended))
+    for life, job in zip(lives, jobs, strict=True):
+        assert life.submit_s <= life.start_s < life.told[0].at_s < life.told[-1].at_s < life.end_s
+        assert (life.told[0].event, life.told[-1].event) == (Event.WORKS, Event.DONE)
+        assert all(job.low <= one.slots <= job.high for one in life.told)
+    assert max(one.slots for one in lives[0].told) > 1
+    # It has done all of its 8 slot-seconds.
+    marks = [one for one in lives[0].told if one.event in (Event.WORKS, Event.SHRINKS, Event.DONE)]
+    work = sum((b.at_s - a.at_s) * a.slots for a, b in itertools.pairwise(marks))
+    assert work >= 7.999
+
+
+@pytest.mark.slow
+def test_a_scheduler_or_a_job_that_fails_is_told_in_one_line() -> None:
+    workload = scaled(Workload([Job(0, 0.0, 1, 600.0, number=1)], [Truth(0.1)], 1), 1.0)
+    with pytest.raises(ReplayError, match="no policy 'magic'"):
+        replay(workload, "magic", lambda ended: None)
+    late = scaled(Workload([Job(0, 0.0, 1, 0.001, number=1)], [Truth(600.0)], 1), 1.0)
+    with pytest.raises(ReplayError, match="job 1 under fcfs: over its required time; "):
+        replay(late, "fcfs", lambda ended: None)
+
+
+@pytest.mark.slow
+def test_the_experiment_sets_what_was_measured_beside_what_the_simulator_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(elastic_live, "POLICIES", ("elastic",))
+    monkeypatch.setattr(elastic_live, "SHARES", (1.0,))
+    monkeypatch.setattr(elastic_live, "SECOND_S", 0.005)
+    # On a busy machine, starting takes its time.
+    monkeypatch.setattr(elastic_live, "_REQUIRED", 100.0)
+    elastic.run(Output(tmp_path, "elastic"), None, None, live=True)
+    (table,) = json.loads((tmp_path / "elastic.json").read_text())
+    (row,) = table["rows"]
+    assert (row[0], row[1], row[5], row[9], row[13]) == ("elastic", "100%", 1006, 353, 141)
+    assert all(cell > 0 for cell in (row[2], row[3], row[6], row[7]))
+    (kept,) = (tmp_path / "elastic-runs.jsonl").read_text().splitlines()
+    assert len(json.loads(kept)["result"]["lives"]) == 25
+    assert "1 of 1 runs done (elastic, 100% malleable)" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_experiment_leaves_no_process_and_no_file(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    path = os.pathsep.join([str(ROOT), str(ROOT / "apps"), os.environ.get("PYTHONPATH", "")])
+    arguments = ["batch", "experiment", "elastic", "--live", "--output", str(tmp_path / "out")]
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        env=dict(os.environ) | {"PYTHONPATH": path, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+    def of_jobs() -> list[int]:
+        return [
+            pid for folder in temporary.glob("*/jobs/[1-5]") for pid in processes_with(TOKEN, str(folder))
+        ]
+
+    def all_run() -> bool:
+        assert process.poll() is None, process.communicate()
+        return len(list(temporary.glob("*/jobs/[1-5]/output"))) == 5 and len(of_jobs()) >= 10
+
+    poll_until(all_run)
+    folder = next(temporary.glob("*/jobs"))
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, said) == (130, "")
+    assert list(temporary.iterdir()) == []
+    assert not [pid for job in range(1, 6) for pid in processes_with(TOKEN, str(folder / str(job)))]
