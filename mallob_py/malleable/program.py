@@ -4,6 +4,9 @@ The scheduler says by the environment where it is. On one host with others, `SCH
 its socket and `JOB_SOCKET` that of ours, both in folders of the user's own. Elsewhere `SCHEDULER_IP` and
 `SCHEDULER_PORT` are its address, and we listen at our own address and the same port, as ElasticJobScheduler
 wants it. (`127.0.0.1` is no scheduler there.) If there is neither, nobody gives orders.
+
+Nobody else does: the folders are the user's, and over IP, orders of the scheduler's address alone are taken.
+(The protocol knows no secret: who can log in there can give orders as well.)
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ def disable_malleable_handler() -> None:
 
 
 def _addresses() -> tuple[Address, Address] | None:
-    """Where the scheduler listens, and where we do."""
+    """Where the scheduler listens, and where we do. Raises OSError."""
     ours, theirs = os.environ.get("JOB_SOCKET"), os.environ.get("SCHEDULER_SOCKET")
     if ours and theirs:
         return theirs, ours
@@ -60,7 +63,7 @@ def _addresses() -> tuple[Address, Address] | None:
     # Our own address towards the scheduler; nothing is sent.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards:
         towards.connect((ip, int(port)))
-        return (ip, int(port)), (towards.getsockname()[0], int(port))
+        return towards.getpeername(), (towards.getsockname()[0], int(port))
 
 
 class _Program:
@@ -88,15 +91,22 @@ class _Program:
         try:
             self._announce()
             while not self._stopping.is_set():
-                connection, _ = self._server.accept()
+                connection, origin = self._server.accept()
                 with connection:
-                    if not self._stopping.is_set():
+                    if not self._stopping.is_set() and self._is_scheduler(origin):
                         self._take(connection)
         finally:
             self._server.close()
             if isinstance(self._ours, str):
                 with contextlib.suppress(OSError):
                     os.unlink(self._ours)
+
+    def _is_scheduler(self, origin: Address) -> bool:
+        if isinstance(self._scheduler, str) or origin[0] == self._scheduler[0]:
+            return True
+        why = f"it came from {origin[0]}; those of {self._scheduler[0]} are taken"
+        print(f"mallob_py.malleable: no order: {why}", file=sys.stderr)
+        return False
 
     def _announce(self) -> None:
         """Tell the scheduler that we are ready, as soon as there is one to listen."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -130,6 +131,56 @@ def test_a_handler_that_raises_ends_the_orders_and_not_the_program(program: Prog
     poll_until(lambda: not os.path.exists(program.orders))
     program.tell("disable")
     assert program.says() == "disabled"
+
+
+@pytest.fixture
+def scheduler_address() -> tuple[str, int]:
+    """A port that is free at this address and at the program's."""
+    while True:
+        with socket.create_server(("127.0.0.2", 0)) as server:
+            address: tuple[str, int] = server.getsockname()
+            with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", address[1])):
+                return address
+
+
+def test_over_ip_orders_are_taken_from_the_schedulers_address_only(
+    scheduler_address: tuple[str, int],
+) -> None:
+    ip, port = scheduler_address
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_SOCKET")}
+    environment |= {"PYTHONPATH": path, "NODES": "4", "SCHEDULER_IP": ip, "SCHEDULER_PORT": str(port)}
+    with (
+        socket.create_server(scheduler_address) as server,
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as program,
+    ):
+        assert program.stdout is not None
+        assert program.stdout.readline() == "defined True\n"
+        assert notice(server) == "APGAS-Ready:127.0.0.1\n"
+
+        def order(origin: str) -> list[str]:
+            with (
+                socket.create_connection(("127.0.0.1", port), DEADLINE_S, (origin, 0)) as connection,
+                connection.makefile("r") as lines,
+                contextlib.suppress(OSError),
+            ):
+                connection.sendall(b"shrink 1\n")
+                return lines.read().split()
+            return []
+
+        assert order("127.0.0.3") == []
+        assert order(ip) == ["localhost"]
+        assert program.stdout.readline() == "shrunk to 3\n"
+        _, errors = program.communicate("disable\n", DEADLINE_S)
+    assert (program.returncode, errors.count("\n")) == (0, 1)
+    assert "no order: it came from 127.0.0.3; those of 127.0.0.2 are taken" in errors
 
 
 def test_without_a_scheduler_a_program_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

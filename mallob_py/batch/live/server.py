@@ -62,6 +62,8 @@ _LINE_S = 20.0
 #: decisions take at most one part in so many of the time
 _SHARE = 5
 _KEEPER_POLL_S = 0.05
+#: of connections that have said nothing yet; with one more, the oldest is closed: a job is not to take all
+_SILENT_MAX = 256
 
 
 def serve(path: Path, policy: Policy, slots: int) -> int:
@@ -82,6 +84,8 @@ class _Entry(msgspec.Struct):
     run: Run | None = None
     #: of its keeper; -1: not known
     pidfd: int = -1
+    #: it has not carried out an order
+    has_failed: bool = False
 
 
 class _Server:
@@ -92,6 +96,7 @@ class _Server:
         self._next = folder.next_number()
         self._epoch_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._silent: dict[asyncio.StreamWriter, None] = {}
         self._is_wanted = False
         self._decided_s = (-math.inf, 0.0)
         self._timer: asyncio.TimerHandle | None = None
@@ -102,9 +107,7 @@ class _Server:
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        server = await asyncio.start_unix_server(
-            self._take, sock=listen(str(self._folder.socket)), limit=REQUEST_MAX_BYTES
-        )
+        server = await asyncio.start_unix_server(self._take, sock=listen(str(self._folder.socket)))
         scheduler = self._scheduler
         self._say(f"scheduling {scheduler.slots} slots by {scheduler.policy.name} in {self._folder.path}")
         self._want_decision()
@@ -366,6 +369,7 @@ class _Server:
             return  # it has ended meanwhile
         why = "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", "") or error
         self._say(f"job {number} {entry.wishes.name} counts as rigid from now on: {why}")
+        entry.has_failed = True
         self._scheduler.order_failed(number, was_taken)
         assert entry.run is not None
         entry.run = msgspec.structs.replace(entry.run, address="")
@@ -378,10 +382,18 @@ class _Server:
         with contextlib.suppress(OSError, ValueError, TimeoutError), contextlib.closing(writer):
             if _user_of(writer.get_extra_info("socket")) not in (os.geteuid(), 0):
                 return
-            line = await asyncio.wait_for(reader.readline(), _LINE_S)
+            if len(self._silent) >= _SILENT_MAX:
+                oldest = next(iter(self._silent))
+                del self._silent[oldest]
+                oldest.close()
+            self._silent[writer] = None
+            try:
+                line = await asyncio.wait_for(_request_or_notice(reader), _LINE_S)
+            finally:
+                self._silent.pop(writer, None)
             if line.startswith(b"{"):
                 writer.write(msgspec.json.encode(self._answer(line)) + b"\n")
-                await writer.drain()
+                await asyncio.wait_for(writer.drain(), _LINE_S)
             elif line:
                 self._notice(line.decode().rstrip("\n"))
 
@@ -498,6 +510,8 @@ class _Server:
             return
         number, kind = entry.folder.number, entry.wishes.kind
         if isinstance(notice, Ready) and kind is Kind.MALLEABLE:
+            if entry.has_failed or entry.run.address:
+                return  # rigid for good, or known already
             entry.run = msgspec.structs.replace(entry.run, address=notice.address)
             with contextlib.suppress(OSError):  # a next life of ours would take it for rigid
                 self._write_run(entry)
@@ -526,6 +540,26 @@ class _Server:
 def _number_of(address: str) -> int:
     name = os.path.basename(os.path.dirname(address))
     return int(name) if name.isascii() and name.isdecimal() and len(name) < 10 else 0
+
+
+async def _request_or_notice(reader: asyncio.StreamReader) -> bytes:
+    """A line, or nothing. Notices are short; requests may be longer than a reader keeps.
+
+    Raises ValueError for a line that is too long, OSError.
+    """
+    parts = list[bytes]()
+    size = 0
+    while size <= REQUEST_MAX_BYTES:
+        try:
+            return b"".join([*parts, await reader.readuntil()])
+        except asyncio.IncompleteReadError:
+            return b""
+        except asyncio.LimitOverrunError as error:
+            parts.append(await reader.readexactly(error.consumed))
+        if not parts[0].startswith(b"{"):
+            break
+        size += len(parts[-1])
+    raise ValueError("the line is too long")
 
 
 def _user_of(connection: socket.socket) -> int:

@@ -118,8 +118,8 @@ class Scheduler:
         return processes_with(TOKEN, str(self.folder / "jobs" / str(job)))
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Scheduler]]:
+def scheduler_maker(tmp_path: Path) -> Iterator[Callable[..., Scheduler]]:
+    """For a fixture: makes schedulers, of which nothing is left at the end."""
     made: list[Scheduler] = []
 
     def scheduler(*options: str, slots: int = 4) -> Scheduler:
@@ -130,6 +130,11 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Scheduler]]:
     yield scheduler
     for one in made:
         one.stop()
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Scheduler]]:
+    yield from scheduler_maker(tmp_path)
 
 
 def the_file(folder: Path, name: str) -> tuple[Path, str]:
