@@ -17,24 +17,44 @@ from __future__ import annotations
 import os
 import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from typing import NamedTuple
 
-_KILOBYTES = re.compile(rb"^(VmHWM|RssFile|RssShmem):\s*([0-9]+) kB$", re.MULTILINE)
+_KILOBYTES = re.compile(rb"^(VmHWM|RssAnon|RssFile|RssShmem):\s*([0-9]+) kB$", re.MULTILINE)
 
-_ANONYMOUS = re.compile(rb"^RssAnon:\s*([0-9]+) kB$", re.MULTILINE)
+
+class Memory(NamedTuple):
+    """Of a process and all that descend from it."""
+
+    peak_bytes: int
+    #: what they hold now that is in no file: about what their end frees
+    private_bytes: int
 
 
 def forget_peak() -> None:
     """Have this process's peak begin anew, at what is resident now."""
-    with suppress(OSError), open("/proc/self/clear_refs", "wb", buffering=0) as file:
-        file.write(b"5")
+    with suppress(OSError):
+        fd = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, b"5")
+        finally:
+            os.close(fd)
 
 
 def peak_bytes_of(pid: int) -> int:
     """Of a living process and all that descend from it; 0 if there is none."""
-    own_bytes = shared_bytes = 0
-    for each in family(pid):
+    return _memory_of(family(pid)).peak_bytes
+
+
+def private_bytes_of(pid: int) -> int:
+    """Of a living process and all that descend from it; 0 if there is none."""
+    return _memory_of(family(pid)).private_bytes
+
+
+def _memory_of(processes: Iterable[int]) -> Memory:
+    own_bytes = shared_bytes = private_bytes = 0
+    for each in processes:
         with suppress(OSError):
             status = {
                 name: 1024 * int(size) for name, size in _KILOBYTES.findall(_read(f"/proc/{each}/status"))
@@ -43,17 +63,8 @@ def peak_bytes_of(pid: int) -> int:
                 mapped_bytes = status[b"RssFile"] + status[b"RssShmem"]
                 own_bytes += max(0, status[b"VmHWM"] - mapped_bytes)
                 shared_bytes = max(shared_bytes, mapped_bytes)
-    return own_bytes + shared_bytes
-
-
-def private_bytes_of(pid: int) -> int:
-    """What such a process and its descendants hold now that is in no file: about what their end frees."""
-    total_bytes = 0
-    for each in family(pid):
-        with suppress(OSError):
-            if (found := _ANONYMOUS.search(_read(f"/proc/{each}/status"))) is not None:
-                total_bytes += 1024 * int(found[1])
-    return total_bytes
+                private_bytes += status[b"RssAnon"]
+    return Memory(own_bytes + shared_bytes, private_bytes)
 
 
 def family(pid: int) -> Iterator[int]:
@@ -82,12 +93,24 @@ def cpu_seconds_of(pid: int) -> float:
     return sum(map(_seconds, family(pid)))
 
 
+def own_usage() -> tuple[Memory, float]:
+    """Of this process and its descendants: memory, and CPU time, whose own part is exact to the microsecond.
+
+    With one look at who descends from it.
+    """
+    processes = list(family(os.getpid()))
+    return _memory_of(processes), _own_cpu_seconds(processes[1:])
+
+
 def own_cpu_seconds() -> float:
-    """The same of this process, whose own part is exact to the microsecond."""
+    """That CPU time alone."""
+    _, *descendants = family(os.getpid())
+    return _own_cpu_seconds(descendants)
+
+
+def _own_cpu_seconds(descendants: Iterable[int]) -> float:
     own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    others = family(os.getpid())
-    next(others)  # this process
-    return sum(usage.ru_utime + usage.ru_stime for usage in own) + sum(map(_seconds, others))
+    return sum(usage.ru_utime + usage.ru_stime for usage in own) + sum(map(_seconds, descendants))
 
 
 def _seconds(pid: int) -> float:

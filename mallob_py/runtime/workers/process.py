@@ -51,7 +51,14 @@ from mallob_py.kit.payload import decode_description, description_parts, encode_
 from mallob_py.kit.result_file import confined_to
 from mallob_py.protocol.progress import Progress
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.memory.usage import forget_peak, own_cpu_seconds, peak_bytes_of, private_bytes_of
+from mallob_py.runtime.memory.usage import (
+    Memory,
+    forget_peak,
+    own_cpu_seconds,
+    own_usage,
+    peak_bytes_of,
+    private_bytes_of,
+)
 
 if TYPE_CHECKING:
     from mallob_py.runtime.workers.registry import AppRegistry
@@ -131,7 +138,8 @@ class _Superseded(BaseException):
 class _Context(WorkerContext):
     """The running application's side of the link (see `mallob_py.kit.app.WorkerContext`)."""
 
-    def __init__(self, link: RankLink, run: wire.Run) -> None:
+    def __init__(self, link: RankLink, run: wire.Run, cpu_before_s: float) -> None:
+        """`cpu_before_s`: CPU time of this process that is not this task's."""
         description = decode_description(_open_description(run.description))
         self.application = description.application
         self.job = run.job
@@ -151,8 +159,7 @@ class _Context(WorkerContext):
         self._next_progress_s = time.monotonic() + PROGRESS_PERIOD_S  # short jobs have none to tell
         #: what the application calls a result of a code
         self.result_string: Callable[[int], str] = str
-        #: CPU time of this process that is not this task's
-        self.cpu_before_s = own_cpu_seconds()
+        self.cpu_before_s = cpu_before_s
 
     def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:
         messages = self._held + self._take_in()
@@ -234,12 +241,16 @@ class _Context(WorkerContext):
         self._peak_memory_bytes = max(self._peak_memory_bytes, peak_bytes_of(os.getpid()))
 
     def finish(self, result: Result) -> NoReturn:
-        self._link.send(self.result_message(result))
+        message, _ = self.result_message(result)
+        self._link.send(message)
         raise _Finished
 
-    def result_message(self, result: Result) -> wire.ResultFound:
-        self.note_memory()
-        return _result_message(result, self.result_string, self._peak_memory_bytes, self.cpu_s())
+    def result_message(self, result: Result) -> tuple[wire.ResultFound, Memory]:
+        """And the memory as of now."""
+        memory, cpu_s = own_usage()
+        peak_bytes = max(self._peak_memory_bytes, memory.peak_bytes)
+        message = _result_message(result, self.result_string, peak_bytes, cpu_s - self.cpu_before_s)
+        return message, memory
 
     def cpu_s(self) -> float:
         return own_cpu_seconds() - self.cpu_before_s
@@ -259,13 +270,17 @@ class _Worker:
     def __init__(self, link: RankLink, registry: AppRegistry) -> None:
         self._link = link
         self._registry = registry
+        #: by all tasks before
+        self._cpu_before_s = 0.0
 
     def run(self) -> None:
         while True:
+            self._count_anew()  # here, where nobody waits for it
             match self._link.receive():
                 case wire.Run() as run:
-                    following: wire.Run | None = run
+                    following = self._run(run)
                     while following is not None:
+                        self._count_anew()
                         following = self._run(following)
                 case wire.Read() as read:
                     self._read(read)
@@ -276,12 +291,17 @@ class _Worker:
                 case _:  # an update or message for a task that is over
                     pass
 
+    def _count_anew(self) -> None:
+        """What is used from now on is the next task's."""
+        forget_peak()
+        self._cpu_before_s = own_cpu_seconds()
+
     def _run(self, run: wire.Run) -> wire.Run | None:
         """Ends with the process exiting unless the application has a result, has left, or was superseded."""
         last: tuple[wire.ProcessMessage, ...] = ()
-        forget_peak()
+        memory: Memory | None = None
         try:
-            context = _Context(self._link, run)
+            context = _Context(self._link, run, self._cpu_before_s)
             newly_imported = not self._registry.is_prepared(context.application)
             application = self._registry.prepared(context.application)
             context.result_string = application.result_string
@@ -296,7 +316,8 @@ class _Worker:
             self._link.send(started)
             result = application.run(context)
             if result is not None:
-                last = (context.result_message(result),)
+                message, memory = context.result_message(result)
+                last = (message,)
             elif context.leaving:
                 last = (wire.Left(context.cpu_s()),)
             else:
@@ -316,7 +337,8 @@ class _Worker:
         if not run.chain and not _left_clean():
             self._fail(*last)
         # In one write with the result, so that the rank never takes us for still running.
-        self._link.send(*last, wire.Idle(private_bytes_of(os.getpid())))
+        private_bytes = private_bytes_of(os.getpid()) if memory is None else memory.private_bytes
+        self._link.send(*last, wire.Idle(private_bytes))
         return None
 
     def _read(self, read: wire.Read) -> None:
@@ -393,9 +415,9 @@ def _touch() -> None:
     """Get the copies of shared pages that a task's start needs before there is a task."""
     decode_description(encode_description("", {}, {}))
     wire.decode_to_worker(wire.encode(wire.Run(0, 0, 0, 1, (), 1, wire.Inline(b""))))
-    wire.frame(_result_message(Result(0, [0]), str, peak_bytes_of(os.getpid()), own_cpu_seconds()))
+    memory, cpu_s = own_usage()
+    wire.frame(_result_message(Result(0, [0]), str, memory.peak_bytes, cpu_s))
     _left_clean()
-    private_bytes_of(os.getpid())
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
