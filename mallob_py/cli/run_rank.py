@@ -13,7 +13,6 @@ import math
 import os
 import socket
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 from mallob_py.cli.rank_options import RunOptions, event_log_of, settings_of
@@ -177,7 +176,7 @@ class RunDesk:
     def _answer(self, ending: replies.Ending, statistics: replies.JobStatistics) -> None:
         self._clear()
         self._code = exit_code_of(self._declared.exit_codes, ending.code)
-        beside = Path(os.devnull)  # never used: nothing is too long
+        beside = os.devnull  # never used: nothing is too long
         reply = replies.result_reply(self._job, _JOB, ending, statistics, beside, inline_max=sys.maxsize)
         try:
             sys.stdout.write(reply.body.decode())

@@ -48,11 +48,8 @@ class Inputs:
         self._read_until: list[tuple[float, int]] = []
         #: revisions that are interrupted while they come through a pipe, and until when that is waited for
         self._last_words: dict[int, float] = {}
-
-    def next_deadline(self) -> float:
-        """When `beyond_limits` or `cut_off` may have something to say."""
-        limit_s = self._read_until[0][0] if self._read_until else math.inf
-        return min(limit_s, min(self._last_words.values(), default=math.inf))
+        #: when `beyond_limits` or `cut_off` may have something to say
+        self.deadline_s = math.inf
 
     def read(self, live: LiveJob, now: float) -> None:
         """Begin; the desk hears of the end as an event (`runtime.worker_events`)."""
@@ -60,6 +57,7 @@ class Inputs:
         live.reading_s = now
         if limits_s := [limit_s for limit_s in (live.wallclock_limit_s, live.cpu_limit_s) if limit_s]:
             heapq.heappush(self._read_until, (now + min(limits_s), live.id))
+            self.deadline_s = min(self.deadline_s, now + min(limits_s))
         self._rank.pool.read(live.id, self._task(live.id, live.known_file))
 
     def was_read(self, live: LiveJob, description: wire.LocalDescription, now: float) -> bool:
@@ -78,6 +76,7 @@ class Inputs:
         """False if the job goes on until all of its input has come."""
         if self._chains.place_of(live.id) is not None and comes_through_pipe(live.known_file):
             self._last_words.setdefault(live.id, now + _LAST_WORDS_S)
+            self.deadline_s = min(self.deadline_s, now + _LAST_WORDS_S)
             return False
         self._stop(live.id)
         return True
@@ -102,6 +101,7 @@ class Inputs:
                 continue
             self._stop(job)
             beyond.append((live, outcome, _spent(live, now, cpu_s)))
+        self._note_deadline()
         return beyond
 
     def cut_off(self, now: float) -> list[LiveJob]:
@@ -109,7 +109,12 @@ class Inputs:
         late = [job for job, until_s in self._last_words.items() if until_s <= now]
         for job in late:
             self._stop(job)
+        self._note_deadline()
         return [self._jobs[job] for job in late]
+
+    def _note_deadline(self) -> None:
+        limit_s = self._read_until[0][0] if self._read_until else math.inf
+        self.deadline_s = min([limit_s, *self._last_words.values()])
 
     def _stop(self, job: int) -> None:
         self._rank.pool.cancel_read(job)

@@ -28,7 +28,7 @@ from mallob_py.service.inputs import comes_through_pipe
 from mallob_py.service.jobs.bookkeeping import JobBook, LiveJob, LiveJobs
 from mallob_py.service.jobs.chains import ChainBook
 from mallob_py.service.jobs.crashes import RunningJobs
-from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile
+from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, parse_job
 from mallob_py.service.jobs.reply import ResultFiles
 from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
 from mallob_py.service.store.large_files import LargeFiles, Parsed
@@ -91,8 +91,8 @@ class Intake:
         self._early: deque[tuple[float, Incoming, JobFile]] = deque()
         #: revisions that a former service has answered, by precursors that are still to be run again
         self._unrestored: dict[str, tuple[int, Incoming, JobFile]] = {}
-        #: the directory measures on its own clock, which only has another start
-        self._clock_offset_s = rank.now() - time.monotonic()
+        #: when `turn` is wanted, on the rank's clock, unless the directory wants one before
+        self.deadline_s = -math.inf
         self._epoll = select.epoll()
         self._epoll.register(self._large_files.fileno(), select.EPOLLIN)
         if (watched := directory.fileno()) is not None:
@@ -103,13 +103,6 @@ class Intake:
     def fileno(self) -> int:
         """Readable when `turn` has something to do."""
         return self._epoll.fileno()
-
-    def next_deadline(self) -> float:
-        """On the rank's clock."""
-        if self._taken:
-            return -math.inf
-        directory_s = self._directory.next_deadline() + self._clock_offset_s
-        return min(directory_s, self._early[0][0] if self._early else math.inf)
 
     @property
     def waiting(self) -> int:
@@ -135,6 +128,8 @@ class Intake:
             for _, incoming, _ in self._unrestored.values():
                 self._cannot_go_on_from(incoming, "its precursor is gone", now)
             self._unrestored.clear()
+        early_s = self._early[0][0] if self._early else math.inf
+        self.deadline_s = -math.inf if self._taken else early_s
 
     def close(self) -> None:
         self._epoll.close()
@@ -148,14 +143,16 @@ class Intake:
             self._begin_large(incoming, now)
             return
         try:
-            request = incoming.parse(self._applications)
+            if isinstance(incoming.data, JobFileError):
+                raise incoming.data
+            request = parse_job(incoming.data, self._applications)
         except JobFileError as error:
             self._refuse(incoming, error, now)
             return
         if self._behind and (isinstance(request, Interruption) or request.incremental):
             self._behind.append(incoming)
         else:
-            self._take_in(incoming, request, incoming.size_bytes, now)
+            self._take_in(incoming, request, len(incoming.data), now)
 
     def _begin_large(self, incoming: Incoming, now: float) -> None:
         job = incoming.internal_id
@@ -239,7 +236,8 @@ class Intake:
         self._rank.log.write(now, "refused", refusal)
 
     def _accept(self, incoming: Incoming, file: JobFile, size_bytes: int, now: float) -> None:
-        self._results.named_by(file)  # or else it is refused
+        if file.configuration:
+            self._results.named_by(file)  # or else it is refused
         job = incoming.internal_id
         live = LiveJob(job, file, now, now - max(0.0, time.time() - incoming.handed_in_s))
         identity = live.identity

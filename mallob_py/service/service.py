@@ -15,6 +15,7 @@ what its chain holds so far (`jobs/chains.py`). For the PEs it is a job like any
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -124,6 +125,8 @@ class Service:
             self._endings.lose,
         )
         self._is_new = True
+        #: the directory measures on its own clock, which only has another start
+        self._clock_offset_s = rank.now() - time.monotonic()
         #: when `turn` is wanted next: at once, after anything has been told that may matter to it
         self.deadline_s = -math.inf
         #: chains by their first revision
@@ -139,34 +142,41 @@ class Service:
             self._is_new = False
             self._open()
         self._intake.turn(now)
+        if now >= self._book.deadline_s:
+            self._let_begin(now)
+        if now >= self._chains.deadline_s:
+            self._end_chains(now)
+        if now >= self._inputs.deadline_s:
+            self._end_reads(now)
+        self._turns.turn(now)
+        if self._turns.may_begin:
+            self._begin_jobs(now)
+        if now >= self._status.deadline_s:
+            self._running.acquit(now)  # as often as that will do
+            self._status.turn(now)
+        self.deadline_s = min(
+            -math.inf if self._turns.may_begin else self._turns.deadline_s,
+            self._intake.deadline_s,
+            self._directory.deadline_s + self._clock_offset_s,
+            self._status.deadline_s,
+            self._inputs.deadline_s,
+            self._chains.deadline_s,
+            self._book.deadline_s,
+        )
+
+    def _let_begin(self, now: float) -> None:
+        """Jobs have waited long enough for their time and for others."""
         for job in self._book.ready(now):
             live = self._jobs[job]
             if live.is_done:
                 self._endings.end_chain_by(live, now)
             else:
                 self._turns.wait(live, now)
+
+    def _end_chains(self, now: float) -> None:
         for chain in self._chains.expired(now):
             why = f"its chain has ended: no further revision came for {self._chain_timeout_s:g} s"
             self._endings.end_chain(chain, why)
-        if self._inputs.next_deadline() <= now:
-            self._end_reads(now)
-        self._turns.turn(now)
-        self._begin_jobs(now)
-        if now >= self._status.deadline_s:
-            self._running.acquit(now)  # as often as that will do
-            self._status.turn(now)
-        self.deadline_s = self._next_deadline()
-
-    def _next_deadline(self) -> float:
-        arrival = self._book.next_deadline()
-        return min(
-            self._turns.next_deadline(),
-            self._intake.next_deadline(),
-            self._status.deadline_s,
-            self._inputs.next_deadline(),
-            self._chains.next_deadline(),
-            math.inf if arrival is None else arrival,
-        )
 
     def _end_reads(self, now: float) -> None:
         """What takes too long, or more than its job may have, is read no further."""
@@ -218,12 +228,14 @@ class Service:
             live = self._jobs[job]
             if live.file is not None or not self._intake.is_read_again(live):  # else it is about to end
                 self._begin(live, now)
-            if self._rank.now() >= now + _BEGIN_S:
+            if not self._turns.may_begin or self._rank.now() >= now + _BEGIN_S:
                 return
 
     def _begin(self, live: LiveJob, now: float) -> None:
         if live.file is None and not self._intake.has_file(live, self._begin, now):
             return
+        file = live.file
+        assert file is not None
         problem = self._chains.orphaned(live.id) if live.is_incremental else None
         field = "precursor"
         if problem is None and self._running.is_hopeless(live.id):
@@ -233,7 +245,7 @@ class Service:
             self._endings.fail_early(live, field, problem, statistics, now)
             return
         self._running.begin(live.id, now)
-        if self._applications[live.application] is InputUse.NONE and not live.known_file.configuration:
+        if self._applications[live.application] is InputUse.NONE and not file.configuration:
             description = wire.Inline(encode_description(live.application, {}, {}))
             self._submit(live, portable(description))
         else:

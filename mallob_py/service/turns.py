@@ -44,15 +44,10 @@ class Turns:
         self._client_ranks = client_ranks
         self._suspects = Suspects(rank.now())
         self._next_terms_s = -math.inf
-        #: whether the queue has to be asked again
-        self._may_begin = False
-
-    def next_deadline(self) -> float:
-        """When `turn` and `next` have something to do."""
-        if self._may_begin:
-            return -math.inf
-        has_terms = self._users is not None and self._users.has_news
-        return min(self._suspects.next_deadline(), self._next_terms_s if has_terms else math.inf)
+        #: whether `next` may have something to name
+        self.may_begin = False
+        #: when `turn` has something to do, as of its end and that of `next`
+        self.deadline_s = -math.inf
 
     def wait(self, live: LiveJob, now: float) -> None:
         """A job could begin; `next` will name it, unless it ends before."""
@@ -63,17 +58,24 @@ class Turns:
 
     def turn(self, now: float) -> None:
         """Let jobs move up."""
-        if (suspect := self._suspects.next(now)) is not None:
+        if self._suspects.waiting and (suspect := self._suspects.next(now)) is not None:
             self._enqueue(self._jobs[suspect], now)
         if self._users is not None:
             self._serve_users(self._users, now)
+        self._note_deadline()
+
+    def _note_deadline(self) -> None:
+        self.deadline_s = self._suspects.next_deadline() if self._suspects.waiting else math.inf
+        if self._users is not None and self._users.has_news:
+            self.deadline_s = min(self.deadline_s, self._next_terms_s)
 
     def next(self) -> int | None:
         """A job that begins now, named once; None if all that wait go on waiting."""
         job = self._queue.next()
-        self._may_begin = job is not None
+        self.may_begin = job is not None and bool(self._queue.waiting)
         if job is not None and self._users is not None:
             self._users.begins(job)
+            self._note_deadline()
         return job
 
     def terms(self, live: LiveJob) -> Terms:
@@ -85,7 +87,7 @@ class Turns:
     def set_aside(self, job: int) -> None:
         """A job at work stands still until it is brought back; another one may begin meanwhile."""
         self._queue.set_aside(job)
-        self._may_begin = True
+        self.may_begin = True
 
     def bring_back(self, job: int) -> None:
         """It goes on, if it stood still at all."""
@@ -97,13 +99,14 @@ class Turns:
             self._users.ended(job)
         self._queue.drop(job)
         self._suspects.ended(job)
-        self._may_begin = True
+        self.may_begin = bool(self._queue.waiting)
+        self._note_deadline()
 
     def hear(self, rank: int, data: bytes) -> None:
         """The client on that rank speaks of its users' jobs."""
         if self._users is not None:  # else this rank was started with other options
             self._users.hear(self._client_ranks.index(rank), _decode_user_message(data))
-            self._may_begin = True
+            self.may_begin = True
 
     def _enqueue(self, live: LiveJob, now: float) -> None:
         self._jobs.enter(live, JobState.QUEUED)
@@ -116,7 +119,7 @@ class Turns:
 
     def _put(self, live: LiveJob) -> None:
         self._queue.put(live.id, live.user, live.priority, live.since_s)
-        self._may_begin = True
+        self.may_begin = True
 
     # --- shares of users ------------------------------------------------------------------------
 

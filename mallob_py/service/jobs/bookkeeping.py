@@ -13,6 +13,7 @@ is bounded by the live jobs plus `finished_max` identities.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
@@ -161,6 +162,8 @@ class JobBook:
         self._arrivals: list[tuple[float, int]] = []
         self._finished: OrderedDict[str, None] = OrderedDict()
         self._finished_max = finished_max
+        #: when `ready` will next have something to say, unless a job ends before
+        self.deadline_s = math.inf
         for identity in finished:
             self._remember(identity)
 
@@ -196,7 +199,11 @@ class JobBook:
         for name in unmet:
             self._waiting_for.setdefault(name, set()).add(job_id)
         if not unmet:
-            heapq.heappush(self._arrivals, (arrival_s, job_id))
+            self._await(arrival_s, job_id)
+
+    def _await(self, arrival_s: float, job_id: int) -> None:
+        heapq.heappush(self._arrivals, (arrival_s, job_id))
+        self.deadline_s = min(self.deadline_s, arrival_s)
 
     def waits_for(self, job_id: int) -> tuple[Set[str], float]:
         """The jobs that must end before a live job is ready, and its arrival time."""
@@ -216,13 +223,13 @@ class JobBook:
             _, job_id = heapq.heappop(self._arrivals)
             if job_id in self._live:
                 ready.append(job_id)
+        self._note_deadline()
         return ready
 
-    def next_deadline(self) -> float | None:
-        """When `ready` will next have something to say, unless a job ends before."""
+    def _note_deadline(self) -> None:
         while self._arrivals and self._arrivals[0][1] not in self._live:
             heapq.heappop(self._arrivals)
-        return self._arrivals[0][0] if self._arrivals else None
+        self.deadline_s = self._arrivals[0][0] if self._arrivals else math.inf
 
     def interrupt(self, identity: str, by_id: int) -> int:
         """Note interruption `by_id` of a live job and return that job's id, which shall end.
@@ -250,6 +257,7 @@ class JobBook:
                     waiting.unmet |= {job.precursor}
                     self._waiting_for.setdefault(job.precursor, set()).add(waiting_id)
         self._release(job.identity)
+        self._note_deadline()
         return list(job.interruptions)
 
     def refused(self, identity: str) -> None:
@@ -262,7 +270,7 @@ class JobBook:
             waiting = self._live[waiting_id]
             waiting.unmet -= {identity}
             if not waiting.unmet:
-                heapq.heappush(self._arrivals, (waiting.arrival_s, waiting_id))
+                self._await(waiting.arrival_s, waiting_id)
         self._remember(identity)
 
     def _stop_waiting(self, name: str, job_id: int) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,6 +86,8 @@ class ChainBook:
         self._chains: dict[int, Chain] = {}
         #: (when at the earliest, chain), one for each that waits for its next revision; some are outdated
         self._expiries: list[tuple[float, int]] = []
+        #: before it, `expired` has nothing to say
+        self.deadline_s = math.inf
 
     def __len__(self) -> int:
         return len(self._chains)
@@ -225,13 +227,16 @@ class ChainBook:
         while len(self._ended) > self._ended_max:
             self._ended.popitem(last=False)
 
-    def expired(self, now: float) -> Iterator[Chain]:
-        """Chains that have waited too long for their next revision."""
+    def expired(self, now: float) -> list[Chain]:
+        """Chains that have waited too long for their next revision, each told once."""
+        expired = []
         while self.next_deadline() <= now:
             _, first = heapq.heappop(self._expiries)
             chain = self._chains[first]
             chain.is_expected = False
-            yield chain
+            expired.append(chain)
+        self.deadline_s = self.next_deadline()
+        return expired
 
     def next_deadline(self) -> float:
         """When `expired` has something to say. Costs little unless chains have had news meanwhile."""
@@ -256,6 +261,7 @@ class ChainBook:
         if not chain.is_expected and (expiry_s := self._expiry_s(chain)) < math.inf:
             chain.is_expected = True
             heapq.heappush(self._expiries, (expiry_s, chain.first))
+            self.deadline_s = min(self.deadline_s, expiry_s)
 
     def _expiry_s(self, chain: Chain) -> float:
         is_waiting = not chain.live and chain.done_by is None

@@ -151,29 +151,30 @@ class Suspects:
 
     def __init__(self, now: float) -> None:
         self._trials_from_s = now + QUIET_S
-        self._waiting: dict[int, None] = {}
+        #: those whose trial has not begun (a dict is a set with an order)
+        self.waiting: dict[int, None] = {}
         self._tried: int | None = None
         self._trial_ends_s = -math.inf
 
     def wait(self, job: int) -> None:
         """It may begin when `next` names it."""
-        self._waiting[job] = None
+        self.waiting[job] = None
 
     def next(self, now: float) -> int | None:
         """The one whose trial begins now, if one does."""
-        if not self._waiting or now < self.next_deadline():
+        if not self.waiting or now < self.next_deadline():
             return None
-        self._tried = next(iter(self._waiting))
-        del self._waiting[self._tried]
+        self._tried = next(iter(self.waiting))
+        del self.waiting[self._tried]
         self._trial_ends_s = now + TRIAL_S
         return self._tried
 
     def ended(self, job: int) -> None:
         """A job has its reply, whatever it is."""
-        self._waiting.pop(job, None)
+        self.waiting.pop(job, None)
         if job == self._tried:
             self._tried, self._trial_ends_s = None, -math.inf
 
     def next_deadline(self) -> float:
         """When the next trial may begin."""
-        return max(self._trials_from_s, self._trial_ends_s) if self._waiting else math.inf
+        return max(self._trials_from_s, self._trial_ends_s) if self.waiting else math.inf

@@ -13,8 +13,8 @@ import enum
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import msgspec
@@ -24,6 +24,9 @@ from mallob_py.service import JobFileError
 from mallob_py.service.jobs import mallob_clients
 from mallob_py.service.jobs.durations import parse_duration_s
 from mallob_py.service.jobs.job_fields import FIELD_NAMES, JobFields, json_type, read_fields
+
+_CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
+
 
 __all__ = ["InputUse", "Interruption", "JobFile", "JobFileError", "identity_of", "parse_job"]
 
@@ -41,8 +44,7 @@ class InputUse(enum.Enum):
     UNKNOWN = "unknown"  # not checked here; the application will
 
 
-@dataclass(frozen=True, slots=True)
-class JobFile:
+class JobFile(msgspec.Struct, frozen=True):
     """A valid job. Limits and demand of 0 mean "none"."""
 
     user: str
@@ -74,8 +76,7 @@ class JobFile:
         return identity_of(self.user, self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Interruption:
+class Interruption(msgspec.Struct, frozen=True):
     """A request to end the live job of this identity."""
 
     user: str
@@ -309,7 +310,7 @@ def unfit_for_file_name(text: str) -> str:
         return "must not contain '/'"
     if ".." in text:
         return "must not contain '..'"
-    if any(ord(char) < 32 or 127 <= ord(char) < 160 or char in "\u2028\u2029" for char in text):
+    if _CONTROL.search(text):
         return "must not contain control characters"
     if not is_valid_text(text):
         return "is not valid Unicode"

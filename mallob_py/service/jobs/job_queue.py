@@ -90,7 +90,7 @@ class JobQueue:
         self._window = window or window_of(pes)
         self._lines: dict[str, _Line] = {}
         #: the line and priority of each waiting job
-        self._waiting: dict[int, tuple[_Line, float]] = {}
+        self.waiting: dict[int, tuple[_Line, float]] = {}
         self._at_work: dict[int, _AtWork] = {}
         #: (minus merit, version, number, line); what is not of the line's present version is passed over
         self._heads: list[tuple[float, int, int, _Line]] = []
@@ -100,7 +100,7 @@ class JobQueue:
 
     def __len__(self) -> int:
         """How many wait."""
-        return len(self._waiting)
+        return len(self.waiting)
 
     def put(self, job: int, user: str, priority: float, since_s: float) -> None:
         """A job could begin, and waits `since_s`; `next` will name it."""
@@ -108,7 +108,7 @@ class JobQueue:
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = _Line(key, None if self._weight_of is None else self._weight_of(user))
-        self._waiting[job] = (line, priority)
+        self.waiting[job] = (line, priority)
         heapq.heappush(line.waiting, (-standing(priority, since_s, self._ageing_s), job))
         if line.waiting[0][1] == job:
             self._put_head(line)
@@ -120,7 +120,7 @@ class JobQueue:
             if len(self._merits) >= self._window and merit <= self._merits[-self._pes]:
                 return None
             _, job = heapq.heappop(line.waiting)
-            _, priority = self._waiting.pop(job)
+            _, priority = self.waiting.pop(job)
             self._at_work[job] = _AtWork(line, priority, merit)
             bisect.insort(self._merits, merit)
             line.begin(priority)
@@ -142,7 +142,7 @@ class JobQueue:
 
     def drop(self, job: int) -> None:
         """A job is over, whether it has begun or waits here, or is not known at all."""
-        if (waiting := self._waiting.pop(job, None)) is not None:
+        if (waiting := self.waiting.pop(job, None)) is not None:
             line, _ = waiting
         elif (one := self._at_work.pop(job, None)) is not None:
             line = one.line
@@ -161,7 +161,7 @@ class JobQueue:
         """Some of those that wait: the best is among them, and others that are good."""
         lines = sorted(self._lines.values(), key=lambda line: line.waiting[0] if line.waiting else (0.0, 0))
         candidates = itertools.chain.from_iterable(line.waiting[:count] for line in lines[:count])
-        waiting = (job for _, job in candidates if job in self._waiting)
+        waiting = (job for _, job in candidates if job in self.waiting)
         return list(itertools.islice(waiting, count))
 
     def _take_merit(self, one: _AtWork) -> None:
@@ -171,7 +171,7 @@ class JobQueue:
     def _put_head(self, line: _Line) -> None:
         """Note the place of a line's first job, which may be another one than before."""
         line.version += 1
-        while line.waiting and line.waiting[0][1] not in self._waiting:
+        while line.waiting and line.waiting[0][1] not in self.waiting:
             heapq.heappop(line.waiting)
         if line.waiting:
             heapq.heappush(self._heads, self._head(line))
@@ -181,7 +181,7 @@ class JobQueue:
 
     def _head(self, line: _Line) -> tuple[float, int, int, _Line]:
         minus_standing, job = line.waiting[0]
-        merit = line.merit(-minus_standing, self._waiting[job][1])
+        merit = line.merit(-minus_standing, self.waiting[job][1])
         return -merit, line.version, next(self._numbers), line
 
     def _best(self) -> tuple[float, _Line] | None:

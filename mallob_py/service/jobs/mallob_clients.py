@@ -3,7 +3,7 @@
 What they write and this service does without is taken, and told in the reply. Mallob's IPASIR bridge links
 programs with a SAT solver that is a service. It looks a variable up in the model by its number, so something
 stands at index 0 of models that Mallob gives as lists; here only those for the bridge begin so. Its later
-releases say `piped-response` (`store.replies`), all call their user `ipasir`.
+releases say `piped-response` (`store.reply_pipes`), all call their user `ipasir`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +43,7 @@ LITERALS_ECHO_MAX = 100_000
 _INTEGER_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class JobStatistics:
+class JobStatistics(msgspec.Struct, frozen=True):
     """What a job cost. Times that did not come about (no worker yet) are 0."""
 
     parsing_s: float = 0.0
@@ -76,8 +74,7 @@ def statistics_of(stats: JobStats, parsing_s: float, total_s: float) -> JobStati
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """How a job ended, and its result, encoded as workers send it."""
 
     outcome: Outcome
@@ -89,12 +86,11 @@ class Ending:
     name: str = "UNKNOWN"
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """The bytes of a reply file and, where the solution is large, of the file beside it."""
 
     body: bytes
-    solution_path: Path | None = None
+    solution_path: str | None = None
     solution: bytes = b""
 
 
@@ -103,7 +99,7 @@ def result_reply(
     internal_id: int,
     ending: Ending,
     statistics: JobStatistics,
-    solution_path: Path,
+    solution_path: str,
     result_files: Mapping[str, str] | None = None,
     inline_max: int = SOLUTION_INLINE_MAX,
     revision: int = 0,

@@ -1,6 +1,6 @@
 """A client's folder `jobs.<i>/`: hears of job files, claims them, publishes replies.
 
-Used from inside an event loop: wait on `fileno()` (if there is one) until `next_deadline()`,
+Used from inside an event loop: wait on `fileno()` (if there is one) until `deadline_s`,
 then call `take`. Nothing here blocks for longer than file operations of one batch take, and
 nothing that lies in `in/` or goes wrong on the disk raises out of `take`, `reply`, `refuse` or
 `dismiss`: what cannot be written is kept, reported through `log` and tried again. On a disk that is
@@ -23,9 +23,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from mallob_py.service import JobFileError, ServiceError
 from mallob_py.service.jobs.job_file import JOB_FILE_BYTES_MAX, InputUse, Interruption, JobFile, parse_job
@@ -43,14 +44,12 @@ from mallob_py.service.store.entries import (
 )
 from mallob_py.service.store.flush_policy import Buffered, FlushPolicy, leave_mark
 from mallob_py.service.store.in_folder import RESCAN_INTERVAL_S, InFolder, Watching
-from mallob_py.service.store.journal import FinishedLog, InternalIds, Journal, contents
+from mallob_py.service.store.journal import FinishedLog, InternalIds, Journal, Replies, contents
 from mallob_py.service.store.large_files import LARGE_BYTES
 from mallob_py.service.store.lock import Advertisement, DirectoryLock
-from mallob_py.service.store.replies import Replies
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
+class Incoming(msgspec.Struct, frozen=True):
     """A claimed file. It gets exactly one `reply`, `refuse` or `dismiss`."""
 
     internal_id: int
@@ -129,6 +128,8 @@ class JobDirectory:
         for entry in lost:
             why = JobFileError("", "its reply was damaged, as by a loss of power; submit it again")
             self._replies.add(entry, refusal_reply(why, entry.target, entry.internal_id))
+        #: when `take` is to be called at the latest
+        self.deadline_s = -math.inf
 
     def revisions(self) -> Iterator[tuple[int, Incoming]]:
         """What a former service has kept of live chains, with the chain's id, first ones first."""
@@ -152,11 +153,9 @@ class JobDirectory:
         """Readable when `take` has something new; None while polling."""
         return self._in.fileno()
 
-    def next_deadline(self) -> float:
-        """When `take` is to be called at the latest."""
-        if self._recovered:
-            return float("-inf")
-        return min(self._in.next_deadline(), self._replies.next_deadline())
+    def _note_deadline(self) -> None:
+        is_due = bool(self._recovered)
+        self.deadline_s = -math.inf if is_due else min(self._in.deadline_s, self._replies.deadline_s)
 
     def take(self, limit: int = 64) -> list[Incoming]:
         """Claim up to `limit` files; more wait for the next call.
@@ -170,15 +169,21 @@ class JobDirectory:
         if now >= self._next_look_at_lock_s:
             self._next_look_at_lock_s = now + RESCAN_INTERVAL_S
             self._look_at_lock()
-        self._replies.finish_due()
-        self._in.look(now)
+        if now >= self._replies.deadline_s:
+            self._replies.finish_due()
         taken: list[Incoming] = []
-        names = self._in.important_names(limit // 2) if self._recovered else []
+        names: list[str] = []
+        if self._recovered:
+            self._in.look(now)
+            names = self._in.important_names(limit // 2)
         while self._recovered and len(taken) + len(names) < limit:
             taken.append(self._read(self._recovered.popleft()))
         if not self._recovered:
             names += self._in.next_names(limit - len(taken) - len(names), now)
-        return taken + self._claim_all(names, now)
+        if names:
+            taken += self._claim_all(names, now)
+        self._note_deadline()
+        return taken
 
     def read_again(self, internal_id: int) -> Incoming:
         """A file that `take` has given before, and that has no reply yet."""
@@ -204,6 +209,7 @@ class JobDirectory:
 
         kind = Kind.ENDED if chain is None else Kind.REVISION
         self._replies.add(Decided(internal_id, kind, reply_name(identity), chain), reply, decided)
+        self._note_deadline()
 
     def save(self, internal_id: int, checkpoint: bytes) -> None:
         """Keep the last checkpoint of a job that has no reply yet."""
@@ -218,6 +224,7 @@ class JobDirectory:
         target = reply_name(error.identity) if error.identity else refusal_name(incoming.file_name)
         reply = refusal_reply(error, incoming.file_name, incoming.internal_id)
         self._replies.add(Decided(incoming.internal_id, Kind.REFUSED, target), reply)
+        self._note_deadline()
 
     def dismiss(self, internal_id: int) -> None:
         """Forget a file whose answer is another file's reply (an interruption that was obeyed)."""
@@ -242,9 +249,9 @@ class JobDirectory:
         """Whether a reply of that name is there to be read."""
         return os.path.lexists(f"{self._journal.out_dir}/{reply_name(identity)}")
 
-    def solution_path(self, internal_id: int, identity: str) -> Path:
+    def solution_path(self, internal_id: int, identity: str) -> str:
         """Where a solution goes that is too large for the reply."""
-        return self._journal.out_dir / f"{identity}.{internal_id}.solution"
+        return f"{self._journal.out_dir}/{identity}.{internal_id}.solution"
 
     @property
     def unpublished(self) -> int:
@@ -289,36 +296,40 @@ class JobDirectory:
         leave_mark(self.path, self._flush_policy)
 
     def _claim_all(self, names: list[str], now: float) -> list[Incoming]:
-        if not names:
-            return []
         try:
             claims = self._journal.claim(names, self._ids)
         except OSError as error:
             for name in names:
                 self._put_off(name, error, now)
             return []
-        claimed: list[tuple[Claimed, float]] = []
-        for name, entry, handed_in_s in claims:
-            if isinstance(entry, Claimed):
-                claimed.append((entry, handed_in_s))
-                self._in.forget(name)
-            elif os.path.lexists(f"{self._in.path}/{name}"):
+        put_off = self._in.put_off_names
+        claimed: list[tuple[Claimed, str, float]] = []
+        for name, entry, handed_in_s, path in claims:
+            if isinstance(entry, OSError) and os.path.lexists(f"{self._in.path}/{name}"):
                 self._put_off(name, entry, now)
-            else:
-                self._in.forget(name)  # withdrawn by its owner
+                continue
+            if isinstance(entry, Claimed):  # else it was withdrawn by its owner
+                claimed.append((entry, path, handed_in_s))
+            if name in put_off:
+                self._in.forget(name)
         try:
-            self._journal.confirm_claims()
+            if self._flush_policy.is_slow:
+                self._journal.confirm_claims()
         except OSError as error:
             self._log(f"cannot flush {self.path}: {error.strerror}; a loss of power may cost the newest jobs")
-        return [self._read(one, handed_in_s) for one, handed_in_s in claimed]
+        return [self._content(*one) for one in claimed]
 
     def _put_off(self, name: str, error: OSError, now: float) -> None:
         if self._in.put_off(name, now):
             self._log(f"cannot move {name!a} out of {self._in.path}: {error.strerror}; trying again")
 
-    def _read(self, claimed: Claimed | Kept, handed_in_s: float | None = None) -> Incoming:
+    def _read(self, claimed: Claimed | Kept) -> Incoming:
+        """One that was claimed before."""
+        return self._content(claimed, self._journal.path(claimed))
+
+    def _content(self, claimed: Claimed | Kept, path: str, handed_in_s: float | None = None) -> Incoming:
         """`handed_in_s`: None if it was claimed before."""
-        path, is_known = self._journal.path(claimed), handed_in_s is None
+        is_known = handed_in_s is None
         data: bytes | JobFileError | None
         try:
             status = os.stat(path)
@@ -407,7 +418,8 @@ class ThreadedDirectory:
     def fileno(self) -> int:
         return self._bell
 
-    def next_deadline(self) -> float:
+    @property
+    def deadline_s(self) -> float:
         has_news = self._ready or self._complaints or self._failure is not None
         return -math.inf if has_news or not self._thread.ident else math.inf
 
@@ -436,7 +448,7 @@ class ThreadedDirectory:
     def came_before_reply(self, incoming: Incoming, identity: str) -> bool:
         return self._directory.came_before_reply(incoming, identity)
 
-    def solution_path(self, internal_id: int, identity: str) -> Path:
+    def solution_path(self, internal_id: int, identity: str) -> str:
         return self._directory.solution_path(internal_id, identity)
 
     def reply(
@@ -538,7 +550,7 @@ class ThreadedDirectory:
         descriptors = [self._request_bell]
         wait_s = _WAIT_MAX_S
         if len(self._ready) < _READY_MAX:
-            wait_s = min(wait_s, max(0.0, self._directory.next_deadline() - time.monotonic()))
+            wait_s = min(wait_s, max(0.0, self._directory.deadline_s - time.monotonic()))
             if (watched := self._directory.fileno()) is not None:
                 descriptors.append(watched)
         poll = select.poll()

@@ -19,8 +19,9 @@ import enum
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 _ENTRY = re.compile(
     r"([0-9]{1,19})\.(?:(job|reply|error)|(answer|revision|done)\.([0-9]{1,19}))\.(.+)", re.DOTALL
@@ -38,8 +39,7 @@ class Kind(enum.Enum):
     REVISION = "answer"
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(msgspec.Struct, frozen=True):
     """A file that is ours. `file_name` is its name in `in/`, made valid Unicode and not too long."""
 
     internal_id: int
@@ -50,8 +50,7 @@ class Claimed:
         return f"{self.internal_id}.job.{self.file_name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(msgspec.Struct, frozen=True):
     """The submission of a revision that has had its reply."""
 
     internal_id: int
@@ -63,8 +62,7 @@ class Kept:
         return f"{self.internal_id}.revision.{self.chain}.{self.file_name}"
 
 
-@dataclass(frozen=True, slots=True)
-class ChainEnd:
+class ChainEnd(msgspec.Struct, frozen=True):
     """A file that has ended its chain, and stands for that until nothing of the chain is left."""
 
     internal_id: int
@@ -76,8 +74,7 @@ class ChainEnd:
         return f"{self.internal_id}.done.{self.chain}.{self.file_name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(msgspec.Struct, frozen=True):
     """A reply in the journal that still has to be published. `chain`: of a revision, else None."""
 
     internal_id: int

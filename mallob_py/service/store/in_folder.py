@@ -184,13 +184,16 @@ class InFolder:
         #: told by inotify lately, and not glanced at yet
         self._fresh: deque[str] = deque()
         self._looks: dict[str, _Look] = {}
-        self._stuck: dict[str, float] = {}
+        #: files that could not be claimed
+        self.put_off_names: set[str] = set()
         #: (when, name) of looks and stuck files that are to be tried again; some have gone meanwhile
         self._again: list[tuple[float, str]] = []
         self._next_scan = -math.inf
         self._listing: Iterator[os.DirEntry[str]] | None = None
         #: once, at least
         self._is_listed = False
+        #: when `look` is to be called at the latest
+        self.deadline_s = -math.inf
         self._watch: InotifyWatch | None = None
         self._is_watch_wanted = watching is Watching.AUTO and not is_remote(path)
         self._start_watch()
@@ -203,14 +206,14 @@ class InFolder:
         """How many names wait, as far as is known."""
         return len(self._waiting)
 
-    def next_deadline(self) -> float:
-        """When `look` is to be called at the latest."""
+    def _note_deadline(self) -> None:
         if self._waiting or self._listing is not None:
-            return -math.inf
-        return min(self._next_scan, self._again[0][0] if self._again else math.inf)
+            self.deadline_s = -math.inf
+        else:
+            self.deadline_s = min(self._next_scan, self._again[0][0] if self._again else math.inf)
 
     def look(self, now: float) -> None:
-        """Hear of new files, and see to those that are to be looked at again."""
+        """Hear of new files, and see to those that are to be looked at again; `next_names` does so first."""
         if self._watch is not None:
             news = self._watch.news()
             for name in news.complete:
@@ -222,32 +225,35 @@ class InFolder:
                 self._next_scan = now
         while self._again and self._again[0][0] <= now:
             _, name = heapq.heappop(self._again)
-            if name in self._looks or name in self._stuck:
+            if name in self._looks or name in self.put_off_names:
                 self._enqueue(name)
         if self._listing is not None or now >= self._next_scan:
             self._scan(now)
+        self._note_deadline()
 
     def next_names(self, count: int, now: float) -> list[str]:
         """So many files at most that are complete and have not been named since they came or were put off."""
+        self.look(now)
         names = self.important_names(count // 2) if len(self._waiting) > count else []
         for _ in range(count):
             if len(names) >= count or (name := self._next()) is None:
                 break
             if name in self._complete or self._settled(name, now):
-                names.append(name)
+                self._named(name, names)
+        self._note_deadline()
         return names
 
     def forget(self, name: str) -> None:
-        """The file is not here any more."""
-        self._complete.discard(name)
-        self._looks.pop(name, None)
-        self._stuck.pop(name, None)
+        """A file that was put off is not here any more."""
+        self.put_off_names.discard(name)
 
     def put_off(self, name: str, now: float) -> bool:
         """The file cannot be claimed: it is named again later. False if that is known already."""
-        is_new = name not in self._stuck
-        self._stuck[name] = now + RETRY_DELAY_S
+        is_new = name not in self.put_off_names
+        self.put_off_names.add(name)
+        self._complete.add(name)
         heapq.heappush(self._again, (now + RETRY_DELAY_S, name))
+        self._note_deadline()
         return is_new
 
     def close(self) -> None:
@@ -290,8 +296,14 @@ class InFolder:
             name = self._fresh.pop()
             if name in self._waiting and self._may_overtake(name):
                 self._waiting.remove(name)
-                names.append(name)
+                self._named(name, names)
         return names
+
+    def _named(self, name: str, names: list[str]) -> None:
+        """It is claimed or put off now."""
+        self._complete.discard(name)
+        self._looks.pop(name, None)
+        names.append(name)
 
     def _may_overtake(self, name: str) -> bool:
         try:
@@ -311,6 +323,7 @@ class InFolder:
             if status.st_size <= _LOOKED_INTO_BYTES_MAX and is_json(contents(path, _LOOKED_INTO_BYTES_MAX)):
                 return True
         except FileNotFoundError:
+            self._looks.pop(name, None)
             self.forget(name)
             return False
         except OSError:
@@ -344,7 +357,7 @@ class InFolder:
         for entry in entries:
             name = entry.name
             if is_job_file(name) and not (
-                name in self._waiting or name in self._looks or name in self._stuck
+                name in self._waiting or name in self._looks or name in self.put_off_names
             ):
                 self._waiting.add(name)
                 heapq.heappush(self._found, (_mtime_ns(entry), name))

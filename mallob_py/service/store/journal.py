@@ -34,9 +34,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import heapq
+import math
 import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, assert_never
 
@@ -53,6 +56,7 @@ from mallob_py.service.store.entries import (
     read_entries,
 )
 from mallob_py.service.store.flush_policy import FlushPolicy
+from mallob_py.service.store.reply_pipes import ReplyPipes
 
 KEEP_MAX = 100_000
 
@@ -100,6 +104,8 @@ class FinishedLog:
         self.close()  # the descriptor leads to the file that was replaced
 
 
+#: what is read at once: little at first, as most files are small
+_READ_MIN_BYTES, _READ_MAX_BYTES = 1 << 16, 1 << 24
 #: a larger file is not looked into for damage, which takes time for each byte
 _LOOKED_INTO_BYTES_MAX = 1 << 28
 _FILE_NAME_SIZE_MAX = 200  # leaves room for id, state and suffix within the 255 bytes of a name
@@ -111,6 +117,8 @@ class Claim(NamedTuple):
     file_name: str
     entry: Claimed | OSError
     handed_in_s: float = 0.0
+    #: where it is now
+    path: str = ""
 
 
 class Journal:
@@ -163,12 +171,12 @@ class Journal:
         try:
             # The time of its renaming, which ours will replace.
             handed_in_s = os.lstat(source).st_ctime
-            _move(source, self.path(claimed))
+            _move(source, path := self.path(claimed))
         except OSError as error:
             return Claim(file_name, error)
         ids.take()
         self._claimed[claimed.internal_id] = claimed
-        return Claim(file_name, claimed, handed_in_s)
+        return Claim(file_name, claimed, handed_in_s, path)
 
     def confirm_claims(self) -> None:
         """From now on claimed files are ours, whatever happens."""
@@ -176,12 +184,15 @@ class Journal:
 
     def decide(self, batch: Sequence[tuple[Decided, Reply]]) -> None:
         """From now on these are the replies, also after a crash."""
+        if not batch:
+            return
         solutions = [
-            (decided.internal_id, os.fspath(reply.solution_path), reply.solution)
+            (decided.internal_id, reply.solution_path, reply.solution)
             for decided, reply in batch
             if reply.solution_path is not None
         ]
-        self._write(solutions, self._out)
+        if solutions:
+            self._write(solutions, self._out)
         replies = [(decided.internal_id, self.path(decided), reply.body) for decided, reply in batch]
         self._write(replies, self._own)
 
@@ -193,7 +204,8 @@ class Journal:
             else:
                 self._keep(decided.internal_id, decided.chain)
             self._finished.append(decided.identity)
-        self._flush((self._own, self._finished.path, self._finished.path.parent))
+        if self._flush_policy.is_slow:
+            self._flush((self._own, self._finished.path, self._finished.path.parent))
 
     def publish(self, decided: Decided) -> None:
         """Let the client see a decided reply."""
@@ -344,8 +356,6 @@ class Journal:
 
     def _write(self, files: Sequence[tuple[int, str, bytes]], folder: str) -> None:
         """Files of `folder`, each by the job's id, its path and what it shall hold."""
-        if not files:
-            return
         temporaries = [f"{self._own}/~{internal_id}" for internal_id, _, _ in files]
         for temporary, (_, _, data) in zip(temporaries, files, strict=True):
             write_file(temporary, data)
@@ -353,6 +363,139 @@ class Journal:
         for temporary, (_, path, _) in zip(temporaries, files, strict=True):
             _move(temporary, path)
         self._flush([folder])
+
+
+RETRY_DELAY_MIN_S, RETRY_DELAY_MAX_S = 1.0, 30.0
+
+
+@dataclass(slots=True)
+class _Unpublished:
+    decided: Decided
+    reply: Reply | None  # None: already in the journal
+    on_decided: Callable[[], None] = lambda: None
+    delay_s: float = 0.0
+    due: float = -math.inf
+
+
+class Replies:
+    """Those of one client that are not published: what cannot be written now is kept and tried again.
+
+    Each reply on its own. On a disk that is slow to flush, they are gathered until `finish_due`, and flushed
+    together.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        flush_policy: FlushPolicy,
+        log: Callable[[str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._journal = journal
+        self._flush_policy = flush_policy
+        self._log = log
+        self._clock = clock
+        self._unpublished: dict[int, _Unpublished] = {}
+        #: (when, job): each of them that is not being written just now
+        self._due: list[tuple[float, int]] = []
+        self._pipes = ReplyPipes(clock)
+        #: when `finish_due` is wanted
+        self.deadline_s = math.inf
+
+    def __len__(self) -> int:
+        return len(self._unpublished)
+
+    def add(self, decided: Decided, reply: Reply, on_decided: Callable[[], None] = lambda: None) -> None:
+        """`on_decided` is called between the moments when it is in the journal and when it is published."""
+        item = self._unpublished[decided.internal_id] = _Unpublished(decided, reply, on_decided)
+        if self._flush_policy.is_slow:
+            self._await(item)
+        else:
+            self._finish([item])
+        self._note_deadline()
+
+    def add_recovered(self, decided: Iterable[Decided]) -> None:
+        """Replies that a former service has left in the journal."""
+        for entry in decided:
+            item = self._unpublished[entry.internal_id] = _Unpublished(entry, None)
+            self._await(item)
+        self.finish_due()
+
+    def finish_due(self) -> None:
+        """To be called at `deadline_s`; before that it has nothing to do."""
+        now = self._clock()
+        if self.deadline_s > now:
+            return
+        self._pipes.feed_due()
+        due = []
+        while self._due and self._due[0][0] <= now:
+            _, internal_id = heapq.heappop(self._due)
+            due.append(self._unpublished[internal_id])
+        self._finish(due)
+        self._note_deadline()
+
+    def _note_deadline(self) -> None:
+        self.deadline_s = min(self._due[0][0] if self._due else math.inf, self._pipes.deadline_s)
+
+    def close(self) -> None:
+        """A last try; what is in the journal is published by the next service."""
+        self._due.clear()
+        self._finish(list(self._unpublished.values()))
+        self._pipes.close()
+
+    def _finish(self, items: list[_Unpublished]) -> None:
+        if not items:
+            return
+        try:
+            self._journal.decide([(item.decided, item.reply) for item in items if item.reply is not None])
+            for item in items:
+                if item.reply is not None:
+                    item.on_decided()
+                item.reply = None
+            self._journal.release([item.decided for item in items])
+        except OSError as error:
+            if len(items) == 1:
+                self._postpone(items[0], error)
+                return
+            for item in items:  # perhaps only one of them is in trouble
+                self._finish([item])
+            return
+        for item in items:
+            try:
+                self._publish(item.decided)
+                del self._unpublished[item.decided.internal_id]
+            except OSError as error:
+                self._postpone(item, error)
+        try:
+            self._journal.confirm_publications()
+        except OSError as error:
+            self._log(f"cannot flush replies: {error.strerror}; a loss of power may bring them back")
+
+    def _await(self, item: _Unpublished) -> None:
+        heapq.heappush(self._due, (item.due, item.decided.internal_id))
+        self.deadline_s = min(self.deadline_s, item.due)
+
+    def _publish(self, decided: Decided) -> None:
+        """Raises OSError."""
+        pipe = self._pipes.at(
+            self._journal.reply_path(decided), lambda: contents(self._journal.path(decided))
+        )
+        try:
+            self._journal.publish(decided)
+        except OSError:
+            if pipe is not None:
+                pipe.close()
+            raise
+        if pipe is not None:
+            self._pipes.feed(pipe)
+
+    def _postpone(self, item: _Unpublished, error: OSError) -> None:
+        item.delay_s = min(max(2 * item.delay_s, RETRY_DELAY_MIN_S), RETRY_DELAY_MAX_S)
+        item.due = self._clock() + item.delay_s
+        self._await(item)
+        self._log(
+            f"cannot write the reply {item.decided.target}: {error.strerror}; again in {item.delay_s:g} s"
+        )
 
 
 def _move(source: str, target: str) -> None:
@@ -383,9 +526,17 @@ def write_file(path: str | Path, data: bytes) -> None:
 def contents(path: str, size_max: int = -1) -> bytes:
     """All of a file, or so many bytes of it."""
     # Non-blocking, as what was a file a moment ago may be a pipe now.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with open(descriptor, "rb") as file:
-        return file.read(size_max)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    parts: list[bytes] = []
+    step_bytes = _READ_MIN_BYTES
+    try:
+        while part := os.read(descriptor, step_bytes if size_max < 0 else min(step_bytes, size_max)):
+            parts.append(part)
+            size_max -= len(part) if size_max > 0 else 0
+            step_bytes = min(2 * step_bytes, _READ_MAX_BYTES)
+    finally:
+        os.close(descriptor)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def is_json(data: bytes) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from mallob_py.service import JobFileError
@@ -11,10 +13,10 @@ from mallob_py.service.jobs.bookkeeping import JobBook
 def test_a_plain_job_is_ready_at_once_and_named_once() -> None:
     book = JobBook()
     book.admit(1, "u.a", 0.0, ())
-    assert book.next_deadline() == 0.0
+    assert book.deadline_s == 0.0
     assert book.ready(0.0) == [1]
     assert book.ready(9.0) == []
-    assert book.next_deadline() is None
+    assert book.deadline_s == math.inf
     assert "u.a" in book
 
 
@@ -34,9 +36,9 @@ def test_jobs_are_held_until_they_arrive() -> None:
     book.admit(1, "u.late", 5.0, ())
     book.admit(2, "u.later", 7.0, ())
     assert book.ready(4.9) == []
-    assert book.next_deadline() == 5.0
+    assert book.deadline_s == 5.0
     assert book.ready(5.0) == [1]
-    assert book.next_deadline() == 7.0
+    assert book.deadline_s == 7.0
 
 
 def test_a_job_waits_for_all_it_depends_on_live_or_never_seen() -> None:
@@ -59,7 +61,7 @@ def test_both_arrival_and_dependencies_must_be_met() -> None:
     book.ready(0.0)
     book.ended(1)
     assert book.ready(1.0) == []
-    assert book.next_deadline() == 9.0
+    assert book.deadline_s == 9.0
     assert book.ready(9.0) == [2]
 
 
@@ -154,7 +156,7 @@ def test_a_held_job_may_be_interrupted_and_is_never_ready_afterwards() -> None:
     book.ended(1)
     book.interrupt("u.waiting", 9)
     book.ended(2)
-    assert book.next_deadline() is None
+    assert book.deadline_s == math.inf
     assert book.ready(99.0) == []
     book.admit(3, "u.never", 0.0, ())
     book.ended(3)

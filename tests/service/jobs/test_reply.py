@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import base64
 import json
-from pathlib import Path
 from typing import Any
 
 from mallob_py.protocol.effects import Outcome
@@ -14,7 +13,7 @@ from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
 from mallob_py.service.jobs.reply import Ending, JobStatistics, failure_reply, refusal_reply, result_reply
 
-BESIDE = Path("/out/u.n.7.solution")
+BESIDE = "/out/u.n.7.solution"
 
 
 def job(**fields: Any) -> JobFile:
@@ -98,7 +97,7 @@ def test_a_large_solution_goes_beside_the_reply() -> None:
     )
     result = json.loads(reply.body)["result"]
     assert "solution" not in result
-    assert (result["solution-file"], result["solution-size"]) == (str(BESIDE), 11)
+    assert (result["solution-file"], result["solution-size"]) == (BESIDE, 11)
     assert (reply.solution_path, reply.solution) == (BESIDE, data)
 
 
@@ -114,7 +113,7 @@ def test_bytes_are_base64_in_the_reply_and_themselves_beside_it() -> None:
     reply = result_reply(job(), 7, ending, JobStatistics(), BESIDE, inline_max=2)
     result = json.loads(reply.body)["result"]
     assert "solution" not in result
-    assert (result["solution-file"], result["solution-size"]) == (str(BESIDE), 12)
+    assert (result["solution-file"], result["solution-size"]) == (BESIDE, 12)
     assert result["solution-format"] == "bytes"
     assert (reply.solution_path, reply.solution) == (BESIDE, data)
 

@@ -162,9 +162,9 @@ def test_more_waiting_files_ask_for_the_next_call_at_once(open_directory: Open, 
     for index in range(3):
         drop(directory, f"{index}.json", text(f"j{index}"))
     directory.take(2)
-    assert directory.next_deadline() < clock.now
+    assert directory.deadline_s < clock.now
     directory.take(2)
-    assert directory.next_deadline() > clock.now
+    assert directory.deadline_s > clock.now
 
 
 def test_a_lost_inotify_queue_leads_to_a_look_into_the_folder(
@@ -206,9 +206,9 @@ def test_a_half_written_file_is_left_alone_until_it_is_json(open_directory: Open
     clock.now += 0.2
     assert directory.take() == []  # it grew, which starts the wait anew
     path.write_text(content)
-    clock.now = directory.next_deadline()
+    clock.now = directory.deadline_s
     while not (taken := directory.take()):
-        clock.now = directory.next_deadline()
+        clock.now = directory.deadline_s
     assert isinstance(taken[0].parse(APPLICATIONS), JobFile)
 
 
@@ -322,7 +322,7 @@ def test_a_large_solution_is_there_before_its_reply(open_directory: Open) -> Non
     (incoming,) = directory.take()
     beside = directory.solution_path(incoming.internal_id, "u.a")
     directory.reply(incoming.internal_id, "u.a", Reply(b"{}", beside, b"\1\0\0\0"))
-    assert beside.read_bytes() == b"\1\0\0\0"
+    assert Path(beside).read_bytes() == b"\1\0\0\0"
     assert replies(directory) == {"u.a.json": {}}
 
 
@@ -349,7 +349,7 @@ def test_a_full_disk_delays_replies_and_loses_none(
     with monkeypatch.context() as full_disk:
         full_disk.setattr(os, failing, fail)
         answer(directory, incoming)
-        clock.now = directory.next_deadline()
+        clock.now = directory.deadline_s
         directory.take()
     assert replies(directory) == {}
     assert "No space left on device; again in 1 s" in log[0]
@@ -572,7 +572,7 @@ def test_a_folder_of_thousands_is_listed_in_parts_and_taken_oldest_first(
         os.utime(path, (10_000 - number, 10_000 - number))
     directory = open_directory(watching=Watching.POLL)
     names: list[str] = []
-    while directory.next_deadline() == float("-inf") or not names:
+    while directory.deadline_s == float("-inf") or not names:
         names += [incoming.file_name for incoming in directory.take(4)]
     assert names == [f"{number}.json" for number in reversed(range(50))]
 

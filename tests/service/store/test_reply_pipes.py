@@ -15,7 +15,7 @@ import pytest
 from waiting import DEADLINE_S, poll_until
 
 from mallob_py.service.jobs.reply import Reply
-from mallob_py.service.store import replies
+from mallob_py.service.store import reply_pipes
 from mallob_py.service.store.directory import JobDirectory
 
 
@@ -87,7 +87,7 @@ def body_of(size_bytes: int) -> bytes:
 
 def turn_until(directory: JobDirectory, clock: Clock, condition: Callable[[], Any]) -> None:
     def turn() -> Any:
-        clock.now = max(clock.now, directory.next_deadline())
+        clock.now = max(clock.now, directory.deadline_s)
         directory.take()
         return condition()
 
@@ -122,7 +122,7 @@ def test_who_waits_at_the_pipe_reads_what_the_file_holds(
     turn_until(directory, clock, is_over)
     os.close(descriptor)
     assert received == body
-    assert directory.next_deadline() > clock.now
+    assert directory.deadline_s > clock.now
 
 
 def test_who_opens_the_path_after_the_reply_reads_the_file(
@@ -159,7 +159,7 @@ def test_a_reader_that_takes_nothing_comes_to_an_end(
     body = body_of(5_000_000)
     directory.reply(job, "u.a", Reply(body))
     held_bytes = fcntl.fcntl(descriptor, fcntl.F_GETPIPE_SZ)
-    clock.now += replies.GIVE_UP_S + 1
+    clock.now += reply_pipes.GIVE_UP_S + 1
     directory.take()
     received = b""
     while block := os.read(descriptor, 1 << 16):
@@ -176,13 +176,13 @@ def test_a_reader_that_leaves_disturbs_nobody(
     os.close(descriptor)
     clock.now += 1
     directory.take()
-    assert directory.next_deadline() > clock.now
+    assert directory.deadline_s > clock.now
 
 
 def test_only_so_many_readers_are_waited_for(
     directory: JobDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replies, "PIPES_MAX", 2)
+    monkeypatch.setattr(reply_pipes, "PIPES_MAX", 2)
     descriptors = []
     for number in range(3):
         (directory.path / "in" / "a.json").write_text(json.dumps({"user": "u", "name": f"{number}"}))

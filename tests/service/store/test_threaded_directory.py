@@ -148,7 +148,7 @@ def test_complaints_of_the_thread_are_made_by_the_loop(box: Box, monkeypatch: py
 
     monkeypatch.setattr("mallob_py.service.store.journal.Journal.decide", fail)
     box.directory.reply(incoming.internal_id, "u.a", Reply(b"{}"))
-    poll_until(lambda: box.directory.next_deadline() < 0)
+    poll_until(lambda: box.directory.deadline_s < 0)
     assert box.said == []
     box.directory.take()
     ((said, thread),) = box.said
