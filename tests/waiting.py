@@ -1,4 +1,4 @@
-"""How long tests wait for what must come: one deadline for all of them, and one factor for it.
+"""How tests wait, and how long for what must come: one deadline for all of them, and one factor for it.
 
 What is there is found at once, so patience costs nothing but in a test that fails. A machine that is
 busy with other things asks for more of it: `MALLOB_PY_TEST_PATIENCE=8 make test`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 PATIENCE = float(os.environ.get("MALLOB_PY_TEST_PATIENCE", "4"))
@@ -18,6 +19,26 @@ DEADLINE_S = 45.0 * PATIENCE
 TEST_DEADLINE_S = 2.5 * DEADLINE_S
 
 T = TypeVar("T")
+
+
+class PipeReader:
+    """Opens a named pipe at once, and reads what is there when `is_over` is asked."""
+
+    def __init__(self, path: Path) -> None:
+        self.received = b""
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def is_over(self) -> bool:
+        """Whether somebody has written, and closed it."""
+        try:
+            block = os.read(self._descriptor, 1 << 16)
+        except BlockingIOError:
+            return False
+        self.received += block
+        return bool(self.received) and not block
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 def poll_until(

@@ -47,6 +47,13 @@ def environment(mark: str, further: Mapping[str, str] | None = None) -> dict[str
     return dict(os.environ) | {"PYTHONPATH": path, MARK: mark} | dict(further or {})
 
 
+def with_apps(folder: str = "tests/ranks/programs", **places: str) -> dict[str, str]:
+    """The environment in which applications of the tests' own are found, by name, in a folder."""
+    path = [*(str(ROOT / part) for part in ("", "apps", folder)), os.environ.get("PYTHONPATH", "")]
+    apps = ",".join(f"{name}={place}" for name, place in places.items())
+    return {"MALLOB_PY_APPS": apps, "PYTHONPATH": os.pathsep.join(path)}
+
+
 def marked_processes(mark: str) -> list[int]:
     """The living processes that inherited a mark."""
     return processes_with(MARK, mark)

@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import ROOT, Running, command_line, needs_mpiexec, parent_of, poll_until, serving
+from running import Running, command_line, needs_mpiexec, parent_of, poll_until, serving, with_apps
 
 pytestmark = needs_mpiexec
 
-APPS = {
-    "PYTHONPATH": f"{ROOT}:{ROOT / 'apps'}:{Path(__file__).parent / 'programs'}",
-    "MALLOB_PY_APPS": "NAPS=bag_apps:NapsApplication",
-}
+APPS = with_apps(NAPS="bag_apps:NapsApplication")
 #: 16 s for one worker
 NAPS, NAP_S = 4000, 0.004
 SUM = sum(range(NAPS))

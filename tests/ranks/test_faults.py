@@ -21,6 +21,7 @@ from running import (
     poll_until,
     serving,
     session_folders_of,
+    with_apps,
 )
 from waiting import DEADLINE_S
 
@@ -28,15 +29,7 @@ from mallob_sat.generate import pigeonhole
 
 pytestmark = needs_mpiexec
 
-APPS = {
-    "MALLOB_PY_APPS": "FAIL=rank_apps:Fail",
-    "PYTHONPATH": os.pathsep.join(
-        [
-            *(str(Path(__file__).parents[2] / part) for part in ("", "apps", "tests/ranks/programs")),
-            os.environ.get("PYTHONPATH", ""),
-        ]
-    ),
-}
+APPS = with_apps(FAIL="rank_apps:Fail")
 CLOCK_TICKS_MIN = 10
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ipasir_bridge import ASSUMPTIONS_MARK, IpasirBridge, within_time
 from running import Running, needs_mpiexec, serving
-from waiting import poll_until
+from waiting import PipeReader, poll_until
 
 pytestmark = needs_mpiexec
 
@@ -162,22 +162,11 @@ def test_a_model_beyond_what_fits_into_a_pipe_arrives_whole(service: Running, tm
 def test_a_refusal_reaches_who_waits_at_a_pipe(service: Running, tmp_path: Path) -> None:
     out = service.box() / "out" / "ipasir.refused.json"
     os.mkfifo(out)
-    descriptor = os.open(out, os.O_RDONLY | os.O_NONBLOCK)
+    reader = PipeReader(out)
     job = {"user": "ipasir", "name": "refused", "files": ["/f.cnf"], "piped-response": True, "stranger": 1}
     service.drop("refused.json", json.dumps(job))
-    received = b""
-
-    def read_all() -> bool:
-        nonlocal received
-        try:
-            block = os.read(descriptor, 1 << 16)
-        except BlockingIOError:
-            return False
-        received += block
-        return bool(received) and not block
-
-    poll_until(read_all, "the refusal")
-    os.close(descriptor)
-    reply: dict[str, Any] = json.loads(received)
+    poll_until(reader.is_over, "the refusal")
+    reader.close()
+    reply: dict[str, Any] = json.loads(reader.received)
     assert reply["error"]["field"] == "stranger"
     assert json.loads(out.read_bytes()) == reply

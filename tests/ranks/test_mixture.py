@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Running, command_line, descriptions_of, needs_mpiexec, parent_of, poll_until, serving
+from running import (
+    Running,
+    command_line,
+    descriptions_of,
+    needs_mpiexec,
+    parent_of,
+    poll_until,
+    serving,
+    with_apps,
+)
 
 from mallob_sat.generate import pigeonhole, planted
 
@@ -21,8 +30,6 @@ JOBS = 90
 IN_FLIGHT_MAX = 25
 KINDS = ("noop", "wallclock", "cpu", "easy", "unsatisfiable", "large", "failing", "interrupted", "dependent")
 CODES = {"noop": 10, "easy": 10, "large": 10, "dependent": 10, "unsatisfiable": 20}
-ROOT = Path(__file__).parents[2]
-PYTHON_PATH = [str(ROOT / part) for part in ("", "apps", "tests/ranks/programs")]
 
 
 def write_formulas(folder: Path) -> dict[str, str]:
@@ -74,11 +81,7 @@ def is_gone(path: Path) -> bool:
 def test_each_of_many_jobs_gets_its_right_reply(seed: int, options: tuple[str, ...], tmp_path: Path) -> None:
     rng = random.Random(seed)
     formulas = write_formulas(tmp_path)
-    env = {
-        "MALLOB_PY_RANKS_PER_HOST": "2",
-        "MALLOB_PY_APPS": "FAIL=rank_apps:Fail",
-        "PYTHONPATH": os.pathsep.join([*PYTHON_PATH, os.environ.get("PYTHONPATH", "")]),
-    }
+    env = {"MALLOB_PY_RANKS_PER_HOST": "2"} | with_apps(FAIL="rank_apps:Fail")
     with serving(tmp_path, *options, ranks=5, env=env) as service:
         paths: list[tuple[str, Path]] = []
         for number in range(JOBS):

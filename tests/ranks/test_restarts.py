@@ -7,14 +7,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from running import Running, command_line, needs_mpiexec, parent_of, poll_until, serving
-from test_faults import APPS as FAULTY_APPS
+from running import Running, command_line, needs_mpiexec, parent_of, poll_until, serving, with_apps
 
 from mallob_py.service.telemetry.event_log import parts_of, runs_of
 
 pytestmark = [needs_mpiexec, pytest.mark.slow]
 
-APPS = FAULTY_APPS | {"MALLOB_PY_APPS": "POISON=rank_apps:Poison"}
+APPS = with_apps(POISON="rank_apps:Poison")
 #: jobs that were running at as many crashes are not run again
 CRASHES_MAX = 3
 

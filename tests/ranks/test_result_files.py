@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from other_user import NOBODY, as_nobody, folder_for_all, needs_root
-from running import ROOT, Running, needs_mpiexec, poll_until, run, serving
+from running import Running, needs_mpiexec, poll_until, run, serving, with_apps
 
 from mallob_sat.app import SatApplication
 
 pytestmark = needs_mpiexec
 
 RANKS = 2
-ENV = {
-    "MALLOB_PY_APPS": "WRITER=rank_apps:Writer",
-    "PYTHONPATH": os.pathsep.join(
-        [
-            *(str(ROOT / part) for part in ("", "apps", "tests/ranks/programs")),
-            os.environ.get("PYTHONPATH", ""),
-        ]
-    ),
-}
+ENV = with_apps(WRITER="rank_apps:Writer")
 UNSATISFIABLE = [1, 0, -1, 0]
 SATISFIABLE = [1, 2, 0]
 

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Running, needs_mpiexec, poll_until, serving
+from running import Running, needs_mpiexec, poll_until, serving, with_apps
 
 pytestmark = needs_mpiexec
 
 MB = 1 << 20
 RANKS = 3
-ROOT = Path(__file__).parents[2]
-APPS = {
-    "MALLOB_PY_APPS": "GLUTTON=rank_apps:Glutton",
-    "PYTHONPATH": os.pathsep.join(
-        [
-            *(str(ROOT / part) for part in ("", "apps", "tests/ranks/programs")),
-            os.environ.get("PYTHONPATH", ""),
-        ]
-    ),
-}
+APPS = with_apps(GLUTTON="rank_apps:Glutton")
 #: where groups are made, and their files for limit and usage, of version 1 and 2
 _VERSIONS = (
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Running, descriptions_of, needs_mpiexec, poll_until, serving, session_folders_of
+from running import (
+    Running,
+    descriptions_of,
+    needs_mpiexec,
+    poll_until,
+    serving,
+    session_folders_of,
+    with_apps,
+)
 
 pytestmark = needs_mpiexec
 
 RANKS = 6
 HOSTS = 3
 SIZE_BYTES = 6 << 20
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    places = [str(ROOT / part) for part in ("", "apps", "tests/ranks/programs")]
-    env = {
-        "MALLOB_PY_RANKS_PER_HOST": str(RANKS // HOSTS),
-        "MALLOB_PY_APPS": "BULK=rank_apps:Bulk",
-        "PYTHONPATH": os.pathsep.join([*places, os.environ.get("PYTHONPATH", "")]),
-    }
+    env = {"MALLOB_PY_RANKS_PER_HOST": str(RANKS // HOSTS)} | with_apps(BULK="rank_apps:Bulk")
     with serving(tmp_path_factory.mktemp("service"), ranks=RANKS, env=env) as running:
         yield running
         assert running.stop() == 0

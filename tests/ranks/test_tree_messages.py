@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import Running, needs_mpiexec, poll_until, serving
+from running import Running, needs_mpiexec, poll_until, serving, with_apps
 
 pytestmark = needs_mpiexec
 
 RANKS = 5
-ROOT = Path(__file__).parents[2]
-APPS = {
-    "MALLOB_PY_APPS": "ALLREDUCE=tree_apps:AllReduce,GOSSIP=tree_apps:Gossip",
-    "PYTHONPATH": os.pathsep.join(
-        [
-            *(str(ROOT / part) for part in ("", "apps", "tests/runtime/workers")),
-            os.environ.get("PYTHONPATH", ""),
-        ]
-    ),
-}
+APPS = with_apps(folder="tests/runtime/workers", ALLREDUCE="tree_apps:AllReduce", GOSSIP="tree_apps:Gossip")
 
 
 @pytest.fixture(scope="module")

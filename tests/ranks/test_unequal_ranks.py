@@ -25,6 +25,7 @@ from running import (
     poll_until,
     run,
     serving,
+    with_apps,
 )
 
 from mallob_sat.generate import pigeonhole, planted
@@ -36,16 +37,7 @@ RANKS, PES = len(CAPACITIES), sum(CAPACITIES)
 #: PEs that are not the first ones of their ranks
 SECOND_PE_OF_FIRST_RANK, LAST_PE = 1, PES - 1
 SAT, UNSAT, UNKNOWN = 10, 20, 0
-ROOT = Path(__file__).parents[2]
-APPS = {
-    "MALLOB_PY_APPS": "CENSUS=rank_apps:Census,BULK=rank_apps:Bulk",
-    "PYTHONPATH": os.pathsep.join(
-        [
-            *(str(ROOT / part) for part in ("", "apps", "tests/ranks/programs")),
-            os.environ.get("PYTHONPATH", ""),
-        ]
-    ),
-}
+APPS = with_apps(CENSUS="rank_apps:Census", BULK="rank_apps:Bulk")
 
 
 @pytest.fixture(scope="module")

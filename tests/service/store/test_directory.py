@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hand_clock import Clock
 from waiting import poll_until
 
 from mallob_py.protocol.effects import Outcome
@@ -26,21 +27,6 @@ from mallob_py.service.store.in_folder import Watching, file_system_type, is_rem
 
 APPLICATIONS = {"NOOP": InputUse.NONE}
 Open = Callable[..., JobDirectory]
-
-
-class Clock:
-    """Time that passes when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

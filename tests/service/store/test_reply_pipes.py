@@ -12,24 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import DEADLINE_S, poll_until
+from hand_clock import Clock
+from waiting import DEADLINE_S, PipeReader, poll_until
 
 from mallob_py.service.jobs.reply import Reply
 from mallob_py.service.store import reply_pipes
 from mallob_py.service.store.directory import JobDirectory
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -103,25 +91,14 @@ def reading(pipe: Path) -> int:
 def test_who_waits_at_the_pipe_reads_what_the_file_holds(
     directory: JobDirectory, job: int, pipe: Path, clock: Clock, size_bytes: int
 ) -> None:
-    descriptor = reading(pipe)
+    reader = PipeReader(pipe)
     body = body_of(size_bytes)
     directory.reply(job, "u.a", Reply(body))
     assert pipe.is_file()
     assert pipe.read_bytes() == body
-    received = b""
-
-    def is_over() -> bool:
-        nonlocal received
-        try:
-            block = os.read(descriptor, 1 << 16)
-        except BlockingIOError:
-            return False
-        received += block
-        return not block
-
-    turn_until(directory, clock, is_over)
-    os.close(descriptor)
-    assert received == body
+    turn_until(directory, clock, reader.is_over)
+    reader.close()
+    assert reader.received == body
     assert directory.deadline_s > clock.now
 
 
@@ -146,10 +123,11 @@ def test_a_reader_that_comes_between_look_up_and_reply_is_served(
 def test_a_pipe_without_reader_is_given_up(
     directory: JobDirectory, job: int, pipe: Path, clock: Clock
 ) -> None:
+    began_s = clock.now
     directory.reply(job, "u.a", Reply(body_of(10)))
     assert is_held(pipe)
     turn_until(directory, clock, lambda: not is_held(pipe))
-    assert clock.now < 102
+    assert clock.now < began_s + 2
 
 
 def test_a_reader_that_takes_nothing_comes_to_an_end(

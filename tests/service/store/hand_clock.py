@@ -1,0 +1,13 @@
+"""A clock that tests set."""
+
+from __future__ import annotations
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
