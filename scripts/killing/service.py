@@ -35,11 +35,12 @@ class Service:
     def __init__(self, folder: Path, ranks: int, options: Sequence[str]) -> None:
         self.api_dir = folder / "api"
         self.output_path = folder / "output"
+        self.log_dir = folder / "logs"
         self.mark = uuid.uuid4().hex
         #: of all processes that were alive at a kill, or at the end
         self.pids: set[int] = set()
         self._command = [sys.executable, "-m", "mallob_py.cli.main", "serve", "-n", str(ranks)]
-        self._command += ["--api-dir", str(self.api_dir), "--log-dir", str(folder / "logs")]
+        self._command += ["--api-dir", str(self.api_dir), "--log-dir", str(self.log_dir)]
         self._command += ["--rank-timeout", f"{RANK_TIMEOUT_S:g}s", "--restarts", "1000", *options]
         self._environment = os.environ | {MARK: self.mark, "TMPDIR": str(folder)}
         self.start()

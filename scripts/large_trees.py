@@ -1,0 +1,287 @@
+"""Bags of tasks with known results on a service whose workers come, go and are killed: is each result exact?
+
+    python scripts/large_trees.py                          all of up to 300 million tasks
+    python scripts/large_trees.py T3L 'QUEENS *'           these
+    python scripts/large_trees.py 'UTS 15' --restarts 1    the service is killed and started again meanwhile
+
+One tree after the other is a job of a service. Beside it, all the time, jobs of higher priority come and
+end, so that its volume changes every fraction of a second and now and then is 0 (its root has to leave);
+a worker process that computes is killed every few seconds. With `--restarts` all processes of the service
+are killed at once (as when a machine loses power) once the job has a checkpoint, and the service is started
+again on its folder.
+Prints what was expected, what was found, and how much was done twice. Exits with 1, and keeps the folder, if
+a result is wrong or does not come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from killing.service import DEADLINE_S, Service
+from killing.trees import TREES, KnownTree
+from soaking.processes import Family, Wrong, wait_until
+
+from mallob_py.protocol.config import Config
+from mallob_py.service.telemetry.event_log import read_events, runs_of
+from mallob_py.text_table import Cell, format_table
+
+USER = "trees"
+_POLL_S = 0.02
+#: means of what comes at random times
+_CHANGE_EVERY_S = 0.2
+_CROWD_EVERY_S = 3.0
+_KILL_EVERY_S = 2.0
+#: so long at most after there is a checkpoint
+_RESTART_AFTER_S = 3.0
+
+
+@dataclass
+class Unrest:
+    """What has happened while a tree was counted."""
+
+    changes: int = 0
+    workers_killed: int = 0
+    restarts: int = 0
+
+
+class Surroundings:
+    """The jobs beside a tree, and the kills."""
+
+    def __init__(self, service: Service, ranks: int, rng: random.Random) -> None:
+        self._service = service
+        self._box = service.api_dir / "jobs.0"
+        self._ranks = ranks
+        self._rng = rng
+        self._number = 0
+        #: jobs that are not known to have ended
+        self._others: set[Path] = set()
+        self._kills_left = Config().restarts_max
+        self._roots_left = 0
+
+    def submit(self, name: str, **fields: Any) -> Path:
+        """Hand in a job; where its reply will be."""
+        self._number += 1
+        job = {"user": USER, "name": name, **{key.replace("_", "-"): value for key, value in fields.items()}}
+        hidden = self._box / "in" / f"~{self._number}.json"
+        hidden.write_text(json.dumps(job))
+        hidden.rename(hidden.with_name(f"{self._number}.json"))
+        return self._box / "out" / f"{USER}.{name}.json"
+
+    def endure(self, reply_path: Path, restarts: int, limit_s: float) -> Unrest:
+        """Until there is this reply. Raises Wrong if there is none in time."""
+        rng, unrest = self._rng, Unrest()
+        change_s = crowd_s = kill_s = restart_s = time.monotonic()
+        limit_s += time.monotonic()
+        while not reply_path.exists():
+            now = time.monotonic()
+            if now > limit_s:
+                raise Wrong(f"no reply in time: {reply_path.name}")
+            if now >= change_s:
+                unrest.changes += self._let_others_come(rng.randint(1, self._ranks))
+                change_s = now + rng.expovariate(1 / _CHANGE_EVERY_S)
+            if now >= crowd_s:
+                unrest.changes += sum(self._let_others_come(1) for _ in range(self._ranks + 1))
+                crowd_s = now + rng.expovariate(1 / _CROWD_EVERY_S)
+            if now >= kill_s:
+                unrest.workers_killed += self._kill_a_worker()
+                kill_s = now + rng.expovariate(1 / _KILL_EVERY_S)
+            if unrest.restarts < restarts:
+                if not self._has_checkpoint():
+                    restart_s = now + rng.uniform(0.1, _RESTART_AFTER_S)
+                elif now >= restart_s:
+                    self._restart_the_service()
+                    unrest.restarts += 1
+            time.sleep(_POLL_S)
+        return unrest
+
+    def _let_others_come(self, workers: int) -> bool:
+        """A job of higher priority, for a moment, if there are not too many already."""
+        self._are_others_done()
+        if len(self._others) > 2 * self._ranks:
+            return False
+        path = self.submit(
+            f"other-{self._number}",
+            application="SLEEP",
+            priority=self._rng.uniform(1.5, 5.0),
+            max_demand=workers,
+            wallclock_limit=f"{self._rng.randint(20, 400)}ms",
+        )
+        self._others.add(path)
+        return True
+
+    def _has_ended(self, path: Path) -> bool:
+        try:
+            outcome = json.loads(path.read_bytes())["result"]["outcome"]
+        except FileNotFoundError:
+            return False
+        if outcome != "wallclock-limit":
+            raise Wrong(f"{path.name}: {outcome}")
+        path.unlink()
+        return True
+
+    def _has_checkpoint(self) -> bool:
+        return any((self._box / "checkpoints").glob("[0-9]*"))
+
+    def _kill_a_worker(self) -> bool:
+        """One that computes. A root that keeps dying would end its job: after some kills one has to leave."""
+        if (roots_left := self._roots_that_left()) > self._roots_left:
+            self._roots_left, self._kills_left = roots_left, Config().restarts_max
+        computing = [pid for pid in Family.of(self._service.mark).workers if _is_computing(pid)]
+        if not computing or not self._kills_left:
+            return False
+        self._kills_left -= 1
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._rng.choice(computing), signal.SIGKILL)
+        return True
+
+    def _roots_that_left(self) -> int:
+        """In all lives of the service, as far as it has logged them."""
+        runs = runs_of(self._service.log_dir) if self._service.log_dir.exists() else []
+        events = [event for run in runs for event in read_events(run)]
+        return sum(event.event == "leaving" and event.fields["index"] == 0 for event in events)
+
+    def _restart_the_service(self) -> None:
+        self._service.kill_everything()
+        self._service.start()
+        self._service.await_running()
+        self._roots_left, self._kills_left = self._roots_that_left(), Config().restarts_max
+
+    def end(self) -> None:
+        """Until the last of these jobs has ended."""
+        wait_until(self._are_others_done, "the other jobs have ended", DEADLINE_S)
+
+    def _are_others_done(self) -> bool:
+        self._others = {path for path in self._others if not self._has_ended(path)}
+        return not self._others
+
+
+def _is_computing(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "R"
+    return False
+
+
+@dataclass(frozen=True)
+class Counted:
+    """One line of the table."""
+
+    tree: KnownTree
+    unrest: Unrest
+    took_s: float
+    result: Mapping[str, Any]
+
+    @property
+    def is_right(self) -> bool:
+        return all(self.result.get(field) == value for field, value in self.tree.expected.items())
+
+    def row(self) -> tuple[Cell, ...]:
+        result, unrest = self.result, self.unrest
+        return (
+            self.tree.name,
+            self.tree.expected["value"],
+            result.get("value"),
+            "exact" if self.is_right else "WRONG",
+            self.took_s,
+            unrest.changes,
+            unrest.workers_killed,
+            unrest.restarts,
+            result.get("tasks_restored"),
+            f"{result.get('tasks_in_vain', 0) / max(1, result.get('tasks', 0)):.1%}",
+        )
+
+
+HEADER = (
+    "tree", "expected", "found", "", "s", "jobs beside", "workers killed", "restarts", "tasks restored",
+    "in vain",
+)  # fmt: skip
+
+
+def count(tree: KnownTree, surroundings: Surroundings, options: argparse.Namespace) -> Counted:
+    """Have one tree counted. Raises Wrong if there is no result."""
+    began_s = time.monotonic()
+    reply_path = surroundings.submit(
+        tree.name.replace(" ", "-"), application=tree.application, configuration=tree.configuration
+    )
+    unrest = surroundings.endure(reply_path, options.restarts, options.minutes * 60)
+    took_s = time.monotonic() - began_s
+    reply = json.loads(reply_path.read_bytes())
+    if reply.get("result", {}).get("resultstring") != "DONE":
+        raise Wrong(f"{tree.name}: {json.dumps(reply)[:1000]}")
+    return Counted(tree, unrest, took_s, reply["result"])
+
+
+def play(trees: Sequence[KnownTree], options: argparse.Namespace, folder: Path) -> list[Counted]:
+    service = Service(folder, options.ranks, [])
+    counted: list[Counted] = []
+    try:
+        service.await_running()
+        surroundings = Surroundings(service, options.ranks, random.Random(options.seed))
+        for tree in trees:
+            counted.append(count(tree, surroundings, options))
+            print(*counted[-1].row(), sep="  ", flush=True)
+        surroundings.end()
+        service.stop()
+    finally:
+        service.kill_everything()
+    return counted
+
+
+def chosen(names: Sequence[str]) -> list[KnownTree]:
+    """Raises ValueError for a name that no tree has."""
+    if not names:
+        return [tree for tree in TREES if not tree.is_large]
+    if unknown := [name for name in names if not any(fnmatch(tree.name, name) for tree in TREES)]:
+        raise ValueError(
+            f"no tree is called {unknown[0]!r}: there are {', '.join(tree.name for tree in TREES)}"
+        )
+    return [tree for tree in TREES if any(fnmatch(tree.name, name) for name in names)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "trees", nargs="*", metavar="TREE", help=f"of {', '.join(tree.name for tree in TREES)}"
+    )
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--restarts", type=int, default=0, help="of the service, for each tree that lasts")
+    parser.add_argument(
+        "--minutes", type=float, default=30.0, help="a tree that takes longer is taken to hang"
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    try:
+        trees = chosen(options.trees)
+    except ValueError as error:
+        parser.error(str(error))
+    folder = Path(tempfile.mkdtemp(prefix="large-trees-"))
+    try:
+        counted = play(trees, options, folder)
+    except Wrong as wrong:
+        print(f"WRONG: {wrong}\n{(folder / 'output').read_text()[-3000:]}\nkept: {folder}")
+        return 1
+    print(f"\n{format_table(HEADER, [each.row() for each in counted])}")
+    if not all(each.is_right for each in counted):
+        print(f"kept: {folder}")
+        return 1
+    shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
