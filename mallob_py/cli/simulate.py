@@ -31,7 +31,7 @@ def run_simulate(options: SimulateOptions) -> int:
         return _replay(Path(options.replay))
     import msgspec
 
-    from mallob_py.simulation.measures import describe, summarise
+    from mallob_py.simulation.measures import describe
     from mallob_py.simulation.run import Simulation, open_log
 
     try:
@@ -47,7 +47,7 @@ def run_simulate(options: SimulateOptions) -> int:
         simulation.play(progress_bar(setting.seconds) if sys.stderr.isatty() else _silent)
     except OSError as error:
         raise CommandError(f"--log-dir {options.log_dir}: {error.strerror}") from None
-    summary = summarise(simulation)
+    summary = simulation.summary()
     print(msgspec.json.encode(summary).decode() if options.json else describe(summary))
     return 0
 

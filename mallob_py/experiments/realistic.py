@@ -17,7 +17,7 @@ import numpy as np
 from mallob_py.experiments import paper
 from mallob_py.experiments.output import Output, Table, side_by_side
 from mallob_py.protocol.config import Config, Matching, Reuse
-from mallob_py.simulation.measures import Summary, share_cell, summarise
+from mallob_py.simulation.measures import Summary, share_cell
 from mallob_py.simulation.run import Simulation
 from mallob_py.simulation.setting import Setting, job_stream
 
@@ -91,7 +91,7 @@ def measure(variant: Variant) -> Result:
     return Result(
         name=variant.name,
         interarrival_s=None if setting.jobs.stream else setting.jobs.interarrival_s,
-        summary=summarise(simulation),
+        summary=simulation.summary(),
         active_jobs=_sampled(measures.active_jobs, setting.seconds),
         utilisation={
             window_s: measures.utilisation(window_s, 0.0, setting.seconds) for window_s in WINDOWS_S

@@ -17,7 +17,7 @@ import msgspec
 
 from mallob_py.experiments import paper
 from mallob_py.experiments.output import Output, Table, side_by_side
-from mallob_py.simulation.measures import Summary, share_cell, summarise
+from mallob_py.simulation.measures import Summary, share_cell
 from mallob_py.simulation.run import Simulation
 from mallob_py.simulation.setting import JobSpec, Setting, SettingError
 
@@ -78,7 +78,7 @@ def measure(case: Case) -> UniformRow:
         theta=theta,
         theta_opt=jobs / GENERATION_S,
         eta=worker_s * CORES_PER_PE / (len(measures.ended) * budget_s) if measures.ended else 0.0,
-        summary=summarise(simulation),
+        summary=simulation.summary(),
     )
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,11 +24,6 @@ from mallob_py.service.telemetry.run_figures import (
 )
 from mallob_py.text_table import Cell, format_cell, format_table
 
-if TYPE_CHECKING:
-    from mallob_py.simulation.run import Simulation
-
-_WARM_UP_S_MAX = 60.0
-_WINDOW_S = 1.0
 #: P Table 2 counts the workers that were created on at most so many distinct PEs
 DISTINCT_PES = (1, 2, 5, 10, 25)
 _UTILISATION_BIN_S = 0.1
@@ -198,34 +192,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     epochs: int
     messages: int
     played_s: float
-
-
-def summarise(simulation: Simulation) -> Summary:
-    """The numbers of a run that is over."""
-    measures, setting = simulation.measures, simulation.setting
-    warm_up_s = min(_WARM_UP_S_MAX, setting.seconds / 10)
-    _, shares = measures.utilisation(_WINDOW_S, warm_up_s, setting.seconds)
-    ratio = measures.creation_ratio()
-    return Summary(
-        pes=setting.pes,
-        seconds=setting.seconds,
-        seed=setting.seed,
-        jobs_submitted=len(simulation.cluster.submitted),
-        jobs_ended=len(measures.ended),
-        response_mean_s=fmean(job.response_s for job in measures.ended) if measures.ended else None,
-        utilisation=fmean(shares) if shares else None,
-        busy_median=median(measures.busy_shares(setting.seconds)),
-        latencies=tuple(measures.latency(kind) for kind in ("scheduled", "balanced", "adopted")),
-        creation_ratio_median=ratio.median,
-        creation_ratio_max=ratio.max,
-        creation_ratio_total=ratio.total,
-        created_on_at_most=dict(zip(DISTINCT_PES, measures.shares_created_on_at_most(), strict=True)),
-        context_switches_median=median(measures.context_switches),
-        context_switches_mean=fmean(measures.context_switches),
-        epochs=simulation.cluster.pes[0].balancer.epoch,
-        messages=simulation.cluster.messages_sent,
-        played_s=simulation.played_s,
-    )
 
 
 def describe(summary: Summary) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any, BinaryIO
 
 import msgspec
@@ -19,13 +20,15 @@ from mallob_py.protocol.effects import JobEnded
 from mallob_py.protocol.stimuli import WorkerAnswered
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import NetworkModel
-from mallob_py.simulation.measures import Measures
+from mallob_py.simulation.measures import DISTINCT_PES, Measures, Summary
 from mallob_py.simulation.setting import JobSpec, Setting
 
 #: what happened so far: simulated seconds, messages
 Progress = Callable[[float, int], None]
 
 _STEPS_PER_RUN = 1000
+_WARM_UP_S_MAX = 60.0
+_WINDOW_S = 1.0
 _LOG_BUFFER_EVENTS = 4096
 _LOOK_AGAIN_S = 0.01
 LOG_NAME = "simulated.jsonl"
@@ -142,6 +145,33 @@ class Simulation:
         if self._log is not None:
             self._log.flush()
         self.played_s = time.perf_counter() - began_s
+
+    def summary(self) -> Summary:
+        """The numbers of a run that is over."""
+        measures, setting = self.measures, self.setting
+        warm_up_s = min(_WARM_UP_S_MAX, setting.seconds / 10)
+        _, shares = measures.utilisation(_WINDOW_S, warm_up_s, setting.seconds)
+        ratio = measures.creation_ratio()
+        return Summary(
+            pes=setting.pes,
+            seconds=setting.seconds,
+            seed=setting.seed,
+            jobs_submitted=len(self.cluster.submitted),
+            jobs_ended=len(measures.ended),
+            response_mean_s=fmean(job.response_s for job in measures.ended) if measures.ended else None,
+            utilisation=fmean(shares) if shares else None,
+            busy_median=median(measures.busy_shares(setting.seconds)),
+            latencies=tuple(measures.latency(kind) for kind in ("scheduled", "balanced", "adopted")),
+            creation_ratio_median=ratio.median,
+            creation_ratio_max=ratio.max,
+            creation_ratio_total=ratio.total,
+            created_on_at_most=dict(zip(DISTINCT_PES, measures.shares_created_on_at_most(), strict=True)),
+            context_switches_median=median(measures.context_switches),
+            context_switches_mean=fmean(measures.context_switches),
+            epochs=self.cluster.pes[0].balancer.epoch,
+            messages=self.cluster.messages_sent,
+            played_s=self.played_s,
+        )
 
     def _observe(self, now: float, rank: int, event: str, fields: dict[str, Any]) -> None:
         self.measures.observe(now, rank, event, fields)

@@ -14,7 +14,7 @@ from mallob_py.service.telemetry.event_log import read_events
 from mallob_py.service.telemetry.report import Report, make_report
 from mallob_py.service.telemetry.run_figures import CREATION_RATIO_MEANS
 from mallob_py.simulation.check import check_invariants
-from mallob_py.simulation.measures import Summary, describe, summarise
+from mallob_py.simulation.measures import Summary, describe
 from mallob_py.simulation.run import LOG_NAME, Simulation, SimulationLog, open_log
 from mallob_py.simulation.setting import Faults, Jobs, JobSpec, Setting, job_stream
 
@@ -47,7 +47,7 @@ def logged(setting: Setting) -> bytes:
 
 def reported(setting: Setting, folder: Path) -> tuple[Report, Summary]:
     simulation = played(setting, log=open_log(folder))
-    return make_report(read_events(folder)), summarise(simulation)
+    return make_report(read_events(folder)), simulation.summary()
 
 
 # --- replay ------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def test_a_run_without_any_job_can_be_summarised(seconds: float, pes: int, tmp_p
 
 
 def test_one_job_on_one_pe_keeps_it_busy_from_its_arrival_on() -> None:
-    summary = summarise(played(Setting(pes=1, seconds=10.0), one_job()))
+    summary = played(Setting(pes=1, seconds=10.0), one_job()).summary()
     assert summary.busy_median == pytest.approx(0.9, abs=0.001)
     assert summary.utilisation == pytest.approx(1.0, abs=0.01)
     assert summary.context_switches_median == 1
@@ -246,14 +246,14 @@ def test_one_job_on_one_pe_keeps_it_busy_from_its_arrival_on() -> None:
 def test_utilisation_leaves_out_the_first_tenth_or_minute() -> None:
     """The job comes at 60 s: that is a tenth of 600 s, and less than a tenth of 1000 s."""
     for seconds in (600.0, 1000.0):
-        summary = summarise(played(Setting(pes=1, seconds=seconds), one_job(arrival_s=60.0)))
+        summary = played(Setting(pes=1, seconds=seconds), one_job(arrival_s=60.0)).summary()
         assert summary.utilisation == pytest.approx(1.0, abs=0.001)
-    summary = summarise(played(Setting(pes=1, seconds=600.0), one_job(arrival_s=300.0)))
+    summary = played(Setting(pes=1, seconds=600.0), one_job(arrival_s=300.0)).summary()
     assert summary.utilisation == pytest.approx(300 / 540, abs=0.002)
 
 
 def test_a_summary_as_text_has_all_its_numbers() -> None:
-    summary = summarise(played(SMALL))
+    summary = played(SMALL).summary()
     text = describe(summary)
     assert f"jobs submitted                    {summary.jobs_submitted}\n" in text
     assert f"messages                          {summary.messages}\n" in text
