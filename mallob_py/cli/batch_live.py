@@ -24,6 +24,8 @@ from mallob_py.batch.live.requests import (
     Slots,
     Submit,
     ask,
+    is_text,
+    own_environment,
 )
 from mallob_py.cli import CommandError
 
@@ -58,9 +60,9 @@ def run_serve(options: BatchServeOptions) -> int:
 
 def run_submit(options: BatchSubmitOptions) -> int:
     """One after the other; the first that is refused ends it."""
-    environment = {name: value for name, value in os.environ.items() if _is_text(name + value)}
+    environment = own_environment()
     directory = os.getcwd()
-    if not _is_text(directory):
+    if not is_text(directory):
         raise CommandError("the name of the working folder is not UTF-8")
     for script in options.scripts:
         path = Path(script)
@@ -137,11 +139,3 @@ def _row(line: JobLine) -> tuple[Cell, ...]:
 def _ended_row(line: JobLine) -> tuple[Cell, ...]:
     numbers = line.nodes_min, line.nodes_max, line.waited_s, line.ran_s
     return line.job, line.name, line.kind, line.state, *numbers, line.output
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

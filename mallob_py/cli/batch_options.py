@@ -239,7 +239,9 @@ class BatchExperimentOptions(Runs):
         help="folder with public traces; without it, what needs them is left out",
     )
     full: bool = switch_option(
-        "--full", group=INPUT, help="longer parts of the traces, where an experiment takes short ones"
+        "--full",
+        group=INPUT,
+        help="longer parts of the traces, or more shares of malleable jobs, where an experiment takes few",
     )
     live: bool = switch_option(
         "--live", group=INPUT, help="over real processes, where an experiment can (elastic)"

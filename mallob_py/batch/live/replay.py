@@ -23,7 +23,7 @@ from mallob_py.batch.costs import Delays
 from mallob_py.batch.job import Job, Kind, Truth, Workload
 from mallob_py.batch.live.folder import Folder
 from mallob_py.batch.live.keeper import Ending
-from mallob_py.batch.live.requests import Done, LiveError, Nodes, Submit, ask
+from mallob_py.batch.live.requests import Done, LiveError, Nodes, Submit, ask, own_environment
 from mallob_py.batch.live.script import ANY_NUMBER
 from mallob_py.batch.live.timed import Event, Told, now_s, told
 from mallob_py.batch.speedup import LINEAR
@@ -169,7 +169,7 @@ def _submit(path: Path, job: Job, truth: Truth) -> None:
         headers += [f"MIN_NODES {job.low}", f"MAX_NODES {job.high}"]
     command = [*python(), "-m", "mallob_py.batch.live.timed", str(truth.run_s), str(job.nodes)]
     script = "\n".join(["#!/bin/sh", *(f"#{line}" for line in headers), f"exec {shlex.join(command)}\n"])
-    environment = {**os.environ, **import_places()}
+    environment = own_environment() | import_places()
     try:
         answer = ask(path, Submit(script, f"job{job.number}", str(path), environment))
     except LiveError as error:

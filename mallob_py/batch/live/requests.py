@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -92,6 +93,20 @@ class Slots(msgspec.Struct, frozen=True, tag=True):
 
 
 Answer = Refused | Done | Jobs | Slots
+
+
+def is_text(text: str) -> bool:
+    """Whether a request can have it: names of files and variables may be any bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def own_environment() -> dict[str, str]:
+    """This process's environment, as far as a request can have it."""
+    return {name: value for name, value in os.environ.items() if is_text(name + value)}
 
 
 def ask(folder: Path, request: Request) -> Answer:

@@ -34,6 +34,7 @@ def order():
 """
 #: what they do with the order to shrink, and what is said of them
 PROGRAMS = {
+    "hangs": ("held = order()", "no answer"),
     "nonsense": ("order().sendall(b'yes, yes\\n')", "released 'yes, yes'"),
     "no text": ("order().sendall(b'\\xff\\xfe\\n')", "can't decode byte 0xff"),
     "flood": ("connection = order()\nwhile True: connection.sendall(b'x' * 65536)", "chunk"),
