@@ -43,9 +43,10 @@ _MPICH_DEFAULTS = {
     # of 64 cells; a few silent peers would use them up (see transport.py on flow control).
     # Each cell costs 16 KB.
     "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS": "128",
-    # Ranks of one host do without UCX: what it would prepare for them is 4 MB for nothing.
-    "UCX_TLS": "^posix,sysv",
 }
+#: MPICH's wheel talks within a host without UCX, whose shared memory would be 4 MB a rank for nothing. Not
+#: for other MPIs: with Open MPI's UCX it is how ranks of a host talk. Networks between hosts stay as they are.
+_UCX_WITHOUT_SHARED_MEMORY = "^posix,sysv"
 
 
 class Crash(enum.Enum):
@@ -92,9 +93,16 @@ def prepare_mpi() -> None:
     """What must be set before `from mpi4py import MPI`, which initialises MPI."""
     for name, value in _MPICH_DEFAULTS.items():
         os.environ.setdefault(name, value)
+    if "MPI4PY_LIBMPI" not in os.environ and os.path.exists(_library_of_wheel()):
+        os.environ.setdefault("UCX_TLS", _UCX_WITHOUT_SHARED_MEMORY)
     import mpi4py
 
     mpi4py.rc.thread_level = "funneled"
+
+
+def _library_of_wheel() -> str:
+    """Where MPICH's wheel has its library."""
+    return os.path.join(sys.prefix, "lib", "libmpi.so.12")
 
 
 def begin_loading_mpi() -> threading.Thread:
@@ -104,11 +112,9 @@ def begin_loading_mpi() -> threading.Thread:
     """
     import ctypes
 
-    library = os.path.join(sys.prefix, "lib", "libmpi.so.12")
-
     def load() -> None:
         with contextlib.suppress(OSError):
-            ctypes.CDLL(library)
+            ctypes.CDLL(_library_of_wheel())
 
     thread = threading.Thread(target=load)
     thread.start()

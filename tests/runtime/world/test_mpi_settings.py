@@ -1,0 +1,44 @@
+"""What is set for the MPI library before it is loaded, and for which one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from mallob_py.runtime.world.mpi import prepare_mpi
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """That of a fresh shell, with MPICH's wheel; what is set here does not stay."""
+    library = tmp_path / "lib" / "libmpi.so.12"
+    library.parent.mkdir()
+    library.touch()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(os, "environ", {"PATH": "/bin"})
+
+
+def test_mpichs_wheel_goes_without_the_shared_memory_of_ucx() -> None:
+    prepare_mpi()
+    assert os.environ["UCX_TLS"] == "^posix,sysv"
+
+
+def test_who_names_networks_keeps_them() -> None:
+    os.environ["UCX_TLS"] = "rc,self,sm"
+    prepare_mpi()
+    assert os.environ["UCX_TLS"] == "rc,self,sm"
+
+
+def test_another_mpi_keeps_the_shared_memory_of_ucx(tmp_path: Path) -> None:
+    (tmp_path / "lib" / "libmpi.so.12").unlink()
+    prepare_mpi()
+    assert "UCX_TLS" not in os.environ
+
+
+def test_an_mpi_that_is_named_keeps_the_shared_memory_of_ucx() -> None:
+    os.environ["MPI4PY_LIBMPI"] = "/opt/openmpi/lib/libmpi.so"
+    prepare_mpi()
+    assert "UCX_TLS" not in os.environ
