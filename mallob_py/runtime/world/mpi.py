@@ -45,7 +45,7 @@ _MPICH_DEFAULTS = {
     "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS": "128",
 }
 #: MPICH's wheel talks within a host without UCX, whose shared memory would be 4 MB a rank for nothing. Not
-#: for other MPIs: with Open MPI's UCX it is how ranks of a host talk. Networks between hosts stay as they are.
+#: for other MPIs: with Open MPI's UCX it is how ranks of a host talk. Networks between hosts stay as is.
 _UCX_WITHOUT_SHARED_MEMORY = "^posix,sysv"
 
 
