@@ -1,8 +1,9 @@
 """The elastic experiment over real processes: one of its batches, faster, beside the simulator's prediction.
 
 Jobs are programs whose work is timed waiting, on slots of this host, under `mallob-py batch serve`. How long
-real jobs take to start, to be resized and to end is measured in these runs, and the simulator is told the
-means. All that is shown is in seconds of the batch, so that it can be compared with what was published.
+real jobs take to start, to be resized and to end depends on what else the host does; so it is measured in
+each run, and the simulator is told the means. Makespans and the like are shown in seconds of the batch, so
+that they can be compared with what was published.
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ _PUBLISHED: dict[tuple[str, float], tuple[float | None, float | None, float | No
     ("elastic", 1.0): (1006, 353, 141),
 }
 _UNKNOWN = (None, None, None)
+_REMARKS = f"""\
+Batch {SEED} of {JOBS} jobs on {NODES} slots, of which a second lasts {SECOND_S} s here. The first table is in
+seconds of the batch; published are means of ten batches on a real cluster. A job starts when it computes,
+and can take orders, so long after the decision; it grows and shrinks so long after an order; its slots are
+free so long after the end of its work."""
 _HEADER = (
     "policy", "malleable",
     "makespan [s]", "simulated", "ratio", "published",
@@ -88,9 +94,17 @@ def run_live(output: Output, shares: Sequence[float]) -> None:
             output.keep(name, found[policy, share])
             took_s = time.monotonic() - began_s
             print(f"{len(found)} of {len(runs)} runs done ({name}), {took_s:.0f} s", file=sys.stderr)
-    delays = delays_of(life for one in found.values() for life in one.lives)
-    rows = [_row(run, real.figures(), _predicted(*run, delays)) for run, real in found.items()]
-    output.tables([Table("A batch over real processes", _HEADER, tuple(rows))], _remarks(delays))
+    delays = {run: delays_of(real.lives) for run, real in found.items()}
+    rows = [_row(run, real.figures(), _predicted(*run, delays[run])) for run, real in found.items()]
+    tables = (
+        Table("A batch over real processes, and as simulated", _HEADER, tuple(rows)),
+        Table(
+            "What was measured, means in seconds, and told to the simulator",
+            ("policy", "malleable", "starts", "takes orders", "grows", "shrinks", "ends"),
+            tuple((policy, f"{share:.0%}", *_told(delays[policy, share])) for policy, share in found),
+        ),
+    )
+    output.tables(tables, _REMARKS)
 
 
 def _batch(share: float) -> Workload:
@@ -126,17 +140,8 @@ def _row(run: tuple[str, float], real: Figures, predicted: Figures) -> tuple[Cel
     return tuple(cells)
 
 
-def _remarks(delays: Delays) -> str:
-    def said(time_s: float) -> str:
-        return f"{time_s:.3f} s ({time_s / SECOND_S:.1f})"
-
-    return f"""\
-Batch {SEED} of {JOBS} jobs on {NODES} slots; a second of it lasts {SECOND_S} s here; times of the table
-are seconds of the batch. Published are means of ten batches on a real cluster. Measured here, and told
-to the simulator (in brackets as seconds of the batch): from the decision to start a job until it
-computes {said(delays.start_s)}, until it takes orders {said(delays.ready_s)}; from an order until it has
-grown {said(delays.grow_s)}, until it has shrunk {said(delays.shrink_s)}; from the end of its work until
-its slots are free {said(delays.end_s)}."""
+def _told(delays: Delays) -> tuple[float | None, ...]:
+    return tuple(delay_s or None for delay_s in msgspec.structs.astuple(delays))
 
 
 # --- progress and interruption ------------------------------------------------------------

@@ -88,10 +88,11 @@ def test_the_experiment_sets_what_was_measured_beside_what_the_simulator_says(
     # On a busy machine, starting takes its time.
     monkeypatch.setattr(elastic_live, "_REQUIRED", 100.0)
     elastic.run(Output(tmp_path, "elastic"), None, None, live=True)
-    (table,) = json.loads((tmp_path / "elastic.json").read_text())
+    table, measured = json.loads((tmp_path / "elastic.json").read_text())
     (row,) = table["rows"]
     assert (row[0], row[1], row[5], row[9], row[13]) == ("elastic", "100%", 1006, 353, 141)
     assert all(cell > 0 for cell in (row[2], row[3], row[6], row[7]))
+    assert measured["rows"][0][2] > 0
     (kept,) = (tmp_path / "elastic-runs.jsonl").read_text().splitlines()
     assert len(json.loads(kept)["result"]["lives"]) == 25
     assert "1 of 1 runs done (elastic, 100% malleable)" in capsys.readouterr().err
