@@ -25,7 +25,7 @@ from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.checkpoint import LastCheckpoint
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import JobEnded, JobSaved, JobSought, JobStats, Log, Outbox, Outcome
-from mallob_py.protocol.job_tree import Seats
+from mallob_py.protocol.job_tree import Seats, SeatState
 from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import (
     Blamed,
@@ -54,6 +54,7 @@ from mallob_py.protocol.stimuli import JobParameters
 if TYPE_CHECKING:
     from mallob_py.protocol.distributed_balancing import AnyBalancer
     from mallob_py.protocol.local_workers import LocalWorkers
+    from mallob_py.protocol.succession import Succession
 
 _CLIENT_STAY = -1
 _FINAL_VERSION = 2**62
@@ -80,7 +81,7 @@ class _RootPort:
         self._matcher = matcher
         self._workers = workers
         self._now = now
-        self._near = near if near != out.rank else None
+        self._near = near if near is not None and near != out.rank and near < out.size else None
         self.is_asking = matcher.is_asking
         self.withdraw = matcher.withdraw
 
@@ -88,7 +89,7 @@ class _RootPort:
         near, self._near = self._near, None
         if near is not None:
             self._out.send(near, Prefer(msgspec.structs.replace(request, count=1)))
-        elif self._workers.is_free():
+        elif self._workers.is_free(request.job):
             # Nobody else hears of it, so of a bulk request only the root is launched here.
             self._workers.adopt(msgspec.structs.replace(request, count=1), self._now())
         else:
@@ -151,6 +152,16 @@ class ClientJob:
     def count(self, now: float, threads: int) -> None:
         """Add the budget used up to `now` with the volume held until then."""
         self.pe_s = self.pe_s_until(now, threads)
+        self._counted_until_s = now
+
+    def begin_anew(self, now: float, root: int | None) -> None:
+        """In a new generation nobody has heard of it yet. `root`: where its first one was."""
+        self.root = root
+        self.version = self.volume = 0
+        self.lost_at.clear()
+        if self.checkpoint is not None:
+            self.checkpoint = LastCheckpoint(self.checkpoint.data)
+        self.due_s = math.inf
         self._counted_until_s = now
 
     def _workers(self) -> int:
@@ -239,9 +250,7 @@ class ClientJobs:
         """Take a job in. It will end with exactly one `JobEnded`."""
         self._now = now
         assert job not in self.jobs, f"job {job} is here already"
-        port = _RootPort(self._out, self._matcher, self._workers, lambda: self._now, parameters.near)
-        seats = Seats(self._out, self._config, port, job, (self._out.rank,), _CLIENT_STAY, (0,))
-        seats.description = description
+        seats = self._seats_of(job, description, parameters.near)
         record = self.jobs[job] = ClientJob(job, parameters, seats, now, self._config.ageing_s)
         if checkpoint is not None:
             record.checkpoint = LastCheckpoint(checkpoint)
@@ -254,6 +263,36 @@ class ClientJobs:
             self._fit(record, 1, now)
         else:
             self._publish(record)
+
+    def _seats_of(self, job: int, description: Description | None, near: int | None) -> Seats:
+        port = _RootPort(self._out, self._matcher, self._workers, lambda: self._now, near)
+        seats = Seats(self._out, self._config, port, job, (self._out.rank,), _CLIENT_STAY, (0,))
+        seats.description = description
+        return seats
+
+    def halt(self, now: float) -> None:
+        """The generation ends: what its workers have used is charged."""
+        for record in self.jobs.values():
+            record.count(now, self._config.threads)
+
+    def take_over(self, former: ClientJobs, succession: Succession, now: float) -> None:
+        """Have the live jobs of a client of the last generation go on, as if submitted again."""
+        self._now = now
+        for job, record in former.jobs.items():
+            held = record.seats.seat(0)
+            root = succession.pe(held.rank) if held is not None and held.rank >= 0 else None
+            near = record.parameters.near
+            record.parameters = msgspec.structs.replace(
+                record.parameters, near=None if near is None else succession.pe(near)
+            )
+            leaves = record.seats.leaves
+            record.seats = self._seats_of(job, record.seats.description, root)
+            record.seats.leaves = leaves
+            record.begin_anew(now, None if record.root is None else succession.pe(record.root))
+            self.jobs[job] = record
+            self._unseen.add(job)
+            self._schedule(record)
+            self._demand(record, record.wanted)
 
     def interrupt(self, job: int, now: float) -> None:
         """End a job early, if it is live here."""
@@ -392,7 +431,12 @@ class ClientJobs:
         record.seats.fit(self._volume(record), self._balancer.epoch, now)
 
     def receive_remember(self, message: Remember) -> None:
-        if (record := self.jobs.get(message.job)) is not None:
+        if (record := self.jobs.get(message.job)) is None:
+            return
+        root = record.seats.seat(0)
+        if message.carried_over and root is not None and root.state is SeatState.TAKEN:
+            self._out.send(root.rank, msgspec.structs.replace(message, index=0))
+        else:
             record.seats.past.add(message.past)
 
     # --- the job's own news -------------------------------------------------------------------

@@ -208,7 +208,8 @@ class Halt(msgspec.Struct, frozen=True):
     """Send no more messages of the present generation, take no more in, suspend the workers where they are.
 
     `leaves`: this rank will not be in the next one; what others take over, such as a journal, is to be free
-    before the effect that follows, which tells the coordinator so. It may come a second time with this news.
+    before the effect that follows, which tells the coordinator so. It may come a second time with
+    this news. Who begins a generation after all takes back what it has freed.
     """
 
     leaves: bool

@@ -35,6 +35,8 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.effects import Outbox
 from mallob_py.protocol.messages import (
@@ -47,6 +49,7 @@ from mallob_py.protocol.messages import (
     Query,
     Rejected,
     Release,
+    Remember,
     Request,
 )
 from mallob_py.protocol.rank_tree import in_subtree, subtree_size
@@ -264,6 +267,15 @@ class Seats:
         ):
             return None
         return description
+
+    def remember(self, message: Remember, volume: int, epoch: int) -> None:
+        """Memory from the last generation: of a subtree that has its root again, it is for that one."""
+        past = message.past
+        for seat in self.taken():
+            if below := tuple(each for each in past if in_subtree(each.index, seat.index)):
+                past = tuple(each for each in past if each not in below)
+                self._out.send(seat.rank, replace(message, index=seat.index, past=below))
+        self.recall(past, volume, epoch)
 
     def recall(self, past: tuple[PastWorker, ...], volume: int, epoch: int) -> None:
         """Memory has come from above: query past workers for seats whose requests are unmatched."""

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Log, Outbox, TerminateWorker
 from mallob_py.protocol.worker import Worker
+
+if TYPE_CHECKING:
+    from mallob_py.protocol.succession import Succession
 
 
 class Leaver(msgspec.Struct, frozen=True, gc=False):
@@ -65,6 +69,13 @@ class Leaving:
         )
         self._note_deadline()
         self._out.act(Log("leaving", {"job": worker.job, "index": worker.index}))
+
+    def take_over(self, former: Leaving, succession: Succession) -> None:
+        """Go on with those of the last generation."""
+        for one in former:
+            client, parent = succession.heir(one.client), succession.heir(one.parent)
+            self._leavers[one.number] = msgspec.structs.replace(one, client=client, parent=parent)
+        self._note_deadline()
 
     def get(self, number: int) -> Leaver | None:
         return self._leavers.get(number)

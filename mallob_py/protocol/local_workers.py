@@ -16,6 +16,7 @@ begins anew; and whenever its job's volume drops below its index it leaves like 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -23,11 +24,13 @@ from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.effects import (
     BlameHost,
     GiveCheckpoint,
+    JobOver,
     Log,
     Outbox,
 )
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.job_tree import Seats
+from mallob_py.protocol.last_words import LastWords
 from mallob_py.protocol.leaving import Leaver, Leaving
 from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import (
@@ -47,6 +50,7 @@ from mallob_py.protocol.messages import (
     Request,
     RequestFailed,
     ResultFound,
+    RootStarted,
     TreeMessage,
     Used,
     WorkerFailed,
@@ -59,8 +63,11 @@ from mallob_py.protocol.worker import Happens, Worker, WorkerState
 
 if TYPE_CHECKING:
     from mallob_py.protocol.distributed_balancing import AnyBalancer
+    from mallob_py.protocol.succession import Succession
 
 _DOUBTS_MAX = 64
+#: a PE's stays of one generation
+_STAY_BITS = 40
 
 
 class LocalWorkers:
@@ -72,6 +79,7 @@ class LocalWorkers:
         config: Config,
         matcher: Matcher,
         balancer: AnyBalancer,
+        era: int = 0,
     ) -> None:
         self._out = out
         self._config = config
@@ -86,7 +94,16 @@ class LocalWorkers:
         self.leaving = Leaving(out, config)
         self._numbers = itertools.count()
         self._messages = TreeMessages(out)
-        self._next_stay = 0
+        #: stays of different generations differ
+        self._next_stay = era << _STAY_BITS
+        self._era = era
+        #: of jobs that may have ended without a word to their clients, which are elsewhere
+        self._last_words = LastWords()
+        #: jobs of which something was taken over, until they are heard of
+        self._inherited: set[int] = set()
+        self._inherited_until_s = math.inf
+        #: suspended workers that were taken over are kept, even if there are more than fit
+        self._room = config.job_cache
         #: until when no token is offered, since the host gives no processes
         self._rests_until_s: float | None = None
         #: jobs that were lost here and may be at fault themselves: why
@@ -94,9 +111,10 @@ class LocalWorkers:
 
     # --- being idle ---------------------------------------------------------------------
 
-    def is_free(self) -> bool:
-        """Whether a worker could be adopted on the spot, without a match."""
-        return not (self.active or self._holds or self._matcher.token_granted or self.is_resting)
+    def is_free(self, job: int | None = None) -> bool:
+        """Whether a worker, of this job or of any, could be adopted on the spot, without a match."""
+        is_held = bool(self._holds) and job not in self._holds
+        return not (self.active or is_held or self._matcher.token_granted or self.is_resting)
 
     @property
     def is_resting(self) -> bool:
@@ -119,11 +137,13 @@ class LocalWorkers:
         if self._rests_until_s is not None and self._rests_until_s <= now:
             self._rests_until_s = None
             self.update_token()
+        if self._inherited_until_s <= now:
+            self._let_go_of_the_unheard()
         self.leaving.tick(now)
 
     def next_deadline(self) -> float:
         """Until when this PE keeps itself free for a suspended worker, rests, or has one that leaves."""
-        deadline_s = self.leaving.deadline_s
+        deadline_s = min(self.leaving.deadline_s, self._inherited_until_s)
         if self._rests_until_s is not None:
             deadline_s = min(deadline_s, self._rests_until_s)
         return min(deadline_s, *self._holds.values()) if self._holds else deadline_s
@@ -176,9 +196,10 @@ class LocalWorkers:
 
     def receive_preference(self, request: Request, now: float) -> None:
         """A root that would like to be here: our token has not met it."""
-        if self.is_free() and self.is_obsolete(request):
+        is_free = self.is_free(request.job)
+        if is_free and self.is_obsolete(request):
             self.fail(request)
-        elif self.is_free():
+        elif is_free:
             self.adopt(request, now)
         else:
             self._matcher.carry(request)
@@ -240,6 +261,11 @@ class LocalWorkers:
         self.active = worker
         self._out.act(Log("busy", {}))
         self._out.send(request.parent, Offer(request.job, index, worker.stay, self._balancer.epoch))
+        if worker.is_carried_over and index == 0 and worker.has_run:  # maybe for a client that does not know
+            self._out.send(worker.client, RootStarted(worker.job, worker.leaves))
+            if worker.demand is not None:
+                self._out.send(worker.client, DemandChanged(worker.job, worker.demand))
+        worker.is_carried_over = False
         early, self._early = self._early, []
         for source, message in early:
             if isinstance(message, Offer):
@@ -379,6 +405,10 @@ class LocalWorkers:
         for job in ended:
             self._end(job)
             self._doubts.pop(job, None)
+            self._last_words.forget(job)
+            self._inherited.discard(job)
+        if self._inherited:
+            self._meet_inherited()
         worker = self.active
         if worker is not None:
             volume = self._balancer.volume(worker.job)
@@ -397,7 +427,8 @@ class LocalWorkers:
         for worker in self.suspended.values():
             volume = self._balancer.volume(worker.job) or 0
             if worker.volume <= worker.index < volume and self.active is None:
-                self._holds[worker.job] = now + self._config.reuse_patience_s
+                until_s = now + self._config.reuse_patience_s
+                self._holds[worker.job] = max(until_s, self._holds.get(worker.job, until_s))
             elif worker.index >= volume:
                 self._holds.pop(worker.job, None)
             worker.volume = volume
@@ -440,7 +471,7 @@ class LocalWorkers:
             worker.happens(Happens.LEFT, self._out)
         if worker.has_process:
             self.suspended[worker.job] = worker
-            while len(self.suspended) > self._config.job_cache:
+            while len(self.suspended) > self._room:
                 self._drop_oldest()
         self.update_token()
 
@@ -462,6 +493,69 @@ class LocalWorkers:
         job, oldest = self.suspended.popitem(last=False)
         self._holds.pop(job, None)
         oldest.happens(Happens.ENDED, self._out)
+
+    # --- from one generation to the next (`succession.py`) -------------------------------------
+
+    def halt(self) -> None:
+        """The generation ends: the active worker, if it has a process, is the last of the suspended ones."""
+        if (worker := self.active) is None:
+            return
+        self.active = None
+        self._out.act(Log("idle", {}))
+        worker.happens(Happens.LEFT, self._out)
+        worker.inbox.clear()
+        if worker.has_process:
+            worker.is_carried_over = True
+            self.suspended[worker.job] = worker
+
+    def take_over(self, former: LocalWorkers, succession: Succession, now: float) -> None:
+        """Keep the processes, and what has not been said for certain, of a PE that was halted."""
+        self._numbers = former._numbers
+        self._rests_until_s = former._rests_until_s
+        self.leaving.take_over(former.leaving, succession)
+        self._last_words.take_over(former._last_words, succession)
+        for job, worker in former.suspended.items():
+            # Of a worker that was in the tree the PE is kept free; that is the last one.
+            if worker.is_carried_over and worker.volume:
+                self._holds = {job: now + self._config.succession_hold_s}
+            worker.is_carried_over = True
+            worker.path = (succession.heir(worker.client),)
+            worker.volume = 0
+            self.suspended[job] = worker
+            self._tell_client_of(worker)
+        self._inherited = self.suspended.keys() | self._last_words.jobs()
+        if self._inherited:
+            self._inherited_until_s = now + self._config.succession_patience_s
+        self._room = max(self._config.job_cache, len(self.suspended))
+        self.update_token()
+
+    def _tell_client_of(self, worker: Worker) -> None:
+        if self._config.reuse is not Reuse.NONE:
+            past = PastWorker(worker.index, self._out.rank, self._balancer.epoch)
+            self._out.send(worker.client, Remember(worker.job, -1, (past,), carried_over=True))
+
+    def _meet_inherited(self) -> None:
+        """Some jobs of which we have something are live; their clients may have come to them since."""
+        for job in [job for job in self._inherited if self._balancer.volume(job) is not None]:
+            self._inherited.remove(job)
+            self._last_words.repeat(job, self._out)
+            if (worker := self.suspended.get(job)) is not None:
+                self._tell_client_of(worker)
+
+    def _let_go_of_the_unheard(self) -> None:
+        """Jobs that nobody has spoken of for so long are over."""
+        self._inherited_until_s = math.inf
+        for job in sorted(self._inherited):
+            if self.active is not None and self.active.job == job:
+                continue  # its client has asked for it, and will tell everybody in a moment
+            self._end(job)
+            self._last_words.forget(job)
+            self._out.act(JobOver(job))
+        self._inherited.clear()
+        self._room = self._config.job_cache
+        while len(self.suspended) > self._room:
+            self._drop_oldest()
+        self.update_token()
 
     # --- short of memory --------------------------------------------------------------------
 
@@ -563,7 +657,10 @@ class LocalWorkers:
     def receive_remember(self, message: Remember) -> None:
         worker = self.active
         if worker is not None and worker.job == message.job and worker.index == message.index:
-            worker.seats.past.add(message.past)
+            if message.carried_over:
+                worker.seats.remember(message, worker.volume, self._balancer.epoch)
+            else:
+                worker.seats.past.add(message.past)
 
     # --- what the process says and hears --------------------------------------------------
 
@@ -594,7 +691,7 @@ class LocalWorkers:
         if worker is None:
             return
         found = ResultFound(worker.job, worker.index, it.body, it.peak_memory_bytes, it.cpu_s)
-        self._out.send(worker.client, found)
+        self._last_words.say(worker.client, found, self._out)
         self._end(worker.job)
         self.update_token()
 
@@ -606,7 +703,7 @@ class LocalWorkers:
         """The application raised an error."""
         worker = self._by_any_number(number)
         if worker is not None:
-            self._out.send(worker.client, WorkerFailed(worker.job, worker.index, reason))
+            self._last_words.say(worker.client, WorkerFailed(worker.job, worker.index, reason), self._out)
 
     def left(self, number: int, cpu_s: float) -> None:
         """The process has handed over what it had."""
@@ -655,6 +752,7 @@ class LocalWorkers:
     def demanded(self, number: int, demand: int) -> None:
         worker = self._by_number(number)
         if worker is not None and worker.index == 0:
+            worker.demand = demand
             self._out.send(worker.client, DemandChanged(worker.job, demand))
 
     def progresses(self, number: int, progress: Progress) -> None:
@@ -688,8 +786,12 @@ class LocalWorkers:
             self._messages.send_to_children(worker, data)
 
     def sends_to_worker(self, number: int, pe: int, stay: int, data: bytes) -> None:
-        if (worker := self._active_as(number) or self.leaving.get(number)) is not None:
+        if (worker := self._active_as(number) or self.leaving.get(number)) is None:
+            return
+        if stay >> _STAY_BITS == self._era:
             self._messages.send_to(worker, pe, stay, data)
+        else:  # an address of a former generation: nobody is there any more
+            self._messages.bounce(worker, pe, stay, data)
 
     def _active_as(self, number: int) -> Worker | None:
         worker = self.active

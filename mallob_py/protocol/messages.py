@@ -261,11 +261,16 @@ class PastWorker(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Remember(Message, frozen=True, tag=21):
-    """To the nearest ancestor that stays in the tree: past workers of the sender's subtree."""
+    """To the nearest ancestor that stays in the tree: past workers of the sender's subtree.
+
+    `carried_over`: from the last generation (`succession.py`); whoever has taken the place of their parent by
+    now is to know of them.
+    """
 
     job: int
     index: int
     past: tuple[PastWorker, ...]
+    carried_over: bool = False
 
 
 #: where a message goes to an address and not to a place in the tree

@@ -92,6 +92,7 @@ from mallob_py.protocol.violation import PeerViolation, ProtocolViolation
 
 if TYPE_CHECKING:
     from mallob_py.protocol.distributed_balancing import AnyBalancer
+    from mallob_py.protocol.succession import Succession
 
 _STORY_LENGTH = 100
 #: messages with a user's data: told by their names only
@@ -101,7 +102,10 @@ _BULKY = (ResultFound, TreeMessage, Checkpoint, CheckpointGiven)
 class PE:
     """The scheduler on one rank. See the module's docstring for what its caller owes."""
 
-    def __init__(self, rank: int, size: int, config: Config, rule: ImageRule | None = None) -> None:
+    def __init__(
+        self, rank: int, size: int, config: Config, rule: ImageRule | None = None, era: int = 0
+    ) -> None:
+        """`era`: the number of its generation, if that is not the first one."""
         self.rank = rank
         self.size = size
         self._out = Outbox(rank, size)
@@ -121,7 +125,7 @@ class PE:
             is_outdated=lambda request: self.workers.is_outdated(request),
             on_outdated=lambda request: self.workers.fail(request),
         )
-        self.workers = LocalWorkers(self._out, config, self.matcher, self.balancer)
+        self.workers = LocalWorkers(self._out, config, self.matcher, self.balancer, era)
         self.client = ClientJobs(self._out, config, self.balancer, self.matcher, self.workers)
         self._parked: list[tuple[int, int, int, AnyMessage]] = []
         self._parked_count = 0
@@ -143,6 +147,17 @@ class PE:
             self._receive(stimulus.source, stimulus.message, now)
         else:
             _ON_STIMULUS[type(stimulus)](self, stimulus, now)
+        self._settle(now)
+
+    def halt(self, now: float) -> None:
+        """The generation ends: suspend the workers where they are. Nothing is to be handled after that."""
+        self.client.halt(now)
+        self.workers.halt()
+
+    def take_over(self, former: PE, succession: Succession, now: float) -> None:
+        """Go on with what a PE of the last generation had, which has been halted; before all stimuli."""
+        self.client.take_over(former.client, succession, now)
+        self.workers.take_over(former.workers, succession, now)
         self._settle(now)
 
     def _tick(self, now: float) -> None:

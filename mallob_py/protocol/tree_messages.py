@@ -32,6 +32,10 @@ class TreeMessages:
         """To a worker whose address was learned from its messages, wherever it is in the tree."""
         self._send(worker, pe, stay, UNKNOWN_INDEX, data)
 
+    def bounce(self, worker: Worker | Leaver, pe: int, stay: int, data: bytes) -> None:
+        """Nobody is at that address: as if the message had come back from there."""
+        self._out.act(DeliverMessage(worker.number, UNKNOWN_INDEX, (pe, stay), data, True))
+
     def _send(self, worker: Worker | Leaver, rank: int, stay: int, index: int, data: bytes) -> None:
         message = TreeMessage(
             job=worker.job,

@@ -120,6 +120,10 @@ class Worker:
         self.losses = 0
         #: why and by whose fault it is lost
         self.loss: tuple[Fault, str] | None = None
+        #: what its application has last said that it could use, as a root
+        self.demand: int | None = None
+        #: it has not been adopted since the last generation ended
+        self.is_carried_over = False
         #: messages that came before the process runs, with the ranks they came from
         self.inbox: list[tuple[int, TreeMessage]] = []
 

@@ -39,7 +39,7 @@ def check_invariants(cluster: Cluster) -> None:
 def _check_jobs(cluster: Cluster) -> set[int]:
     """Every submitted job is live at its client or has ended, exactly one of the two."""
     live: set[int] = set()
-    for pe in cluster.pes:
+    for _, pe in cluster.present():
         live |= set(pe.client.jobs)
     assert not live & set(cluster.ended), "a job has ended and lives"
     assert live | set(cluster.ended) == set(cluster.submitted), "a job is lost"
@@ -48,9 +48,10 @@ def _check_jobs(cluster: Cluster) -> set[int]:
 
 def _check_volumes(cluster: Cluster, live: set[int]) -> dict[int, int]:
     """All images agree, and C1, C2 hold."""
-    first = cluster.pes[0].balancer
+    _, some = next(iter(cluster.present()))
+    first = some.balancer
     assert set(first.jobs) == live, f"image {sorted(first.jobs)} but live {sorted(live)}"
-    for pe in cluster.pes:
+    for _, pe in cluster.present():
         assert pe.balancer.epoch == first.epoch, "two PEs rest in different epochs"
         assert pe.balancer.jobs == first.jobs, "two PEs have different images"
         if isinstance(first, DistributedBalancer):
@@ -73,11 +74,11 @@ def _check_volumes(cluster: Cluster, live: set[int]) -> dict[int, int]:
 def _check_trees(cluster: Cluster, volumes: dict[int, int]) -> None:
     """Each job has workers 0..v-1, each linked with its parent from both sides and running."""
     workers: dict[int, dict[int, tuple[int, Worker]]] = {job: {} for job in volumes}
-    for pe in cluster.pes:
+    for place, pe in cluster.present():
         if (worker := pe.workers.active) is not None:
             assert worker.job in workers, f"rank {pe.rank} works for job {worker.job}, which is over"
             assert worker.index not in workers[worker.job], f"two workers {worker.index} of job {worker.job}"
-            workers[worker.job][worker.index] = (pe.rank, worker)
+            workers[worker.job][worker.index] = (place, worker)
     for job, tree in workers.items():
         assert sorted(tree) == list(range(volumes[job])), f"job {job}: {sorted(tree)} of {volumes[job]}"
         client = cluster.submitted[job]
@@ -93,9 +94,13 @@ def _check_trees(cluster: Cluster, volumes: dict[int, int]) -> None:
                 parent_rank, parent = tree[(index - 1) // 2]
                 seat = parent.seats.seat(index)
                 assert worker.parent_stay == parent.stay
-            assert worker.parent == parent_rank, f"job {job} worker {index} has a wrong parent"
+            assert worker.parent == cluster.pes[parent_rank].rank, (
+                f"job {job} worker {index} has a wrong parent"
+            )
             assert seat is not None
-            assert (seat.rank, seat.stay) == (rank, worker.stay), f"job {job}: seat {index} differs"
+            assert (seat.rank, seat.stay) == (cluster.pes[rank].rank, worker.stay), (
+                f"job {job}: seat {index} differs"
+            )
 
 
 def _check_process(process: Process, index: int, volume: int, tree: Collection[int]) -> None:
@@ -110,25 +115,26 @@ def _check_capacities(cluster: Cluster, volumes: dict[int, int]) -> None:
     """Processes run where there is capacity for them: so much per rank, and the volumes in all."""
     running: Counter[int] = Counter()
     for (pe, _), process in cluster.processes.items():
-        running[cluster.placement.rank_of[pe]] += process.is_started and not process.is_suspended
-    capacities = cluster.placement.capacities
+        running[cluster.host_of(pe)] += process.is_started and not process.is_suspended
     for rank, count in running.items():
-        assert count <= capacities[rank], f"rank {rank} of capacity {capacities[rank]} runs {count} workers"
-    dead = sum(pe.workers.active is not None and pe.workers.active.is_bereft for pe in cluster.pes)
+        capacity = cluster.capacity_of(rank)
+        assert count <= capacity, f"rank {rank} of capacity {capacity} runs {count} workers"
+    active = [pe.workers.active for _, pe in cluster.present()]
+    dead = sum(worker is not None and worker.is_bereft for worker in active)
     assert running.total() + dead == sum(volumes.values()), f"{running} run, {dead} dead, for {volumes}"
 
 
 def _check_idle(cluster: Cluster) -> None:
     """The tree's root knows of exactly the idle PEs, and of no open request."""
-    idle = sum(pe.workers.active is None for pe in cluster.pes)
-    supplies = [pe.matcher.supply() for pe in cluster.pes if pe.matcher.is_root()]
+    idle = sum(pe.workers.active is None for _, pe in cluster.present())
+    supplies = [pe.matcher.supply() for _, pe in cluster.present() if pe.matcher.is_root()]
     assert supplies == [(0, idle)], f"matching knows {supplies}, idle PEs are {idle}"
 
 
 def _check_nothing_left(cluster: Cluster, live: set[int]) -> None:
     """No trace of ended jobs; caches within their bounds; no process without a worker."""
     held: set[tuple[int, int]] = set()
-    for pe in cluster.pes:
+    for place, pe in cluster.present():
         workers = list(pe.workers.suspended.values())
         assert len(workers) <= cluster.config.job_cache
         if pe.workers.active is not None:
@@ -136,7 +142,7 @@ def _check_nothing_left(cluster: Cluster, live: set[int]) -> None:
         for worker in workers:
             assert worker.job in live, f"rank {pe.rank} keeps a worker of job {worker.job}"
             if worker.has_process:
-                held.add((pe.rank, worker.number))
+                held.add((place, worker.number))
         assert not pe.workers.early_count, "an answer waits for ever"
         assert not len(pe.workers.leaving), "a worker leaves for ever"
     assert set(cluster.processes) == held, "processes without workers"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from heapq import heappop, heappush
 from typing import Any
@@ -113,6 +113,12 @@ class Process:
         self.heard: list[DeliverMessage] = []
 
 
+def submission(job: int, parameters: Mapping[str, Any]) -> JobSubmitted:
+    """How a job comes in; every other one's description is in messages."""
+    description = Description(10, b"x" * 10 if job % 2 else None)
+    return JobSubmitted(job, JobParameters(**parameters), description)
+
+
 class Hold:
     """Messages kept back by a script; later ones of the same pairs of ranks queue behind them."""
 
@@ -186,7 +192,7 @@ class Cluster:
         self._holds: list[Hold] = []
         self._message_s = self.delays.message_s if capacities is None else self._message_between_s
         #: from a PE to its event loop
-        self._loop_of = self.placement.rank_of
+        self._loop_of: Sequence[int] = self.placement.rank_of
         slowness = [self.delays.slowness(loop) for loop in self._loop_of]
         self._handling_s = [self.delays.handling_s * factor for factor in slowness]
         self._sending_s = [self.delays.sending_s * factor for factor in slowness]
@@ -208,11 +214,15 @@ class Cluster:
         self.submitted[job] = rank
         if leaves:
             self.orderly.add(job)
-        description = Description(10, b"x" * 10 if job % 2 else None)
-        self.tell(rank, JobSubmitted(job, JobParameters(**parameters), description))
+        self.tell(rank, submission(job, parameters))
 
     def interrupt(self, job: int) -> None:
         self.tell(self.submitted[job], JobInterrupted(job))
+
+    def crash(self, rank: int, worker: int) -> None:
+        """A worker's process dies."""
+        del self.processes[rank, worker]
+        self.tell(rank, WorkerCrashed(worker, "killed by signal 9"))
 
     def set_terms(self, job: int, priority: float, max_demand: int) -> None:
         self.tell(self.submitted[job], TermsChanged(job, priority, max_demand))
@@ -221,6 +231,17 @@ class Cluster:
         """Whatever a PE is told, it is told here."""
         self.pes[rank].handle(stimulus, self.now)
         self._after(rank)
+
+    def present(self) -> Iterable[tuple[int, PE]]:
+        """The PEs that there are, each with its place here, which is its number unless ranks come and go."""
+        return enumerate(self.pes)
+
+    def host_of(self, rank: int) -> int:
+        """The process that a PE is in."""
+        return self._loop_of[rank]
+
+    def capacity_of(self, host: int) -> int:
+        return self.placement.capacities[host]
 
     def running(self, job: int) -> list[tuple[int, int]]:
         """(rank, worker number) of the job's processes that run, root first."""
@@ -268,7 +289,7 @@ class Cluster:
                 return
         self.messages_sent += 1
         when_s = departure_s + self._message_s(source, dest)
-        pair = source * self.size + dest
+        pair = source << 32 | dest
         last_delivery = self._last_delivery
         if last_delivery.get(pair, 0.0) > when_s:
             when_s = last_delivery[pair]
@@ -364,10 +385,13 @@ class Cluster:
         """What the event loop of a rank does: all of its PEs rest."""
         loop = self._loop_of[rank]
         until_s = self.health[loop].blame(fault, reason, self.now)
-        for neighbour in self.placement.pes_of(loop):
+        for neighbour in self._pes_of(loop):
             self.pes[neighbour].handle(HostRests(until_s), self.now)
             if neighbour != rank:
                 self._after(neighbour)
+
+    def _pes_of(self, loop: int) -> Sequence[int]:
+        return self.placement.pes_of(loop)
 
     def _started(self, rank: int, worker: int, process: Process, failing: Failing | None) -> None:
         if self.processes.get((rank, worker)) is not process:
@@ -397,7 +421,7 @@ class Cluster:
             self.messages_sent == self._messages_received
             and self._under_way == 0
             and not any(hold.messages for hold in self._holds)
-            and all(pe.is_quiescent() for pe in self.pes)
+            and all(pe.is_quiescent() for _, pe in self.present())
         )
 
     def run(
@@ -447,13 +471,17 @@ class Cluster:
             if self._has_costs and not self._takes_now(rank, source, item):
                 return
             self._messages_received += 1
-            self.tell(rank, Received(source, item))
+            self.deliver(rank, source, item)
         elif source == _TICK:
             self._tick(rank)
         elif source == _WAKE:
             self._wake(rank)
         else:
             item()
+
+    def deliver(self, dest: int, source: int, message: AnyMessage) -> None:
+        """A message has arrived."""
+        self.tell(dest, Received(source, message))
 
     def _tick(self, rank: int) -> None:
         if self._next_tick_s[rank] != self.now:
@@ -486,7 +514,7 @@ class Cluster:
         rank, source, message = inbox.popleft()
         self._busy_until_s[loop] = self.now + self._handling_s[rank]
         self._messages_received += 1
-        self.tell(rank, Received(source, message))
+        self.deliver(rank, source, message)
         if inbox:
             self._push(self._busy_until_s[loop], loop, _WAKE, None)
         else:

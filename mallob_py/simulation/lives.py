@@ -16,6 +16,8 @@ from mallob_py.simulation.delays import Delayed, What, mixed
 from mallob_py.simulation.plan import AnyDeed, Breakdown, Demand, Plan, Submit
 from mallob_py.simulation.shrinking import AnyPlan, Failure, Shrinker, Shrunk, minimal, nearer_to
 
+#: every so many lives are played with changes of ranks as well
+_CHANGES_EVERY = 3
 _SIZES_TRIED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 24, 32, 48, 64, 128)
 
 
@@ -57,7 +59,8 @@ class Lives(ABC, Generic[AnyPlan]):
 
 
 class ClusterLives(Lives[Plan]):
-    """Lives of PEs and their jobs, each whole and cut off at a random deed.
+    """Lives of PEs and their jobs, each whole and cut off at a random deed; every third also with ranks that
+    come and go.
 
     After that the cluster must come to rest in time (`scenario.py`).
     """
@@ -66,6 +69,8 @@ class ClusterLives(Lives[Plan]):
         whole = cluster_plan.draw_plan(seed)
         yield whole
         yield whole.cut_off(1 + mixed(seed) % len(whole.deeds))
+        if seed % _CHANGES_EVERY == 0:
+            yield cluster_plan.with_changes(whole)
 
     def failure_of(self, plan: Plan) -> Failure | None:
         return scenario.failure_of(plan)

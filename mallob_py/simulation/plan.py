@@ -22,6 +22,8 @@ _LARGE_SIZES = (128, 256)
 #: every so many seeds one large cluster
 _LARGE_EVERY = 50
 _NUMBERS_PER_JOB = 20
+#: the number of a deed's rank is taken modulo that of the ranks that there are
+_RANKS_MAX = 1 << 10
 #: matcher, random hops, bulk requests
 _MATCHERS = (
     (Matching.PREFIX_SUM, 0, True),
@@ -116,8 +118,51 @@ class Breakdown(Deed, frozen=True, kw_only=True, tag="breakdown"):
     rank: int | None = None
 
 
+#: the job of deeds that are about ranks
+NO_JOB = 0
+
+
+class RankDies(Deed, frozen=True, kw_only=True, tag="rank-dies"):
+    """The rank's process ends without a word; somebody will notice."""
+
+    rank: int
+
+
+class RankHangs(Deed, frozen=True, kw_only=True, tag="rank-hangs"):
+    """The rank does nothing for so long, then goes on where it was."""
+
+    rank: int
+    for_s: float
+
+
+class RankLeaves(Deed, frozen=True, kw_only=True, tag="rank-leaves"):
+    """A user orders, at some rank, that the rank leaves."""
+
+    rank: int
+
+
+class RanksJoin(Deed, frozen=True, kw_only=True, tag="ranks-join"):
+    """A user orders, at some rank, that new ones join."""
+
+    capacities: tuple[int, ...]
+
+
+Change: TypeAlias = RankDies | RankHangs | RankLeaves | RanksJoin
+
 AnyDeed: TypeAlias = (
-    Submit | Demand | Crash | Chat | Drop | Pause | Unpause | Answer | Fail | Interrupt | Terms | Breakdown
+    Submit
+    | Demand
+    | Crash
+    | Chat
+    | Drop
+    | Pause
+    | Unpause
+    | Answer
+    | Fail
+    | Interrupt
+    | Terms
+    | Breakdown
+    | Change
 )
 
 
@@ -134,6 +179,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     span_s: float
     deeds: tuple[AnyDeed, ...]
     special: tuple[Delayed, ...] | None = None
+    #: how long a rank is silent until somebody looks, and how long one waits for another during a change
+    detect_s: float = 0.01
+    patience_s: float = 1.0
     #: PEs share ranks, so many at most; 0: each PE is a rank of its own
     largest_capacity: int = 0
 
@@ -153,6 +201,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def cut_off(self, count: int) -> Plan:
         """The first so many deeds, and no further news."""
         return msgspec.structs.replace(self, deeds=self.deeds[:count])
+
+    @property
+    def changes(self) -> list[Change]:
+        """The deeds that are about ranks."""
+        return [deed for deed in self.deeds if isinstance(deed, Change)]
 
     @property
     def last_deed_s(self) -> float:
@@ -294,6 +347,39 @@ def _draw_graces(choose: random.Random, longest_s: float) -> dict[str, Any]:
         "leave_grace_s": choose.choice((0.0, 0.5, 2.0)) * longest_s,
         "leavers_max": choose.choice((1, 2, 4)),
     }
+
+
+def with_changes(plan: Plan) -> Plan:
+    """The same life, in which ranks come and go too, most often several within a short time."""
+    choose = random.Random(f"changes {plan.seed}")
+    longest_s = plan.delays.message_s[1]
+    deeds = [*plan.deeds, *_draw_changes(choose, plan.span_s)]
+    return msgspec.structs.replace(
+        plan,
+        deeds=tuple(sorted(deeds, key=lambda deed: deed.at_s)),
+        detect_s=choose.choice((0.1, 1.0, 5.0)) * longest_s,
+        patience_s=30 * longest_s,
+    )
+
+
+def _draw_changes(choose: random.Random, span_s: float) -> list[AnyDeed]:
+    deeds: list[AnyDeed] = []
+    at_s = choose.uniform(0, span_s)
+    for number in range(choose.choice((1, 3, 6))):
+        at_s += choose.choice((0.0, 0.001, 0.1)) * span_s * choose.random()
+        rank = choose.randrange(_RANKS_MAX)
+        match choose.choice((RankDies, RankDies, RankHangs, RankLeaves, RanksJoin)):
+            case kind if kind is RankHangs:
+                for_s = choose.choice((0.01, 0.1, 1.0)) * span_s * choose.random()
+                deeds.append(RankHangs(number=number, at_s=at_s, job=NO_JOB, rank=rank, for_s=for_s))
+            case kind if kind is RanksJoin:
+                capacities = tuple(choose.choice((1, 1, 3)) for _ in range(choose.choice((1, 1, 2))))
+                deeds.append(RanksJoin(number=number, at_s=at_s, job=NO_JOB, capacities=capacities))
+            case kind if kind is RankLeaves:
+                deeds.append(RankLeaves(number=number, at_s=at_s, job=NO_JOB, rank=rank))
+            case _:
+                deeds.append(RankDies(number=number, at_s=at_s, job=NO_JOB, rank=rank))
+    return deeds
 
 
 def _draw_terms(choose: random.Random, job: int, span_s: float) -> list[AnyDeed]:

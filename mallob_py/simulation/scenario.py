@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -25,10 +24,8 @@ from mallob_py.protocol.stimuli import (
     AnyStimulus,
     DropPast,
     PauseWorker,
-    Received,
     UnpauseWorker,
     WorkerAnswered,
-    WorkerCrashed,
     WorkerDemands,
     WorkerProgresses,
     WorkerRaised,
@@ -40,13 +37,15 @@ from mallob_py.protocol.stimuli import (
     WorkerWantsCheckpoint,
 )
 from mallob_py.protocol.worker import WorkerState
+from mallob_py.simulation.changing import ChangingCluster
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster, Failing, Process, Step
-from mallob_py.simulation.delays import Delayed, HashedDelays, What
+from mallob_py.simulation.delays import Delayed, HashedDelays, What, mixed
 from mallob_py.simulation.plan import (
     Answer,
     AnyDeed,
     Breakdown,
+    Change,
     Chat,
     Crash,
     Demand,
@@ -55,14 +54,16 @@ from mallob_py.simulation.plan import (
     Interrupt,
     Pause,
     Plan,
+    RankDies,
+    RankHangs,
+    RankLeaves,
+    RanksJoin,
     Submit,
     Terms,
     Unpause,
     WorkerKey,
 )
 from mallob_py.simulation.shrinking import Failure, failure_by
-
-Handle = Callable[[AnyStimulus, float], None]
 
 _DELIVERIES_SHOWN = 40
 _WIDTH_MAX = 150
@@ -74,6 +75,8 @@ ROUNDS_PER_BIT = 15
 #: waits much longer): of 597 seeds one took 14.1 rounds per bit on 256 PEs, which is 6 rounds per
 #: bit and 0.46 hops per PE. A walk has as many hops as there are PEs, or more
 WALKS = 8
+#: changes of generation that one loss may cause, each one round and, at worst, everybody's patience
+_CHANGES_PER_LOSS = 4
 #: from the loss of a worker until another one has its place
 ROUNDS_PER_LOSS = 4
 
@@ -95,7 +98,13 @@ def rest_bound_s(plan: Plan) -> float:
     leave_s = config.leave_grace_s if leaves else 0.0
     losses = sum(deed.count for deed in plan.deeds if isinstance(deed, Breakdown))
     loss_s = config.rest_max_s + once_s + ROUNDS_PER_LOSS * round_s * math.log2(plan.size + 1)
-    return (
+    change_s = sum(
+        _CHANGES_PER_LOSS * (plan.detect_s + plan.patience_s + config.succession_hold_s)
+        + config.succession_patience_s
+        + (deed.for_s if isinstance(deed, RankHangs) else 0.0)
+        for deed in plan.changes
+    )
+    return change_s + (
         ROUNDS_PER_BIT * (round_s * math.log2(plan.size + 1) + once_s) + walks_s + leave_s + losses * loss_s
     )
 
@@ -106,7 +115,9 @@ class Scenario:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.delays = HashedDelays(plan.seed, plan.delays, plan.special)
-        self.cluster = Cluster(plan.size, plan.seed, plan.config, self.delays, capacities=plan.capacities())
+        self.cluster = self._made()
+        #: by job: where an answer to it was found
+        self._answered: dict[int, int] = {}
         #: the longest that the cluster has taken to rest, as a part of what it may
         self.slowest = 0.0
         #: breakdowns that have begun, and how many workers each has yet to meet
@@ -115,14 +126,36 @@ class Scenario:
         for deed in plan.deeds:
             self.cluster.at(deed.at_s, partial(self._do, deed))
 
+    def _made(self) -> Cluster:
+        plan, delays = self.plan, self.delays
+        if not plan.changes:
+            return Cluster(plan.size, plan.seed, plan.config, delays, capacities=plan.capacities())
+        return ChangingCluster(
+            plan.size,
+            plan.seed,
+            plan.config,
+            delays,
+            plan.capacities() or [1] * plan.size,
+            detect_s=plan.detect_s,
+            patience_s=plan.patience_s,
+        )
+
+    def _check(self, cluster: Cluster) -> None:
+        check_invariants(cluster)
+        if isinstance(cluster, ChangingCluster):
+            cluster.check_generations()
+            for job, address in self._answered.items():
+                is_lost = job not in cluster.ended and cluster.is_there(address)
+                assert not is_lost, f"job {job} was answered, and nobody knows"
+
     def run(self) -> None:
         """Play everything that was planned, checking at each rest; then end all jobs and check again."""
         cluster, plan = self.cluster, self.plan
-        cluster.run(until_s=plan.last_deed_s, on_quiescent=check_invariants)
+        cluster.run(until_s=plan.last_deed_s, on_quiescent=self._check)
         self._rest()
-        cluster.run(until_s=3 * plan.span_s, on_quiescent=check_invariants)
+        cluster.run(until_s=3 * plan.span_s, on_quiescent=self._check)
         self._rest()
-        for pe in cluster.pes:
+        for _, pe in cluster.present():
             for job in list(pe.client.jobs):
                 cluster.interrupt(job)
         self._rest()
@@ -144,7 +177,7 @@ class Scenario:
         assert took_s <= bound_s, f"no rest within {bound_s:.3f} s (seed {self.plan.seed})"
         if bound_s:  # else nothing takes any time
             self.slowest = max(self.slowest, took_s / bound_s)
-        check_invariants(cluster)
+        self._check(cluster)
 
     # --- deeds ----------------------------------------------------------------------------
 
@@ -163,6 +196,10 @@ class Scenario:
                 leaves=deed.leaves,
             )
             return
+        if isinstance(deed, Change):
+            assert isinstance(cluster, ChangingCluster)
+            self._change(cluster, deed)
+            return
         if deed.job not in cluster.submitted:
             return
         if isinstance(deed, Breakdown):
@@ -175,14 +212,35 @@ class Scenario:
             rank, number = worker
             process = cluster.processes.get(worker)
             if isinstance(deed, Crash):
-                del cluster.processes[worker]
+                cluster.crash(rank, number)
+                return
+            if isinstance(deed, Answer):
+                self._answered[deed.job] = cluster.host_of(rank)
             for stimulus in _stimuli_of(deed, number, process):
                 cluster.tell(rank, stimulus)
 
+    def _change(self, cluster: ChangingCluster, deed: Change) -> None:
+        """Ranks come and go; but the last one that is awake stays."""
+        awake = cluster.members_awake()
+        asked = min(awake, key=lambda address: mixed(self.plan.seed, deed.number, address))
+        if isinstance(deed, RanksJoin):
+            cluster.join(deed.capacities, asked)
+            return
+        address = deed.rank % len(cluster.addresses())
+        if address not in awake or len(awake) < 2:
+            return
+        match deed:
+            case RankDies():
+                cluster.die(address)
+            case RankHangs(for_s=for_s):
+                cluster.hang(address, for_s)
+            case RankLeaves():
+                cluster.leave(address, asked)
+
     def _fails(self, rank: int, job: int, step: Step) -> Failing | None:
-        host_of = self.cluster.placement.rank_of
+        host_of = self.cluster.host_of
         for deed, left in self._left.items():
-            is_met = deed.job == job if deed.rank is None else host_of[deed.rank] == host_of[rank]
+            is_met = deed.job == job if deed.rank is None else host_of(deed.rank) == host_of(rank)
             if left and is_met and deed.what.step is step:
                 self._left[deed] -= 1
                 return deed.what
@@ -210,7 +268,7 @@ class Scenario:
         return [(key, one) for key, one in self.cluster.processes.items() if one.job == deed.job]
 
     def _paused(self, job: int) -> list[WorkerKey]:
-        active = [(pe.rank, pe.workers.active) for pe in self.cluster.pes]
+        active = [(place, pe.workers.active) for place, pe in self.cluster.present()]
         return [
             (rank, one.number)
             for rank, one in active
@@ -223,8 +281,6 @@ def _stimuli_of(deed: AnyDeed, worker: int, process: Process | None) -> tuple[An
     match deed:
         case Demand():
             return (WorkerDemands(worker, deed.workers),)
-        case Crash():
-            return (WorkerCrashed(worker, "killed by signal 9"),)
         case Drop():
             return (DropPast(deed.count),)
         case Pause():
@@ -292,8 +348,8 @@ class _Tap:
         self.sent: list[Sent] = []
         self.delivered: list[Sent] = []
         self._cluster.hold(self._note_sent)
-        for rank, pe in enumerate(self._cluster.pes):
-            pe.handle = partial(self._note_received, rank, pe.handle)  # type: ignore[method-assign]
+        self._deliver = self._cluster.deliver
+        self._cluster.deliver = self._note_received  # type: ignore[method-assign]
 
     def _note_sent(self, source: int, dest: int, message: AnyMessage) -> bool:
         pair = (source, dest)
@@ -303,12 +359,12 @@ class _Tap:
         self.sent.append(sent)
         return False
 
-    def _note_received(self, dest: int, handle: Handle, stimulus: AnyStimulus, now: float) -> None:
-        if isinstance(stimulus, Received):
-            sent = self._on_their_way[stimulus.source, dest].popleft()
-            sent.arrives_s = now
+    def _note_received(self, dest: int, source: int, message: AnyMessage) -> None:
+        if waiting := self._on_their_way[source, dest]:  # else it had waited for a later generation
+            sent = waiting.popleft()
+            sent.arrives_s = self._cluster.now
             self.delivered.append(sent)
-        handle(stimulus, now)
+        self._deliver(dest, source, message)
 
 
 def schedule_of(plan: Plan) -> str:

@@ -1,0 +1,54 @@
+"""What ends a job and could not be said a second time: a result, or the application's error.
+
+Whoever has said it to a client on another PE keeps it until everybody hears that the job is over. If the
+generation ends before that (`succession.py`), it may have been dropped on its way, and is said again when the
+job is heard of. A job that was never published, since it was over so soon, leaves its last words here for
+some time: the oldest go when there are many.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Set
+from typing import TYPE_CHECKING
+
+from mallob_py.protocol.effects import Outbox
+from mallob_py.protocol.messages import ResultFound, WorkerFailed
+
+if TYPE_CHECKING:
+    from mallob_py.protocol.succession import Succession
+
+_KEPT_MAX = 16
+
+
+class LastWords:
+    """Those of the workers of one PE."""
+
+    def __init__(self) -> None:
+        #: by job: the client, and what it is told
+        self._said: OrderedDict[int, tuple[int, ResultFound | WorkerFailed]] = OrderedDict()
+
+    def jobs(self) -> Set[int]:
+        return self._said.keys()
+
+    def say(self, client: int, words: ResultFound | WorkerFailed, out: Outbox) -> None:
+        """Tell the client, now and, if need be, once more."""
+        out.send(client, words)
+        if client == out.rank or words.job in self._said:
+            return
+        self._said[words.job] = client, words
+        if len(self._said) > _KEPT_MAX:
+            self._said.popitem(last=False)
+
+    def repeat(self, job: int, out: Outbox) -> None:
+        """The job is live in a new generation."""
+        if (said := self._said.get(job)) is not None:
+            out.send(*said)
+
+    def forget(self, job: int) -> None:
+        """The job is over."""
+        self._said.pop(job, None)
+
+    def take_over(self, former: LastWords, succession: Succession) -> None:
+        for job, (client, words) in former._said.items():
+            self._said[job] = succession.heir(client), words

@@ -1,0 +1,163 @@
+"""Ranks are lost, hang, leave and join while jobs run: survivors keep what they have, each job ends once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mallob_py.protocol.effects import Outcome
+from mallob_py.protocol.generation import Ordered
+from mallob_py.protocol.stimuli import WorkerAnswered, WorkerSaves
+from mallob_py.simulation.changing import ChangingCluster, Envelope
+from mallob_py.simulation.check import check_invariants
+from mallob_py.simulation.cluster import Cluster
+from mallob_py.simulation.delays import RandomDelays
+
+
+def _cluster(ranks: int = 8, capacity: int = 1, seed: int = 0) -> ChangingCluster:
+    delays = RandomDelays(seed, message_s=(50e-6, 60e-6))
+    return ChangingCluster(
+        ranks * capacity, seed, delays=delays, capacities=[capacity] * ranks, detect_s=0.01, patience_s=0.5
+    )
+
+
+def _submit(cluster: ChangingCluster, job: int, rank: int, demand: int, **parameters: Any) -> None:
+    """A job, and all of its workers at work."""
+    cluster.submit(job, rank, max_demand=demand, **parameters)
+    cluster.settle()
+    assert len(cluster.running(job)) == demand
+
+
+def _rest(cluster: ChangingCluster) -> None:
+    cluster.settle(within_s=200.0)
+    check_invariants(cluster)
+    cluster.check_generations()
+
+
+def _finish(cluster: Cluster, job: int) -> None:
+    place, worker = cluster.running(job)[0]
+    cluster.tell(place, WorkerAnswered(worker, b"result"))
+    cluster.settle(within_s=200.0)
+    assert cluster.ended[job].outcome is Outcome.RESULT
+
+
+@pytest.mark.parametrize("lost", [1, 3, 5, 7])
+@pytest.mark.parametrize("seed", range(3))
+def test_survivors_go_on_with_the_processes_that_they_had(lost: int, seed: int) -> None:
+    cluster = _cluster(seed=seed)
+    _submit(cluster, 1, rank=0, demand=8)
+    before = set(cluster.processes)
+    cluster.die(lost)
+    _rest(cluster)
+    assert set(cluster.running(1)) == {key for key in before if key[0] != lost}
+    _finish(cluster, 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_jobs_of_a_lost_client_go_on_with_its_heir_and_with_the_same_processes(seed: int) -> None:
+    cluster = _cluster(seed=seed)
+    _submit(cluster, 1, rank=3, demand=5)
+    _submit(cluster, 2, rank=0, demand=2)
+    before = {key for key in cluster.processes if key[0] != 3}
+    cluster.die(3)
+    _rest(cluster)
+    assert cluster.submitted[1] == 2
+    assert before <= set(cluster.processes)
+    _finish(cluster, 1)
+    _finish(cluster, 2)
+
+
+def test_two_at_once_and_the_first_rank_are_survived() -> None:
+    cluster = _cluster(4, capacity=2)
+    _submit(cluster, 1, rank=0, demand=8)
+    before = set(cluster.processes)
+    cluster.die(0)
+    cluster.die(2)
+    _rest(cluster)
+    assert set(cluster.running(1)) == {key for key in before if key[0] in (2, 3, 6, 7)}
+    _finish(cluster, 1)
+
+
+def test_one_that_hangs_is_left_out_and_ends_when_it_wakes_up() -> None:
+    cluster = _cluster(4)
+    _submit(cluster, 1, rank=2, demand=4)
+    cluster.hang(2, for_s=0.1)
+    _rest(cluster)
+    assert not cluster.is_there(2)
+    assert len(cluster.running(1)) == 3
+    _finish(cluster, 1)
+
+
+def test_who_leaves_hands_its_folder_over() -> None:
+    cluster = _cluster(4)
+    _submit(cluster, 1, rank=3, demand=4)
+    cluster.leave(3, asked=1)
+    _rest(cluster)
+    assert not cluster.is_there(3)
+    assert cluster.submitted[1] == 2
+    _finish(cluster, 1)
+
+
+def test_a_job_grows_onto_ranks_that_join() -> None:
+    cluster = _cluster(2)
+    cluster.submit(1, rank=1, max_demand=8)
+    cluster.settle()
+    cluster.join([1, 2], asked=0)
+    _rest(cluster)
+    assert sorted(place for place, _ in cluster.running(1)) == [0, 1, 2, 3, 4]
+
+
+def test_an_answer_that_was_on_its_way_is_said_again() -> None:
+    cluster = _cluster(4)
+    _submit(cluster, 1, rank=0, demand=4)
+    place, worker = cluster.running(1)[-1]
+    assert place != 0
+    cluster.tell(place, WorkerAnswered(worker, b"found"))
+    cluster._change(0, Ordered(leaves=(3 if place != 3 else 2,)))  # at once: rank 0 halts before it hears
+    _rest(cluster)
+    assert cluster.ended[1].body == b"found"
+
+
+def test_an_answer_for_a_client_that_is_lost_is_heard_by_its_heir() -> None:
+    cluster = _cluster(4)
+    _submit(cluster, 1, rank=3, demand=4)
+    place, worker = next(key for key in cluster.running(1) if key[0] in (0, 1))
+    cluster.hold(lambda source, dest, message: isinstance(message, Envelope) and dest == 3)
+    cluster.tell(place, WorkerAnswered(worker, b"found"))
+    for hold in cluster._holds:
+        hold.messages.clear()
+        hold.is_open = True
+    cluster.die(3)
+    _rest(cluster)
+    assert cluster.ended[1].body == b"found"
+
+
+def test_budgets_go_on() -> None:
+    cluster = _cluster(4)
+    _submit(cluster, 1, rank=0, demand=2, wallclock_limit_s=10.0, cpu_limit_s=30.0)
+    cluster.run(until_s=6.0)
+    cluster.die(3)
+    cluster.run(until_s=9.0)
+    assert 1 not in cluster.ended
+    cluster.run(until_s=11.0)
+    ended = cluster.ended[1]
+    assert ended.outcome is Outcome.WALLCLOCK_LIMIT
+    assert ended.stats.pe_s == pytest.approx(20.0, rel=0.05)
+
+
+def test_the_last_checkpoint_is_kept_for_a_root_that_is_lost() -> None:
+    cluster = _cluster(3)
+    _submit(cluster, 1, rank=0, demand=3)
+    place, worker = cluster.running(1)[0]
+    cluster.tell(place, WorkerSaves(worker, b"so far"))
+    cluster.settle()
+    assert place == 0
+    cluster.die(0)
+    _rest(cluster)
+    root = cluster.pes[cluster.running(1)[0][0]]
+    client = cluster.pes[cluster.submitted[1]]
+    checkpoint = client.client.jobs[1].checkpoint
+    assert root.workers.active is not None
+    assert checkpoint is not None
+    assert checkpoint.data == b"so far"
