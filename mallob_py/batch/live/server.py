@@ -190,10 +190,12 @@ class _Server:
             self._say(f"policy: {error}")
         except Exception as error:  # a policy of the user's own
             self._say(f"policy {scheduler.policy.name}: {type(error).__name__}: {error}")
+        took_s = self._now_s - now_s
         effects, scheduler.effects = scheduler.effects, []
         for effect in effects:
             self._carry_out(effect)
-        self._decided_s = (self._now_s, self._now_s - now_s)
+        # To start jobs takes time as well, but nobody is to wait longer for that.
+        self._decided_s = (self._now_s, took_s)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
