@@ -15,7 +15,9 @@ import socket
 import sys
 from typing import NoReturn
 
-from mallob_py.cli.rank_options import RunOptions, event_log_of, settings_of
+from mallob_py.cli import one_shot_desk
+from mallob_py.cli.one_shot_desk import OneShotDesk, write_to
+from mallob_py.cli.rank_options import RunOptions
 from mallob_py.cli.values import progress_text
 from mallob_py.kit.declaration import exit_code_of
 from mallob_py.kit.result_file import discard_unfinished
@@ -24,7 +26,7 @@ from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank, portable
+from mallob_py.runtime.rank import Rank, portable
 from mallob_py.service import JobFileError
 from mallob_py.service.client import login_name
 from mallob_py.service.jobs import reply as replies
@@ -33,26 +35,11 @@ from mallob_py.service.telemetry.status import progress_of
 
 #: there is one
 _JOB = 1
-_PROGRESS_S = 0.5
 _CLEAR_LINE = "\r\x1b[K"
 
 
 def be_rank(options: RunOptions, fork_server: socket.socket | None = None) -> NoReturn:
-    desks: list[RunDesk] = []
-
-    def open_desk(rank: Rank) -> Desk | None:
-        if rank.rank != 0:
-            return None
-        desks.append(RunDesk(rank, options))
-        return desks[0]
-
-    boot.run_rank(
-        settings_of(options, preload=(options.application,)),
-        event_log_of(options),
-        open_desk,
-        lambda: desks[0].exit_code if desks else 0,
-        fork_server,
-    )
+    one_shot_desk.be_rank(options, options.application, lambda rank: RunDesk(rank, options), fork_server)
 
 
 def job_of(options: RunOptions, declared: wire.ApplicationTraits) -> JobFile:
@@ -74,11 +61,13 @@ def job_of(options: RunOptions, declared: wire.ApplicationTraits) -> JobFile:
     return job
 
 
-class RunDesk:
+class RunDesk(OneShotDesk):
     """The desk of `run` on rank 0: the job, then the end of all ranks."""
 
+    progress_s = 0.5
+
     def __init__(self, rank: Rank, options: RunOptions) -> None:
-        self._rank = rank
+        super().__init__(rank, options.time_limit_s)
         #: a rank imports no application; a helper process tells
         known = rank.pool.wait_for_applications(options.application)
         self._declared = known[options.application]
@@ -89,10 +78,8 @@ class RunDesk:
             self._job = job_of(options, self._declared)
         except JobFileError as error:
             raise boot.DeskError(f"{error.field}: {error.message}") from None
-        self._limit_s = math.inf if options.time_limit_s is None else options.time_limit_s
         self._shows_progress = sys.stderr.isatty() and not options.quiet
-        self._next_progress_s = math.inf
-        self._is_begun = self._is_over = False
+        self._is_over = False
         self._began_s = self._read_s = 0.0
         self._code = 0
 
@@ -101,33 +88,6 @@ class RunDesk:
         if self._is_over or self._rank.stopped_by is None:
             return self._code
         return 128 + self._rank.stopped_by
-
-    # --- the event loop's side ------------------------------------------------------------
-
-    def fileno(self) -> int | None:
-        return None
-
-    @property
-    def deadline_s(self) -> float:
-        return min(self._next_progress_s, self._limit_s) if self._is_begun else -math.inf
-
-    def turn(self, now: float) -> None:
-        if not self._is_begun:
-            self._begin(now)
-        elif now >= self._limit_s:
-            self._limit_s = math.inf
-            self._rank.pool.cancel_read(_JOB)
-            if not self._rank.interrupt(_JOB):
-                self._answer(
-                    replies.Ending(Outcome.WALLCLOCK_LIMIT),
-                    replies.JobStatistics(total_s=now - self._began_s),
-                )
-        elif now >= self._next_progress_s:
-            self._next_progress_s = now + _PROGRESS_S
-            self._show(f"{now - self._began_s:.1f} s, {self._workers()}{self._progress(now)}")
-
-    def hear(self, rank: int, data: bytes, now: float) -> None:
-        raise AssertionError("there is no other desk")
 
     def close(self) -> None:
         self._clear()
@@ -138,13 +98,17 @@ class RunDesk:
     # --- the job ----------------------------------------------------------------------------
 
     def _begin(self, now: float) -> None:
-        self._is_begun = True
+        self._is_busy = True
         self._began_s = now
         if self._shows_progress:
-            self._next_progress_s = now + _PROGRESS_S
-        job, path = self._job, str(self._rank.transfer.path_of(_JOB))
-        task = wire.Read(job.application, job.files, None, dict(job.configuration), path, INLINE_BYTES_MAX)
-        self._rank.pool.read(_JOB, task)
+            self._next_progress_s = now + self.progress_s
+        job = self._job
+        self._read(_JOB, job.application, job.files, job.configuration)
+
+    def _time_is_up(self, now: float) -> None:
+        if not self._interrupt(_JOB):
+            statistics = replies.JobStatistics(total_s=now - self._began_s)
+            self._answer(replies.Ending(Outcome.WALLCLOCK_LIMIT), statistics)
 
     def worker_event(self, event: events.WorkerEvent, now: float) -> None:
         match event:
@@ -153,12 +117,6 @@ class RunDesk:
                 self._rank.submit(_JOB, JobParameters(), portable(description))
             case events.ReadFailed(_, message, _):
                 self._fail(message)
-
-    def job_sought(self, job: int, now: float) -> None:
-        pass
-
-    def job_saved(self, job: int, checkpoint: bytes, now: float) -> None:
-        pass
 
     def job_ended(self, ended: JobEnded, now: float) -> None:
         if ended.outcome is Outcome.FAILED:
@@ -178,13 +136,8 @@ class RunDesk:
         self._code = exit_code_of(self._declared.exit_codes, ending.code)
         beside = os.devnull  # never used: nothing is too long
         reply = replies.result_reply(self._job, _JOB, ending, statistics, beside, inline_max=sys.maxsize)
-        try:
-            sys.stdout.write(reply.body.decode())
-            sys.stdout.flush()
-        except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            if not isinstance(error, BrokenPipeError):  # such as head, which has enough
-                self._fail(f"the result cannot be written: {error.strerror}")
+        if problem := write_to(sys.stdout, [reply.body.decode()]):
+            self._fail(f"the result cannot be written: {problem}")
         self._end()
 
     def _fail(self, message: str) -> None:
@@ -200,9 +153,8 @@ class RunDesk:
 
     # --- progress ---------------------------------------------------------------------------
 
-    def _workers(self) -> str:
-        volume = self._rank.pe.balancer.volume(_JOB) or 0
-        return f"{volume} worker{'s' * (volume != 1)}"
+    def _tell_progress(self, now: float) -> None:
+        self._show(f"{now - self._began_s:.1f} s, {self._workers(_JOB)}{self._progress(now)}")
 
     def _progress(self, now: float) -> str:
         """What the application tells, if it does."""

@@ -20,7 +20,9 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NoReturn, TextIO
 
-from mallob_py.cli.rank_options import STANDARD_INPUT, SolveOptions, event_log_of, settings_of
+from mallob_py.cli import one_shot_desk
+from mallob_py.cli.one_shot_desk import OneShotDesk, write_to
+from mallob_py.cli.rank_options import STANDARD_INPUT, SolveOptions
 from mallob_py.kit import result_file
 from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.messages import Description
@@ -28,30 +30,18 @@ from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank, portable
+from mallob_py.runtime.rank import Rank, portable
 from mallob_sat.declaration import SatDeclaration
 
-_PROGRESS_S = 5.0
 #: for solutions to arrive that were found within the time limit
 _GRACE_S = 3.0
 
 
 def be_rank(options: SolveOptions, fork_server: socket.socket | None = None) -> NoReturn:
-    desks: list[SolveDesk] = []
+    def desk_of(rank: Rank) -> SolveDesk:
+        return SolveDesk(rank, options, _open_output(options.output))
 
-    def open_desk(rank: Rank) -> Desk | None:
-        if rank.rank != 0:
-            return None
-        desks.append(SolveDesk(rank, options, _open_output(options.output)))
-        return desks[0]
-
-    boot.run_rank(
-        settings_of(options, preload=(SatDeclaration.name,)),
-        event_log_of(options),
-        open_desk,
-        lambda: desks[0].exit_code if desks else 0,
-        fork_server,
-    )
+    one_shot_desk.be_rank(options, SatDeclaration.name, desk_of, fork_server)
 
 
 def _open_output(path: str | None) -> TextIO:
@@ -63,27 +53,26 @@ def _open_output(path: str | None) -> TextIO:
         raise boot.DeskError(f"cannot write {path}: {error.strerror}") from error
 
 
-class SolveDesk:
+class SolveDesk(OneShotDesk):
     """The desk of `solve` on rank 0: one job after the other, then the end of all ranks."""
 
+    progress_s = 5.0
+
     def __init__(self, rank: Rank, options: SolveOptions, output: TextIO) -> None:
-        self._rank = rank
+        super().__init__(rank, options.time_limit_s)
         self._files = list(options.files)
         self._is_single = len(options.files) == 1
         self._quiet = options.quiet
         results = {key: os.path.abspath(target) for key, target in options.results.items()}
         self._configuration = options.configuration_with(results)
         self._output = output
-        self._limit_s = math.inf if options.time_limit_s is None else options.time_limit_s
         if "solutions" in self._configuration and options.time_limit_s is not None:
             # What is found by then is to be the answer; only who does not give it in time is interrupted.
             self._configuration["solutions-until"] = time.time() + self._limit_s - rank.now()
             self._limit_s += _GRACE_S
         self._input = f"/proc/{os.getpid()}/fd/0"
         self._job = 0
-        self._is_busy = False
         self._submitted_s = 0.0
-        self._next_progress_s = math.inf
         #: nothing further is begun
         self._is_over = False
         self._failed = False
@@ -101,30 +90,6 @@ class SolveDesk:
         if self._was_stopped and self._rank.stopped_by is not None:
             return 128 + self._rank.stopped_by
         return self._code if self._is_single else 0
-
-    # --- the event loop's side ------------------------------------------------------------
-
-    def fileno(self) -> int | None:
-        return None
-
-    @property
-    def deadline_s(self) -> float:
-        if not self._is_busy:
-            return -math.inf
-        return min(self._next_progress_s, self._limit_s)
-
-    def turn(self, now: float) -> None:
-        if not self._is_busy:
-            self._begin(now)
-        elif now >= self._limit_s:
-            self._limit_s = math.inf
-            self._time_is_up()
-        elif now >= self._next_progress_s:
-            self._next_progress_s = now + _PROGRESS_S
-            self._tell(f"{now - self._submitted_s:.1f} s, {self._workers()}")
-
-    def hear(self, rank: int, data: bytes, now: float) -> None:
-        raise AssertionError("there is no other desk")
 
     def close(self) -> None:
         self._was_stopped = bool(self._files)
@@ -145,10 +110,11 @@ class SolveDesk:
         self._submitted_s = now
         file = self._files[0]
         self._tell(f"mallob-py: {file} on {self._rank.placement.describe()}")
-        path = str(self._rank.transfer.path_of(self._job))
         source = self._input if file in STANDARD_INPUT else file
-        task = wire.Read(SatDeclaration.name, (source,), None, self._configuration, path, INLINE_BYTES_MAX)
-        self._rank.pool.read(self._job, task)
+        self._read(self._job, SatDeclaration.name, (source,), self._configuration)
+
+    def _tell_progress(self, now: float) -> None:
+        self._tell(f"{now - self._submitted_s:.1f} s, {self._workers(self._job)}")
 
     def worker_event(self, event: events.WorkerEvent, now: float) -> None:
         match event:
@@ -163,24 +129,17 @@ class SolveDesk:
         self._next_progress_s = now + 1.0
         self._rank.submit(self._job, JobParameters(), description)
 
-    def _time_is_up(self) -> None:
+    def _time_is_up(self, now: float) -> None:
         """Answer UNKNOWN for this formula and those that were not begun."""
         self._tell("the time limit is reached")
         self._is_over = True
-        self._rank.pool.cancel_read(self._job)
-        if not self._rank.interrupt(self._job):
+        if not self._interrupt(self._job):
             self._leave_unanswered()
 
     def _leave_unanswered(self) -> None:
         while self._files:
             self._answer(0, b"")
             self._next()
-
-    def job_sought(self, job: int, now: float) -> None:
-        pass
-
-    def job_saved(self, job: int, checkpoint: bytes, now: float) -> None:
-        pass
 
     def job_ended(self, ended: JobEnded, now: float) -> None:
         code, solution = 0, b""
@@ -233,10 +192,6 @@ class SolveDesk:
 
     # --- output ---------------------------------------------------------------------------
 
-    def _workers(self) -> str:
-        volume = self._rank.pe.balancer.volume(self._job) or 0
-        return f"{volume} worker{'s' * (volume != 1)}"
-
     def _tell(self, text: str) -> None:
         if not self._quiet:
             self._write(sys.stdout, [f"c {text}\n"])
@@ -256,14 +211,9 @@ class SolveDesk:
 
     def _write(self, stream: TextIO, lines: Iterable[str]) -> None:
         """Where that is not possible any more, nobody needs further answers."""
-        try:
-            stream.writelines(lines)
-            stream.flush()
-        except OSError as error:
-            # Nothing that is still in the stream's buffer may be tried again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-            if not isinstance(error, BrokenPipeError):  # such as head, which has enough
-                self._complain(f"the answer cannot be written: {error.strerror}")
+        if (problem := write_to(stream, lines)) is not None:
+            if problem:
+                self._complain(f"the answer cannot be written: {problem}")
             self._rank.stop()
 
     def _complain(self, message: str) -> None:

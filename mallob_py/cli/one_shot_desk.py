@@ -1,0 +1,130 @@
+"""What the desks of `solve` and `run` have in common: jobs of one user, handed in at rank 0, one at a time.
+
+They wait for nobody else: when their last job has ended, so do all ranks.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TextIO
+
+from mallob_py.cli.rank_options import event_log_of, settings_of
+from mallob_py.runtime import boot
+from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank
+
+if TYPE_CHECKING:
+    from mallob_py.cli.rank_options import RunOptions, SolveOptions
+
+
+class OneShotDesk(Desk):
+    """`_is_busy` is set as long as there is a job; `_limit_s` is the end of all."""
+
+    #: how often it is told how a job gets on
+    progress_s: ClassVar[float]
+
+    def __init__(self, rank: Rank, time_limit_s: float | None) -> None:
+        self._rank = rank
+        self._limit_s = math.inf if time_limit_s is None else time_limit_s
+        self._next_progress_s = math.inf
+        self._is_busy = False
+
+    @property
+    @abstractmethod
+    def exit_code(self) -> int: ...
+
+    @abstractmethod
+    def _begin(self, now: float) -> None:
+        """The next job, or the end."""
+
+    @abstractmethod
+    def _time_is_up(self, now: float) -> None: ...
+
+    @abstractmethod
+    def _tell_progress(self, now: float) -> None: ...
+
+    # --- the event loop's side ------------------------------------------------------------
+
+    def fileno(self) -> int | None:
+        return None
+
+    @property
+    def deadline_s(self) -> float:
+        return min(self._next_progress_s, self._limit_s) if self._is_busy else -math.inf
+
+    def turn(self, now: float) -> None:
+        if not self._is_busy:
+            self._begin(now)
+        elif now >= self._limit_s:
+            self._limit_s = math.inf
+            self._time_is_up(now)
+        elif now >= self._next_progress_s:
+            self._next_progress_s = now + self.progress_s
+            self._tell_progress(now)
+
+    def hear(self, rank: int, data: bytes, now: float) -> None:
+        raise AssertionError("there is no other desk")
+
+    def job_sought(self, job: int, now: float) -> None:
+        pass
+
+    def job_saved(self, job: int, checkpoint: bytes, now: float) -> None:
+        pass
+
+    # --- a job ----------------------------------------------------------------------------
+
+    def _read(
+        self, job: int, application: str, files: tuple[str, ...], configuration: Mapping[str, Any]
+    ) -> None:
+        path = str(self._rank.transfer.path_of(job))
+        task = wire.Read(application, files, None, dict(configuration), path, INLINE_BYTES_MAX)
+        self._rank.pool.read(job, task)
+
+    def _interrupt(self, job: int) -> bool:
+        """End it; False if its input was still being read: then nothing follows."""
+        self._rank.pool.cancel_read(job)
+        return self._rank.interrupt(job)
+
+    def _workers(self, job: int) -> str:
+        volume = self._rank.pe.balancer.volume(job) or 0
+        return f"{volume} worker{'s' * (volume != 1)}"
+
+
+def be_rank(
+    options: SolveOptions | RunOptions,
+    application: str,
+    desk_of: Callable[[Rank], OneShotDesk],
+    fork_server: socket.socket | None,
+) -> NoReturn:
+    """Be a rank until the end; rank 0 has the desk, whose exit code is that of all."""
+    desks: list[OneShotDesk] = []
+
+    def open_desk(rank: Rank) -> Desk | None:
+        if rank.rank != 0:
+            return None
+        desks.append(desk_of(rank))
+        return desks[0]
+
+    boot.run_rank(
+        settings_of(options, preload=(application,)),
+        event_log_of(options),
+        open_desk,
+        lambda: desks[0].exit_code if desks else 0,
+        fork_server,
+    )
+
+
+def write_to(stream: TextIO, lines: Iterable[str]) -> str | None:
+    """Why the stream cannot be written to any more, None if it can; "" if its reader has enough, as head."""
+    try:
+        stream.writelines(lines)
+        stream.flush()
+    except OSError as error:
+        # Nothing that is still in the stream's buffer may be tried again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return "" if isinstance(error, BrokenPipeError) else str(error.strerror)
+    return None
