@@ -39,6 +39,17 @@ def policy_of(text: str) -> Policy:
     return policy
 
 
+def policy_without_sharing(text: str) -> Policy:
+    """The same, for jobs that have their nodes for themselves. Raises PolicyTextError."""
+    policy = policy_of(text)
+    if getattr(policy, "shares_nodes", False):
+        fit = ", ".join(one for one in policy_names() if not getattr(policy_of(one), "shares_nodes", False))
+        raise PolicyTextError(
+            f"policy {text} needs nodes that jobs share; here every job has its own (these fit: {fit})"
+        )
+    return policy
+
+
 def _arguments(name: str, make: Any, settings: str) -> dict[str, Any]:
     parameters = inspect.signature(make).parameters
     types = get_type_hints(make.__init__) if inspect.isclass(make) else get_type_hints(make)

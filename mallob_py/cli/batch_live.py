@@ -49,11 +49,11 @@ _HEADER = ("job", "name", "class", "state", "nodes", "least", "most", "waited [s
 def run_serve(options: BatchServeOptions) -> int:
     from mallob_py.batch.live.folder import FolderError
     from mallob_py.batch.live.server import serve
-    from mallob_py.batch.registry import PolicyTextError, policy_of
+    from mallob_py.batch.registry import PolicyTextError, policy_without_sharing
 
     slots = options.slots or len(os.sched_getaffinity(0))
     try:
-        return serve(Path(options.batch_dir), policy_of(options.policy), slots)
+        return serve(Path(options.batch_dir), policy_without_sharing(options.policy), slots)
     except (FolderError, PolicyTextError) as error:
         raise CommandError(str(error)) from None
 

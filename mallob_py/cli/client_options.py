@@ -110,6 +110,30 @@ class SubmitOptions(Wishes, _Client):
         group=JOB,
         help="largest number of workers (default: no limit)",
     )
+    min_workers: int | None = option(
+        "--min-workers",
+        values.positive_count,
+        None,
+        metavar="K",
+        group=JOB,
+        help="fewest workers, for serve --policy (default 1)",
+    )
+    workers: int | None = option(
+        "--workers",
+        values.positive_count,
+        None,
+        metavar="K",
+        group=JOB,
+        help="number of workers to begin with, for serve --policy (default: --max-demand, or the fewest)",
+    )
+    required_s: float | None = option(
+        "--required-time",
+        values.duration_limit_s,
+        None,
+        metavar="T",
+        group=JOB,
+        help="how long it takes, for serve --policy (default: --wallclock-limit)",
+    )
     wait: bool = switch_option(
         "--wait",
         group=OUTPUT,

@@ -178,6 +178,9 @@ def _completed(job: dict[str, Any], file: str, options: SubmitOptions) -> dict[s
         "wallclock-limit": _limit(options.wallclock_limit_s),
         "cpu-limit": _limit(options.cpu_limit_s),
         "max-demand": options.max_demand,
+        "min-workers": options.min_workers,
+        "workers": options.workers,
+        "required-time": _limit(options.required_s),
     }
     job.update({field: value for field, value in given.items() if value is not None})
     results = {key: _result_name(options, target) for key, target in options.results.items()}

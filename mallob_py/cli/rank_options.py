@@ -374,6 +374,15 @@ class ServeOptions(Api, _AnyApplication):
         help="share PEs among users, with the weights and limits in this TOML file (docs/operating.md); "
         "default: users are not told apart",
     )
+    policy: str | None = option(
+        "--policy",
+        str,
+        None,
+        metavar="P",
+        group=SERVICE,
+        help="who begins when, on how many workers: as of batch simulate, such as easy or fair:by=user "
+        "(docs/operating.md); default: all begin that can have a PE",
+    )
     restarts: int = option(
         "--restarts",
         values.count,
@@ -386,8 +395,16 @@ class ServeOptions(Api, _AnyApplication):
 
     def validate(self) -> None:
         super().validate()
+        if self.policy is not None and self.users is not None:
+            raise OptionError(
+                "--policy and --users both decide who begins; keep one (--policy fair:by=user shares by user)"
+            )
         if self.clients == 1:
             return
+        if self.policy is not None:
+            raise OptionError(
+                f"--policy decides at one client for all PEs, but --clients is {self.clients}; keep one"
+            )
         ranks = self.ranks or _launched_ranks()
         if ranks is not None and self.clients > ranks:
             raise OptionError(f"--clients {self.clients} needs as many ranks, but there are {ranks}")

@@ -24,6 +24,7 @@ from mallob_py.service.service import Service
 from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory, orphaned_folders
 from mallob_py.service.store.flush_policy import Buffered, Durable
 from mallob_py.service.store.in_folder import Watching
+from mallob_py.service.turns import Decider
 
 
 def open_desk(options: ServeOptions, rank: Rank, client: int, clients: Sequence[int]) -> Desk:
@@ -41,6 +42,7 @@ def open_desk(options: ServeOptions, rank: Rank, client: int, clients: Sequence[
         if options.users is not None:
             rules = read_user_rules(Path(options.users))
             users = UserBook(rules, rank.placement.size, client, options.clients)
+        policy = None if options.policy is None else _policy(options.policy, rank, complain)
         directory = _directory(options, client, complain)
     except ServiceError as error:
         raise boot.DeskError(str(error)) from error
@@ -63,7 +65,19 @@ def open_desk(options: ServeOptions, rank: Rank, client: int, clients: Sequence[
         functools.partial(with_defaults, options.defaults),
         ResultFiles(results_dir, directory.path, {name: one.result_files for name, one in known.items()}),
         users,
+        policy,
     )
+
+
+def _policy(text: str, rank: Rank, complain: Callable[[str], None]) -> Decider:
+    """Raises DeskError."""
+    from mallob_py.batch.live.service_policy import ServicePolicy
+    from mallob_py.batch.registry import PolicyTextError, policy_without_sharing
+
+    try:
+        return ServicePolicy(policy_without_sharing(text), rank.placement.size, complain)
+    except PolicyTextError as error:
+        raise boot.DeskError(f"--policy: {error}") from error
 
 
 def _check_results_dir(results_dir: str, api_dir: str) -> None:

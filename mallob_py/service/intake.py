@@ -65,8 +65,13 @@ class Intake:
         counters: Counters,
         interrupt: Continuation,
         lose: Callable[[LiveJob, JobFileError, float], None],
+        check: Callable[[JobFile], None] | None = None,
     ) -> None:
-        """`interrupt`: is to end a live job; `lose`: the file of one cannot be read any more."""
+        """`interrupt`: is to end a live job; `lose`: the file of one cannot be read any more.
+
+        `check` raises JobFileError for a job that is not taken for another reason.
+        """
+        self._check = check
         self._rank = rank
         self._directory = directory
         self._applications = applications
@@ -238,6 +243,8 @@ class Intake:
     def _accept(self, incoming: Incoming, file: JobFile, size_bytes: int, now: float) -> None:
         if file.configuration:
             self._results.named_by(file)  # or else it is refused
+        if self._check is not None:
+            self._check(file)
         job = incoming.internal_id
         live = LiveJob(job, file, now, now - max(0.0, time.time() - incoming.handed_in_s))
         identity = live.identity

@@ -40,7 +40,7 @@ from mallob_py.service.jobs.users import UserBook
 from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory
 from mallob_py.service.telemetry.status import Counters
 from mallob_py.service.telemetry.status_writer import Leftovers, StatusWriter, last_words
-from mallob_py.service.turns import Turns
+from mallob_py.service.turns import Decider, Turns
 
 #: per turn
 _BEGIN_AT_ONCE, _BEGIN_S = 16, 0.05
@@ -66,11 +66,13 @@ class Service:
         configured: Configured,
         results: ResultFiles,
         users: UserBook | None = None,
+        policy: Decider | None = None,
     ) -> None:
         """Client 0 speaks for the service.
 
         `chain_timeout_s`: how long an incremental job waits for its next revision.
         `results`: the files that jobs name for their results. `users`: None if users are not told apart.
+        `policy`: who decides which jobs begin; None: all do that could have a PE.
         """
         self._rank = rank
         self._directory = directory
@@ -96,7 +98,7 @@ class Service:
             users,
             counters,
         )
-        self._turns = Turns(rank, self._jobs, queue, users, running, client_ranks)
+        self._turns = Turns(rank, self._jobs, queue, users, running, client_ranks, policy)
         self._inputs = Inputs(rank, self._jobs, self._chains, configured, results)
         self._endings = Endings(
             rank,
@@ -123,6 +125,7 @@ class Service:
             counters,
             self._interrupt,
             self._endings.lose,
+            None if policy is None else policy.check,
         )
         self._is_new = True
         #: the directory measures on its own clock, which only has another start

@@ -1,26 +1,73 @@
 """Whose turn it is among the live jobs of a client: which of those that could begin does so next.
 
 A job that the book names as ready first waits for its trial if it is a *suspect* (it was at work at crashes);
-then, where users are told apart, until its user may have another one at work; then in the queue. What a
-user's jobs work with changes as others come and go: that is told from here, too, and to other clients.
+then, where users are told apart, until its user may have another one at work, or, where a policy decides,
+until that begins it; then in the queue. What jobs work with changes as others come and go: that is told from
+here, too, and of users to other clients.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from mallob_py.runtime.rank import Rank
 from mallob_py.service.jobs.bookkeeping import JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.crashes import RunningJobs, Suspects
+from mallob_py.service.jobs.job_file import JobFile
 from mallob_py.service.jobs.job_queue import JobQueue
 from mallob_py.service.jobs.users import Terms, UserBook, UserMessage
 
 #: so often at most do jobs get other terms
 _TERMS_PERIOD_S = 0.1
+#: decisions of a policy take at most one part in so many of the time
+_DECISION_SHARE = 5
 _decode_user_message = msgspec.msgpack.Decoder(UserMessage).decode
+
+
+class Request(NamedTuple):
+    """What a job asks of a policy. `workers`, `max_demand` 0: it does not say."""
+
+    user: str
+    workers: int
+    min_workers: int
+    max_demand: int
+    required_s: float
+
+
+class Decider(Protocol):
+    """A policy that decides which jobs begin, and how many workers each may have."""
+
+    @property
+    def name(self) -> str: ...
+
+    def check(self, file: JobFile) -> None:
+        """Raises JobFileError for a job that can never begin."""
+
+    def ask(self, job: int, request: Request, since_s: float) -> None:
+        """A job could begin; `decide` will name it, unless it ends before."""
+
+    def ended(self, job: int) -> None:
+        """A job has its reply, whether it was asked for, or has begun, or not."""
+
+    def next_deadline(self) -> float:
+        """When `decide` is to be called at the latest; -inf: at once."""
+        ...
+
+    def decide(self, now: float) -> Sequence[int]:
+        """The jobs that begin now, each named once."""
+        ...
+
+    def bound(self, job: int) -> int:
+        """Of a job that has begun; from now on `changes` speaks of it."""
+        ...
+
+    def changes(self) -> Mapping[int, int]:
+        """Jobs with another bound than they were told."""
+        ...
 
 
 class Turns:
@@ -34,14 +81,18 @@ class Turns:
         users: UserBook | None,
         running: RunningJobs,
         client_ranks: Sequence[int],
+        policy: Decider | None = None,
     ) -> None:
-        """`users`: None if they are not told apart."""
+        """`users`: None if they are not told apart. `policy`: not beside users, or several clients."""
+        assert policy is None or (users is None and len(client_ranks) == 1)
         self._rank = rank
         self._jobs = jobs
         self._queue = queue
         self._users = users
         self._running = running
         self._client_ranks = client_ranks
+        self._policy = policy
+        self._next_decision_s = -math.inf
         self._suspects = Suspects(rank.now())
         self._next_terms_s = -math.inf
         #: whether `next` may have something to name
@@ -62,12 +113,17 @@ class Turns:
             self._enqueue(self._jobs[suspect], now)
         if self._users is not None:
             self._serve_users(self._users, now)
+        if self._policy is not None and now >= max(self._next_decision_s, self._policy.next_deadline()):
+            self._decide(self._policy, now)
         self._note_deadline()
 
     def _note_deadline(self) -> None:
         self.deadline_s = self._suspects.next_deadline() if self._suspects.waiting else math.inf
         if self._users is not None and self._users.has_news:
             self.deadline_s = min(self.deadline_s, self._next_terms_s)
+        if self._policy is not None:
+            decision_s = max(self._next_decision_s, self._policy.next_deadline())
+            self.deadline_s = min(self.deadline_s, decision_s)
 
     def next(self) -> int | None:
         """A job that begins now, named once; None if all that wait go on waiting."""
@@ -80,6 +136,8 @@ class Turns:
 
     def terms(self, live: LiveJob) -> Terms:
         """What a job at work is handed to the PE with."""
+        if self._policy is not None:
+            return Terms(live.priority, self._policy.bound(live.id))
         if self._users is None:
             return Terms(live.priority, live.max_demand)
         return self._users.terms(live.id)
@@ -97,6 +155,8 @@ class Turns:
         """A job has its reply, at work or not."""
         if self._users is not None:
             self._users.ended(job)
+        if self._policy is not None:
+            self._policy.ended(job)
         self._queue.drop(job)
         self._suspects.ended(job)
         self.may_begin = bool(self._queue.waiting)
@@ -112,7 +172,9 @@ class Turns:
         self._jobs.enter(live, JobState.QUEUED)
         if now > live.accepted_s:  # it was held
             live.since_s = now
-        if self._users is None:
+        if self._policy is not None:
+            self._policy.ask(live.id, _request_of(live), live.since_s)
+        elif self._users is None:
             self._put(live)
         else:
             self._users.ask(live.id, live.user, live.priority, live.max_demand)
@@ -120,6 +182,22 @@ class Turns:
     def _put(self, live: LiveJob) -> None:
         self._queue.put(live.id, live.user, live.priority, live.since_s)
         self.may_begin = True
+
+    def _set_terms(self, job: int, terms: Terms, now: float) -> None:
+        self._rank.set_terms(job, terms.priority, terms.max_demand)
+        self._rank.log.write(now, "terms", {"job": job, **terms._asdict()})
+
+    # --- a policy's decisions -------------------------------------------------------------------
+
+    def _decide(self, policy: Decider, now: float) -> None:
+        """Bounds shrink before others begin, so that there is room for these."""
+        begun = policy.decide(now)
+        for job, bound in policy.changes().items():
+            self._set_terms(job, Terms(self._jobs[job].priority, bound), now)
+        for job in begun:
+            self._put(self._jobs[job])
+        ended_s = self._rank.now()
+        self._next_decision_s = ended_s + _DECISION_SHARE * (ended_s - now)
 
     # --- shares of users ------------------------------------------------------------------------
 
@@ -134,8 +212,7 @@ class Turns:
             return
         self._next_terms_s = now + _TERMS_PERIOD_S
         for job, terms in users.changes().items():
-            self._rank.set_terms(job, terms.priority, terms.max_demand)
-            self._rank.log.write(now, "terms", {"job": job, **terms._asdict()})
+            self._set_terms(job, terms, now)
         if (work := users.work_message()) is not None:
             for rank in self._client_ranks:
                 if rank != self._rank.rank:
@@ -143,3 +220,7 @@ class Turns:
 
     def _tell(self, rank: int, message: UserMessage) -> None:
         self._rank.tell_desk(rank, msgspec.msgpack.encode(message))
+
+
+def _request_of(live: LiveJob) -> Request:
+    return Request(live.user, live.workers, live.min_workers, live.max_demand, live.required_s)

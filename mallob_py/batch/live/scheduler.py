@@ -101,6 +101,11 @@ class LiveScheduler:
         """All that nobody else can have, with those of an order on its way."""
         return [*self._running[job].nodes, *self._coming.get(job, ())]
 
+    @property
+    def has_news(self) -> bool:
+        """Whether something has happened that the policy has not been told."""
+        return bool(self._view.arrived) or self._view.ended
+
     # --- stimuli ------------------------------------------------------------------------------
 
     def submit(self, job: Job) -> None:
@@ -132,13 +137,15 @@ class LiveScheduler:
             running.job = msgspec.structs.replace(running.job, kind=Kind.MOLDABLE)
             self._view.ended = True
 
-    def released(self, job: int, count: int) -> None:
-        """A running job has left so many of its slots; the last that it got. Others may ask for less."""
+    def released(self, job: int, slots: Sequence[int]) -> None:
+        """A running job has left these of its slots, which may be fewer or more than were ordered."""
         if (running := self._running.get(job)) is None:
             return
-        assert 0 < count < running.size, "a job has a slot until it ends"
-        self._free += running.nodes[-count:]
-        del running.nodes[-count:]
+        assert 0 < len(slots) < running.size, "a job has a slot until it ends"
+        left = [slot for slot in running.nodes if slot not in slots]
+        assert len(left) == running.size - len(slots), "only what is its own"
+        self._free += slots
+        running.nodes[:] = left
         if running.target is not None and running.size <= running.target:
             running.target = None
         self._changed()
@@ -188,7 +195,7 @@ class LiveScheduler:
     def decide(self, now_s: float) -> None:
         """Ask the policy, if there is anything to ask. Raises PolicyError, and what the policy raises."""
         view = self._view
-        if not (view.arrived or view.ended or now_s >= self.wake_s):
+        if not (self.has_news or now_s >= self.wake_s):
             return
         if now_s >= self.wake_s:
             self.wake_s = math.inf

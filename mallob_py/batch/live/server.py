@@ -68,8 +68,6 @@ _SILENT_MAX = 256
 
 def serve(path: Path, policy: Policy, slots: int) -> int:
     """Schedule until SIGINT or SIGTERM; jobs that run go on. Raises FolderError, OSError."""
-    if getattr(policy, "shares_nodes", False):
-        raise FolderError(f"policy {policy.name} needs nodes that jobs share; here every job has its own")
     folder = Folder(path)
     folder.open()
     return asyncio.run(_Server(folder, policy, slots).run())
@@ -336,12 +334,16 @@ class _Server:
                     if host != HOST:
                         raise WireError(f"released {host[:40]!r}" if host else "broke off")
                     left -= 1
-                    self._scheduler.released(number, 1)
+                    self._release_one(number)
                     if number in self._scheduler.running:
                         self._write_run(entry)
         except (OSError, ValueError) as error:
             self._order_failed(entry, error, was_taken=True)
         self._want_decision()
+
+    def _release_one(self, job: int) -> None:
+        if (running := self._scheduler.running.get(job)) is not None:
+            self._scheduler.released(job, running.nodes[-1:])
 
     async def _grow(self, entry: _Entry, count: int) -> None:
         was_taken = False
@@ -521,7 +523,7 @@ class _Server:
         elif isinstance(notice, Release) and kind is Kind.EVOLVING and notice.host == HOST:
             if self._scheduler.running[number].size == 1:
                 return  # its last one it has until it ends
-            self._scheduler.released(number, 1)
+            self._release_one(number)
             with contextlib.suppress(OSError):  # a next life of ours would keep it for the job
                 self._write_run(entry)
         self._want_decision()

@@ -50,15 +50,18 @@ class LiveJob:
         "is_large",
         "is_sought",
         "max_demand",
+        "min_workers",
         "name",
         "parsed_bytes",
         "parsing_s",
         "priority",
         "reading_s",
+        "required_s",
         "since_s",
         "state",
         "user",
         "wallclock_limit_s",
+        "workers",
     )
 
     def __init__(self, job: int, file: JobFile, now: float, since_s: float) -> None:
@@ -70,6 +73,9 @@ class LiveJob:
         self.application = file.application
         self.priority = file.priority
         self.max_demand = file.max_demand
+        self.workers = file.workers
+        self.min_workers = file.min_workers
+        self.required_s = file.required_s
         self.wallclock_limit_s = file.wallclock_limit_s
         self.cpu_limit_s = file.cpu_limit_s
         self.is_done = file.done

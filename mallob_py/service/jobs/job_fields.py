@@ -54,6 +54,14 @@ class JobFields(Struct, frozen=True, kw_only=True, rename="kebab"):
     wallclock_limit: Annotated[str | float, _says("from its first execution on; 0: none", _DURATION)] = 0
     cpu_limit: Annotated[str | float, _says("its workers added up over time; 0: none", _DURATION)] = 0
     max_demand: Annotated[int, _says("most workers at a time; 0: no bound", ge=0, le=DEMAND_MAX)] = 0
+    workers: Annotated[
+        int,
+        _says("for --policy: workers it begins with best; 0: max-demand, or the fewest", ge=0, le=DEMAND_MAX),
+    ] = 0
+    min_workers: Annotated[int, _says("for --policy: fewest workers; 0: one", ge=0, le=DEMAND_MAX)] = 0
+    required_time: Annotated[
+        str | float, _says("for --policy: how long it takes; 0: its `wallclock-limit`", _DURATION)
+    ] = 0
     arrival: Annotated[float, _says("seconds since the service's start; it waits until then", ge=0)] = 0.0
     dependencies: Annotated[
         tuple[str, ...],

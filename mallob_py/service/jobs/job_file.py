@@ -56,6 +56,11 @@ class JobFile(msgspec.Struct, frozen=True):
     wallclock_limit_s: float
     cpu_limit_s: float
     max_demand: int
+    #: of a policy: how many it begins with best, and at least; 0: it does not say
+    workers: int
+    min_workers: int
+    #: its wallclock limit, unless it says itself how long it takes; 0: unknown
+    required_s: float
     arrival_s: float
     dependencies: tuple[str, ...]
     #: a revision of a chain, which goes on from `precursor` ("": it is the first) or, if `done`, ends there
@@ -133,6 +138,8 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         _check_revision(identity_of(user, name), use, job)
         if not job.incremental:
             _check_input(application, use, files, literals)
+    _check_workers(job)
+    wallclock_limit_s = _limit_s("wallclock-limit", job.wallclock_limit)
     configuration = _configuration(job)
     fields.pop("literals", None)
     return JobFile(
@@ -142,9 +149,12 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         files=files,
         literals=literals,
         priority=job.priority,
-        wallclock_limit_s=_limit_s("wallclock-limit", job.wallclock_limit),
+        wallclock_limit_s=wallclock_limit_s,
         cpu_limit_s=_limit_s("cpu-limit", job.cpu_limit),
         max_demand=job.max_demand,
+        workers=job.workers,
+        min_workers=job.min_workers,
+        required_s=_limit_s("required-time", job.required_time) or wallclock_limit_s,
         arrival_s=job.arrival,
         dependencies=tuple(dict.fromkeys(job.dependencies)),
         incremental=job.incremental,
@@ -197,6 +207,14 @@ def _limit_s(key: str, limit: str | float) -> float:
         return parse_duration_s(limit)
     except ValueError as error:
         raise JobFileError(key, str(error)) from None
+
+
+def _check_workers(job: JobFields) -> None:
+    if job.workers and job.workers < job.min_workers:
+        raise JobFileError("workers", f"is {job.workers}, below min-workers {job.min_workers}")
+    for key, number in (("workers", job.workers), ("min-workers", job.min_workers)):
+        if 0 < job.max_demand < number:
+            raise JobFileError(key, f"is {number}, above max-demand {job.max_demand}")
 
 
 def _configuration(job: JobFields) -> dict[str, Any]:

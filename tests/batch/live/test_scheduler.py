@@ -60,6 +60,12 @@ def scheduler(policy: Scripted) -> LiveScheduler:
     return scheduler
 
 
+def leave(scheduler: LiveScheduler, number: int) -> None:
+    """A job leaves one slot, if it runs still."""
+    running = scheduler.running.get(number)
+    scheduler.released(number, [0] if running is None else running.nodes[:1])
+
+
 def free(scheduler: LiveScheduler) -> int:
     return SLOTS - sum(len(scheduler.slots_of(job)) for job in scheduler.running)
 
@@ -81,9 +87,9 @@ def test_slots_are_free_only_when_the_job_has_named_them(scheduler: LiveSchedule
     policy.next = [Resize(1, 2)]
     assert effects_of(scheduler, 2.0) == [OrderShrink(1, 2)]
     assert free(scheduler) == 4
-    scheduler.released(1, 1)
+    leave(scheduler, 1)
     assert (free(scheduler), scheduler.running[1].target) == (5, 2)
-    scheduler.released(1, 1)
+    leave(scheduler, 1)
     assert (free(scheduler), scheduler.running[1].target) == (6, None)
 
 
@@ -91,7 +97,7 @@ def test_nobody_waits_for_a_job_that_does_not_answer(scheduler: LiveScheduler, p
     scheduler.ready(1)
     policy.next = [Resize(1, 2)]
     effects_of(scheduler, 2.0)
-    scheduler.released(1, 1)
+    leave(scheduler, 1)
     scheduler.order_failed(1, was_taken=True)
     assert (free(scheduler), scheduler.running[1].target) == (5, None)
     assert not scheduler.running[1].job.is_malleable
@@ -118,7 +124,7 @@ def test_a_job_that_ends_during_an_order_leaves_all_its_slots(
     scheduler.ended(1)
     for late in (scheduler.grown, scheduler.ready):
         late(1)
-    scheduler.released(1, 1)
+    leave(scheduler, 1)
     scheduler.order_failed(1, was_taken=True)
     assert free(scheduler) == SLOTS
 
@@ -218,7 +224,12 @@ class Cluster:
         elif isinstance(order, OrderGrow):
             self.scheduler.grown(order.job)
         else:
-            self.scheduler.released(order.job, order.count)
+            self.leave(order)
+
+    def leave(self, order: OrderShrink) -> None:
+        """Which slots a job leaves it chooses itself."""
+        if (running := self.scheduler.running.get(order.job)) is not None:
+            self.scheduler.released(order.job, self.random.sample(running.nodes, order.count))
 
     def end(self) -> None:
         if self.scheduler.running:
