@@ -7,22 +7,29 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from mallob_py.batch.live.nodes import NodesError, NodeState
 from mallob_py.batch.live.requests import (
     Answer,
     Cancel,
     Done,
+    Drain,
+    GiveBack,
     Jobs,
     LiveError,
+    NodeLines,
     Nodes,
     Queue,
     Request,
-    Slots,
+    Resume,
     Submit,
+    TakeIn,
     ask,
     is_text,
     own_environment,
@@ -30,7 +37,8 @@ from mallob_py.batch.live.requests import (
 from mallob_py.cli import CommandError
 
 if TYPE_CHECKING:
-    from mallob_py.batch.live.requests import JobLine
+    from mallob_py.batch.live.requests import JobLine, NodeLine
+    from mallob_py.batch.live.server import Machine
     from mallob_py.cli.batch_live_options import (
         BatchCancelOptions,
         BatchNodesOptions,
@@ -51,11 +59,26 @@ def run_serve(options: BatchServeOptions) -> int:
     from mallob_py.batch.live.server import serve
     from mallob_py.batch.registry import PolicyTextError, policy_without_sharing
 
-    slots = options.slots or len(os.sched_getaffinity(0))
     try:
-        return serve(Path(options.batch_dir), policy_without_sharing(options.policy), slots)
-    except (FolderError, PolicyTextError) as error:
+        policy = policy_without_sharing(options.policy)
+        return serve(Path(options.batch_dir), policy, _machine(options), binds=options.affinity)
+    except (FolderError, NodesError, PolicyTextError) as error:
         raise CommandError(str(error)) from None
+    except OSError as error:
+        raise CommandError(f"{error.filename}: {error.strerror}") from None
+
+
+def _machine(options: BatchServeOptions) -> Machine:
+    """Raises NodesError, OSError."""
+    from mallob_py.batch.live.machines import Hosts, ThisHost
+
+    if options.slurm:
+        from mallob_py.batch.live.slurm import Allocation
+
+        return Allocation()
+    if options.nodes is not None:
+        return Hosts(Path(options.nodes), options.remote_shell)
+    return ThisHost(options.slots or len(os.sched_getaffinity(0)), options.affinity)
 
 
 def run_submit(options: BatchSubmitOptions) -> int:
@@ -102,16 +125,36 @@ def run_queue(options: BatchQueueOptions) -> int:
 
 
 def run_nodes(options: BatchNodesOptions) -> int:
+    if options.drain is not None:
+        _ask(options, Drain(options.drain, options.reason or "drained"))
+        return 0
+    if options.resume is not None:
+        _ask(options, Resume(options.resume))
+        return 0
+    if options.give_back is not None:
+        _ask(options, GiveBack(options.give_back))
+        return 0
+    if options.take_in is not None:
+        _ask(options, TakeIn(options.take_in))
+        return 0
     answer = _ask(options, Nodes())
-    assert isinstance(answer, Slots)
+    assert isinstance(answer, NodeLines)
     if options.json:
-        print(msgspec.json.encode([None if one is None else one[0] for one in answer.slots]).decode())
+        print(msgspec.json.encode(answer.nodes).decode())
         return 0
     from mallob_py.text_table import format_table
 
-    rows = [(slot, *(one or (None, "free"))) for slot, one in enumerate(answer.slots)]
-    print(format_table(("slot", "job", "name"), rows))
+    rows = [_node_row(line, answer.names) for line in answer.nodes]
+    print(format_table(("node", "state", "slots", "free", "jobs", "reason"), rows))
     return 0
+
+
+def _node_row(line: NodeLine, names: Mapping[int, str]) -> tuple[Cell, ...]:
+    slots = Counter(line.jobs)
+    free = slots.pop(None, 0)
+    jobs = ", ".join(f"{job} {names[job]} ({count})" for job, count in slots.items() if job is not None)
+    is_up = line.state is NodeState.UP
+    return line.name, line.state.value, len(line.jobs), free if is_up else None, jobs, line.reason
 
 
 def _ask(options: Live, request: Request, what: str = "") -> Answer:

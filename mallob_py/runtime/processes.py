@@ -169,6 +169,14 @@ def _children(parent_pid: int) -> list[int]:
     return found
 
 
+def descendants(root: int) -> list[int]:
+    """The processes that have come from this one, and whose parents live."""
+    found = _children(root)
+    for pid in found:  # which grows
+        found += _children(pid)
+    return found
+
+
 @contextlib.contextmanager
 def signals_held_back() -> Iterator[None]:
     """Those that ask for the end, until they can be dealt with."""

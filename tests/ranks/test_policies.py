@@ -69,7 +69,8 @@ def test_jobs_go_on_by_the_policy_after_a_restart_of_the_service(tmp_path: Path)
 def test_jobs_that_do_not_say_how_long_they_take_are_refused(tmp_path: Path) -> None:
     with serving(tmp_path, "--policy", "conservative") as service:
         reply = service.reply(submit(service, "j", required_time=0))
-        assert "required-time: missing: --policy conservative" in json.dumps(reply)
+        assert reply["error"]["field"] == "required-time"
+        assert "missing: --policy conservative has to know" in reply["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ SlurmdParameters=config_overrides
 SwitchType=switch/none
 MpiDefault=pmi2
 ReturnToService=2
-SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0
+SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0,permit_job_expansion
 KillWait=30
 MinJobAge=300
 {chr(10).join(lines)}

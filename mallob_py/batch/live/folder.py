@@ -4,12 +4,15 @@
       lock                  held while a scheduler runs here
       scheduler.sock        where commands and jobs reach it
       clock.json            its clock
+      nodes.json            its nodes, with their slots and whether they are up
       jobs/NUMBER/          of a job that waits or runs
         script job.json     as submitted
         run.json            once it was to start: when, on which slots, whether it takes orders
         launch.json         for its keeper (see keeper.py, as `begun.json`, `status.json` and `lock`)
         cancelled           it is to end
         output nodes        what it prints; its hosts
+        orders.sock         where it takes orders, if it does
+        cores.json          to which cores it is bound, if that has changed
       ended/NUMBER/         of one that has ended and is in nobody's books any more
 
 Files are written as a whole, and before anybody acts by them.
@@ -25,13 +28,14 @@ import shutil
 import signal
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from mallob_py.batch.live.keeper import TOKEN, Begun, Status, sync_folder, write_atomically
+from mallob_py.batch.live.nodes import Node
 from mallob_py.batch.live.script import Wishes
 
 _T = TypeVar("_T")
@@ -103,8 +107,9 @@ class JobFolder:
 
     def forget_run(self) -> None:
         """It has not begun, and waits again."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path / "run.json")
+        for name in ("begun", "launch", "run", "status"):  # that it has not begun is said by the last
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path / f"{name}.json")
 
     def lock(self) -> int | None:
         """A descriptor that holds the lock; None: a keeper has it."""
@@ -167,6 +172,12 @@ class Folder:
 
     def write_clock(self, clock: Clock) -> None:
         write_atomically(self.path / "clock.json", msgspec.json.encode(clock))
+
+    def nodes(self) -> list[Node] | None:
+        return _read(self.path / "nodes.json", list[Node])
+
+    def write_nodes(self, nodes: Iterable[Node]) -> None:
+        write_atomically(self.path / "nodes.json", msgspec.json.encode(list(nodes)))
 
     def next_number(self) -> int:
         known = (job.number for part in (self._jobs, self._ended) for job in _folders(part))

@@ -5,6 +5,9 @@ whether the job is in good hands. What it does it writes down first: `begun.json
 and `status.json` when nothing of it is left; so nobody runs a job twice. It ends the job when its time is
 over, and when it is told to by a signal: by SIGTERM to the job's process group, and by SIGKILL to all that
 is left after a while. It is the parent of whatever the job leaves behind, which ends with the job.
+
+The program of a job on another node has its guard there (`remote`), which does the same at this one's word.
+Where jobs are bound to cores, SIGUSR1 says that `cores.json` has others for it.
 """
 
 from __future__ import annotations
@@ -16,27 +19,56 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from mallob_py.runtime.processes import STOP_SIGNALS, die_with, no_orphans
+from mallob_py.runtime.processes import STOP_SIGNALS, descendants, die_with, no_orphans
 
 #: between SIGTERM and SIGKILL
 GRACE_S = 5.0
 #: the variable by which processes of a job are known if its keeper was killed
 TOKEN = "MALLOB_PY_BATCH_JOB"
+#: the variable with the numbers of the cores that a bound job may use where its script runs
+CORES_VARIABLE = "CORES"
 OUTPUT = "output"
+CORES = "cores.json"
+#: for which a keeper waits
+SIGNALS = (signal.SIGCHLD, signal.SIGUSR1, *STOP_SIGNALS)
+#: the system takes no number of seconds, however large
+_WAIT_MAX_S = 1e6
+
+
+class Cores(msgspec.Struct, frozen=True):
+    """The cores of a node are divided into so many parts, in their order; these parts are the job's."""
+
+    parts: list[int]
+    of: int
+
+    def numbers(self, cores: Sequence[int]) -> list[int]:
+        """Which of the node's cores these are. Raises ValueError."""
+        if self.of > len(cores):
+            raise ValueError(f"{self.of} slots cannot have cores of their own: there are {len(cores)}")
+        each = len(cores) // self.of
+        return [core for part in self.parts for core in cores[part * each : (part + 1) * each]]
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What to run, in which folder, with which environment, and how long at most."""
+    """What to run, in which folder, with which environment, and how long at most.
+
+    `remote`: the command that starts what follows it on another node; empty: the node is this one.
+    `takes_orders`: it may say that it does. `cores`: None if it may use all.
+    """
 
     command: list[str]
     directory: str
     environment: dict[str, str]
     limit_s: float
     grace_s: float = GRACE_S
+    remote: list[str] = []
+    takes_orders: bool = False
+    cores: Cores | None = None
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -53,7 +85,9 @@ class Ending(enum.Enum):
     OVER_TIME = "over its required time"
     NOT_STARTED = "not started"
     KEEPER_KILLED = "keeper killed"
-    REFUSED = "refused"
+    #: it has not begun
+    UNREACHABLE = "node not reached"
+    NODE_LOST = "node lost"
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -97,50 +131,66 @@ def sync_folder(folder: Path) -> None:
 def main() -> int:
     folder, lock = Path(sys.argv[1]), int(sys.argv[2])
     os.set_inheritable(lock, False)
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD, *STOP_SIGNALS))
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     launch = msgspec.json.decode((folder / "launch.json").read_bytes(), type=Launch)
     write_atomically(folder / "begun.json", msgspec.json.encode(Begun(os.getpid())))
     started_s = time.monotonic()
     with no_orphans():
-        status = _keep(folder, launch)
+        if launch.remote:
+            from mallob_py.batch.live.remote import keep_remotely
+
+            status = keep_remotely(folder, launch)
+        else:
+            with open(folder / OUTPUT, "ab") as output:
+                status = keep(launch, output.fileno(), folder / CORES)
     status = msgspec.structs.replace(status, ran_s=time.monotonic() - started_s)
     write_atomically(folder / "status.json", msgspec.json.encode(status))
     return 0
 
 
-def _keep(folder: Path, launch: Launch) -> Status:
-    keeper = os.getpid()
+def keep(launch: Launch, output: int, cores_file: Path, begun: Callable[[], object] = int) -> Status:
+    """Run it on this node until it ends or is ended; `begun` is called when it runs."""
+    keeper, cores = os.getpid(), sorted(os.sched_getaffinity(0))
+    environment, own = launch.environment, cores
 
     def begin() -> None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD, *STOP_SIGNALS))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         die_with(keeper, signal.SIGKILL)
+        os.sched_setaffinity(0, own)
 
     try:
-        with open(folder / OUTPUT, "ab") as output:
-            program = subprocess.Popen(
-                launch.command,
-                cwd=launch.directory,
-                env=launch.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                preexec_fn=begin,
-            )
-    except (OSError, subprocess.SubprocessError) as error:
+        if launch.cores is not None:
+            own = launch.cores.numbers(cores)
+            environment = environment | {CORES_VARIABLE: ",".join(map(str, own))}
+        program = subprocess.Popen(
+            launch.command,
+            cwd=launch.directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=begin,
+        )
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         return Status(Ending.NOT_STARTED, error=str(error))
-    ending = _wait(program, time.monotonic() + launch.limit_s)
+    begun()
+    until_s = time.monotonic() + launch.limit_s
+    while (ending := _wait(program, until_s)) is None:
+        bind(keeper, msgspec.json.decode(cores_file.read_bytes(), type=Cores).numbers(cores))
     if ending is not Ending.EXITED:
         _end(program, time.monotonic() + launch.grace_s)
     return Status(ending, program.returncode)
 
 
-def _wait(program: subprocess.Popen[bytes], until_s: float) -> Ending:
-    """For the program, its time, or somebody who asks for its end."""
+def _wait(program: subprocess.Popen[bytes], until_s: float) -> Ending | None:
+    """For the program, its time, or somebody who asks for its end. None: for other cores."""
     while not _has_ended(program):
         if (left_s := until_s - time.monotonic()) <= 0.0:
             return Ending.OVER_TIME
-        came = signal.sigtimedwait((signal.SIGCHLD, *STOP_SIGNALS), left_s)
+        came = signal.sigtimedwait(SIGNALS, min(left_s, _WAIT_MAX_S))
+        if came is not None and came.si_signo == signal.SIGUSR1:
+            return None
         if came is not None and came.si_signo != signal.SIGCHLD:
             return Ending.CANCELLED
     return Ending.EXITED
@@ -177,6 +227,14 @@ def _group_lives(program: subprocess.Popen[bytes]) -> bool:
             pass
         return True
     return False
+
+
+def bind(root: int, cores: Sequence[int]) -> None:
+    """All that has come from a process may use these cores, and no others, from now on."""
+    for pid in descendants(root):
+        with contextlib.suppress(OSError):  # it has just ended
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                os.sched_setaffinity(int(thread), cores)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from mallob_py.batch.live.nodes import NodeState
 from mallob_py.malleable.sockets import connect
 
 #: of a request; above all scripts and environments
@@ -42,10 +43,35 @@ class Queue(msgspec.Struct, frozen=True, tag=True):
 
 
 class Nodes(msgspec.Struct, frozen=True, tag=True):
-    """Who is on which slot."""
+    """Which nodes there are, and who is on which slot."""
 
 
-Request = Submit | Cancel | Queue | Nodes
+class Drain(msgspec.Struct, frozen=True, tag=True):
+    """Nothing new is to start on a node."""
+
+    node: str
+    reason: str
+
+
+class Resume(msgspec.Struct, frozen=True, tag=True):
+    """A node is fit for jobs again."""
+
+    node: str
+
+
+class GiveBack(msgspec.Struct, frozen=True, tag=True):
+    """A node is not needed any more: when its jobs have ended, it leaves the allocation."""
+
+    node: str
+
+
+class TakeIn(msgspec.Struct, frozen=True, tag=True):
+    """Have so many further nodes in the allocation."""
+
+    count: int
+
+
+Request = Submit | Cancel | Queue | Nodes | Drain | Resume | GiveBack | TakeIn
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -55,7 +81,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """It is, with the job of this number."""
+    """It is, with the job of this number; 0: with a node."""
 
     job: int
 
@@ -86,13 +112,23 @@ class Jobs(msgspec.Struct, frozen=True, tag=True):
     waiting_count: int
 
 
-class Slots(msgspec.Struct, frozen=True, tag=True):
-    """By slot: the job there, with its name; None if it is free."""
+class NodeLine(msgspec.Struct, frozen=True):
+    """`jobs`: who is on each of its slots; None: nobody. `reason`: why it is not up."""
 
-    slots: list[tuple[int, str] | None]
+    name: str
+    state: NodeState
+    reason: str
+    jobs: list[int | None]
 
 
-Answer = Refused | Done | Jobs | Slots
+class NodeLines(msgspec.Struct, frozen=True, tag=True):
+    """All nodes, and the names of the jobs there."""
+
+    nodes: list[NodeLine]
+    names: dict[int, str]
+
+
+Answer = Refused | Done | Jobs | NodeLines
 
 
 def is_text(text: str) -> bool:

@@ -6,6 +6,8 @@ either, and a resize is an order that a program carries out when it can, or neve
 - A malleable job is shown as moldable until it has said that it is ready, and again from an order on that it
   has not carried out: nobody waits for it, and it keeps the slots that it has not given back.
 - Slots for growth belong to the job from the order on, slots that it is to release until it has named them.
+- Slots come and go: those that are withheld stay with the job that has them until it leaves them. A job that
+  needs more than are offered waits unseen by the policy, to which no job's numbers exceed the machine.
 - A job that is over its required time is about to be ended, and shown as ending `OVERDUE_S` from now.
 
 Effects are appended to `effects`, for the caller to carry out and take away. If a policy
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, ValuesView
 
 import msgspec
 
@@ -67,11 +69,14 @@ class LiveScheduler:
 
     def __init__(self, policy: Policy, slots: int) -> None:
         self.policy = policy
-        self.slots = slots
         self.effects: list[Effect] = []
         #: when the policy wants to be asked at the latest; infinite: not before something happens
         self.wake_s = math.inf
+        #: slots that jobs may be given, and those of them that are free
+        self._offered = set(range(slots))
         self._free = list(range(slots - 1, -1, -1))
+        #: all that wait, by their ids, which ascend; and those that the policy sees, as it does
+        self._waiting: dict[int, Job] = {}
         self._queue: list[Job] = []
         self._running: dict[int, Running] = {}
         self._ends: list[tuple[float, int, Running]] = []
@@ -84,13 +89,19 @@ class LiveScheduler:
         view.free_nodes, view.queue, view.running = self._free, self._queue, self._running
         view.ends, view.departed = self._ends, self._departed
         self._checks = Checks(policy, view)
-        policy.begin(slots)
+        policy.begin(max(1, slots))
 
     # --- what there is ------------------------------------------------------------------------
 
     @property
-    def waiting(self) -> Sequence[Job]:
-        return self._queue
+    def slots(self) -> int:
+        """How many there are for jobs."""
+        return len(self._offered)
+
+    @property
+    def waiting(self) -> ValuesView[Job]:
+        """In the order of their submission."""
+        return self._waiting.values()
 
     @property
     def running(self) -> dict[int, Running]:
@@ -102,6 +113,11 @@ class LiveScheduler:
         return [*self._running[job].nodes, *self._coming.get(job, ())]
 
     @property
+    def taken(self) -> set[int]:
+        """All slots that jobs have."""
+        return {slot for job in self._running for slot in self.slots_of(job)}
+
+    @property
     def has_news(self) -> bool:
         """Whether something has happened that the policy has not been told."""
         return bool(self._view.arrived) or self._view.ended
@@ -109,19 +125,23 @@ class LiveScheduler:
     # --- stimuli ------------------------------------------------------------------------------
 
     def submit(self, job: Job) -> None:
-        """Ids ascend. Raises ValueError for a job that can never run."""
-        if job.low > self.slots:
-            raise ValueError(f"it needs {job.low} nodes, there are {self.slots}")
-        assert not self._queue or self._queue[-1].id < job.id
-        self._queue.append(job)
-        self._view.arrived += 1
+        """Ids ascend."""
+        assert not self._waiting or next(reversed(self._waiting)) < job.id
+        self._waiting[job.id] = job
+        if job.low <= self.slots:
+            self._queue.append(self._fitted(job))
+            self._view.arrived += 1
+
+    def offer(self, slots: Iterable[int]) -> None:
+        """From now on, jobs may be given these and no others. What they have they keep for their time."""
+        self._offered = set(slots)
+        self._refit()
 
     def restore(self, job: Job, start_s: float, slots: Sequence[int]) -> None:
         """A job runs already, from a former life of the scheduler."""
-        taken = set(slots)
-        assert taken <= set(self._free), "jobs of a former life share no slots"
-        self._free[:] = [slot for slot in self._free if slot not in taken]
+        assert self.taken.isdisjoint(slots), "jobs of a former life share no slots"
         self._run(job, start_s, list(slots))
+        self._refit()
 
     def ready(self, job: int) -> None:
         """A running job takes orders from now on."""
@@ -179,23 +199,32 @@ class LiveScheduler:
         self._departed.append(running)
         self._changed()
 
+    def put_back(self, job: Job) -> None:
+        """A running job has not begun after all, and waits again where it stood."""
+        self.ended(job.id)
+        self._waiting[job.id] = job
+        self._waiting = dict(sorted(self._waiting.items()))
+        self._refit()
+
     def withdraw(self, job: int) -> None:
         """A waiting job is not wanted any more."""
-        del self._queue[self._place(job)]
+        del self._waiting[job]
+        place = bisect_left(self._queue, job, key=lambda one: one.id)
+        if place < len(self._queue) and self._queue[place].id == job:
+            del self._queue[place]
         self._begin_anew()
         self._changed()
 
     def knows(self, job: int) -> bool:
         """Whether it waits."""
-        place = bisect_left(self._queue, job, key=lambda one: one.id)
-        return place < len(self._queue) and self._queue[place].id == job
+        return job in self._waiting
 
     # --- decisions ----------------------------------------------------------------------------
 
     def decide(self, now_s: float) -> None:
         """Ask the policy, if there is anything to ask. Raises PolicyError, and what the policy raises."""
         view = self._view
-        if not (self.has_news or now_s >= self.wake_s):
+        if not (self.has_news or now_s >= self.wake_s) or not view.nodes:
             return
         if now_s >= self.wake_s:
             self.wake_s = math.inf
@@ -230,10 +259,10 @@ class LiveScheduler:
 
     def _start(self, number: int, wanted: int | tuple[int, ...]) -> None:
         place = self._checks.place_in_queue(number)
-        job = self._queue[place]
-        self._checks.startable(job, count_of(wanted))
-        slots = self._take(number, wanted)
+        self._checks.startable(self._queue[place], count_of(wanted))
+        slots = sorted(self._take(number, wanted))
         del self._queue[place]
+        job = self._waiting.pop(number)
         if job.is_malleable:
             job = msgspec.structs.replace(job, kind=Kind.MOLDABLE)
         self._run(job, self._view.now_s, slots)
@@ -272,7 +301,26 @@ class LiveScheduler:
         self._ends.sort()
         self._view.free = len(self._free)
 
+    def _refit(self) -> None:
+        """There are other slots than before."""
+        taken = self.taken
+        self._free[:] = self._offered - taken
+        self._view.nodes = len(self._free) + len(taken)
+        self._queue[:] = [self._fitted(job) for job in self._waiting.values() if job.low <= self.slots]
+        self._begin_anew()
+        self._changed()
+
+    def _fitted(self, job: Job) -> Job:
+        """With no more preferred or most nodes than there are."""
+        if job.nodes <= self.slots and job.high <= self.slots:
+            return job
+        nodes, most = min(job.nodes, self.slots), min(job.high, self.slots)
+        return msgspec.structs.replace(job, nodes=nodes, nodes_min=job.low, nodes_max=most)
+
     def _changed(self) -> None:
+        if not self._offered.issuperset(self._free):
+            self._refit()  # a job has left slots that are withheld
+            return
         self._free.sort(reverse=True)
         self._view.free = len(self._free)
         self._view.ended = True
@@ -280,7 +328,7 @@ class LiveScheduler:
 
     def _begin_anew(self) -> None:
         """What has happened no simulator does, so the policy forgets what it has planned."""
-        self.policy.begin(self.slots)
+        self.policy.begin(max(1, self._view.nodes))
         self._view.arrived, self._view.ended = len(self._queue), True
         self._departed.clear()
 
@@ -293,6 +341,3 @@ class LiveScheduler:
         self._ends[:] = sorted(
             (running.estimated_end_s, running.order, running) for running in self._running.values()
         )
-
-    def _place(self, job: int) -> int:
-        return bisect_left(self._queue, job, key=lambda one: one.id)

@@ -16,8 +16,10 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -30,21 +32,27 @@ from mallob_py.batch.live.folder import (
     Run,
     Submitted,
 )
-from mallob_py.batch.live.keeper import TOKEN, Ending, Status
+from mallob_py.batch.live.keeper import TOKEN, Cores, Ending, Status
 from mallob_py.batch.live.keeper import Launch as KeeperLaunch
+from mallob_py.batch.live.nodes import LOCALHOST, Node, NodeBook, NodesError, NodeState
 from mallob_py.batch.live.requests import (
     REQUEST_MAX_BYTES,
     Answer,
     Cancel,
     Done,
+    Drain,
+    GiveBack,
     JobLine,
     Jobs,
+    NodeLine,
+    NodeLines,
     Nodes,
     Queue,
     Refused,
     Request,
-    Slots,
+    Resume,
     Submit,
+    TakeIn,
 )
 from mallob_py.batch.live.scheduler import Effect, Launch, LiveScheduler, OrderGrow, OrderShrink
 from mallob_py.batch.live.script import SCRIPT_MAX_BYTES, ScriptError, Wishes, parse_script
@@ -55,8 +63,6 @@ from mallob_py.runtime.processes import import_places, python, signals_held_back
 
 #: a further job is refused
 WAITING_MAX = 100_000
-#: slots are all of this host
-HOST = "localhost"
 #: of each line of a job's answer, as in ElasticJobScheduler
 _LINE_S = 20.0
 #: decisions take at most one part in so many of the time
@@ -64,13 +70,43 @@ _SHARE = 5
 _KEEPER_POLL_S = 0.05
 #: of connections that have said nothing yet; with one more, the oldest is closed: a job is not to take all
 _SILENT_MAX = 256
+_MACHINE_POLL_S = 5.0
 
 
-def serve(path: Path, policy: Policy, slots: int) -> int:
-    """Schedule until SIGINT or SIGTERM; jobs that run go on. Raises FolderError, OSError."""
+class Machine(Protocol):
+    """The nodes that jobs run on."""
+
+    #: the variables that jobs there have beside those of their users
+    environment: Mapping[str, str]
+    #: whether nodes come and go, perhaps without our doing
+    changes: bool
+
+    def check_give_back(self, host: str) -> None:
+        """Raises NodesError for a node that must stay."""
+
+    def give_back(self, hosts: Sequence[str]) -> None:
+        """Nodes without jobs are not needed any more. May take long. Raises NodesError."""
+
+    def take_in(self, count: int) -> None:
+        """Have so many nodes more. May take long. Raises NodesError."""
+
+    def nodes(self) -> Mapping[str, int]:
+        """Their names, with the number of slots of each. Raises NodesError."""
+        ...
+
+    def shell(self, host: str, slots: int) -> list[str]:
+        """The command that starts what follows it on a node of so many slots; empty for this host."""
+        ...
+
+
+def serve(path: Path, policy: Policy, machine: Machine, *, binds: bool = False) -> int:
+    """Schedule until SIGINT or SIGTERM; jobs that run go on. Raises FolderError, OSError.
+
+    `binds`: jobs get cores of their own.
+    """
     folder = Folder(path)
     folder.open()
-    return asyncio.run(_Server(folder, policy, slots).run())
+    return asyncio.run(_Server(folder, policy, machine, binds).run())
 
 
 class _Entry(msgspec.Struct):
@@ -87,9 +123,12 @@ class _Entry(msgspec.Struct):
 
 
 class _Server:
-    def __init__(self, folder: Folder, policy: Policy, slots: int) -> None:
+    def __init__(self, folder: Folder, policy: Policy, machine: Machine, binds: bool) -> None:
         self._folder = folder
-        self._scheduler = LiveScheduler(policy, slots)
+        self._machine = machine
+        self._binds = binds
+        self._scheduler = LiveScheduler(policy, 0)
+        self._nodes = NodeBook(folder.nodes() or ())
         self._entries: dict[int, _Entry] = {}
         self._next = folder.next_number()
         self._epoch_s = 0.0
@@ -107,8 +146,15 @@ class _Server:
             loop.add_signal_handler(number, stop.set)
         server = await asyncio.start_unix_server(self._take, sock=listen(str(self._folder.socket)))
         scheduler = self._scheduler
-        self._say(f"scheduling {scheduler.slots} slots by {scheduler.policy.name} in {self._folder.path}")
+        names = [node.name for node in self._nodes if node.offered]
+        where = "" if names == [LOCALHOST] else f" of {counted(len(names), 'node')}"
+        self._say(
+            f"scheduling {counted(scheduler.slots, 'slot')}{where} by {scheduler.policy.name} "
+            f"in {self._folder.path}"
+        )
         self._want_decision()
+        if self._machine.changes:
+            self._start_task(self._follow_machine())
         await stop.wait()
         server.close()
         for task in self._tasks:
@@ -123,13 +169,12 @@ class _Server:
 
     def _restore(self) -> None:
         jobs = [(job, job.submitted(), job.run()) for job in self._folder.jobs()]
-        for job, _, run in jobs:
-            if run is not None and max(run.slots) >= self._scheduler.slots and job.has_keeper:
-                raise FolderError(
-                    f"job {job.number} runs on slot {max(run.slots)}; at least {max(run.slots) + 1} slots "
-                    "are needed until it has ended"
-                )
         self._set_clock([max(one.submit_s, run.start_s if run else 0.0) for _, one, run in jobs])
+        if self._folder.nodes() is None and (
+            slots := [slot for _, _, run in jobs if run for slot in run.slots]
+        ):
+            self._nodes = NodeBook([Node(LOCALHOST, list(range(max(slots) + 1)), 0)])
+        taken = set[int]()
         for job, submitted, run in jobs:
             entry = _Entry(job, submitted.wishes, submitted.submit_s, run)
             self._entries[job.number] = entry
@@ -138,17 +183,18 @@ class _Server:
                 if run.address:
                     self._scheduler.ready(job.number)
                 self._start_task(self._watch(entry, None))
-            elif job.status() is not None or job.begun() is not None:
-                self._bury(entry)
+                taken.update(run.slots)
+            elif (job.status() is not None or job.begun() is not None) and self._bury(entry):
+                pass
             elif job.is_cancelled:
                 self._end(entry, Status(Ending.CANCELLED))
             else:
                 job.forget_run()
                 entry.run = None
-                try:
-                    self._scheduler.submit(self._job(entry))
-                except ValueError as error:
-                    self._end(entry, Status(Ending.REFUSED, error=str(error)))
+                self._scheduler.submit(self._job(entry))
+        self._nodes.have(self._machine.nodes())
+        self._nodes.forget(taken)
+        self._nodes_changed()
 
     def _set_clock(self, times_s: list[float]) -> None:
         """It goes on where it stood, and stands still while the host is down."""
@@ -192,6 +238,10 @@ class _Server:
         effects, scheduler.effects = scheduler.effects, []
         for effect in effects:
             self._carry_out(effect)
+        if hosts := self._nodes.leaving(scheduler.taken):
+            for host in hosts:
+                self._nodes.drain(host, "is given back")
+            self._start_task(self._give_back(hosts))
         # To start jobs takes time as well, but nobody is to wait longer for that.
         self._decided_s = (self._now_s, took_s)
         if self._timer is not None:
@@ -213,7 +263,7 @@ class _Server:
             case OrderShrink(_, count):
                 self._start_task(self._shrink(entry, count))
             case OrderGrow(_, slots):
-                self._start_task(self._grow(entry, len(slots)))
+                self._start_task(self._grow(entry, slots))
 
     def _write_run(self, entry: _Entry) -> None:
         """Raises OSError."""
@@ -230,12 +280,17 @@ class _Server:
         entry.run = Run(self._now_s, slots)
         job.write("run", entry.run)
         submitted = job.submitted()
-        (job.path / "nodes").write_text(f"{HOST}\n" * len(slots), encoding="utf-8")
+        hosts = [self._nodes.host_of(slot) for slot in slots]
+        (job.path / "nodes").write_text("".join(f"{host}\n" for host in hosts), encoding="utf-8")
+        head = self._nodes.node_of(slots[0])
         launch = KeeperLaunch(
             [str(job.script)],
             submitted.directory,
-            submitted.environment | self._variables(entry, len(slots)),
+            submitted.environment | dict(self._machine.environment) | self._variables(entry, len(slots)),
             entry.wishes.required_s,
+            remote=self._machine.shell(head.name, head.count),
+            takes_orders=entry.wishes.kind in (Kind.MALLEABLE, Kind.EVOLVING),
+            cores=self._cores(entry) if self._binds else None,
         )
         job.write("launch", launch)
         lock = job.lock()
@@ -254,7 +309,10 @@ class _Server:
                 )
         finally:
             os.close(lock)
-        self._say(f"job {job.number} {entry.wishes.name} starts on {len(slots)} slots")
+        where = "" if set(hosts) == {LOCALHOST} else f" of {', '.join(sorted(set(hosts)))}"
+        self._say(
+            f"job {job.number} {entry.wishes.name} starts on {counted(len(slots), 'slot')}{where}"[:1000]
+        )
         return process
 
     def _variables(self, entry: _Entry, nodes: int) -> dict[str, str]:
@@ -294,12 +352,17 @@ class _Server:
         if entry.pidfd >= 0:
             os.close(entry.pidfd)
             entry.pidfd = -1
-        self._scheduler.ended(job.number)
-        self._bury(entry)
+        if self._bury(entry):
+            self._scheduler.ended(job.number)
+        else:
+            job.forget_run()
+            entry.run = None
+            self._scheduler.put_back(self._job(entry))
+            self._nodes_changed()
         self._want_decision()
 
-    def _bury(self, entry: _Entry) -> None:
-        """Nobody looks after it any more."""
+    def _bury(self, entry: _Entry) -> bool:
+        """Nobody looks after it any more. Returns whether it has ended, or else has not begun."""
         job = entry.folder
         status = job.status()
         if status is None:
@@ -308,7 +371,15 @@ class _Server:
                 status = Status(Ending.KEEPER_KILLED)
             else:
                 status = Status(Ending.NOT_STARTED, error=f"see {job.path.name}/keeper.log")
+        if status.ending in (Ending.UNREACHABLE, Ending.NODE_LOST) and entry.run is not None:
+            host = self._nodes.host_of(entry.run.slots[0])
+            self._nodes.set_down(host, status.error)
+            self._say(f"node {host} is down: {status.error}")
+        if status.ending is Ending.UNREACHABLE and not job.is_cancelled:
+            self._say(f"job {job.number} {entry.wishes.name} has not begun and waits again")
+            return False
         self._end(entry, status)
+        return True
 
     def _end(self, entry: _Entry, status: Status) -> None:
         try:
@@ -331,28 +402,35 @@ class _Server:
             with contextlib.closing(writer):
                 while left:
                     host = (await asyncio.wait_for(reader.readline(), _LINE_S)).decode().strip()
-                    if host != HOST:
-                        raise WireError(f"released {host[:40]!r}" if host else "broke off")
+                    if not host:
+                        raise WireError("broke off")
+                    self._release(number, host)
                     left -= 1
-                    self._release_one(number)
                     if number in self._scheduler.running:
                         self._write_run(entry)
         except (OSError, ValueError) as error:
             self._order_failed(entry, error, was_taken=True)
         self._want_decision()
 
-    def _release_one(self, job: int) -> None:
-        if (running := self._scheduler.running.get(job)) is not None:
-            self._scheduler.released(job, running.nodes[-1:])
+    def _release(self, job: int, host: str) -> None:
+        """A job has left a slot there; never its first one, where its script runs. Raises WireError."""
+        if (running := self._scheduler.running.get(job)) is None:
+            return
+        slots = [slot for slot in running.nodes[1:] if self._nodes.host_of(slot) == host]
+        if not slots:
+            raise WireError(f"released {host[:40]!r}, where it has nothing to release")
+        self._scheduler.released(job, slots[-1:])
+        self._rebind(self._entries[job])
 
-    async def _grow(self, entry: _Entry, count: int) -> None:
+    async def _grow(self, entry: _Entry, slots: Sequence[int]) -> None:
         was_taken = False
         try:
             self._write_run(entry)  # else a next life of ours would give the slots to others
-            _, writer = await self._give(entry, Grow((HOST,) * count))
+            _, writer = await self._give(entry, Grow(tuple(map(self._nodes.host_of, slots))))
             was_taken = True
             writer.close()
             self._scheduler.grown(entry.folder.number)
+            self._rebind(entry)
         except (OSError, ValueError) as error:
             self._order_failed(entry, error, was_taken)
         self._want_decision()
@@ -396,12 +474,12 @@ class _Server:
             finally:
                 self._silent.pop(writer, None)
             if line.startswith(b"{"):
-                writer.write(msgspec.json.encode(self._answer(line)) + b"\n")
+                writer.write(msgspec.json.encode(await self._answer(line)) + b"\n")
                 await asyncio.wait_for(writer.drain(), _LINE_S)
             elif line:
                 self._notice(line.decode().rstrip("\n"))
 
-    def _answer(self, line: bytes) -> Answer:
+    async def _answer(self, line: bytes) -> Answer:
         try:
             request: Request = msgspec.json.decode(line, type=Request)
         except msgspec.DecodeError as error:
@@ -414,7 +492,15 @@ class _Server:
             case Queue():
                 return self._queue(request)
             case Nodes():
-                return self._nodes()
+                return self._node_lines()
+            case Drain(node, reason):
+                return self._change_node(lambda: self._nodes.drain(node, reason))
+            case Resume(node):
+                return self._change_node(lambda: self._nodes.resume(node))
+            case GiveBack(node):
+                return self._change_node(lambda: self._leave(node))
+            case TakeIn(count):
+                return await self._take_in(count)
 
     def _submit(self, request: Submit) -> Answer:
         if len(self._scheduler.waiting) >= WAITING_MAX:
@@ -425,8 +511,8 @@ class _Server:
             wishes = parse_script(request.script, request.name)
         except ScriptError as error:
             return Refused(str(error))
-        if wishes.nodes_min > self._scheduler.slots:
-            return Refused(f"it needs {wishes.nodes_min} nodes, there are {self._scheduler.slots}")
+        if wishes.nodes_min > self._nodes.most:
+            return Refused(f"it needs {wishes.nodes_min} nodes, there are {self._nodes.most}")
         submitted = Submitted(self._next, self._now_s, wishes, request.directory, request.environment)
         try:
             job = self._folder.add(submitted, request.script)
@@ -456,7 +542,9 @@ class _Server:
     def _queue(self, request: Queue) -> Answer:
         now_s, scheduler = self._now_s, self._scheduler
         running = [self._line(self._entries[job], now_s, one) for job, one in scheduler.running.items()]
-        waiting = [self._line(self._entries[job.id], now_s) for job in scheduler.waiting[: request.waiting]]
+        waiting = [
+            self._line(self._entries[job.id], now_s) for job in islice(scheduler.waiting, request.waiting)
+        ]
         ended = list[JobLine]()
         for job in self._folder.ended(request.ended) if request.ended else ():
             try:
@@ -488,19 +576,95 @@ class _Server:
 
     def _state(self, entry: _Entry, running: Running | None) -> str:
         if running is None:
-            return "waits"
+            return "waits" if entry.wishes.nodes_min <= self._scheduler.slots else "waits for nodes"
         if entry.folder.is_cancelled:
             return "is ending"
         if running.target is not None:
             return f"{'grows' if running.target > running.size else 'shrinks'} to {running.target}"
         return "runs" if not running.job.is_malleable else "runs, takes orders"
 
-    def _nodes(self) -> Answer:
-        slots: list[tuple[int, str] | None] = [None] * self._scheduler.slots
-        for job in self._scheduler.running:
-            for slot in self._scheduler.slots_of(job):
-                slots[slot] = job, self._entries[job].wishes.name
-        return Slots(slots)
+    def _node_lines(self) -> Answer:
+        running = self._scheduler.running
+        jobs = {slot: job for job in running for slot in self._scheduler.slots_of(job)}
+        lines = []
+        for node in self._nodes:
+            slots = [slot for place, slot in enumerate(node.slots) if place < node.count or slot in jobs]
+            lines.append(NodeLine(node.name, node.state, node.reason, [jobs.get(slot) for slot in slots]))
+        return NodeLines(lines, {job: self._entries[job].wishes.name for job in running})
+
+    # --- nodes --------------------------------------------------------------------------------
+
+    def _change_node(self, change: Callable[[], None]) -> Answer:
+        try:
+            change()
+        except NodesError as error:
+            return Refused(str(error))
+        self._nodes_changed()
+        return Done(0)
+
+    def _leave(self, node: str) -> None:
+        self._machine.check_give_back(node)
+        self._nodes.leave(node)
+
+    async def _take_in(self, count: int) -> Answer:
+        try:
+            await asyncio.to_thread(self._machine.take_in, count)
+            await self._look_at_machine()
+        except NodesError as error:
+            return Refused(str(error))
+        return Done(0)
+
+    async def _give_back(self, hosts: Sequence[str]) -> None:
+        try:
+            await asyncio.to_thread(self._machine.give_back, hosts)
+            self._say(f"given back: {', '.join(hosts)}")
+            await self._look_at_machine()
+        except NodesError as error:
+            self._say(f"{', '.join(hosts)} cannot be given back: {error}")
+            for host in hosts:
+                self._nodes.drain(host, str(error))
+            self._nodes_changed()
+
+    async def _follow_machine(self) -> None:
+        while True:
+            await asyncio.sleep(_MACHINE_POLL_S)
+            with contextlib.suppress(NodesError):  # Slurm may be down for a while
+                await self._look_at_machine()
+
+    async def _look_at_machine(self) -> None:
+        """Raises NodesError."""
+        now = dict(await asyncio.to_thread(self._machine.nodes))
+        before = {node.name: node.count for node in self._nodes if node.state is not NodeState.GONE}
+        if now != before:
+            self._nodes.have(now)
+            self._nodes.forget(self._scheduler.taken)
+            more, fewer = sorted(now.keys() - before.keys()), sorted(before.keys() - now.keys())
+            self._say(f"nodes: {', '.join(more) or 'none'} more, {', '.join(fewer) or 'none'} gone")
+            self._nodes_changed()
+
+    def _nodes_changed(self) -> None:
+        try:
+            self._folder.write_nodes(self._nodes)
+        except OSError as error:
+            self._say(f"the nodes' states cannot be written down: {error}")
+        self._scheduler.offer(self._nodes.offered())
+        self._want_decision()
+
+    def _cores(self, entry: _Entry) -> Cores:
+        """The parts of its first node's cores that a job has by its slots there."""
+        assert entry.run is not None
+        node = self._nodes.node_of(entry.run.slots[0])
+        slots = set(entry.run.slots)
+        return Cores([place for place, slot in enumerate(node.slots) if slot in slots], len(node.slots))
+
+    def _rebind(self, entry: _Entry) -> None:
+        """A running job has other slots now."""
+        if not self._binds or entry.pidfd < 0:
+            return
+        with contextlib.suppress(OSError):
+            self._write_run(entry)
+            entry.folder.write("cores", self._cores(entry))
+            signal.pidfd_send_signal(entry.pidfd, signal.SIGUSR1)
 
     def _notice(self, line: str) -> None:
         try:
@@ -520,10 +684,12 @@ class _Server:
             with contextlib.suppress(OSError):  # a next life of ours would take it for rigid
                 self._write_run(entry)
             self._scheduler.ready(number)
-        elif isinstance(notice, Release) and kind is Kind.EVOLVING and notice.host == HOST:
-            if self._scheduler.running[number].size == 1:
-                return  # its last one it has until it ends
-            self._release_one(number)
+        elif isinstance(notice, Release) and kind is Kind.EVOLVING:
+            try:
+                self._release(number, notice.host)
+            except WireError as error:
+                self._say(f"job {number} {entry.wishes.name}: {error}")
+                return
             with contextlib.suppress(OSError):  # a next life of ours would keep it for the job
                 self._write_run(entry)
         self._want_decision()
@@ -539,6 +705,10 @@ class _Server:
         """Whoever listens may have left."""
         with contextlib.suppress(OSError):
             print(line, flush=True)
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _number_of(address: str) -> int:

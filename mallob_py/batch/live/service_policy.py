@@ -52,9 +52,10 @@ class ServicePolicy:
         """Raises JobFileError for a job that the policy can never begin, or knows too little of."""
         if not file.done and not file.required_s:
             text = f"missing: --policy {self.name} has to know how long a job takes, or its wallclock-limit"
-            raise JobFileError("required-time", text)
+            raise JobFileError("required-time", text, file.identity)
         if file.min_workers > self._pes:
-            raise JobFileError("min-workers", f"is {file.min_workers}, but there are {self._pes} PEs")
+            text = f"is {file.min_workers}, but there are {self._pes} PEs"
+            raise JobFileError("min-workers", text, file.identity)
 
     def ask(self, job: int, request: Request, since_s: float) -> None:
         """A job could begin; `decide` will name it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from running import COMMAND, processes_with
 from waiting import DEADLINE_S, poll_until
 
 from mallob_py.batch.live.keeper import TOKEN
+from mallob_py.batch.live.nodes import NodeState
 from mallob_py.batch.live.requests import (
     Answer,
     Cancel,
@@ -24,10 +26,11 @@ from mallob_py.batch.live.requests import (
     JobLine,
     Jobs,
     LiveError,
+    NodeLine,
+    NodeLines,
     Nodes,
     Queue,
     Request,
-    Slots,
     Submit,
     ask,
 )
@@ -40,14 +43,16 @@ ENVIRONMENT = dict(os.environ) | {"PYTHONPATH": PATH}
 class Scheduler:
     """`mallob-py batch serve` in a folder, and what can be asked of it."""
 
-    def __init__(self, folder: Path, *options: str, slots: int = 4) -> None:
+    def __init__(self, folder: Path, *options: str, slots: int | None = 4) -> None:
         self.folder = folder
         self.options = options
         self.slots = slots
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [*COMMAND, "batch", "serve", "--dir", str(self.folder), "--slots", str(self.slots)]
+        command = [*COMMAND, "batch", "serve", "--dir", str(self.folder)]
+        if self.slots is not None:
+            command += ["--slots", str(self.slots)]
         with open(self.folder.with_suffix(".log"), "ab") as log:
             self.process = subprocess.Popen(
                 [*command, *self.options], env=ENVIRONMENT, stdout=log, stderr=log, stdin=subprocess.DEVNULL
@@ -122,7 +127,7 @@ def scheduler_maker(tmp_path: Path) -> Iterator[Callable[..., Scheduler]]:
     """For a fixture: makes schedulers, of which nothing is left at the end."""
     made: list[Scheduler] = []
 
-    def scheduler(*options: str, slots: int = 4) -> Scheduler:
+    def scheduler(*options: str, slots: int | None = 4) -> Scheduler:
         made.append(Scheduler(tmp_path / f"batch{len(made)}", *options, slots=slots))
         made[-1].start()
         return made[-1]
@@ -293,8 +298,8 @@ def test_the_example_of_the_document_grows_and_shrinks_on_orders(
     rigid = scheduler.submit("REQUIRED_TIME 600000; NODES 3", waits)
     poll_until(lambda: len(scheduler.queue().running) == 2, scheduler.story)
     answer = scheduler.ask(Nodes())
-    assert isinstance(answer, Slots)
-    assert sorted(one[0] for one in answer.slots if one) == [job, rigid, rigid, rigid]
+    assert isinstance(answer, NodeLines)
+    assert sorted(one or 0 for one in answer.nodes[0].jobs) == [job, rigid, rigid, rigid]
     scheduler.kill()
     scheduler.start()
     go.touch()
@@ -338,6 +343,216 @@ def test_nobody_waits_for_a_job_that_does_not_answer(make: Callable[..., Schedul
     assert scheduler.ended(rigid).state == "exit code 0"
 
 
+# --- other nodes -----------------------------------------------------------------------------
+
+SHELL = """#!/bin/bash
+# plays a remote shell: `down` names hosts that are not reached, the file of a host has processes that were
+host=$1; shift
+if grep -sqx "$host" {folder}/down; then
+    echo "ssh: connect to host $host port 22: No route to host" >&2
+    exit 255
+fi
+echo $$ >> {folder}/$host
+cat | setsid --wait "$@"
+"""
+
+
+class Hosts:
+    """Hosts that are this one, each with two slots, behind a remote shell."""
+
+    def __init__(self, folder: Path, make: Callable[..., Scheduler], *options: str) -> None:
+        self.folder = folder / "hosts"
+        self.folder.mkdir()
+        self.shell = self.folder / "shell"
+        self.shell.write_text(SHELL.format(folder=self.folder))
+        self.shell.chmod(0o700)
+        self.file = self.folder / "nodes"
+        self.file.write_text("n1 slots=2\nn2 slots=2  # the other\n")
+        self.scheduler = make(
+            "--nodes", str(self.file), "--remote-shell", str(self.shell), *options, slots=None
+        )
+
+    def set_down(self, *hosts: str) -> None:
+        (self.folder / "down").write_text("".join(f"{host}\n" for host in hosts))
+
+    def cut(self, host: str) -> None:
+        """The last connection to it breaks."""
+        os.killpg(int((self.folder / host).read_text().split()[-1]), signal.SIGKILL)
+
+    def nodes(self) -> dict[str, NodeLine]:
+        answer = self.scheduler.ask(Nodes())
+        assert isinstance(answer, NodeLines)
+        return {line.name: line for line in answer.nodes}
+
+
+WAITS_AS_MANY = "REQUIRED_TIME 600000; NODES {}"
+
+
+def test_jobs_run_on_the_nodes_that_their_node_file_names(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    hosts = Hosts(tmp_path, make, "--policy", "fcfs")
+    scheduler = hosts.scheduler
+    job = scheduler.submit(
+        WAITS_AS_MANY.format(3), 'sort "$NODE_FILE"; echo $PWD $NODES; echo to >&2; exit 3\n'
+    )
+    assert scheduler.ended(job).state == "exit code 3"
+    assert scheduler.output(job) == f"n1\nn1\nn2\n{tmp_path} 3\nto\n"
+    go, waits = the_file(tmp_path, "go")
+    job = scheduler.submit(WAITS_AS_MANY.format(2), f"echo begun\n{waits}echo over\n")
+    poll_until(lambda: scheduler.output(job), scheduler.story)
+    assert {name: line.jobs for name, line in hosts.nodes().items()} == {"n1": [job, job], "n2": [None] * 2}
+    scheduler.kill()
+    scheduler.start()
+    go.touch()
+    assert scheduler.ended(job).state == "exit code 0"
+    assert scheduler.output(job) == "begun\nover\n"
+
+
+def test_jobs_on_other_nodes_are_cancelled_and_end_with_all_that_they_have_started(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    scheduler = Hosts(tmp_path, make, "--policy", "fcfs").scheduler
+    stays = "(setsid sleep 600 &)\necho here\ntrap '' TERM\nwhile true; do sleep 1; done\n"
+    job, late = (scheduler.submit(f"REQUIRED_TIME {ms}; NODES 1", stays) for ms in (600000, 1000))
+    poll_until(lambda: scheduler.output(job), scheduler.story)
+    scheduler.cancel(job)
+    assert scheduler.ended(job).state == "cancelled"
+    assert scheduler.ended(late).state == "over its required time"
+    assert not scheduler.processes_of(job) + scheduler.processes_of(late)
+
+
+def test_a_node_that_is_not_reached_is_down_and_its_job_begins_elsewhere(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    hosts = Hosts(tmp_path, make, "--policy", "fcfs")
+    scheduler = hosts.scheduler
+    hosts.set_down("n1")
+    jobs = [scheduler.submit(RIGID, "cat $NODE_FILE\n") for _ in range(3)]
+    assert {scheduler.ended(job).state for job in jobs} == {"exit code 0"}
+    assert {scheduler.output(job) for job in jobs} == {"n2\n"}
+    line = hosts.nodes()["n1"]
+    assert (line.state, line.reason) == (
+        NodeState.DOWN,
+        "ssh: connect to host n1 port 22: No route to host",
+    )
+    large = scheduler.submit(WAITS_AS_MANY.format(4), "sort $NODE_FILE\n")
+    assert [line.state for line in scheduler.queue().waiting] == ["waits for nodes"]
+    scheduler.kill()
+    scheduler.start()
+    assert hosts.nodes()["n1"].state is NodeState.DOWN
+    assert [line.state for line in scheduler.queue().waiting] == ["waits for nodes"]
+    hosts.set_down()
+    assert cli("nodes", "--dir", str(scheduler.folder), "--resume", "n1").returncode == 0
+    assert scheduler.ended(large).state == "exit code 0"
+    assert scheduler.output(large) == "n1\nn1\nn2\nn2\n"
+
+
+def test_a_job_on_a_node_that_is_lost_is_told_lost_and_ends_there(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    hosts = Hosts(tmp_path, make, "--policy", "fcfs")
+    scheduler = hosts.scheduler
+    job = scheduler.submit(WAITS_AS_MANY.format(2), "echo here\nsleep 600\n")
+    _, waits = the_file(tmp_path, "never")
+    other = scheduler.submit(WAITS_AS_MANY.format(2), f"echo here\n{waits}")
+    poll_until(lambda: scheduler.output(job) and scheduler.output(other), scheduler.story)
+    hosts.cut("n1")
+    assert scheduler.ended(job).state.startswith("node lost: ")
+    poll_until(lambda: not scheduler.processes_of(job), scheduler.story)
+    assert hosts.nodes()["n1"].state is NodeState.DOWN
+    assert [line.job for line in scheduler.queue().running] == [other]
+
+
+def test_nothing_new_starts_on_a_drained_node(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, make, "--policy", "fcfs")
+    scheduler, folder = hosts.scheduler, str(hosts.scheduler.folder)
+    go, waits = the_file(tmp_path, "go")
+    job = scheduler.submit(RIGID, f"cat $NODE_FILE\n{waits}")
+    poll_until(lambda: scheduler.output(job) == "n1\n", scheduler.story)
+    assert cli("nodes", "--dir", folder, "--drain", "n1", "--reason", "new fan").returncode == 0
+    others = [scheduler.submit(RIGID, "cat $NODE_FILE\n") for _ in range(3)]
+    assert {scheduler.ended(one).state for one in others} == {"exit code 0"}
+    assert {scheduler.output(one) for one in others} == {"n2\n"}
+    rows = [line.split() for line in cli("nodes", "--dir", folder).stdout.splitlines()[2:]]
+    assert rows == [
+        ["n1", "drained", "2", "-", str(job), "job", "(1)", "new", "fan"],
+        ["n2", "up", "2", "2"],
+    ]
+    go.touch()
+    assert scheduler.ended(job).state == "exit code 0"
+    assert "there is no node n3 (there are n1, n2)" in refused("nodes", "--dir", folder, "--drain", "n3")
+
+
+@pytest.mark.slow
+def test_a_malleable_program_on_other_nodes_grows_and_shrinks_on_orders(
+    make: Callable[..., Scheduler], example: Path, tmp_path: Path
+) -> None:
+    hosts = Hosts(tmp_path, make, "--policy", "elastic:cooldown-s=5")
+    scheduler = hosts.scheduler
+    job = scheduler.submit(
+        "JOB_CLASS malleable; REQUIRED_TIME 600000; MIN_NODES 1; MAX_NODES 4",
+        f"exec {sys.executable} {example} 1000000000\n",
+    )
+
+    def jobs() -> list[int]:
+        return sorted(job or 0 for line in hosts.nodes().values() for job in line.jobs)
+
+    poll_until(lambda: jobs() == [job] * 4, scheduler.story)
+    go, waits = the_file(tmp_path, "go")
+    rigid = scheduler.submit(WAITS_AS_MANY.format(2), waits)
+    poll_until(lambda: jobs() == [job, job, rigid, rigid], scheduler.story)
+    scheduler.kill()
+    scheduler.start()
+    go.touch()
+    poll_until(lambda: jobs() == [job] * 4, scheduler.story)
+    poll_until(lambda: scheduler.output(job) == "grown to 4\nshrunk to 2\ngrown to 4\n", scheduler.story)
+
+
+def test_jobs_that_are_bound_have_cores_of_their_own(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    scheduler = make("--policy", "fcfs", "--affinity", slots=2)
+    say = "import os; print(os.environ['CORES'], sorted(os.sched_getaffinity(0)), flush=True)"
+    go, waits = the_file(tmp_path, "go")
+    jobs = [scheduler.submit(RIGID, f'{sys.executable} -c "{say}"\n{waits}') for _ in range(2)]
+    outputs = [poll_until(lambda job=job: scheduler.output(job), scheduler.story) for job in jobs]
+    go.touch()
+    half = len(cores) // 2
+    parts = [cores[:half], cores[half : 2 * half]]
+    assert sorted(outputs) == sorted(f"{','.join(map(str, part))} {part}\n" for part in parts)
+
+
+@pytest.mark.slow
+def test_a_bound_job_that_grows_and_shrinks_has_the_cores_of_its_slots(
+    make: Callable[..., Scheduler], example: Path, tmp_path: Path
+) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    scheduler = make("--policy", "elastic:cooldown-s=5", "--affinity", slots=2)
+    job = scheduler.submit(
+        "JOB_CLASS malleable; REQUIRED_TIME 600000; MIN_NODES 1; MAX_NODES 2",
+        f"exec {sys.executable} {example} 1000000000\n",
+    )
+
+    def bound() -> set[int]:
+        """How many cores each process of it may use."""
+        found = set()
+        for pid in scheduler.processes_of(job):
+            with contextlib.suppress(OSError):
+                found.add(len(os.sched_getaffinity(pid)))
+        return found
+
+    both = 2 * (len(cores) // 2)
+    poll_until(lambda: scheduler.output(job).endswith("grown to 2\n") and bound() == {both}, scheduler.story)
+    go, waits = the_file(tmp_path, "go")
+    scheduler.submit(RIGID, waits)
+    poll_until(lambda: bound() == {both // 2}, scheduler.story)
+    go.touch()
+
+
 # --- who is refused -------------------------------------------------------------------------
 
 
@@ -372,6 +587,15 @@ def test_commands_say_what_is_wrong_in_one_line(make: Callable[..., Scheduler], 
     assert "no scheduler runs in" in refused("queue", "--dir", str(tmp_path / "nobody"))
     assert "needs nodes that jobs share" in refused("serve", "--dir", str(tmp_path / "x"), "--policy", "cp")
     assert "no policy 'magic'" in refused("serve", "--dir", str(tmp_path / "x"), "--policy", "magic")
+    nodes = tmp_path / "nodes"
+    nodes.write_text("n1\nn2 cpus=3\n")
+    assert f"{nodes}, line 2: 'n2 cpus=3' is no node" in refused(
+        "serve", "--dir", str(tmp_path / "x"), "--nodes", str(nodes)
+    )
+    assert "--remote-shell reaches the hosts of --nodes" in refused("serve", "--remote-shell", "rsh")
+    assert "--affinity: 1000 slots cannot have cores of their own" in refused(
+        "serve", "--dir", str(tmp_path / "x"), "--slots", "1000", "--affinity"
+    )
     (tmp_path / "open").mkdir(mode=0o755)
     assert "is open to others" in refused("serve", "--dir", str(tmp_path / "open"))
 
@@ -389,7 +613,10 @@ def test_commands_show_the_queue_and_the_slots(make: Callable[..., Scheduler], t
         ["1", "job.sh", "rigid", "runs"],
         ["2", "job.sh", "rigid", "waits"],
     ]
-    assert cli("nodes", "--dir", folder, "--json").stdout == "[1,1]\n"
+    nodes = json.loads(cli("nodes", "--dir", folder, "--json").stdout)
+    assert nodes == [{"name": "localhost", "state": "up", "reason": "", "jobs": [1, 1]}]
+    (row,) = cli("nodes", "--dir", folder).stdout.splitlines()[2:]
+    assert row.split() == ["localhost", "up", "2", "0", "1", "job.sh", "(2)"]
     assert cli("cancel", "--dir", folder, "1", "2").returncode == 0
 
 

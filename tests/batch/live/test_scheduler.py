@@ -56,7 +56,7 @@ def scheduler(policy: Scripted) -> LiveScheduler:
     scheduler = LiveScheduler(policy, SLOTS)
     scheduler.submit(job(1, 1, 6))
     policy.next = [Start(1, 4)]
-    assert effects_of(scheduler, 1.0) == [Launch(1, (3, 2, 1, 0))]
+    assert effects_of(scheduler, 1.0) == [Launch(1, (0, 1, 2, 3))]
     return scheduler
 
 
@@ -158,9 +158,50 @@ def test_impossible_actions_name_policy_and_job_and_do_no_harm(
     assert isinstance(effects_of(scheduler, 3.0)[-1], Launch)
 
 
-def test_a_job_larger_than_the_machine_is_refused(scheduler: LiveScheduler) -> None:
-    with pytest.raises(ValueError, match="it needs 9 nodes, there are 8"):
-        scheduler.submit(job(2, 9))
+def test_a_job_that_needs_more_slots_than_there_are_waits_unseen_until_there_are(
+    scheduler: LiveScheduler, policy: Scripted
+) -> None:
+    scheduler.submit(job(2, 9))
+    policy.next = [Start(2, 9)]
+    assert effects_of(scheduler, 2.0) == []
+    assert [one.id for one in scheduler.waiting] == [2]
+    scheduler.offer(range(13))
+    assert effects_of(scheduler, 3.0) == [Launch(2, (4, 5, 6, 7, 8, 9, 10, 11, 12))]
+
+
+def test_slots_that_are_withheld_stay_with_their_job_and_are_nobody_s_afterwards(
+    scheduler: LiveScheduler, policy: Scripted
+) -> None:
+    scheduler.offer((2, 3, 6, 7))
+    scheduler.submit(job(2, 3))
+    policy.next = [Start(2, 3)]
+    with pytest.raises(PolicyError, match="job 2 is to get 3 nodes; 2 are free"):
+        scheduler.decide(2.0)
+    scheduler.ended(1)
+    policy.next = [Start(2, 3)]
+    assert effects_of(scheduler, 3.0) == [Launch(2, (2, 3, 6))]
+    scheduler.ended(2)
+    scheduler.offer((0, 1, 2, 3, 6, 7))
+    scheduler.submit(job(3, 6))
+    policy.next = [Start(3, 6)]
+    assert effects_of(scheduler, 4.0) == [Launch(3, (0, 1, 2, 3, 6, 7))]
+
+
+def test_preferred_and_most_nodes_are_shown_within_the_machine_and_kept_beyond(policy: Scripted) -> None:
+    scheduler = LiveScheduler(policy_of("backfilling"), 2)
+    scheduler.submit(Job(1, 0.0, 6, 60.0, Kind.MOLDABLE, 1, 9, ANY_NUMBER, 1))
+    assert effects_of(scheduler, 1.0) == [Launch(1, (0, 1))]
+    assert scheduler.running[1].job.high == 9
+
+
+def test_a_job_that_has_not_begun_after_all_waits_where_it_stood(
+    scheduler: LiveScheduler, policy: Scripted
+) -> None:
+    scheduler.submit(job(2, 5))
+    scheduler.put_back(job(1, 1, 6))
+    assert [one.id for one in scheduler.waiting] == [1, 2]
+    policy.next = [Start(2, 5), Start(1, 3)]
+    assert effects_of(scheduler, 2.0) == [Launch(2, (0, 1, 2, 3, 4)), Launch(1, (5, 6, 7))]
 
 
 def test_a_job_that_is_over_its_time_is_about_to_end(scheduler: LiveScheduler) -> None:
@@ -187,10 +228,12 @@ class Cluster:
         self.count = 0
         self.orders: list[OrderShrink | OrderGrow] = []
         self.kinds: dict[int, Kind] = {}
+        self.withheld: set[int] = set()
 
     def step(self) -> None:
         self.now_s += self.random.choice((0.0, 0.5, 7.0, 70.0))
         deeds = [self.submit, self.submit, self.ready, self.obey, self.obey, self.end, self.withdraw]
+        deeds += [self.maintain]
         self.random.choice(deeds)()
         if self.random.random() < 0.05:
             self.restart()
@@ -200,6 +243,8 @@ class Cluster:
         for effect in effects_of(self.scheduler, self.now_s):
             if not isinstance(effect, Launch):
                 self.orders.append(effect)
+            if not isinstance(effect, OrderShrink):
+                assert self.withheld.isdisjoint(effect.slots)
         self.check()
 
     def submit(self) -> None:
@@ -237,12 +282,22 @@ class Cluster:
 
     def withdraw(self) -> None:
         if self.scheduler.waiting and self.random.random() < 0.3:
-            self.scheduler.withdraw(self.random.choice(self.scheduler.waiting).id)
+            self.scheduler.withdraw(self.random.choice(list(self.scheduler.waiting)).id)
+
+    def maintain(self) -> None:
+        """Slots go, and come back."""
+        slot = self.random.randrange(SLOTS)
+        if slot in self.withheld:
+            self.withheld.discard(slot)
+        elif self.random.random() < 0.3:
+            self.withheld.add(slot)
+        self.scheduler.offer(set(range(SLOTS)) - self.withheld)
 
     def restart(self) -> None:
         """Orders on their way are lost; what is on disk is known."""
         before, self.orders = self.scheduler, []
         self.scheduler = LiveScheduler(policy_of(self.policy), SLOTS)
+        self.scheduler.offer(set(range(SLOTS)) - self.withheld)
         for one in before.running.values():
             self.scheduler.restore(one.job, one.start_s, before.slots_of(one.job.id))
         for waiting in before.waiting:
@@ -264,6 +319,8 @@ def test_every_policy_keeps_the_books_right_and_starts_every_job(policy: str, se
     cluster = Cluster(policy, seed)
     for _ in range(150):
         cluster.step()
+    cluster.withheld.clear()
+    cluster.scheduler.offer(range(SLOTS))
     for _ in range(20 * cluster.count):
         if not cluster.scheduler.waiting:
             break

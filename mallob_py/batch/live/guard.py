@@ -1,0 +1,141 @@
+"""What looks after a job on the node where its script runs; its keeper starts it there (`remote`).
+
+It does what a keeper does on the scheduler's own host. The sockets at which a malleable program speaks with
+its scheduler are in a folder of the guard's, which goes with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from mallob_py.batch.live.keeper import CORES, SIGNALS, keep, write_atomically
+from mallob_py.batch.live.remote import (
+    Answer,
+    Answered,
+    Begin,
+    Ended,
+    Go,
+    NoticeLine,
+    OrderLine,
+    Ready,
+    Rebind,
+    ToGuard,
+    ToKeeper,
+    send,
+)
+from mallob_py.malleable.sockets import connect, listen
+from mallob_py.malleable.wire import LINE_MAX_BYTES
+from mallob_py.runtime.processes import no_orphans
+
+_LINE_S = 20.0
+
+
+def main() -> int:
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    # Nobody is to write into the program's output but the program.
+    lines, keeper = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(2), "wb")
+    begin = _next(lines)
+    if not isinstance(begin, Begin):
+        return 1
+    folder = Path(tempfile.mkdtemp(prefix="mallob-py-job."))
+    try:
+        return _Guard(folder, begin, lines, keeper).run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _next(lines: IO[bytes]) -> ToGuard | None:
+    """None: the keeper is gone, or wants the end."""
+    line = lines.readline()
+    return msgspec.json.decode(line, type=ToGuard) if line.endswith(b"\n") else None
+
+
+class _Guard:
+    def __init__(self, folder: Path, begin: Begin, lines: IO[bytes], keeper: IO[bytes]) -> None:
+        self._folder = folder
+        self._begin = begin
+        self._lines = lines
+        self._keeper = keeper
+        self._sending = threading.Lock()
+        self._orders: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._program = str(folder / "orders.sock")
+        self._notices: socket.socket | None = None
+
+    def run(self) -> int:
+        launch = self._begin.launch
+        script, nodes, scheduler = (self._folder / name for name in ("script", "nodes", "scheduler.sock"))
+        script.write_text(self._begin.script, encoding="utf-8")
+        script.chmod(0o700)
+        nodes.write_text(self._begin.nodes, encoding="utf-8")
+        environment = launch.environment | {"NODE_FILE": str(nodes)}
+        if launch.takes_orders:
+            environment |= {"SCHEDULER_SOCKET": str(scheduler), "JOB_SOCKET": self._program}
+            self._notices = listen(str(scheduler))
+        launch = msgspec.structs.replace(launch, command=[str(script)], environment=environment)
+        self._say(Ready())
+        if not isinstance(_next(self._lines), Go):
+            return 1
+        begun_s = time.monotonic()
+        with no_orphans():
+            status = keep(launch, 1, self._folder / CORES, self._listen)
+        ran_s = time.monotonic() - begun_s
+        self._say(Ended(msgspec.structs.replace(status, ran_s=ran_s)))
+        return 0
+
+    def _listen(self) -> None:
+        """From when on the program runs: forking it with threads would not be safe."""
+        threading.Thread(target=self._hear, daemon=True).start()
+        if self._notices is not None:
+            threading.Thread(target=self._give_orders, daemon=True).start()
+            threading.Thread(target=self._take_notices, args=(self._notices,), daemon=True).start()
+
+    def _hear(self) -> None:
+        while (message := _next(self._lines)) is not None:
+            match message:
+                case OrderLine(line):
+                    self._orders.put(line)
+                case Rebind(cores):
+                    write_atomically(self._folder / CORES, msgspec.json.encode(cores))
+                    os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _give_orders(self) -> None:
+        while True:
+            order = self._orders.get()
+            # A program that is gone, or silent: the scheduler sees that no answer comes.
+            with contextlib.suppress(OSError, UnicodeDecodeError), connect(self._program) as program:
+                program.sendall(f"{order}\n".encode())
+                with program.makefile("r", encoding="utf-8", newline="\n") as answers:
+                    while answer := answers.readline(LINE_MAX_BYTES):
+                        self._say(Answer(answer.rstrip("\n")))
+            self._say(Answered())
+
+    def _take_notices(self, server: socket.socket) -> None:
+        while True:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError, UnicodeDecodeError):
+                connection.settimeout(_LINE_S)
+                with connection.makefile("r", encoding="utf-8", newline="\n") as lines:
+                    if line := lines.readline(LINE_MAX_BYTES):
+                        self._say(NoticeLine(line.rstrip("\n")))
+
+    def _say(self, message: ToKeeper) -> None:
+        with contextlib.suppress(OSError), self._sending:
+            send(self._keeper, message)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

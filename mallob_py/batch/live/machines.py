@@ -1,0 +1,80 @@
+"""Where jobs of a live scheduler run: this host, hosts of a node file, nodes of a Slurm allocation."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mallob_py.batch.live.nodes import LOCALHOST, NodesError, read_node_file
+
+#: a host that does not answer is given up after half a minute, also while a job runs there
+SSH = (
+    "ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10",
+    "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3",
+)  # fmt: skip
+
+
+class _Fixed:
+    """Nodes that do not change while the scheduler runs."""
+
+    environment: Mapping[str, str] = {}
+    changes = False
+
+    def check_give_back(self, host: str) -> None:
+        raise NodesError(_FIXED)
+
+    def give_back(self, hosts: Sequence[str]) -> None:
+        raise NodesError(_FIXED)
+
+    def take_in(self, count: int) -> None:
+        raise NodesError(_FIXED)
+
+
+_FIXED = (
+    "nodes come and go while a scheduler runs in an allocation of Slurm (--slurm); here, start it again with "
+    "another --nodes or --slots: jobs go on meanwhile, and --drain empties a node"
+)
+
+
+class ThisHost(_Fixed):
+    """With so many slots."""
+
+    def __init__(self, slots: int, binds: bool = False) -> None:
+        """Raises NodesError."""
+        cores = len(os.sched_getaffinity(0))
+        if binds and slots > cores:
+            raise NodesError(f"--affinity: {slots} slots cannot have cores of their own: there are {cores}")
+        self._slots = slots
+
+    def nodes(self) -> Mapping[str, int]:
+        return {LOCALHOST: self._slots}
+
+    def shell(self, host: str, slots: int) -> list[str]:
+        return []
+
+
+class Hosts(_Fixed):
+    """Those of a node file, reached by a remote shell: COMMAND HOST WHAT-TO-RUN..."""
+
+    def __init__(self, path: Path, shell: str | None = None) -> None:
+        """Raises NodesError, OSError."""
+        self._nodes = read_node_file(path)
+        self._shell: Sequence[str] = SSH if shell is None else _words(shell)
+
+    def nodes(self) -> Mapping[str, int]:
+        return self._nodes
+
+    def shell(self, host: str, slots: int) -> list[str]:
+        return [] if host == LOCALHOST else [*self._shell, host]
+
+
+def _words(command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise NodesError(f"--remote-shell {command!r}: {error}") from None
+    if not words:
+        raise NodesError("--remote-shell is empty; it is a command such as ssh -T")
+    return words

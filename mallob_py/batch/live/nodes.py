@@ -1,0 +1,167 @@
+"""The nodes of a live scheduler: their slots, and whether jobs may be given these.
+
+A node file has a line `HOST slots=8` for each node; without `slots`, it has one. Empty lines and what
+follows a `#` count as nothing. Slots have numbers, which a node keeps while it is known, so that those of
+running jobs mean the same after a restart with another file. Pure but for the reading of the file.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Iterator, Mapping, Set
+from pathlib import Path
+
+import msgspec
+
+#: jobs of this node run without a remote shell
+LOCALHOST = "localhost"
+SLOTS_MAX = 100_000
+_NAMES_MAX = 200
+_LINE = re.compile(r"(\S+)(?:\s+slots\s*=\s*(\S+))?")
+#: fit for the protocol's lines, in which `:` ends a host, and for a remote shell
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
+
+
+class NodesError(ValueError):
+    """No nodes are meant. One line."""
+
+
+class NodeState(enum.Enum):
+    UP = "up"
+    #: nothing new starts there
+    DRAINED = "drained"
+    #: the same, as it was not reached
+    DOWN = "down"
+    #: the same, and it is given back when its jobs have ended
+    LEAVING = "leaving"
+    #: the same, as it is the scheduler's no more
+    GONE = "gone"
+
+
+class Node(msgspec.Struct):
+    """`slots` are the numbers of all that it has had, of which it has the first `count` now.
+
+    `reason`: why it is not up.
+    """
+
+    name: str
+    slots: list[int]
+    count: int
+    state: NodeState = NodeState.UP
+    reason: str = ""
+
+    @property
+    def offered(self) -> list[int]:
+        return self.slots[: self.count] if self.state is NodeState.UP else []
+
+
+def read_node_file(path: Path) -> dict[str, int]:
+    """The number of slots of each node. Raises NodesError that names the line, and OSError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise NodesError(f"{path}: not a text in UTF-8") from None
+    found: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not (said := line.partition("#")[0].strip()):
+            continue
+        match = _LINE.fullmatch(said)
+        if match is None:
+            raise NodesError(f"{path}, line {number}: {said[:60]!r} is no node such as: n1 slots=8")
+        name, slots = match[1], match[2] or "1"
+        if not _HOST.fullmatch(name):
+            raise NodesError(f"{path}, line {number}: {name[:60]!r} is no name of a host")
+        if name in found:
+            raise NodesError(f"{path}, line {number}: {name} is there already; add its slots up in one line")
+        if not re.fullmatch(r"[0-9]{1,6}", slots) or not 1 <= int(slots) <= SLOTS_MAX:
+            raise NodesError(f"{path}, line {number}: slots is {slots[:40]!r}, not 1 to {SLOTS_MAX}")
+        found[name] = int(slots)
+    if not found:
+        raise NodesError(f"{path}: no node in it; one is a line such as: n1 slots=8")
+    return found
+
+
+class NodeBook:
+    """All that are known."""
+
+    def __init__(self, known: Iterable[Node] = ()) -> None:
+        self._nodes = {node.name: node for node in known}
+        self._node_of = {slot: node for node in self._nodes.values() for slot in node.slots}
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._nodes.values())
+
+    def host_of(self, slot: int) -> str:
+        return self._node_of[slot].name
+
+    def node_of(self, slot: int) -> Node:
+        return self._node_of[slot]
+
+    def offered(self) -> set[int]:
+        """The slots that jobs may be given."""
+        return {slot for node in self for slot in node.offered}
+
+    @property
+    def most(self) -> int:
+        """How many slots jobs may be given when all nodes that are not gone are up."""
+        return sum(node.count for node in self if node.state is not NodeState.GONE)
+
+    def have(self, wanted: Mapping[str, int]) -> None:
+        """From now on, there are these nodes with so many slots; others are gone."""
+        for node in self:
+            if node.name not in wanted:
+                node.state, node.reason = NodeState.GONE, "not among the nodes any more"
+        for name, count in wanted.items():
+            node = self._nodes.setdefault(name, Node(name, [], 0))
+            first = 1 + max(self._node_of, default=-1)
+            node.slots += range(first, first + count - len(node.slots))
+            node.count = count
+            self._node_of.update(dict.fromkeys(node.slots, node))
+            if node.state is NodeState.GONE:
+                node.state, node.reason = NodeState.UP, ""
+
+    def forget(self, taken: Set[int]) -> None:
+        """Those that are gone, with no job left on these slots."""
+        for node in [one for one in self if one.state is NodeState.GONE and taken.isdisjoint(one.slots)]:
+            del self._nodes[node.name]
+            for slot in node.slots:
+                del self._node_of[slot]
+
+    def drain(self, name: str, reason: str) -> None:
+        """Nothing new is to start there. Raises NodesError."""
+        node = self._known(name)
+        node.state, node.reason = NodeState.DRAINED, reason
+
+    def leave(self, name: str) -> None:
+        """It is to be given back when no job has a slot there. Raises NodesError."""
+        node = self._known(name)
+        node.state, node.reason = NodeState.LEAVING, "given back when its jobs have ended"
+
+    def leaving(self, taken: Set[int]) -> list[str]:
+        """Those that can be given back now, with jobs on these slots."""
+        return [
+            node.name for node in self if node.state is NodeState.LEAVING and taken.isdisjoint(node.slots)
+        ]
+
+    def resume(self, name: str) -> None:
+        """It is fit again. Raises NodesError."""
+        node = self._known(name)
+        node.state, node.reason = NodeState.UP, ""
+
+    def set_down(self, name: str, reason: str) -> None:
+        """It was not reached; of one that is drained or gone, that is no news."""
+        node = self._nodes[name]
+        if node.state is NodeState.UP:
+            node.state, node.reason = NodeState.DOWN, reason
+
+    def _known(self, name: str) -> Node:
+        node = self._nodes.get(name)
+        if node is None or node.state is NodeState.GONE:
+            names = ", ".join(one.name for one in self if one.state is not NodeState.GONE)
+            raise NodesError(f"there is no node {name} (there are {_clipped(names)})")
+        return node
+
+
+def _clipped(names: str) -> str:
+    return names if len(names) <= _NAMES_MAX else f"{names[:_NAMES_MAX]}..."

@@ -1,0 +1,269 @@
+"""A job whose script runs on another node: the keeper's side, and what it says to the guard there.
+
+The keeper starts the guard (`guard.py`) by a remote shell, such as ssh, which takes lines of JSON to its
+standard input and from its standard error; standard output is what the job prints. So a node needs Python
+with this package, and nothing has to listen there: no port, no folder of the scheduler's.
+
+    keeper to guard    Begin (what to run), Go, Order (shrink or grow), Rebind (other cores); the end of the
+                       lines: end the job
+    guard to keeper    Ready, Notice (of the program's), Answer and Answered (to an order), Ended
+
+The guard begins at Go and not before: who was not Ready has not run, and may wait for another node. When the
+connection breaks, the guard ends the job, the keeper takes the node for lost; nobody waits for the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from mallob_py.batch.live.keeper import CORES, OUTPUT, SIGNALS, Cores, Ending, Launch, Status
+from mallob_py.malleable.sockets import connect, listen
+from mallob_py.malleable.wire import (
+    LINE_MAX_BYTES,
+    Notice,
+    Release,
+    WireError,
+    notice_line,
+    parse_notice,
+)
+from mallob_py.malleable.wire import Ready as ProgramReady
+from mallob_py.runtime.processes import STOP_SIGNALS, die_with, python
+
+#: until the guard is ready, and for its last words
+START_S = 30.0
+LAST_WORDS_S = 15.0
+_RETRY_S = 0.5
+_LINE_S = 20.0
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """Run this script; `nodes` are the lines of its node file."""
+
+    launch: Launch
+    script: str
+    nodes: str
+
+
+class Go(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class OrderLine(msgspec.Struct, frozen=True, tag="Order"):
+    """For the program; there is one at a time."""
+
+    line: str
+
+
+class Rebind(msgspec.Struct, frozen=True, tag=True):
+    cores: Cores
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class NoticeLine(msgspec.Struct, frozen=True, tag="Notice"):
+    line: str
+
+
+class Answer(msgspec.Struct, frozen=True, tag=True):
+    line: str
+
+
+class Answered(msgspec.Struct, frozen=True, tag=True):
+    """Nothing more comes to this order."""
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    status: Status
+
+
+ToGuard = Begin | Go | OrderLine | Rebind
+ToKeeper = Ready | NoticeLine | Answer | Answered | Ended
+
+
+def send(pipe: IO[bytes], message: ToGuard | ToKeeper) -> None:
+    """Raises OSError, and ValueError if it was closed."""
+    pipe.write(msgspec.json.encode(message) + b"\n")
+    pipe.flush()
+
+
+def keep_remotely(folder: Path, launch: Launch) -> Status:
+    """See the module's text."""
+    keeper = os.getpid()
+
+    def begin() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        die_with(keeper, signal.SIGTERM)
+
+    try:
+        with open(folder / OUTPUT, "ab") as output:
+            shell = subprocess.Popen(
+                [*launch.remote, *python(), "-m", "mallob_py.batch.live.guard"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                preexec_fn=begin,
+            )
+    except (OSError, subprocess.SubprocessError) as error:
+        return Status(Ending.UNREACHABLE, error=str(error))
+    return _Link(folder, launch, shell).keep()
+
+
+class _Link:
+    """To the guard of one job."""
+
+    def __init__(self, folder: Path, launch: Launch, shell: subprocess.Popen[bytes]) -> None:
+        assert shell.stdin is not None
+        assert shell.stderr is not None
+        self._folder = folder
+        self._launch = launch
+        self._shell = shell
+        self._to_guard, self._from_guard = shell.stdin, shell.stderr
+        self._sending = threading.Lock()
+        self._is_ready = threading.Event()
+        self._status: Status | None = None
+        #: the last that was said by anybody but the guard
+        self._said = ""
+        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._notices: queue.SimpleQueue[Notice] = queue.SimpleQueue()
+        self._orders = str(folder / "orders.sock")
+
+    def keep(self) -> Status:
+        folder = self._folder
+        script = (folder / "script").read_text(encoding="utf-8")
+        nodes = (folder / "nodes").read_text(encoding="utf-8")
+        reader = threading.Thread(target=self._hear, daemon=True)
+        reader.start()
+        self._tell(Begin(self._launch, script, nodes))
+        ending = self._wait()
+        if ending is not None:
+            self._end_of_words()
+            self._await_end(time.monotonic() + self._launch.grace_s + LAST_WORDS_S)
+        reader.join(LAST_WORDS_S)
+        # A guard that was not asked to end the job, and has, had lost us.
+        is_cut = ending is None and self._status is not None and self._status.ending is Ending.CANCELLED
+        if self._status is not None and not is_cut:
+            return self._status
+        if ending is Ending.CANCELLED:
+            return Status(ending)
+        why = self._said or f"{self._launch.remote[0]} has ended with code {self._shell.returncode}"
+        if ending is Ending.UNREACHABLE:
+            why = f"not ready after {START_S:g} s; {self._said}".removesuffix("; ")
+        return Status(Ending.NODE_LOST if self._is_ready.is_set() else Ending.UNREACHABLE, error=why)
+
+    def _wait(self) -> Ending | None:
+        """Until the shell has ended (None), or is to end."""
+        begun_s = time.monotonic()
+        while self._shell.poll() is None:
+            now_s = time.monotonic()
+            # The guard ends what is over its time, and then tells us.
+            until_s = begun_s + self._launch.limit_s + self._launch.grace_s + START_S + LAST_WORDS_S
+            if not self._is_ready.is_set():
+                until_s = begun_s + START_S
+            if now_s >= until_s:
+                return Ending.NODE_LOST if self._is_ready.is_set() else Ending.UNREACHABLE
+            came = signal.sigtimedwait(SIGNALS, min(until_s - now_s, START_S))
+            if came is not None and came.si_signo in STOP_SIGNALS:
+                return Ending.CANCELLED
+            if came is not None and came.si_signo == signal.SIGUSR1:
+                self._tell(Rebind(msgspec.json.decode((self._folder / CORES).read_bytes(), type=Cores)))
+        return None
+
+    def _await_end(self, until_s: float) -> None:
+        while self._shell.poll() is None:
+            if (left_s := until_s - time.monotonic()) <= 0.0:
+                os.killpg(self._shell.pid, signal.SIGKILL)
+                self._shell.wait()
+                return
+            signal.sigtimedwait((signal.SIGCHLD,), left_s)
+
+    def _tell(self, message: ToGuard) -> None:
+        """What cannot be told is noticed by the end of the shell."""
+        with contextlib.suppress(OSError, ValueError), self._sending:
+            send(self._to_guard, message)
+
+    def _end_of_words(self) -> None:
+        """For the guard, to end the job; for a remote shell that would read on when the guard has ended."""
+        with contextlib.suppress(OSError), self._sending:
+            self._to_guard.close()
+
+    # --- what the guard says ------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        for line in self._from_guard:
+            try:
+                message: ToKeeper = msgspec.json.decode(line, type=ToKeeper)
+            except msgspec.DecodeError:
+                self._said = line.decode(errors="replace").strip()[:200] or self._said
+                continue
+            match message:
+                case Ready():
+                    self._is_ready.set()
+                    self._tell(Go())
+                case NoticeLine(text):
+                    self._notice(text)
+                case Answer(text):
+                    self._answers.put(text)
+                case Answered():
+                    self._answers.put(None)
+                case Ended(status):
+                    self._status = status
+                    self._end_of_words()
+        self._answers.put(None)
+
+    def _notice(self, text: str) -> None:
+        """To the scheduler, which knows the program by our address."""
+        try:
+            notice = parse_notice(text)
+        except WireError:
+            return
+        if isinstance(notice, ProgramReady):
+            threading.Thread(target=self._take_orders, args=(listen(self._orders),), daemon=True).start()
+            threading.Thread(target=self._deliver_notices, daemon=True).start()
+            self._notices.put(ProgramReady(self._orders))
+        else:
+            self._notices.put(Release(notice.host, self._orders))
+
+    def _deliver_notices(self) -> None:
+        """As soon as there is a scheduler to listen."""
+        scheduler = self._launch.environment["SCHEDULER_SOCKET"]
+        while True:
+            notice = self._notices.get()
+            while not _delivered(scheduler, notice):
+                time.sleep(_RETRY_S)
+
+    def _take_orders(self, server: socket.socket) -> None:
+        while True:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError, UnicodeDecodeError):
+                connection.settimeout(_LINE_S)
+                with connection.makefile("r", encoding="utf-8", newline="\n") as lines:
+                    line = lines.readline(LINE_MAX_BYTES)
+                if not line:
+                    continue
+                self._tell(OrderLine(line.rstrip("\n")))
+                while (answer := self._answers.get()) is not None:
+                    with contextlib.suppress(OSError):  # the scheduler has gone; the answer comes to its end
+                        connection.sendall(f"{answer}\n".encode())
+
+
+def _delivered(scheduler: str, notice: Notice) -> bool:
+    try:
+        with connect(scheduler, _LINE_S) as connection:
+            connection.sendall(f"{notice_line(notice)}\n".encode())
+    except OSError:
+        return False
+    return True

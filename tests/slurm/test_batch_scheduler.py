@@ -1,0 +1,148 @@
+"""`mallob-py batch serve --slurm` in an allocation of a real Slurm with two virtual nodes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from virtual_cluster import CPUS_PER_NODE, Cluster, virtual_cluster, what_is_missing
+from waiting import poll_until
+
+from mallob_py.batch.live.nodes import NodeState
+from mallob_py.batch.live.requests import (
+    Cancel,
+    Done,
+    Jobs,
+    LiveError,
+    NodeLine,
+    NodeLines,
+    Nodes,
+    Queue,
+    Submit,
+    ask,
+)
+from mallob_py.batch.live.slurm import cores_by_nodes
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_groups_of_nodes_have_as_many_cores_as_slurm_says() -> None:
+    said = "JobId=3 X=1\n   NodeList=n[1-3]\n     Nodes=n[1-2] CPU_IDs=0-3,6 Mem=0\n     Nodes=n3 CPU_IDs=2\n"
+    assert cores_by_nodes(said) == [("n[1-2]", 5), ("n3", 1)]
+
+
+def test_outside_an_allocation_the_scheduler_says_what_it_needs(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mallob_py.cli.main"]
+    command += ["batch", "serve", "--slurm", "--dir", str(tmp_path)]
+    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
+    assert "--slurm is for the inside of an allocation" in done.stderr
+
+
+needs_slurm = pytest.mark.skipif(what_is_missing() is not None, reason=str(what_is_missing()))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with virtual_cluster() as one:
+        yield one
+
+
+class Batch:
+    """The scheduler in an allocation, as slurm/batch.sbatch starts it."""
+
+    def __init__(self, cluster: Cluster, folder: Path, nodes: int) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.batch_dir = folder / "batch"
+        command = folder / "venv/bin/mallob-py"
+        command.parent.mkdir(parents=True)
+        command.write_text(
+            f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m mallob_py.cli.main "$@"\n'
+        )
+        command.chmod(0o755)
+        settings = {
+            "VENV": str(folder / "venv"),
+            "BATCH_DIR": str(self.batch_dir),
+            "POLICY": "fcfs",
+        }
+        said = cluster.run(
+            "sbatch", "--parsable", f"--nodes={nodes}", ROOT / "slurm/batch.sbatch", env=settings, cwd=folder
+        )
+        self.job = said.split(";")[0].strip()
+        poll_until(self.is_up, self.story)
+
+    def is_up(self) -> bool:
+        try:
+            ask(self.batch_dir, Nodes())
+        except LiveError:
+            return False
+        return True
+
+    def story(self) -> str:
+        output = "".join(path.read_text() for path in self.folder.glob("mallob-py-batch-*.out"))
+        return f"{output}\n{self.cluster.log()}"
+
+    def nodes(self) -> dict[str, NodeLine]:
+        answer = ask(self.batch_dir, Nodes())
+        assert isinstance(answer, NodeLines)
+        return {line.name: line for line in answer.nodes if line.state is not NodeState.GONE}
+
+    def submit(self, nodes: int, body: str) -> int:
+        script = f"#!/bin/bash\n#REQUIRED_TIME 600000\n#NODES {nodes}\n{body}"
+        environment = {"PATH": self.cluster.environment["PATH"]}
+        answer = ask(self.batch_dir, Submit(script, "job", str(self.folder), environment))
+        assert isinstance(answer, Done)
+        return answer.job
+
+    def output(self, job: int) -> str:
+        paths = [self.batch_dir / part / str(job) / "output" for part in ("jobs", "ended")]
+        return "".join(path.read_text() for path in paths if path.exists())
+
+    def state(self, job: int) -> str:
+        """Once it has ended."""
+
+        def ended() -> str:
+            answer = ask(self.batch_dir, Queue(100, 100))
+            assert isinstance(answer, Jobs)
+            return next((line.state for line in answer.ended if line.job == job), "")
+
+        return poll_until(ended, self.story)
+
+    def end(self) -> None:
+        self.cluster.run("scancel", self.job)
+        poll_until(lambda: "JobState=CANCELLED" in self.cluster.run("scontrol", "show", "job", self.job))
+
+
+#: the node that Slurm has started the script's guard on, and that of its slots
+WHERE = "echo $(tr '\\0' '\\n' < /proc/$PPID/environ | sed -n s/^SLURMD_NODENAME=//p) $(sort -u $NODE_FILE)\n"
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_jobs_run_on_the_nodes_of_the_allocation_each_on_the_node_of_its_slots(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    batch = Batch(cluster, tmp_path, 2)
+    try:
+        assert {name: len(line.jobs) for name, line in batch.nodes().items()} == {
+            "n1": CPUS_PER_NODE,
+            "n2": CPUS_PER_NODE,
+        }
+        step = 'srun --overlap --mpi=none -N1 -n1 -w n2 sh -c "echo step on \\$SLURMD_NODENAME"\n'
+        large = batch.submit(2 * CPUS_PER_NODE, f"echo $(sort -u $NODE_FILE)\n{step}exit 3\n")
+        assert batch.state(large) == "exit code 3"
+        assert batch.output(large) == "n1 n2\nstep on n2\n"
+        go = tmp_path / "go"
+        waits = f"until [ -e {go} ]; do sleep 0.05; done\n"
+        jobs = [batch.submit(CPUS_PER_NODE, f"{WHERE}{waits}") for _ in range(2)]
+        poll_until(lambda: sorted(map(batch.output, jobs)) == ["n1 n1\n", "n2 n2\n"], batch.story)
+        ask(batch.batch_dir, Cancel(jobs[0]))
+        assert batch.state(jobs[0]) == "cancelled"
+        go.touch()
+        assert batch.state(jobs[1]) == "exit code 0"
+    finally:
+        batch.end()
