@@ -20,10 +20,15 @@ class Deed(Enum):
     LEAVE = "leave"
     CRASH = "crash"
     STOP = "stop"
+    CHANGE = "change"
 
 
 class Event(msgspec.Struct, frozen=True):
-    """The volume becomes `value`, or worker `value` (modulo the volume) leaves, dies or is stopped."""
+    """The volume becomes `value`, or worker `value` (modulo the volume) leaves, dies or is stopped.
+
+    Or the rank of that worker is lost, and a new generation begins (`protocol/succession.py`): the others are
+    stopped, what is on its way gets lost, and they go on under new addresses, one with each place or another.
+    """
 
     at_s: float
     deed: Deed
@@ -68,6 +73,21 @@ def from_json(text: bytes) -> BagPlan:
     return msgspec.json.decode(text, type=BagPlan)
 
 
+_COMMON_DEEDS = (Deed.VOLUME, Deed.LEAVE, Deed.CRASH, Deed.STOP)
+
+
+def with_changes(plan: BagPlan) -> BagPlan:
+    """The same life with some changes of generation."""
+    choose = random.Random(f"bag changes {plan.seed}")
+    last_s = plan.events[-1].at_s if plan.events else 0.1
+    changes = (
+        Event(choose.uniform(0, last_s), Deed.CHANGE, choose.randrange(plan.volume + 2))
+        for _ in range(choose.choice((1, 3, 8)))
+    )
+    events = sorted((*plan.events, *changes), key=lambda event: event.at_s)
+    return msgspec.structs.replace(plan, events=tuple(events))
+
+
 def draw_plan(seed: int) -> BagPlan:
     """A random job with random events, many of them within a few milliseconds."""
     choose = random.Random(f"bag {seed}")
@@ -75,7 +95,7 @@ def draw_plan(seed: int) -> BagPlan:
     length_s = 10 ** choose.uniform(-1.5, 1)
     events = []
     for _ in range(choose.choice((0, 5, 20, 60))):
-        deed = choose.choices(list(Deed), (4, 2, 2, 1))[0]
+        deed = choose.choices(_COMMON_DEEDS, (4, 2, 2, 1))[0]
         value = choose.randint(1, volume_max) if deed is Deed.VOLUME else choose.randrange(volume_max)
         events.append(Event(choose.uniform(0, length_s), deed, value))
     return BagPlan(

@@ -161,7 +161,7 @@ _WIDTH_MAX = 150
 #: from the last event on: silent borrowers of silent borrowers are given up one after the other
 _REST_S = 2000.0
 #: what of a plan's randomness a hash is about
-_LEDGER, _BACK, _AGAIN, _LOST, _DELAY, _WHICH = range(6)
+_LEDGER, _BACK, _AGAIN, _LOST, _DELAY, _WHICH, _CHANGED = range(7)
 _GRACE_S = 1.0
 _EVENT, _ARRIVAL, _WAKE, _END_OF_GRACE = range(4)
 
@@ -249,6 +249,9 @@ class BagCluster:
             self._set_volume(event.value)
             return
         worker = self._seats.get(event.value % max(1, self._volume))
+        if event.deed is Deed.CHANGE:
+            self._change(worker)
+            return
         if worker is None:
             return
         if event.deed is Deed.CRASH:
@@ -272,22 +275,28 @@ class BagCluster:
             self._flush(worker)
 
     def _seat(self, index: int) -> None:
-        address = index, self._turns.get(index, 0)
-        self._turns[index] = address[1] + 1
-        seed = self.plan.seed
+        address, seed = self._next_address(index), self.plan.seed
         if self._stopped and mixed(seed, _AGAIN, *address) % 2:
             # one that was stopped goes on, elsewhere maybe
             worker = self._stopped.pop(mixed(seed, _WHICH, *address) % len(self._stopped))
-            worker.address, worker.index = address, index
-            if index > 0:
-                worker.ledger.close_root()
         else:
             ledger = Ledger(self.work, mixed(seed, _LEDGER, *address), self.plan.settle_s)
             if self.logs is not None:
                 ledger.log = []
                 self.logs.append(ledger.log)
             worker = _Worker(address, index, ledger)
-        self._seats[index] = self._workers[worker.address] = worker
+        self._take_seat(worker, index, address)
+
+    def _next_address(self, index: int) -> Address:
+        turn = self._turns.get(index, 0)
+        self._turns[index] = turn + 1
+        return index, turn
+
+    def _take_seat(self, worker: _Worker, index: int, address: Address) -> None:
+        worker.address, worker.index = address, index
+        if index > 0:
+            worker.ledger.close_root()
+        self._seats[index] = self._workers[address] = worker
         if index == 0:
             if worker.ledger.root is None:
                 worker.ledger.open_root(self.now, self._checkpoint)
@@ -310,6 +319,23 @@ class BagCluster:
         del self._seats[worker.index]
         del self._workers[worker.address]
         self._stopped.append(worker)
+
+    def _change(self, lost: _Worker | None) -> None:
+        """A rank is lost, and all others begin a new generation; those that leave go on leaving."""
+        if lost is not None:
+            self._remove(lost)
+        self._queue = [each for each in self._queue if each[2] != _ARRIVAL]
+        heapq.heapify(self._queue)
+        stopped = sorted(self._seats.values(), key=lambda worker: worker.index)
+        for worker in stopped:
+            self._stop(worker)
+        places = [worker.index for worker in stopped]
+        if mixed(self.plan.seed, _CHANGED, len(self._turns), *places) % 2:
+            places = places[1:] + places[:1]
+        for worker, index in zip(stopped, places, strict=True):
+            self._stopped.remove(worker)
+            self._take_seat(worker, index, self._next_address(index))
+        self._set_volume(self._volume)
 
     def _remove(self, worker: _Worker) -> None:
         if self._seats.get(worker.index) is worker:

@@ -46,6 +46,8 @@ from mallob_py.protocol.stimuli import (
     TermsChanged,
     Tick,
     WorkerCrashed,
+    WorkerLeft,
+    WorkerLost,
 )
 from mallob_py.protocol.succession import Succession
 from mallob_py.simulation.cluster import Cluster, submission
@@ -358,7 +360,7 @@ class ChangingCluster(Cluster):
         elif process.membership.is_halted:
             process.waiting.append((rank, stimulus))
         else:
-            if isinstance(stimulus, WorkerCrashed):
+            if isinstance(stimulus, WorkerCrashed | WorkerLost | WorkerLeft):
                 self.processes.pop((rank, stimulus.worker), None)
             super().tell(rank, stimulus)
 
@@ -388,8 +390,10 @@ class ChangingCluster(Cluster):
         if self._is_held(job):
             super().interrupt(job)
 
-    def crash(self, rank: int, worker: int) -> None:
-        self.tell(rank, WorkerCrashed(worker, "killed by signal 9"))
+    def _end_process(self, rank: int, news: WorkerCrashed | WorkerLost | WorkerLeft) -> None:
+        self.tell(
+            rank, news
+        )  # it counts as there until then, as the end of a process that nobody has looked at
 
     def set_terms(self, job: int, priority: float, max_demand: int) -> None:
         if self._is_held(job):

@@ -221,8 +221,12 @@ class Cluster:
 
     def crash(self, rank: int, worker: int) -> None:
         """A worker's process dies."""
-        del self.processes[rank, worker]
-        self.tell(rank, WorkerCrashed(worker, "killed by signal 9"))
+        self._end_process(rank, WorkerCrashed(worker, "killed by signal 9"))
+
+    def _end_process(self, rank: int, news: WorkerCrashed | WorkerLost | WorkerLeft) -> None:
+        """A process is no more, which its PE is told."""
+        del self.processes[rank, news.worker]
+        self.tell(rank, news)
 
     def set_terms(self, job: int, priority: float, max_demand: int) -> None:
         self.tell(self.submitted[job], TermsChanged(job, priority, max_demand))
@@ -397,11 +401,10 @@ class Cluster:
         if self.processes.get((rank, worker)) is not process:
             return
         if failing is not None:
-            del self.processes[rank, worker]
             if failing is Failing.FORK:
-                self.tell(rank, WorkerLost(worker, "no fork"))
+                self._end_process(rank, WorkerLost(worker, "no fork"))
             else:
-                self.tell(rank, WorkerCrashed(worker, "exit status 1"))
+                self._end_process(rank, WorkerCrashed(worker, "exit status 1"))
         else:
             process.is_started = True
             self.health[self._loop_of[rank]].clear()
@@ -410,8 +413,8 @@ class Cluster:
 
     def _left(self, rank: int, worker: int) -> None:
         """A process has handed over what it had, unless it has come to its end before."""
-        if self.processes.pop((rank, worker), None) is not None:
-            self.tell(rank, WorkerLeft(worker))
+        if (rank, worker) in self.processes:
+            self._end_process(rank, WorkerLeft(worker))
 
     # --- running ------------------------------------------------------------------------
 

@@ -195,12 +195,15 @@ def _on_fewer_pes(deed: AnyDeed, size: int) -> AnyDeed:
 
 
 class BagLives(Lives[BagPlan]):
-    """Lives of single jobs that are bags of tasks (`bags.py`)."""
+    """Lives of single jobs that are bags of tasks (`bags.py`), every third also with changes of ranks."""
 
     options = " --bags"
 
     def plans_of(self, seed: int) -> Iterator[BagPlan]:
-        yield bag_plan.draw_plan(seed)
+        whole = bag_plan.draw_plan(seed)
+        yield whole
+        if seed % _CHANGES_EVERY == 0:
+            yield bag_plan.with_changes(whole)
 
     def failure_of(self, plan: BagPlan) -> Failure | None:
         return bags.failure_of(plan)
