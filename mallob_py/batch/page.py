@@ -24,7 +24,7 @@ img { max-width: 100%; background: white; } .scroll { overflow-x: auto; }
 """
 
 
-class Result(msgspec.Struct, frozen=True):
+class PolicyResult(msgspec.Struct, frozen=True):
     """Of one policy: its pictures are those files that there are."""
 
     metrics: Metrics
@@ -32,7 +32,7 @@ class Result(msgspec.Struct, frozen=True):
     pictures: Sequence[Path]
 
 
-def page(title: str, results: Sequence[Result], power: Power) -> str:
+def page(title: str, results: Sequence[PolicyResult], power: Power) -> str:
     """The whole page. OSError: a picture cannot be read."""
     metrics = _table(
         ("policy", "jobs", "makespan [s]", "mean wait [s]", "longest wait [s]", "run time [s]",

@@ -19,7 +19,7 @@ from mallob_py.batch.costs import ResizeCost
 from mallob_py.batch.energy import Power, energy_of
 from mallob_py.batch.job import Workload
 from mallob_py.batch.metrics import metrics_of
-from mallob_py.batch.page import Result
+from mallob_py.batch.page import PolicyResult
 from mallob_py.batch.policy import Action, Policy, View
 from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import EventOrder, Schedule, simulate
@@ -44,7 +44,7 @@ class Setting(msgspec.Struct, frozen=True):
     folder: Path | None
 
 
-def side_by_side(setting: Setting, policies: Sequence[str], processes: int | None) -> list[Result]:
+def side_by_side(setting: Setting, policies: Sequence[str], processes: int | None) -> list[PolicyResult]:
     """What comes of each policy, in their order.
 
     Raises what a run raises, and BrokenProcessPool if one is killed from outside.
@@ -98,17 +98,17 @@ def _begin(setting: Setting, news: SimpleQueue[tuple[int, float, int]]) -> None:
     _there = setting, lambda *told: news.put(told)
 
 
-def _play_there(place: int, policy: str, folder: Path | None) -> Result:
+def _play_there(place: int, policy: str, folder: Path | None) -> PolicyResult:
     return _play(*_there, place, policy, folder)
 
 
-def _play(setting: Setting, tell: Tell, place: int, policy: str, folder: Path | None) -> Result:
+def _play(setting: Setting, tell: Tell, place: int, policy: str, folder: Path | None) -> PolicyResult:
     watched = _WithProgress(policy_of(policy), setting.workload, tell, place)
     schedule = simulate(setting.workload, watched, costs=setting.costs, order=setting.order)
     tell(place, 1.0, 0)
     metrics = metrics_of(schedule)
     pictures = () if folder is None else _written(schedule, folder, setting.power)
-    return Result(metrics, energy_of(schedule, setting.power), pictures)
+    return PolicyResult(metrics, energy_of(schedule, setting.power), pictures)
 
 
 def _written(schedule: Schedule, folder: Path, power: Power) -> Sequence[Path]:

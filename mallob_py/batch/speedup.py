@@ -1,26 +1,15 @@
 """How the speed of a job depends on its nodes.
 
 A model tells the speed on `n` nodes relative to that on the job's preferred number, on which it is 1: with
-run time T(pref), the run time on n nodes is T(pref) / speed(n, pref).
+run time T(pref), the run time on n nodes is T(pref) / speed(n, pref). Its `loss` is how far from
+linear it is, as a number to compare jobs of one model by; 0: linear.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import msgspec
-
-
-class Speedup(Protocol):
-    def speed(self, nodes: int, preferred: int) -> float:
-        """Relative to the speed on `preferred` nodes. Both are at least 1."""
-        ...
-
-    @property
-    def loss(self) -> float:
-        """How far from linear it is, as a number to compare jobs of one model by; 0: linear."""
-        ...
 
 
 class Linear(msgspec.Struct, frozen=True):

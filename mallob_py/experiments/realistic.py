@@ -41,7 +41,7 @@ class Variant(msgspec.Struct, frozen=True):
     setting: Setting
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept of a run; curves are (x values, y values)."""
 
     name: str
@@ -81,14 +81,14 @@ def variants(setting: Setting) -> dict[str, Variant]:
     return {run.name: run for run in runs}
 
 
-def measure(variant: Variant) -> Result:
+def measure(variant: Variant) -> Measured:
     """Play one variant."""
     setting = variant.setting
     simulation = Simulation(setting)
     simulation.submit_all(job_stream(setting.jobs, setting.pes, setting.seconds, setting.seed))
     simulation.play()
     measures = simulation.measures
-    return Result(
+    return Measured(
         name=variant.name,
         interarrival_s=None if setting.jobs.stream else setting.jobs.interarrival_s,
         summary=simulation.summary(),
@@ -141,7 +141,7 @@ def run(setting: Setting, folder: Path, processes: int | None) -> None:
     output.figure("fig6-latencies", lambda figure: _draw_latencies(figure, results))
 
 
-def _reuse_table(results: dict[str, Result], setting: Setting) -> Table:
+def _reuse_table(results: dict[str, Measured], setting: Setting) -> Table:
     rows = []
     for reuse, name in (("none", "reuse none"), ("basic", "reuse basic"), ("full", _PREFIX_SUM)):
         summary = results[name].summary
@@ -174,7 +174,7 @@ _PAPER_ROOT_MS = {
 }
 
 
-def _matching_table(results: dict[str, Result]) -> Table:
+def _matching_table(results: dict[str, Measured]) -> Table:
     rows = []
     for name in (_PREFIX_SUM, *paper.LATENCIES_MS):
         summary = results[name].summary
@@ -197,7 +197,7 @@ def _matching_table(results: dict[str, Result]) -> Table:
     )
 
 
-def _load_table(results: dict[str, Result]) -> Table:
+def _load_table(results: dict[str, Measured]) -> Table:
     rows = []
     for result in _by_load(results):
         summary = result.summary
@@ -224,18 +224,18 @@ def _load_table(results: dict[str, Result]) -> Table:
     )
 
 
-def _by_load(results: dict[str, Result]) -> list[Result]:
+def _by_load(results: dict[str, Measured]) -> list[Measured]:
     """One run per rate of arrival, the fastest first."""
     usual = results[_PREFIX_SUM].interarrival_s
     others = [result for result in results.values() if result.interarrival_s != usual]
     return sorted([results[_PREFIX_SUM], *others], key=lambda result: result.interarrival_s or 0.0)
 
 
-def _load_name(result: Result) -> str:
+def _load_name(result: Measured) -> str:
     return "stream" if result.interarrival_s is None else f"1/lambda = {result.interarrival_s:g} s"
 
 
-def _draw_load(figure: Figure, results: dict[str, Result]) -> None:
+def _draw_load(figure: Figure, results: dict[str, Measured]) -> None:
     left, right = figure.subplots(1, 2)
     for result in _by_load(results):
         left.plot(*result.active_jobs, label=_load_name(result), linewidth=0.8)
@@ -251,7 +251,7 @@ def _draw_load(figure: Figure, results: dict[str, Result]) -> None:
     right.legend()
 
 
-def _draw_latencies(figure: Figure, results: dict[str, Result]) -> None:
+def _draw_latencies(figure: Figure, results: dict[str, Measured]) -> None:
     left, right = figure.subplots(1, 2, sharey=True)
     names = [_PREFIX_SUM, *paper.LATENCIES_MS]
     _draw_distributions(left, "until a job's root is placed [ms]", [(n, results[n].root_ms) for n in names])

@@ -21,7 +21,7 @@ def test_waits_are_weighed_by_the_queue() -> None:
         msgspec.structs.replace(job, queue=queue) for job, queue in zip(workload.jobs, queues, strict=True)
     ]
     schedule = simulate(msgspec.structs.replace(workload, jobs=jobs), PbsFifo())
-    result = cp.result_of(schedule, [0.1, 0.2, 0.6])
+    result = cp.measured(schedule, [0.1, 0.2, 0.6])
     assert result.weighted_wait == pytest.approx(5400 / 3600 + 5401 / 21600)
     assert (result.late, result.tardiness_s) == (1, 1800.0)
     assert (result.overhead_s, result.overhead_median_s) == (pytest.approx(0.3), 0.2)
@@ -33,7 +33,7 @@ def test_without_the_logs_the_experiment_says_what_it_needs(tmp_path: Path) -> N
 
 
 def test_a_row_has_the_times_of_decisions_in_milliseconds() -> None:
-    runs = {cp.Run("hist", policy): cp.Result(1.5, 2, 3.4, 0.25, 0.00004) for policy in cp.POLICIES}
+    runs = {cp.Run("hist", policy): cp.Measured(1.5, 2, 3.4, 0.25, 0.00004) for policy in cp.POLICIES}
     table = cp._table(runs)
     assert table.rows[0] == ("hist", "pbsfifo", 1.5, 2, 3, 250.0, pytest.approx(0.04))
     assert table.rows[-1][:3] == ("published, test 2", "CP", 2441.3)

@@ -81,7 +81,7 @@ def test_figures_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     output = Output(tmp_path, "figures")
     ours = {cell: Statistics(10.0, 20.0, 30.0, 40.0, 0.5) for cell in agreement.PUBLISHED}
     output.figure("agreement", lambda figure: agreement._draw(ours, figure))
-    result = cp.Result(1.0, 2, 3.0, 0.1, 0.1)
+    result = cp.Measured(1.0, 2, 3.0, 0.1, 0.1)
     runs = {cp.Run(instance, policy): result for instance in cp.INSTANCES for policy in cp.POLICIES}
     output.figure("cp", lambda figure: cp._draw(runs, figure))
     assert {path.name for path in tmp_path.glob("*.svg")} == {"agreement.svg", "cp.svg"}

@@ -93,8 +93,8 @@ def test_all_published_digits_of_the_agreement_policy_come_out(
 def test_sd_policy_comes_near_to_the_slowdown_on_ricc(settings: dict[str, Any], published: float) -> None:
     ricc = next(case for case in sd.CASES if case.name == "RICC")
     workload = sd.load(ricc, _FOLDER)
-    easy = sd.result_of(simulate(workload, Easy(depth=10))).slowdown
-    found = sd.result_of(simulate(workload, SdPolicy(math.inf, **settings))).slowdown
+    easy = sd.measured(simulate(workload, Easy(depth=10))).slowdown
+    found = sd.measured(simulate(workload, SdPolicy(math.inf, **settings))).slowdown
     assert found / easy == pytest.approx(published, abs=0.02)
 
 

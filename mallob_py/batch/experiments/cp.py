@@ -54,7 +54,7 @@ class Run(msgspec.Struct, frozen=True):
     policy: str
 
 
-class Result(msgspec.Struct, frozen=True):
+class Measured(msgspec.Struct, frozen=True):
     """See _REMARKS."""
 
     weighted_wait: float
@@ -104,18 +104,18 @@ def _path(traces: Path | None) -> Path | None:
     return next((path for path in (traces / _FILE, traces / "traces" / _FILE) if path.exists()), None)
 
 
-def _play(path: Path, one: Run) -> Result:
+def _play(path: Path, one: Run) -> Measured:
     (workload,) = read_eurora(path, [one.instance])
     policy = _Timed(policy_of(one.policy))
-    return result_of(simulate(workload, policy), policy.times_s)
+    return measured(simulate(workload, policy), policy.times_s)
 
 
-def result_of(schedule: Schedule, times_s: list[float]) -> Result:
+def measured(schedule: Schedule, times_s: list[float]) -> Measured:
     waits = [
         (start - job.submit_s, expected_wait_s(job.queue))
         for job, start in zip(schedule.workload.jobs, schedule.starts_s, strict=True)
     ]
-    return Result(
+    return Measured(
         sum(wait_s / expected_s for wait_s, expected_s in waits),
         sum(wait_s > expected_s for wait_s, expected_s in waits),
         sum(max(0.0, wait_s - expected_s) for wait_s, expected_s in waits),
@@ -124,7 +124,7 @@ def result_of(schedule: Schedule, times_s: list[float]) -> Result:
     )
 
 
-def _table(results: dict[Run, Result]) -> Table:
+def _table(results: dict[Run, Measured]) -> Table:
     rows = [
         (
             one.instance,
@@ -140,7 +140,7 @@ def _table(results: dict[Run, Result]) -> Table:
     return Table("Jobs of Eurora", _HEADER, (*rows, *_PUBLISHED))
 
 
-def _draw(results: dict[Run, Result], figure: Figure) -> None:
+def _draw(results: dict[Run, Measured], figure: Figure) -> None:
     """Weighted waits, and how many jobs are late: a group of bars for each instance."""
     width = 0.8 / len(POLICIES)
     for axes, measure, title in zip(

@@ -137,14 +137,14 @@ class Run(msgspec.Struct, frozen=True):
         return Run(self.case, _BASE, 0.0, "0", self.other)
 
 
-class Result(msgspec.Struct, frozen=True):
+class Measured(msgspec.Struct, frozen=True):
     """`took_s`: of the simulation."""
 
     metrics: Metrics
     took_s: float
 
 
-Results = dict[Run, Result]
+Measures = dict[Run, Measured]
 
 
 def run(output: Output, processes: int | None, traces: Path | None, full: bool = False) -> None:
@@ -210,7 +210,7 @@ def _runs_of_others(case: Case) -> list[Run]:
     ]
 
 
-def _play(traces: Path, full: bool, one: Run) -> Result:
+def _play(traces: Path, full: bool, one: Run) -> Measured:
     case = next(case for case in CASES if case.name == one.case)
     first, last = case.full_rows if full else case.rows
     if one.other is not None:
@@ -218,7 +218,7 @@ def _play(traces: Path, full: bool, one: Run) -> Result:
     workload = make_malleable(_load(case, traces, first, last), one.share, HALF_TO_DOUBLE, _SPEEDUP)
     began_s = time.monotonic()
     schedule = simulate(workload, policy_of(one.policy), costs=COSTS[one.cost])
-    return Result(metrics_of(schedule), time.monotonic() - began_s)
+    return Measured(metrics_of(schedule), time.monotonic() - began_s)
 
 
 @lru_cache(maxsize=1)
@@ -245,14 +245,14 @@ def _path(case: Case, traces: Path) -> Path | None:
 # --- tables and figures ---------------------------------------------------------------------
 
 
-def _ratio(results: Results, one: Run, metric: str) -> float:
+def _ratio(results: Measures, one: Run, metric: str) -> float:
     base: float = getattr(results[one.base()].metrics, metric)
     own: float = getattr(results[one].metrics, metric)
     # Where nobody waits under EASY, the longest wait is 0.
     return own / base if base else 1.0 if not own else math.inf
 
 
-def _rows(case: str, results: Results) -> list[tuple[str, str]]:
+def _rows(case: str, results: Measures) -> list[tuple[str, str]]:
     """(policy, cost) of the runs at all shares."""
     return list(
         dict.fromkeys(
@@ -268,7 +268,7 @@ def _at(case: str, policy: str, share: float, cost: str) -> Run:
     return Run(case, policy, share, cost if share else "0")
 
 
-def _overview(title: str, cases: Iterable[Case], results: Results, metric: str) -> Table:
+def _overview(title: str, cases: Iterable[Case], results: Measures, metric: str) -> Table:
     """All policies on all traces at some shares, and where resizes cost time; empty: as at the left."""
     rows = list[tuple[str, ...]]()
     for policy in policies((*RIGID, *UNRESIZED, *RESIZING)):
@@ -285,7 +285,7 @@ def _overview(title: str, cases: Iterable[Case], results: Results, metric: str) 
     return Table(title, ("policy", *(f"{case.name} {name}" for case in cases for name in names)), tuple(rows))
 
 
-def _by_share(title: str, case: str, results: Results, metric: str) -> Table:
+def _by_share(title: str, case: str, results: Measures, metric: str) -> Table:
     rows = tuple(
         (
             policy,
@@ -297,7 +297,7 @@ def _by_share(title: str, case: str, results: Results, metric: str) -> Table:
     return Table(title, ("policy", "cost", *(f"{share:.0%}" for share in SHARES)), rows)
 
 
-def _by_cost(results: Results) -> Table:
+def _by_cost(results: Measures) -> Table:
     """Where all jobs are malleable; resizes in brackets."""
     cases = list(dict.fromkeys(one.case for one in results))
     rows = list[tuple[str, ...]]()
@@ -311,7 +311,7 @@ def _by_cost(results: Results) -> Table:
     return Table("All jobs malleable: turnaround (resizes)", ("policy", "cost", *cases), tuple(rows))
 
 
-def _winners(results: Results) -> Table:
+def _winners(results: Measures) -> Table:
     """Who has the least mean turnaround, and how much more `fair` has."""
     rows = list[tuple[str, ...]]()
     for case in dict.fromkeys(one.case for one in results):
@@ -334,7 +334,7 @@ def _winners(results: Results) -> Table:
     )
 
 
-def _of_others(case: Case, results: Results) -> Table:
+def _of_others(case: Case, results: Measures) -> Table:
     """Means over the other parts."""
     rows = list[tuple[str, ...]]()
     measures = ("turnaround_s", "bounded_slowdown", "wait_max_s")
@@ -351,7 +351,7 @@ def _of_others(case: Case, results: Results) -> Table:
     return Table(title, header, tuple(rows))
 
 
-def _draw(case: str, results: Results, figure: Figure) -> None:
+def _draw(case: str, results: Measures, figure: Figure) -> None:
     """Turnaround against the share, a line per policy; dashed with costs."""
     from matplotlib import colormaps
 

@@ -93,7 +93,7 @@ class Run(msgspec.Struct, frozen=True):
         return f"{text}, seed {self.seed}, {self.policy}"
 
 
-class Result(msgspec.Struct, frozen=True):
+class Measured(msgspec.Struct, frozen=True):
     turnaround_s: float
     utilisation: float
     resizes: int
@@ -223,13 +223,13 @@ def workload_for(case: Case, seed: int, traces: Path | None) -> Workload:
     return with_model_error(make_malleable(plain, case.share, NodeRange(0.5, 5.0), speedup, seed), case.error)
 
 
-def _play(traces: Path | None, one: Run) -> Result:
+def _play(traces: Path | None, one: Run) -> Measured:
     workload = workload_for(one.case, one.seed, traces)
     metrics = metrics_of(simulate(workload, policy_of(one.policy), costs=Redistribution(one.case.scale)))
-    return Result(metrics.turnaround_s, metrics.utilisation, metrics.resizes)
+    return Measured(metrics.turnaround_s, metrics.utilisation, metrics.resizes)
 
 
-def gains(case: Case, policy: str, results: dict[Run, Result]) -> list[float]:
+def gains(case: Case, policy: str, results: dict[Run, Measured]) -> list[float]:
     """Less turnaround than with EASY [%], for each seed."""
     return [
         100.0 * (1.0 - result.turnaround_s / results[Run(case, _EASY, one.seed)].turnaround_s)
@@ -242,7 +242,7 @@ def _table(
     title: str,
     columns: _Columns,
     published: dict[tuple[str, str], int],
-    results: dict[Run, Result],
+    results: dict[Run, Measured],
     with_range: bool,
 ) -> Table:
     rows = []
@@ -261,7 +261,7 @@ def _table(
 
 
 def _draw(
-    table: tuple[str, _Columns, dict[tuple[str, str], int]], results: dict[Run, Result], figure: Figure
+    table: tuple[str, _Columns, dict[tuple[str, str], int]], results: dict[Run, Measured], figure: Figure
 ) -> None:
     """One line per variant; what was published as crosses."""
     title, columns, published = table

@@ -132,7 +132,7 @@ class Run(msgspec.Struct, frozen=True):
         return f"{self.case}, cut-off {self.label()}, check {self.check}, shared nodes {self.form()}"
 
 
-class Result(msgspec.Struct, frozen=True):
+class Measured(msgspec.Struct, frozen=True):
     """`took_s`: of the simulation."""
 
     makespan_s: float
@@ -201,18 +201,18 @@ def _with_sizes(swf: Swf) -> Swf:
     return msgspec.structs.replace(swf, rows=rows)
 
 
-def _play(traces: Path, one: Run) -> Result:
+def _play(traces: Path, one: Run) -> Measured:
     workload = load(next(case for case in CASES if case.name == one.case), traces)
     began_s = time.monotonic()
     schedule = simulate(workload, one.policy(), imbalance=one.imbalance)
-    return result_of(schedule, time.monotonic() - began_s)
+    return measured(schedule, time.monotonic() - began_s)
 
 
-def result_of(schedule: Schedule, took_s: float = 0.0) -> Result:
+def measured(schedule: Schedule, took_s: float = 0.0) -> Measured:
     submissions = np.array([job.submit_s for job in schedule.workload.jobs])
     ends = np.asarray(schedule.ends_s)
     responses = ends - submissions
-    return Result(
+    return Measured(
         float(ends.max() - submissions.min()),
         float(responses.mean()),
         float((responses / np.array([truth.run_s for truth in schedule.workload.truths])).mean()),
@@ -222,7 +222,7 @@ def result_of(schedule: Schedule, took_s: float = 0.0) -> Result:
     )
 
 
-def _easy_table(cases: Iterable[Case], results: dict[Run, Result]) -> Table:
+def _easy_table(cases: Iterable[Case], results: dict[Run, Measured]) -> Table:
     rows = list[tuple[str | float, ...]]()
     for case in cases:
         easy = results[Run(case.name)]
@@ -231,7 +231,7 @@ def _easy_table(cases: Iterable[Case], results: dict[Run, Result]) -> Table:
     return Table("What SD-Policy is compared with", _EASY_HEADER, tuple(rows))
 
 
-def _table(case: Case, results: dict[Run, Result]) -> Table:
+def _table(case: Case, results: dict[Run, Measured]) -> Table:
     base = results[Run(case.name)]
     rows = [
         (
@@ -250,7 +250,7 @@ def _table(case: Case, results: dict[Run, Result]) -> Table:
     return Table(f"SD-Policy on {case.name}, relative to EASY", _HEADER, (case.published, *rows))
 
 
-def _draw(case: str, results: dict[Run, Result], figure: Figure) -> None:
+def _draw(case: str, results: dict[Run, Measured], figure: Figure) -> None:
     """Slowdown against the cut-off, relative to EASY, one curve per form."""
     axes = figure.subplots()
     base = results[Run(case)].slowdown
