@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 
 from mallob_py.batch.job import Job, Kind
-from mallob_py.batch.policy import Policy, PolicyError, Running, View, Wake
+from mallob_py.batch.policy import Policy, PolicyError, Running, Share, View, Wake
 
 _ID = attrgetter("id")
 
@@ -56,6 +56,35 @@ class Checks:
         """A running job can go on with so many nodes."""
         if not job.low <= nodes <= job.high:
             raise self.error(job.id, f"is to run on {nodes} nodes; it runs on {job.low} to {job.high}")
+
+    def mates(self, job: Job, share: Share) -> list[Running]:
+        """The jobs whose nodes a waiting one is to share."""
+        if not job.is_malleable:
+            raise self.error(job.id, f"is to be a guest, but is {job.kind.value}")
+        if not 0.0 < share.factor < 1.0:
+            raise self.error(
+                job.id, f"is to have the share {share.factor:g} of cores, not one between 0 and 1"
+            )
+        mates = [self._mate(mate) for mate in dict.fromkeys(share.mates)]
+        nodes = sum(mate.size for mate in mates)
+        if len(mates) < len(share.mates) or not job.low <= nodes <= job.high:
+            raise self.error(
+                job.id,
+                f"is to share {nodes} nodes of jobs, each named once; it runs on {job.low} to {job.high}",
+            )
+        return mates
+
+    def _mate(self, job: int) -> Running:
+        running = self._view.running.get(job)
+        if running is None:
+            raise self.error(job, "is to be a mate, but does not run")
+        if not running.job.is_malleable:
+            raise self.error(job, f"is to be a mate, but is {running.job.kind.value}")
+        if running.mates or running.guest is not None:
+            raise self.error(job, "is to be a mate, but shares its nodes already")
+        if running.target is not None:
+            raise self.error(job, "is to be a mate, but has not taken its last change yet")
+        return running
 
     def take(self, free: list[int], job: int, wanted: int | tuple[int, ...]) -> list[int]:
         """Remove so many nodes from the free ones, the last first, or just these; return them."""

@@ -180,7 +180,7 @@ class Policy(Protocol):
 
     With an attribute `wants_resize_points` that is true, it is also asked whenever a malleable job is between
     two of its iterations. With one `shares_nodes` that is true, it is nothing for real jobs (`live`), which
-    have their nodes for themselves.
+    have their nodes for themselves; with `shares_cores` as well, it is for those that are bound to cores.
     """
 
     name: str

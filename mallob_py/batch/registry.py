@@ -39,13 +39,22 @@ def policy_of(text: str) -> Policy:
     return policy
 
 
-def policy_without_sharing(text: str) -> Policy:
-    """The same, for jobs that have their nodes for themselves. Raises PolicyTextError."""
+def shares_cores(policy: Policy) -> bool:
+    """Whether it has jobs share the cores of their nodes."""
+    return getattr(policy, "shares_cores", False)
+
+
+def policy_for(text: str, binds: bool = False) -> Policy:
+    """The same, for real jobs, which have their nodes for themselves. Raises PolicyTextError.
+
+    `binds`: they are bound to cores, so that they can share nodes all the same.
+    """
     policy = policy_of(text)
-    if getattr(policy, "shares_nodes", False):
+    if getattr(policy, "shares_nodes", False) and not (binds and shares_cores(policy)):
         fit = ", ".join(one for one in policy_names() if not getattr(policy_of(one), "shares_nodes", False))
+        hint = "; it divides cores: see batch serve --affinity" if shares_cores(policy) else ""
         raise PolicyTextError(
-            f"policy {text} needs nodes that jobs share; here every job has its own (these fit: {fit})"
+            f"policy {text} needs nodes that jobs share; here every job has its own (these fit: {fit}){hint}"
         )
     return policy
 

@@ -559,21 +559,9 @@ class _Run:
         number, factor, now = action.guest, action.factor, self._view.now_s
         place = self._checks.place_in_queue(number)
         job = self._jobs[number]
-        if not job.is_malleable:
-            raise self._checks.error(number, f"is to be a guest, but is {job.kind.value}")
-        if not 0.0 < factor < 1.0:
-            raise self._checks.error(
-                number, f"is to have the share {factor:g} of cores, not one between 0 and 1"
-            )
-        mates = [self._mate(mate) for mate in dict.fromkeys(action.mates)]
+        mates = self._checks.mates(job, action)
         nodes = [node for mate in mates for node in mate.nodes]
-        size = len(nodes)
-        if len(mates) < len(action.mates) or not job.low <= size <= job.high:
-            raise self._checks.error(
-                number,
-                f"is to share {size} nodes of jobs, each named once; it runs on {job.low} to {job.high}",
-            )
-        estimate_s = job.estimate_on(size)
+        estimate_s = job.estimate_on(len(nodes))
         guest = self._launch(place, nodes, estimate_s / factor)
         guest.mates, guest.factor = mates, factor
         self._joined[number] = now
@@ -585,18 +573,6 @@ class _Run:
             self._forget_end(mate)
             mate.estimated_end_s += estimate_s
             insort(self._ends, (mate.estimated_end_s, mate.order, mate))
-
-    def _mate(self, number: int) -> Running:
-        running = self._running.get(number)
-        if running is None:
-            raise self._checks.error(number, "is to be a mate, but does not run")
-        if not running.job.is_malleable:
-            raise self._checks.error(number, f"is to be a mate, but is {running.job.kind.value}")
-        if running.mates or running.guest is not None:
-            raise self._checks.error(number, "is to be a mate, but shares its nodes already")
-        if running.target is not None:
-            raise self._checks.error(number, "is to be a mate, but has not taken its last change yet")
-        return running
 
     def _retime(self, running: Running) -> None:
         """Whom a job shares its nodes with has changed, and so has its rate."""

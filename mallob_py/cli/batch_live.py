@@ -57,18 +57,20 @@ _HEADER = ("job", "name", "class", "state", "nodes", "least", "most", "waited [s
 def run_serve(options: BatchServeOptions) -> int:
     from mallob_py.batch.live.folder import FolderError
     from mallob_py.batch.live.server import serve
-    from mallob_py.batch.registry import PolicyTextError, policy_without_sharing
+    from mallob_py.batch.registry import PolicyTextError, policy_for, shares_cores
 
     try:
-        policy = policy_without_sharing(options.policy)
-        return serve(Path(options.batch_dir), policy, _machine(options), binds=options.affinity)
+        policy = policy_for(options.policy, options.affinity)
+        cores_per_slot = 0 if not options.affinity else 2 if shares_cores(policy) else 1
+        machine = _machine(options, cores_per_slot)
+        return serve(Path(options.batch_dir), policy, machine, binds=options.affinity)
     except (FolderError, NodesError, PolicyTextError) as error:
         raise CommandError(str(error)) from None
     except OSError as error:
         raise CommandError(f"{error.filename}: {error.strerror}") from None
 
 
-def _machine(options: BatchServeOptions) -> Machine:
+def _machine(options: BatchServeOptions, cores_per_slot: int) -> Machine:
     """Raises NodesError, OSError."""
     from mallob_py.batch.live.machines import Hosts, ThisHost
 
@@ -78,7 +80,8 @@ def _machine(options: BatchServeOptions) -> Machine:
         return Allocation()
     if options.nodes is not None:
         return Hosts(Path(options.nodes), options.remote_shell)
-    return ThisHost(options.slots or len(os.sched_getaffinity(0)), options.affinity)
+    cores = len(os.sched_getaffinity(0))
+    return ThisHost(options.slots or max(1, cores // max(1, cores_per_slot)), cores_per_slot)
 
 
 def run_submit(options: BatchSubmitOptions) -> int:

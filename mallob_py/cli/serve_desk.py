@@ -72,10 +72,10 @@ def open_desk(options: ServeOptions, rank: Rank, client: int, clients: Sequence[
 def _policy(text: str, rank: Rank, complain: Callable[[str], None]) -> Decider:
     """Raises DeskError."""
     from mallob_py.batch.live.service_policy import ServicePolicy
-    from mallob_py.batch.registry import PolicyTextError, policy_without_sharing
+    from mallob_py.batch.registry import PolicyTextError, policy_for
 
     try:
-        return ServicePolicy(policy_without_sharing(text), rank.placement.size, complain)
+        return ServicePolicy(policy_for(text), rank.placement.size, complain)
     except PolicyTextError as error:
         raise boot.DeskError(f"--policy: {error}") from error
 

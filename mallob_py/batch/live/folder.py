@@ -12,7 +12,7 @@
         cancelled           it is to end
         output nodes        what it prints; its hosts
         orders.sock         where it takes orders, if it does
-        cores.json          to which cores it is bound, if that has changed
+        allotment.json      its cores, if these have changed
       ended/NUMBER/         of one that has ended and is in nobody's books any more
 
 Files are written as a whole, and before anybody acts by them.
@@ -58,11 +58,17 @@ class Submitted(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Where a job runs, or is to. `address`: where it takes orders; empty: it does not."""
+    """Where a job runs, or is to. `address`: where it takes orders; empty: it does not.
+
+    `factor`: of a guest, its share of the cores of slots that it shares; 1: it is none. `extra_s`: how much
+    longer than its required time it may run, as it has shared its slots.
+    """
 
     start_s: float
     slots: list[int]
     address: str = ""
+    factor: float = 1.0
+    extra_s: float = 0.0
 
 
 class Clock(msgspec.Struct, frozen=True):

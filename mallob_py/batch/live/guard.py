@@ -21,7 +21,7 @@ from typing import IO
 
 import msgspec
 
-from mallob_py.batch.live.keeper import CORES, SIGNALS, keep, write_atomically
+from mallob_py.batch.live.keeper import ALLOTMENT, SIGNALS, keep, write_atomically
 from mallob_py.batch.live.remote import (
     Answer,
     Answered,
@@ -31,7 +31,7 @@ from mallob_py.batch.live.remote import (
     NoticeLine,
     OrderLine,
     Ready,
-    Rebind,
+    Reallot,
     ToGuard,
     ToKeeper,
     send,
@@ -90,7 +90,7 @@ class _Guard:
             return 1
         begun_s = time.monotonic()
         with no_orphans():
-            status = keep(launch, 1, self._folder / CORES, self._listen)
+            status = keep(launch, 1, self._folder / ALLOTMENT, self._listen)
         ran_s = time.monotonic() - begun_s
         self._say(Ended(msgspec.structs.replace(status, ran_s=ran_s)))
         return 0
@@ -107,8 +107,8 @@ class _Guard:
             match message:
                 case OrderLine(line):
                     self._orders.put(line)
-                case Rebind(cores):
-                    write_atomically(self._folder / CORES, msgspec.json.encode(cores))
+                case Reallot(allotment):
+                    write_atomically(self._folder / ALLOTMENT, msgspec.json.encode(allotment))
                     os.kill(os.getpid(), signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -7,7 +7,7 @@ over, and when it is told to by a signal: by SIGTERM to the job's process group,
 is left after a while. It is the parent of whatever the job leaves behind, which ends with the job.
 
 The program of a job on another node has its guard there (`remote`), which does the same at this one's word.
-Where jobs are bound to cores, SIGUSR1 says that `cores.json` has others for it.
+Where jobs are bound to cores, SIGUSR1 says that `allotment.json` is another one for it.
 """
 
 from __future__ import annotations
@@ -33,32 +33,43 @@ TOKEN = "MALLOB_PY_BATCH_JOB"
 #: the variable with the numbers of the cores that a bound job may use where its script runs
 CORES_VARIABLE = "CORES"
 OUTPUT = "output"
-CORES = "cores.json"
+ALLOTMENT = "allotment.json"
 #: for which a keeper waits
 SIGNALS = (signal.SIGCHLD, signal.SIGUSR1, *STOP_SIGNALS)
 #: the system takes no number of seconds, however large
 _WAIT_MAX_S = 1e6
 
 
-class Cores(msgspec.Struct, frozen=True):
-    """The cores of a node are divided into so many parts, in their order; these parts are the job's."""
+class Allotment(msgspec.Struct, frozen=True):
+    """Which cores of its node a job may use, and for how long it may run [s].
 
-    parts: list[int]
+    The cores are divided into `of` parts, in their order. The job has these `parts`, each from where to where
+    (0 to 1: all of it).
+    """
+
+    parts: list[tuple[int, float, float]]
     of: int
+    limit_s: float
 
-    def numbers(self, cores: Sequence[int]) -> list[int]:
-        """Which of the node's cores these are. Raises ValueError."""
-        if self.of > len(cores):
-            raise ValueError(f"{self.of} slots cannot have cores of their own: there are {len(cores)}")
-        each = len(cores) // self.of
-        return [core for part in self.parts for core in cores[part * each : (part + 1) * each]]
+    def cores(self, all_cores: Sequence[int]) -> list[int]:
+        """Of these. Raises ValueError."""
+        each = len(all_cores) // self.of
+        found = list[int]()
+        for part, first, last in self.parts:
+            own = all_cores[part * each : (part + 1) * each][round(first * each) : round(last * each)]
+            if not own:
+                raise ValueError(
+                    f"{len(all_cores)} cores are too few for {self.of} slots with cores of their own"
+                )
+            found += own
+        return found
 
 
 class Launch(msgspec.Struct, frozen=True):
     """What to run, in which folder, with which environment, and how long at most.
 
     `remote`: the command that starts what follows it on another node; empty: the node is this one.
-    `takes_orders`: it may say that it does. `cores`: None if it may use all.
+    `takes_orders`: it may say that it does. `allotment`: None if it may use all cores.
     """
 
     command: list[str]
@@ -68,7 +79,7 @@ class Launch(msgspec.Struct, frozen=True):
     grace_s: float = GRACE_S
     remote: list[str] = []
     takes_orders: bool = False
-    cores: Cores | None = None
+    allotment: Allotment | None = None
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -142,13 +153,13 @@ def main() -> int:
             status = keep_remotely(folder, launch)
         else:
             with open(folder / OUTPUT, "ab") as output:
-                status = keep(launch, output.fileno(), folder / CORES)
+                status = keep(launch, output.fileno(), folder / ALLOTMENT)
     status = msgspec.structs.replace(status, ran_s=time.monotonic() - started_s)
     write_atomically(folder / "status.json", msgspec.json.encode(status))
     return 0
 
 
-def keep(launch: Launch, output: int, cores_file: Path, begun: Callable[[], object] = int) -> Status:
+def keep(launch: Launch, output: int, allotment: Path, begun: Callable[[], object] = int) -> Status:
     """Run it on this node until it ends or is ended; `begun` is called when it runs."""
     keeper, cores = os.getpid(), sorted(os.sched_getaffinity(0))
     environment, own = launch.environment, cores
@@ -159,8 +170,8 @@ def keep(launch: Launch, output: int, cores_file: Path, begun: Callable[[], obje
         os.sched_setaffinity(0, own)
 
     try:
-        if launch.cores is not None:
-            own = launch.cores.numbers(cores)
+        if launch.allotment is not None:
+            own = launch.allotment.cores(cores)
             environment = environment | {CORES_VARIABLE: ",".join(map(str, own))}
         program = subprocess.Popen(
             launch.command,
@@ -175,16 +186,18 @@ def keep(launch: Launch, output: int, cores_file: Path, begun: Callable[[], obje
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return Status(Ending.NOT_STARTED, error=str(error))
     begun()
-    until_s = time.monotonic() + launch.limit_s
-    while (ending := _wait(program, until_s)) is None:
-        bind(keeper, msgspec.json.decode(cores_file.read_bytes(), type=Cores).numbers(cores))
+    begun_s, limit_s = time.monotonic(), launch.limit_s
+    while (ending := _wait(program, begun_s + limit_s)) is None:
+        now = read_allotment(allotment)
+        limit_s = now.limit_s
+        bind(keeper, now.cores(cores))
     if ending is not Ending.EXITED:
         _end(program, time.monotonic() + launch.grace_s)
     return Status(ending, program.returncode)
 
 
 def _wait(program: subprocess.Popen[bytes], until_s: float) -> Ending | None:
-    """For the program, its time, or somebody who asks for its end. None: for other cores."""
+    """For the program, its time, or somebody who asks for its end. None: for another allotment."""
     while not _has_ended(program):
         if (left_s := until_s - time.monotonic()) <= 0.0:
             return Ending.OVER_TIME
@@ -227,6 +240,10 @@ def _group_lives(program: subprocess.Popen[bytes]) -> bool:
             pass
         return True
     return False
+
+
+def read_allotment(path: Path) -> Allotment:
+    return msgspec.json.decode(path.read_bytes(), type=Allotment)
 
 
 def bind(root: int, cores: Sequence[int]) -> None:

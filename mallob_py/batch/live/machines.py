@@ -41,11 +41,12 @@ _FIXED = (
 class ThisHost(_Fixed):
     """With so many slots."""
 
-    def __init__(self, slots: int, binds: bool = False) -> None:
-        """Raises NodesError."""
+    def __init__(self, slots: int, cores_per_slot: int = 0) -> None:
+        """Each slot is to have so many cores of its own at least. Raises NodesError."""
         cores = len(os.sched_getaffinity(0))
-        if binds and slots > cores:
-            raise NodesError(f"--affinity: {slots} slots cannot have cores of their own: there are {cores}")
+        if slots * cores_per_slot > cores:
+            each = "a core of its own" if cores_per_slot == 1 else f"{cores_per_slot} cores to divide"
+            raise NodesError(f"--affinity: each of {slots} slots is to have {each}, but there are {cores}")
         self._slots = slots
 
     def nodes(self) -> Mapping[str, int]:

@@ -4,7 +4,7 @@ The keeper starts the guard (`guard.py`) by a remote shell, such as ssh, which t
 standard input and from its standard error; standard output is what the job prints. So a node needs Python
 with this package, and nothing has to listen there: no port, no folder of the scheduler's.
 
-    keeper to guard    Begin (what to run), Go, Order (shrink or grow), Rebind (other cores); the end of the
+    keeper to guard    Begin (what to run), Go, Order (shrink or grow), Reallot (other cores); the end of the
                        lines: end the job
     guard to keeper    Ready, Notice (of the program's), Answer and Answered (to an order), Ended
 
@@ -27,7 +27,16 @@ from typing import IO
 
 import msgspec
 
-from mallob_py.batch.live.keeper import CORES, OUTPUT, SIGNALS, Cores, Ending, Launch, Status
+from mallob_py.batch.live.keeper import (
+    ALLOTMENT,
+    OUTPUT,
+    SIGNALS,
+    Allotment,
+    Ending,
+    Launch,
+    Status,
+    read_allotment,
+)
 from mallob_py.malleable.sockets import connect, listen
 from mallob_py.malleable.wire import (
     LINE_MAX_BYTES,
@@ -65,8 +74,8 @@ class OrderLine(msgspec.Struct, frozen=True, tag="Order"):
     line: str
 
 
-class Rebind(msgspec.Struct, frozen=True, tag=True):
-    cores: Cores
+class Reallot(msgspec.Struct, frozen=True, tag=True):
+    allotment: Allotment
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -89,7 +98,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     status: Status
 
 
-ToGuard = Begin | Go | OrderLine | Rebind
+ToGuard = Begin | Go | OrderLine | Reallot
 ToKeeper = Ready | NoticeLine | Answer | Answered | Ended
 
 
@@ -166,11 +175,11 @@ class _Link:
 
     def _wait(self) -> Ending | None:
         """Until the shell has ended (None), or is to end."""
-        begun_s = time.monotonic()
+        begun_s, limit_s = time.monotonic(), self._launch.limit_s
         while self._shell.poll() is None:
             now_s = time.monotonic()
             # The guard ends what is over its time, and then tells us.
-            until_s = begun_s + self._launch.limit_s + self._launch.grace_s + START_S + LAST_WORDS_S
+            until_s = begun_s + limit_s + self._launch.grace_s + START_S + LAST_WORDS_S
             if not self._is_ready.is_set():
                 until_s = begun_s + START_S
             if now_s >= until_s:
@@ -179,7 +188,9 @@ class _Link:
             if came is not None and came.si_signo in STOP_SIGNALS:
                 return Ending.CANCELLED
             if came is not None and came.si_signo == signal.SIGUSR1:
-                self._tell(Rebind(msgspec.json.decode((self._folder / CORES).read_bytes(), type=Cores)))
+                allotment = read_allotment(self._folder / ALLOTMENT)
+                limit_s = allotment.limit_s
+                self._tell(Reallot(allotment))
         return None
 
     def _await_end(self, until_s: float) -> None:

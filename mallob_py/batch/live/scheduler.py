@@ -8,6 +8,8 @@ either, and a resize is an order that a program carries out when it can, or neve
 - Slots for growth belong to the job from the order on, slots that it is to release until it has named them.
 - Slots come and go: those that are withheld stay with the job that has them until it leaves them. A job that
   needs more than are offered waits unseen by the policy, to which no job's numbers exceed the machine.
+- Where jobs are bound to cores, a policy may have them share slots. There, a malleable job is malleable at
+  once, as nothing is asked of it: it has fewer cores or more, and none of its slots is ordered away.
 - A job that is over its required time is about to be ended, and shown as ending `OVERDUE_S` from now.
 
 Effects are appended to `effects`, for the caller to carry out and take away. If a policy
@@ -41,10 +43,18 @@ OVERDUE_S = 5.0
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """Run a job on these slots."""
+    """Run a job on these slots; as a guest of its mates, with this share of their cores."""
 
     job: int
     slots: tuple[int, ...]
+    mates: tuple[int, ...] = ()
+    factor: float = 1.0
+
+
+class Rebind(msgspec.Struct, frozen=True):
+    """A running job has other cores of its slots now (see `shares_of`)."""
+
+    job: int
 
 
 class OrderShrink(msgspec.Struct, frozen=True):
@@ -61,7 +71,7 @@ class OrderGrow(msgspec.Struct, frozen=True):
     slots: tuple[int, ...]
 
 
-Effect = Launch | OrderShrink | OrderGrow
+Effect = Launch | Rebind | OrderShrink | OrderGrow
 
 
 class LiveScheduler:
@@ -69,6 +79,7 @@ class LiveScheduler:
 
     def __init__(self, policy: Policy, slots: int) -> None:
         self.policy = policy
+        self._shares_cores = getattr(policy, "shares_cores", False)
         self.effects: list[Effect] = []
         #: when the policy wants to be asked at the latest; infinite: not before something happens
         self.wake_s = math.inf
@@ -112,6 +123,13 @@ class LiveScheduler:
         """All that nobody else can have, with those of an order on its way."""
         return [*self._running[job].nodes, *self._coming.get(job, ())]
 
+    def shares_of(self, job: int) -> list[tuple[int, float, float]]:
+        """Which part of the cores of each of its slots it has: from where to where, of 0 to 1."""
+        running = self._running[job]
+        theirs = {slot for mate in running.mates for slot in mate.nodes}
+        first = 0.0 if running.guest is None else running.guest.factor
+        return [(slot, first, running.factor if slot in theirs else 1.0) for slot in self.slots_of(job)]
+
     @property
     def taken(self) -> set[int]:
         """All slots that jobs have."""
@@ -139,8 +157,13 @@ class LiveScheduler:
 
     def restore(self, job: Job, start_s: float, slots: Sequence[int]) -> None:
         """A job runs already, from a former life of the scheduler."""
-        assert self.taken.isdisjoint(slots), "jobs of a former life share no slots"
-        self._run(job, start_s, list(slots))
+        self._run(job, start_s, list(slots), job.estimate_s)
+        self._refit()
+
+    def restore_guest(self, job: Job, start_s: float, slots: Sequence[int], factor: float) -> None:
+        """The same, of a guest, when all others are restored."""
+        mates = [mate for mate in self._running.values() if not set(mate.nodes).isdisjoint(slots)]
+        self._seat(self._run(job, start_s, list(slots), job.estimate_s / factor), mates, factor)
         self._refit()
 
     def ready(self, job: int) -> None:
@@ -195,7 +218,16 @@ class LiveScheduler:
     def ended(self, job: int) -> None:
         """A running job is gone, with all its processes."""
         running = self._running.pop(job)
-        self._free += [*running.nodes, *self._coming.pop(job, ())]
+        left = [*running.nodes, *self._coming.pop(job, ())]
+        for mate in running.mates:
+            mate.guest = None
+            self.effects.append(Rebind(mate.job.id))
+        if running.guest is not None:
+            running.guest.mates.remove(running)
+            self.effects.append(Rebind(running.guest.job.id))
+        if running.mates or running.guest is not None:
+            left = [slot for slot in left if slot not in self.taken]
+        self._free += left
         self._departed.append(running)
         self._changed()
 
@@ -254,8 +286,8 @@ class LiveScheduler:
                 self.wake_s = min(self.wake_s, self._checks.wake_s(action))
             case Reserve():
                 pass
-            case Share(guest):
-                raise self._checks.error(guest, "is to share nodes; here every job has its own")
+            case Share():
+                self._share(action)
 
     def _start(self, number: int, wanted: int | tuple[int, ...]) -> None:
         place = self._checks.place_in_queue(number)
@@ -263,12 +295,32 @@ class LiveScheduler:
         slots = sorted(self._take(number, wanted))
         del self._queue[place]
         job = self._waiting.pop(number)
-        if job.is_malleable:
-            job = msgspec.structs.replace(job, kind=Kind.MOLDABLE)
-        self._run(job, self._view.now_s, slots)
+        self._run(job, self._view.now_s, slots, job.estimate_s)
         self.effects.append(Launch(number, tuple(slots)))
 
+    def _share(self, share: Share) -> None:
+        if not self._shares_cores:
+            raise self._checks.error(share.guest, "is to share nodes; here every job has its own")
+        place = self._checks.place_in_queue(share.guest)
+        mates = self._checks.mates(self._queue[place], share)
+        del self._queue[place]
+        job = self._waiting.pop(share.guest)
+        slots = [slot for mate in mates for slot in mate.nodes]
+        guest = self._run(job, self._view.now_s, slots, job.estimate_s / share.factor)
+        self._seat(guest, mates, share.factor)
+        self.effects.append(Launch(job.id, tuple(slots), share.mates, share.factor))
+
+    def _seat(self, guest: Running, mates: list[Running], factor: float) -> None:
+        """Its mates are slower, by what it takes if that is as was estimated."""
+        guest.mates, guest.factor = mates, factor
+        for mate in mates:
+            mate.guest = guest
+            mate.estimated_end_s += guest.job.estimate_s
+        self._sort_ends(self._view.now_s)
+
     def _resize(self, number: int, wanted: int | tuple[int, ...]) -> None:
+        if self._shares_cores:
+            raise self._checks.error(number, "is resized; here jobs share cores, and keep their nodes")
         running = self._checks.resizable(number, (Kind.MALLEABLE,))
         kept, size = running.nodes, count_of(wanted)
         self._checks.new_size(running.job, size)
@@ -293,13 +345,16 @@ class LiveScheduler:
 
     # --- books --------------------------------------------------------------------------------
 
-    def _run(self, job: Job, start_s: float, slots: list[int]) -> None:
+    def _run(self, job: Job, start_s: float, slots: list[int], estimate_s: float) -> Running:
+        if job.is_malleable and not self._shares_cores:
+            job = msgspec.structs.replace(job, kind=Kind.MOLDABLE)
         self._launched += 1
-        running = Running(job, start_s, slots, start_s + job.estimate_s, self._launched)
+        running = Running(job, start_s, slots, start_s + estimate_s, self._launched)
         self._running[job.id] = running
         self._ends.append((running.estimated_end_s, running.order, running))
         self._ends.sort()
         self._view.free = len(self._free)
+        return running
 
     def _refit(self) -> None:
         """There are other slots than before."""

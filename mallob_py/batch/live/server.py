@@ -32,7 +32,7 @@ from mallob_py.batch.live.folder import (
     Run,
     Submitted,
 )
-from mallob_py.batch.live.keeper import TOKEN, Cores, Ending, Status
+from mallob_py.batch.live.keeper import TOKEN, Allotment, Ending, Status
 from mallob_py.batch.live.keeper import Launch as KeeperLaunch
 from mallob_py.batch.live.nodes import LOCALHOST, Node, NodeBook, NodesError, NodeState
 from mallob_py.batch.live.requests import (
@@ -54,7 +54,14 @@ from mallob_py.batch.live.requests import (
     Submit,
     TakeIn,
 )
-from mallob_py.batch.live.scheduler import Effect, Launch, LiveScheduler, OrderGrow, OrderShrink
+from mallob_py.batch.live.scheduler import (
+    Effect,
+    Launch,
+    LiveScheduler,
+    OrderGrow,
+    OrderShrink,
+    Rebind,
+)
 from mallob_py.batch.live.script import SCRIPT_MAX_BYTES, ScriptError, Wishes, parse_script
 from mallob_py.batch.policy import Policy, PolicyError, Running
 from mallob_py.malleable.sockets import connect, listen
@@ -174,12 +181,15 @@ class _Server:
             slots := [slot for _, _, run in jobs if run for slot in run.slots]
         ):
             self._nodes = NodeBook([Node(LOCALHOST, list(range(max(slots) + 1)), 0)])
-        taken = set[int]()
+        taken, guests = set[int](), list[_Entry]()
         for job, submitted, run in jobs:
             entry = _Entry(job, submitted.wishes, submitted.submit_s, run)
             self._entries[job.number] = entry
             if run is not None and job.has_keeper:
-                self._scheduler.restore(self._job(entry), run.start_s, run.slots)
+                if run.factor < 1.0:
+                    guests.append(entry)
+                else:
+                    self._scheduler.restore(self._job(entry), run.start_s, run.slots)
                 if run.address:
                     self._scheduler.ready(job.number)
                 self._start_task(self._watch(entry, None))
@@ -192,6 +202,11 @@ class _Server:
                 job.forget_run()
                 entry.run = None
                 self._scheduler.submit(self._job(entry))
+        for guest in guests:
+            assert guest.run is not None
+            self._scheduler.restore_guest(
+                self._job(guest), guest.run.start_s, guest.run.slots, guest.run.factor
+            )
         self._nodes.have(self._machine.nodes())
         self._nodes.forget(taken)
         self._nodes_changed()
@@ -252,14 +267,19 @@ class _Server:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._want_decision)
 
     def _carry_out(self, effect: Effect) -> None:
-        entry = self._entries[effect.job]
+        if (entry := self._entries.get(effect.job)) is None:
+            return  # whose cores were to change has ended
         match effect:
-            case Launch(_, slots):
+            case Launch(_, slots, mates, factor):
+                for mate in mates:
+                    self._slow_down(self._entries[mate], entry.wishes.required_s)
                 try:
-                    self._start_task(self._watch(entry, self._launch(entry, list(slots))))
+                    self._start_task(self._watch(entry, self._launch(entry, list(slots), factor)))
                 except OSError as error:
                     self._scheduler.ended(effect.job)
                     self._end(entry, Status(Ending.NOT_STARTED, error=str(error)))
+            case Rebind():
+                self._rebind(entry)
             case OrderShrink(_, count):
                 self._start_task(self._shrink(entry, count))
             case OrderGrow(_, slots):
@@ -274,10 +294,10 @@ class _Server:
 
     # --- jobs ---------------------------------------------------------------------------------
 
-    def _launch(self, entry: _Entry, slots: list[int]) -> subprocess.Popen[bytes]:
+    def _launch(self, entry: _Entry, slots: list[int], factor: float) -> subprocess.Popen[bytes]:
         """Returns its keeper. Raises OSError."""
         job = entry.folder
-        entry.run = Run(self._now_s, slots)
+        entry.run = Run(self._now_s, slots, factor=factor)
         job.write("run", entry.run)
         submitted = job.submitted()
         hosts = [self._nodes.host_of(slot) for slot in slots]
@@ -287,10 +307,10 @@ class _Server:
             [str(job.script)],
             submitted.directory,
             submitted.environment | dict(self._machine.environment) | self._variables(entry, len(slots)),
-            entry.wishes.required_s,
+            self._limit_s(entry),
             remote=self._machine.shell(head.name, head.count),
             takes_orders=entry.wishes.kind in (Kind.MALLEABLE, Kind.EVOLVING),
-            cores=self._cores(entry) if self._binds else None,
+            allotment=self._allotment(entry) if self._binds else None,
         )
         job.write("launch", launch)
         lock = job.lock()
@@ -650,20 +670,32 @@ class _Server:
         self._scheduler.offer(self._nodes.offered())
         self._want_decision()
 
-    def _cores(self, entry: _Entry) -> Cores:
-        """The parts of its first node's cores that a job has by its slots there."""
+    def _limit_s(self, entry: _Entry) -> float:
+        assert entry.run is not None
+        return entry.wishes.required_s / entry.run.factor + entry.run.extra_s
+
+    def _allotment(self, entry: _Entry) -> Allotment:
+        """On its first node."""
         assert entry.run is not None
         node = self._nodes.node_of(entry.run.slots[0])
-        slots = set(entry.run.slots)
-        return Cores([place for place, slot in enumerate(node.slots) if slot in slots], len(node.slots))
+        places = {slot: place for place, slot in enumerate(node.slots)}
+        shares = self._scheduler.shares_of(entry.folder.number)
+        parts = [(places[slot], first, last) for slot, first, last in shares if slot in places]
+        return Allotment(parts, len(node.slots), self._limit_s(entry))
+
+    def _slow_down(self, mate: _Entry, guest_s: float) -> None:
+        """A guest is about to begin there, which takes as much from a job as it may take itself."""
+        assert mate.run is not None
+        mate.run = msgspec.structs.replace(mate.run, extra_s=mate.run.extra_s + guest_s)
+        self._rebind(mate)
 
     def _rebind(self, entry: _Entry) -> None:
-        """A running job has other slots now."""
+        """A running job has other slots now, or other cores of them."""
         if not self._binds or entry.pidfd < 0:
             return
         with contextlib.suppress(OSError):
             self._write_run(entry)
-            entry.folder.write("cores", self._cores(entry))
+            entry.folder.write("allotment", self._allotment(entry))
             signal.pidfd_send_signal(entry.pidfd, signal.SIGUSR1)
 
     def _notice(self, line: str) -> None:

@@ -45,6 +45,7 @@ class SdPolicy:
 
     wants_all_arrivals = True
     shares_nodes = True
+    shares_cores = True
 
     def __init__(
         self,
@@ -95,8 +96,15 @@ class SdPolicy:
         self._waits: Waits | None = None
         #: (head, cut-off) of the last decision, if it has left all waiting that did not fit at once
         self._seen: tuple[int, float] | None = None
+        self._is_new = True
 
     def decide(self, view: View) -> Iterator[Action]:
+        if self._is_new:
+            self._is_new = False
+            for running in view.running.values():  # from before a new beginning among real jobs
+                self._slowdowns += _slowdown(running)
+                if running.guest is None and not running.mates:
+                    self._add(running)
         for gone in view.departed:
             self._slowdowns -= _slowdown(gone)
             self._forget(gone)

@@ -553,6 +553,38 @@ def test_a_bound_job_that_grows_and_shrinks_has_the_cores_of_its_slots(
     go.touch()
 
 
+def test_a_guest_has_half_of_the_cores_of_its_mate_until_it_ends(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    cores = set(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    scheduler = make("--policy", "sd", "--affinity", slots=1)
+    malleable = "JOB_CLASS malleable; REQUIRED_TIME {}; MIN_NODES 1; MAX_NODES 1"
+
+    def bound(job: int) -> set[int]:
+        """Which cores its processes may use."""
+        found = set[int]()
+        for pid in scheduler.processes_of(job):
+            with contextlib.suppress(OSError):
+                found |= os.sched_getaffinity(pid)
+        return found
+
+    _, waits = the_file(tmp_path, "never")
+    long = scheduler.submit(malleable.format(6_000_000), waits)
+    poll_until(lambda: bound(long) == cores, scheduler.story)
+    go, waits = the_file(tmp_path, "go")
+    short = scheduler.submit(malleable.format(600_000), waits)
+    poll_until(lambda: len(bound(long)) == len(bound(short)) == len(cores) // 2, scheduler.story)
+    assert bound(long).isdisjoint(bound(short))
+    scheduler.kill()
+    scheduler.start()
+    assert [line.job for line in scheduler.queue().running] == [long, short]
+    go.touch()
+    assert scheduler.ended(short).state == "exit code 0"
+    poll_until(lambda: bound(long) == cores, scheduler.story)
+
+
 # --- who is refused -------------------------------------------------------------------------
 
 
@@ -593,7 +625,7 @@ def test_commands_say_what_is_wrong_in_one_line(make: Callable[..., Scheduler], 
         "serve", "--dir", str(tmp_path / "x"), "--nodes", str(nodes)
     )
     assert "--remote-shell reaches the hosts of --nodes" in refused("serve", "--remote-shell", "rsh")
-    assert "--affinity: 1000 slots cannot have cores of their own" in refused(
+    assert "--affinity: each of 1000 slots is to have a core of its own, but there are" in refused(
         "serve", "--dir", str(tmp_path / "x"), "--slots", "1000", "--affinity"
     )
     (tmp_path / "open").mkdir(mode=0o755)

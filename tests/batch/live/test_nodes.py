@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mallob_py.batch.live.keeper import Cores
+from mallob_py.batch.live.keeper import Allotment
 from mallob_py.batch.live.nodes import Node, NodeBook, NodesError, NodeState, read_node_file
 
 
@@ -71,10 +71,16 @@ def test_nothing_starts_on_a_node_that_is_drained_or_down_until_it_is_resumed() 
         book.drain("n9", "")
 
 
-def test_parts_of_a_node_have_cores_of_their_own() -> None:
+def test_parts_of_a_node_have_cores_of_their_own_and_can_be_divided() -> None:
     cores = list(range(10, 19))
-    parts = [Cores([part], 4).numbers(cores) for part in range(4)]
-    assert parts == [[10, 11], [12, 13], [14, 15], [16, 17]]
-    assert Cores([3, 1], 4).numbers(cores) == [16, 17, 12, 13]
-    with pytest.raises(ValueError, match="10 slots cannot have cores of their own: there are 9"):
-        Cores([0], 10).numbers(cores)
+
+    def of(*parts: tuple[int, float, float], count: int = 4) -> list[int]:
+        return Allotment(list(parts), count, 1.0).cores(cores)
+
+    assert [of((part, 0.0, 1.0)) for part in range(4)] == [[10, 11], [12, 13], [14, 15], [16, 17]]
+    assert of((3, 0.0, 1.0), (1, 0.0, 0.5)) == [16, 17, 12]
+    assert of((3, 0.5, 1.0)) == [17]
+    with pytest.raises(ValueError, match="9 cores are too few for 10 slots with cores of their own"):
+        of((0, 0.0, 1.0), count=10)
+    with pytest.raises(ValueError, match="9 cores are too few for 5 slots"):
+        of((0, 0.0, 0.5), count=5)

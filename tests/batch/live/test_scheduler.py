@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import pytest
 
 from mallob_py.batch.job import Job, Kind
-from mallob_py.batch.live.scheduler import Effect, Launch, LiveScheduler, OrderGrow, OrderShrink
+from mallob_py.batch.live.scheduler import Effect, Launch, LiveScheduler, OrderGrow, OrderShrink, Rebind
 from mallob_py.batch.live.script import ANY_NUMBER
 from mallob_py.batch.policy import Action, PolicyError, Resize, Share, Start, View
 from mallob_py.batch.registry import policy_names, policy_of
@@ -210,6 +211,40 @@ def test_a_job_that_is_over_its_time_is_about_to_end(scheduler: LiveScheduler) -
     assert scheduler.running[1].estimated_end_s > 150.0
 
 
+def test_a_guest_shares_the_cores_of_its_mate_s_slots_until_either_of_them_ends() -> None:
+    scheduler = LiveScheduler(policy_of("sd"), 2)
+    for number, required_s in ((1, 600.0), (2, 20.0)):
+        scheduler.submit(job(number, 2, 2, Kind.MALLEABLE, required_s))
+    assert effects_of(scheduler, 0.0) == [Launch(1, (0, 1)), Launch(2, (0, 1), (1,), 0.5)]
+    assert scheduler.shares_of(1) == [(0, 0.5, 1.0), (1, 0.5, 1.0)]
+    assert scheduler.shares_of(2) == [(0, 0.0, 0.5), (1, 0.0, 0.5)]
+    assert [one.estimated_end_s for one in scheduler.running.values()] == [620.0, 40.0]
+    scheduler.ended(2)
+    assert effects_of(scheduler, 30.0) == [Rebind(1)]
+    assert scheduler.shares_of(1) == [(0, 0.0, 1.0), (1, 0.0, 1.0)]
+    scheduler.submit(job(3, 2, 2, Kind.MALLEABLE, 20.0))
+    assert effects_of(scheduler, 31.0) == [Launch(3, (0, 1), (1,), 0.5)]
+    scheduler.ended(1)
+    scheduler.submit(job(4, 1, required_s=1000.0))
+    assert effects_of(scheduler, 32.0) == [Rebind(3)], "the guest has the slots for itself"
+    assert scheduler.shares_of(3) == [(0, 0.0, 1.0), (1, 0.0, 1.0)]
+    scheduler.ended(3)
+    assert effects_of(scheduler, 33.0) == [Launch(4, (0,))]
+
+
+def test_guests_and_mates_are_known_again_after_a_restart() -> None:
+    scheduler = LiveScheduler(policy_of("sd"), 1)
+    long, short = (job(number, 1, 1, Kind.MALLEABLE, 600.0 / number) for number in (1, 30))
+    scheduler.restore(long, 0.0, [0])
+    scheduler.restore_guest(short, 5.0, [0], 0.25)
+    assert scheduler.shares_of(1) == [(0, 0.25, 1.0)]
+    assert scheduler.shares_of(30) == [(0, 0.0, 0.25)]
+    scheduler.ended(30)
+    scheduler.submit(job(31, 1, 1, Kind.MALLEABLE, 20.0))
+    assert effects_of(scheduler, 10.0) == [Rebind(1), Launch(31, (0,), (1,), 0.5)]
+
+
+SHARING = ["sd", "sd:mates=1,waits=map"]
 LIVE = [name for name in policy_names() if not getattr(policy_of(name), "shares_nodes", False)]
 
 
@@ -241,9 +276,9 @@ class Cluster:
 
     def decide(self) -> None:
         for effect in effects_of(self.scheduler, self.now_s):
-            if not isinstance(effect, Launch):
+            if isinstance(effect, OrderShrink | OrderGrow):
                 self.orders.append(effect)
-            if not isinstance(effect, OrderShrink):
+            if isinstance(effect, OrderGrow) or (isinstance(effect, Launch) and not effect.mates):
                 assert self.withheld.isdisjoint(effect.slots)
         self.check()
 
@@ -299,21 +334,29 @@ class Cluster:
         self.scheduler = LiveScheduler(policy_of(self.policy), SLOTS)
         self.scheduler.offer(set(range(SLOTS)) - self.withheld)
         for one in before.running.values():
-            self.scheduler.restore(one.job, one.start_s, before.slots_of(one.job.id))
+            if one.factor == 1.0:
+                self.scheduler.restore(one.job, one.start_s, before.slots_of(one.job.id))
+        for one in before.running.values():
+            if one.factor < 1.0:
+                self.scheduler.restore_guest(one.job, one.start_s, one.nodes, one.factor)
         for waiting in before.waiting:
             self.scheduler.submit(waiting)
 
     def check(self) -> None:
-        taken = [slot for one in self.scheduler.running for slot in self.scheduler.slots_of(one)]
-        assert len(set(taken)) == len(taken)
-        assert set(taken) <= set(range(SLOTS))
+        taken = sorted(share for one in self.scheduler.running for share in self.scheduler.shares_of(one))
+        for (slot, _, last), (next_slot, first, _) in pairwise(taken):
+            assert slot < next_slot or last <= first, "no core is anybody else's"
+        assert {slot for slot, _, _ in taken} <= set(range(SLOTS))
         for running in self.scheduler.running.values():
             assert running.job.low <= running.size <= running.job.high
             assert running.target is None or any(one.job == running.job.id for one in self.orders)
         assert not set(self.scheduler.running) & {one.id for one in self.scheduler.waiting}
 
 
-@pytest.mark.parametrize("policy", [*LIVE, "elastic:start=code,shrink=code,grow=code", "fair:overtake=any"])
+@pytest.mark.parametrize(
+    "policy",
+    [*LIVE, "elastic:start=code,shrink=code,grow=code", "fair:overtake=any", "sd", "sd:mates=1,waits=map"],
+)
 @pytest.mark.parametrize("seed", range(12))
 def test_every_policy_keeps_the_books_right_and_starts_every_job(policy: str, seed: int) -> None:
     cluster = Cluster(policy, seed)

@@ -11,7 +11,7 @@ import pytest
 
 from mallob_py.batch.live.service_policy import SHOWN_MAX, ServicePolicy
 from mallob_py.batch.policy import Action, Start, View
-from mallob_py.batch.registry import PolicyTextError, policy_names, policy_of, policy_without_sharing
+from mallob_py.batch.registry import PolicyTextError, policy_for, policy_names, policy_of
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
 from mallob_py.service.turns import Request
@@ -145,7 +145,7 @@ def test_numbers_of_workers_that_contradict_each_other_are_refused(
 
 def test_policies_that_share_nodes_are_refused_with_the_names_of_those_that_fit() -> None:
     with pytest.raises(PolicyTextError, match=r"policy sd needs nodes that jobs share.*these fit: .*easy"):
-        policy_without_sharing("sd")
+        policy_for("sd")
 
 
 def test_very_many_that_wait_begin_in_their_order_and_few_are_shown() -> None:
