@@ -156,7 +156,7 @@ class ChangingCluster(Cluster):
 
     def leave(self, address: int, asked: int) -> None:
         """Somebody orders, at rank `asked`, that the rank leaves."""
-        self._change(asked, Ordered(leaves=(address,)))
+        self.change(asked, Ordered(leaves=(address,)))
 
     def join(self, capacities: Sequence[int], asked: int) -> list[int]:
         """New ranks are connected, and ordered to join, at rank `asked`; their addresses."""
@@ -166,7 +166,7 @@ class ChangingCluster(Cluster):
 
     def _ask_for(self, joins: tuple[tuple[int, int], ...], asked: int) -> None:
         """If the order is lost with the rank that was asked, it is given once more."""
-        self._change(asked, Ordered(joins=joins))
+        self.change(asked, Ordered(joins=joins))
 
         def look() -> None:
             ranks = [self._ranks[address] for address, _ in joins]
@@ -210,7 +210,7 @@ class ChangingCluster(Cluster):
         ]
         for other in strangers:
             if other.address in present.members:
-                self._change(other.address, Strayed(rank.address, present.g))
+                self.change(other.address, Strayed(rank.address, present.g))
         if strangers or any(rank.address in other.membership.lost for other in others):
             self._later(self._detect_s, lambda: self._speak(rank))
 
@@ -234,18 +234,18 @@ class ChangingCluster(Cluster):
         doubtless = [one for one in concerned if one.is_awake and address not in one.membership.lost]
         if doubtless:
             witness = min(doubtless, key=lambda one: mixed(self.seed, address, one.address))
-            self._change(witness.address, Lost(address))
+            self.change(witness.address, Lost(address))
         self._look_for_later(address)
 
     # --- generations ------------------------------------------------------------------------------
 
-    def _change(self, address: int, change: AnyChange) -> None:
+    def change(self, address: int, change: AnyChange) -> None:
         """Tell a rank something about ranks, and do what follows."""
         rank = self._ranks[address]
         if rank.is_gone:
             return
         if rank.is_hung:
-            rank.asleep.append(lambda: self._change(address, change))
+            rank.asleep.append(lambda: self.change(address, change))
             return
         membership = rank.membership
         membership.handle(change, self.now)
@@ -263,7 +263,7 @@ class ChangingCluster(Cluster):
                 case End():
                     self._remove(rank)
         if membership.deadline_s < math.inf:
-            self.at(membership.deadline_s, lambda: self._change(address, TimePassed()))
+            self.at(membership.deadline_s, lambda: self.change(address, TimePassed()))
 
     def _halt(self, rank: _Rank, leaves: bool) -> None:
         rank.halted_s = min(rank.halted_s, self.now)
@@ -284,7 +284,7 @@ class ChangingCluster(Cluster):
             ]
             size = len(self._place_of[after.g])
             self._rules[after.g] = shared_rule(local_rule(size), size)
-        self.size = len(self._place_of[after.g])
+        self.size = len(self._place_of[max(self._place_of)])  # some may begin late what others have left
         for folder, holder in self._held():  # it was to leave, and stays after all
             if holder < 0 and self._former[folder] == rank.address:
                 self._holders[folder] = rank.address
@@ -335,14 +335,14 @@ class ChangingCluster(Cluster):
             rank.asleep.append(lambda: self.deliver(dest, source, message))
             return
         if not isinstance(message, Envelope):
-            self._change(rank.address, Heard(sender, message))
+            self.change(rank.address, Heard(sender, message))
             return
         present = rank.generation
         g = 0 if present is None else present.g
         if message.g > g:
             rank.early.append((dest, source, message))
         if present is not None and message.g != g and sender not in present.members:
-            self._change(rank.address, Strayed(sender, message.g))
+            self.change(rank.address, Strayed(sender, message.g))
         if message.g == g and not rank.membership.is_halted:
             super().tell(dest, Received(message.source, message.message))
 

@@ -114,7 +114,7 @@ def test_an_answer_that_was_on_its_way_is_said_again() -> None:
     place, worker = cluster.running(1)[-1]
     assert place != 0
     cluster.tell(place, WorkerAnswered(worker, b"found"))
-    cluster._change(0, Ordered(leaves=(3 if place != 3 else 2,)))  # at once: rank 0 halts before it hears
+    cluster.change(0, Ordered(leaves=(3 if place != 3 else 2,)))  # at once: rank 0 halts before it hears
     _rest(cluster)
     assert cluster.ended[1].body == b"found"
 
