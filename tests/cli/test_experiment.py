@@ -247,7 +247,7 @@ def test_an_interrupt_while_an_outcome_is_being_sent_ends_all(tmp_path: Path) ->
     assert (experiment.returncode, said) == (130, "")
 
 
-def _die(_variant: realistic.Variant) -> realistic.Result:
+def _die(_variant: realistic.Variant) -> realistic.Measured:
     os._exit(9)
 
 
