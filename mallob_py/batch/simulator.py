@@ -122,12 +122,12 @@ def simulate(
     costs: ResizeCost | None = None,
     order: EventOrder = EventOrder.BATCH,
     imbalance: Imbalance = Imbalance.IDEAL,
-    delays: Delays = NO_DELAYS,
+    delays: Delays | Sequence[Delays] = NO_DELAYS,
 ) -> Schedule:
     """Play a workload on a machine of so many nodes (0: its own number).
 
     `imbalance` is of guests on nodes that they share, beside nodes that they do not. `delays` are those of
-    real processes, in the order of events `BATCH`.
+    real processes, of all jobs or of each, in the order of events `BATCH`.
     Raises PolicyError for an impossible action, ValueError for a job that can never run on this machine.
     """
     if delays != NO_DELAYS and order is not EventOrder.BATCH:
@@ -146,7 +146,7 @@ class _Run:
         costs: ResizeCost,
         order: EventOrder,
         imbalance: Imbalance,
-        delays: Delays,
+        delays: Delays | Sequence[Delays],
     ) -> None:
         self._view = self._new_view(workload, nodes, costs)
         self._refuse_impossible(workload, nodes)
@@ -158,7 +158,8 @@ class _Run:
         self._costs = costs
         self._order = order
         self._imbalance = imbalance
-        self._delays = delays
+        count = len(workload.jobs)
+        self._delays = [delays] * count if isinstance(delays, Delays) else delays
         self._nodes = nodes
         self._free: list[int] = list(range(nodes - 1, -1, -1))
         self._queue: list[Job] = []
@@ -169,7 +170,6 @@ class _Run:
         view = self._view
         view.free_nodes, view.queue, view.running = self._free, self._queue, self._running
         view.ends, view.wishes, view.departed = self._ends, self._wishes, self._departed
-        count = len(self._jobs)
         self._starts = [math.nan] * count
         self._true_ends = [math.nan] * count
         self._allocations: list[Sequence[int]] = [()] * count
@@ -348,7 +348,7 @@ class _Run:
 
     def _end_s(self, job: int) -> float:
         """When a running job ends [s], if nothing changes."""
-        return self._since[job] + self._left[job] / self._rate[job] + self._delays.end_s
+        return self._since[job] + self._left[job] / self._rate[job] + self._delays[job].end_s
 
     def _plan_resize_point(self, job: int) -> None:
         truth = self._truths[job]
@@ -459,7 +459,7 @@ class _Run:
         self._starts[number] = self._piece_starts[number] = now
         self._allocations[number] = nodes
         rate = 1.0 if size == job.nodes else self._speed(number, size)
-        delays = self._delays
+        delays = self._delays[number]
         self._left[number], self._rate[number] = self._truths[number].run_s, rate
         self._since[number] = now + delays.start_s
         if delays.ready_s and job.is_malleable:
@@ -500,7 +500,7 @@ class _Run:
         running.resized_s = now = self._view.now_s
         self._wishes.pop(number, None)
         if not awaited:
-            delays = self._delays
+            delays = self._delays[number]
             wait_s += delays.grow_s if running.target > running.size else delays.shrink_s
         if wait_s == math.inf or (wait_s > 0.0 and not awaited and self._end_s(number) <= now + wait_s):
             self._never_taken[number] = new

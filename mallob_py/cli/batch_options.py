@@ -226,7 +226,7 @@ class BatchExperimentOptions(Runs):
         "NAME",
         str,
         group=INPUT,
-        help="elastic (seconds; with --live twelve minutes), agreement (a minute), mebf, cp (two), fair "
+        help="elastic (seconds; --live: fourteen minutes), agreement (a minute), mebf, cp (two), fair "
         "(five) or sd (ten, on one core); see docs/batch.md",
         default=MISSING,
     )

@@ -228,6 +228,8 @@ def test_real_processes_take_time_to_start_to_end_and_to_be_resized() -> None:
     assert outcome.ends_s[0] == 11.0 + (60 - 4 - 24) + 0.5
     rigid_one = simulate(rigid((0, 1, 5), (0, 1, 5), nodes=1), Fcfs(), delays=delays)
     assert (rigid_one.starts_s, rigid_one.ends_s) == ([0.0, 6.5], [6.5, 13.0])
+    each = simulate(rigid((0, 1, 5), (0, 1, 5), nodes=1), Fcfs(), delays=[Delays(2.0), Delays()])
+    assert each.ends_s == [7.0, 12.0]
 
 
 def test_a_job_that_ends_before_an_order_has_reached_it_leaves_all_its_nodes() -> None:

@@ -1,9 +1,9 @@
 """The elastic experiment over real processes: one of its batches, faster, beside the simulator's prediction.
 
 Jobs are programs whose work is timed waiting, on slots of this host, under `mallob-py batch serve`. How long
-real jobs take to start, to be resized and to end depends on what else the host does; so it is measured in
-each run, and the simulator is told the means. Makespans and the like are shown in seconds of the batch, so
-that they can be compared with what was published.
+each real job takes to start, to be resized and to end depends on what else the host does just then; it is
+measured, and the simulator is told. Makespans and the like are shown in seconds of the batch, so that they
+can be compared with what was published.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _REMARKS = f"""\
 Batch {SEED} of {JOBS} jobs on {NODES} slots, of which a second lasts {SECOND_S} s here. The first table is in
 seconds of the batch; published are means of ten batches on a real cluster. A job starts when it computes,
 and can take orders, so long after the decision; it grows and shrinks so long after an order; its slots are
-free so long after the end of its work."""
+free so long after the end of its work. The simulator was told what was measured of each job."""
 _HEADER = (
     "policy", "malleable",
     "makespan [s]", "simulated", "ratio", "published",
@@ -94,12 +94,12 @@ def run_live(output: Output, shares: Sequence[float]) -> None:
             output.keep(name, found[policy, share])
             took_s = time.monotonic() - began_s
             print(f"{len(found)} of {len(runs)} runs done ({name}), {took_s:.0f} s", file=sys.stderr)
-    delays = {run: delays_of(real.lives) for run, real in found.items()}
+    delays = {run: [delays_of(life) for life in real.lives] for run, real in found.items()}
     rows = [_row(run, real.figures(), _predicted(*run, delays[run])) for run, real in found.items()]
     tables = (
         Table("A batch over real processes, and as simulated", _HEADER, tuple(rows)),
         Table(
-            "What was measured, means in seconds, and told to the simulator",
+            "What was measured [s]: means, and the longest",
             ("policy", "malleable", "starts", "takes orders", "grows", "shrinks", "ends"),
             tuple((policy, f"{share:.0%}", *_told(delays[policy, share])) for policy, share in found),
         ),
@@ -120,7 +120,7 @@ def _text(policy: str) -> str:
     return policy
 
 
-def _predicted(policy: str, share: float, delays: Delays) -> Figures:
+def _predicted(policy: str, share: float, delays: Sequence[Delays]) -> Figures:
     metrics = metrics_of(simulate(_batch(share), policy_of(_text(policy)), delays=delays))
     times_s = metrics.makespan_s, metrics.turnaround_s, metrics.wait_s
     return Figures(*(time_s / SECOND_S for time_s in times_s))
@@ -140,8 +140,11 @@ def _row(run: tuple[str, float], real: Figures, predicted: Figures) -> tuple[Cel
     return tuple(cells)
 
 
-def _told(delays: Delays) -> tuple[float | None, ...]:
-    return tuple(delay_s or None for delay_s in msgspec.structs.astuple(delays))
+def _told(delays: Sequence[Delays]) -> Iterator[Cell]:
+    for times_s in zip(*map(msgspec.structs.astuple, delays), strict=True):
+        measured_s = [time_s for time_s in times_s if time_s]
+        mean_s = sum(measured_s) / max(1, len(measured_s))
+        yield f"{mean_s:.3f}, {max(measured_s):.3f}" if measured_s else None
 
 
 # --- progress and interruption ------------------------------------------------------------

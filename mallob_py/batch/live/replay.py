@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -180,22 +180,21 @@ def _submit(path: Path, job: Job, truth: Truth) -> None:
 # --- what it tells ------------------------------------------------------------------------
 
 
-def delays_of(lives: Iterable[Life]) -> Delays:
-    """The means over jobs and orders; 0 where there are none."""
+def delays_of(life: Life) -> Delays:
+    """Of one job; the means over its orders. 0 where there was nothing to measure."""
     took_s: dict[str, list[float]] = {name: [] for name in Delays.__struct_fields__}
-    for life in lives:
-        last_s = dict[Event, float]()
-        for one in life.told:
-            match one.event:
-                case Event.WORKS if Event.WORKS not in last_s:
-                    took_s["start_s"].append(one.at_s - life.start_s)
-                case Event.WORKS:
-                    took_s["grow_s"].append(one.at_s - last_s[Event.GROWS])
-                case Event.READY:
-                    took_s["ready_s"].append(one.at_s - life.start_s)
-                case Event.HAS_SHRUNK:
-                    took_s["shrink_s"].append(one.at_s - last_s[Event.SHRINKS])
-                case Event.DONE:
-                    took_s["end_s"].append(life.end_s - one.at_s)
-            last_s[one.event] = one.at_s
+    last_s = dict[Event, float]()
+    for one in life.told:
+        match one.event:
+            case Event.WORKS if Event.WORKS not in last_s:
+                took_s["start_s"].append(one.at_s - life.start_s)
+            case Event.WORKS:
+                took_s["grow_s"].append(one.at_s - last_s[Event.GROWS])
+            case Event.READY:
+                took_s["ready_s"].append(one.at_s - life.start_s)
+            case Event.HAS_SHRUNK:
+                took_s["shrink_s"].append(one.at_s - last_s[Event.SHRINKS])
+            case Event.DONE:
+                took_s["end_s"].append(life.end_s - one.at_s)
+        last_s[one.event] = one.at_s
     return Delays(**{name: sum(times) / len(times) for name, times in took_s.items() if times})
