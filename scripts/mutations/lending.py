@@ -9,6 +9,20 @@ _LIVES = "test_the_result_is_exact_whatever_becomes_of_workers"
 
 LENDING = (
     Mutation(
+        "who asks once more for the same need is not served twice",
+        _LEDGER,
+        "Ledger._asked",
+        instead_of("need == message.need and now < served_s + SERVE_AGAIN_S", "False"),
+        "test_who_asks_again_before_the_loan_has_come_is_served_once",
+    ),
+    Mutation(
+        "a loan that has not come is given once more",
+        _LEDGER,
+        "Ledger._asked",
+        instead_of("now < served_s + SERVE_AGAIN_S", "True"),
+        "test_who_still_asks_when_a_loan_should_have_come_is_served_again",
+    ),
+    Mutation(
         "a repayment of a loan that is not in the books goes to nobody",
         _LEDGER,
         "Ledger._remove",

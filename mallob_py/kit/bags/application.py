@@ -36,7 +36,7 @@ LOG_LOANS = "MALLOB_PY_LOG_LOANS"
 _encode = msgspec.json.Encoder().encode
 
 #: between two looks at messages a worker works about so long
-_CHUNK_S = 0.004
+_CHUNK_S = 0.002
 #: by so much the chunk grows or shrinks at a time
 _CHUNK_FACTOR = 2.0
 _PARK_S = 1.0

@@ -10,7 +10,7 @@ root's account has nothing left, the job is done; there is no other detection of
 
 What travels, `number` being a loan's, drawn by its lender and never used twice in the job:
 
-    ASK(token, hops)           I have nothing to do. Stays with whoever gets it until it can be served, and
+    ASK(token, hops, need)     I have nothing to do. Stays with whoever gets it until it can be served, and
                                is passed on a few hops to others by who has nothing either.
     LEND(number, bag)          the answer, directly to whoever asked.
     SETTLE(number, seq, state) borrower to lender, now and then: what has been done so far, and the tasks
@@ -47,6 +47,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from mallob_py.kit.bags.bag import Bag, BagError, Work
 from mallob_py.kit.bags.values import decode_value, encode_value
@@ -57,6 +58,10 @@ Address: TypeAlias = tuple[int, int]
 #: how often somebody who has nothing asks again, growing up to the latter
 ASK_AGAIN_S = 0.002
 ASK_AGAIN_MAX_S = 2.0
+#: who asks once more for a need that was served here is not served again so soon: the loan is on its way
+SERVE_AGAIN_S = 0.1
+#: so many that were served are remembered
+SERVED_MAX = 256
 #: how often an ASK that cannot be served at once is passed on
 HOPS = 2
 #: a loan of which nothing was heard for so long is asked after
@@ -102,6 +107,8 @@ class WorkWanted(BagMessage, frozen=True, tag=1):
     #: drawn by each worker once
     token: int
     hops: int
+    #: how often who asks has run out of tasks: asked once more for the same need, nobody gives twice
+    need: int
 
 
 class Lend(BagMessage, frozen=True, tag=2):
@@ -246,12 +253,17 @@ class Ledger:
         self._accounts: list[_Account] = []
         #: whose account each loan that we have given belongs to
         self._given: dict[int, _Account] = {}
-        #: those who have nothing, in the order in which they asked
-        self._askers: dict[Address, None] = {}
+        #: those who have nothing, in the order in which they asked, and by which ASK
+        self._askers: dict[Address, WorkWanted] = {}
         #: others we have heard of, to pass requests on to
         self._known: dict[Address, None] = {}
         self._ask_s = 0.0
         self._ask_delay_s = ASK_AGAIN_S
+        self._need = 0
+        #: whether tasks have been done since the last ASK
+        self._has_worked = False
+        #: by token, the need that was served here last, and when
+        self._served: dict[int, tuple[int, float]] = {}
         self._leaving = False
         #: loans that others have taken over as we left
         self._handed_over: set[int] = set()
@@ -340,6 +352,7 @@ class Ledger:
                 account.done += done
                 account.own += done
                 self.done_here += done
+                self._has_worked = True
                 self.ran_dry = account.bag.is_empty()
                 self._serve(now)
                 self._close_if_done(account, now)
@@ -439,37 +452,44 @@ class Ledger:
     # --- asking and lending ------------------------------------------------------------------------
 
     def _ask(self, now: float) -> None:
-        self._send(NEIGHBOURS, WorkWanted(None, self._token, self._hops))
+        self._need += self._has_worked
+        self._has_worked = False
+        self._send(NEIGHBOURS, WorkWanted(None, self._token, self._hops, self._need))
         self._ask_s = now + self._ask_delay_s
         self._ask_delay_s = min(2 * self._ask_delay_s, ASK_AGAIN_MAX_S)
 
     def _asked(self, asker: Address, message: WorkWanted, now: float) -> None:
-        if self._leaving:
+        need, served_s = self._served.get(message.token, (-1, -math.inf))
+        if self._leaving or (need == message.need and now < served_s + SERVE_AGAIN_S):
             return
-        if self._lend(asker, now):
+        if self._lend(asker, message, now):
             return
         if len(self._askers) < ASKERS_MAX:
-            self._askers[asker] = None
+            self._askers[asker] = message
         if message.hops > 0:
             others = [each for each in self._known if each != asker]
             if others:
-                self._send(self._random.choice(others), WorkWanted(asker, message.token, message.hops - 1))
+                self._send(self._random.choice(others), replace(message, asker=asker, hops=message.hops - 1))
 
-    def _lend(self, asker: Address, now: float) -> bool:
+    def _lend(self, asker: Address, wanted: WorkWanted, now: float) -> bool:
         for account in reversed(self._accounts):
             if account.bag is None or account.bag.is_empty():
                 continue
             bag = account.bag.split()
             if bag is not None:
-                self._give(account, asker, bag, now)
+                self._give(account, asker, wanted, bag, now)
                 return True
         return False
 
-    def _give(self, account: _Account, borrower: Address, bag: Bag, now: float) -> None:
+    def _give(self, account: _Account, borrower: Address, wanted: WorkWanted, bag: Bag, now: float) -> None:
         number = self._random.getrandbits(62) | 1
         data = bag.to_bytes()
         account.loans[number] = _Loan(borrower, State(0, b"", (data,)), probe_s=now + PROBE_S)
         self._given[number] = account
+        self._served.pop(wanted.token, None)
+        if len(self._served) >= SERVED_MAX:
+            del self._served[next(iter(self._served))]
+        self._served[wanted.token] = (wanted.need, now)
         self._note(What.LENT, account, number)
         self._send(borrower, Lend(number, data))
 
@@ -482,8 +502,7 @@ class Ledger:
             return
         bags = account.bag.split_into(len(self._askers))
         for asker, bag in zip(tuple(self._askers), bags, strict=False):
-            del self._askers[asker]
-            self._give(account, asker, bag, now)
+            self._give(account, asker, self._askers.pop(asker), bag, now)
 
     def _borrow(self, lender: Address, number: int, data: bytes, now: float) -> None:
         if self._leaving:

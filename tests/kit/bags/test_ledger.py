@@ -14,6 +14,7 @@ from mallob_py.kit.bags.ledger import (
     ORPHANED_S,
     PROBE_S,
     PROBES_MAX,
+    SERVE_AGAIN_S,
     Forget,
     Ledger,
     Lend,
@@ -95,6 +96,24 @@ def test_what_is_lent_comes_back_as_a_result(root: Worker) -> None:
     assert root.hear(LEFT, repayment) == [(LEFT, Forget(loan.number))]
     assert root.ledger.is_finished
     assert tuple(map(int, root.ledger.result())) == TOTAL
+
+
+def test_who_asks_again_before_the_loan_has_come_is_served_once(root: Worker) -> None:
+    left = Worker(LEFT)
+    wanted = ask(left)
+    [(_, loan)] = root.hear(LEFT, wanted)
+    assert root.hear(LEFT, ask(left)) == []
+    left.hear(ROOT, loan)
+    left.work()
+    [(_, second)] = root.hear(LEFT, ask(left), now=0.001)
+    assert isinstance(second, Lend), "it has run out of tasks once more"
+
+
+def test_who_still_asks_when_a_loan_should_have_come_is_served_again(root: Worker) -> None:
+    left = Worker(LEFT)
+    root.hear(LEFT, ask(left))
+    [(_, again)] = root.hear(LEFT, ask(left), now=SERVE_AGAIN_S)
+    assert isinstance(again, Lend)
 
 
 def test_a_repayment_that_comes_twice_counts_once(root: Worker) -> None:
@@ -311,7 +330,7 @@ def test_a_bag_that_was_lent_empty_and_comes_back_holds_nobody_up(root: Worker) 
 
 
 def test_nobody_lends_to_itself(root: Worker) -> None:
-    assert root.hear(LEFT, WorkWanted(ROOT, root.ledger._token, 1)) == []
+    assert root.hear(LEFT, WorkWanted(ROOT, root.ledger._token, 1, 0)) == []
 
 
 def test_a_bag_comes_back_from_its_bytes() -> None:
