@@ -1,4 +1,4 @@
-"""What the desks of `solve` and `run` have in common: jobs of one user, handed in at rank 0, one at a time.
+"""What the desks of `solve` and `run` have in common: jobs of one user, handed in at one rank, one at a time.
 
 They wait for nobody else: when their last job has ended, so do all ranks.
 """
@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TextIO
 
+from mallob_py.cli.one_desk import OneDesk
 from mallob_py.cli.rank_options import event_log_of, settings_of
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_wire as wire
@@ -67,7 +68,7 @@ class OneShotDesk(Desk):
             self._tell_progress(now)
 
     def hear(self, rank: int, data: bytes, now: float) -> None:
-        raise AssertionError("there is no other desk")
+        pass  # what one says that is lost, and had the desk before
 
     def job_sought(self, job: int, now: float) -> None:
         pass
@@ -97,17 +98,23 @@ class OneShotDesk(Desk):
 def be_rank(
     options: SolveOptions | RunOptions,
     application: str,
-    desk_of: Callable[[Rank], OneShotDesk],
+    desk_of: Callable[[Rank, int, Callable[[int], None]], OneShotDesk],
     fork_server: socket.socket | None,
 ) -> NoReturn:
-    """Be a rank until the end; rank 0 has the desk, whose exit code is that of all."""
+    """Be a rank until the end. One rank has the desk, whose exit code is that of all: rank 0, while it lives.
+
+    `desk_of(rank, answered, tell_answered)` makes it, for the jobs after so many that have been answered;
+    it is to tell each time that so many have been.
+    """
     desks: list[OneShotDesk] = []
 
     def open_desk(rank: Rank) -> Desk | None:
-        if rank.rank != 0:
-            return None
-        desks.append(desk_of(rank))
-        return desks[0]
+        def make(answered: int) -> OneShotDesk:
+            desks.append(desk_of(rank, answered, one.tell_answered))
+            return desks[0]
+
+        one = OneDesk(rank, make)
+        return one.open() if rank.survives or rank.rank == 0 else None
 
     boot.run_rank(
         settings_of(options, preload=(application,)),

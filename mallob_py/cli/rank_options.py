@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from mallob_py.service.telemetry.event_log import EventLog
 
 _RESERVE = Reserve(share=0.05)
+RANK_LOSSES = ("restart", "survive")
 REUSE_STRATEGIES = ("none", "basic", "full")
 BALANCINGS = ("local", "distributed")
 MATCHINGS = ("prefix-sum", "routing-tree")
@@ -131,6 +132,14 @@ class _World(Config):
         metavar="T",
         group=LIMITS,
         help="end all ranks, and name the one, when a rank is silent for this long (default 30s; 0: never)",
+    )
+    rank_loss: str = choice(
+        "--rank-loss",
+        RANK_LOSSES,
+        "restart",
+        group=LIMITS,
+        help="what the death of a rank means to the others: all end, and `serve` starts them again, or they "
+        "go on with its work where the launcher lets them (default restart)",
     )
     reuse: str = choice(
         "--reuse",
@@ -399,6 +408,10 @@ class ServeOptions(Api, _AnyApplication):
             raise OptionError(
                 "--policy and --users both decide who begins; keep one (--policy fair:by=user shares by user)"
             )
+        if self.policy is not None and self.rank_loss == "survive":
+            raise OptionError(
+                "--policy plans for a fixed number of PEs; keep one of it and --rank-loss survive"
+            )
         if self.clients == 1:
             return
         if self.policy is not None:
@@ -430,6 +443,7 @@ def settings_of(
     """What every rank of a world is told."""
     from mallob_py.protocol import config
     from mallob_py.runtime.boot import WorldSettings
+    from mallob_py.runtime.world.mpi import RankLoss
 
     return WorldSettings(
         config=config.Config(
@@ -446,6 +460,7 @@ def settings_of(
         memory_reserve=options.memory_reserve,
         time_limit_s=time_limit_s,
         rank_timeout_s=options.rank_timeout_s,
+        rank_loss=RankLoss(options.rank_loss),
         preload=preload,
         stimuli_dir=options.stimuli_dir,
     )

@@ -39,7 +39,7 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 def be_rank(options: RunOptions, fork_server: socket.socket | None = None) -> NoReturn:
-    one_shot_desk.be_rank(options, options.application, lambda rank: RunDesk(rank, options), fork_server)
+    one_shot_desk.be_rank(options, options.application, lambda rank, *_: RunDesk(rank, options), fork_server)
 
 
 def job_of(options: RunOptions, declared: wire.ApplicationTraits) -> JobFile:

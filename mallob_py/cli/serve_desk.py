@@ -12,7 +12,7 @@ from mallob_py.applications import our_declarations
 from mallob_py.cli.rank_options import ServeOptions
 from mallob_py.runtime import boot
 from mallob_py.runtime.notices import tell
-from mallob_py.runtime.rank import Desk, Rank
+from mallob_py.runtime.rank import Rank
 from mallob_py.runtime.worker_wire import ApplicationTraits
 from mallob_py.runtime.world.mpi import Crash
 from mallob_py.service import ServiceError
@@ -27,8 +27,13 @@ from mallob_py.service.store.in_folder import Watching
 from mallob_py.service.turns import Decider
 
 
-def open_desk(options: ServeOptions, rank: Rank, client: int, clients: Sequence[int]) -> Desk:
-    """The desk of that client; `clients` are the ranks of all. Raises `boot.DeskError`."""
+def open_desk(
+    options: ServeOptions, rank: Rank, client: int, clients: Sequence[int], lost_by: Crash | None = None
+) -> Service:
+    """The desk of that client; `clients` are the ranks of all, now and later. Raises `boot.DeskError`.
+
+    `lost_by`: what has become of the rank that it had before, if it is taken over.
+    """
     api_dir = Path(options.api_dir)
 
     def complain(message: str) -> None:
@@ -46,7 +51,7 @@ def open_desk(options: ServeOptions, rank: Rank, client: int, clients: Sequence[
         directory = _directory(options, client, complain)
     except ServiceError as error:
         raise boot.DeskError(str(error)) from error
-    if client == 0:
+    if client == 0 and lost_by is None:
         for folder in orphaned_folders(api_dir, options.clients):
             complain(f"{folder} holds unanswered jobs of a client that is not running; raise --clients")
     known = rank.pool.wait_for_applications()
@@ -57,7 +62,7 @@ def open_desk(options: ServeOptions, rank: Rank, client: int, clients: Sequence[
         rank,
         directory,
         {name: _use_of(one) for name, one in known.items()},
-        RunningJobs(directory.path, Crash.told(os.environ), complain),
+        RunningJobs(directory.path, lost_by or Crash.told(os.environ), complain),
         api_dir,
         client,
         clients,
@@ -66,6 +71,7 @@ def open_desk(options: ServeOptions, rank: Rank, client: int, clients: Sequence[
         ResultFiles(results_dir, directory.path, {name: one.result_files for name, one in known.items()}),
         users,
         policy,
+        functools.partial(_greet, rank, client, lost_by),
     )
 
 
@@ -78,6 +84,14 @@ def _policy(text: str, rank: Rank, complain: Callable[[str], None]) -> Decider:
         return ServicePolicy(policy_for(text), rank.placement.size, complain)
     except PolicyTextError as error:
         raise boot.DeskError(f"--policy: {error}") from error
+
+
+def _greet(rank: Rank, client: int, lost_by: Crash | None, folder: Path) -> None:
+    """Say that jobs are taken in now, once for the service, and once when a client has moved."""
+    if lost_by is not None:
+        tell(f"jobs in {folder} go on at rank {rank.rank}")
+    elif client == 0:
+        print(f"mallob-py: {rank.placement.describe()}, accepting jobs in {folder}", flush=True)
 
 
 def _check_results_dir(results_dir: str, api_dir: str) -> None:

@@ -1,23 +1,34 @@
-"""A rank of `mallob-py serve`: on client ranks with a job folder (`serve_desk.py`)."""
+"""A rank of `mallob-py serve`: on client ranks with a job folder (`serve_desk.py`).
+
+A client's folder goes to another rank when its own is lost: to one that had none from the start if there is
+one (`holders`).
+"""
 
 from __future__ import annotations
 
 import functools
 import os
 import signal
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 from mallob_py.cli.rank_options import ServeOptions, event_log_of, settings_of
 from mallob_py.runtime import boot
 from mallob_py.runtime.processes import die_with
 from mallob_py.runtime.rank import Desk, Rank
-from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, declared_world_size
+from mallob_py.runtime.world import guard
+from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RankLoss, declared_world_size
+
+if TYPE_CHECKING:
+    from mallob_py.cli.client_desks import ClientDesks
 
 
 def be_rank(options: ServeOptions) -> NoReturn:
     if EXIT_FILE_VARIABLE in os.environ and declared_world_size(os.environ) > 1:
         # MPI's launcher does not always notice that its proxy, our parent, is gone; nobody else would end us.
         die_with(os.getppid(), signal.SIGKILL)
+    if RankLoss(options.rank_loss) is RankLoss.SURVIVE and guard.is_needed(os.environ):
+        guard.stand_guard()
     boot.run_rank(
         settings_of(
             options, clients=options.clients, preload=options.preload, time_limit_s=options.time_limit_s
@@ -29,12 +40,50 @@ def be_rank(options: ServeOptions) -> NoReturn:
 
 def _open(options: ServeOptions, rank: Rank) -> Desk | None:
     ranks = rank.placement.ranks
-    clients = [boot.client_rank(client, rank.placement) for client in range(min(options.clients, ranks))]
-    rank.tell_news_to(clients[0])
-    if rank.rank not in clients:
-        return None
-    if options.clients > ranks:
+    first = [boot.client_rank(client, rank.placement) for client in range(min(options.clients, ranks))]
+    #: the ranks of all clients; always this list
+    present = first.copy()
+    rank.tell_news_to(present[0])
+    if options.clients > ranks and rank.rank in first:
         raise boot.DeskError(f"--clients {options.clients} needs as many ranks, but there are {ranks}")
-    from mallob_py.cli.serve_desk import open_desk  # imports the service, which other ranks do without
+    desks: list[ClientDesks] = []
 
-    return open_desk(options, rank, clients.index(rank.rank), clients)
+    def follow() -> None:
+        """The world has changed: other ranks may have clients now."""
+        present[:] = holders(first, rank.placement.members)
+        rank.tell_news_to(present[0])
+        mine = [client for client, holder in enumerate(present) if holder == rank.rank]
+        if mine and not desks:
+            desks.append(_desks(options, rank, present))
+        if desks:
+            desks[0].follow(mine)
+
+    rank.on_change(follow)
+    if rank.rank not in first:
+        return None
+    desks.append(_desks(options, rank, present))
+    return desks[0].begin_with(first.index(rank.rank))
+
+
+def _desks(options: ServeOptions, rank: Rank, present: list[int]) -> ClientDesks:
+    from mallob_py.cli.client_desks import ClientDesks  # imports the service, which other ranks do without
+
+    return ClientDesks(options, rank, present)
+
+
+def holders(first: Sequence[int], members: Sequence[int]) -> list[int]:
+    """By client: the rank that has its folder, of those that are left; `first` had them in the beginning.
+
+    Whoever has a folder keeps it, also when more ranks are lost. Known to all without a word, as it follows
+    from the members alone.
+    """
+    left = set(members)
+    busy = left.intersection(first)  # who has taken a folder over does not count: that could change
+    found = []
+    for own in first:
+        holder = own
+        if own not in left:
+            following = [*(each for each in members if each > own), *(each for each in members if each < own)]
+            holder = next((each for each in following if each not in busy), following[0])
+        found.append(holder)
+    return found

@@ -17,8 +17,8 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import NoReturn, TextIO
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, NoReturn, TextIO
 
 from mallob_py.cli import one_shot_desk
 from mallob_py.cli.one_shot_desk import OneShotDesk, write_to
@@ -38,17 +38,18 @@ _GRACE_S = 3.0
 
 
 def be_rank(options: SolveOptions, fork_server: socket.socket | None = None) -> NoReturn:
-    def desk_of(rank: Rank) -> SolveDesk:
-        return SolveDesk(rank, options, _open_output(options.output))
+    def desk_of(rank: Rank, answered: int, tell_answered: Callable[[int], None]) -> SolveDesk:
+        output = _open_output(options.output, "a" if answered else "w")
+        return SolveDesk(rank, options, output, answered, tell_answered)
 
     one_shot_desk.be_rank(options, SatDeclaration.name, desk_of, fork_server)
 
 
-def _open_output(path: str | None) -> TextIO:
+def _open_output(path: str | None, mode: Literal["a", "w"]) -> TextIO:
     if path is None:
         return sys.stdout
     try:
-        return open(path, "w", encoding="ascii")
+        return open(path, mode, encoding="ascii")
     except OSError as error:
         raise boot.DeskError(f"cannot write {path}: {error.strerror}") from error
 
@@ -58,9 +59,19 @@ class SolveDesk(OneShotDesk):
 
     progress_s = 5.0
 
-    def __init__(self, rank: Rank, options: SolveOptions, output: TextIO) -> None:
+    def __init__(
+        self,
+        rank: Rank,
+        options: SolveOptions,
+        output: TextIO,
+        answered: int,
+        tell_answered: Callable[[int], None],
+    ) -> None:
+        """So many files have been `answered` by a rank that is lost; told of each further one."""
         super().__init__(rank, options.time_limit_s)
-        self._files = list(options.files)
+        self._files = list(options.files)[answered:]
+        self._answered = answered
+        self._tell_answered = tell_answered
         self._is_single = len(options.files) == 1
         self._quiet = options.quiet
         results = {key: os.path.abspath(target) for key, target in options.results.items()}
@@ -71,7 +82,7 @@ class SolveDesk(OneShotDesk):
             self._configuration["solutions-until"] = time.time() + self._limit_s - rank.now()
             self._limit_s += _GRACE_S
         self._input = f"/proc/{os.getpid()}/fd/0"
-        self._job = 0
+        self._job = answered
         self._submitted_s = 0.0
         #: nothing further is begun
         self._is_over = False
@@ -172,6 +183,9 @@ class SolveDesk(OneShotDesk):
 
     def _next(self) -> None:
         del self._files[0]
+        self._answered += 1
+        if self._files:
+            self._tell_answered(self._answered)
         self._is_busy = False
         self._next_progress_s = math.inf
 

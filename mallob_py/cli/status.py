@@ -417,11 +417,13 @@ def summary(status: ServiceStatus) -> list[Text]:
     """The service as a whole, in a few lines."""
     filled = round(_BAR_CELLS * min(status.busy, status.pes) / max(status.pes, 1))
     up = f", up {age_text(status.time - status.started)}" if status.started else ""
+    changes = f" (generation {status.generation})" if status.generation > 1 else ""
     pes = Text.assemble(
         "PEs    [",
         ("#" * filled, "green"),
         "." * (_BAR_CELLS - filled),
-        f"] {status.busy} of {status.pes} busy, {status.pes - status.busy} idle; ranks: {status.ranks}{up}",
+        f"] {status.busy} of {status.pes} busy, {status.pes - status.busy} idle; "
+        f"ranks: {status.ranks}{changes}{up}",
     )
     states = Counter(status.states)
     running = states.pop("running", 0)

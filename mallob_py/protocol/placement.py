@@ -18,12 +18,19 @@ from itertools import accumulate
 class Placement:
     """The PEs 0..size-1 on their ranks, the same table on every rank."""
 
-    def __init__(self, capacities: Sequence[int]) -> None:
+    def __init__(self, capacities: Sequence[int], members: Sequence[int] | None = None) -> None:
+        """`members`: the numbers of the ranks with these capacities, ascending; None: 0 and so on."""
         assert capacities, "a system has at least one rank"
         assert min(capacities) >= 1, f"each rank hosts at least one PE: {capacities}"
         self.capacities = tuple(capacities)
+        #: the ranks, of which some numbers may be missing: ranks that were lost or have left
+        self.members = tuple(range(len(capacities)) if members is None else members)
+        assert len(self.members) == len(capacities)
+        self._place_of = {rank: place for place, rank in enumerate(self.members)}
         #: from a PE to its rank
-        self.rank_of = tuple(rank for rank, capacity in enumerate(capacities) for _ in range(capacity))
+        self.rank_of = tuple(
+            rank for rank, capacity in zip(self.members, capacities, strict=True) for _ in range(capacity)
+        )
         self._ends = tuple(accumulate(capacities))
 
     @property
@@ -38,11 +45,20 @@ class Placement:
 
     def pes_of(self, rank: int) -> range:
         """The PEs of a rank."""
-        return range(self._ends[rank] - self.capacities[rank], self._ends[rank])
+        place = self._place_of[rank]
+        return range(self._ends[place] - self.capacities[place], self._ends[place])
 
     def first_pe(self, rank: int) -> int:
         """The PE that speaks for its rank."""
-        return self._ends[rank] - self.capacities[rank]
+        place = self._place_of[rank]
+        return self._ends[place] - self.capacities[place]
+
+    def children(self, rank: int, origin: int) -> list[int]:
+        """The ranks below this one in the binary tree of all ranks whose root is `origin`."""
+        first = self._place_of[origin]
+        place = (self._place_of[rank] - first) % self.ranks
+        below = range(2 * place + 1, min(2 * place + 3, self.ranks))
+        return [self.members[(first + child) % self.ranks] for child in below]
 
     def describe(self) -> str:
         """In words: "3 ranks", or "3 ranks with 6 PEs" where that is not the same."""

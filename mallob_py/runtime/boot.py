@@ -1,9 +1,10 @@
 """Bringing a rank up and down: in which order fork server, MPI, loop and desk come and go.
 
-The fork server starts before MPI does, and the signal handlers before both, so that no
-moment exists in which a signal kills a rank that has children. Should anything fail on
-one rank, all ranks end: by one clear message where the user can mend it (`DeskError`), with
-a traceback and MPI's abort where we have to.
+The fork server starts before MPI does, and the signal handlers before both, so that no moment exists in
+which a signal kills a rank that has children. Should anything fail on one rank while the ranks start, all
+ranks end: by one clear message where the user can mend it (`DeskError`), with a traceback and MPI's abort
+where we have to. A rank that fails later ends alone where the others can go on without it
+(`RankLoss.SURVIVE`).
 
 Where the user says `--pes auto`, a rank hosts as many PEs as its share of the cores of its host allows: a
 core counts for a rank by one over the number of ranks that may use it. So ranks bound to cores of their own
@@ -26,6 +27,7 @@ import msgspec
 
 from mallob_py import __version__
 from mallob_py.protocol.config import Config
+from mallob_py.protocol.generation import Ending
 from mallob_py.protocol.placement import Placement
 from mallob_py.runtime.memory.room import Reserve, rooms
 from mallob_py.runtime.memory.watch import HostVote, MemoryWatch
@@ -35,10 +37,13 @@ from mallob_py.runtime.rank import Desk, EventSink, PeerFailure, Rank, StopBell,
 from mallob_py.runtime.stimulus_log import StimulusLog
 from mallob_py.runtime.workers.links import ForkServer, WorkerLimits
 from mallob_py.runtime.workers.pool import PoolOptions, WorkerPool
+from mallob_py.runtime.world import guard
 from mallob_py.runtime.world.failure_detector import Ring
+from mallob_py.runtime.world.local_peers import LocalPeers, RankProcess
 from mallob_py.runtime.world.mpi import (
     LaunchError,
     OthersRefused,
+    RankLoss,
     abort_world,
     binding_warning,
     leave,
@@ -84,6 +89,7 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_s: float | None = None
     memory_reserve: Reserve | None = None
     rank_timeout_s: float | None = None
+    rank_loss: RankLoss = RankLoss.RESTART
     preload: tuple[str, ...] = ()
     #: where all stimuli of all PEs are written (None: nowhere)
     stimuli_dir: str | None = None
@@ -133,17 +139,27 @@ def run_rank(
     pool = WorkerPool(server, pool_options)
     #: one runs, others are suspended, kept or stand ready
     processes_per_pe = 1 + settings.config.job_cache + settings.warm + pool_options.kept_max // len(pes)
-    closed = False
+    closed = may_be_lost = False
     try:
         log = make_log(transport.rank, pes[0], start_s)
         stop_at_s = settings.time_limit_s if settings.time_limit_s is not None else math.inf
         clock = service_clock(start_s)
-        ring = Ring(
-            transport.rank,
-            world.allgather(f"process {os.getpid()} on {socket.gethostname()}"),
-            settings.rank_timeout_s,
+        processes: list[RankProcess] = world.allgather(RankProcess.here())
+        ring = Ring(transport.rank, [str(one) for one in processes], settings.rank_timeout_s)
+        hosts = [transport.host_of(each) for each in range(transport.size)]
+        rank = Rank(
+            transport,
+            placement,
+            pool,
+            settings.config,
+            log,
+            clock,
+            ring,
+            stop_bell,
+            stop_at_s,
+            LocalPeers(transport.rank, processes, hosts),
+            settings.rank_loss,
         )
-        rank = Rank(transport, placement, pool, settings.config, log, clock, ring, stop_bell, stop_at_s)
         if settings.memory_reserve is not None:
             rank.set_memory_watch(_memory_watch(settings.memory_reserve, rank, transport.host_of))
         if transport.rank == 0 and (warning := binding_warning()) is not None:
@@ -153,7 +169,10 @@ def run_rank(
             or _log_stimuli(settings, rank, pes, start_s)
             or _open_desk(rank, make_desk)
         )
-        problems = [text for text in world.allgather(problem) if text is not None]
+        told = world.allgather((problem, pool.applications if rank.survives else {}))
+        problems = [text for text, _ in told if text is not None]
+        # Whoever takes a desk over is to be quick.
+        pool.learn(next((known for _, known in told if known), {}))
         code = 2
         if problems:
             if transport.rank == 0:
@@ -172,12 +191,22 @@ def run_rank(
                     "unix_s": start_s,
                 },
             )
+            if settings.rank_loss is RankLoss.SURVIVE:
+                may_be_lost = True
+                guard.may_be_lost()
             rank.run()
+            if rank.ending is not None:
+                _end_alone(rank)
             for pe in pes:
                 log.write(rank.now(), "stop", {}, pe)
             code = exit_code()
         closed = rank.close()
     except BaseException as error:
+        if may_be_lost and not isinstance(error, DeskError):
+            traceback.print_exc()
+            sys.stderr.flush()
+            pool.close()
+            os._exit(guard.CRASHED)
         if isinstance(error, PeerFailure | DeskError):
             tell(f"{error}; all ranks end")
         else:
@@ -185,7 +214,16 @@ def run_rank(
         sys.stderr.flush()
         pool.close()
         abort_world(1)
-    leave(transport.rank, code, closed)
+    leave(transport.rank, code, closed, rank.placement.members[0])
+
+
+def _end_alone(rank: Rank) -> NoReturn:
+    """The others go on without this rank."""
+    if rank.ending is Ending.FENCED:
+        tell(f"rank {rank.rank} did not answer for so long that the others go on without it; it ends")
+    rank.pool.close()
+    rank.log.flush()
+    os._exit(0 if rank.ending is Ending.LEFT else guard.CRASHED)
 
 
 def _memory_watch(reserve: Reserve, rank: Rank, host_of: Callable[[int], int]) -> MemoryWatch:

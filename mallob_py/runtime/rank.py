@@ -10,6 +10,12 @@ one queue, which keeps their order, and are handled before anything else is look
 
 A *desk* is where jobs come in: the job-file service, or one `solve`. All ranks stop together:
 whoever wants to stop tells all others, so nobody is left waiting.
+
+When a rank is lost or leaves, those who are left agree on the next generation (`protocol/generation.py`). A
+rank that has *halted* for it only hears of the change: its PEs, its desk and its workers' words wait. In
+the new generation, new PEs take over what the old ones had, beside the same transport, processes, files and
+desk. Ranks keep their numbers for ever; PEs are numbered anew. In logs a PE has the number that it began
+with.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
@@ -38,6 +44,24 @@ from mallob_py.protocol.effects import (
     JobSought,
     Log,
     Send,
+)
+from mallob_py.protocol.generation import (
+    AnyChange,
+    AnyGenerationMessage,
+    Begin,
+    End,
+    Ending,
+    Fenced,
+    Generation,
+    GenerationMessage,
+    Halt,
+    Heard,
+    Lost,
+    Membership,
+    Strayed,
+    Tell,
+    TimePassed,
+    first_generation,
 )
 from mallob_py.protocol.host_health import Fault, HostHealth
 from mallob_py.protocol.messages import AnyMessage, Description, Message, TreeMessage, encode
@@ -56,10 +80,12 @@ from mallob_py.protocol.stimuli import (
     Tick,
     WorkerStarted,
 )
+from mallob_py.protocol.succession import Succession
 from mallob_py.protocol.violation import PeerViolation
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory.watch import MemoryWatch, RankReclaimable
+from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank_reports import PERIOD_S as _NEWS_PERIOD_S
 from mallob_py.runtime.rank_reports import RankNews, RankReporter, Roll, RollAnswer, RollCall, WorkerPlace
 from mallob_py.runtime.stimulus_log import StimulusLog
@@ -68,6 +94,8 @@ from mallob_py.runtime.workers.pool import WorkerPool
 from mallob_py.runtime.world.doorbell import Parking
 from mallob_py.runtime.world.envelope import Arrival, Channel, WireError, open_envelope, seal
 from mallob_py.runtime.world.failure_detector import Beat, Ring
+from mallob_py.runtime.world.local_peers import LocalPeers
+from mallob_py.runtime.world.mpi import RankLoss
 from mallob_py.runtime.world.transfer import Transfer, TransferMessage
 
 if TYPE_CHECKING:
@@ -101,9 +129,22 @@ class DeskNews(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=73):
 
 
 AnyWireMessage: TypeAlias = (
-    AnyMessage | TransferMessage | Stop | ChainOver | Beat | DeskNews | RollCall | RollAnswer | RankNews
+    AnyMessage
+    | TransferMessage
+    | Stop
+    | ChainOver
+    | Beat
+    | DeskNews
+    | RollCall
+    | RollAnswer
+    | RankNews
+    | AnyGenerationMessage
 )
 _TICK = Tick()
+#: the generation whose messages are taken in by a rank that has halted: none
+_NO_GENERATION = 0
+#: how long those who wait for a new generation wait for one of them, where ranks may be silent for ever
+_PATIENCE_S = 30.0
 _decode: Callable[[bytes | memoryview], AnyWireMessage] = msgspec.msgpack.Decoder(AnyWireMessage).decode
 
 
@@ -167,7 +208,7 @@ class StopBell:
 
 
 class PeerFailure(Exception):
-    """Another rank is gone. This version cannot go on without it."""
+    """Another rank is gone, and the others shall not go on without it (`RankLoss.RESTART`)."""
 
 
 class Rank:
@@ -184,6 +225,8 @@ class Rank:
         ring: Ring,
         stop_bell: StopBell,
         stop_at_s: float = math.inf,
+        peers: LocalPeers | None = None,
+        rank_loss: RankLoss = RankLoss.RESTART,
     ) -> None:
         assert placement.ranks == transport.size
         self.rank = transport.rank
@@ -195,14 +238,14 @@ class Rank:
         numbers = placement.pes_of(self.rank)
         rule = shared_rule(local_rule(placement.size), len(numbers))
         self._health = HostHealth(config)
-        self._first = numbers[0]
+        self._first = self._first_of_old = numbers[0]
         self._pes = [PE(number, placement.size, config, rule) for number in numbers]
         #: the PE that the desk talks to
         self.pe = self._pes[0]
         self.transfer = Transfer(
             self.rank,
             transport.folder.path,
-            transport.host_of,
+            transport.keeper_of,
             self._send_to_rank,
             transport.send_bulk,
             self._description_here,
@@ -229,6 +272,22 @@ class Rank:
         self._unsettled: deque[PE] = deque()
         self._stopping = False
         self._ring = ring
+        self._peers = peers
+        self._rank_loss = rank_loss
+        patience_s = _PATIENCE_S if ring.timeout_s is None else ring.timeout_s
+        self._membership = Membership(self.rank, first_generation(placement.capacities), patience_s)
+        #: of the present generation, and the one whose messages are taken in
+        self._g = self._g_heard = self._present.g
+        #: (rank, generation, source, destination, message): of a generation that is still to begin here
+        self._ahead: list[tuple[int, int, int, int, AnyMessage]] = []
+        #: former members, and how those were lost that this rank has found lost
+        self._gone: set[int] = set()
+        self._how_lost: dict[int, str] = {}
+        #: when this rank has halted
+        self._halted_s: float | None = None
+        #: why it has to end alone
+        self.ending: Ending | None = None
+        self._on_change: Callable[[], None] = lambda: None
         self._next_log_flush = -math.inf
         self._next_memory_s = -math.inf
         self._parking = Parking()
@@ -236,6 +295,13 @@ class Rank:
         self._worker_bell = self._parking.watch(pool.fileno())
         self._signal_bell = self._parking.watch(stop_bell.fileno())
         self._desk_bell: int | None = None
+        #: what is waited for while this rank has halted
+        self._bells_of_change = Parking()
+        self._bells_of_change.watch(self._message_bell)
+        self._bells_of_change.watch(self._signal_bell)
+        self._peer_bell: int | None = None
+        if peers is not None:
+            self._peer_bell = self._bells_of_change.watch(self._parking.watch(peers.fileno()))
         #: when the pool is to be polled, on `time.monotonic`, as of the last time we parked
         self._pool_due_s = -math.inf
         self._stop_bell = stop_bell
@@ -248,8 +314,14 @@ class Rank:
         if (bell := desk.fileno()) is not None:
             self._desk_bell = self._parking.watch(bell)
 
+    def on_change(self, act: Callable[[], None]) -> None:
+        """Have this called in each new generation."""
+        self._on_change = act
+
     def tell_news_to(self, rank: int) -> None:
         """From now on this rank tells that one how it is; all ranks should tell the same one."""
+        if rank != self._news_go_to:
+            self._reporter.begin_anew()
         self._news_go_to = rank
 
     def log_stimuli(self, log: StimulusLog) -> None:
@@ -312,10 +384,9 @@ class Rank:
 
     def _spread(self, origin: int, message: ChainOver | RollCall) -> None:
         """To the ranks below this one in the binary tree of all ranks whose root is `origin`."""
-        ranks = self.placement.ranks
-        place = (self.rank - origin) % ranks
-        for child in range(2 * place + 1, min(2 * place + 3, ranks)):
-            self._send_to_rank((origin + child) % ranks, message)
+        if origin in self.placement.members:
+            for child in self.placement.children(self.rank, origin):
+                self._send_to_rank(child, message)
 
     @property
     def stopped_by(self) -> int | None:
@@ -326,27 +397,34 @@ class Rank:
         """End all ranks, this one included."""
         if not self._stopping:
             self._stopping = True
-            for dest in range(self.placement.ranks):
+            for dest in self.placement.members:
                 if dest != self.rank:
                     self._send_to_rank(dest, Stop())
 
     # --- the loop -----------------------------------------------------------------------
 
     def run(self) -> None:
-        """Play our part until somebody stops the system. Raises PeerFailure."""
+        """Play our part until somebody stops the system, or this rank has to end (`ending`).
+
+        Raises PeerFailure.
+        """
         gc.freeze()  # what there is now stays: collections need not look at it
         self._settle(*self._pes)
         self._beat(self.now())  # before anybody can rely on us: from now on, a crash is worth a restart
         readable: set[int] = set()
         while not self._stopping:
             self._receive(self._message_bell in readable)
-            if self._transport.has_lost:
-                (lost, *_) = self._transport.take_lost()
-                self._lose(lost, self._transport.how_lost(lost))
+            if self._transport.has_lost or self._peer_bell in readable:
+                self._note_losses()
+            if self._signal_bell in readable:
+                self.stop()
+            if self._halted_s is not None:
+                readable = self._wait_for_generation()
+                continue
             if self._worker_bell in readable or self._pool_due_s <= time.monotonic():
                 self._hear_workers()
             now = self.now()
-            if self._signal_bell in readable or now >= self._stop_at_s:
+            if now >= self._stop_at_s:
                 self.stop()
             desk = self._desk
             if desk is not None and (self._desk_bell in readable or desk.deadline_s <= now):
@@ -377,10 +455,17 @@ class Rank:
         if arrival.channel is Channel.BULK:
             self.transfer.receive_chunk(arrival.source, arrival.data)
             return True
-        source, dest, message = open_envelope(arrival.data, _decode)
+        g, source, dest, message = open_envelope(arrival.data, _decode)
         if isinstance(message, Message):
-            self._check_envelope(arrival.source, source, dest)
-            self._arrived.append((source, dest, message))
+            if g == self._g_heard:
+                self._check_envelope(arrival.source, source, dest)
+                self._arrived.append((source, dest, message))
+            else:
+                self._meet_stray(arrival.source, g, source, dest, message)
+        elif isinstance(message, GenerationMessage):
+            self._change(Heard(arrival.source, message))
+        elif arrival.source in self._gone:
+            self._change(Strayed(arrival.source, g))
         elif isinstance(message, Stop):
             self._stopping = True
         elif isinstance(message, ChainOver):
@@ -394,8 +479,8 @@ class Rank:
         elif isinstance(message, RankNews):
             self.news_of_ranks[arrival.source] = message
         elif isinstance(message, DeskNews):
-            assert self._desk is not None
-            self._desk.hear(arrival.source, message.data, self.now())
+            if self._desk is not None:  # else it is about to move here
+                self._desk.hear(arrival.source, message.data, self.now())
         else:
             self.transfer.receive(arrival.source, message)
             return True
@@ -468,11 +553,162 @@ class Rank:
         if self._stimuli is not None:
             self._stimuli.flush()
 
-    def _lose(self, rank: int, how: str) -> NoReturn:
+    # --- the world changes --------------------------------------------------------------
+
+    @property
+    def _present(self) -> Generation:
+        present = self._membership.generation
+        assert present is not None
+        return present
+
+    @property
+    def generation(self) -> int:
+        """How many generations there were, this one included."""
+        return self._present.number
+
+    @property
+    def survives(self) -> bool:
+        """Whether it goes on without ranks that are lost."""
+        return self._rank_loss is RankLoss.SURVIVE
+
+    def _note_losses(self) -> None:
+        for rank in self._peers.take_dead() if self._peers is not None else ():
+            self._lose(rank, "has died")
+        for rank in self._transport.take_lost():
+            self._lose(rank, self._transport.how_lost(rank))
+        self._settle()
+
+    def _lose(self, rank: int, how: str) -> None:
+        """Go on without a rank, if we are to do that. Raises PeerFailure."""
+        if rank in self._gone:
+            return
         message = f"{self._ring.describe(rank)} {how}"
         self.log.write(self.now(), "lost rank", {"lost": rank, "message": message})
-        self._flush_logs()
-        raise PeerFailure(message)
+        if not self.survives:
+            self._flush_logs()
+            raise PeerFailure(message)
+        self._how_lost.setdefault(rank, message)
+        self._change(Lost(rank))
+
+    def _change(self, change: AnyChange) -> None:
+        """Tell the membership of something, and do what follows."""
+        membership = self._membership
+        membership.handle(change, self.now())
+        for rank in membership.lost - self._gone:
+            self._bury(rank)
+        for step in membership.take_effects():
+            match step:
+                case Tell(rank, Fenced() as message) if rank in self._gone:
+                    self._transport.answer_lost(rank, seal(self._g, 0, 0, encode(message)))
+                case Tell(rank, message):
+                    self._send_to_rank(rank, message)
+                case Halt(leaves):
+                    self._halt(leaves)
+                case Begin(before, after):
+                    assert before is not None, "all ranks were there from the start"
+                    self._begin(before, after)
+                case End(why):
+                    self.ending = why
+                    self._stopping = True
+
+    def _bury(self, rank: int) -> None:
+        """Nothing more is sent there; should it live and hang, its processes must not."""
+        self._gone.add(rank)
+        self._transport.give_up_on(rank)
+        self._ring.leave_out(rank)
+        if self._peers is not None:
+            self._peers.end(rank)
+
+    def _meet_stray(self, rank: int, g: int, source: int, dest: int, message: AnyMessage) -> None:
+        """A PE's message is not of the present generation, or we have halted."""
+        if rank in self._gone:
+            self._change(Strayed(rank, g))
+        elif g > self._g:
+            self._ahead.append((rank, g, source, dest, message))
+
+    def _halt(self, leaves: bool) -> None:
+        assert not self._arrived, "a PE is told one thing after the other"
+        assert not self._unsettled, "what it wants done is done before the next"
+        self._halted_s = now = self.now()
+        self._g_heard = _NO_GENERATION
+        for pe in self._pes:
+            pe.halt(now)
+            self._execute_effects(pe)
+        self.transfer.halt()
+        if leaves and self._desk is not None:
+            self._desk.close()
+            self._desk = None
+
+    def _wait_for_generation(self) -> set[int]:
+        """What is done by a rank that has halted, beside hearing messages: beat, have patience."""
+        now = self.now()
+        if now >= self._membership.deadline_s:
+            self._change(TimePassed())
+        if now >= self._ring.next_beat_s:
+            self._beat(now)
+        self._settle()
+        self._transport.flush()
+        if self._stopping or self._halted_s is None:
+            return set()
+        wanted_s = min(self._membership.deadline_s, self._ring.next_beat_s) - self.now()
+        return self._bells_of_change.park(self._transport.park_timeout_s(max(0.0, wanted_s)))
+
+    def _begin(self, before: Generation, after: Generation) -> None:
+        """New PEs go on with what the old ones had."""
+        now = self.now()
+        heirs = Succession(before, after)
+        former, self.placement = self.placement.members, Placement(after.capacities, after.members)
+        gone = [rank for rank in former if rank not in after.members]
+        for rank in gone:
+            self._transport.give_up_on(rank)
+        self._gone.update(gone)
+        self._g = self._g_heard = after.g
+        self._ring.go_on(after.members)
+        self.transfer.go_on()
+        numbers = self.placement.pes_of(self.rank)
+        rule = shared_rule(local_rule(self.placement.size), len(numbers))
+        self._first = numbers[0]
+        self._pes[:] = [heirs.successor(old, self.config, rule, now) for old in self._pes]
+        self.pe = self._pes[0]
+        self._unsettled.extend(self._pes)
+        self._fetching.clear()
+        self._stop_logging_stimuli()
+        self.roll.clear()
+        self._reporter.begin_anew()
+        for rank in gone:
+            self.news_of_ranks.pop(rank, None)
+        ahead, self._ahead = self._ahead, []
+        for rank, g, source, dest, message in ahead:
+            if g == after.g:
+                self._check_envelope(rank, source, dest)
+                self._arrived.append((source, dest, message))
+            elif g > after.g:
+                self._ahead.append((rank, g, source, dest, message))
+        halted_s, self._halted_s = self._halted_s, None
+        fields = {
+            "generation": after.number,
+            "members": after.members,
+            "pes": self.placement.size,
+            "gone": gone,
+            "stop_s": 0.0 if halted_s is None else now - halted_s,
+        }
+        self.log.write(now, "generation", fields)
+        if gone and self.rank == after.members[0]:
+            how = "; ".join(map(self._how_gone, gone))
+            verb = "goes" if self.placement.ranks == 1 else "go"
+            tell(f"{how}. {self.placement.describe()} {verb} on (generation {after.number})")
+        self._on_change()
+
+    def _how_gone(self, rank: int) -> str:
+        manner = "was lost" if rank in self._membership.lost else "has left"
+        return self._how_lost.get(rank, f"{self._ring.describe(rank)} {manner}")
+
+    def _stop_logging_stimuli(self) -> None:
+        """What is written down can be played again up to here only."""
+        if self._stimuli is not None:
+            self._stimuli.flush()
+            self._stimuli = None
+            self._let_handle = PE.handle
 
     def _park(self) -> set[int]:
         """Wait for news, at most until the next deadline."""
@@ -496,18 +732,19 @@ class Rank:
         elif isinstance(message, TreeMessage) and self._transport.is_congested(rank):
             self._give_back(source, dest, message)
         else:
-            self._transport.send(rank, seal(source, dest, encode(message)))
+            self._transport.send(rank, seal(self._g, source, dest, encode(message)))
 
     def _give_back(self, source: int, dest: int, message: TreeMessage) -> None:
         """Its receiver's rank is behind: its sender shall know. Then a returned message is simply lost."""
-        self.log.write(self.now(), "dropped message", {"job": message.job}, source)
+        self.log.write(
+            self.now(), "dropped message", {"job": message.job}, source + self._first_of_old - self._first
+        )
         if not message.returned:
             self._arrived.append((dest, source, message.back()))
 
     def _send_to_rank(self, rank: int, message: AnyWireMessage) -> None:
         """What concerns no PE but a rank as a whole."""
-        dest = self.placement.first_pe(rank)
-        self._transport.send(rank, seal(self._first, dest, encode(message)))
+        self._transport.send(rank, seal(self._g, 0, 0, encode(message)))
 
     # --- worker processes -------------------------------------------------------------------
 
@@ -579,13 +816,13 @@ class Rank:
                     self._accuse(error)
             self._execute_effects(pe)
 
-    def _accuse(self, error: PeerViolation) -> NoReturn:
-        """End the system with the name of the rank that is at fault, if it is another one."""
+    def _accuse(self, error: PeerViolation) -> None:
+        """Have the rank that is at fault lost, if it is another one."""
         rank = self.rank if error.source is None else self.placement.rank_of[error.source]
         if rank == self.rank:
             raise error
         self.log.write(self.now(), "violation", {"story": str(error)})
-        self._lose(rank, f"sent what no rank sends ({str(error).splitlines()[0]})")
+        self._transport.lose(rank, f"sent what no rank sends ({str(error).splitlines()[0]})")
 
     def _execute_effects(self, pe: PE) -> None:
         while pe.effects:
@@ -598,7 +835,7 @@ class Rank:
                 self._send(pe.rank, dest, message)
             case Log(event, fields):
                 if self.log.is_kept:
-                    self.log.write(self.now(), event, fields, pe.rank)
+                    self.log.write(self.now(), event, fields, pe.rank + self._first_of_old - self._first)
             case FetchDescription(job, description, sources):
                 self._fetching.setdefault(job, {})[pe.rank] = pe
                 self.transfer.fetch(

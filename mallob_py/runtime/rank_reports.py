@@ -39,6 +39,10 @@ class RankReporter:
         self._pes = pes
         self._told: RankNews | None = None
 
+    def begin_anew(self) -> None:
+        """Whoever is told has not been told anything yet."""
+        self._told = None
+
     def news(self, busy: int, troubles: Iterable[str]) -> RankNews | None:
         """What is to be told now; None if nothing has changed."""
         news = RankNews(self._host, os.getpid(), self._pes, busy, tuple(troubles))

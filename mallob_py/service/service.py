@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from mallob_py.kit.payload import encode_description
@@ -67,17 +67,20 @@ class Service:
         results: ResultFiles,
         users: UserBook | None = None,
         policy: Decider | None = None,
+        greet: Callable[[Path], None] = lambda folder: None,
     ) -> None:
-        """Client 0 speaks for the service.
+        """Client 0 speaks for the service. `client_ranks`: as they are now, whenever that is looked at.
 
         `chain_timeout_s`: how long an incremental job waits for its next revision.
         `results`: the files that jobs name for their results. `users`: None if users are not told apart.
         `policy`: who decides which jobs begin; None: all do that could have a PE.
+        `greet`: says that jobs are taken in now from this folder.
         """
         self._rank = rank
         self._directory = directory
         self._applications = applications
-        self._client = client
+        self._greet = greet
+        self._users = users
         self._chain_timeout_s = chain_timeout_s
         self._running = running
         self._jobs = LiveJobs()
@@ -85,7 +88,7 @@ class Service:
         self._chains = ChainBook(chain_timeout_s)
         counters = Counters()
         weight_of = None if users is None else users.weight_of
-        queue = JobQueue(rank.placement.size, rank.config.ageing_s, weight_of)
+        queue = self._queue = JobQueue(rank.placement.size, rank.config.ageing_s, weight_of)
         self._status = StatusWriter(
             rank,
             api_dir,
@@ -194,6 +197,19 @@ class Service:
         self._turns.hear(rank, data)
         self.deadline_s = -math.inf
 
+    def has(self, job: int) -> bool:
+        """Whether it is a live job of this client."""
+        return job in self._jobs
+
+    def world_changed(self) -> None:
+        """There are more or fewer PEs than before."""
+        pes = self._rank.placement.size
+        self._queue.resize(pes)
+        if self._users is not None:
+            self._users.resize(pes)
+        self._turns.look_again()
+        self.deadline_s = -math.inf
+
     def close(self) -> None:
         """Jobs without a reply stay in the journal and run again after a restart."""
         states = self._status.states()
@@ -214,9 +230,7 @@ class Service:
 
     def _open(self) -> None:
         """Only now, when the desks of all ranks are open, can somebody rely on us."""
-        if self._client == 0:
-            where = self._directory.path / "in"
-            print(f"mallob-py: {self._rank.placement.describe()}, accepting jobs in {where}", flush=True)
+        self._greet(self._directory.path / "in")
         for first in self._unreadable_chains:
             if (place := self._chains.place_of(first)) is not None:
                 self._endings.end_chain(place[0], _UNREADABLE)

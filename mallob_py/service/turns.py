@@ -142,6 +142,10 @@ class Turns:
             return Terms(live.priority, live.max_demand)
         return self._users.terms(live.id)
 
+    def look_again(self) -> None:
+        """More jobs may begin than before."""
+        self._may_begin = True
+
     def set_aside(self, job: int) -> None:
         """A job at work stands still until it is brought back; another one may begin meanwhile."""
         self._queue.set_aside(job)

@@ -92,6 +92,7 @@ class Jobs:
             running=True,
             last_sign_of_life=status.age_s(),
             ranks=status.ranks,
+            generation=status.generation,
             pes=status.pes,
             busy=status.busy,
             up=status.time - status.started,

@@ -54,6 +54,9 @@ def _of_service(status: ServiceStatus) -> Iterator[Metric]:
     yield _gauge("start_time_seconds", "Start of the service.", status.started)
     yield _gauge("status_age_seconds", "Age of these numbers.", status.age_s())
     yield _gauge("ranks", "Number of ranks.", status.ranks)
+    yield _gauge(
+        "generation", "1, and one more each time that ranks were lost or have left.", status.generation
+    )
     pes = {"busy": status.busy, "idle": max(0, status.pes - status.busy)}
     yield _gauges("pes", "PEs by state.", "state", pes)
     states = dict.fromkeys(_STATES, 0) | dict(status.states)
@@ -104,7 +107,10 @@ def _memory(status: ServiceStatus) -> dict[int, float]:
         if process.host != host:
             continue
         parent = _parent(process.pid)
-        for pid in _children(parent) if parent > 1 else ():
+        pids = _children(parent) if parent > 1 else []
+        if parent > 1 and _rank_number(parent) is not None:  # its guard, whose parent is the launcher
+            pids = [pid for guard in _children(_parent(parent)) for pid in _children(guard)]
+        for pid in pids:
             rank = _rank_number(pid)
             if rank is not None:
                 found[rank] = _resident_bytes(pid)

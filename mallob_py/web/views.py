@@ -113,12 +113,13 @@ def _unpacked(data: bytes, variables: int) -> Integers:
 class ServiceState(msgspec.Struct, frozen=True):
     """Whether a service runs on the api folder, and how busy it is. Ages in seconds.
 
-    `states`: how many live jobs are in each.
+    `states`: how many live jobs are in each. `generation`: 1, and one more for each change of the ranks.
     """
 
     running: bool
     last_sign_of_life: float | None = None
     ranks: int = 0
+    generation: int = 1
     pes: int = 0
     busy: int = 0
     up: float = 0.0

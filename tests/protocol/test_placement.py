@@ -34,3 +34,12 @@ def test_ranks_of_one_pe_each_are_called_ranks_only() -> None:
     assert Placement([1]).describe() == "1 rank"
     assert Placement([1, 1]).describe() == "2 ranks"
     assert Placement([2, 1, 3]).describe() == "3 ranks with 6 PEs"
+
+
+def test_ranks_keep_their_numbers_when_some_are_gone_and_pes_are_numbered_anew() -> None:
+    placement = Placement([2, 1, 3], [1, 4, 6])
+    assert placement.rank_of == (1, 1, 4, 6, 6, 6)
+    assert [placement.pes_of(rank) for rank in placement.members] == [range(2), range(2, 3), range(3, 6)]
+    assert placement.first_pe(6) == 3
+    assert placement.children(4, 4) == [6, 1]
+    assert placement.children(6, 4) == []

@@ -19,6 +19,7 @@ from mallob_py.protocol.violation import PeerViolation
 from mallob_py.runtime.rank import PeerFailure, Rank
 from mallob_py.runtime.world.envelope import Arrival, Channel, seal
 from mallob_py.runtime.world.failure_detector import Ring as HeartbeatRing
+from mallob_py.runtime.world.mpi import RankLoss
 
 
 class Flood:
@@ -48,6 +49,20 @@ def test_chunks_that_never_cease_let_the_loop_go_on() -> None:
     assert rank.transfer.chunks == 2 * taken
 
 
+G = 7
+
+
+def bare_rank() -> Any:
+    """Rank 0 in generation G, which shall not survive others, and lacks all that a test does not give it."""
+    rank: Any = object.__new__(Rank)
+    rank.rank, rank._first, rank._first_of_old = 0, 0, 0
+    rank._g, rank._g_heard, rank._gone, rank._rank_loss = G, G, set(), RankLoss.RESTART
+    rank._peers, rank._peer_bell = None, None
+    rank.log, rank.now = Log(), lambda: 0.0
+    rank._arrived, rank._unsettled = deque(), deque()
+    return rank
+
+
 class Workers:
     """Processes that never come up."""
 
@@ -74,11 +89,10 @@ class NoDesk:
 
 
 def test_a_request_that_finds_nobody_on_its_walk_lets_the_loop_go_on() -> None:
-    rank: Any = object.__new__(Rank)
-    rank.rank, rank._first, rank.placement = 0, 0, Placement([2])
+    rank = bare_rank()
+    rank.placement = Placement([2])
     rank._pes = [PE(number, 2, Config(random_hops=NO_LIMIT)) for number in range(2)]
-    rank._workers, rank.log, rank.now = Workers(), Log(), lambda: 0.0
-    rank._arrived, rank._unsettled, rank._desk = deque(), deque(), NoDesk()
+    rank._workers, rank._desk = Workers(), NoDesk()
     rank._settle(*rank._pes)
     for job in (1, 2, 3):
         rank._pes[0].handle(JobSubmitted(job, JobParameters(), Description(1, b"x")), 0.0)
@@ -107,20 +121,19 @@ class Broken:
     ("data", "what"),
     [
         (b"short", "less than a header"),
-        (seal(2, 0, b"\xc1"), "malformed"),
-        (seal(2, 0, encode(Supply(1, 1)) + b"!"), "trailing"),
-        (seal(0, 1, encode(Supply(1, 1))), "a message of PE 0, which is not there"),
-        (seal(5, 1, encode(Supply(1, 1))), "a message of PE 5, which is not there"),
-        (seal(2, 2, encode(Supply(1, 1))), "a message for PE 2, which is not here"),
+        (seal(G, 2, 0, b"\xc1"), "malformed"),
+        (seal(G, 2, 0, encode(Supply(1, 1)) + b"!"), "trailing"),
+        (seal(G, 0, 1, encode(Supply(1, 1))), "a message of PE 0, which is not there"),
+        (seal(G, 5, 1, encode(Supply(1, 1))), "a message of PE 5, which is not there"),
+        (seal(G, 2, 2, encode(Supply(1, 1))), "a message for PE 2, which is not here"),
     ],
 )
 def test_a_message_that_no_rank_can_have_sent_ends_the_system_with_the_name_of_its_sender(
     data: bytes, what: str
 ) -> None:
-    rank: Any = object.__new__(Rank)
-    rank.rank, rank._first, rank.placement = 0, 0, Placement([2, 1])
+    rank = bare_rank()
+    rank.placement, rank._ring = Placement([2, 1]), Ring()
     rank._pes = [PE(number, 3, Config()) for number in range(2)]
-    rank.log, rank.now, rank._ring = Log(), lambda: 0.0, Ring()
     rank._transport = Broken(Channel.CONTROL, data)
     with pytest.raises(PeerFailure, match=rf"rank 1 \(process 7 on h\) sent what no rank sends .*{what}"):
         rank._receive(False)
@@ -133,6 +146,7 @@ class Hearing:
         self.heard: set[int] = set()
         self.congested = False
         self.sent: list[bytes] = []
+        self.lost: dict[int, str] = {}
 
     def take_heard(self) -> set[int]:
         return self.heard
@@ -143,14 +157,21 @@ class Hearing:
     def send(self, _rank: int, data: bytes) -> None:
         self.sent.append(data)
 
+    def lose(self, rank: int, how: str) -> None:
+        self.lost[rank] = how
+
+    def take_lost(self) -> list[int]:
+        return list(self.lost)
+
+    def how_lost(self, rank: int) -> str:
+        return self.lost[rank]
+
 
 def rank_that_hears() -> tuple[Any, Hearing]:
-    rank: Any = object.__new__(Rank)
-    rank.rank, rank._first, rank.placement = 0, 0, Placement([1, 1])
+    rank = bare_rank()
+    rank.placement, rank._ring = Placement([1, 1]), HeartbeatRing(0, ["a", "b"], timeout_s=5.0)
     rank._pes = [PE(0, 2, Config())]
-    rank.log, rank.now, rank._ring = Log(), lambda: 0.0, HeartbeatRing(0, ["a", "b"], timeout_s=5.0)
     rank._transport = Hearing()
-    rank._arrived = deque()
     return rank, rank._transport
 
 
@@ -179,10 +200,10 @@ def test_messages_between_workers_come_back_from_a_rank_that_is_behind_and_other
 
 def test_a_message_that_no_pe_sends_at_this_time_ends_the_system_with_the_name_of_its_rank() -> None:
     rank, _ = rank_that_hears()
-    rank._unsettled = deque()
     rank._arrived.append((1, 0, Epoch(7, ())))
+    rank._settle()
     with pytest.raises(PeerFailure, match=r"rank 1 .* sent what no rank sends .*epoch 7 after 0"):
-        rank._settle()
+        rank._note_losses()
     rank._arrived.append((0, 0, Epoch(7, ())))
     with pytest.raises(PeerViolation, match="epoch 7 after 0"):
         rank._settle()

@@ -288,6 +288,7 @@ class WorkerPool:
         self._is_inspection_wanted = False
         #: of which applications it is wanted; None: of all
         self._inspected: str | None = None
+        self._learnt: dict[str, wire.ApplicationTraits] = {}
         #: what is known of applications so far
         self.applications: dict[str, wire.ApplicationTraits] = {}
         self._assign()
@@ -420,10 +421,16 @@ class WorkerPool:
     def _names_to_inspect(self) -> list[str]:
         return [name for name in self._names or () if self._inspected in (None, name)]
 
+    def learn(self, known: dict[str, wire.ApplicationTraits]) -> None:
+        """Another rank has imported all applications that are ever asked for here: we need not."""
+        self._learnt = known
+
     def wait_for_applications(
         self, only: str | None = None, timeout_s: float = 60.0
     ) -> dict[str, wire.ApplicationTraits]:
         """Import applications once and tell what each declares. For start-up only: it blocks."""
+        if self._learnt:
+            return self._learnt
         self.inspect_applications(only)
         deadline_s = self._clock() + timeout_s
         others: list[WorkerEvent] = []

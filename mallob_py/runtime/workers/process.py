@@ -436,6 +436,9 @@ def _open_description(description: wire.LocalDescription) -> memoryview:
 
 def _write_description(path: str, parts: Sequence[bytes | memoryview], size_bytes: int) -> None:
     """Plain writes, since storing into a full tmpfs through a mapping would kill us (SIGBUS)."""
+    # What a client that was lost has read of it before; workers that have that mapped keep it.
+    with suppress(FileNotFoundError):
+        os.unlink(path)
     try:
         with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.writelines(parts)

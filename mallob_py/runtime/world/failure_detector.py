@@ -6,6 +6,9 @@ exactly one other, at the cost of one small message per second and rank, on any 
 several that hang, the one before a rank that does not is noticed. If all of them hang, the
 launching process notices, for which rank 0 touches a file.
 
+A rank that is found silent, or lost otherwise, is left out of the ring from then on (`go_on`); should it have
+been rank 0, the lowest rank that is left touches the file.
+
 Guarantee: time in which the watcher itself did not run does not count. So a suspended
 laptop, or a whole service that is stopped and continued, has nobody accused at wake-up.
 """
@@ -55,12 +58,28 @@ class Ring:
     """Whom a rank sends beats to, and whom it watches. `names`: process and host of each rank."""
 
     def __init__(self, rank: int, names: Sequence[str], timeout_s: float | None = None) -> None:
+        self._rank = rank
         self._names = names
-        self._watch = Watch(timeout_s if len(names) > 1 else None)
-        self._pulse: int | None = None if rank == 0 else _NO_FILE
-        self.next_rank = (rank + 1) % len(names)
-        self.watched_rank = (rank - 1) % len(names)
+        self.timeout_s = timeout_s
+        self._pulse: int | None = _NO_FILE
+        self._members: tuple[int, ...] = ()
         self.next_beat_s = -math.inf
+        self.go_on(range(len(names)))
+
+    def go_on(self, members: Sequence[int]) -> None:
+        """These ranks are left, ascending, this one among them."""
+        self._members = tuple(members)
+        place = members.index(self._rank)
+        self.next_rank = members[(place + 1) % len(members)]
+        self.watched_rank = members[place - 1]
+        self._watch = Watch(self.timeout_s if len(members) > 1 else None)
+        if place == 0 and self._pulse == _NO_FILE:
+            self._pulse = None  # from now on we speak for all
+
+    def leave_out(self, rank: int) -> None:
+        """It is lost."""
+        if rank in self._members:
+            self.go_on([each for each in self._members if each != rank])
 
     def describe(self, rank: int) -> str:
         return f"rank {rank} ({self._names[rank]})" if rank < len(self._names) else f"rank {rank}"

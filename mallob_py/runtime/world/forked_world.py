@@ -13,8 +13,9 @@ Slurm and others have been serving unchanged for twenty years. Only what a world
 asks is served; every other wish (spawning ranks) is declined.
 
 Guarantees, as of `launch.launch_world`: signals are passed on to the ranks, a second Ctrl-C or ranks that
-are not gone after STOP_GRACE_S end it all by force; a rank that crashes ends the others; when we are gone
-the kernel asks the ranks to end; nothing of the world outlives the caller's `no_orphans`.
+are not gone after STOP_GRACE_S end it all by force; a rank that crashes ends the others, unless they are to
+survive it and all were at work (`guard.may_be_lost`); when we are gone the kernel asks the ranks to end;
+nothing of the world outlives the caller's `no_orphans`.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import StopRequests, die_with, signals_held_back, use_no_input
-from mallob_py.runtime.world.mpi import WorldEnd, load_mpi
+from mallob_py.runtime.world import guard
+from mallob_py.runtime.world.mpi import RankLoss, WorldEnd, load_mpi
 
 #: limits that the ranks are told, as hydra does
 _KEY_LENGTH_MAX = 64
@@ -110,8 +113,6 @@ class PmiServer:
 STOP_GRACE_S = 30.0
 _LOOK_MAX_S = 60.0
 _RECEIVE_BYTES = 1 << 16
-#: the exit code of a rank that could not go on, which says nothing of how it all ended
-_CRASHED = 1
 
 
 def library_allows_forks() -> bool:
@@ -173,12 +174,16 @@ class ForkedWorld:
         stops: StopRequests,
         *,
         keep_input: bool = False,
+        rank_loss: RankLoss = RankLoss.RESTART,
     ) -> None:
         self._stops = stops
+        self._rank_loss = rank_loss
         self._ranks = len(servers.controls)
         self._pmi = PmiServer(self._ranks, f"mallob_py_{os.getpid()}_{time.time_ns():x}")
         pairs = [socket.socketpair() for _ in range(self._ranks)]
         self._sockets = [ours for ours, _ in pairs]
+        #: by rank: what it says by `guard.may_be_lost`
+        self._links: list[int] = []
         #: by rank, as long as it lives
         self._pids: dict[int, int] = {}
         self._statuses: dict[int, int] = {}
@@ -189,14 +194,20 @@ class ForkedWorld:
         parent = os.getpid()
         with signals_held_back():  # a rank answers them from when it has its own handlers
             for rank in range(self._ranks):
+                reader, writer = os.pipe()
                 pid = os.fork()
                 if pid == 0:
+                    for link in (*self._links, reader):
+                        os.close(link)
+                    guard.report_to(writer)
                     mine, control = pairs[rank][1], servers.controls[rank]
                     for each in (*(one for pair in pairs for one in pair), *servers.controls):
                         if each is not mine and each is not control:
                             each.close()
                     _become_rank(rank, self._ranks, mine, parent, keep_input)
                     _end_with(be_rank, control)
+                os.close(writer)
+                self._links.append(reader)
                 self._pids[rank] = pid
         for _, theirs in pairs:
             theirs.close()
@@ -221,9 +232,14 @@ class ForkedWorld:
                     del listening[descriptor]
         for each in self._sockets:
             each.close()
+        for link in self._links:
+            os.close(link)
+        sound = [status for status in self._statuses.values() if status >= 0 and status != guard.CRASHED]
         status = self._statuses[0]
-        code = status if status >= 0 and status != _CRASHED else None
-        return WorldEnd(code, True, status, self._stops.first)
+        if self._rank_loss is RankLoss.SURVIVE and status not in sound:
+            # Whoever has taken its place says how it all ended, the others end with 0.
+            status = max(sound, default=status)
+        return WorldEnd(status if status in sound else None, True, status, self._stops.first)
 
     def _serve(self, rank: int) -> bool:
         """Answer a question about the world; False if this rank has none any more."""
@@ -238,11 +254,15 @@ class ForkedWorld:
     def _bury(self, pidfd: int) -> None:
         rank = self._pidfds.pop(pidfd)
         os.close(pidfd)
-        _, status = os.waitpid(self._pids.pop(rank), 0)
+        pid = self._pids.pop(rank)
+        _, status = os.waitpid(pid, 0)
         self._statuses[rank] = os.waitstatus_to_exitcode(status)
         if rank in self._pmi.finalized:
             return
-        if self._statuses[rank] < 0 or self._statuses[rank] == _CRASHED:
+        if self._statuses[rank] < 0 or self._statuses[rank] == guard.CRASHED:
+            if self._rank_loss is RankLoss.SURVIVE and self._pids and os.read(self._links[rank], 1):
+                tell(guard.epitaph(rank, pid, self._statuses[rank]))
+                return
             self._signal_all(signal.SIGKILL)  # who is left would wait for it
         else:  # all end now with words of their own, unless somebody waits for it
             self._deadline_s = min(self._deadline_s, time.monotonic() + STOP_GRACE_S)
@@ -264,7 +284,7 @@ def _become_rank(rank: int, ranks: int, link: socket.socket, parent_pid: int, ke
 
 
 def _end_with(be_rank: Callable[[socket.socket], int], control: socket.socket) -> NoReturn:
-    status = _CRASHED
+    status = guard.CRASHED
     try:
         status = be_rank(control)
     finally:

@@ -3,9 +3,9 @@
 `start_mpi` initialises MPI with what the transport needs and refuses a world that a launcher
 of another MPI has split into singletons (each process would take itself for the whole
 service). `leave` ends the process, past MPI_Finalize where that could hang, and hands the
-exit code of rank 0 to `launch_world` if that has started us: `mpiexec` itself either mixes
-the codes of all ranks (MPICH) or takes any but 0 for a crash (Open MPI). `WorldEnd` is what
-whoever started the world makes of its end.
+exit code of rank 0, or of the one that speaks in its place, to `launch_world` if that has started us:
+`mpiexec` itself either mixes the codes of all ranks (MPICH) or takes any but 0 for a crash (Open MPI).
+`WorldEnd` is what whoever started the world makes of its end.
 
 This module imports no MPI by itself, so command-line code may use it freely.
 """
@@ -64,6 +64,15 @@ class Crash(enum.Enum):
         if said is None:
             return None
         return cls.KILLED if said == cls.KILLED.value else cls.OF_ITSELF
+
+
+class RankLoss(enum.Enum):
+    """What the loss of a rank means to the others."""
+
+    #: all end; whoever has started them may start them again
+    RESTART = "restart"
+    #: they go on, as far as the launcher lets them
+    SURVIVE = "survive"
 
 
 class LaunchError(Exception):
@@ -209,14 +218,15 @@ def stop_signals() -> frozenset[signal.Signals]:
     return frozenset(signals)
 
 
-def leave(rank: int, exit_code: int, closed: bool) -> NoReturn:
+def leave(rank: int, exit_code: int, closed: bool, speaker: int = 0) -> NoReturn:
     """End this process. `closed` is what `Transport.close` said.
 
-    Started by `launch_world`, only rank 0's code counts; else it is this process's code.
+    Started by `launch_world`, only the code of the rank counts that is the `speaker`; else it is this
+    process's code.
     """
     exit_file = os.environ.get(EXIT_FILE_VARIABLE)
     if exit_file:
-        if rank == 0:
+        if rank == speaker:
             with contextlib.suppress(OSError):
                 Path(exit_file).write_text(f"{exit_code}\n", encoding="ascii")
         exit_code = 0

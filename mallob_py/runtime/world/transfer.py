@@ -1,7 +1,7 @@
 """Descriptions on the move: once per host, in chunks, without stalling the event loop.
 
 A large description is a file in shared memory, which all workers of a host map. The lowest
-rank of each host is its *keeper*: ranks ask their keeper for a description, the keeper gets
+rank of each host that lives is its *keeper*: ranks ask their keeper for a description, the keeper gets
 it once from the keeper of another host (the parent's in the job tree, or the client's) in
 chunks of 256 KB, at most WINDOW of them unacknowledged, on the bulk channel. A keeper that
 is itself waiting lets others wait for it only if it waits for the client's: so no two hosts
@@ -13,6 +13,9 @@ any other transfer are refused, which ends it at its sender. So a file is what i
 
 A rank holds a shared lock on each description that its workers need. What nobody on the host has locked can
 be dropped when memory is short, but on the client's host, which others may ask.
+
+When ranks are lost, all that is on its way is given up (`halt`), and asked for again afterwards; the keeper
+may be another one then, which finds the files of the one before.
 
 Files lie in the session's private folder and are removed when the job is over, or with that folder.
 """
@@ -164,6 +167,7 @@ class _Outgoing:
 class Transfer:
     """One rank's part. `send(rank, message)` and `send_bulk(rank, data)` never block.
 
+    `keeper_of(rank)` names the keeper of that rank's host; None: no rank there lives.
     `on_here(job)` is called when a description that this rank asked for is on its host,
     `on_failed(job, reason, fault)` when it cannot be had there.
     """
@@ -172,7 +176,7 @@ class Transfer:
         self,
         rank: int,
         folder: Path,
-        keeper_of: Callable[[int], int],
+        keeper_of: Callable[[int], int | None],
         send: Callable[[int, TransferMessage], None],
         send_bulk: Callable[[int, bytes], None],
         on_here: Callable[[int], None],
@@ -198,6 +202,19 @@ class Transfer:
         #: of a keeper: descriptions that came from other hosts, the one used last at the end
         self._fetched: OrderedDict[int, None] = OrderedDict()
 
+    def halt(self) -> None:
+        """The world changes: who waits for a description will ask for it again, when all have halted."""
+        for job, taker in list(self._outgoing):
+            self._stop_sending(job, taker)
+        for incoming in self._incoming.values():
+            incoming.discard()
+        self._incoming.clear()
+        self._asked.clear()
+
+    def go_on(self) -> None:
+        """The world has changed, as `keeper_of` knows."""
+        self._keeper = self._keeper_of(self._rank)
+
     def path_of(self, job: int) -> Path:
         """The file of a description on this host."""
         return self.folder / str(job)
@@ -212,6 +229,7 @@ class Transfer:
         elif self._keeper == self._rank:
             self._need(self._rank, job, size, sources)
         else:
+            assert self._keeper is not None, "this rank lives"
             self._asked[job] = FileNeeded(job, size, sources)
             self._send(self._keeper, self._asked[job])
 
@@ -339,7 +357,7 @@ class Transfer:
         """Ask the next host that may have it; hosts are named by their keepers."""
         while incoming.sources:
             keeper = self._keeper_of(incoming.sources.pop(0))
-            if keeper != self._rank:
+            if keeper is not None and keeper != self._rank:
                 incoming.is_from_origin = all(self._keeper_of(each) == keeper for each in incoming.sources)
                 self._transfers += 1
                 incoming.number, incoming.sender, incoming.received = self._transfers, keeper, 0

@@ -26,7 +26,9 @@ look several times, because one look may only run MPI's progress; wake up by one
 while sends are unfinished, since somebody must run that progress.
 
 Failed peers: an error of a send, or of a fault-tolerant MPI on any call, marks the peer as
-lost (`take_lost`, `how_lost`). What was queued for it is dropped, further sends to it are ignored.
+lost (`take_lost`, `how_lost`), as does whoever finds out otherwise (`lose`). What was queued for it is
+dropped, further sends to it are ignored, and nothing waits for it: who is left goes on with the same
+communicators. Only collective calls are over then, so that leaving is done by messages.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ MESSAGE_BYTES_MAX = 1 << 31
 #: what may wait for one peer before messages that can be done without should not be sent to it
 CONGESTED_BYTES = 64 << 20
 WAITING_BYTES_MAX = 4 << 30
-#: tags of messages, and of pieces that are followed by another one
-_WHOLE, _MORE = 0, 1
+#: tags of messages, of pieces that are followed by another one, and of a sender's last message
+_WHOLE, _MORE, _LAST = 0, 1, 2
 #: empty looks in a row before the inbox counts as empty
 EMPTY_LOOKS = 3
 #: up to this size messages are eager (Open MPI: 4 KiB with header): receiving does not wait
@@ -199,6 +201,8 @@ class Transport:
         self.has_lost = False
         self._how_lost: dict[int, str] = {}
         self._heard: set[int] = set()
+        #: peers that send nothing any more
+        self._left: set[int] = set()
         #: sends to lost peers, and what comes from them; MPI may still use their data, so it must stay alive
         self._abandoned: list[MPI.Request | bytearray] = []
         self._status = MPI.Status()
@@ -214,6 +218,14 @@ class Transport:
     def host_of(self, rank: int) -> int:
         """The host that `rank` is on, named by the lowest rank there."""
         return self._hosts[rank]
+
+    def keeper_of(self, rank: int) -> int | None:
+        """The lowest rank on the host of `rank` that is not lost, if there is one."""
+        lowest = self._hosts[rank]
+        if lowest not in self._lost:
+            return lowest
+        here = (each for each, host in enumerate(self._hosts) if host == lowest and each not in self._lost)
+        return next(here, None)
 
     # --- sending
 
@@ -326,6 +338,8 @@ class Transport:
 
     def give_up_on(self, peer: int) -> None:
         """Stop sending to a peer that others have found dead; not reported by `take_lost`."""
+        if peer in self._lost:
+            return
         self._lost.add(peer)
         for channel in Channel:
             lane = self._lanes[channel][peer]
@@ -337,13 +351,20 @@ class Transport:
             self._busy.pop((channel, peer), None)
         self._owed.discard(peer)
 
+    def answer_lost(self, peer: int, data: bytes) -> None:
+        """Answer a message that has come from a peer after it was given up on: it lives, and shall know."""
+        with contextlib.suppress(MPI.Exception):
+            comm = self._inboxes[Channel.CONTROL].comm
+            self._abandoned.append(comm.Isend([data, MPI.BYTE], peer, _WHOLE))
+            self.doorbell.ring(peer)
+
     # --- leaving
 
     def close(self, timeout_s: float = 10.0) -> bool:
         """Finish all sends and meet the others; what still arrives is dropped.
 
         All ranks call it. False if that was not done in time or a peer has failed: then
-        MPI_Finalize might hang, so the process should end by `leave`.
+        MPI_Finalize might hang, so the process should end by `leave`. Who is left meets the others also then.
         """
         if self._closed:
             return not self._lost
@@ -353,7 +374,7 @@ class Transport:
         with contextlib.suppress(TransportError):
             met = self._meet(time.monotonic() + timeout_s)
         self.doorbell.close()
-        if self._hosts[self.rank] == self.rank:
+        if self.keeper_of(self.rank) == self.rank:
             self.folder.remove()
         else:
             self.folder.close()
@@ -369,6 +390,7 @@ class Transport:
             self.flush()
             if not self.has_pending():
                 if self._lost:
+                    self._part(deadline_s)
                     return False
                 if barrier is None:
                     barrier = self._inboxes[Channel.CONTROL].comm.Ibarrier()
@@ -376,6 +398,21 @@ class Transport:
                 return True
             time.sleep(_CLOSE_POLL_S)
         return False
+
+    def _part(self, deadline_s: float) -> None:
+        """Leave those who are left: nobody goes before all others have received all that it sent."""
+        comm = self._inboxes[Channel.CONTROL].comm
+        peers = set(range(self.size)) - self._lost - {self.rank}
+        last = {peer: comm.Issend([b"", MPI.BYTE], peer, _LAST) for peer in peers}
+        self._owed |= peers
+        while time.monotonic() < deadline_s:
+            for _dropped in self.receive():
+                pass
+            self.flush()
+            last = {peer: each for peer, each in last.items() if peer not in self._lost and not each.Test()}
+            if not last and peers - self._lost <= self._left:
+                return
+            time.sleep(_CLOSE_POLL_S)
 
     def _send(
         self, channel: Channel, dest: int, data: bytes | bytearray | memoryview, tag: int = _WHOLE
@@ -388,7 +425,7 @@ class Transport:
         if lane.waiting or not lane.is_open():
             lane.wait(data, tag)
             if lane.waiting_bytes > WAITING_BYTES_MAX:
-                self._lose(dest, "does not take its messages any more")
+                self.lose(dest, "does not take its messages any more")
             return
         try:
             lane.post(data, tag)
@@ -433,10 +470,13 @@ class Transport:
 
     def _hand_over(self, inbox: _Inbox, source: int, data: bytes | bytearray, tag: int) -> Arrival | None:
         self._heard.add(source)
+        if tag == _LAST:
+            self._left.add(source)
+            return _PIECE
         try:
             return inbox.put_together(source, data, tag)
         except OverflowError:
-            self._lose(source, f"sent a message of more than {MESSAGE_BYTES_MAX} bytes")
+            self.lose(source, f"sent a message of more than {MESSAGE_BYTES_MAX} bytes")
             return None
 
     def _take(self, inbox: _Inbox) -> Arrival | None:
@@ -467,9 +507,10 @@ class Transport:
         if not failed and not _says_process_failed(error):
             raise TransportError(f"MPI error without a failed peer: {error}") from error
         for each in failed:
-            self._lose(each, "has failed")
+            self.lose(each, "has failed")
 
-    def _lose(self, peer: int, how: str) -> None:
+    def lose(self, peer: int, how: str) -> None:
+        """A peer has been found dead, or hangs: stop sending to it; `take_lost` reports it, once."""
         if peer not in self._lost:
             self.give_up_on(peer)
             self._lost_news.append(peer)

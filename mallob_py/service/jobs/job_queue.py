@@ -87,6 +87,7 @@ class JobQueue:
         self._pes = pes
         self._ageing_s = ageing_s
         self._weight_of = weight_of
+        self._window_given = window
         self._window = window or window_of(pes)
         self._lines: dict[str, _Line] = {}
         #: the line and priority of each waiting job
@@ -101,6 +102,11 @@ class JobQueue:
     def __len__(self) -> int:
         """How many wait."""
         return len(self.waiting)
+
+    def resize(self, pes: int) -> None:
+        """There are so many PEs now."""
+        self._pes = pes
+        self._window = self._window_given or window_of(pes)
 
     def put(self, job: int, user: str, priority: float, since_s: float) -> None:
         """A job could begin, and waits `since_s`; `next` will name it."""

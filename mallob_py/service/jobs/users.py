@@ -295,6 +295,11 @@ class UserBook:
         self._untold: set[str] = set()
         self._work_has_changed = False
 
+    def resize(self, pes: int) -> None:
+        """There are so many PEs now: shares of them mean something else."""
+        self._pes = pes
+        self._untold.update(self._users)
+
     # --- jobs come and go ---------------------------------------------------------------------
 
     def ask(self, job: int, user: str, priority: float, max_demand: int) -> None:

@@ -252,6 +252,8 @@ class ServiceStatus(msgspec.Struct, frozen=True):
     threads: int = 1
     #: a job that waits for a PE gains as much as twice the priority in this time
     ageing_s: float = 60.0
+    #: 1, and one more each time that ranks were lost or have left
+    generation: int = 1
 
     @property
     def job_count(self) -> int:

@@ -219,6 +219,7 @@ class StatusWriter:
             ended=tuple(self._ended),
             threads=self._rank.config.threads,
             ageing_s=self._rank.config.ageing_s,
+            generation=self._rank.generation,
         )
 
     def _volumes(self) -> dict[int, int]:

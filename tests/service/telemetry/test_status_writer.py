@@ -41,7 +41,12 @@ class Client:
         self.book = JobBook()
         self.pe = PE(0, 1, Config())
         self.rank = SimpleNamespace(
-            placement=Placement((1,)), pe=self.pe, config=Config(), roll=Roll(), news_of_ranks={}
+            generation=1,
+            placement=Placement((1,)),
+            pe=self.pe,
+            config=Config(),
+            roll=Roll(),
+            news_of_ranks={},
         )
         running = RunningJobs(folder, False, lambda message: None)
         self.writer = StatusWriter(

@@ -1,0 +1,194 @@
+"""Ranks that are lost while the others go on with their processes: no restart, and one reply for each job."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from running import (
+    COMMAND,
+    Running,
+    command_line,
+    environment,
+    kill_marked,
+    marked_processes,
+    needs_mpiexec,
+    parent_of,
+    poll_until,
+    serving,
+)
+from waiting import DEADLINE_S
+
+from mallob_py.runtime.world.launch import Flavour, find_launcher
+
+try:
+    _IS_MPICH = find_launcher().flavour is Flavour.HYDRA
+except Exception:
+    _IS_MPICH = False
+
+pytestmark = [
+    needs_mpiexec,
+    pytest.mark.slow,
+    pytest.mark.skipif(not _IS_MPICH, reason="other launchers end all ranks when one dies"),
+]
+
+SURVIVE = ("--rank-loss", "survive")
+
+
+def is_fork_server(pid: int) -> bool:
+    return "fork_server" in command_line(pid)
+
+
+def number_of(pid: int) -> int:
+    """Of a rank, in MPI's world."""
+    words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return next(int(word.removeprefix(b"PMI_RANK=")) for word in words if word.startswith(b"PMI_RANK="))
+
+
+def ranks_of(service: Running) -> dict[int, int]:
+    """Their processes, by number: the parents of fork servers."""
+    forked = {pid for pid in service.processes() if is_fork_server(pid)}
+    pids = {parent_of(pid) for pid in forked} - forked - {0}
+    return {number_of(pid): pid for pid in pids}
+
+
+def workers_of(service: Running) -> dict[int, int]:
+    """The rank of each worker process."""
+    found = {}
+    for pid in service.processes():
+        server = parent_of(pid)
+        if is_fork_server(pid) and is_fork_server(server) and (rank := parent_of(server)):
+            found[pid] = number_of(rank)
+    return found
+
+
+def client_rank(service: Running, ranks: dict[int, int]) -> int:
+    holder = int((service.box() / ".lock").read_text().split()[0])
+    return next(number for number, pid in ranks.items() if pid == holder)
+
+
+def victims_of(service: Running, wanted: Sequence[str], ranks: dict[int, int]) -> list[int]:
+    client = client_rank(service, ranks)
+    other = next(number for number in ranks if number not in (0, client))
+    return [{"first": 0, "client": client, "other": other}[each] for each in wanted]
+
+
+def await_generation(service: Running, ranks: int) -> None:
+    """All that are left are in a generation of so many ranks."""
+    poll_until(
+        lambda: sum(len(event["members"]) == ranks for event in service.events("generation")) >= ranks,
+        lambda: f"{ranks} ranks go on\n{service.output}",
+    )
+
+
+@pytest.mark.parametrize(
+    "wanted", [("other",), ("first",), ("client",), ("first", "client")], ids=lambda wanted: "+".join(wanted)
+)
+def test_ranks_that_die_take_their_workers_with_them_and_nothing_else(
+    wanted: tuple[str, ...], tmp_path: Path
+) -> None:
+    # None stands ready: all worker processes are at work.
+    with serving(tmp_path, *SURVIVE, "--warm", "0", ranks=4) as service:
+        running = service.submit("running", application="SLEEP", wallclock_limit="6s")
+        held = service.submit("held", application="NOOP", dependencies=["u.running"])
+        poll_until(lambda: set(workers_of(service).values()) == {0, 1, 2, 3})
+        ranks, workers = ranks_of(service), workers_of(service)
+        victims = victims_of(service, wanted, ranks)
+        for victim in victims:
+            os.kill(ranks[victim], signal.SIGKILL)
+        await_generation(service, 4 - len(victims))
+        assert service.reply(running)["result"]["outcome"] == "wallclock-limit"
+        assert service.reply(held)["result"]["resultcode"] == 10
+        left = {number: pid for number, pid in ranks.items() if number not in victims}
+        assert ranks_of(service) == left
+        resumed = {event["index"] for event in service.events("resumed")}
+        assert resumed, f"no worker went on\n{workers}"
+        assert service.output.count("accepting jobs") == 1
+        assert service.ask("later", application="NOOP")["result"]["resultcode"] == 10
+        assert service.stop() == 0
+        ended = [event["outcome"] for event in service.events("ended")]
+        assert sorted(ended) == ["result", "result", "wallclock-limit"]
+        assert "Traceback" not in service.output
+        assert "crashed" not in service.output
+        assert service.processes() == []
+
+
+@pytest.mark.parametrize("wanted", ["other", "client"])
+def test_a_rank_that_hangs_is_found_out_and_the_others_go_on(wanted: str, tmp_path: Path) -> None:
+    with serving(tmp_path, *SURVIVE, "--rank-timeout", "4s", ranks=3) as service:
+        running = service.submit("running", application="SLEEP", wallclock_limit="3s")
+        service.await_event("started")
+        ranks = ranks_of(service)
+        (victim,) = victims_of(service, [wanted], ranks)
+        os.kill(ranks[victim], signal.SIGSTOP)
+        await_generation(service, 2)
+        assert f"rank {victim} (process {ranks[victim]} on {os.uname().nodename})" in service.output
+        poll_until(lambda: not Path(f"/proc/{ranks[victim]}").exists(), "it is ended")
+        assert service.reply(running)["result"]["outcome"] == "wallclock-limit"
+        assert service.ask("later", application="NOOP")["result"]["resultcode"] == 10
+        assert service.output.count("accepting jobs") == 1
+        assert service.stop() == 0
+
+
+def test_several_clients_end_up_on_one_rank_and_all_their_jobs_are_answered(tmp_path: Path) -> None:
+    with serving(tmp_path, *SURVIVE, "--clients", "3", ranks=3) as service:
+        replies = [
+            service.submit(f"job{client}", client, application="SLEEP", wallclock_limit="3s")
+            for client in range(3)
+        ]
+        poll_until(lambda: len(service.events("accepted")) == 3)
+        ranks = ranks_of(service)
+        for left, victim in ((2, 0), (1, 2)):
+            os.kill(ranks[victim], signal.SIGKILL)
+            await_generation(service, left)
+        for reply in replies:
+            assert service.reply(reply)["result"]["outcome"] == "wallclock-limit"
+        for client in range(3):
+            assert service.ask(f"later{client}", client, application="NOOP")["result"]["resultcode"] == 10
+        assert service.output.count("accepting jobs") == 1
+        assert service.stop() == 0
+
+
+def test_ranks_that_all_die_are_started_again(tmp_path: Path) -> None:
+    with serving(tmp_path, *SURVIVE, ranks=2) as service:
+        running = service.submit("running", application="SLEEP", wallclock_limit="2s")
+        service.await_event("started")
+        for pid in ranks_of(service).values():
+            os.kill(pid, signal.SIGKILL)
+        assert service.reply(running)["result"]["outcome"] == "wallclock-limit"
+        assert service.output.count("accepting jobs") == 2
+        assert service.stop() == 0
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_program_that_loses_a_rank_still_gives_its_result(victim: int, tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [*COMMAND, "run", "QUEENS", "-n", "4", *SURVIVE, "--set", "n=16"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(mark),
+    )
+    try:
+
+        def ranks() -> list[int]:
+            pids = marked_processes(mark)
+            parents = {parent_of(pid) for pid in pids}
+            return [pid for pid in pids if parent_of(pid) == process.pid and pid not in parents]
+
+        assert poll_until(lambda: len(ranks()) == 4 and len(marked_processes(mark)) > 12)
+        os.kill(sorted(ranks())[victim], signal.SIGKILL)  # they were forked in order
+        out, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0, err
+        assert json.loads(out)["result"]["value"] == 14772512
+        assert f"rank {victim}" in err
+    finally:
+        kill_marked(mark)
+        process.wait()

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from waiting import DEADLINE_S, poll_until
+
+from mallob_py.runtime.world.local_peers import LocalPeers, RankProcess
+
+
+def sleeper() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+
+
+def record_of(pid: int) -> RankProcess:
+    """As the process itself would tell it."""
+    own = RankProcess.here()
+    with open(f"/proc/{pid}/stat") as stat:
+        began = int(stat.read().rsplit(")", 1)[1].split()[19])
+    return RankProcess(pid, own.host, own.namespace, began)
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
+    started = [sleeper() for _ in range(2)]
+    yield started
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+def is_readable(peers: LocalPeers, timeout_s: float = 0.0) -> bool:
+    return bool(select.select([peers], [], [], timeout_s)[0])
+
+
+def test_the_death_of_a_rank_of_this_host_is_heard_of_once(
+    processes: list[subprocess.Popen[bytes]],
+) -> None:
+    records = [RankProcess.here(), *(record_of(each.pid) for each in processes)]
+    peers = LocalPeers(0, records, (0, 0, 0))
+    assert peers.take_dead() == []
+    assert not is_readable(peers)
+    processes[1].send_signal(signal.SIGKILL)
+    assert is_readable(peers, DEADLINE_S)  # though nobody has taken its status
+    assert peers.take_dead() == [2]
+    assert peers.take_dead() == []
+    assert not is_readable(peers)
+    peers.close()
+
+
+def test_a_rank_that_hangs_can_be_ended_unless_it_is_on_another_host(
+    processes: list[subprocess.Popen[bytes]],
+) -> None:
+    records = [RankProcess.here(), *(record_of(each.pid) for each in processes)]
+    peers = LocalPeers(0, records, (0, 0, 2))
+    for each in processes:
+        each.send_signal(signal.SIGSTOP)
+    peers.end(1)
+    peers.end(2)
+    assert processes[0].wait(DEADLINE_S) == -signal.SIGKILL
+    poll_until(lambda: peers.take_dead() == [1])
+    assert processes[1].poll() is None
+    peers.close()
+
+
+def test_a_rank_that_has_died_before_it_is_watched_is_dead_also_if_its_number_was_given_again(
+    processes: list[subprocess.Popen[bytes]],
+) -> None:
+    reused = record_of(processes[0].pid)
+    reused = RankProcess(reused.pid, reused.host, reused.namespace, reused.began - 1)
+    gone = record_of(processes[1].pid)
+    processes[1].kill()
+    processes[1].wait()
+    peers = LocalPeers(0, [RankProcess.here(), reused, gone], (0, 0, 0))
+    assert peers.take_dead() == [1, 2]
+    peers.end(1)
+    assert processes[0].poll() is None
+    peers.close()
+
+
+def test_who_has_process_numbers_of_its_own_is_not_watched(
+    processes: list[subprocess.Popen[bytes]],
+) -> None:
+    foreign = record_of(processes[0].pid)
+    foreign = RankProcess(os.getpid(), foreign.host, foreign.namespace + 1, foreign.began)
+    peers = LocalPeers(0, [RankProcess.here(), foreign], (0, 0))
+    assert peers.take_dead() == []
+    peers.close()
