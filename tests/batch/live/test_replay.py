@@ -52,7 +52,7 @@ def test_a_workload_is_played_by_real_processes() -> None:
         Job(2, 1.0, 1, 600.0, number=3),
     ]
     ended = list[int]()
-    workload = scaled(Workload(jobs, [Truth(4.0), Truth(1.0), Truth(0.5)], 4), 1.0)
+    workload = scaled(Workload(jobs, [Truth(8.0), Truth(1.0), Truth(0.5)], 4), 1.0)
     lives = replay(workload, "elastic:cooldown-s=0.5,period-s=0.1", ended.append)
     assert (ended[-1], ended) == (3, sorted(ended))
     for life, job in zip(lives, jobs, strict=True):
@@ -60,10 +60,10 @@ def test_a_workload_is_played_by_real_processes() -> None:
         assert (life.told[0].event, life.told[-1].event) == (Event.WORKS, Event.DONE)
         assert all(job.low <= one.slots <= job.high for one in life.told)
     assert max(one.slots for one in lives[0].told) > 1
-    # It has done all of its 8 slot-seconds.
+    # It has done all of its 16 slot-seconds.
     marks = [one for one in lives[0].told if one.event in (Event.WORKS, Event.SHRINKS, Event.DONE)]
     work = sum((b.at_s - a.at_s) * a.slots for a, b in itertools.pairwise(marks))
-    assert work >= 7.999
+    assert work >= 15.999
 
 
 @pytest.mark.slow
@@ -115,18 +115,18 @@ def test_an_interrupted_experiment_leaves_no_process_and_no_file(
     )
 
     def of_jobs() -> list[int]:
-        return [
-            pid for folder in temporary.glob("*/jobs/[1-5]") for pid in processes_with(TOKEN, str(folder))
-        ]
+        folders = [jobs / str(job) for jobs in seen for job in range(1, 6)]
+        return [pid for folder in folders for pid in processes_with(TOKEN, str(folder))]
 
-    def all_run() -> bool:
+    def one_works() -> bool:
         assert process.poll() is None, process.communicate()
-        return len(list(temporary.glob("*/jobs/[1-5]/output"))) == 5 and len(of_jobs()) >= 10
+        seen.update(temporary.glob("*/jobs"))
+        return len(of_jobs()) >= 2
 
-    poll_until(all_run)
-    folder = next(temporary.glob("*/jobs"))
+    seen = set[Path]()
+    poll_until(one_works)
     process.send_signal(number)
     said, _ = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, said) == (130, "")
     assert list(temporary.iterdir()) == []
-    assert not [pid for job in range(1, 6) for pid in processes_with(TOKEN, str(folder / str(job)))]
+    assert not of_jobs()
