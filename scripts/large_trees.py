@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ class Surroundings:
         #: jobs that are not known to have ended
         self._others: set[Path] = set()
         self._kills_left = Config().restarts_max
-        self._roots_left = 0
+        self._killed_at_s = 0.0
 
     def submit(self, name: str, **fields: Any) -> Path:
         """Hand in a job; where its reply will be."""
@@ -138,27 +139,33 @@ class Surroundings:
 
     def _kill_a_worker(self) -> bool:
         """One that computes. A root that keeps dying would end its job: after some kills one has to leave."""
-        if (roots_left := self._roots_that_left()) > self._roots_left:
-            self._roots_left, self._kills_left = roots_left, Config().restarts_max
+        if self._root_left_at_s() > self._killed_at_s:
+            self._kills_left = Config().restarts_max
         computing = [pid for pid in Family.of(self._service.mark).workers if _is_computing(pid)]
         if not computing or not self._kills_left:
             return False
         self._kills_left -= 1
+        self._killed_at_s = time.time()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._rng.choice(computing), signal.SIGKILL)
         return True
 
-    def _roots_that_left(self) -> int:
-        """In all lives of the service, as far as it has logged them."""
+    def _root_left_at_s(self) -> float:
+        """When (in Unix time) one did last in this life of the service, as far as it has logged it."""
         runs = runs_of(self._service.log_dir) if self._service.log_dir.exists() else []
-        events = [event for run in runs for event in read_events(run)]
-        return sum(event.event == "leaving" and event.fields["index"] == 0 for event in events)
+        at_s = 0.0
+        for run in runs[-1:]:
+            start_s = datetime.strptime(run.name, "%Y-%m-%dT%H-%M-%S.%fZ").replace(tzinfo=UTC).timestamp()
+            for event in read_events(run):
+                if event.event == "leaving" and event.fields["index"] == 0:
+                    at_s = max(at_s, start_s + event.t)
+        return at_s
 
     def _restart_the_service(self) -> None:
         self._service.kill_everything()
         self._service.start()
         self._service.await_running()
-        self._roots_left, self._kills_left = self._roots_that_left(), Config().restarts_max
+        self._kills_left = Config().restarts_max
 
     def end(self) -> None:
         """Until the last of these jobs has ended."""
