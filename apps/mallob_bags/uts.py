@@ -175,6 +175,14 @@ class UtsBag(Bag):
     def _rows(self) -> Rows:
         return self._stack[: self._size]
 
+    def _open_children(self) -> NDArray[np.int64]:
+        """Of each node on the stack."""
+        return (self._rows[:, _UPPER] - self._rows[:, _LOWER]).astype(np.int64)
+
+    def expected_tasks(self) -> float:
+        sizes = self._table.size[np.minimum(self._rows[:, _DEPTH] + 1, len(self._table.size) - 1)]
+        return float((sizes * self._open_children()).sum())
+
     def process(self, count: int) -> int:
         before = int(self._counts[0])
         if self._size and self._stack[0, _UPPER] == 0:
@@ -202,9 +210,8 @@ class UtsBag(Bag):
     def split(self) -> UtsBag | None:
         """Half of the open children of each node; of nodes with one, every other."""
         rows = self._rows
-        is_open = (rows[:, _UPPER] - rows[:, _LOWER]).astype(np.int64)
-        sizes = self._table.size[np.minimum(rows[:, _DEPTH] + 1, len(self._table.size) - 1)]
-        if is_open.sum() < 2 or (sizes * is_open).sum() < NODES_NOT_SHARED:
+        is_open = self._open_children()
+        if is_open.sum() < 2 or self.expected_tasks() < NODES_NOT_SHARED:
             return None
         share = is_open // 2
         single = np.flatnonzero(is_open == 1)

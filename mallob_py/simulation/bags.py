@@ -20,8 +20,10 @@ from mallob_py.kit.bags.bag import Bag
 from mallob_py.kit.bags.ledger import (
     Address,
     AnyBagMessage,
+    Cut,
     Entry,
     Ledger,
+    Lifeline,
     Neighbours,
     WorkWanted,
     decode,
@@ -415,7 +417,7 @@ class BagCluster:
             if not back and self._share(_BACK, about) < self.plan.come_back:
                 self._send(dest, source, message, back=True)
             return
-        if not isinstance(message, WorkWanted):  # of which there are many
+        if not isinstance(message, WorkWanted | Lifeline | Cut):  # of which there are many
             self.deliveries.append(Delivery(sent_s, self.now, about, message, back))
         if back:
             worker.ledger.undelivered(source, message, self.now)

@@ -169,6 +169,7 @@ class _Worker:
                 self._place = place
                 self._settle_in(now)
             ledger.tick(now)
+            self._flush()  # who waits for an answer does not wait for our tasks, too
             if not self._is_leaving:
                 self._work(now)
             self._flush()

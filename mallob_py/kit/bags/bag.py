@@ -9,6 +9,7 @@ Source: the global load balancing of X10 and its malleable successor, whose bags
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
@@ -52,6 +53,14 @@ class Bag(ABC):
     @abstractmethod
     def is_empty(self) -> bool:
         """Whether there is nothing to be done."""
+
+    def expected_tasks(self) -> float:
+        """About how many tasks are left, those included that these will make; infinity: nobody knows.
+
+        Where it is known, workers ask for more before they have nothing left, and do not give away what is
+        done sooner than sent.
+        """
+        return math.inf
 
     @abstractmethod
     def take_result(self) -> Any:

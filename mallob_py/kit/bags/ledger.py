@@ -10,8 +10,11 @@ root's account has nothing left, the job is done; there is no other detection of
 
 What travels, `number` being a loan's, drawn by its lender and never used twice in the job:
 
-    ASK(token, hops, need)     I have nothing to do. Stays with whoever gets it until it can be served, and
-                               is passed on a few hops to others by who has nothing either.
+    WORK_WANTED(hops, need)    I have nothing to do: to one that is known, chosen at random. Who has nothing
+                               to give passes it on, up to so many times.
+    LIFELINE(need)             the same to the neighbours, if no request has found anything. Stays with them
+                               until they have something to give,
+    CUT()                      or until somebody else has given.
     LEND(number, bag)          the answer, directly to whoever asked.
     SETTLE(number, seq, state) borrower to lender, now and then: what has been done so far, and the tasks
                                that are left, those lent on included, as the lender's new copy. `final`:
@@ -42,6 +45,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
@@ -62,8 +66,12 @@ ASK_AGAIN_MAX_S = 2.0
 SERVE_AGAIN_S = 0.1
 #: so many that were served are remembered
 SERVED_MAX = 256
-#: how often an ASK that cannot be served at once is passed on
-HOPS = 2
+#: who has just run out of work has so much patience at first: one who works looks up every few milliseconds
+FIRST_REQUEST_S = 0.008
+#: who has so many chunks left asks already
+CHUNKS_AHEAD = 2.0
+#: how often a request that cannot be served is passed on
+HOPS = 8
 #: a loan of which nothing was heard for so long is asked after
 PROBE_S = 5.0
 #: so many questions without an answer, and it is taken back
@@ -74,6 +82,9 @@ REPAY_AGAIN_S = 0.5
 ORPHANED_S = 2.0
 #: lifelines kept; who is not served asks again elsewhere
 ASKERS_MAX = 64
+#: others that are remembered, and how many of them are told with a request or a bag
+KNOWN_MAX = 64
+TOLD = 4
 
 
 class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -109,11 +120,24 @@ class WorkWanted(BagMessage, frozen=True, tag=1):
     hops: int
     #: how often who asks has run out of tasks: asked once more for the same need, nobody gives twice
     need: int
+    #: workers whom the sender knows, so that all come to know some from everywhere
+    others: tuple[Address, ...] = ()
+
+
+class Lifeline(BagMessage, frozen=True, tag=9):
+    #: as of a request
+    token: int
+    need: int
+
+
+class Cut(BagMessage, frozen=True, tag=10):
+    pass
 
 
 class Lend(BagMessage, frozen=True, tag=2):
     number: int
     bag: bytes
+    others: tuple[Address, ...] = ()
 
 
 class Settle(BagMessage, frozen=True, tag=3):
@@ -145,7 +169,9 @@ class Unknown(BagMessage, frozen=True, tag=8):
     number: int
 
 
-AnyBagMessage: TypeAlias = WorkWanted | Lend | Settle | Return | Moved | Forget | Probe | Unknown
+AnyBagMessage: TypeAlias = (
+    WorkWanted | Lifeline | Cut | Lend | Settle | Return | Moved | Forget | Probe | Unknown
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyBagMessage)
@@ -247,6 +273,8 @@ class Ledger:
         self._work = work
         self._random = random.Random(seed)
         self._token = self._random.getrandbits(62)
+        #: ours, once we have heard it from others
+        self._address: Address | None = None
         self._settle_s = settle_s
         self._hops = hops
         #: the last one is worked on first
@@ -254,7 +282,7 @@ class Ledger:
         #: whose account each loan that we have given belongs to
         self._given: dict[int, _Account] = {}
         #: those who have nothing, in the order in which they asked, and by which ASK
-        self._askers: dict[Address, WorkWanted] = {}
+        self._askers: dict[Address, Lifeline] = {}
         #: others we have heard of, to pass requests on to
         self._known: dict[Address, None] = {}
         self._ask_s = 0.0
@@ -264,6 +292,10 @@ class Ledger:
         self._has_worked = False
         #: by token, the need that was served here last, and when
         self._served: dict[int, tuple[int, float]] = {}
+        #: that were to be done by the last call of `process`
+        self._chunk_tasks = 1
+        #: whether our neighbours may have lifelines of ours
+        self._has_lifelines = False
         self._leaving = False
         #: loans that others have taken over as we left
         self._handed_over: set[int] = set()
@@ -354,10 +386,20 @@ class Ledger:
                 self.done_here += done
                 self._has_worked = True
                 self.ran_dry = account.bag.is_empty()
+                self._chunk_tasks = count
                 self._serve(now)
                 self._close_if_done(account, now)
+                if now >= self._ask_s and self._is_nearly_done():
+                    self._ask(now, is_first=True)
                 return done
         return 0
+
+    def _is_nearly_done(self) -> bool:
+        """Whether there will be nothing to do before others have looked at a request."""
+        if self._leaving or not self.has_work:
+            return False
+        left = sum(account.bag.expected_tasks() for account in self._accounts if account.bag is not None)
+        return left < CHUNKS_AHEAD * self._chunk_tasks
 
     def next_deadline(self) -> float:
         """When `tick` has something to do again."""
@@ -381,13 +423,13 @@ class Ledger:
             if now >= account.settle_s:
                 self._settle(account, now)
         if not self.has_work and not self._leaving and now >= self._ask_s:
-            self._ask(now)
+            self._ask(now, is_first=self._ask_delay_s == FIRST_REQUEST_S)
 
     def neighbours_changed(self, now: float) -> None:
         """Others are the parent or the children now: who has nothing asks them."""
         if not self.has_work and not self._leaving:
             self._ask_delay_s = ASK_AGAIN_S
-            self._ask(now)
+            self._ask(now, is_first=False)
 
     def leave(self, now: float) -> None:
         """Hand all accounts back (but the job itself, which goes by `checkpoint`), and take in no more."""
@@ -411,7 +453,15 @@ class Ledger:
             case WorkWanted(asker):
                 if message.token != self._token:
                     self._asked(source if asker is None else asker, message, now)
-            case Lend(number, bag):
+                elif asker is not None:
+                    self._address = asker
+                    self._known.pop(asker, None)
+            case Lifeline():
+                self._hold(source, message, now)
+            case Cut():
+                self._askers.pop(source, None)
+            case Lend(number, bag, others):
+                self._hear_of(others)
                 self._borrow(source, number, bag, now)
             case Settle():
                 self._settled(source, message, now)
@@ -429,7 +479,7 @@ class Ledger:
                     self._send(source, Unknown(number))
             case Unknown(number):
                 self._take_back(number, source, now)
-        if len(self._known) < ASKERS_MAX:
+        if len(self._known) < KNOWN_MAX:
             self._known[source] = None
 
     def undelivered(self, dest: Address, message: AnyBagMessage, now: float) -> None:
@@ -446,34 +496,64 @@ class Ledger:
                     account.orphaned_until_s = min(account.orphaned_until_s, now + ORPHANED_S)
             case Moved(number):
                 self._take_back(number, dest, now)
+            case WorkWanted(asker):
+                if asker is None and not self.has_work:
+                    self._ask_s = now
             case _:
                 pass
 
     # --- asking and lending ------------------------------------------------------------------------
 
-    def _ask(self, now: float) -> None:
+    def _ask(self, now: float, is_first: bool) -> None:
+        """Ask somebody, and have the neighbours remember us unless this `is_first` and others are known."""
         self._need += self._has_worked
         self._has_worked = False
-        self._send(NEIGHBOURS, WorkWanted(None, self._token, self._hops, self._need))
+        others = list(self._known)
+        if others:
+            wanted = WorkWanted(None, self._token, self._hops, self._need, self._some_known())
+            self._send(self._random.choice(others), wanted)
+        if not is_first or not others:
+            self._send(NEIGHBOURS, Lifeline(self._token, self._need))
+            self._has_lifelines = True
         self._ask_s = now + self._ask_delay_s
         self._ask_delay_s = min(2 * self._ask_delay_s, ASK_AGAIN_MAX_S)
 
     def _asked(self, asker: Address, message: WorkWanted, now: float) -> None:
-        need, served_s = self._served.get(message.token, (-1, -math.inf))
-        if self._leaving or (need == message.need and now < served_s + SERVE_AGAIN_S):
+        if self._leaving or self._is_served(message, now) or self._lend(asker, message, now):
             return
-        if self._lend(asker, message, now):
+        others = [each for each in self._known if each != asker]
+        if others and message.hops > 0:
+            onward = replace(message, asker=asker, hops=message.hops - 1, others=self._some_known())
+            self._send(self._random.choice(others), onward)
+        self._hear_of(message.others)
+
+    def _hold(self, asker: Address, message: Lifeline, now: float) -> None:
+        """Give to a neighbour now, or when there is something to give."""
+        if self._leaving or self._is_served(message, now) or self._lend(asker, message, now):
             return
         if len(self._askers) < ASKERS_MAX:
             self._askers[asker] = message
-        if message.hops > 0:
-            others = [each for each in self._known if each != asker]
-            if others:
-                self._send(self._random.choice(others), replace(message, asker=asker, hops=message.hops - 1))
 
-    def _lend(self, asker: Address, wanted: WorkWanted, now: float) -> bool:
+    def _is_served(self, wanted: WorkWanted | Lifeline, now: float) -> bool:
+        """Whether we have just lent to who asks, for this very need."""
+        need, served_s = self._served.get(wanted.token, (-1, -math.inf))
+        return need == wanted.need and now < served_s + SERVE_AGAIN_S
+
+    def _hear_of(self, others: Iterable[Address]) -> None:
+        """Remember them, instead of any others if these are too many: so they come to be from everywhere."""
+        for other in others:
+            if other != self._address and other not in self._known:
+                if len(self._known) >= KNOWN_MAX:
+                    del self._known[self._random.choice(list(self._known))]
+                self._known[other] = None
+
+    def _some_known(self) -> tuple[Address, ...]:
+        known = list(self._known)
+        return tuple(self._random.sample(known, min(TOLD, len(known))))
+
+    def _lend(self, asker: Address, wanted: WorkWanted | Lifeline, now: float) -> bool:
         for account in reversed(self._accounts):
-            if account.bag is None or account.bag.is_empty():
+            if account.bag is None or not self._is_worth_giving(account.bag):
                 continue
             bag = account.bag.split()
             if bag is not None:
@@ -481,7 +561,18 @@ class Ledger:
                 return True
         return False
 
-    def _give(self, account: _Account, borrower: Address, wanted: WorkWanted, bag: Bag, now: float) -> None:
+    def _is_worth_giving(self, bag: Bag) -> bool:
+        """Whether it takes longer to do it than to send half of it."""
+        return not bag.is_empty() and bag.expected_tasks() >= self._chunk_tasks
+
+    def _give(
+        self,
+        account: _Account,
+        borrower: Address,
+        wanted: WorkWanted | Lifeline,
+        bag: Bag,
+        now: float,
+    ) -> None:
         number = self._random.getrandbits(62) | 1
         data = bag.to_bytes()
         account.loans[number] = _Loan(borrower, State(0, b"", (data,)), probe_s=now + PROBE_S)
@@ -491,14 +582,14 @@ class Ledger:
             del self._served[next(iter(self._served))]
         self._served[wanted.token] = (wanted.need, now)
         self._note(What.LENT, account, number)
-        self._send(borrower, Lend(number, data))
+        self._send(borrower, Lend(number, data, self._some_known()))
 
     def _serve(self, now: float) -> None:
         """Give to those who wait, as long as there is something to give."""
         if not self._askers:
             return
         account = next((each for each in reversed(self._accounts) if each.has_work()), None)
-        if account is None or account.bag is None:
+        if account is None or account.bag is None or not self._is_worth_giving(account.bag):
             return
         bags = account.bag.split_into(len(self._askers))
         for asker, bag in zip(tuple(self._askers), bags, strict=False):
@@ -512,8 +603,11 @@ class Ledger:
         account.settle_s = now + self._settle_s
         self._accounts.append(account)
         self._note(What.OPENED, account)
-        self._ask_delay_s = ASK_AGAIN_S
+        self._ask_delay_s = FIRST_REQUEST_S
         self._ask_s = now
+        if self._has_lifelines:
+            self._send(NEIGHBOURS, Cut())
+            self._has_lifelines = False
         self._serve(now)
         self._close_if_done(account, now)
 

@@ -10,14 +10,17 @@ from fake_context import FakeContext
 from mallob_py.kit.bags import BagApplication
 from mallob_py.kit.bags.application import _Worker as BagWorker
 from mallob_py.kit.bags.ledger import (
+    KNOWN_MAX,
     NEIGHBOURS,
     ORPHANED_S,
     PROBE_S,
     PROBES_MAX,
     SERVE_AGAIN_S,
+    Cut,
     Forget,
     Ledger,
     Lend,
+    Lifeline,
     Moved,
     Probe,
     Return,
@@ -62,10 +65,10 @@ def root() -> Worker:
     return worker
 
 
-def ask(asker: Worker) -> WorkWanted:
+def ask(asker: Worker) -> Lifeline:
     asker.ledger.neighbours_changed(0.0)
-    [(dest, message)] = asker.sent()
-    assert dest is NEIGHBOURS
+    [message] = [message for dest, message in asker.sent() if dest is NEIGHBOURS]
+    assert isinstance(message, Lifeline)
     return message
 
 
@@ -134,7 +137,7 @@ def test_a_repayment_is_sent_again_until_it_is_confirmed(root: Worker) -> None:
     assert (ROOT, repayment) in left.sent()
     left.hear(ROOT, Forget(loan.number))
     left.ledger.tick(100.0)
-    assert all(dest is NEIGHBOURS for dest, _ in left.sent())
+    assert not any(isinstance(message, Settle) for _, message in left.sent())
 
 
 @pytest.mark.parametrize("settled", [False, True])
@@ -184,9 +187,82 @@ def test_who_has_nothing_waits_as_a_lifeline_until_there_is_work(root: Worker) -
     left, right = Worker(LEFT), Worker(RIGHT)
     assert left.hear(RIGHT, ask(right)) == []
     loan = root.hear(LEFT, ask(left))[0][1]
-    [(dest, onward)] = left.hear(ROOT, loan)
+    [cut, (dest, onward)] = left.hear(ROOT, loan)
+    assert cut == (NEIGHBOURS, Cut())
     assert dest == RIGHT
     assert isinstance(onward, Lend)
+
+
+def test_a_lifeline_that_was_cut_gets_nothing(root: Worker) -> None:
+    left, right = Worker(LEFT), Worker(RIGHT)
+    left.hear(RIGHT, ask(right))
+    left.hear(RIGHT, Cut())
+    loan = root.hear(LEFT, ask(left))[0][1]
+    assert left.hear(ROOT, loan) == [(NEIGHBOURS, Cut())]
+
+
+def test_a_request_that_finds_nothing_goes_on_to_others_a_few_times(root: Worker) -> None:
+    left = Worker(LEFT)
+    left.hear(ROOT, Cut())  # so it knows the root
+    [(dest, onward)] = left.hear(RIGHT, WorkWanted(None, 7, 2, 0))
+    assert (dest, onward.asker, onward.hops) == (ROOT, RIGHT, 1)
+    assert onward.others == (ROOT,)
+    assert left.hear(RIGHT, WorkWanted(None, 7, 0, 1)) == []
+    [(dest, message)] = root.hear(LEFT, onward)
+    assert dest == RIGHT
+    assert isinstance(message, Lend)
+
+
+def test_workers_come_to_know_others_by_requests_and_bags(root: Worker) -> None:
+    far, farther = (8, 8), (9, 9)
+    root.hear(LEFT, WorkWanted(None, 7, 1, 0, (far,)))
+    left = Worker(LEFT)
+    left.hear(ROOT, Lend(5, root.ledger.root.bag.to_bytes(), (farther,)))
+    assert farther in left.ledger._known
+    right = Worker(RIGHT)
+    right.hear(LEFT, WorkWanted(None, 7, 0, 0, (far,)))
+    assert far in right.ledger._known
+    for number in range(3 * KNOWN_MAX):
+        right.hear(LEFT, WorkWanted(None, 7, 0, 0, ((number, 1),)))
+    assert len(right.ledger._known) == KNOWN_MAX
+
+
+def test_who_hears_its_own_request_knows_itself_and_does_not_ask_itself() -> None:
+    left = Worker(LEFT)
+    own = WorkWanted(LEFT, left.ledger._token, 1, 0)
+    left.hear(RIGHT, own)
+    left.hear(RIGHT, WorkWanted(None, 7, 0, 0, (LEFT,)))
+    assert set(left.ledger._known) == {RIGHT}
+
+
+class Measured(TreeBag):
+    """A tree bag that knows how much is left."""
+
+    def expected_tasks(self) -> float:
+        bag = TreeBag(list(self.nodes))
+        return bag.process(1 << 30)
+
+    def split(self) -> Measured | None:
+        given = super().split()
+        return None if given is None else Measured(given.nodes)
+
+
+def test_who_is_nearly_done_asks_already_and_gives_nothing_away() -> None:
+    worker = Worker(ROOT)
+    worker.ledger.open_root(0.0)
+    worker.hear(LEFT, Cut())
+    worker.ledger.root.bag = Measured(worker.ledger.root.bag.nodes)
+    chunk = TOTAL[0] // 5
+    assert worker.work(chunk) == [], "four chunks are left"
+    worker.work(chunk)
+    [(dest, message)] = worker.work(chunk + 10)
+    assert (dest, type(message)) == (LEFT, WorkWanted)
+    assert worker.ledger.has_work
+    assert isinstance(worker.hear(RIGHT, WorkWanted(None, 7, 0, 1))[0][1], Lend)
+    while worker.ledger.root.bag.expected_tasks() >= chunk:
+        worker.work(10)
+    worker.ledger._chunk_tasks = chunk
+    assert worker.hear(RIGHT, WorkWanted(None, 7, 0, 2)) == []
 
 
 def test_one_that_leaves_hands_over_its_work_and_what_it_has_lent(root: Worker) -> None:
