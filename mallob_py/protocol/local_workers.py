@@ -427,8 +427,7 @@ class LocalWorkers:
         for worker in self.suspended.values():
             volume = self._balancer.volume(worker.job) or 0
             if worker.volume <= worker.index < volume and self.active is None:
-                until_s = now + self._config.reuse_patience_s
-                self._holds[worker.job] = max(until_s, self._holds.get(worker.job, until_s))
+                self._holds[worker.job] = now + self._config.reuse_patience_s
             elif worker.index >= volume:
                 self._holds.pop(worker.job, None)
             worker.volume = volume
@@ -505,7 +504,6 @@ class LocalWorkers:
         worker.happens(Happens.LEFT, self._out)
         worker.inbox.clear()
         if worker.has_process:
-            worker.is_carried_over = True
             self.suspended[worker.job] = worker
 
     def take_over(self, former: LocalWorkers, succession: Succession, now: float) -> None:
@@ -515,32 +513,25 @@ class LocalWorkers:
         self.leaving.take_over(former.leaving, succession)
         self._last_words.take_over(former._last_words, succession)
         for job, worker in former.suspended.items():
-            # Of a worker that was in the tree the PE is kept free; that is the last one.
-            if worker.is_carried_over and worker.volume:
-                self._holds = {job: now + self._config.succession_hold_s}
             worker.is_carried_over = True
             worker.path = (succession.heir(worker.client),)
             worker.volume = 0
             self.suspended[job] = worker
-            self._tell_client_of(worker)
         self._inherited = self.suspended.keys() | self._last_words.jobs()
         if self._inherited:
             self._inherited_until_s = now + self._config.succession_patience_s
         self._room = max(self._config.job_cache, len(self.suspended))
         self.update_token()
 
-    def _tell_client_of(self, worker: Worker) -> None:
-        if self._config.reuse is not Reuse.NONE:
-            past = PastWorker(worker.index, self._out.rank, self._balancer.epoch)
-            self._out.send(worker.client, Remember(worker.job, -1, (past,), carried_over=True))
-
     def _meet_inherited(self) -> None:
-        """Some jobs of which we have something are live; their clients may have come to them since."""
+        """Some jobs of which we have something are live: their clients are to know."""
         for job in [job for job in self._inherited if self._balancer.volume(job) is not None]:
             self._inherited.remove(job)
             self._last_words.repeat(job, self._out)
-            if (worker := self.suspended.get(job)) is not None:
-                self._tell_client_of(worker)
+            worker = self.suspended.get(job)
+            if worker is not None and self._config.reuse is not Reuse.NONE:
+                past = PastWorker(worker.index, self._out.rank, self._balancer.epoch)
+                self._out.send(worker.client, Remember(job, -1, (past,), carried_over=True))
 
     def _let_go_of_the_unheard(self) -> None:
         """Jobs that nobody has spoken of for so long are over."""

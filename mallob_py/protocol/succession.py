@@ -7,9 +7,9 @@ cannot be had again, or not at once:
 - **Live jobs of a client** are published again, with the budgets used so far, the demand, the last checkpoint
   and the statistics. Their roots are asked for where they were.
 - **Worker processes** of workers in a tree are stopped where they are, and with those that were suspended
-  before they are the new PE's suspended workers. It tells the job's client of them (`Remember`), which passes
-  it on along the new tree, so that the job's new workers are found there; and it keeps itself free for a
-  moment for the job that it worked for (`Config.succession_hold_s`). A process so found has all that it had.
+  before they are the new PE's suspended workers. When the job is heard of, it tells the client of them
+  (`Remember`), which passes it on along the new tree, so that the job's new workers are found there. A
+  process so found has all that it had.
 - **Those that leave in order** (`leaving.py`) go on doing so.
 - **Last words**: a result, or an error that ends the job, which may have been on its way to the client.
   Nobody can ask for them again, as the process is gone. They are said again when their job is heard of.

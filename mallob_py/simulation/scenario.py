@@ -99,7 +99,7 @@ def rest_bound_s(plan: Plan) -> float:
     losses = sum(deed.count for deed in plan.deeds if isinstance(deed, Breakdown))
     loss_s = config.rest_max_s + once_s + ROUNDS_PER_LOSS * round_s * math.log2(plan.size + 1)
     change_s = sum(
-        _CHANGES_PER_LOSS * (plan.detect_s + plan.patience_s + config.succession_hold_s)
+        _CHANGES_PER_LOSS * (plan.detect_s + plan.patience_s)
         + config.succession_patience_s
         + (deed.for_s if isinstance(deed, RankHangs) else 0.0)
         for deed in plan.changes

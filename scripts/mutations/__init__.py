@@ -7,12 +7,13 @@ notices it. The lists are kept by hand: one entry for each rule that somebody co
 from __future__ import annotations
 
 from mutations.finding import FINDING
+from mutations.generations import GENERATIONS
 from mutations.lending import LENDING
 from mutations.mutation import Mutation, apply, describe
 from mutations.running import RUNNING
 from mutations.sharing import SHARING
 from mutations.trees import TREES
 
-MUTATIONS = (*SHARING, *FINDING, *TREES, *RUNNING, *LENDING)
+MUTATIONS = (*SHARING, *FINDING, *TREES, *GENERATIONS, *RUNNING, *LENDING)
 
 __all__ = ["MUTATIONS", "Mutation", "apply", "describe"]

@@ -270,13 +270,17 @@ FINDING = (
         "LocalWorkers.receive_preference",
         instead_of(
             """
-            if self.is_free():
+            if is_free and self.is_obsolete(request):
+                self.fail(request)
+            elif is_free:
                 self.adopt(request, now)
             else:
                 self._matcher.carry(request)
             """,
             """
-            if self.active is None:
+            if is_free and self.is_obsolete(request):
+                self.fail(request)
+            elif self.active is None:
                 self.adopt(request, now)
             else:
                 self._matcher.carry(request)
@@ -288,7 +292,7 @@ FINDING = (
         "a preferred PE does not take a root that is not deserved any more",
         _WORKERS,
         "LocalWorkers.receive_preference",
-        never("self.is_free() and self.is_obsolete(request)"),
+        never("is_free and self.is_obsolete(request)"),
         "test_a_preference_for_a_root_that_is_no_longer_deserved_goes_back",
     ),
     Mutation(

@@ -343,7 +343,7 @@ TREES = (
         "the cache of suspended workers is bounded",
         _WORKERS,
         "LocalWorkers._put_aside",
-        never("len(self.suspended) > self._config.job_cache"),
+        never("len(self.suspended) > self._room"),
         "test_race_7_a_query_for_a_worker_that_the_cache_had_no_room_for_is_denied",
     ),
     Mutation(

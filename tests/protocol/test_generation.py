@@ -20,6 +20,9 @@ from mallob_py.protocol.generation import (
     Lost,
     Membership,
     Ordered,
+    Outdated,
+    Propose,
+    Ready,
     Strayed,
     Suspect,
     Tell,
@@ -262,7 +265,6 @@ def test_who_has_promised_and_hears_no_more_looks_for_the_next_coordinator() -> 
     net.on_their_way.clear()
     net.now = net.ranks[1].deadline_s
     net.tell(1, TimePassed())
-    net.settle()
     assert net.present().members == (1,)
 
 
@@ -273,6 +275,21 @@ def test_a_proposal_is_beyond_what_anybody_has_promised() -> None:
     net.settle()
     assert net.present().number == 10
     assert net.present().members == (1, 2, 3)
+
+
+def test_nobody_promises_less_than_it_has_promised() -> None:
+    net = _Net(3)
+    more, less = (Generation(name_of(number, 0), (0, 1, 2), (2, 2, 2)) for number in (9, 8))
+    net.tell(1, Heard(0, Propose(more)))
+    net.tell(1, Heard(0, Propose(less)))
+    assert list(net.on_their_way[1, 0]) == [Ready(more.g), Outdated(more.g)]
+
+
+def test_who_has_promised_more_than_its_coordinator_knows_is_asked_again() -> None:
+    net = _Net(3)
+    net.tell(0, Heard(2, Suspect((), name_of(9, 1))))
+    net.settle()
+    assert net.present().number == 10
 
 
 def test_an_old_fence_ends_nobody() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mallob_py.protocol.effects import Outcome
 from mallob_py.protocol.generation import Ordered
-from mallob_py.protocol.stimuli import WorkerAnswered, WorkerSaves
+from mallob_py.protocol.stimuli import WorkerAnswered, WorkerSaves, WorkerToWorker
 from mallob_py.simulation.changing import ChangingCluster, Envelope
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
@@ -52,6 +52,18 @@ def test_survivors_go_on_with_the_processes_that_they_had(lost: int, seed: int) 
     _rest(cluster)
     assert set(cluster.running(1)) == {key for key in before if key[0] != lost}
     _finish(cluster, 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_jobs_that_share_all_ranks_find_their_processes_again(seed: int) -> None:
+    cluster = _cluster(seed=seed)
+    for job in (1, 2, 3):
+        _submit(cluster, job, rank=job, demand=2)
+    before = {key for key, process in cluster.processes.items() if not process.is_suspended}
+    spare = next(rank for rank in (7, 6, 5, 4) if rank not in [place for place, _ in before])
+    cluster.die(spare)
+    _rest(cluster)
+    assert {key for job in (1, 2, 3) for key in cluster.running(job)} == before
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -161,3 +173,33 @@ def test_the_last_checkpoint_is_kept_for_a_root_that_is_lost() -> None:
     assert root.workers.active is not None
     assert checkpoint is not None
     assert checkpoint.data == b"so far"
+
+
+def test_the_budget_of_a_job_counts_with_the_heir_of_its_client() -> None:
+    cluster = _cluster(4)
+    cluster.submit(1, rank=1, max_demand=1, near=0, wallclock_limit_s=10.0)
+    cluster.settle()
+    assert [place for place, _ in cluster.running(1)] == [0]
+    cluster.die(1)
+    cluster.run(until_s=5.0)
+    assert cluster.submitted[1] == 0
+    cluster.run(until_s=15.0)
+    assert cluster.ended[1].outcome is Outcome.WALLCLOCK_LIMIT
+
+
+def test_a_message_to_an_address_of_a_former_generation_comes_back() -> None:
+    cluster = _cluster(4)
+    _submit(cluster, 1, rank=0, demand=3)
+    place, _ = cluster.running(1)[0]
+    stay = cluster.pes[place].workers.active
+    assert stay is not None
+    address = place, stay.stay
+    lost = next(each for each in (1, 2, 3) if each not in [key[0] for key in cluster.running(1)])
+    cluster.die(lost)
+    _rest(cluster)
+    other = cluster.running(1)[1]
+    heard = cluster.processes[other].heard
+    cluster.tell(other[0], WorkerToWorker(other[1], *address, b"to whom it was"))
+    assert [(each.returned, each.sender, each.data) for each in heard[-1:]] == [
+        (True, address, b"to whom it was")
+    ]

@@ -1,0 +1,129 @@
+"""Rules by which ranks come and go (protocol/generation.py), and what goes over to the next generation."""
+
+from __future__ import annotations
+
+from mutations.mutation import Mutation, always, instead_of, never, without
+
+_GENERATION = "mallob_py/protocol/generation.py"
+_SUCCESSION = "mallob_py/protocol/succession.py"
+_CLIENT = "mallob_py/protocol/client.py"
+_WORKERS = "mallob_py/protocol/local_workers.py"
+_WORDS = "mallob_py/protocol/last_words.py"
+_ANY = "test_all_who_live_come_to_one_generation_whatever_happens"
+
+GENERATIONS = (
+    # --- who belongs to the system --------------------------------------------------------------
+    Mutation(
+        "a generation's name tells its coordinator, so that two have not the same",
+        _GENERATION,
+        "name_of",
+        instead_of(
+            "number << _COORDINATOR_BITS | (ADDRESSES_MAX - 1 - coordinator)", "number << _COORDINATOR_BITS"
+        ),
+        "test_g_is_unique_for_number_and_coordinator",
+    ),
+    Mutation(
+        "nobody promises less than it has promised",
+        _GENERATION,
+        "Membership._hear_proposal",
+        never("generation.g <= self._latest"),
+        "test_nobody_promises_less_than_it_has_promised",
+    ),
+    Mutation(
+        "who is suspected by somebody that has promised more makes its coordinator ask for more",
+        _GENERATION,
+        "Membership._suspect",
+        instead_of("not concerned and seen <= self._latest", "not concerned"),
+        "test_who_has_promised_more_than_its_coordinator_knows_is_asked_again",
+    ),
+    Mutation(
+        "a generation begins when all are ready",
+        _GENERATION,
+        "Membership._commit_if_ready",
+        instead_of(
+            """
+            proposal is None or self._missing or coordinator_of(proposal.generation.g) != self.address
+            """,
+            "proposal is None or coordinator_of(proposal.generation.g) != self.address",
+        ),
+        _ANY,
+    ),
+    Mutation(
+        "who is thought dead is told to end when it says something",
+        _GENERATION,
+        "Membership._hear",
+        instead_of("self._fence(source)", "pass"),
+        "test_who_hangs_and_wakes_up_ends",
+    ),
+    Mutation(
+        "a late message of one that was left out is answered",
+        _GENERATION,
+        "Membership._meet_stray",
+        instead_of("self._fence(source)", "pass"),
+        "test_a_late_message_of_one_that_was_left_out_tells_it_to_end",
+    ),
+    Mutation(
+        "of two parts that hear each other again the one with the greater generation does not end",
+        _GENERATION,
+        "Membership._hear",
+        always("self.generation is None or message.g > self.generation.g"),
+        "test_an_old_fence_ends_nobody",
+    ),
+    Mutation(
+        "who is left waiting takes its coordinator as lost",
+        _GENERATION,
+        "Membership._lose_patience",
+        without("self._suspect({silent if silent not in self.lost else self._coordinator()}, g, now)"),
+        "test_who_has_promised_and_hears_no_more_looks_for_the_next_coordinator",
+    ),
+    Mutation(
+        "an order outlives the coordinator that was asked",
+        _GENERATION,
+        "Membership._begin",
+        without("self._pursue(now)"),
+        "test_an_order_outlives_the_coordinator_that_was_asked",
+    ),
+    # --- what goes over ---------------------------------------------------------------------------
+    Mutation(
+        "clients hear of the processes that were kept",
+        _WORKERS,
+        "LocalWorkers._meet_inherited",
+        never("worker is not None and self._config.reuse is not Reuse.NONE"),
+        "test_jobs_that_share_all_ranks_find_their_processes_again",
+    ),
+    Mutation(
+        "a client that takes a job over hears that its root has run",
+        _WORKERS,
+        "LocalWorkers.adopt",
+        never("worker.is_carried_over and index == 0 and worker.has_run"),
+        "test_the_budget_of_a_job_counts_with_the_heir_of_its_client",
+    ),
+    Mutation(
+        "stays of different generations differ",
+        _WORKERS,
+        "LocalWorkers.sends_to_worker",
+        always("stay >> _STAY_BITS == self._era"),
+        "test_a_message_to_an_address_of_a_former_generation_comes_back",
+    ),
+    Mutation(
+        "an answer is kept until the job is over",
+        _WORDS,
+        "LastWords.say",
+        always("client == out.rank or words.job in self._said"),
+        "test_an_answer_that_was_on_its_way_is_said_again",
+    ),
+    Mutation(
+        "the budget used so far is charged",
+        _CLIENT,
+        "ClientJobs.halt",
+        without("record.count(now, self._config.threads)"),
+        "test_budgets_go_on",
+    ),
+    Mutation(
+        "the heir of a lost rank's clients is the next lower member",
+        _SUCCESSION,
+        "Succession.__init__",
+        instead_of("heir_of(address, after.members)", "after.members[0]"),
+        "test_an_answer_for_a_client_that_is_lost_is_heard_by_its_heir",
+    ),
+)
