@@ -90,7 +90,7 @@ RUNNING = (
         "a suspect that has ended is not tried",
         _CRASHES,
         "Suspects.ended",
-        without("self._waiting.pop(job, None)"),
+        without("self.waiting.pop(job, None)"),
         "test_a_suspect_that_ends_before_its_trial_is_not_tried_and_keeps_nobody_waiting",
     ),
     Mutation(
