@@ -100,6 +100,7 @@ class Service:
             running,
             users,
             counters,
+            "" if policy is None else policy.name,
         )
         self._turns = Turns(rank, self._jobs, queue, users, running, client_ranks, policy)
         self._inputs = Inputs(rank, self._jobs, self._chains, configured, results)
@@ -130,6 +131,7 @@ class Service:
             self._endings.lose,
             None if policy is None else policy.check,
         )
+        self._policy = policy
         self._is_new = True
         #: the directory measures on its own clock, which only has another start
         self._clock_offset_s = rank.now() - time.monotonic()
@@ -207,6 +209,8 @@ class Service:
         self._queue.resize(pes)
         if self._users is not None:
             self._users.resize(pes)
+        if self._policy is not None:
+            self._policy.resize(pes)
         self._turns.look_again()
         self.deadline_s = -math.inf
 

@@ -53,6 +53,9 @@ class Decider(Protocol):
     def ended(self, job: int) -> None:
         """A job has its reply, whether it was asked for, or has begun, or not."""
 
+    def resize(self, pes: int) -> None:
+        """There are so many PEs now."""
+
     def next_deadline(self) -> float:
         """When `decide` is to be called at the latest; -inf: at once."""
         ...

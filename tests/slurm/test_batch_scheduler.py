@@ -15,6 +15,7 @@ from mallob_py.batch.live.nodes import NodeState
 from mallob_py.batch.live.requests import (
     Cancel,
     Done,
+    GiveBack,
     Jobs,
     LiveError,
     NodeLine,
@@ -22,6 +23,7 @@ from mallob_py.batch.live.requests import (
     Nodes,
     Queue,
     Submit,
+    TakeIn,
     ask,
 )
 from mallob_py.batch.live.slurm import cores_by_nodes
@@ -144,5 +146,52 @@ def test_jobs_run_on_the_nodes_of_the_allocation_each_on_the_node_of_its_slots(
         assert batch.state(jobs[0]) == "cancelled"
         go.touch()
         assert batch.state(jobs[1]) == "exit code 0"
+    finally:
+        batch.end()
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_an_allocation_takes_in_a_node_on_which_jobs_run_then(cluster: Cluster, tmp_path: Path) -> None:
+    batch = Batch(cluster, tmp_path, 1)
+    try:
+        assert set(batch.nodes()) == {"n1"}
+        with pytest.raises(LiveError, match="n1 is where the allocation's own script runs; it must stay"):
+            ask(batch.batch_dir, GiveBack("n1"))
+        with pytest.raises(LiveError, match="salloc"):
+            ask(batch.batch_dir, TakeIn(9))
+        ask(batch.batch_dir, TakeIn(1))
+        assert {name: len(line.jobs) for name, line in batch.nodes().items()} == {
+            "n1": CPUS_PER_NODE,
+            "n2": CPUS_PER_NODE,
+        }
+        go = tmp_path / "go"
+        waits = f"until [ -e {go} ]; do sleep 0.05; done\n"
+        jobs = [batch.submit(CPUS_PER_NODE, f"{WHERE}{waits}") for _ in range(2)]
+        poll_until(lambda: sorted(map(batch.output, jobs)) == ["n1 n1\n", "n2 n2\n"], batch.story)
+        go.touch()
+        assert {batch.state(job) for job in jobs} == {"exit code 0"}
+    finally:
+        batch.end()
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_a_node_is_given_back_when_its_jobs_have_ended(cluster: Cluster, tmp_path: Path) -> None:
+    batch = Batch(cluster, tmp_path, 2)
+    try:
+        go = tmp_path / "go"
+        waits = f"until [ -e {go} ]; do sleep 0.05; done\n"
+        jobs = [batch.submit(CPUS_PER_NODE, f"{WHERE}{waits}") for _ in range(2)]
+        poll_until(lambda: sorted(map(batch.output, jobs)) == ["n1 n1\n", "n2 n2\n"], batch.story)
+        ask(batch.batch_dir, GiveBack("n2"))
+        assert batch.nodes()["n2"].state is NodeState.LEAVING
+        go.touch()
+        assert {batch.state(job) for job in jobs} == {"exit code 0"}
+        poll_until(lambda: set(batch.nodes()) == {"n1"}, batch.story)
+        assert "NumNodes=1 " in cluster.run("scontrol", "show", "job", batch.job)
+        last = batch.submit(1, WHERE)
+        assert batch.state(last) == "exit code 0"
+        assert batch.output(last) == "n1 n1\n"
     finally:
         batch.end()

@@ -52,7 +52,7 @@ class ThisHost(_Fixed):
     def nodes(self) -> Mapping[str, int]:
         return {LOCALHOST: self._slots}
 
-    def shell(self, host: str, slots: int) -> list[str]:
+    def shell(self, host: str) -> list[str]:
         return []
 
 
@@ -67,7 +67,7 @@ class Hosts(_Fixed):
     def nodes(self) -> Mapping[str, int]:
         return self._nodes
 
-    def shell(self, host: str, slots: int) -> list[str]:
+    def shell(self, host: str) -> list[str]:
         return [] if host == LOCALHOST else [*self._shell, host]
 
 

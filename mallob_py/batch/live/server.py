@@ -101,8 +101,8 @@ class Machine(Protocol):
         """Their names, with the number of slots of each. Raises NodesError."""
         ...
 
-    def shell(self, host: str, slots: int) -> list[str]:
-        """The command that starts what follows it on a node of so many slots; empty for this host."""
+    def shell(self, host: str) -> list[str]:
+        """The command that starts what follows it on a node; empty for this host."""
         ...
 
 
@@ -302,13 +302,12 @@ class _Server:
         submitted = job.submitted()
         hosts = [self._nodes.host_of(slot) for slot in slots]
         (job.path / "nodes").write_text("".join(f"{host}\n" for host in hosts), encoding="utf-8")
-        head = self._nodes.node_of(slots[0])
         launch = KeeperLaunch(
             [str(job.script)],
             submitted.directory,
             submitted.environment | dict(self._machine.environment) | self._variables(entry, len(slots)),
             self._limit_s(entry),
-            remote=self._machine.shell(head.name, head.count),
+            remote=self._machine.shell(hosts[0]),
             takes_orders=entry.wishes.kind in (Kind.MALLEABLE, Kind.EVOLVING),
             allotment=self._allotment(entry) if self._binds else None,
         )

@@ -84,6 +84,11 @@ class ServicePolicy:
             self._scheduler.withdraw(number)
         self._show()
 
+    def resize(self, pes: int) -> None:
+        """There are so many PEs now. Jobs at work keep their bounds until the policy changes these."""
+        self._pes = pes
+        self._scheduler.offer(range(pes))
+
     def next_deadline(self) -> float:
         """When `decide` has something to say at the latest, by the caller's clock."""
         return -math.inf if self._scheduler.has_news else self._scheduler.wake_s

@@ -2,9 +2,9 @@
 
 Jobs are steps of the allocation (`srun --overlap`), each on the node of its script. Slurm lets the owner of
 an allocation give nodes back (`scontrol update NodeList=`), and take in those of another one that was made to
-expand it (`salloc --dependency=expand:JOB`, then `scontrol update` with `NumNodes=0` there and `=ALL` here),
-where `slurm.conf` permits it (`SchedulerParameters=permit_job_expansion`). The node on which the allocation's
-own script runs must stay.
+expand it (`salloc --dependency=expand:JOB`, then `scontrol update NumNodes=0` of that), where `slurm.conf`
+permits it (`SchedulerParameters=permit_job_expansion`). The node on which the allocation's own script runs
+must stay. Slurm 22.05 without accounting changes an allocation once and no more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mallob_py.batch.live.nodes import NodesError
 #: how long Slurm may take to grant further nodes before they are refused
 GRANT_S = 10
 _COMMAND_S = 60.0
-_AGAIN_S = 0.5
+_AGAIN_S, _AGAIN_MAX_S = 0.5, 10.0
 #: what of Slurm's variables is still true when the allocation has changed
 _LASTING = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID")
 _HERE = "SLURMD_NODENAME"
@@ -47,19 +47,19 @@ class Allocation:
 
     def nodes(self) -> Mapping[str, int]:
         """By name, with the number of cores that we have there. Raises NodesError."""
-        found: dict[str, int] = {}
-        for names, cores in cores_by_nodes(_run("scontrol", "show", "job", "--details", self._job)):
-            for name in _run("scontrol", "show", "hostnames", names).split():
-                found[name] = cores
-        if not found:
+        details = _run("scontrol", "show", "job", "--details", self._job)
+        if (names := re.search(r"^\s*NodeList=(\S+)", details, re.MULTILINE)) is None or names[1] == "(null)":
             raise NodesError(f"--slurm: the allocation {self._job} has no nodes (any more)")
-        return found
+        cores = {name: count for group, count in cores_by_nodes(details) for name in _hosts(group)}
+        # Of nodes that were taken in, Slurm does not tell the cores; we have asked for as many as of others.
+        most = max(cores.values(), default=1)
+        return {name: cores.get(name, most) for name in _hosts(names[1])}
 
-    def shell(self, host: str, slots: int) -> list[str]:
+    def shell(self, host: str) -> list[str]:
+        # Without a number of CPUs, a step may use all that we have on its node.
         return [
-            "srun", f"--jobid={self._job}", "--overlap", "--nodes=1", "--ntasks=1",
-            f"--cpus-per-task={slots}", "--cpu-bind=none", "--mpi=none", "--chdir=/", "--unbuffered",
-            "--quiet", "--nodelist", host,
+            "srun", f"--jobid={self._job}", "--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none",
+            "--mpi=none", "--chdir=/", "--unbuffered", "--quiet", "--nodelist", host,
         ]  # fmt: skip
 
     def check_give_back(self, host: str) -> None:
@@ -86,7 +86,6 @@ class Allocation:
             raise NodesError(f"salloc: {_last_line(said)}")
         try:
             _update(granted[1], "NumNodes=0")
-            _update(self._job, "NumNodes=ALL")
         except NodesError:
             _run("scancel", granted[1])
             raise
@@ -94,6 +93,10 @@ class Allocation:
             raise NodesError(
                 f"Slurm has granted job {granted[1]}, but not given over its nodes: {said.strip()}"
             )
+
+
+def _hosts(group: str) -> list[str]:
+    return _run("scontrol", "show", "hostnames", group).split()
 
 
 def cores_by_nodes(details: str) -> list[tuple[str, int]]:
@@ -107,7 +110,7 @@ def cores_by_nodes(details: str) -> list[tuple[str, int]]:
 
 def _update(job: str, change: str) -> None:
     """Raises NodesError. Soon after a job's start, Slurm may want to be asked again."""
-    until_s = time.monotonic() + _COMMAND_S
+    until_s = time.monotonic() + _AGAIN_MAX_S
     while True:
         try:
             _run("scontrol", "update", f"JobId={job}", change)

@@ -254,6 +254,8 @@ class ServiceStatus(msgspec.Struct, frozen=True):
     ageing_s: float = 60.0
     #: 1, and one more each time that ranks were lost or have left
     generation: int = 1
+    #: that decides which jobs begin, and on how many workers; empty: none does
+    policy: str = ""
 
     @property
     def job_count(self) -> int:

@@ -111,8 +111,10 @@ class StatusWriter:
         running: RunningJobs,
         users: UserBook | None,
         counters: Counters,
+        policy: str = "",
     ) -> None:
         """`jobs` and what follows are looked at, and not changed, whenever it is written."""
+        self._policy = policy
         self._rank = rank
         self._api_dir = api_dir
         self._client = client
@@ -220,6 +222,7 @@ class StatusWriter:
             threads=self._rank.config.threads,
             ageing_s=self._rank.config.ageing_s,
             generation=self._rank.generation,
+            policy=self._policy,
         )
 
     def _volumes(self) -> dict[int, int]:

@@ -160,6 +160,20 @@ def test_very_many_that_wait_begin_in_their_order_and_few_are_shown() -> None:
         table.end(job)
 
 
+def test_pes_that_are_lost_are_given_to_nobody_and_come_back() -> None:
+    table = Table("easy")
+    table.ask(1, rigid(2))
+    assert table.decide() == {1: 2}
+    table.policy.resize(4)
+    table.ask(2, rigid(4))
+    table.ask(3, rigid(2))
+    assert table.decide() == {1: 2}
+    table.end(1)
+    assert table.decide() == {2: 4}
+    table.policy.resize(PES)
+    assert table.decide() == {2: 4, 3: 2}
+
+
 class Broken:
     name = "broken"
     wants_all_arrivals = True
