@@ -161,7 +161,8 @@ def run_rank(
             settings.rank_loss,
         )
         if settings.memory_reserve is not None:
-            rank.set_memory_watch(_memory_watch(settings.memory_reserve, rank, transport.host_of))
+            here = [each for each in range(transport.size) if hosts[each] == hosts[transport.rank]]
+            rank.set_memory_watch(_memory_watch(settings.memory_reserve, rank, here), here)
         if transport.rank == 0 and (warning := binding_warning()) is not None:
             tell(f"warning: {warning}")
         problem = (
@@ -226,8 +227,7 @@ def _end_alone(rank: Rank) -> NoReturn:
     os._exit(0 if rank.ending is Ending.LEFT else guard.CRASHED)
 
 
-def _memory_watch(reserve: Reserve, rank: Rank, host_of: Callable[[int], int]) -> MemoryWatch:
-    here = [each for each in range(rank.placement.ranks) if host_of(each) == host_of(rank.rank)]
+def _memory_watch(reserve: Reserve, rank: Rank, here: Sequence[int]) -> MemoryWatch:
     vote = HostVote(rank.transfer.folder / "memory", here.index(rank.rank), len(here))
     host = socket.gethostname()
 

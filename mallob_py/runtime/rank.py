@@ -27,7 +27,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
@@ -255,6 +255,7 @@ class Rank:
         #: what could be given back if the host runs low on memory
         self.reclaimable = RankReclaimable(self._pes, pool, self._workers, self.transfer, self._tell)
         self._memory_watch: MemoryWatch | None = None
+        self._voters: tuple[int, ...] = ()
         self._transport = transport
         self._desk: Desk | None = None
         #: how each rank is, on the rank that is told (see `tell_news_to`)
@@ -333,8 +334,10 @@ class Rank:
     #: what all stimuli pass through
     _let_handle: Callable[[PE, AnyStimulus, float], None] = staticmethod(PE.handle)
 
-    def set_memory_watch(self, watch: MemoryWatch) -> None:
+    def set_memory_watch(self, watch: MemoryWatch, ranks: Sequence[int]) -> None:
+        """`ranks`: those of this host, by their places in the vote."""
         self._memory_watch = watch
+        self._voters = tuple(ranks)
 
     def submit(
         self, job: int, parameters: JobParameters, description: Description, checkpoint: bytes | None = None
@@ -616,6 +619,8 @@ class Rank:
         self._gone.add(rank)
         self._transport.give_up_on(rank)
         self._ring.leave_out(rank)
+        if self._memory_watch is not None and rank in self._voters:
+            self._memory_watch.leave_out(self._voters.index(rank))
         if self._peers is not None:
             self._peers.end(rank)
 

@@ -67,7 +67,14 @@ class HostVote:
 
     def bid(self, size_bytes: int) -> None:
         """The largest worker that this rank could end is so large; 0: there is none, or no need."""
-        os.pwrite(self._file, _BID.pack(size_bytes), _TIMES.size + self._place * _BID.size)
+        self._write_bid(self._place, size_bytes)
+
+    def withdraw(self, place: int) -> None:
+        """The rank at that place is gone: what it has bid must not win."""
+        self._write_bid(place, 0)
+
+    def _write_bid(self, place: int, size_bytes: int) -> None:
+        os.pwrite(self._file, _BID.pack(size_bytes), _TIMES.size + place * _BID.size)
 
     def wins_turn(self, now_s: float, pause_s: float) -> bool:
         """Take the turn if it was nobody's for `pause_s` and no rank has bid more."""
@@ -158,6 +165,10 @@ class MemoryWatch:
         self._complain = complain
         self._is_short = False
         self._has_bid = False
+
+    def leave_out(self, place: int) -> None:
+        """The rank at that place of the host is gone."""
+        self._vote.withdraw(place)
 
     @property
     def is_short(self) -> bool:

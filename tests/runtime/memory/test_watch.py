@@ -266,3 +266,12 @@ def test_where_nothing_can_be_measured_nothing_is_done(tmp_path: Path) -> None:
     watch = MemoryWatch(RESERVE, list, host.reclaimables[0], vote, lambda *_: None, host.complaints.append)
     watch.look(1.0)
     assert host.complaints == []
+
+
+def test_a_rank_that_is_gone_does_not_win_the_vote_for_ever(tmp_path: Path) -> None:
+    gone, left = (HostVote(tmp_path / "board", place, 2) for place in range(2))
+    gone.bid(70)
+    left.bid(40)
+    assert not left.wins_turn(1.0, 3.0)
+    left.withdraw(0)
+    assert left.wins_turn(1.0, 3.0)
