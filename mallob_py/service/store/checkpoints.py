@@ -40,6 +40,8 @@ class Checkpoints:
         self._saved: set[int] = set()
         #: when that of a job may be written again
         self._next_s: dict[int, float] = {}
+        #: those of jobs that were passed over last
+        self._passed_over: dict[int, bytes] = {}
         self._is_failing = False
 
     def recover(self, live: Collection[int]) -> None:
@@ -56,7 +58,9 @@ class Checkpoints:
         """Keep this one. If the disk is slow, some are passed over: a newer one comes."""
         began_s = self._clock()
         if began_s < self._next_s.get(internal_id, 0.0):
+            self._passed_over[internal_id] = data
             return
+        self._passed_over.pop(internal_id, None)
         try:
             self._write(internal_id, data)
         except OSError as error:
@@ -87,10 +91,17 @@ class Checkpoints:
     def remove(self, internal_id: int) -> None:
         """The job is over."""
         self._next_s.pop(internal_id, None)
+        self._passed_over.pop(internal_id, None)
         if internal_id in self._saved:
             self._saved.discard(internal_id)
             with suppress(OSError):
                 os.unlink(self._dir / str(internal_id))
+
+    def close(self) -> None:
+        """No newer ones come: keep those that were passed over."""
+        self._next_s.clear()
+        for internal_id, data in list(self._passed_over.items()):
+            self.save(internal_id, data)
 
     def _write(self, internal_id: int, data: bytes) -> None:
         temporary = self._dir / f"~{internal_id}"

@@ -270,6 +270,7 @@ class JobDirectory:
         if self._closed:
             return
         self._closed = True
+        self._checkpoints.close()
         self._replies.close()
         self._ids.close()
         self._finished.close()

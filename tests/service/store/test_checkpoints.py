@@ -107,3 +107,18 @@ def test_a_slow_disk_gets_fewer(tmp_path: Path, disk: Disk, complaints: list[str
         disk.now = max(disk.now, float(turn))
         checkpoints.save(JOB, b"%d" % turn)
     assert len(disk.flushed) / 2 <= 5
+
+
+def test_the_last_one_that_a_slow_disk_was_spared_is_written_at_the_end(
+    tmp_path: Path, disk: Disk, complaints: list[str]
+) -> None:
+    disk.flush_s = 0.5
+    checkpoints = opened(tmp_path, disk, complaints)
+    for data in (b"first", b"second", b"last"):
+        checkpoints.save(JOB, data)
+        checkpoints.save(OTHER, data)
+    checkpoints.remove(OTHER)
+    assert opened(tmp_path, disk, complaints, JOB).load(JOB) == b"first"
+    checkpoints.close()
+    after = opened(tmp_path, disk, complaints, JOB, OTHER)
+    assert (after.load(JOB), after.load(OTHER)) == (b"last", None)
