@@ -22,7 +22,7 @@ from mallob_py.cli.shared_options import (
     one_of,
 )
 
-EXPERIMENTS = ("uniform", "priorities", "realistic", "matching", "growth", "balancing")
+EXPERIMENTS = ("uniform", "priorities", "realistic", "matching", "growth", "balancing", "lifelines")
 
 SHELLS = ("bash", "zsh")
 
