@@ -137,6 +137,8 @@ class Balancer:
         self._on_epoch = on_epoch
         self.epoch = 0
         self.image = Image({}, {}, 0)
+        #: whether `flush` has something to do, or to wait for
+        self.has_news = False
 
     def volume(self, job: int) -> int | None:
         """The job's volume in the present epoch; None for a job that is not live."""
@@ -161,6 +163,7 @@ class Balancer:
     def author(self, event: JobEvent) -> None:
         """Publish news of a job whose client is here."""
         self._news.take(event)
+        self.has_news = True
 
     def receive(self, message: AnyBalancerMessage, now: float) -> None:
         """Take a message from another PE's balancer."""
@@ -169,6 +172,7 @@ class Balancer:
                 self._apply(message, now)
             case Events():
                 self._news.take(*message.events)
+                self.has_news = True
             case _:
                 raise PeerViolation("another PE has another kind of balancing")
 
@@ -186,6 +190,7 @@ class Balancer:
         """Send what is pending, unless the last send is too recent; returns when it is wanted next."""
         if self._news.is_due(now):
             events = self._news.take_all(now)
+            self.has_news = False
             if self._parent is not None:
                 self._out.send(self._parent, Events(events))
             else:

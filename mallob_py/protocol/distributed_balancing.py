@@ -45,6 +45,9 @@ from mallob_py.protocol.volume_search import (
 class DistributedBalancer:
     """One PE's part of the computations. The same to its users as `Balancer`."""
 
+    #: asked each time
+    has_news = True
+
     def __init__(self, out: Outbox, delay_s: float, on_epoch: Callable[[float, list[int]], None]) -> None:
         self._out = out
         place = place_of(out.rank, out.size)

@@ -319,7 +319,7 @@ class LocalWorkers:
 
     def _proceed(self, worker: Worker) -> None:
         """Run as soon as the description is known, most often before the parent has answered."""
-        if worker.has_process:
+        if worker.state.has_process:
             worker.happens(Happens.READOPTED, self._out)
         elif worker.description is not None:
             is_here = worker.description.inline is not None
@@ -439,7 +439,7 @@ class LocalWorkers:
             self._out.send(worker.parent, ChildLeft(worker.job, worker.index, worker.stay))
         if self._config.reuse is Reuse.FULL:
             past = worker.seats.past.take_all()
-            if worker.has_process and not worker.leaves_in_order:
+            if worker.state.has_process and not worker.leaves_in_order:
                 past += (PastWorker(worker.index, self._out.rank, epoch),)
             if past:
                 self._report_past(worker, volume, past)
@@ -468,7 +468,7 @@ class LocalWorkers:
             worker.happens(Happens.LEFT_IN_ORDER, self._out)
         else:
             worker.happens(Happens.LEFT, self._out)
-        if worker.has_process:
+        if worker.state.has_process:
             self.suspended[worker.job] = worker
             while len(self.suspended) > self._room:
                 self._drop_oldest()
@@ -477,7 +477,8 @@ class LocalWorkers:
     def _end(self, job: int) -> None:
         """The job is over: nothing of it remains here."""
         self._holds.pop(job, None)
-        self.leaving.end_job(job)
+        if self.leaving.deadline_s < math.inf:  # else nobody leaves
+            self.leaving.end_job(job)
         if (worker := self.suspended.pop(job, None)) is not None:
             worker.happens(Happens.ENDED, self._out)
         if (worker := self.active) is not None and worker.job == job:
@@ -503,7 +504,7 @@ class LocalWorkers:
         self._out.act(Log("idle", {}))
         worker.happens(Happens.LEFT, self._out)
         worker.inbox.clear()
-        if worker.has_process:
+        if worker.state.has_process:
             self.suspended[worker.job] = worker
 
     def take_over(self, former: LocalWorkers, succession: Succession, now: float) -> None:
@@ -662,7 +663,7 @@ class LocalWorkers:
     def _by_number(self, number: int) -> Worker | None:
         """The worker that has this process; None if it is gone."""
         if self.active is not None and self.active.number == number:
-            return self.active if self.active.has_process else None
+            return self.active if self.active.state.has_process else None
         return next((worker for worker in self.suspended.values() if worker.number == number), None)
 
     def _by_any_number(self, number: int) -> Worker | Leaver | None:

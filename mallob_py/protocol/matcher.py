@@ -31,6 +31,10 @@ class Matcher(Protocol):
     def token_granted(self) -> bool:
         """This PE is promised to a request: an `Adopt` or the token itself is on its way back."""
 
+    @property
+    def has_news(self) -> bool:
+        """Whether `flush` may have something to do, or to wait for."""
+
     # --- what the PE wants --------------------------------------------------------------
 
     def ask(self, request: Request) -> None:

@@ -106,7 +106,7 @@ class PrefixSumMatcher:
         self._next_number = 0
         self._may_send_from = -math.inf
         #: something may have changed that the parent (or, at the root, the matching) does not know
-        self._has_news = True
+        self.has_news = True
 
     # --- what the PE wants --------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class PrefixSumMatcher:
             self._own_requests -= known.count
         self._asks[key] = request
         self._own_requests += request.count
-        self._has_news = True
+        self.has_news = True
 
     def is_asking(self, job: int, subtree: int) -> bool:
         """Whether that request is still unmatched here."""
@@ -129,7 +129,7 @@ class PrefixSumMatcher:
         """Take an unmatched request back; no effect on one that is matched already."""
         if (request := self._asks.pop((job, subtree), None)) is not None:
             self._own_requests -= request.count
-            self._has_news = True
+            self.has_news = True
 
     def carry(self, request: Request) -> None:
         """Let a single request that found no taker take part again from here."""
@@ -142,14 +142,14 @@ class PrefixSumMatcher:
             )
         )
         self._own_requests += 1
-        self._has_news = True
+        self.has_news = True
 
     def offer_token(self, idle: bool) -> None:
         """Say whether this PE is free for any request."""
         offered = idle and not self.token_granted
         if offered != self._token_offered:
             self._token_offered = offered
-            self._has_news = True
+            self.has_news = True
 
     def token_used(self) -> None:
         """Our granted token has come to something, or back."""
@@ -163,7 +163,7 @@ class PrefixSumMatcher:
         for request in self._carried:
             if self._is_outdated(request):
                 self._own_requests -= 1
-                self._has_news = True
+                self.has_news = True
                 self._on_outdated(request)
             else:
                 kept.append(request)
@@ -192,15 +192,15 @@ class PrefixSumMatcher:
         ledger = self._left if source == self._place.left else self._right
         ledger.requests += message.requests
         ledger.tokens += message.tokens
-        self._has_news = True
+        self.has_news = True
 
     def flush(self, now: float) -> float:
         """Send changes to the parent, unless the last send is too recent; at the root: match."""
         parent = self._place.parent
-        if self._has_news and parent is not None:
+        if self.has_news and parent is not None:
             self._tell_parent(parent, now)
-        elif self._has_news:
-            self._has_news = False
+        elif self.has_news:
+            self.has_news = False
             self._match()
         return self.next_deadline()
 
@@ -208,9 +208,9 @@ class PrefixSumMatcher:
         requests, tokens = self.supply()
         change = Supply(requests - self._advertised.requests, tokens - self._advertised.tokens)
         if not (change.requests or change.tokens):
-            self._has_news = False
+            self.has_news = False
         elif now >= self._may_send_from:
-            self._has_news = False
+            self.has_news = False
             self._may_send_from = now + self._delay_s
             self._advertised.requests = requests
             self._advertised.tokens = tokens
@@ -218,7 +218,7 @@ class PrefixSumMatcher:
 
     def next_deadline(self) -> float:
         """When news will be sent that had to wait."""
-        return self._may_send_from if self._has_news else math.inf
+        return self._may_send_from if self.has_news else math.inf
 
     def _match(self) -> None:
         requests = max(0, self._left.requests) + self._own_requests + max(0, self._right.requests)
@@ -232,7 +232,7 @@ class PrefixSumMatcher:
     def receive_grant(self, message: Grant) -> None:
         self._advertised.requests -= message.requests
         self._advertised.tokens -= message.tokens
-        self._has_news = True
+        self.has_news = True
         self._split(message)
 
     def _split(self, grant: Grant) -> None:

@@ -172,8 +172,8 @@ class PE:
         while True:
             while to_self:
                 self._receive(self.rank, to_self.popleft(), now)
-            balancer_s = self.balancer.flush(now)
-            matcher_s = self.matcher.flush(now)
+            balancer_s = self.balancer.flush(now) if self.balancer.has_news else math.inf
+            matcher_s = self.matcher.flush(now) if self.matcher.has_news else math.inf
             if not to_self:
                 break
         self.deadline_s = min(balancer_s, matcher_s, self.workers.next_deadline(), self.client.deadline_s)

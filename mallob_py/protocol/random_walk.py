@@ -68,6 +68,9 @@ class _Walked(NamedTuple):
 class RandomWalk:
     """One PE's part: the walks it has started, and whether a walk may end here."""
 
+    #: asked each time
+    has_news = True
+
     def __init__(
         self,
         out: Outbox,

@@ -49,6 +49,9 @@ class RoutingTreeMatcher:
     `on_outdated(request)` sends it there.
     """
 
+    #: asked each time
+    has_news = True
+
     def __init__(
         self,
         out: Outbox,

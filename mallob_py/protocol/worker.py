@@ -35,13 +35,22 @@ from mallob_py.protocol.messages import Description, RootStarted, TreeMessage
 
 
 class WorkerState(Enum):
+    def __new__(cls, text: str, has_process: bool = False) -> WorkerState:
+        state = object.__new__(cls)
+        state._value_ = text
+        state.has_process = has_process
+        return state
+
+    #: whether a worker in this state has a process, or has asked for one
+    has_process: bool
+
     #: in the tree; its description is not known here
     UNDESCRIBED = "undescribed"
     #: the description is known, and its content on its way to this host
     FETCHING = "fetching"
     #: a process has been asked for, and has not said that it runs
-    STARTING = "starting"
-    RUNNING = "running"
+    STARTING = "starting", True
+    RUNNING = "running", True
     #: memory is short: it has its place in the tree and no process, until there is memory
     PAUSED = "paused"
     #: it has its place in the tree and no process any more: those that it had have died
@@ -49,9 +58,9 @@ class WorkerState(Enum):
     #: no process can be had here: it gives its place back as soon as its parent has accepted it
     LOST = "lost"
     #: out of the tree, its process stopped before it said that it runs
-    STOPPED = "stopped"
+    STOPPED = "stopped", True
     #: out of the tree, its process stopped
-    SUSPENDED = "suspended"
+    SUSPENDED = "suspended", True
     #: nothing of it is left here
     GONE = "gone"
 
@@ -136,10 +145,6 @@ class Worker:
         return self.path[-1]
 
     @property
-    def has_process(self) -> bool:
-        return self.state in _WITH_PROCESS
-
-    @property
     def leaves_in_order(self) -> bool:
         """Its process would hand over what it has if it had to leave now."""
         return self.leaves and self.state is WorkerState.RUNNING
@@ -170,9 +175,6 @@ class Worker:
             out.act(UpdateWorker(self.number, self.volume, self.seats.children()))
 
 
-_WITH_PROCESS = frozenset(
-    {WorkerState.STARTING, WorkerState.RUNNING, WorkerState.STOPPED, WorkerState.SUSPENDED}
-)
 _AT_WORK = frozenset({WorkerState.STARTING, WorkerState.RUNNING})
 _BEREFT = frozenset({WorkerState.PAUSED, WorkerState.DEAD, WorkerState.LOST})
 

@@ -16,6 +16,7 @@ from mallob_py.service.inputs import drop_description
 from mallob_py.service.jobs.bookkeeping import JobBook, LiveJob, LiveJobs
 from mallob_py.service.jobs.chains import Chain, ChainBook
 from mallob_py.service.jobs.crashes import RunningJobs
+from mallob_py.service.jobs.job_file import JobFile
 from mallob_py.service.jobs.reply import (
     Ending,
     JobStatistics,
@@ -64,23 +65,24 @@ class Endings:
         """The PE is done with a job."""
         live, stats = self._jobs[ended.job], ended.stats
         statistics = statistics_of(stats, live.parsing_s, now - live.accepted_s)
-        self._counters.ended(ended.outcome.value, statistics)
         if ended.outcome is Outcome.FAILED:
             message = ended.reason or "the application failed"
-            number, revision, chain = self._numbers(live)
-            reply = failure_reply(live.known_file, number, "application", message, statistics, revision)
-            self._publish(live, reply, chain)
+            file, (number, revision, chain) = live.known_file, self._numbers(live)
+            reply = failure_reply(file, number, "application", message, statistics, revision)
+            self._publish(live, file, reply, chain)
             self._status.job_ended(live, Outcome.FAILED, statistics, error=message)
         else:
             self._reply(live, self._ending_of(ended, now), statistics)
+        self._counters.ended(ended.outcome.value, statistics)
         self._forget(live, now, stats.root)
 
     def _ending_of(self, ended: JobEnded, now: float) -> Ending:
         if ended.body is None:
             return Ending(ended.outcome)
         body = wire.decode_result(ended.body)
-        answered = {"job": ended.job, "code": body.code, "result": body.name}
-        self._rank.log.write(now, "answered", answered)
+        if self._rank.log.is_kept:
+            answered = {"job": ended.job, "code": body.code, "result": body.name}
+            self._rank.log.write(now, "answered", answered)
         return Ending(ended.outcome, body.code, body.fields, body.solution, body.form, body.name)
 
     # --- before it --------------------------------------------------------------------------------
@@ -94,11 +96,11 @@ class Endings:
         self, live: LiveJob, field: str, message: str, statistics: JobStatistics, now: float
     ) -> None:
         """A job cannot be run. If it is a revision, its chain goes on without it."""
-        number, revision, chain = self._numbers(live)
-        reply = failure_reply(live.known_file, number, field, message, statistics, revision)
+        file, (number, revision, chain) = live.known_file, self._numbers(live)
+        reply = failure_reply(file, number, field, message, statistics, revision)
         if chain is not None:
             self._chains.drop(live.id)
-        self._publish(live, reply, None)
+        self._publish(live, file, reply, None)
         self._status.job_ended(live, Outcome.FAILED, statistics, error=f"{field}: {message}")
         self._leave_early(live, Outcome.FAILED, statistics.total_s, now)
 
@@ -151,9 +153,9 @@ class Endings:
     def _reply(self, live: LiveJob, ending: Ending, statistics: JobStatistics) -> None:
         file, (number, revision, chain) = live.known_file, self._numbers(live)
         solution_path = self._directory.solution_path(live.id, live.identity)
-        files = self._results.delivered(live.id, file)
+        files = self._results.delivered(live.id, file) if file.configuration else None
         reply = result_reply(file, number, ending, statistics, solution_path, files, revision=revision)
-        self._publish(live, reply, chain)
+        self._publish(live, file, reply, chain)
         self._status.job_ended(live, ending.outcome, statistics, ending.name)
 
     def _numbers(self, live: LiveJob) -> tuple[int, int, int | None]:
@@ -163,8 +165,10 @@ class Endings:
         chain, revision = place
         return chain.first, revision.number, chain.first
 
-    def _publish(self, live: LiveJob, reply: Reply, chain: int | None) -> None:
-        discard = functools.partial(self._results.discard_unfinished, live.id, live.known_file)
+    def _publish(self, live: LiveJob, file: JobFile, reply: Reply, chain: int | None) -> None:
+        discard = None
+        if file.configuration:  # else it names no files
+            discard = functools.partial(self._results.discard_unfinished, live.id, file)
         self._directory.reply(live.id, live.identity, reply, chain, discard)
 
     def _forget(self, live: LiveJob, now: float, root: int | None = None) -> None:

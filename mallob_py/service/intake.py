@@ -267,14 +267,15 @@ class Intake:
         else:
             live.file = None
         self._jobs.add(live)
-        fields = {
-            "job": job,
-            "user": file.user,
-            "name": file.name,
-            "application": file.application,
-            "priority": file.priority,
-        }
-        self._rank.log.write(now, "accepted", fields)
+        if self._rank.log.is_kept:
+            fields = {
+                "job": job,
+                "user": file.user,
+                "name": file.name,
+                "application": file.application,
+                "priority": file.priority,
+            }
+            self._rank.log.write(now, "accepted", fields)
 
     # --- files of live jobs -------------------------------------------------------------------
 

@@ -135,7 +135,7 @@ class Service:
         self._is_new = True
         #: the directory measures on its own clock, which only has another start
         self._clock_offset_s = rank.now() - time.monotonic()
-        #: when `turn` is wanted next: at once, after anything has been told that may matter to it
+        #: when `turn` is wanted next
         self.deadline_s = -math.inf
         #: chains by their first revision
         self._unreadable_chains = self._intake.restore_chains(rank.now())
@@ -162,6 +162,9 @@ class Service:
         if now >= self._status.deadline_s:
             self._running.acquit(now)  # as often as that will do
             self._status.turn(now)
+        self._note_deadline()
+
+    def _note_deadline(self) -> None:
         self.deadline_s = min(
             -math.inf if self._turns.may_begin else self._turns.deadline_s,
             self._intake.deadline_s,
@@ -259,7 +262,7 @@ class Service:
         assert file is not None
         problem = self._chains.orphaned(live.id) if live.is_incremental else None
         field = "precursor"
-        if problem is None and self._running.is_hopeless(live.id):
+        if problem is None and self._running.blamed and self._running.is_hopeless(live.id):
             field, problem = "application", self._running.verdict(live.id)
         if problem is not None:
             statistics = JobStatistics(total_s=now - live.accepted_s)
@@ -322,7 +325,7 @@ class Service:
 
     def job_ended(self, ended: JobEnded, now: float) -> None:
         self._endings.job_ended(ended, now)
-        self.deadline_s = -math.inf
+        self._note_deadline()
 
     # --- interruptions ----------------------------------------------------------------------
 

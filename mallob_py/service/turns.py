@@ -100,13 +100,14 @@ class Turns:
         self._next_terms_s = -math.inf
         #: whether `next` may have something to name
         self.may_begin = False
-        #: when `turn` has something to do, as of its end and that of `next`
+        #: when `turn` has something to do
         self.deadline_s = -math.inf
 
     def wait(self, live: LiveJob, now: float) -> None:
         """A job could begin; `next` will name it, unless it ends before."""
-        if self._running.is_suspect(live.id):
+        if self._running.blamed and self._running.is_suspect(live.id):
             self._suspects.wait(live.id)
+            self._note_deadline()
         else:
             self._enqueue(live, now)
 
@@ -122,7 +123,9 @@ class Turns:
 
     def _note_deadline(self) -> None:
         self.deadline_s = self._suspects.next_deadline() if self._suspects.waiting else math.inf
-        if self._users is not None and self._users.has_news:
+        if self._users is not None and self._users.has_urgent_news:
+            self.deadline_s = -math.inf
+        elif self._users is not None and self._users.has_news:
             self.deadline_s = min(self.deadline_s, self._next_terms_s)
         if self._policy is not None:
             decision_s = max(self._next_decision_s, self._policy.next_deadline())
@@ -146,8 +149,9 @@ class Turns:
         return self._users.terms(live.id)
 
     def look_again(self) -> None:
-        """More jobs may begin than before."""
-        self._may_begin = True
+        """More jobs may begin than before, or with other terms."""
+        self.may_begin = True
+        self._note_deadline()
 
     def set_aside(self, job: int) -> None:
         """A job at work stands still until it is brought back; another one may begin meanwhile."""
@@ -165,7 +169,8 @@ class Turns:
         if self._policy is not None:
             self._policy.ended(job)
         self._queue.drop(job)
-        self._suspects.ended(job)
+        if self._running.blamed:
+            self._suspects.ended(job)
         self.may_begin = bool(self._queue.waiting)
         self._note_deadline()
 
@@ -174,6 +179,7 @@ class Turns:
         if self._users is not None:  # else this rank was started with other options
             self._users.hear(self._client_ranks.index(rank), _decode_user_message(data))
             self.may_begin = True
+            self._note_deadline()
 
     def _enqueue(self, live: LiveJob, now: float) -> None:
         self._jobs.enter(live, JobState.QUEUED)
@@ -185,6 +191,7 @@ class Turns:
             self._put(live)
         else:
             self._users.ask(live.id, live.user, live.priority, live.max_demand)
+        self._note_deadline()
 
     def _put(self, live: LiveJob) -> None:
         self._queue.put(live.id, live.user, live.priority, live.since_s)

@@ -84,7 +84,7 @@ def _check_trees(cluster: Cluster, volumes: dict[int, int]) -> None:
         client = cluster.submitted[job]
         for index, (rank, worker) in tree.items():
             assert worker.state in _AT_REST, f"job {job} worker {index} is {worker.state}"
-            process = cluster.processes[rank, worker.number] if worker.has_process else None
+            process = cluster.processes[rank, worker.number] if worker.state.has_process else None
             if process is not None:
                 _check_process(process, index, volumes[job], tree)
             if index == 0:
@@ -141,7 +141,7 @@ def _check_nothing_left(cluster: Cluster, live: set[int]) -> None:
             workers.append(pe.workers.active)
         for worker in workers:
             assert worker.job in live, f"rank {pe.rank} keeps a worker of job {worker.job}"
-            if worker.has_process:
+            if worker.state.has_process:
                 held.add((place, worker.number))
         assert not pe.workers.early_count, "an answer waits for ever"
         assert not len(pe.workers.leaving), "a worker leaves for ever"

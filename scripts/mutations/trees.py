@@ -717,7 +717,7 @@ TREES = (
         "who has left in order is not remembered",
         _WORKERS,
         "LocalWorkers._leave",
-        instead_of("worker.has_process and not worker.leaves_in_order", "worker.has_process"),
+        instead_of("worker.state.has_process and not worker.leaves_in_order", "worker.state.has_process"),
         "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(

@@ -49,7 +49,7 @@ def test_every_state_is_reached_and_all_but_the_last_one_end() -> None:
 def test_news_of_a_process_can_come_wherever_there_is_one_and_nowhere_else(state: WorkerState) -> None:
     known = {what for from_state, what in TRANSITIONS if from_state is state}
     of_processes = {Happens.STARTED, Happens.DIED, Happens.UNFORKED}
-    assert known & of_processes == (of_processes if worker_in(state)[0].has_process else set())
+    assert known & of_processes == (of_processes if worker_in(state)[0].state.has_process else set())
 
 
 @pytest.mark.parametrize("state", list(WorkerState))

@@ -13,7 +13,6 @@ from mallob_py.service.client import PendingJobs
 from mallob_py.service.client import _entries as entries_of
 from mallob_py.service.jobs.reply import Reply
 from mallob_py.service.store.directory import JobDirectory
-from mallob_py.service.store.entries import Decided
 from mallob_py.service.store.journal import Journal
 
 JOB = {"user": "u", "name": "a"}
@@ -45,9 +44,7 @@ def test_a_job_whose_reply_is_decided_but_not_published_is_pending(
 ) -> None:
     client.submit(tmp_path / "api", JOB)
     (incoming,) = directory.take()
-    monkeypatch.setattr(
-        "mallob_py.service.store.journal.Journal.publish", lambda self, decided: self.dismiss(1)
-    )
+    monkeypatch.setattr("mallob_py.service.store.journal.Journal.publish", lambda self, *_: self.dismiss(1))
     directory.reply(incoming.internal_id, "u.a", Reply(b"{}"))
     found = PendingJobs(directory.path).look()
     assert found.identities == {"u.a"}
@@ -59,9 +56,7 @@ def test_a_job_whose_refusal_is_decided_but_not_published_is_pending(
 ) -> None:
     submission = client.submit(tmp_path / "api", JOB)
     (incoming,) = directory.take()
-    monkeypatch.setattr(
-        "mallob_py.service.store.journal.Journal.publish", lambda self, decided: self.dismiss(1)
-    )
+    monkeypatch.setattr("mallob_py.service.store.journal.Journal.publish", lambda self, *_: self.dismiss(1))
     directory.refuse(incoming, JobFileError("name", "is live"))
     assert PendingJobs(directory.path).look().file_names == {submission.file_name}
 
@@ -85,7 +80,7 @@ def test_a_revision_whose_answer_is_decided_but_not_published_is_pending_and_a_k
     assert jobs.look().identities == set()
 
 
-def _cannot_publish(journal: Journal, decided: Decided) -> None:
+def _cannot_publish(journal: Journal, source: str, target: str) -> None:
     raise OSError(28, "No space left on device")
 
 
@@ -111,7 +106,7 @@ def test_a_reply_that_a_listing_missed_is_found_by_the_next(
         listed.append(folder)
         if listed.count(directory.path / "journal") == 1 and folder.name == "journal":
             monkeypatch.setattr(
-                "mallob_py.service.store.journal.Journal.publish", lambda self, decided: self.dismiss(1)
+                "mallob_py.service.store.journal.Journal.publish", lambda self, *_: self.dismiss(1)
             )
             directory.reply(incoming.internal_id, "u.a", Reply(b"{}"))
             return []

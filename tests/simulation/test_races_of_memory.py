@@ -38,7 +38,7 @@ from mallob_py.protocol.messages import (
     TokenReturned,
     TreeMessage,
 )
-from mallob_py.protocol.stimuli import WorkerToChildren, WorkerToParent
+from mallob_py.protocol.stimuli import DropPast, WorkerToChildren, WorkerToParent
 from mallob_py.protocol.worker import WorkerState
 from mallob_py.simulation.cluster import Cluster, Hold
 from mallob_py.simulation.delays import RandomDelays
@@ -252,6 +252,22 @@ def test_race_8_a_pe_whose_suspended_worker_nobody_asks_for_waits_for_a_bounded_
     rest(cluster)
 
 
+@told_with_luck
+def test_race_8_a_pe_that_lets_go_of_the_worker_it_waits_for_offers_itself_at_once(seed: int) -> None:
+    cluster, rank, _, _ = _shrunk_by_one(seed)
+    late = hold_kind(cluster, Query, dest=rank)
+    demand(cluster, 1, 4)
+    cluster.run(until_s=cluster.now + 0.5 * cluster.config.reuse_patience_s)
+    needs(is_idle(cluster, rank) and not cluster.pes[rank].workers.is_free())
+    _, tokens = cluster.pes[rank].matcher.supply()
+    cluster.tell(rank, DropPast(1))
+    assert cluster.pes[rank].workers.is_free()
+    assert cluster.pes[rank].matcher.supply() == (0, tokens + 1)
+    needs(only(late, Query))
+    late.release()
+    rest(cluster)
+
+
 # --- 10: messages to those who have left -----------------------------------------------------------------
 
 
@@ -332,7 +348,7 @@ def test_race_10_a_message_to_the_former_worker_does_not_reach_its_successor(see
 def test_a_crash_before_the_process_has_read_its_messages_loses_none_of_them() -> None:
     cluster = Cluster(4, 1, Config(), RandomDelays(1, process_start_s=(0.02, 0.02)))
     cluster.submit(1, max_demand=2)
-    while 1 not in places(cluster, 1) or not active(cluster, places(cluster, 1)[1]).has_process:
+    while 1 not in places(cluster, 1) or not active(cluster, places(cluster, 1)[1]).state.has_process:
         play(cluster, 0.001)
     root, child = places(cluster, 1)[0], places(cluster, 1)[1]
     worker = active(cluster, child)

@@ -147,7 +147,7 @@ def test_a_paused_worker_gets_another_process_and_knows_its_children_when_there_
     pause(cluster, ranks[1])
     play(cluster)
     unpause(cluster, ranks[1])
-    assert active(cluster, ranks[1]).has_process == (job == 1)
+    assert active(cluster, ranks[1]).state.has_process == (job == 1)
     unpause(cluster, ranks[1])
     rest(cluster)
     assert places(cluster, job) == ranks
@@ -195,7 +195,7 @@ def test_a_message_to_a_paused_worker_comes_back() -> None:
 def test_messages_that_a_paused_worker_had_not_read_come_back() -> None:
     cluster = Cluster(4, 1, Config(), RandomDelays(1, process_start_s=(0.02, 0.02)))
     cluster.submit(1, max_demand=2)
-    while 1 not in places(cluster, 1) or not active(cluster, places(cluster, 1)[1]).has_process:
+    while 1 not in places(cluster, 1) or not active(cluster, places(cluster, 1)[1]).state.has_process:
         play(cluster, 0.001)
     root, child = (places(cluster, 1)[index] for index in (0, 1))
     number = active(cluster, root).number

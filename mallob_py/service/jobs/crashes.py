@@ -51,7 +51,8 @@ class RunningJobs:
 
     def __init__(self, client_dir: Path, crash: Crash | None, log: Callable[[str], None]) -> None:
         self._log = log
-        self._blame: dict[int, _Blame] = {}
+        #: the jobs that were at work at crashes, with what weighs on them
+        self.blamed: dict[int, _Blame] = {}
         self._slot_of: dict[int, int] = {}
         #: when the blamed ones that are at work began, in order
         self._began: deque[tuple[float, int]] = deque()
@@ -66,22 +67,22 @@ class RunningJobs:
                 whole = left[: len(left) // _RECORD.size * _RECORD.size]
                 for job, crashes, weight in _RECORD.iter_unpack(whole):
                     if job:
-                        self._blame[job] = _Blame(crashes + 1, weight + _WEIGHT[crash])
+                        self.blamed[job] = _Blame(crashes + 1, weight + _WEIGHT[crash])
             os.ftruncate(self._descriptor, 0)
         except OSError as error:
             log(f"cannot use {path}: {error.strerror}; a job that ends the service is not found out")
 
     def crashes(self, job: int) -> int:
         """At how many crashes in a row this job was at work."""
-        return self._blame.get(job, _NONE).crashes
+        return self.blamed.get(job, _NONE).crashes
 
     def crashes_max(self, job: int) -> int:
         """At how many in a row it will be given up, if no rank is killed any more."""
-        blame = self._blame.get(job, _NONE)
+        blame = self.blamed.get(job, _NONE)
         return blame.crashes + max(0, -((blame.weight - HOPELESS) // max(_WEIGHT.values())))
 
     def is_hopeless(self, job: int) -> bool:
-        return self._blame.get(job, _NONE).weight >= HOPELESS
+        return self.blamed.get(job, _NONE).weight >= HOPELESS
 
     def verdict(self, job: int) -> str:
         """What is said of a hopeless one."""
@@ -90,7 +91,7 @@ class RunningJobs:
         )
 
     def is_suspect(self, job: int) -> bool:
-        weight = self._blame.get(job, _NONE).weight
+        weight = self.blamed.get(job, _NONE).weight
         return HOPELESS - max(_WEIGHT.values()) <= weight < HOPELESS
 
     def begin(self, job: int, now: float) -> None:
@@ -103,7 +104,7 @@ class RunningJobs:
             slot = self._slots
             self._slots += 1
         self._slot_of[job] = slot
-        blame = self._blame.get(job, _NONE)
+        blame = self.blamed.get(job, _NONE)
         if blame is not _NONE:
             self._began.append((now, job))
         self._write(slot, _RECORD.pack(job, *blame))
@@ -117,14 +118,14 @@ class RunningJobs:
 
     def end(self, job: int) -> None:
         """It has its reply."""
-        self._blame.pop(job, None)
+        self.blamed.pop(job, None)
         self.rest(job)
 
     def acquit(self, now: float) -> None:
         """Those that have worked for long without a crash: it was not they."""
         while self._began and self._began[0][0] <= now - ACQUITTED_AFTER_S:
             _, job = self._began.popleft()
-            if self._blame.pop(job, None) is not None and job in self._slot_of:
+            if self.blamed.pop(job, None) is not None and job in self._slot_of:
                 self._write(self._slot_of[job], _RECORD.pack(job, *_NONE))
 
     def close(self) -> None:

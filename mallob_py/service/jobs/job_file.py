@@ -204,7 +204,7 @@ def _check_identity(key: str, identity: str) -> None:
 
 def _limit_s(key: str, limit: str | float) -> float:
     try:
-        return parse_duration_s(limit)
+        return parse_duration_s(limit) if limit != 0 else 0.0
     except ValueError as error:
         raise JobFileError(key, str(error)) from None
 

@@ -101,6 +101,7 @@ class JobDirectory:
         self._finished = FinishedLog(self.path / ".finished")
         self._flush_policy = flush_policy or Buffered()
         self._journal = Journal(self.path, self._finished, self._flush_policy)
+        self._out = os.fspath(self._journal.out_dir)
         self._replies = Replies(self._journal, self._flush_policy, log, clock)
         self._checkpoints = Checkpoints(self.path, self._flush_policy, log, clock)
         self._closed = False
@@ -195,7 +196,7 @@ class JobDirectory:
         identity: str,
         reply: Reply,
         chain: int | None = None,
-        on_decided: Callable[[], None] = lambda: None,
+        on_decided: Callable[[], None] | None = None,
     ) -> None:
         """Publish the reply of an accepted job, once and durably.
 
@@ -205,7 +206,8 @@ class JobDirectory:
 
         def decided() -> None:
             self._checkpoints.remove(internal_id)
-            on_decided()
+            if on_decided is not None:
+                on_decided()
 
         kind = Kind.ENDED if chain is None else Kind.REVISION
         self._replies.add(Decided(internal_id, kind, reply_name(identity), chain), reply, decided)
@@ -240,18 +242,18 @@ class JobDirectory:
         Both times are those of renames in one file system.
         """
         try:
-            replied_s = os.stat(self._journal.out_dir / reply_name(identity)).st_ctime
+            replied_s = os.stat(f"{self._out}/{reply_name(identity)}").st_ctime
         except OSError:
             return False
         return not incoming.is_known and incoming.handed_in_s < replied_s
 
     def has_reply(self, identity: str) -> bool:
         """Whether a reply of that name is there to be read."""
-        return os.path.lexists(f"{self._journal.out_dir}/{reply_name(identity)}")
+        return os.path.lexists(f"{self._out}/{reply_name(identity)}")
 
     def solution_path(self, internal_id: int, identity: str) -> str:
         """Where a solution goes that is too large for the reply."""
-        return f"{self._journal.out_dir}/{identity}.{internal_id}.solution"
+        return f"{self._out}/{identity}.{internal_id}.solution"
 
     @property
     def unpublished(self) -> int:
@@ -458,7 +460,7 @@ class ThreadedDirectory:
         identity: str,
         reply: Reply,
         chain: int | None = None,
-        on_decided: Callable[[], None] = lambda: None,
+        on_decided: Callable[[], None] | None = None,
     ) -> None:
         """`on_decided` is called by the thread."""
         self._request(partial(self._directory.reply, internal_id, identity, reply, chain, on_decided))

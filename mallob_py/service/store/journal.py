@@ -182,19 +182,16 @@ class Journal:
         """From now on claimed files are ours, whatever happens."""
         self._flush((self._own, self._in))
 
-    def decide(self, batch: Sequence[tuple[Decided, Reply]]) -> None:
-        """From now on these are the replies, also after a crash."""
-        if not batch:
-            return
+    def decide(self, batch: Sequence[tuple[int, str, Reply]]) -> None:
+        """From now on these are the replies, also after a crash: of which jobs, and their paths here."""
         solutions = [
-            (decided.internal_id, reply.solution_path, reply.solution)
-            for decided, reply in batch
+            (internal_id, reply.solution_path, reply.solution)
+            for internal_id, _, reply in batch
             if reply.solution_path is not None
         ]
         if solutions:
             self._write(solutions, self._out)
-        replies = [(decided.internal_id, self.path(decided), reply.body) for decided, reply in batch]
-        self._write(replies, self._own)
+        self._write([(internal_id, path, reply.body) for internal_id, path, reply in batch], self._own)
 
     def release(self, batch: Sequence[Decided]) -> None:
         """What has been replied to is not run again. To be called between `decide` and `publish`."""
@@ -207,9 +204,8 @@ class Journal:
         if self._flush_policy.is_slow:
             self._flush((self._own, self._finished.path, self._finished.path.parent))
 
-    def publish(self, decided: Decided) -> None:
-        """Let the client see a decided reply."""
-        source, target = self.path(decided), self.reply_path(decided)
+    def publish(self, source: str, target: str) -> None:
+        """Let the client see a decided reply, at the path of another name."""
         try:
             _move(source, target)
         except FileNotFoundError:  # somebody has removed `out/`
@@ -371,7 +367,9 @@ RETRY_DELAY_MIN_S, RETRY_DELAY_MAX_S = 1.0, 30.0
 @dataclass(slots=True)
 class _Unpublished:
     decided: Decided
-    reply: Reply | None  # None: already in the journal
+    #: in the journal
+    path: str
+    reply: Reply | None  # None: already there
     on_decided: Callable[[], None] = lambda: None
     delay_s: float = 0.0
     due: float = -math.inf
@@ -407,7 +405,9 @@ class Replies:
 
     def add(self, decided: Decided, reply: Reply, on_decided: Callable[[], None] = lambda: None) -> None:
         """`on_decided` is called between the moments when it is in the journal and when it is published."""
-        item = self._unpublished[decided.internal_id] = _Unpublished(decided, reply, on_decided)
+        item = self._unpublished[decided.internal_id] = _Unpublished(
+            decided, self._journal.path(decided), reply, on_decided
+        )
         if self._flush_policy.is_slow:
             self._await(item)
         else:
@@ -417,7 +417,8 @@ class Replies:
     def add_recovered(self, decided: Iterable[Decided]) -> None:
         """Replies that a former service has left in the journal."""
         for entry in decided:
-            item = self._unpublished[entry.internal_id] = _Unpublished(entry, None)
+            item = _Unpublished(entry, self._journal.path(entry), None)
+            self._unpublished[entry.internal_id] = item
             self._await(item)
         self.finish_due()
 
@@ -447,7 +448,11 @@ class Replies:
         if not items:
             return
         try:
-            self._journal.decide([(item.decided, item.reply) for item in items if item.reply is not None])
+            undecided = [
+                (item.decided.internal_id, item.path, item.reply) for item in items if item.reply is not None
+            ]
+            if undecided:
+                self._journal.decide(undecided)
             for item in items:
                 if item.reply is not None:
                     item.on_decided()
@@ -462,7 +467,7 @@ class Replies:
             return
         for item in items:
             try:
-                self._publish(item.decided)
+                self._publish(item)
                 del self._unpublished[item.decided.internal_id]
             except OSError as error:
                 self._postpone(item, error)
@@ -475,13 +480,12 @@ class Replies:
         heapq.heappush(self._due, (item.due, item.decided.internal_id))
         self.deadline_s = min(self.deadline_s, item.due)
 
-    def _publish(self, decided: Decided) -> None:
+    def _publish(self, item: _Unpublished) -> None:
         """Raises OSError."""
-        pipe = self._pipes.at(
-            self._journal.reply_path(decided), lambda: contents(self._journal.path(decided))
-        )
+        target = self._journal.reply_path(item.decided)
+        pipe = self._pipes.at(target, lambda: contents(item.path))
         try:
-            self._journal.publish(decided)
+            self._journal.publish(item.path, target)
         except OSError:
             if pipe is not None:
                 pipe.close()

@@ -173,7 +173,7 @@ class StatusWriter:
                 outcome=outcome.value,
                 ended=time.time(),
                 result=result,
-                error=valid_text(error)[:_TEXT_MAX],
+                error=error and valid_text(error)[:_TEXT_MAX],
                 application=job.application,
                 priority=job.priority,
                 max_volume=statistics.max_volume,
