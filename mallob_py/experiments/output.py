@@ -7,10 +7,10 @@ JSON, whatever becomes of the other runs.
 from __future__ import annotations
 
 import multiprocessing
-import multiprocessing.connection
 import os
 import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -118,14 +118,19 @@ def _submit(pool: ProcessPoolExecutor, play: Callable[[Job], Played], job: Job) 
 
 
 def _end_all(pool: ProcessPoolExecutor) -> None:
-    """Have all processes end that play, also those that were about to begin when Ctrl-C came."""
-    pool.shutdown(wait=False, cancel_futures=True)
-    while children := multiprocessing.active_children():
-        for child in children:
+    """Have all processes end that play, also those that were about to begin when Ctrl-C came.
+
+    Returns when the pool's own thread has ended as well: at the interpreter's end it would be woken
+    by a pipe that it is just closing.
+    """
+    ending = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True})
+    ending.start()
+    while ending.is_alive():
+        for child in multiprocessing.active_children():
             if child.pid is not None:
                 with suppress(ProcessLookupError):
                     os.kill(child.pid, signal.SIGINT)
-        multiprocessing.connection.wait([child.sentinel for child in children], _ASK_AGAIN_S)
+        ending.join(_ASK_AGAIN_S)
 
 
 def side_by_side(
