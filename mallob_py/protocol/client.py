@@ -44,6 +44,7 @@ from mallob_py.protocol.messages import (
     Request,
     RequestFailed,
     ResultFound,
+    RootLeft,
     RootStarted,
     Used,
     WorkerFailed,
@@ -123,6 +124,8 @@ class ClientJob:
         self.peak_memory_bytes = 0
         #: of a job that has told how far it is
         self.checkpoint: LastCheckpoint | None = None
+        #: its root runs, and leaves in order
+        self.is_saved_by_root = False
         self.progression: Progression | None = None
         self.root: int | None = None
         #: PEs that had the root and could not start it, since it last ran
@@ -451,7 +454,7 @@ class ClientJobs:
         record = self.jobs.get(message.job)
         if record is not None:
             self._blame(record, source)
-            record.seats.leaves = message.leaves
+            record.seats.leaves = record.is_saved_by_root = message.leaves
         if record is not None and record.started_s is None:
             record.count(now, self._config.threads)
             record.started_s = now
@@ -459,6 +462,15 @@ class ClientJobs:
                 delay_s = record.parameters.growth_delay_s
                 record.announce_at_s = now + (self._config.growth_delay_s if delay_s is None else delay_s)
             self._schedule(record)
+
+    def receive_root_left(self, message: RootLeft) -> None:
+        if (record := self.jobs.get(message.job)) is not None:
+            record.is_saved_by_root = False
+
+    @property
+    def awaits_roots(self) -> bool:
+        """Whether there are jobs of which more may come to be saved, as the system ends."""
+        return any(record.is_saved_by_root for record in self.jobs.values())
 
     def receive_demand(self, message: DemandChanged) -> None:
         if (record := self.jobs.get(message.job)) is not None:

@@ -18,6 +18,7 @@ import msgspec
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Log, Outbox, TerminateWorker
+from mallob_py.protocol.messages import RootLeft
 from mallob_py.protocol.worker import Worker
 
 if TYPE_CHECKING:
@@ -88,8 +89,7 @@ class Leaving:
 
     def left(self, number: int) -> None:
         """The process is gone."""
-        leaver = self._leavers.pop(number)
-        self._note_deadline()
+        leaver = self._remove(number)
         self._out.act(Log("left", {"job": leaver.job, "index": leaver.index}))
 
     def end_job(self, job: int) -> None:
@@ -102,11 +102,17 @@ class Leaving:
         for leaver in [one for one in self if one.until_s <= now]:
             self._end(leaver)
 
+    def _remove(self, number: int) -> Leaver:
+        leaver = self._leavers.pop(number)
+        self._note_deadline()
+        if leaver.index == 0:
+            self._out.send(leaver.client, RootLeft(leaver.job))
+        return leaver
+
     def _note_deadline(self) -> None:
         self.deadline_s = next((one.until_s for one in self), math.inf)
 
     def _end(self, leaver: Leaver) -> None:
-        del self._leavers[leaver.number]
-        self._note_deadline()
+        self._remove(leaver.number)
         self._out.act(TerminateWorker(leaver.number))
         self._out.act(Log("terminated", {"job": leaver.job, "index": leaver.index}))

@@ -571,8 +571,15 @@ class LocalWorkers:
 
     def pause(self, now: float) -> None:
         """End the process of the running worker, if it is `pausable`: it keeps its seat without one."""
-        if (worker := self._pausable()) is None:
-            return
+        if (worker := self._pausable()) is not None:
+            self._pause(worker, now)
+
+    def leave_for_good(self, now: float) -> None:
+        """The system ends: have the running worker hand over what it has, if it does that."""
+        if (worker := self.active) is not None and worker.leaves_in_order:
+            self._pause(worker, now)
+
+    def _pause(self, worker: Worker, now: float) -> None:
         if worker.leaves_in_order:
             self.leaving.add(worker, now)
             worker.happens(Happens.PAUSED_IN_ORDER, self._out)

@@ -311,6 +311,12 @@ class RootStarted(Message, frozen=True, tag=23):
     leaves: bool = False
 
 
+class RootLeft(Message, frozen=True, tag=47):
+    """The process of a root that left in order is gone: it saves nothing any more."""
+
+    job: int
+
+
 class DemandChanged(Message, frozen=True, tag=24):
     """The application at the root wants `demand` workers."""
 
@@ -493,6 +499,7 @@ AnyMessage: TypeAlias = (
     | Remember
     | TreeMessage
     | RootStarted
+    | RootLeft
     | DemandChanged
     | ResultFound
     | Used

@@ -54,6 +54,7 @@ from mallob_py.protocol.messages import (
     Request,
     RequestFailed,
     ResultFound,
+    RootLeft,
     RootStarted,
     TokenReturned,
     TreeMessage,
@@ -70,6 +71,7 @@ from mallob_py.protocol.stimuli import (
     JobSubmitted,
     PauseWorker,
     Received,
+    SystemEnds,
     TermsChanged,
     Tick,
     UnpauseWorker,
@@ -310,6 +312,7 @@ _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
     DropPast: lambda pe, it, now: pe.workers.drop_past(it.count),
     PauseWorker: lambda pe, it, now: pe.workers.pause(now),
     UnpauseWorker: lambda pe, it, now: pe.workers.unpause(now),
+    SystemEnds: lambda pe, it, now: pe.workers.leave_for_good(now),
 }
 
 #: who takes which message: (PE, source, message, now)
@@ -330,6 +333,7 @@ _ON_MESSAGE: dict[type, Callable[[PE, int, Any, float], None]] = {
     TreeMessage: lambda pe, source, message, now: pe.workers.receive_message(source, message),
     Blamed: lambda pe, _, message, now: pe.workers.receive_blamed(message.job),
     RootStarted: lambda pe, source, message, now: pe.client.receive_started(source, message, now),
+    RootLeft: lambda pe, _, message, now: pe.client.receive_root_left(message),
     DemandChanged: lambda pe, _, message, now: pe.client.receive_demand(message),
     ResultFound: lambda pe, _, message, now: pe.client.receive_result(message, now),
     Used: lambda pe, _, message, now: pe.client.receive_used(message),

@@ -229,6 +229,10 @@ class UnpauseWorker(Stimulus, frozen=True):
     """There is memory: give the paused worker another process."""
 
 
+class SystemEnds(Stimulus, frozen=True):
+    """All ranks end: the running worker hands over what it has, if it leaves in order; a root saves, too."""
+
+
 #: what the pool of worker processes tells of one of them
 OfWorker: TypeAlias = (
     WorkerStarted
@@ -260,4 +264,5 @@ AnyStimulus: TypeAlias = (
     | DropPast
     | PauseWorker
     | UnpauseWorker
+    | SystemEnds
 )

@@ -76,6 +76,7 @@ from mallob_py.protocol.stimuli import (
     JobParameters,
     JobSubmitted,
     Received,
+    SystemEnds,
     TermsChanged,
     Tick,
     WorkerStarted,
@@ -272,6 +273,8 @@ class Rank:
         #: PEs with effects that are still to be executed
         self._unsettled: deque[PE] = deque()
         self._stopping = False
+        #: when nobody is waited for any more
+        self._over_at_s = math.inf
         self._ring = ring
         self._peers = peers
         self._rank_loss = rank_loss
@@ -399,10 +402,30 @@ class Rank:
     def stop(self) -> None:
         """End all ranks, this one included."""
         if not self._stopping:
-            self._stopping = True
             for dest in self.placement.members:
                 if dest != self.rank:
                     self._send_to_rank(dest, Stop())
+            self._wind_up()
+
+    def _wind_up(self) -> None:
+        """No further jobs; workers that leave in order do so now, and roots save how far their jobs are."""
+        if not self._stopping:
+            self._stopping = True
+            self._stop_at_s = math.inf
+            self._over_at_s = self.now() + self.config.leave_grace_s
+            self._parking.forget(self._signal_bell)
+            if self._desk_bell is not None:
+                self._parking.forget(self._desk_bell)
+            for pe in self._pes:
+                self._handle(pe, SystemEnds(), self.now())
+
+    def _is_over(self) -> bool:
+        if not self._stopping:
+            return False
+        if self.ending is not None or self._halted_s is not None:
+            return True
+        is_waited_for = any(len(pe.workers.leaving) or pe.client.awaits_roots for pe in self._pes)
+        return not is_waited_for or self.now() >= self._over_at_s
 
     # --- the loop -----------------------------------------------------------------------
 
@@ -415,7 +438,7 @@ class Rank:
         self._settle(*self._pes)
         self._beat(self.now())  # before anybody can rely on us: from now on, a crash is worth a restart
         readable: set[int] = set()
-        while not self._stopping:
+        while not self._is_over():
             self._receive(self._message_bell in readable)
             if self._transport.has_lost or self._peer_bell in readable:
                 self._note_losses()
@@ -429,14 +452,16 @@ class Rank:
             now = self.now()
             if now >= self._stop_at_s:
                 self.stop()
-            desk = self._desk
+            desk = None if self._stopping else self._desk
             if desk is not None and (self._desk_bell in readable or desk.deadline_s <= now):
                 desk.turn(now)
             self._tick()
             if self.now() >= self._workers.update_at_s:
                 self._workers.tell_places()
+            if self._stopping:
+                self._settle()  # what follows from having to wind up
             self._transport.flush()
-            if not self._stopping:
+            if not self._is_over():
                 readable = self._park()
         self._transport.flush()
 
@@ -470,7 +495,7 @@ class Rank:
         elif arrival.source in self._gone:
             self._change(Strayed(arrival.source, g))
         elif isinstance(message, Stop):
-            self._stopping = True
+            self._wind_up()
         elif isinstance(message, ChainOver):
             self._spread_chain_over(message)
         elif isinstance(message, Beat):
@@ -585,6 +610,9 @@ class Rank:
         """Go on without a rank, if we are to do that. Raises PeerFailure."""
         if rank in self._gone:
             return
+        if self._stopping:
+            self._over_at_s = -math.inf
+            return
         message = f"{self._ring.describe(rank)} {how}"
         self.log.write(self.now(), "lost rank", {"lost": rank, "message": message})
         if not self.survives:
@@ -595,6 +623,8 @@ class Rank:
 
     def _change(self, change: AnyChange) -> None:
         """Tell the membership of something, and do what follows."""
+        if self._stopping:
+            return
         membership = self._membership
         membership.handle(change, self.now())
         for rank in membership.lost - self._gone:
@@ -717,10 +747,12 @@ class Rank:
 
     def _park(self) -> set[int]:
         """Wait for news, at most until the next deadline."""
-        deadline = min(self._stop_at_s, self._workers.update_at_s, self._workers.cpu_look_at_s)
+        deadline = min(
+            self._stop_at_s, self._over_at_s, self._workers.update_at_s, self._workers.cpu_look_at_s
+        )
         for pe in self._pes:
             deadline = min(deadline, pe.deadline_s)
-        if self._desk is not None:
+        if self._desk is not None and not self._stopping:
             deadline = min(deadline, self._desk.deadline_s)
         self._pool_due_s = self.pool.next_deadline()
         wanted_s = min(deadline - self.now(), self._pool_due_s - time.monotonic())

@@ -9,6 +9,13 @@ _LIVES = "test_the_result_is_exact_whatever_becomes_of_workers"
 
 LENDING = (
     Mutation(
+        "as the system ends, workers that leave in order do",
+        "mallob_py/protocol/local_workers.py",
+        "LocalWorkers.leave_for_good",
+        never("(worker := self.active) is not None and worker.leaves_in_order"),
+        "the_system_ends",
+    ),
+    Mutation(
         "who asks once more for the same need is not served twice",
         _LEDGER,
         "Ledger._is_served",

@@ -71,6 +71,23 @@ def test_a_root_that_dies_goes_on_from_its_last_checkpoint(service: Running) -> 
     poll_until(lambda: not checkpoints(service), "the checkpoint goes with the job")
 
 
+def test_a_service_that_is_stopped_keeps_how_far_a_job_is_that_has_just_begun(tmp_path: Path) -> None:
+    with serving(tmp_path, ranks=2, env=APPS) as service:
+        service.submit("naps", application="NAPS", configuration={"naps": NAPS, "nap_s": NAP_S})
+        job = service.await_event("accepted", name="naps")["job"]
+
+        def started() -> list[dict[str, Any]]:
+            return [each for each in service.events("started") if (each["job"], each["index"]) == (job, 1)]
+
+        poll_until(started, "there are two workers")
+        assert service.stop() == 0
+        assert checkpoints(service)
+    with serving(tmp_path, ranks=2, env=APPS) as service:
+        result = service.reply(service.box() / "out" / "u.naps.json")["result"]
+        assert (result["value"], result["tasks"]) == (SUM, NAPS)
+        assert service.stop() == 0
+
+
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_service_that_is_killed_goes_on_from_the_last_checkpoint(tmp_path: Path, durable: bool) -> None:
     options = ["--durable"] if durable else []

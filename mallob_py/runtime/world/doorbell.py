@@ -209,6 +209,10 @@ class Parking:
         self._epoll.register(descriptor, select.EPOLLIN)
         return descriptor
 
+    def forget(self, descriptor: int) -> None:
+        """Wait for this one no more."""
+        self._epoll.unregister(descriptor)
+
     def park(self, timeout_s: float) -> set[int]:
         """Those that are readable, at the latest after that time."""
         if not select.select((self._epoll,), (), (), timeout_s)[0]:
