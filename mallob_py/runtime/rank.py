@@ -100,8 +100,7 @@ from mallob_py.runtime.world.mpi import RankLoss
 from mallob_py.runtime.world.transfer import Transfer, TransferMessage
 
 if TYPE_CHECKING:
-    # Importing it initialises MPI.
-    from mallob_py.runtime.world.transport import Transport
+    from mallob_py.runtime.world.carrier import Carrier
 
 #: descriptions up to this size travel inside messages
 INLINE_BYTES_MAX = 4096
@@ -217,7 +216,7 @@ class Rank:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: Carrier,
         placement: Placement,
         pool: WorkerPool,
         config: Config,
@@ -229,7 +228,6 @@ class Rank:
         peers: LocalPeers | None = None,
         rank_loss: RankLoss = RankLoss.RESTART,
     ) -> None:
-        assert placement.ranks == transport.size
         self.rank = transport.rank
         self.placement = placement
         self.pool = pool
@@ -295,13 +293,16 @@ class Rank:
         self._next_log_flush = -math.inf
         self._next_memory_s = -math.inf
         self._parking = Parking()
-        self._message_bell = self._parking.watch(transport.fileno())
+        for descriptor in transport.descriptors():
+            self._parking.watch(descriptor)
+        self._message_bell = transport.descriptors()[0]
         self._worker_bell = self._parking.watch(pool.fileno())
         self._signal_bell = self._parking.watch(stop_bell.fileno())
         self._desk_bell: int | None = None
         #: what is waited for while this rank has halted
         self._bells_of_change = Parking()
-        self._bells_of_change.watch(self._message_bell)
+        for descriptor in transport.descriptors():
+            self._bells_of_change.watch(descriptor)
         self._bells_of_change.watch(self._signal_bell)
         self._peer_bell: int | None = None
         if peers is not None:

@@ -102,7 +102,7 @@ class Doorbell:
         homes: list[tuple[int, int, str]] = comm.allgather((host, namespace, socket.gethostname()))
         if not barred and len({home[:2] for home in homes}) > 1:
             one_machine = len({home[2] for home in homes}) == 1
-            udp_address = "127.0.0.1" if one_machine else _reachable_address()
+            udp_address = "127.0.0.1" if one_machine else reachable_address()
             udp_socket = _open(socket.AF_INET, ("127.0.0.1" if one_machine else "0.0.0.0", 0))
             udp_port = udp_socket.getsockname()[1] if udp_socket is not None else 0
         bell = Bell(host, namespace, unix_name if unix_socket is not None else b"", udp_address, udp_port)
@@ -183,7 +183,7 @@ def _network_namespace() -> int:
         return 0
 
 
-def _reachable_address() -> str:
+def reachable_address() -> str:
     """This host's address as its peers see it: what its name says, else the default route's."""
     configured = os.environ.get(BELL_ADDRESS_VARIABLE)
     if configured:

@@ -29,6 +29,8 @@ Failed peers: an error of a send, or of a fault-tolerant MPI on any call, marks 
 lost (`take_lost`, `how_lost`), as does whoever finds out otherwise (`lose`). What was queued for it is
 dropped, further sends to it are ignored, and nothing waits for it: who is left goes on with the same
 communicators. Only collective calls are over then, so that leaving is done by messages.
+
+Ranks that have joined later are no part of MPI's world: they are reached by links (`links.py`).
 """
 
 from __future__ import annotations
@@ -39,8 +41,10 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
+from mallob_py.runtime.world.carrier import CONGESTED_BYTES, DOES_NOT_READ, WAITING_BYTES_MAX, Carrier
 from mallob_py.runtime.world.doorbell import Doorbell
 from mallob_py.runtime.world.envelope import Arrival, Channel
+from mallob_py.runtime.world.links import MESSAGE_BYTES_MAX, Links
 from mallob_py.runtime.world.mpi import prepare_mpi
 from mallob_py.runtime.world.session_folder import open_session_folder
 
@@ -54,11 +58,6 @@ UNACKNOWLEDGED_MAX = 16
 ACKNOWLEDGED_EVERY = 8
 #: of a control message
 PIECE_BYTES = 64 << 10
-#: a longer control message cannot be sent, nor be put together from pieces
-MESSAGE_BYTES_MAX = 1 << 31
-#: what may wait for one peer before messages that can be done without should not be sent to it
-CONGESTED_BYTES = 64 << 20
-WAITING_BYTES_MAX = 4 << 30
 #: tags of messages, of pieces that are followed by another one, and of a sender's last message
 _WHOLE, _MORE, _LAST = 0, 1, 2
 #: empty looks in a row before the inbox counts as empty
@@ -178,29 +177,22 @@ class _Inbox:
         return Arrival(source, self.channel, self.pieces.pop(source))
 
 
-class Transport:
+class Transport(Carrier):
     """All of this rank's traffic, and its host's folder. Creation and `close` are collective over `comm`."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self.rank = comm.Get_rank()
+        rank, hosts = comm.Get_rank(), _hosts(comm)
+        super().__init__(rank, dict(enumerate(hosts)), open_session_folder(comm, hosts), Links(rank))
+        #: how many ranks MPI's world has
         self.size = comm.Get_size()
         channels = [comm.Dup() for _ in Channel]
         for each in channels:
             each.Set_errhandler(MPI.ERRORS_RETURN)
-        self._hosts = _hosts(comm)
-        #: shared by the ranks of this host
-        self.folder = open_session_folder(comm, self._hosts)
-        self.doorbell = Doorbell.hang(comm, self._hosts, self.folder.path)
+        self.doorbell = Doorbell.hang(comm, hosts, self.folder.path)
         self._inboxes = [_Inbox(channel, channels[channel]) for channel in Channel]
         self._lanes = [[_Lane(each, dest) for dest in range(self.size)] for each in channels]
         self._busy: dict[tuple[Channel, int], _Lane] = {}
         self._owed: set[int] = set()
-        self._lost: set[int] = set()
-        self._lost_news: list[int] = []
-        #: whether `take_lost` has something to tell
-        self.has_lost = False
-        self._how_lost: dict[int, str] = {}
-        self._heard: set[int] = set()
         #: peers that send nothing any more
         self._left: set[int] = set()
         #: sends to lost peers, and what comes from them; MPI may still use their data, so it must stay alive
@@ -211,26 +203,14 @@ class Transport:
         self._stopped_early = False
         self._alert_until_s = 0.0
         self._park_s = _BLIND_PARK_MIN_S
-        self._closed = False
-
-    # --- who is where
-
-    def host_of(self, rank: int) -> int:
-        """The host that `rank` is on, named by the lowest rank there."""
-        return self._hosts[rank]
-
-    def keeper_of(self, rank: int) -> int | None:
-        """The lowest rank on the host of `rank` that is not lost, if there is one."""
-        lowest = self._hosts[rank]
-        if lowest not in self._lost:
-            return lowest
-        here = (each for each, host in enumerate(self._hosts) if host == lowest and each not in self._lost)
-        return next(here, None)
 
     # --- sending
 
     def send(self, dest: int, data: bytes) -> None:
         """Send on the control channel. `data` must not change afterwards."""
+        if dest >= self.size:
+            super().send(dest, data)
+            return
         if len(data) <= PIECE_BYTES:
             self._send(Channel.CONTROL, dest, data)
             return
@@ -244,14 +224,20 @@ class Transport:
 
     def send_bulk(self, dest: int, data: bytes | bytearray | memoryview) -> None:
         """Send on the bulk channel. `data` must not change until it has left."""
-        self._send(Channel.BULK, dest, data)
+        if dest >= self.size:
+            super().send_bulk(dest, data)
+        else:
+            self._send(Channel.BULK, dest, data)
 
     def is_congested(self, dest: int) -> bool:
         """Whether so much waits for `dest` that it should only be sent what it must have."""
+        if dest >= self.size:
+            return super().is_congested(dest)
         return self._lanes[Channel.CONTROL][dest].waiting_bytes > CONGESTED_BYTES
 
     def flush(self) -> None:
         """Ring everybody who has been sent something since the last flush."""
+        self.links.flush()
         for peer in self._owed:
             self.doorbell.ring(peer)
         self._owed.clear()
@@ -275,6 +261,8 @@ class Transport:
     def receive(self, limit: int = 256) -> Iterator[Arrival]:
         """Yield what has arrived, at most about `limit` messages; sending meanwhile is allowed."""
         self._stopped_early = True  # holds as well if the caller breaks off the iteration
+        if self.links.is_used:
+            yield from self._receive_by_links()
         self.progress()
         taken = empty_looks = 0
         while empty_looks < EMPTY_LOOKS and taken < limit:
@@ -294,9 +282,9 @@ class Transport:
 
     # --- parking
 
-    def fileno(self) -> int:
-        """The descriptor to wait for; when it is readable, call `wake`."""
-        return self.doorbell.fileno()
+    def descriptors(self) -> tuple[int, ...]:
+        """What to wait for; when the first is readable, call `wake`."""
+        return self.doorbell.fileno(), *super().descriptors()
 
     def wake(self) -> None:
         """The doorbell has rung: silence it and be prepared for a message."""
@@ -322,25 +310,12 @@ class Transport:
 
     # --- failed peers
 
-    def take_lost(self) -> list[int]:
-        """The peers found to have failed since the last call."""
-        news, self._lost_news, self.has_lost = self._lost_news, [], False
-        return news
-
-    def how_lost(self, peer: int) -> str:
-        """What happened to a peer that `take_lost` has told."""
-        return self._how_lost.get(peer, "has failed")
-
-    def take_heard(self) -> set[int]:
-        """The peers of whom anything has come since the last call."""
-        heard, self._heard = self._heard, set()
-        return heard
-
     def give_up_on(self, peer: int) -> None:
         """Stop sending to a peer that others have found dead; not reported by `take_lost`."""
-        if peer in self._lost:
+        is_news = peer not in self._lost
+        super().give_up_on(peer)
+        if not is_news or peer >= self.size:
             return
-        self._lost.add(peer)
         for channel in Channel:
             lane = self._lanes[channel][peer]
             self._abandoned.extend(request for request, _ in lane.in_flight)
@@ -353,6 +328,9 @@ class Transport:
 
     def answer_lost(self, peer: int, data: bytes) -> None:
         """Answer a message that has come from a peer after it was given up on: it lives, and shall know."""
+        if peer >= self.size:
+            super().answer_lost(peer, data)
+            return
         with contextlib.suppress(MPI.Exception):
             comm = self._inboxes[Channel.CONTROL].comm
             self._abandoned.append(comm.Isend([data, MPI.BYTE], peer, _WHOLE))
@@ -360,29 +338,21 @@ class Transport:
 
     # --- leaving
 
-    def close(self, timeout_s: float = 10.0) -> bool:
-        """Finish all sends and meet the others; what still arrives is dropped.
-
-        All ranks call it. False if that was not done in time or a peer has failed: then
-        MPI_Finalize might hang, so the process should end by `leave`. Who is left meets the others also then.
-        """
-        if self._closed:
-            return not self._lost
-        self._closed = True
-        met = False
-        # MPI_Finalize of MPICH does not flush, so nobody may leave before all have received.
-        with contextlib.suppress(TransportError):
-            met = self._meet(time.monotonic() + timeout_s)
+    def _hang_up(self) -> None:
+        super()._hang_up()
         self.doorbell.close()
-        if self.keeper_of(self.rank) == self.rank:
-            self.folder.remove()
-        else:
-            self.folder.close()
-        return met
 
     # --- inner parts
 
     def _meet(self, deadline_s: float) -> bool:
+        # MPI_Finalize of MPICH does not flush, so nobody may leave before all have received.
+        with contextlib.suppress(TransportError):
+            met = self._meet_world(deadline_s)
+            return super()._meet(deadline_s) and met
+        return False
+
+    def _meet_world(self, deadline_s: float) -> bool:
+        """Whether all of MPI's world have met; who is left meets the others also if some are not."""
         barrier: MPI.Request | None = None
         while time.monotonic() < deadline_s:
             for _dropped in self.receive():
@@ -425,7 +395,7 @@ class Transport:
         if lane.waiting or not lane.is_open():
             lane.wait(data, tag)
             if lane.waiting_bytes > WAITING_BYTES_MAX:
-                self.lose(dest, "does not take its messages any more")
+                self.lose(dest, DOES_NOT_READ)
             return
         try:
             lane.post(data, tag)
@@ -508,14 +478,6 @@ class Transport:
             raise TransportError(f"MPI error without a failed peer: {error}") from error
         for each in failed:
             self.lose(each, "has failed")
-
-    def lose(self, peer: int, how: str) -> None:
-        """A peer has been found dead, or hangs: stop sending to it; `take_lost` reports it, once."""
-        if peer not in self._lost:
-            self.give_up_on(peer)
-            self._lost_news.append(peer)
-            self.has_lost = True
-            self._how_lost[peer] = how
 
     def _failed_according_to_mpi(self) -> list[int]:
         """Failed ranks (fault-tolerant MPIs), acknowledged so that receiving goes on."""

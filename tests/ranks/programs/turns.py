@@ -36,7 +36,7 @@ def run_until(
         if time.monotonic() > deadline_s:
             print(f"rank {transport.rank}: not done in time", file=sys.stderr, flush=True)
             leave(transport.rank, 3, closed=False)
-        readable, _, _ = select.select([transport.fileno()], [], [], transport.park_timeout_s(park_s))
+        readable, _, _ = select.select(transport.descriptors(), [], [], transport.park_timeout_s(park_s))
         if readable:
             transport.wake()
 

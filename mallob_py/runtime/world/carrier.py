@@ -1,0 +1,177 @@
+"""What a rank's transport is made of, whatever carries its messages: who is where, who is lost; and links.
+
+`Carrier` is the whole transport of a rank that has joined, which reaches all others by links (`links.py`).
+That of a rank of MPI's world, `transport.Transport`, adds the others there. Both are used in the same way,
+described there. This module needs no MPI.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from mallob_py.runtime.world.envelope import Arrival, Channel
+from mallob_py.runtime.world.links import MESSAGE_BYTES_MAX, Links
+from mallob_py.runtime.world.session_folder import PrivateFolder
+
+#: what may wait for one peer before messages that can be done without should not be sent to it
+CONGESTED_BYTES = 64 << 20
+WAITING_BYTES_MAX = 4 << 30
+_PARK_MAX_S = 0.1
+_CLOSE_POLL_S = 0.0002
+#: how peers are lost that do not read
+DOES_NOT_READ = "does not take its messages any more"
+
+
+class Carrier:
+    """All traffic of a rank, by links, and its host's folder."""
+
+    def __init__(self, rank: int, hosts: Mapping[int, int], folder: PrivateFolder, links: Links) -> None:
+        """`hosts`: by rank, the host that it is on, named by the lowest rank that was ever there."""
+        self.rank = rank
+        self.links = links
+        #: shared by the ranks of this host
+        self.folder = folder
+        self._hosts = dict(hosts)
+        self._lost: set[int] = set()
+        self._lost_news: list[int] = []
+        #: whether `take_lost` has something to tell
+        self.has_lost = False
+        self._how_lost: dict[int, str] = {}
+        self._heard: set[int] = set()
+        self._closed = False
+
+    # --- who is where
+
+    def host_of(self, rank: int) -> int:
+        """The host that `rank` is on, named by the lowest rank there."""
+        return self._hosts[rank]
+
+    def keeper_of(self, rank: int) -> int | None:
+        """The lowest rank on the host of `rank` that is not lost, if there is one."""
+        lowest = self._hosts[rank]
+        if lowest not in self._lost:
+            return lowest
+        here = (each for each, host in self._hosts.items() if host == lowest and each not in self._lost)
+        return min(here, default=None)
+
+    def welcome(self, rank: int, host: int) -> None:
+        """A rank that is connected by a link is on that host."""
+        self._hosts[rank] = host
+
+    # --- sending
+
+    def send(self, dest: int, data: bytes) -> None:
+        """Send on the control channel. `data` must not change afterwards."""
+        if len(data) > MESSAGE_BYTES_MAX:
+            raise ValueError(f"a control message of {len(data)} bytes")
+        self._send_by_link(Channel.CONTROL, dest, data)
+
+    def send_bulk(self, dest: int, data: bytes | bytearray | memoryview) -> None:
+        """Send on the bulk channel. `data` must not change until it has left."""
+        self._send_by_link(Channel.BULK, dest, data)
+
+    def _send_by_link(self, channel: Channel, dest: int, data: bytes | bytearray | memoryview) -> None:
+        if dest not in self._lost and self.links.send(dest, channel, data) > WAITING_BYTES_MAX:
+            self.lose(dest, DOES_NOT_READ)
+
+    def is_congested(self, dest: int) -> bool:
+        """Whether so much waits for `dest` that it should only be sent what it must have."""
+        return self.links.waiting_bytes(dest) > CONGESTED_BYTES
+
+    def flush(self) -> None:
+        """Have all on its way that was sent since the last flush."""
+        self.links.flush()
+
+    # --- receiving
+
+    def receive(self) -> Iterator[Arrival]:
+        """Yield what has arrived; sending meanwhile is allowed."""
+        yield from self._receive_by_links()
+
+    def _receive_by_links(self) -> Iterator[Arrival]:
+        for arrival in self.links.receive():
+            self._heard.add(arrival.source)
+            yield arrival
+        # Only after all that they have said.
+        for peer, how in self.links.take_ended():
+            self.lose(peer, how)
+
+    # --- parking
+
+    def descriptors(self) -> tuple[int, ...]:
+        """What to wait for; when the first is readable, call `wake`."""
+        return (self.links.fileno(),)
+
+    def wake(self) -> None:
+        """The first of the descriptors is readable: be prepared for a message."""
+
+    def park_timeout_s(self, wanted_s: float) -> float:
+        """How long the loop may wait for descriptors, when it would like to wait `wanted_s`."""
+        return 0.0 if self._lost_news or self.links.has_more else min(wanted_s, _PARK_MAX_S)
+
+    # --- failed peers
+
+    def take_lost(self) -> list[int]:
+        """The peers found to have failed since the last call."""
+        news, self._lost_news, self.has_lost = self._lost_news, [], False
+        return news
+
+    def how_lost(self, peer: int) -> str:
+        """What happened to a peer that `take_lost` has told."""
+        return self._how_lost.get(peer, "has failed")
+
+    def take_heard(self) -> set[int]:
+        """The peers of whom anything has come since the last call."""
+        heard, self._heard = self._heard, set()
+        return heard
+
+    def give_up_on(self, peer: int) -> None:
+        """Stop sending to a peer that others have found dead; not reported by `take_lost`."""
+        self._lost.add(peer)
+        self.links.give_up_on(peer)
+
+    def lose(self, peer: int, how: str) -> None:
+        """A peer has been found dead, or hangs: stop sending to it; `take_lost` reports it, once."""
+        if peer not in self._lost:
+            self.give_up_on(peer)
+            self._lost_news.append(peer)
+            self.has_lost = True
+            self._how_lost[peer] = how
+
+    def answer_lost(self, peer: int, data: bytes) -> None:
+        """Answer a message that has come from a peer after it was given up on: it lives, and shall know."""
+        self.links.send(peer, Channel.CONTROL, data)
+
+    # --- leaving
+
+    def close(self, timeout_s: float = 10.0) -> bool:
+        """Finish all sends and meet the others; what still arrives is dropped.
+
+        All ranks call it. False if that was not done in time or a peer has failed: then
+        MPI_Finalize might hang, so the process should end by `leave`. Who is left meets the others also then.
+        """
+        if self._closed:
+            return not self._lost
+        self._closed = True
+        self.links.part()
+        met = self._meet(time.monotonic() + timeout_s)
+        self._hang_up()
+        if self.keeper_of(self.rank) == self.rank:
+            self.folder.remove()
+        else:
+            self.folder.close()
+        return met
+
+    def _hang_up(self) -> None:
+        self.links.close()
+
+    def _meet(self, deadline_s: float) -> bool:
+        while time.monotonic() < deadline_s:
+            for _dropped in self.receive():
+                pass
+            self.flush()
+            if self.links.has_parted():
+                return not self._lost
+            time.sleep(_CLOSE_POLL_S)
+        return False
