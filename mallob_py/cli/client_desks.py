@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 import select
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from mallob_py.cli.rank_options import ServeOptions
-from mallob_py.cli.serve_desk import open_desk
+from mallob_py.cli.serve_desk import LostDesk, open_desk
 from mallob_py.protocol.effects import JobEnded
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_events as events
@@ -23,11 +24,24 @@ from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Rank
 from mallob_py.runtime.world.mpi import Crash
 from mallob_py.service.service import Service
+from mallob_py.service.turns import decode_client_message
 
 #: a process that was killed holds its locks until it is gone
 _TRY_AGAIN_S = 0.2
 #: how long a folder may be held by somebody else before people are told
 _PATIENCE_S = 5.0
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """A client to be taken over."""
+
+    #: since when, and when it is tried next
+    since_s: float
+    next_try_s: float
+    #: the other clients that go on where they are, and what these have said to it
+    others: set[int]
+    said: list[tuple[int, bytes]] = field(default_factory=list)
 
 
 class ClientDesks:
@@ -40,8 +54,8 @@ class ClientDesks:
         self._ranks = ranks
         #: by client
         self._services: dict[int, Service] = {}
-        #: clients to be taken over: since when, and when it is tried next
-        self._wanted: dict[int, tuple[float, float]] = {}
+        #: clients to be taken over
+        self._wanted: dict[int, _Wanted] = {}
         self._epoll = select.epoll()
         self._is_between = False
 
@@ -50,37 +64,44 @@ class ClientDesks:
         service = self._services[client] = open_desk(self._options, self._rank, client, self._ranks)
         return service
 
-    def follow(self, mine: Sequence[int]) -> None:
-        """The world has changed; these clients are ours now."""
-        for service in self._services.values():
-            service.world_changed()
+    def follow(self, moved: Sequence[int]) -> None:
+        """The world has changed, and these clients have moved to other ranks."""
         now = self._rank.now()
-        for client in mine:
-            if client not in self._services and client not in self._wanted:
-                self._wanted[client] = (now, now)
+        for wanted in self._wanted.values():
+            wanted.others.difference_update(moved)
+            wanted.said = [each for each in wanted.said if decode_client_message(each[1]).source not in moved]
+        for client in moved:
+            if self._ranks[client] == self._rank.rank:
+                others = set(range(len(self._ranks))).difference(moved)
+                self._wanted[client] = _Wanted(now, now, others)
         if self._wanted and not self._is_between:
             self._is_between = True
             for service in self._services.values():
                 self._watch(service)
             self._rank.set_desk(self)
+        for service in self._services.values():
+            service.world_changed(moved)
 
     def _watch(self, service: Service) -> None:
         if (bell := service.fileno()) is not None:
             self._epoll.register(bell, select.EPOLLIN)
 
     def _take_over(self, client: int, now: float) -> None:
-        since_s, _ = self._wanted[client]
+        wanted = self._wanted[client]
+        lost = LostDesk(Crash.KILLED, frozenset(wanted.others))
         try:
-            service = open_desk(self._options, self._rank, client, self._ranks, Crash.KILLED)
+            service = open_desk(self._options, self._rank, client, self._ranks, lost)
         except boot.DeskError as error:
-            if since_s <= now - _PATIENCE_S:
+            if wanted.since_s <= now - _PATIENCE_S:
                 tell(f"client {client} cannot go on here yet: {error}")
-                since_s = math.inf
-            self._wanted[client] = (since_s, now + _TRY_AGAIN_S)
+                wanted.since_s = math.inf
+            wanted.next_try_s = now + _TRY_AGAIN_S
             return
         del self._wanted[client]
         self._services[client] = service
         self._watch(service)
+        for rank, data in wanted.said:
+            service.hear(rank, data, now)
 
     # --- the event loop's side ------------------------------------------------------------
 
@@ -89,19 +110,22 @@ class ClientDesks:
 
     @property
     def deadline_s(self) -> float:
-        tries = (when for _, when in self._wanted.values())
+        tries = (wanted.next_try_s for wanted in self._wanted.values())
         turns = (service.deadline_s for service in self._services.values())
         return min(min(tries, default=math.inf), min(turns, default=math.inf))
 
     def turn(self, now: float) -> None:
-        for client in [client for client, (_, when) in self._wanted.items() if when <= now]:
+        for client in [client for client, wanted in self._wanted.items() if wanted.next_try_s <= now]:
             self._take_over(client, now)
         for service in self._services.values():
             service.turn(now)
 
     def hear(self, rank: int, data: bytes, now: float) -> None:
-        for service in self._services.values():
-            service.hear(rank, data, now)
+        client = decode_client_message(data).dest
+        if client in self._services:
+            self._services[client].hear(rank, data, now)
+        elif client in self._wanted:
+            self._wanted[client].said.append((rank, data))
 
     def close(self) -> None:
         for service in self._services.values():

@@ -68,7 +68,7 @@ def run_solve(options: SolveOptions) -> int:
         return be_rank()
     ranks = ranks_of(options)
     with StopRequests() as stops:
-        end = launch(ranks, "solve", be_rank, stops, RankLoss(options.rank_loss), keep_input=keep_input)
+        end = launch(ranks, "solve", be_rank, stops, options.rank_loss, keep_input=keep_input)
     if end.stopped_by is not None and (end.code is None or end.code == 0 or end.code > 128):
         if end.code is None:
             print("s UNKNOWN\n" * len(options.files), end="")
@@ -92,8 +92,9 @@ def run_run(options: RunOptions) -> int:
     if in_mpi_world():
         return be_rank()
     with StopRequests() as stops:
-        loss = RankLoss(options.rank_loss)
-        end = launch(ranks_of(options), "run", be_rank, stops, loss, application=options.application)
+        end = launch(
+            ranks_of(options), "run", be_rank, stops, options.rank_loss, application=options.application
+        )
     if end.stopped_by is not None and (end.code is None or end.code > 128):
         return 128 + end.stopped_by
     return end.exit_code
@@ -225,7 +226,7 @@ def launch(
     command: str,
     be_rank: Callable[[socket.socket | None], int],
     stops: StopRequests,
-    rank_loss: RankLoss,
+    rank_loss: str,
     *,
     application: str = DEFAULT_APPLICATION,
     keep_input: bool = False,
@@ -254,7 +255,8 @@ def launch(
             importlib.import_module("mallob_py.runtime.world.transport")
             if stops.first is not None:
                 return WorldEnd(None, False, 0, stops.first)
-            world = ForkedWorld(servers, outcome_of_rank, stops, keep_input=keep_input, rank_loss=rank_loss)
+            loss = RankLoss.wanted(rank_loss, launcher_spares_others=True)
+            world = ForkedWorld(servers, outcome_of_rank, stops, keep_input=keep_input, rank_loss=loss)
             return world.wait()
         servers.close()
     from mallob_py.runtime.world.launch import run_world

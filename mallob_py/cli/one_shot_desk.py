@@ -17,6 +17,7 @@ from mallob_py.cli.rank_options import event_log_of, settings_of
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank
+from mallob_py.runtime.world.mpi import RankLoss
 
 if TYPE_CHECKING:
     from mallob_py.cli.rank_options import RunOptions, SolveOptions
@@ -117,7 +118,11 @@ def be_rank(
         return one.open() if rank.survives or rank.rank == 0 else None
 
     boot.run_rank(
-        settings_of(options, preload=(application,)),
+        settings_of(
+            options,
+            RankLoss.wanted(options.rank_loss, launcher_spares_others=fork_server is not None),
+            preload=(application,),
+        ),
         event_log_of(options),
         open_desk,
         lambda: desks[0].exit_code if desks else 0,

@@ -39,10 +39,11 @@ from mallob_py.runtime.memory.room import Reserve
 if TYPE_CHECKING:
     from mallob_py.kit.declaration import JobOption
     from mallob_py.runtime.boot import WorldSettings
+    from mallob_py.runtime.world.mpi import RankLoss
     from mallob_py.service.telemetry.event_log import EventLog
 
 _RESERVE = Reserve(share=0.05)
-RANK_LOSSES = ("restart", "survive")
+RANK_LOSSES = ("auto", "survive", "restart")
 REUSE_STRATEGIES = ("none", "basic", "full")
 BALANCINGS = ("local", "distributed")
 MATCHINGS = ("prefix-sum", "routing-tree")
@@ -138,8 +139,9 @@ class _World(Config):
         RANK_LOSSES,
         "restart",
         group=LIMITS,
-        help="what the death of a rank means to the others: all end, and `serve` starts them again, or they "
-        "go on with its work where the launcher lets them (default restart)",
+        help="what the death of a rank means to the others: survive, they go on with its work, if the "
+        "launcher lets them; restart, all end, and `serve` starts them again; auto, survive if MPICH's "
+        "launcher or ours has started them (default restart)",
     )
     reuse: str = choice(
         "--reuse",
@@ -408,10 +410,6 @@ class ServeOptions(Api, _AnyApplication):
             raise OptionError(
                 "--policy and --users both decide who begins; keep one (--policy fair:by=user shares by user)"
             )
-        if self.policy is not None and self.rank_loss == "survive":
-            raise OptionError(
-                "--policy plans for a fixed number of PEs; keep one of it and --rank-loss survive"
-            )
         if self.clients == 1:
             return
         if self.policy is not None:
@@ -435,6 +433,7 @@ def _same_file(one: str, other: str) -> bool:
 
 def settings_of(
     options: ServeOptions | SolveOptions | RunOptions,
+    rank_loss: RankLoss,
     *,
     clients: int = 1,
     preload: tuple[str, ...] = (),
@@ -443,7 +442,6 @@ def settings_of(
     """What every rank of a world is told."""
     from mallob_py.protocol import config
     from mallob_py.runtime.boot import WorldSettings
-    from mallob_py.runtime.world.mpi import RankLoss
 
     return WorldSettings(
         config=config.Config(
@@ -460,7 +458,7 @@ def settings_of(
         memory_reserve=options.memory_reserve,
         time_limit_s=time_limit_s,
         rank_timeout_s=options.rank_timeout_s,
-        rank_loss=RankLoss(options.rank_loss),
+        rank_loss=rank_loss,
         preload=preload,
         stimuli_dir=options.stimuli_dir,
     )

@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mallob_py.applications import our_declarations
 from mallob_py.cli.rank_options import ServeOptions
@@ -27,12 +27,21 @@ from mallob_py.service.store.in_folder import Watching
 from mallob_py.service.turns import Decider
 
 
+class LostDesk(NamedTuple):
+    """A client's desk on a rank that is gone."""
+
+    #: what has become of the rank
+    by: Crash
+    #: the other clients, which go on where they are
+    others: frozenset[int]
+
+
 def open_desk(
-    options: ServeOptions, rank: Rank, client: int, clients: Sequence[int], lost_by: Crash | None = None
+    options: ServeOptions, rank: Rank, client: int, clients: Sequence[int], lost: LostDesk | None = None
 ) -> Service:
     """The desk of that client; `clients` are the ranks of all, now and later. Raises `boot.DeskError`.
 
-    `lost_by`: what has become of the rank that it had before, if it is taken over.
+    `lost`: the one that it had before, if it is taken over.
     """
     api_dir = Path(options.api_dir)
 
@@ -46,12 +55,13 @@ def open_desk(
         users = None
         if options.users is not None:
             rules = read_user_rules(Path(options.users))
-            users = UserBook(rules, rank.placement.size, client, options.clients)
+            awaited = () if lost is None else lost.others
+            users = UserBook(rules, rank.placement.size, client, options.clients, awaited)
         policy = None if options.policy is None else _policy(options.policy, rank, complain)
         directory = _directory(options, client, complain)
     except ServiceError as error:
         raise boot.DeskError(str(error)) from error
-    if client == 0 and lost_by is None:
+    if client == 0 and lost is None:
         for folder in orphaned_folders(api_dir, options.clients):
             complain(f"{folder} holds unanswered jobs of a client that is not running; raise --clients")
     known = rank.pool.wait_for_applications()
@@ -62,7 +72,7 @@ def open_desk(
         rank,
         directory,
         {name: _use_of(one) for name, one in known.items()},
-        RunningJobs(directory.path, lost_by or Crash.told(os.environ), complain),
+        RunningJobs(directory.path, Crash.told(os.environ) if lost is None else lost.by, complain),
         api_dir,
         client,
         clients,
@@ -71,7 +81,7 @@ def open_desk(
         ResultFiles(results_dir, directory.path, {name: one.result_files for name, one in known.items()}),
         users,
         policy,
-        functools.partial(_greet, rank, client, lost_by),
+        functools.partial(_greet, rank, client, lost is not None),
     )
 
 
@@ -86,9 +96,9 @@ def _policy(text: str, rank: Rank, complain: Callable[[str], None]) -> Decider:
         raise boot.DeskError(f"--policy: {error}") from error
 
 
-def _greet(rank: Rank, client: int, lost_by: Crash | None, folder: Path) -> None:
+def _greet(rank: Rank, client: int, has_moved: bool, folder: Path) -> None:
     """Say that jobs are taken in now, once for the service, and once when a client has moved."""
-    if lost_by is not None:
+    if has_moved:
         tell(f"jobs in {folder} go on at rank {rank.rank}")
     elif client == 0:
         print(f"mallob-py: {rank.placement.describe()}, accepting jobs in {folder}", flush=True)

@@ -1,7 +1,6 @@
 """A rank of `mallob-py serve`: on client ranks with a job folder (`serve_desk.py`).
 
-A client's folder goes to another rank when its own is lost: to one that had none from the start if there is
-one (`holders`).
+A client's folder goes to another rank when its own is lost (`holders`).
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from mallob_py.cli.rank_options import ServeOptions, event_log_of, settings_of
+from mallob_py.protocol.generation import heir_of
 from mallob_py.runtime import boot
 from mallob_py.runtime.processes import die_with
 from mallob_py.runtime.rank import Desk, Rank
@@ -27,11 +27,17 @@ def be_rank(options: ServeOptions) -> NoReturn:
     if EXIT_FILE_VARIABLE in os.environ and declared_world_size(os.environ) > 1:
         # MPI's launcher does not always notice that its proxy, our parent, is gone; nobody else would end us.
         die_with(os.getppid(), signal.SIGKILL)
-    if RankLoss(options.rank_loss) is RankLoss.SURVIVE and guard.is_needed(os.environ):
+    can_have_guard = guard.is_needed(os.environ)
+    rank_loss = RankLoss.wanted(options.rank_loss, can_have_guard)
+    if can_have_guard and rank_loss is RankLoss.SURVIVE:
         guard.stand_guard()
     boot.run_rank(
         settings_of(
-            options, clients=options.clients, preload=options.preload, time_limit_s=options.time_limit_s
+            options,
+            rank_loss,
+            clients=options.clients,
+            preload=options.preload,
+            time_limit_s=options.time_limit_s,
         ),
         event_log_of(options),
         functools.partial(_open, options),
@@ -50,13 +56,13 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
 
     def follow() -> None:
         """The world has changed: other ranks may have clients now."""
-        present[:] = holders(first, rank.placement.members)
+        before, present[:] = present.copy(), holders(first, rank.placement.members)
         rank.tell_news_to(present[0])
-        mine = [client for client, holder in enumerate(present) if holder == rank.rank]
-        if mine and not desks:
+        moved = [client for client, holder in enumerate(present) if holder != before[client]]
+        if not desks and rank.rank in present:
             desks.append(_desks(options, rank, present))
         if desks:
-            desks[0].follow(mine)
+            desks[0].follow(moved)
 
     rank.on_change(follow)
     if rank.rank not in first:
@@ -71,19 +77,9 @@ def _desks(options: ServeOptions, rank: Rank, present: list[int]) -> ClientDesks
     return ClientDesks(options, rank, present)
 
 
-def holders(first: Sequence[int], members: Sequence[int]) -> list[int]:
+def holders(first: Sequence[int], members: tuple[int, ...]) -> list[int]:
     """By client: the rank that has its folder, of those that are left; `first` had them in the beginning.
 
-    Whoever has a folder keeps it, also when more ranks are lost. Known to all without a word, as it follows
-    from the members alone.
+    It has the PE that is told what others keep for the client (`protocol.succession`).
     """
-    left = set(members)
-    busy = left.intersection(first)  # who has taken a folder over does not count: that could change
-    found = []
-    for own in first:
-        holder = own
-        if own not in left:
-            following = [*(each for each in members if each > own), *(each for each in members if each < own)]
-            holder = next((each for each in following if each not in busy), following[0])
-        found.append(holder)
-    return found
+    return [heir_of(own, members) for own in first]

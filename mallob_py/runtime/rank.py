@@ -282,6 +282,8 @@ class Rank:
         self._g = self._g_heard = self._present.g
         #: (rank, generation, source, destination, message): of a generation that is still to begin here
         self._ahead: list[tuple[int, int, int, int, AnyMessage]] = []
+        #: (rank, generation, news): for the desk, in one that is still to begin here
+        self._news_ahead: list[tuple[int, int, DeskNews]] = []
         #: former members, and how those were lost that this rank has found lost
         self._gone: set[int] = set()
         self._how_lost: dict[int, str] = {}
@@ -365,8 +367,11 @@ class Rank:
         return True
 
     def tell_desk(self, rank: int, data: bytes) -> None:
-        """Have the desk of another rank hear this."""
-        self._send_to_rank(rank, DeskNews(data))
+        """Have the desk of a rank hear this."""
+        if rank != self.rank:
+            self._send_to_rank(rank, DeskNews(data))
+        elif self._desk is not None:
+            self._desk.hear(rank, data, self.now())
 
     def call_roll(self) -> None:
         """Have every rank say who works there for what; `roll` takes the answers."""
@@ -508,7 +513,9 @@ class Rank:
         elif isinstance(message, RankNews):
             self.news_of_ranks[arrival.source] = message
         elif isinstance(message, DeskNews):
-            if self._desk is not None:  # else it is about to move here
+            if g > self._g:  # it may be for a desk that is about to move here
+                self._news_ahead.append((arrival.source, g, message))
+            elif self._desk is not None:
                 self._desk.hear(arrival.source, message.data, self.now())
         else:
             self.transfer.receive(arrival.source, message)
@@ -734,6 +741,12 @@ class Rank:
             verb = "goes" if self.placement.ranks == 1 else "go"
             tell(f"{how}. {self.placement.describe()} {verb} on (generation {after.number})")
         self._on_change()
+        news_ahead, self._news_ahead = self._news_ahead, []
+        for rank, g, news in news_ahead:
+            if g > after.g:
+                self._news_ahead.append((rank, g, news))
+            elif rank not in self._gone and self._desk is not None:
+                self._desk.hear(rank, news.data, now)
 
     def _how_gone(self, rank: int) -> str:
         manner = "was lost" if rank in self._membership.lost else "has left"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from mallob_py.kit.payload import encode_description
@@ -102,7 +102,7 @@ class Service:
             counters,
             "" if policy is None else policy.name,
         )
-        self._turns = Turns(rank, self._jobs, queue, users, running, client_ranks, policy)
+        self._turns = Turns(rank, self._jobs, queue, users, running, client, client_ranks, policy)
         self._inputs = Inputs(rank, self._jobs, self._chains, configured, results)
         self._endings = Endings(
             rank,
@@ -199,19 +199,19 @@ class Service:
 
     def hear(self, rank: int, data: bytes, now: float) -> None:
         """Another client speaks of its users' jobs."""
-        self._turns.hear(rank, data)
+        self._turns.hear(data)
         self.deadline_s = -math.inf
 
     def has(self, job: int) -> bool:
         """Whether it is a live job of this client."""
         return job in self._jobs
 
-    def world_changed(self) -> None:
-        """There are more or fewer PEs than before."""
+    def world_changed(self, moved: Collection[int]) -> None:
+        """There are more or fewer PEs than before, and these other clients begin anew on other ranks."""
         pes = self._rank.placement.size
         self._queue.resize(pes)
         if self._users is not None:
-            self._users.resize(pes)
+            self._users.follow(pes, moved)
         if self._policy is not None:
             self._policy.resize(pes)
         self._turns.look_again()

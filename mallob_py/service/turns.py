@@ -25,7 +25,17 @@ from mallob_py.service.jobs.users import Terms, UserBook, UserMessage
 _TERMS_PERIOD_S = 0.1
 #: decisions of a policy take at most one part in so many of the time
 _DECISION_SHARE = 5
-_decode_user_message = msgspec.msgpack.Decoder(UserMessage).decode
+
+
+class ClientMessage(msgspec.Struct, frozen=True, array_like=True):
+    """From one client to another."""
+
+    source: int
+    dest: int
+    message: UserMessage
+
+
+decode_client_message = msgspec.msgpack.Decoder(ClientMessage).decode
 
 
 class Request(NamedTuple):
@@ -83,6 +93,7 @@ class Turns:
         queue: JobQueue,
         users: UserBook | None,
         running: RunningJobs,
+        client: int,
         client_ranks: Sequence[int],
         policy: Decider | None = None,
     ) -> None:
@@ -93,6 +104,7 @@ class Turns:
         self._queue = queue
         self._users = users
         self._running = running
+        self._client = client
         self._client_ranks = client_ranks
         self._policy = policy
         self._next_decision_s = -math.inf
@@ -174,10 +186,11 @@ class Turns:
         self.may_begin = bool(self._queue.waiting)
         self._note_deadline()
 
-    def hear(self, rank: int, data: bytes) -> None:
-        """The client on that rank speaks of its users' jobs."""
+    def hear(self, data: bytes) -> None:
+        """Another client speaks of its users' jobs."""
         if self._users is not None:  # else this rank was started with other options
-            self._users.hear(self._client_ranks.index(rank), _decode_user_message(data))
+            said = decode_client_message(data)
+            self._users.hear(said.source, said.message)
             self.may_begin = True
             self._note_deadline()
 
@@ -221,19 +234,20 @@ class Turns:
             for job in users.admitted():
                 self._put(self._jobs[job])
             for client, message in users.urgent_messages():
-                self._tell(self._client_ranks[client], message)
+                self._tell(client, message)
         if not users.has_news or now < self._next_terms_s:
             return
         self._next_terms_s = now + _TERMS_PERIOD_S
         for job, terms in users.changes().items():
             self._set_terms(job, terms, now)
         if (work := users.work_message()) is not None:
-            for rank in self._client_ranks:
-                if rank != self._rank.rank:
-                    self._tell(rank, work)
+            for client in range(len(self._client_ranks)):
+                if client != self._client:
+                    self._tell(client, work)
 
-    def _tell(self, rank: int, message: UserMessage) -> None:
-        self._rank.tell_desk(rank, msgspec.msgpack.encode(message))
+    def _tell(self, client: int, message: UserMessage) -> None:
+        data = msgspec.msgpack.encode(ClientMessage(self._client, client, message))
+        self._rank.tell_desk(self._client_ranks[client], data)
 
 
 def _request_of(live: LiveJob) -> Request:

@@ -6,26 +6,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mallob_py.cli.serve_rank import holders
-
-
-def test_a_folder_goes_to_a_rank_that_began_without_one_if_there_is_one() -> None:
-    assert holders([2], [0, 1, 3]) == [3]
-    assert holders([2, 3], [0, 1, 2]) == [2, 0]
-    assert holders([2, 3], [0, 1]) == [0, 0]
-    assert holders([0, 1, 2], [1, 2]) == [1, 1, 2]
+from mallob_py.protocol.generation import first_generation, heir_of
 
 
 @given(st.data())
 def test_who_has_a_folder_keeps_it_as_long_as_it_lives(data: st.DataObject) -> None:
     ranks = data.draw(st.integers(1, 8))
     first = data.draw(st.permutations(range(ranks)))[: data.draw(st.integers(1, ranks))]
-    left = list(range(ranks))
-    had = holders(first, left)
+    members = first_generation((1,) * ranks).members
+    joiner = ranks
+    had = holders(first, members)
     assert had == first
-    while len(left) > 1:
-        left.remove(data.draw(st.sampled_from(left)))
-        has = holders(first, left)
-        assert set(has) <= set(left)
+    for _ in range(data.draw(st.integers(0, 12))):
+        if len(members) == 1 or data.draw(st.booleans()):
+            members, joiner = (*members, joiner), joiner + 1
+        else:
+            gone = data.draw(st.sampled_from(members))
+            members = tuple(each for each in members if each != gone)
+        has = holders(first, members)
+        assert set(has) <= set(members)
         for former, present in zip(had, has, strict=True):
-            assert present == former or former not in left
+            assert present == (former if former in members else heir_of(former, members))
         had = has

@@ -156,8 +156,8 @@ def test_after_the_death_of_everything_each_accepted_job_gets_exactly_one_reply(
         assert second.stop() == 0
 
 
-def test_a_job_is_not_lost_when_a_rank_is_killed(tmp_path: Path) -> None:
-    with serving(tmp_path, "--restarts", "0", ranks=2) as first:
+def test_a_job_is_not_lost_when_a_rank_is_killed_and_all_end(tmp_path: Path) -> None:
+    with serving(tmp_path, "--rank-loss", "restart", "--restarts", "0", ranks=2) as first:
         path = first.submit("survivor", **hard_job(tmp_path, holes=8))
         poll_until(lambda: busy_solvers(first) or path.exists())
         ranks = [pid for pid in first.processes() if "hydra_pmi_proxy" in command_line(parent_of(pid))]

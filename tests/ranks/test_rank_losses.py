@@ -9,6 +9,7 @@ import subprocess
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from running import (
@@ -22,6 +23,7 @@ from running import (
     parent_of,
     poll_until,
     serving,
+    with_apps,
 )
 from waiting import DEADLINE_S
 
@@ -38,7 +40,10 @@ pytestmark = [
     pytest.mark.skipif(not _IS_MPICH, reason="other launchers end all ranks when one dies"),
 ]
 
-SURVIVE = ("--rank-loss", "survive")
+
+@pytest.fixture(autouse=True)
+def survive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOB_PY_RANK_LOSS", "survive")
 
 
 def is_fork_server(pid: int) -> bool:
@@ -94,7 +99,7 @@ def test_ranks_that_die_take_their_workers_with_them_and_nothing_else(
     wanted: tuple[str, ...], tmp_path: Path
 ) -> None:
     # None stands ready: all worker processes are at work.
-    with serving(tmp_path, *SURVIVE, "--warm", "0", ranks=4) as service:
+    with serving(tmp_path, "--warm", "0", ranks=4) as service:
         running = service.submit("running", application="SLEEP", wallclock_limit="6s")
         held = service.submit("held", application="NOOP", dependencies=["u.running"])
         poll_until(lambda: set(workers_of(service).values()) == {0, 1, 2, 3})
@@ -121,7 +126,7 @@ def test_ranks_that_die_take_their_workers_with_them_and_nothing_else(
 
 @pytest.mark.parametrize("wanted", ["other", "client"])
 def test_a_rank_that_hangs_is_found_out_and_the_others_go_on(wanted: str, tmp_path: Path) -> None:
-    with serving(tmp_path, *SURVIVE, "--rank-timeout", "4s", ranks=3) as service:
+    with serving(tmp_path, "--rank-timeout", "4s", ranks=3) as service:
         running = service.submit("running", application="SLEEP", wallclock_limit="3s")
         service.await_event("started")
         ranks = ranks_of(service)
@@ -137,7 +142,7 @@ def test_a_rank_that_hangs_is_found_out_and_the_others_go_on(wanted: str, tmp_pa
 
 
 def test_several_clients_end_up_on_one_rank_and_all_their_jobs_are_answered(tmp_path: Path) -> None:
-    with serving(tmp_path, *SURVIVE, "--clients", "3", ranks=3) as service:
+    with serving(tmp_path, "--clients", "3", ranks=3) as service:
         replies = [
             service.submit(f"job{client}", client, application="SLEEP", wallclock_limit="3s")
             for client in range(3)
@@ -155,8 +160,75 @@ def test_several_clients_end_up_on_one_rank_and_all_their_jobs_are_answered(tmp_
         assert service.stop() == 0
 
 
+def test_a_bag_is_exact_whichever_ranks_are_lost(tmp_path: Path) -> None:
+    apps = with_apps(NAPS="bag_apps:NapsApplication")
+    naps = 8000
+    with serving(tmp_path, ranks=4, env=apps) as service:
+        reply = service.submit("naps", application="NAPS", configuration={"naps": naps, "nap_s": 0.004})
+        poll_until(lambda: len(service.events("started")) == 4)
+        for left, wanted in ((3, "other"), (2, "client")):
+            ranks = ranks_of(service)
+            (victim,) = victims_of(service, [wanted], ranks)
+            os.kill(ranks[victim], signal.SIGKILL)
+            await_generation(service, left)
+        result = service.reply(reply)["result"]
+        assert (result["value"], result["tasks"]) == (sum(range(naps)), naps)
+        assert service.output.count("accepting jobs") == 1
+        assert service.stop() == 0
+        assert "Traceback" not in service.output
+
+
+def test_a_policy_goes_on_with_the_ranks_that_are_left(tmp_path: Path) -> None:
+    def submit(name: str, **fields: Any) -> Path:
+        return service.submit(name, application="SLEEP", required_time="1h", **fields)
+
+    with serving(tmp_path, "--policy", "easy", ranks=4) as service:
+        replies = {"long": submit("long", workers=2, max_demand=2)}
+        service.await_event("started")
+        replies["large"] = submit("large", workers=3, max_demand=3)
+        poll_until(lambda: len(service.events("accepted")) == 2)
+        ranks = ranks_of(service)
+        for left, victim in zip((3, 2), victims_of(service, ["other", "client"], ranks), strict=True):
+            os.kill(ranks[victim], signal.SIGKILL)
+            await_generation(service, left)
+        replies["small"] = submit("small", workers=1, max_demand=1, wallclock_limit="100ms")
+        for name in ("long", "large"):
+            begun = len(service.events("started"))
+            service.interrupt(name)
+            assert service.reply(replies[name])["result"]["outcome"] == "interrupted"
+            poll_until(lambda begun=begun: len(service.events("started")) > begun, "the next one begins")
+        assert service.reply(replies["small"])["result"]["outcome"] == "wallclock-limit"
+        assert service.stop() == 0
+        assert "Traceback" not in service.output
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_users_limits_hold_when_two_clients_end_up_on_one_rank(lost: int, tmp_path: Path) -> None:
+    rules = tmp_path / "users.toml"
+    rules.write_text("[default]\nactive-jobs = 1\n")
+    with serving(tmp_path, "--clients", "2", "--users", str(rules), ranks=2) as service:
+        first = service.submit("first", 1 - lost, application="SLEEP", wallclock_limit="3s")
+        service.await_event("started")
+        waiting = [
+            service.submit(f"next{client}", client, application="SLEEP", wallclock_limit="1s")
+            for client in range(2)
+        ]
+        poll_until(lambda: len(service.events("accepted")) == 3)
+        ranks = ranks_of(service)
+        holder = int((service.box(lost) / ".lock").read_text().split()[0])
+        os.kill(holder, signal.SIGKILL)
+        assert holder in ranks.values()
+        await_generation(service, 1)
+        for reply in (first, *waiting):
+            assert service.reply(reply)["result"]["outcome"] == "wallclock-limit"
+        for client in range(2):
+            assert service.ask(f"later{client}", client, application="NOOP")["result"]["resultcode"] == 10
+        assert service.stop() == 0
+        assert "Traceback" not in service.output
+
+
 def test_ranks_that_all_die_are_started_again(tmp_path: Path) -> None:
-    with serving(tmp_path, *SURVIVE, ranks=2) as service:
+    with serving(tmp_path, ranks=2) as service:
         running = service.submit("running", application="SLEEP", wallclock_limit="2s")
         service.await_event("started")
         for pid in ranks_of(service).values():
@@ -170,7 +242,7 @@ def test_ranks_that_all_die_are_started_again(tmp_path: Path) -> None:
 def test_a_program_that_loses_a_rank_still_gives_its_result(victim: int, tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     process = subprocess.Popen(
-        [*COMMAND, "run", "QUEENS", "-n", "4", *SURVIVE, "--set", "n=16"],
+        [*COMMAND, "run", "QUEENS", "-n", "4", "--set", "n=16"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -333,9 +333,9 @@ def test_ctrl_c_in_a_terminal_ends_the_loop_of_the_shell_too(tmp_path: Path) -> 
     assert b"run" not in said
 
 
-def started_on_something_hard(folder: Path, mark: str) -> subprocess.Popen[str]:
+def started_on_something_hard(folder: Path, mark: str, *options: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [*COMMAND, "solve", "-n", "3", str(write(folder, hard_formula()))],
+        [*COMMAND, "solve", "-n", "3", *options, str(write(folder, hard_formula()))],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -360,9 +360,9 @@ def test_nothing_is_left_of_ranks_whose_starter_is_killed(tmp_path: Path) -> Non
         process.communicate()
 
 
-def test_a_killed_rank_ends_the_others_and_is_not_taken_for_an_answer(tmp_path: Path) -> None:
+def test_a_killed_rank_ends_the_others_if_told_so_and_is_not_taken_for_an_answer(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
-    process = started_on_something_hard(tmp_path, mark)
+    process = started_on_something_hard(tmp_path, mark, "--rank-loss", "restart")
     try:
         pids = marked_processes(mark)
         parents = {parent_of(pid) for pid in pids}

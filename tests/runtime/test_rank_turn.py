@@ -57,7 +57,7 @@ def bare_rank() -> Any:
     rank: Any = object.__new__(Rank)
     rank.rank, rank._first, rank._first_of_old = 0, 0, 0
     rank._g, rank._g_heard, rank._gone, rank._rank_loss = G, G, set(), RankLoss.RESTART
-    rank._peers, rank._peer_bell = None, None
+    rank._peers, rank._peer_bell, rank._stopping = None, None, False
     rank.log, rank.now = Log(), lambda: 0.0
     rank._arrived, rank._unsettled = deque(), deque()
     return rank

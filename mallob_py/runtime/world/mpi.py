@@ -74,6 +74,13 @@ class RankLoss(enum.Enum):
     #: they go on, as far as the launcher lets them
     SURVIVE = "survive"
 
+    @classmethod
+    def wanted(cls, text: str, launcher_spares_others: bool) -> RankLoss:
+        """What the option says: one of these, or "auto"."""
+        if text != "auto":
+            return cls(text)
+        return cls.SURVIVE if launcher_spares_others else cls.RESTART
+
 
 class LaunchError(Exception):
     """The MPI world cannot be used or started; the message says what to do."""

@@ -30,6 +30,10 @@ Several clients tell each other how much work each user has there; until that ha
 terms at one client are those without it. Terms change with every job that comes or goes. Only a change that
 matters is named by `changes`: another bound, or priorities that are off by more than a tenth.
 
+*Clients that move*: when a client's rank is lost, the client begins anew on another one, as if none of its
+jobs had begun. The others forget what it had told them, and tell it again what it has to know (`Standing`).
+As a home, it lets nobody begin before it has heard all of them, so that the limits hold then, too.
+
 Pure but for the reading of the rules: no clock, no files.
 """
 
@@ -38,7 +42,7 @@ from __future__ import annotations
 import heapq
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -116,7 +120,22 @@ class Over(msgspec.Struct, frozen=True, array_like=True, tag="over"):
     user: str
 
 
-AdmissionMessage: TypeAlias = BeginWanted | Begin | Over
+class Asked(NamedTuple):
+    """A job that its user's home was asked for; and whether that has let it begin."""
+
+    job: int
+    user: str
+    priority: float
+    may_begin: bool
+
+
+class Standing(msgspec.Struct, frozen=True, array_like=True, tag="standing"):
+    """To a home that begins anew: all that it had been asked for and is not over."""
+
+    jobs: list[Asked]
+
+
+AdmissionMessage: TypeAlias = BeginWanted | Begin | Over | Standing
 
 
 class _Queue:
@@ -133,11 +152,23 @@ class _Queue:
 class Admission:
     """The part of one client. Of jobs with the same priority the lower id comes first."""
 
-    def __init__(self, limit_of: Callable[[str], int | None], client: int = 0, clients: int = 1) -> None:
-        """`limit_of`: how many jobs a user may have at work; None: any number."""
+    def __init__(
+        self,
+        limit_of: Callable[[str], int | None],
+        client: int = 0,
+        clients: int = 1,
+        awaited: Collection[int] = (),
+    ) -> None:
+        """`limit_of`: how many jobs a user may have at work; None: any number.
+
+        `awaited`: the clients whose Standing is to come before anybody begins.
+        """
         self._limit_of = limit_of
         self._client = client
         self._clients = clients
+        self._awaited = set(awaited)
+        #: by job of this client that a home was asked for
+        self._asked: dict[int, Asked] = {}
         self._queues: dict[str, _Queue] = {}
         self._admitted: list[int] = []
         self._messages: list[tuple[int, AdmissionMessage]] = []
@@ -149,11 +180,12 @@ class Admission:
         if self._limit_of(user) is None:
             self._admitted.append(job)
         else:
+            self._asked[job] = Asked(job, user, priority, may_begin=False)
             self._tell(self._home_of(user), BeginWanted(job, user, priority))
 
     def over(self, job: int, user: str) -> None:
         """A job that was asked for has its reply, begun or not."""
-        if self._limit_of(user) is not None:
+        if self._asked.pop(job, None) is not None:
             self._tell(self._home_of(user), Over(job, user))
 
     def take_admitted(self) -> list[int]:
@@ -172,24 +204,55 @@ class Admission:
 
     # --- between clients ----------------------------------------------------------------------
 
+    def follow(self, moved: Collection[int]) -> None:
+        """These clients begin anew, or limits may be others."""
+        self._awaited.difference_update(moved)
+        self._messages = [each for each in self._messages if each[0] not in moved]
+        for user, queue in list(self._queues.items()):
+            for job in [job for job, client in queue.client_of.items() if client in moved]:
+                self._drop(job, user, queue)
+            self._admit(user, queue)
+        for client in moved:
+            jobs = [asked for asked in self._asked.values() if self._home_of(asked.user) == client]
+            self._messages.append((client, Standing(jobs)))
+
     def hear(self, client: int, message: AdmissionMessage) -> None:
         match message:
             case Begin(job):
                 self._admitted.append(job)
+                if (asked := self._asked.get(job)) is not None:
+                    self._asked[job] = asked._replace(may_begin=True)
             case BeginWanted(job, user, priority):
-                queue = self._queues.setdefault(user, _Queue())
-                queue.client_of[job] = client
-                heapq.heappush(queue.waiting, (-priority, job))
-                self._admit(user, queue)
+                self._admit(user, self._enter(client, Asked(job, user, priority, may_begin=False)))
+            case Standing(jobs):
+                for asked in jobs:
+                    self._enter(client, asked)
+                self._awaited.discard(client)
+                for user, queue in self._queues.items():
+                    self._admit(user, queue)
             case Over(job, user):
                 queue = self._queues[user]
-                del queue.client_of[job]
-                queue.at_work.discard(job)
+                self._drop(job, user, queue)
                 self._admit(user, queue)
-                if not queue.client_of:
-                    del self._queues[user]
+
+    def _enter(self, client: int, asked: Asked) -> _Queue:
+        queue = self._queues.setdefault(asked.user, _Queue())
+        queue.client_of[asked.job] = client
+        if asked.may_begin:
+            queue.at_work.add(asked.job)
+        else:
+            heapq.heappush(queue.waiting, (-asked.priority, asked.job))
+        return queue
+
+    def _drop(self, job: int, user: str, queue: _Queue) -> None:
+        del queue.client_of[job]
+        queue.at_work.discard(job)
+        if not queue.client_of:
+            del self._queues[user]
 
     def _admit(self, user: str, queue: _Queue) -> None:
+        if self._awaited:
+            return
         limit = self._limit_of(user)
         for job in self._next_of(queue):
             if limit is not None and len(queue.at_work) >= limit:
@@ -202,7 +265,7 @@ class Admission:
         """The job that is first in the queue, as long as there is one."""
         while queue.waiting:
             job = queue.waiting[0][1]
-            if job in queue.client_of:
+            if job in queue.client_of and job not in queue.at_work:  # one that moved is there twice
                 yield job
             else:
                 heapq.heappop(queue.waiting)
@@ -280,12 +343,15 @@ class _Job:
 class UserBook:
     """The jobs of one client."""
 
-    def __init__(self, rules: UserRules, pes: int, client: int = 0, clients: int = 1) -> None:
+    def __init__(
+        self, rules: UserRules, pes: int, client: int = 0, clients: int = 1, awaited: Collection[int] = ()
+    ) -> None:
+        """`awaited`: if this client begins anew on another rank, those that go on where they are."""
         self._rules = rules
         self._pes = pes
         self._client = client
         self._clients = clients
-        self._admission = Admission(self._limit_of, client, clients)
+        self._admission = Admission(self._limit_of, client, clients, awaited)
         self._jobs: dict[int, _Job] = {}
         #: of jobs at work, as last told
         self._told: dict[int, Terms] = {}
@@ -295,10 +361,14 @@ class UserBook:
         self._untold: set[str] = set()
         self._work_has_changed = False
 
-    def resize(self, pes: int) -> None:
-        """There are so many PEs now: shares of them mean something else."""
+    def follow(self, pes: int, moved: Collection[int]) -> None:
+        """There are so many PEs now: shares of them mean something else. These other clients begin anew."""
         self._pes = pes
+        for client in moved:
+            self._elsewhere.pop(client, None)
+        self._admission.follow(moved)
         self._untold.update(self._users)
+        self._work_has_changed |= bool(moved)
 
     # --- jobs come and go ---------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import zlib
 from collections import deque
 from pathlib import Path
 
@@ -36,12 +37,48 @@ def begin(users: UserBook, user: str, *jobs: int, priority: float = 1.0, max_dem
 
 
 class Net:
-    """Clients that hear each other at once, or later in whatever order the channels allow."""
+    """Clients that hear each other at once, or later in whatever order the channels allow.
+
+    They may be lost and begin anew: as on ranks, each hears of it at some time, but before it hears any
+    message of somebody who has heard of it.
+    """
 
     def __init__(self, rules: UserRules, clients: int) -> None:
         self.books = [UserBook(rules, PES, client, clients) for client in range(clients)]
         self.told: dict[int, Terms] = {}
-        self._channels: dict[tuple[int, int], deque[UserMessage]] = {}
+        self._rules = rules
+        #: with the sender's generation
+        self._channels: dict[tuple[int, int], deque[tuple[int, UserMessage]]] = {}
+        #: who was lost, generation by generation; and in which one each client is, and has begun
+        self._moves: list[set[int]] = []
+        self._generation = [0] * clients
+        self._begun_in = [0] * clients
+
+    def move(self, *clients: int) -> None:
+        """These are lost, and begin anew."""
+        self._moves.append(set(clients))
+        for client in clients:
+            self._generation[client] = self._begun_in[client] = len(self._moves)
+        others = set(range(len(self.books))).difference(clients)
+        for client in clients:
+            self.books[client] = UserBook(self._rules, PES, client, len(self.books), others)
+            for pair, messages in self._channels.items():
+                if client in pair:
+                    messages.clear()
+
+    def follow(self, client: int, generation: int | None = None) -> None:
+        """It hears of all changes, or of those so far."""
+        generation = len(self._moves) if generation is None else generation
+        while self._generation[client] < generation:
+            moved = self._moves[self._generation[client]]
+            self._generation[client] += 1
+            self.books[client].follow(PES, moved)
+        self.serve(client)
+
+    def _send(self, source: int, dest: int, message: UserMessage) -> None:
+        if self._generation[source] >= self._begun_in[dest]:  # else it goes to a rank that is gone
+            sent = self._generation[source], message
+            self._channels.setdefault((source, dest), deque()).append(sent)
 
     def serve(self, client: int) -> None:
         """What a service does in its turn."""
@@ -49,24 +86,26 @@ class Net:
         while book.has_urgent_news:
             self.told |= {job: book.terms(job) for job in begun(book)}
             for other, message in book.urgent_messages():
-                self._channels.setdefault((client, other), deque()).append(message)
+                self._send(client, other, message)
         self.told |= book.changes()
         if (work := book.work_message()) is not None:
             for other in range(len(self.books)):
                 if other != client:
-                    self._channels.setdefault((client, other), deque()).append(work)
+                    self._send(client, other, work)
 
     def deliver_one(self, choose: random.Random) -> bool:
         waiting = [ways for ways, messages in self._channels.items() if messages]
         if waiting:
             source, dest = choose.choice(waiting)
-            self.books[dest].hear(source, self._channels[source, dest].popleft())
+            generation, message = self._channels[source, dest].popleft()
+            self.follow(dest, max(generation, self._generation[dest]))
+            self.books[dest].hear(source, message)
             self.serve(dest)
         return bool(waiting)
 
     def settle(self) -> None:
         for client in range(len(self.books)):
-            self.serve(client)
+            self.follow(client)
         while self.deliver_one(random.Random(0)):
             pass
 
@@ -189,9 +228,40 @@ def test_users_who_are_not_at_work_anywhere_are_forgotten() -> None:
     assert users.changes() == {}
 
 
+def test_a_client_that_begins_anew_hears_what_is_at_work_elsewhere_before_it_lets_anybody_begin() -> None:
+    net = Net(UserRules(UserRule(active_jobs=1)), 2)
+    home = zlib.crc32(b"u") % 2
+    other = 1 - home
+    net.books[other].ask(1, "u", 1.0, 0)
+    net.settle()
+    net.move(home)
+    net.books[home].ask(2, "u", 9.0, 0)
+    net.serve(home)
+    assert net.told.keys() == {1}
+    net.settle()
+    assert net.told.keys() == {1}
+    net.books[other].ended(1)
+    net.settle()
+    assert net.told.keys() == {1, 2}
+
+
+def test_what_a_client_that_begins_anew_had_at_work_is_not_counted_any_more() -> None:
+    net = Net(UserRules(UserRule(active_jobs=1)), 2)
+    home = zlib.crc32(b"u") % 2
+    other = 1 - home
+    net.books[other].ask(1, "u", 1.0, 0)
+    net.settle()
+    net.move(other)
+    net.books[other].ask(1, "u", 1.0, 0)
+    net.told.clear()
+    net.settle()
+    assert net.told.keys() == {1}
+
+
+@pytest.mark.parametrize("moves", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_comes_and_goes_limits_hold_and_shares_are_right_in_the_end(seed: int) -> None:
-    """Three clients whose messages take their time."""
+def test_whatever_comes_and_goes_limits_hold_and_shares_are_right_in_the_end(seed: int, moves: bool) -> None:
+    """Three clients whose messages take their time, and who may be lost and begin anew."""
     choose = random.Random(seed)
     rules = UserRules(
         UserRule(),
@@ -219,6 +289,16 @@ def test_whatever_comes_and_goes_limits_hold_and_shares_are_right_in_the_end(see
             live[here][job] = user, priority
             net.books[here].ask(job, user, priority, choose.choice((0, 1, 5)))
         net.serve(here)
+        if moves and choose.random() < 0.1:
+            moved = choose.sample(range(3), choose.choice((1, 1, 2)))
+            net.move(*moved)
+            for client in moved:
+                for again, (user, priority) in live[client].items():
+                    net.told.pop(again, None)
+                    net.books[client].ask(again, user, priority, choose.choice((0, 1, 5)))
+                net.serve(client)
+        if choose.random() < 0.3:
+            net.follow(choose.randrange(3))
         for _ in range(choose.randrange(6)):
             net.deliver_one(choose)
         assert len(at_work("a")) <= 4
