@@ -17,6 +17,7 @@ to a TCP port is dropped. Without links there is nothing to do: `is_used` is Fal
 from __future__ import annotations
 
 import contextlib
+import hmac
 import os
 import select
 import socket
@@ -242,9 +243,8 @@ class Links:
             connection, _ = listener.accept()
         except OSError:  # it has gone meanwhile, or there are no descriptors
             return
-        if len(self._strangers) >= _STRANGERS_MAX:
-            connection.close()
-            return
+        if len(self._strangers) >= _STRANGERS_MAX:  # who says nothing keeps nobody out
+            self._send_away(next(iter(self._strangers)))
         connection.setblocking(False)
         self._strangers[connection.fileno()] = (connection, bytearray())
         self._epoll.register(connection.fileno(), select.EPOLLIN)
@@ -252,20 +252,24 @@ class Links:
     def _get_to_know(self, descriptor: int) -> None:
         connection, said = self._strangers[descriptor]
         try:
-            said += connection.recv(_HELLO.size - len(said))
+            more = connection.recv(_HELLO.size - len(said))
         except BlockingIOError:
             return
         except OSError:
-            said.clear()
-        is_whole = len(said) == _HELLO.size
-        if said and not is_whole:
-            return
-        del self._strangers[descriptor]
-        if is_whole:
+            more = b""
+        said += more
+        if len(said) == _HELLO.size:
             secret, peer = _HELLO.unpack(said)
-            if secret == self._secret and peer not in self._links and peer != self.rank:
+            if hmac.compare_digest(secret, self._secret) and peer not in self._links and peer != self.rank:
+                del self._strangers[descriptor]
                 self._add(peer, connection)
                 return
+        elif more:
+            return
+        self._send_away(descriptor)
+
+    def _send_away(self, descriptor: int) -> None:
+        connection, _ = self._strangers.pop(descriptor)
         self._epoll.unregister(descriptor)
         connection.close()
 

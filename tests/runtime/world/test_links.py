@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
@@ -149,7 +150,7 @@ def test_both_part_when_both_have_said_so(links: tuple[Links, Links], tmp_path: 
 def test_strangers_are_not_let_in(links: tuple[Links, Links], tmp_path: Path) -> None:
     old, _ = links
     place = old.listen(SECRET, tmp_path, wide=True)
-    for said in (b"", b"GET / HTTP/1.0\r\n\r\n" * 10, bytes(SECRET_BYTES + 4)):
+    for said in (b"", b"G", b"GET / HTTP/1.0\r\n\r\n" * 10, bytes(SECRET_BYTES + 4)):
         with socket.create_connection(("127.0.0.1", place.port)) as stranger:
             stranger.sendall(said)
             stranger.shutdown(socket.SHUT_WR)
@@ -166,6 +167,23 @@ def test_strangers_are_not_let_in(links: tuple[Links, Links], tmp_path: Path) ->
 
             poll_until(is_sent_away)
     assert not old.has(0)
+
+
+def test_strangers_who_say_nothing_keep_nobody_out(links: tuple[Links, Links], tmp_path: Path) -> None:
+    old, new = links
+    place = old.listen(SECRET, tmp_path, wide=True)
+    new.listen(SECRET, tmp_path, wide=False)
+    with contextlib.ExitStack() as silent:
+        for _ in range(100):
+            silent.enter_context(socket.create_connection(("127.0.0.1", place.port)))
+            assert list(old.receive()) == []
+        new.connect(3, place)
+
+        def is_known() -> bool:
+            assert list(old.receive()) == []
+            return old.has(7)
+
+        poll_until(is_known)
 
 
 def test_who_is_not_there_is_named(links: tuple[Links, Links], tmp_path: Path) -> None:
