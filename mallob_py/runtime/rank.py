@@ -87,7 +87,6 @@ from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory.watch import MemoryWatch, RankReclaimable
 from mallob_py.runtime.notices import tell
-from mallob_py.runtime.rank_reports import PERIOD_S as _NEWS_PERIOD_S
 from mallob_py.runtime.rank_reports import RankNews, RankReporter, Roll, RollAnswer, RollCall, WorkerPlace
 from mallob_py.runtime.stimulus_log import StimulusLog
 from mallob_py.runtime.workers.hosted import HostedWorkers
@@ -106,9 +105,6 @@ if TYPE_CHECKING:
 INLINE_BYTES_MAX = 4096
 #: a chunk is 256 KB to be copied: workers, timers and users come first now and then
 _TRANSFERS_PER_TURN = 4
-_PARK_MAX_S = 0.5
-_LOG_FLUSH_S = 0.5
-_MEMORY_PERIOD_S = 1.0
 
 
 class Stop(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=70):
@@ -261,7 +257,6 @@ class Rank:
         self.news_of_ranks: dict[int, RankNews] = {}
         self._reporter = RankReporter(len(numbers))
         self._news_go_to: int | None = None
-        self._next_news_s = -math.inf
         #: messages to PEs of this rank, from each other too: (source, destination, message)
         self._arrived: deque[tuple[int, int, AnyMessage]] = deque()
         #: who works for what anywhere, since `call_roll`
@@ -292,8 +287,6 @@ class Rank:
         #: why it has to end alone
         self.ending: Ending | None = None
         self._on_change: Callable[[], None] = lambda: None
-        self._next_log_flush = -math.inf
-        self._next_memory_s = -math.inf
         self._parking = Parking()
         for descriptor in transport.descriptors():
             self._parking.watch(descriptor)
@@ -442,7 +435,8 @@ class Rank:
         """
         gc.freeze()  # what there is now stays: collections need not look at it
         self._settle(*self._pes)
-        self._beat(self.now())  # before anybody can rely on us: from now on, a crash is worth a restart
+        # Before anybody can rely on us: from now on, a crash is worth a restart.
+        self._look_around(self.now())
         readable: set[int] = set()
         while not self._is_over():
             self._receive(self._message_bell in readable)
@@ -535,20 +529,19 @@ class Rank:
         for pe in self._pes:
             if pe.deadline_s <= now:
                 self._tell(pe, _TICK)
-        if now >= self._next_log_flush:
-            self._next_log_flush = now + _LOG_FLUSH_S
-            self._flush_logs()
         if now >= self._workers.cpu_look_at_s:
             for slot, used in self._workers.cpu_news(now):
                 self._tell(self._pes[slot], used)
-        if now >= self._next_memory_s:
-            self._next_memory_s = now + _MEMORY_PERIOD_S
-            self._look_after_memory(now)
-        if now >= self._next_news_s:
-            self._next_news_s = now + _NEWS_PERIOD_S
-            self._tell_news()
         if now >= self._ring.next_beat_s:
-            self._beat(now)
+            self._look_around(now)
+
+    def _look_around(self, now: float) -> None:
+        """What is done about once a second, at once so that an idle rank is woken up once for it."""
+        self._flush_logs()
+        self._look_after_memory(now)
+        self._tell_news()
+        self._beat(now)
+        self._settle()
 
     def _tell_news(self) -> None:
         if self._news_go_to is None:
@@ -762,15 +755,18 @@ class Rank:
     def _park(self) -> set[int]:
         """Wait for news, at most until the next deadline."""
         deadline = min(
-            self._stop_at_s, self._over_at_s, self._workers.update_at_s, self._workers.cpu_look_at_s
+            self._stop_at_s,
+            self._over_at_s,
+            self._ring.next_beat_s,
+            self._workers.update_at_s,
+            self._workers.cpu_look_at_s,
         )
         for pe in self._pes:
             deadline = min(deadline, pe.deadline_s)
         if self._desk is not None and not self._stopping:
             deadline = min(deadline, self._desk.deadline_s)
         self._pool_due_s = self.pool.next_deadline()
-        wanted_s = min(deadline - self.now(), self._pool_due_s - time.monotonic())
-        wanted_s = min(max(0.0, wanted_s), _PARK_MAX_S)
+        wanted_s = max(0.0, min(deadline - self.now(), self._pool_due_s - time.monotonic()))
         return self._parking.park(self._transport.park_timeout_s(wanted_s))
 
     # --- messages out ---------------------------------------------------------------------

@@ -18,8 +18,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-PERIOD_S = 1.0
-
 
 class RankNews(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=76):
     """How a rank is: `busy` of its `pes` run a worker. `troubles` are short texts, for people."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from mallob_py.protocol.stimuli import JobParameters, JobSubmitted
 from mallob_py.protocol.violation import PeerViolation
 from mallob_py.runtime.rank import PeerFailure, Rank
 from mallob_py.runtime.world.envelope import Arrival, Channel, seal
+from mallob_py.runtime.world.failure_detector import Beat
 from mallob_py.runtime.world.failure_detector import Ring as HeartbeatRing
 from mallob_py.runtime.world.mpi import RankLoss
 
@@ -207,3 +209,95 @@ def test_a_message_that_no_pe_sends_at_this_time_ends_the_system_with_the_name_o
     rank._arrived.append((0, 0, Epoch(7, ())))
     with pytest.raises(PeerViolation, match="epoch 7 after 0"):
         rank._settle()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Sleeper:
+    """Nothing ever wakes it but time; at `until_s` the rank is told to stop."""
+
+    def __init__(self, rank: Any, clock: Clock, until_s: float) -> None:
+        self._rank, self._clock, self._until_s = rank, clock, until_s
+        self.parked_s: list[float] = []
+
+    def park(self, timeout_s: float) -> set[int]:
+        assert timeout_s > 0, "it looks again at once, for nothing"
+        self.parked_s.append(timeout_s)
+        self._clock.now_s += timeout_s
+        self._rank._stopping = self._clock.now_s >= self._until_s
+        return set()
+
+
+class Quiet(Hearing):
+    """A transport of one host on which nothing comes."""
+
+    has_lost = False
+
+    def receive(self) -> Iterator[Arrival]:
+        return iter(())
+
+    def flush(self) -> None:
+        pass
+
+    def park_timeout_s(self, wanted_s: float) -> float:
+        return wanted_s
+
+
+class NoProcesses:
+    def next_deadline(self) -> float:
+        return math.inf
+
+
+class IdleWorkers:
+    """No workers, whose memory and CPU time are looked at; and what the rest of an idle rank is told."""
+
+    update_at_s = cpu_look_at_s = math.inf
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def grown_memory(self) -> list[Any]:
+        self.looks += 1
+        return []
+
+    def jobs(self) -> set[int]:
+        return set()
+
+    def keep_only(self, jobs: set[int]) -> None:
+        assert not jobs
+
+
+def idle_rank(timeout_s: float | None = None) -> tuple[Any, Clock]:
+    rank, clock = bare_rank(), Clock()
+    rank.placement, rank._ring = Placement([1, 1]), HeartbeatRing(0, ["a", "b"], timeout_s)
+    rank._pes, rank._desk = [PE(0, 2, Config())], None
+    rank._transport, rank.pool = Quiet(), NoProcesses()
+    rank._workers = rank.transfer = IdleWorkers()
+    rank._fetching, rank._stimuli, rank._memory_watch, rank._news_go_to = {}, None, None, None
+    rank.now, rank._halted_s, rank.ending = clock, None, None
+    rank._message_bell, rank._worker_bell, rank._signal_bell, rank._desk_bell = 3, 4, 5, None
+    rank._stop_at_s, rank._over_at_s, rank._pool_due_s = math.inf, math.inf, math.inf
+    return rank, clock
+
+
+def test_time_wakes_an_idle_rank_once_a_second_and_it_beats_and_looks_each_time() -> None:
+    rank, clock = idle_rank()
+    rank._parking = Sleeper(rank, clock, 10.0)
+    rank.run()
+    assert rank._parking.parked_s == [1.0] * 10
+    beats = [data for data in rank._transport.sent if data == seal(G, 0, 0, encode(Beat()))]
+    assert len(beats) == rank._workers.looks == 10
+
+
+def test_a_rank_that_is_silent_is_found_out_in_time_by_one_that_nothing_else_wakes() -> None:
+    rank, clock = idle_rank(timeout_s=3.0)
+    rank._parking = Sleeper(rank, clock, 60.0)
+    with pytest.raises(PeerFailure, match="does not answer any more"):
+        rank.run()
+    assert 3.0 < clock.now_s <= 5.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -189,6 +190,14 @@ def test_all_ranks_agree_on_who_shares_a_host(transport: Any) -> None:
     assert hosts == [rank // together * together for rank in range(transport.size)]
     assert transport.size == 1 or transport.doorbell.available is ("MALLOB_PY_DOORBELL" not in os.environ)
     assert transport.doorbell.has_remote_peers is (len(set(hosts)) > 1)
+
+
+def test_a_rank_that_all_others_can_wake_for_sure_parks_for_as_long_as_it_likes(transport: Any) -> None:
+    bell = transport.doorbell
+    deque(transport.receive())
+    parked_s = transport.park_timeout_s(3600.0)
+    assert (parked_s == 3600.0) is (bell.available and not bell.has_remote_peers)
+    assert parked_s == 3600.0 or parked_s <= 0.02
 
 
 def test_sending_to_oneself_is_refused(transport: Any) -> None:

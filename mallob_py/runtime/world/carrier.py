@@ -17,7 +17,6 @@ from mallob_py.runtime.world.session_folder import PrivateFolder
 #: what may wait for one peer before messages that can be done without should not be sent to it
 CONGESTED_BYTES = 64 << 20
 WAITING_BYTES_MAX = 4 << 30
-_PARK_MAX_S = 0.1
 _CLOSE_POLL_S = 0.0002
 #: how peers are lost that do not read
 DOES_NOT_READ = "does not take its messages any more"
@@ -108,7 +107,7 @@ class Carrier:
 
     def park_timeout_s(self, wanted_s: float) -> float:
         """How long the loop may wait for descriptors, when it would like to wait `wanted_s`."""
-        return 0.0 if self._lost_news or self.links.has_more else min(wanted_s, _PARK_MAX_S)
+        return 0.0 if self._lost_news or self.links.has_more else wanted_s
 
     # --- failed peers
 

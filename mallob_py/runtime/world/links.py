@@ -160,10 +160,8 @@ class Links:
         self._ended: list[tuple[int, str]] = []
         self._buffer = bytearray(0)
         self.place: Place | None = None
-
-    @property
-    def is_used(self) -> bool:
-        return bool(self._by_descriptor or self._listeners)
+        #: whether anybody is, or may be, connected
+        self.is_used = False
 
     def fileno(self) -> int:
         return self._epoll.fileno()
@@ -204,6 +202,7 @@ class Links:
             listener.close()
             raise
         listener.setblocking(False)
+        self.is_used = True
         self._listeners[listener.fileno()] = listener
         self._epoll.register(listener.fileno(), select.EPOLLIN)
 
@@ -230,6 +229,7 @@ class Links:
         raise LinkError(f"rank {self.rank} cannot connect to rank {peer}: {problem}")
 
     def _add(self, peer: int, connection: socket.socket) -> _Link:
+        self.is_used = True
         connection.setblocking(False)
         if connection.family == socket.AF_INET:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -316,8 +316,8 @@ class Links:
 
     @property
     def has_more(self) -> bool:
-        """Whether there is something left to `receive` that has been read already."""
-        return bool(self._arrived)
+        """Whether `receive` and `take_ended` have something to tell that nobody will be woken up for."""
+        return bool(self._arrived or self._ended)
 
     def _look(self) -> None:
         for descriptor, events in self._epoll.poll(0):

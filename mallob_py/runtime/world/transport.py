@@ -67,7 +67,7 @@ _EAGER_SIZE_BYTES = 4000
 
 _PENDING_PARK_MIN_S = 0.0001
 _PENDING_PARK_MAX_S = 0.001
-_PARK_MAX_S = 0.1
+#: where rings can be lost
 _REMOTE_PARK_MAX_S = 0.02
 #: without doorbell
 _BLIND_PARK_MIN_S = 0.00005
@@ -237,7 +237,8 @@ class Transport(Carrier):
 
     def flush(self) -> None:
         """Ring everybody who has been sent something since the last flush."""
-        self.links.flush()
+        if self.links.is_used:
+            self.links.flush()
         for peer in self._owed:
             self.doorbell.ring(peer)
         self._owed.clear()
@@ -293,7 +294,7 @@ class Transport(Carrier):
 
     def park_timeout_s(self, wanted_s: float) -> float:
         """How long the loop may wait for descriptors, when it would like to wait `wanted_s`."""
-        if self._stopped_early or self._lost_news:
+        if self._stopped_early or self._lost_news or (self.links.is_used and self.links.has_more):
             return 0.0
         if self._alert_until_s and time.monotonic() < self._alert_until_s:
             return min(wanted_s, _ALERT_PARK_S)
@@ -303,7 +304,7 @@ class Transport(Carrier):
             shortest_s, longest_s = _BLIND_PARK_MIN_S, _BLIND_PARK_MAX_S
         else:
             self._park_s = 0.0
-            return min(wanted_s, _REMOTE_PARK_MAX_S if self.doorbell.has_remote_peers else _PARK_MAX_S)
+            return min(wanted_s, _REMOTE_PARK_MAX_S) if self.doorbell.has_remote_peers else wanted_s
         # Doubles with every turn in vain; `receive` and finished sends start it anew.
         self._park_s = min(max(2 * self._park_s, shortest_s), longest_s)
         return min(wanted_s, self._park_s)

@@ -113,6 +113,20 @@ def test_an_end_is_told_after_all_that_was_said(links: tuple[Links, Links], tmp_
     old.flush()
 
 
+def test_an_end_that_is_met_while_sending_is_there_to_be_told_at_once(
+    links: tuple[Links, Links], tmp_path: Path
+) -> None:
+    connect(links, tmp_path)
+    old, new = links
+    new.close()
+    assert not old.has_more
+    old.send(7, Channel.CONTROL, b"nobody hears this")
+    old.flush()
+    assert old.has_more, "no descriptor will ever tell"
+    assert [peer for peer, _ in old.take_ended()] == [7]
+    assert not old.has_more
+
+
 def test_what_is_sent_to_a_peer_that_does_not_read_waits_and_is_counted(
     links: tuple[Links, Links], tmp_path: Path
 ) -> None:
