@@ -6,8 +6,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING would have every command import ty
 if TYPE_CHECKING:
     from typing import Any
 
-    from mallob_py.api.client import Answer, Client, JobError, JobFuture
-    from mallob_py.api.executor import FormulaExecutor, solve
+    from mallob_py.api.client import Answer, Client, FormulaExecutor, JobError, JobFuture, solve
     from mallob_py.api.incremental import IncrementalSolver, Ipasir
 
 __all__ = [
@@ -25,12 +24,12 @@ __version__ = "0.1.0"
 _HOMES = {
     "Answer": "mallob_py.api.client",
     "Client": "mallob_py.api.client",
-    "FormulaExecutor": "mallob_py.api.executor",
+    "FormulaExecutor": "mallob_py.api.client",
     "IncrementalSolver": "mallob_py.api.incremental",
     "Ipasir": "mallob_py.api.incremental",
     "JobError": "mallob_py.api.client",
     "JobFuture": "mallob_py.api.client",
-    "solve": "mallob_py.api.executor",
+    "solve": "mallob_py.api.client",
 }
 
 

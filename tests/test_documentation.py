@@ -20,7 +20,7 @@ import pytest
 from mallob_py import kit
 from mallob_py.cli.option_sources import table
 from mallob_py.cli.options import COMMANDS
-from mallob_py.service.jobs.job_fields import field_table
+from mallob_py.service.jobs.job_file import field_table
 from mallob_sat import portfolio
 
 ROOT = Path(__file__).parents[1]

@@ -1,7 +1,62 @@
-"""Applications that compute nothing, to measure and test the scheduling alone."""
+"""Two applications that compute nothing, to measure and test the scheduling alone.
+
+NOOP ends at once: its latency is what the system itself costs. SLEEP never ends: a job of it
+occupies whatever workers it is given until a limit or an interruption, which is how streams
+of malleable jobs are replayed in scheduling studies.
+
+Guarantees: importing this costs nothing beyond the standard library, and neither computes.
+"""
 
 from __future__ import annotations
 
-from mallob_dummy.app import NoopApplication, SleepApplication
+from collections.abc import Mapping
+from typing import Any, ClassVar, NoReturn
+
+from mallob_py.kit import Application, InputError, JobInput, Payload, Result, WorkerContext
 
 __all__ = ["NoopApplication", "SleepApplication"]
+
+
+_DONE = 10
+
+
+def _refuse_input(job: JobInput) -> None:
+    """For callers that read although `takes_input` is false: say so rather than ignore data."""
+    if job.files:
+        raise InputError("this application takes no files", "files")
+    if job.literals is not None:
+        raise InputError("this application takes no literals", "literals")
+
+
+class NoopApplication(Application):
+    """Answers as soon as the root has started; other workers wait for that."""
+
+    name: ClassVar[str] = "NOOP"
+    takes_input: ClassVar[bool] = False
+    result_strings: ClassVar[Mapping[int, str]] = {_DONE: "DONE"}
+
+    def read(self, job: JobInput) -> Payload:
+        _refuse_input(job)
+        return {}
+
+    def run(self, context: WorkerContext) -> Result:
+        if context.index > 0:
+            context.park()
+        return Result(_DONE, [])
+
+
+class SleepApplication(Application):
+    """Holds its workers until the job is ended from outside."""
+
+    name: ClassVar[str] = "SLEEP"
+    takes_input: ClassVar[bool] = False
+
+    def check(self, configuration: Mapping[str, Any]) -> None:
+        """Any configuration is fine: replayed streams carry those of other applications."""
+
+    def read(self, job: JobInput) -> Payload:
+        _refuse_input(job)
+        return {}
+
+    def run(self, context: WorkerContext) -> NoReturn:
+        context.park()

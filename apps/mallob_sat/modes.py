@@ -29,7 +29,7 @@ from mallob_sat.portfolio import (
     is_random,
     xor_share,
 )
-from mallob_sat.proofs.search import ProofRequest, ProofSearch, solve_with_proof
+from mallob_sat.proofs import ProofRequest, ProofSearch, solve_with_proof
 from mallob_sat.search import solve_quickly
 from mallob_sat.sharing import Sharing
 

@@ -39,7 +39,7 @@ from mallob_py.cli import CommandError
 if TYPE_CHECKING:
     from mallob_py.batch.live.requests import JobLine, NodeLine
     from mallob_py.batch.live.server import Machine
-    from mallob_py.cli.batch_live_options import (
+    from mallob_py.cli.batch_options import (
         BatchCancelOptions,
         BatchNodesOptions,
         BatchQueueOptions,

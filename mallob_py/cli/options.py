@@ -139,27 +139,27 @@ COMMANDS = _Commands(
         ),
         "batch serve": (
             "Schedule whole jobs on the slots of this host.",
-            "batch_live_options:BatchServeOptions",
+            "batch_options:BatchServeOptions",
             "batch_live:run_serve",
         ),
         "batch submit": (
             "Hand a job script to the scheduler of whole jobs.",
-            "batch_live_options:BatchSubmitOptions",
+            "batch_options:BatchSubmitOptions",
             "batch_live:run_submit",
         ),
         "batch queue": (
             "Show the jobs of that scheduler.",
-            "batch_live_options:BatchQueueOptions",
+            "batch_options:BatchQueueOptions",
             "batch_live:run_queue",
         ),
         "batch cancel": (
             "End jobs of that scheduler.",
-            "batch_live_options:BatchCancelOptions",
+            "batch_options:BatchCancelOptions",
             "batch_live:run_cancel",
         ),
         "batch nodes": (
             "Show who is on which slot.",
-            "batch_live_options:BatchNodesOptions",
+            "batch_options:BatchNodesOptions",
             "batch_live:run_nodes",
         ),
         "batch experiment": (

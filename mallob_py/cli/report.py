@@ -153,7 +153,7 @@ def _omitted(count: int) -> str:
 
 
 def run_check_proof(options: CheckProofOptions) -> int:
-    from mallob_sat.proofs.checker import (
+    from mallob_sat.proof_checker import (
         Checker,
         MalformedStep,
         Refuted,

@@ -28,7 +28,7 @@ from fractions import Fraction
 
 import msgspec
 
-from mallob_py.protocol.violation import PeerViolation
+from mallob_py.protocol import PeerViolation
 
 #: pivots per question, of each search
 PIVOTS = 8

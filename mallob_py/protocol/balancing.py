@@ -21,10 +21,10 @@ from collections.abc import Callable, KeysView, Mapping
 
 import msgspec
 
+from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.effects import Outbox
 from mallob_py.protocol.messages import AnyBalancerMessage, Epoch, Events, JobEvent
 from mallob_py.protocol.rank_tree import place_of
-from mallob_py.protocol.violation import PeerViolation
 
 
 class Image(msgspec.Struct, frozen=True):

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mallob_py.protocol.balancing import standing
-from mallob_py.protocol.checkpoint import LastCheckpoint
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import JobEnded, JobSaved, JobSought, JobStats, Log, Outbox, Outcome
 from mallob_py.protocol.job_tree import Seats, SeatState
@@ -51,16 +50,41 @@ from mallob_py.protocol.messages import (
 )
 from mallob_py.protocol.progress import Progression
 from mallob_py.protocol.stimuli import JobParameters
+from mallob_py.protocol.succession import Succession
 
 if TYPE_CHECKING:
     from mallob_py.protocol.distributed_balancing import AnyBalancer
     from mallob_py.protocol.local_workers import LocalWorkers
-    from mallob_py.protocol.succession import Succession
 
 _CLIENT_STAY = -1
 _FINAL_VERSION = 2**62
 #: so many deadlines that hold no more may be remembered beside two for each job
 _OUTDATED_MAX = 64
+
+
+class LastCheckpoint:
+    """What a job's next root begins with; `data` is None until there is something.
+
+    A root that leaves may have its say after the next one has begun: then what it says is old. So whoever
+    has begun last is the only one to replace it.
+    """
+
+    def __init__(self, data: bytes | None = None) -> None:
+        self.data = data
+        #: (PE, stay) of the root that has begun last
+        self._root: tuple[int, int] | None = None
+
+    def begin(self, pe: int, stay: int) -> bytes | None:
+        """A root begins, or goes on; this is the checkpoint that it finds."""
+        self._root = (pe, stay)
+        return self.data
+
+    def replace(self, pe: int, stay: int, data: bytes) -> bool:
+        """A root is further now; False if another one has begun since."""
+        if self._root is not None and self._root != (pe, stay):
+            return False
+        self.data = data
+        return True
 
 
 class _RootPort:

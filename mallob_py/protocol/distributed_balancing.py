@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias
 
+from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.balancing import Balancer, PendingNews
 from mallob_py.protocol.effects import Outbox
 from mallob_py.protocol.messages import (
@@ -28,7 +29,6 @@ from mallob_py.protocol.messages import (
     VolumesSettled,
 )
 from mallob_py.protocol.rank_tree import place_of
-from mallob_py.protocol.violation import PeerViolation
 from mallob_py.protocol.volume_search import (
     NO_JOBS,
     AnyAnswer,

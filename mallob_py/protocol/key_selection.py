@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.alpha_search import PIVOTS, SAMPLES
-from mallob_py.protocol.violation import PeerViolation
 
 #: (standing or 0.0, priority, demand, complement of the hash of the job id), larger is better
 Key = tuple[float, float, int, int]

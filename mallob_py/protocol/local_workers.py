@@ -20,6 +20,7 @@ import math
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.effects import (
     BlameHost,
@@ -57,13 +58,12 @@ from mallob_py.protocol.messages import (
 )
 from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed
+from mallob_py.protocol.succession import Succession
 from mallob_py.protocol.tree_messages import TreeMessages
-from mallob_py.protocol.violation import PeerViolation
 from mallob_py.protocol.worker import Happens, Worker, WorkerState
 
 if TYPE_CHECKING:
     from mallob_py.protocol.distributed_balancing import AnyBalancer
-    from mallob_py.protocol.succession import Succession
 
 _DOUBTS_MAX = 64
 #: a PE's stays of one generation

@@ -26,6 +26,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.effects import Outbox
 from mallob_py.protocol.messages import (
     Adopt,
@@ -40,7 +41,6 @@ from mallob_py.protocol.messages import (
     VoidToken,
 )
 from mallob_py.protocol.rank_tree import place_of
-from mallob_py.protocol.violation import PeerViolation
 
 
 class _Ledger:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.effects import Outbox
 from mallob_py.protocol.messages import (
     Adopt,
@@ -39,7 +40,6 @@ from mallob_py.protocol.messages import (
     Withdrawn,
 )
 from mallob_py.protocol.rank_tree import place_of, root_of
-from mallob_py.protocol.violation import PeerViolation
 
 
 class RoutingTreeMatcher:

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from mallob_py.protocol import alpha_search, key_selection
+from mallob_py.protocol import PeerViolation, alpha_search, key_selection
 from mallob_py.protocol.alpha_search import (
     AlphaAnswer,
     AlphaQuestion,
@@ -37,7 +37,6 @@ from mallob_py.protocol.key_selection import (
     UnitsQuestion,
 )
 from mallob_py.protocol.splitmix import WORD, splitmix64
-from mallob_py.protocol.violation import PeerViolation
 
 AnyQuestion = AlphaQuestion | UnitsQuestion | PlacesQuestion | KeysQuestion
 AnyAnswer = AlphaAnswer | KeyAnswer

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
+from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.balancing import local_rule, shared_rule
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
@@ -82,7 +83,6 @@ from mallob_py.protocol.stimuli import (
     WorkerStarted,
 )
 from mallob_py.protocol.succession import Succession
-from mallob_py.protocol.violation import PeerViolation
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory.watch import MemoryWatch, RankReclaimable
@@ -704,7 +704,7 @@ class Rank:
         numbers = self.placement.pes_of(self.rank)
         rule = shared_rule(local_rule(self.placement.size), len(numbers))
         self._first = numbers[0]
-        self._pes[:] = [heirs.successor(old, self.config, rule, now) for old in self._pes]
+        self._pes[:] = [old.successor(heirs, self.config, rule, now) for old in self._pes]
         self.pe = self._pes[0]
         self._unsettled.extend(self._pes)
         self._fetching.clear()

@@ -30,7 +30,7 @@ from starlette.routing import Route
 
 from mallob_py import __version__
 from mallob_py.applications import DEFAULT_APPLICATION
-from mallob_py.service.jobs.job_fields import JobFields, json_schema
+from mallob_py.service.jobs.job_file import JobFields, json_schema
 from mallob_py.web import ApiError
 from mallob_py.web.history import HistoryPart
 from mallob_py.web.jobs import Jobs

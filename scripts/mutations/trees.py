@@ -769,17 +769,17 @@ TREES = (
         instead_of("self._active_as(number) or self.leaving.get(number)", "self._active_as(number)"),
         "test_a_race_comes_out_as_it_is_written",
     ),
-    # --- checkpoints (checkpoint.py) -------------------------------------------------------------
+    # --- checkpoints (client.py) -----------------------------------------------------------------
     Mutation(
         "a root that has been replaced does not replace the checkpoint",
-        "mallob_py/protocol/checkpoint.py",
+        "mallob_py/protocol/client.py",
         "LastCheckpoint.replace",
         never("self._root is not None and self._root != (pe, stay)"),
         "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
         "who begins is the root from then on",
-        "mallob_py/protocol/checkpoint.py",
+        "mallob_py/protocol/client.py",
         "LastCheckpoint.begin",
         without("self._root = (pe, stay)"),
         "test_a_race_comes_out_as_it_is_written",

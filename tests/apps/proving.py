@@ -14,7 +14,7 @@ from mallob_py.kit import JobInput, Payload
 from mallob_sat.app import SatApplication
 from mallob_sat.formula import Formula
 from mallob_sat.portfolio import Strategy
-from mallob_sat.proofs.search import ProofRequest, solve_with_proof
+from mallob_sat.proofs import ProofRequest, solve_with_proof
 
 #: where proofs reach the disk at once, hundreds of them
 _MEMORY = "/dev/shm"

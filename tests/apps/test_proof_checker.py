@@ -15,7 +15,7 @@ from proof_reference import RawStep
 from proving import cadical_proof, dimacs, unsatisfiable_formula
 
 from mallob_sat.generate import pigeonhole
-from mallob_sat.proofs.checker import Checker, MalformedStep, Refuted, Unreadable, read_clauses, read_steps
+from mallob_sat.proof_checker import Checker, MalformedStep, Refuted, Unreadable, read_clauses, read_steps
 
 SQUARE = [[1, 2], [1, -2], [-1, 2], [-1, -2]]
 
@@ -162,7 +162,7 @@ def test_steps_across_the_borders_of_what_is_read_at_once(monkeypatch: pytest.Mo
     proof = cadical_proof(formula)
     steps = parsed(proof)
     for size in (40, 41, 50, 64, 99):
-        monkeypatch.setattr("mallob_sat.proofs.checker._CHUNK_BYTES", size)
+        monkeypatch.setattr("mallob_sat.proof_checker._CHUNK_BYTES", size)
         assert parsed(proof) == steps
         assert [step[1:] for step in parsed(binary(steps))] == [step[1:] for step in steps]
 

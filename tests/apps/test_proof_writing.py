@@ -22,9 +22,8 @@ from mallob_sat.app import SatApplication
 from mallob_sat.formula import ASSUMPTIONS_MARK
 from mallob_sat.generate import pigeonhole
 from mallob_sat.portfolio import Portfolio, Strategy
-from mallob_sat.proofs.checker import Checker, read_steps
-from mallob_sat.proofs.search import ProofRequest
-from mallob_sat.proofs.writing import PROVERS, ProofFormat, number_late_clauses
+from mallob_sat.proof_checker import Checker, read_steps
+from mallob_sat.proofs import PROVERS, ProofFormat, ProofRequest, number_late_clauses
 
 CONTRADICTION = [[1], [-1]]
 FILE = ResultPath("proof", "/proof")

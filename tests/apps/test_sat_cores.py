@@ -15,7 +15,7 @@ from mallob_py.kit import InputError, JobInput, Result, result_file
 from mallob_sat import SatApplication, cores, generate
 from mallob_sat.formula import ASSUMPTIONS_MARK, formula_from_list
 from mallob_sat.portfolio import Portfolio, Strategy
-from mallob_sat.proofs.checker import read_clauses
+from mallob_sat.proof_checker import read_clauses
 from mallob_sat.search import solve
 
 Clauses = list[list[int]]

@@ -7,10 +7,10 @@ from collections import deque
 
 import pytest
 
+from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.balancing import Balancer, local_rule, standing, volumes_of
 from mallob_py.protocol.effects import Outbox, Send
 from mallob_py.protocol.messages import Epoch, Events, JobEvent
-from mallob_py.protocol.violation import PeerViolation
 
 
 def _event(job: int, version: int = 1, demand: int = 1, priority: float = 1.0, rank: float = 0.0) -> JobEvent:

@@ -8,6 +8,7 @@ from collections import deque
 
 import pytest
 
+from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.alpha_search import AlphaQuestion
 from mallob_py.protocol.balancing import volumes_of
 from mallob_py.protocol.distributed_balancing import DistributedBalancer
@@ -21,7 +22,6 @@ from mallob_py.protocol.messages import (
     decode,
     encode,
 )
-from mallob_py.protocol.violation import PeerViolation
 from mallob_py.protocol.volume_search import NO_JOBS
 
 

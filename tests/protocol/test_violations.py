@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from mallob_py.protocol import PeerViolation, ProtocolViolation
 from mallob_py.protocol.config import Balancing, Config, Matching
 from mallob_py.protocol.messages import (
     Accepted,
@@ -32,7 +33,6 @@ from mallob_py.protocol.messages import (
 )
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, Received, Tick
-from mallob_py.protocol.violation import PeerViolation, ProtocolViolation
 
 ROUTING = Config(matcher=Matching.ROUTING_TREE)
 DISTRIBUTED = Config(balancing=Balancing.DISTRIBUTED)
@@ -90,7 +90,7 @@ def test_the_peers_faults_are_found_without_assertions_as_well() -> None:
         "from mallob_py.protocol.messages import Epoch, Supply\n"
         "from mallob_py.protocol.pe import PE\n"
         "from mallob_py.protocol.stimuli import Received\n"
-        "from mallob_py.protocol.violation import PeerViolation\n"
+        "from mallob_py.protocol import PeerViolation\n"
         "for message in (Epoch(7, ()), Supply(1, 1)):\n"
         "    try:\n"
         "        PE(0, 3, Config()).handle(Received(1, message), 0.0)\n"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import StartWorker
 from mallob_py.protocol.messages import Description, Epoch, Supply, TreeMessage, encode
@@ -16,7 +17,6 @@ from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.protocol.stimuli import JobParameters, JobSubmitted
-from mallob_py.protocol.violation import PeerViolation
 from mallob_py.runtime.rank import PeerFailure, Rank
 from mallob_py.runtime.world.envelope import Arrival, Channel, seal
 from mallob_py.runtime.world.failure_detector import Beat

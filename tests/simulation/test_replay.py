@@ -9,6 +9,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.messages import Description, Epoch
 from mallob_py.protocol.pe import PE
@@ -22,7 +23,6 @@ from mallob_py.protocol.stimuli import (
     Tick,
     WorkerStarted,
 )
-from mallob_py.protocol.violation import PeerViolation
 from mallob_py.runtime.stimulus_log import SUFFIX, StimulusLog
 from mallob_py.simulation.plan import draw_plan, to_json
 from mallob_py.simulation.replay import Difference, ReplayError, replay, replay_log

@@ -40,7 +40,7 @@ from mallob_py.runtime.processes import (
 )
 
 if TYPE_CHECKING:
-    from mallob_py.runtime.workers.registry import AppRegistry
+    from mallob_py.runtime.workers.process import AppRegistry
 
     Work: TypeAlias = Callable[[socket.socket, AppRegistry, wire.Configure], None]
 
@@ -266,8 +266,7 @@ def _prepare() -> tuple[AppRegistry, Work]:
         if name.startswith(_LAUNCHER_PREFIXES):
             del os.environ[name]
     # Imported late: numpy reads the limits of threads when it is loaded.
-    from mallob_py.runtime.workers.process import work
-    from mallob_py.runtime.workers.registry import AppRegistry
+    from mallob_py.runtime.workers.process import AppRegistry, work
 
     return AppRegistry.discover(), work
 

@@ -30,10 +30,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
+from mallob_py.applications import UnknownApplication, imported, installed, places_without_search, unknown
 from mallob_py.kit.app import (
     CHECKPOINT_BYTES_MAX,
     PROGRESS_PERIOD_S,
@@ -60,15 +61,65 @@ from mallob_py.runtime.memory.usage import (
     private_bytes_of,
 )
 
-if TYPE_CHECKING:
-    from mallob_py.runtime.workers.registry import AppRegistry
-
 _RECEIVE_BYTES = 1 << 18
 #: the answer for a root is lost if its process is stopped just then
 _ASK_AGAIN_S = 1.0
 _MAX_TRACEBACK_CHARACTERS = 16_000
 #: asks the kernel to take workers before ranks when memory runs out (range -1000 to 1000)
 _OOM_SCORE = "500"
+
+
+class AppRegistry:
+    """Names to places ("module:Class"), and the application objects made so far.
+
+    Applications are made when their names are first asked for, in the fork server and in worker processes
+    only: a rank never imports one. One application object serves all tasks of a process.
+    """
+
+    def __init__(self, places: dict[str, str]) -> None:
+        self._places = places
+        self._loaded: dict[str, Application] = {}
+        self._prepared: set[str] = set()
+
+    @classmethod
+    def discover(cls) -> AppRegistry:
+        """What is installed is looked for when a name is asked for that is not ours."""
+        return cls(places_without_search())
+
+    def names(self) -> tuple[str, ...]:
+        self._look_for_installed()
+        return tuple(sorted(self._places))
+
+    def _look_for_installed(self) -> None:
+        self._places = installed() | self._places
+
+    def is_prepared(self, name: str) -> bool:
+        return name in self._prepared
+
+    def prepared(self, name: str) -> Application:
+        """The application, fit to run: what it loads at its first use is loaded, too.
+
+        Raises whatever the application raises.
+        """
+        application = self.load(name)
+        if name not in self._prepared:
+            application.prepare()
+            self._prepared.add(name)
+        return application
+
+    def load(self, name: str) -> Application:
+        """Import and instantiate; raises whatever the application's module raises."""
+        if name in self._loaded:
+            return self._loaded[name]
+        if name not in self._places:
+            self._look_for_installed()
+        if name not in self._places:
+            raise UnknownApplication(unknown(name, self._places))
+        made = imported(self._places[name])()
+        if not isinstance(made, Application):
+            raise TypeError(f"{self._places[name]} is not a mallob_py.kit.Application")
+        self._loaded[name] = made
+        return made
 
 
 class RankGone(Exception):

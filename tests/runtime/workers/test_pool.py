@@ -39,7 +39,7 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers import tasks
 from mallob_py.runtime.workers.links import WorkerLimits
 from mallob_py.runtime.workers.pool import PoolOptions
-from mallob_py.runtime.workers.registry import AppRegistry
+from mallob_py.runtime.workers.process import AppRegistry
 
 # --- results and failures -----------------------------------------------------
 

@@ -1,1 +1,0 @@
-"""Proofs of unsatisfiability: writing them while solving, and checking them independently."""
