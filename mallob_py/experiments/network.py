@@ -19,8 +19,8 @@ import msgspec
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outbox, Send
-from mallob_py.protocol.matcher import matcher_of
 from mallob_py.protocol.messages import Adopt, AnyMessage, Request, TokenReturned, encode
+from mallob_py.protocol.pe import matcher_of
 from mallob_py.simulation.setting import Network
 
 

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Set
-from typing import TYPE_CHECKING
 
 from mallob_py.protocol.effects import Outbox
 from mallob_py.protocol.messages import ResultFound, WorkerFailed
-
-if TYPE_CHECKING:
-    from mallob_py.protocol.succession import Succession
+from mallob_py.protocol.succession import Succession
 
 _KEPT_MAX = 16
 _KEPT_BYTES_MAX = 64 << 20

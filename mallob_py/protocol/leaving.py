@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Log, Outbox, TerminateWorker
 from mallob_py.protocol.messages import RootLeft
+from mallob_py.protocol.succession import Succession
 from mallob_py.protocol.worker import Worker
-
-if TYPE_CHECKING:
-    from mallob_py.protocol.succession import Succession
 
 
 class Leaver(msgspec.Struct, frozen=True, gc=False):

@@ -24,12 +24,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
+from mallob_py.protocol import PeerViolation, ProtocolViolation
 from mallob_py.protocol.balancing import Balancer, ImageRule, local_rule
 from mallob_py.protocol.client import ClientJobs
-from mallob_py.protocol.config import Balancing, Config
+from mallob_py.protocol.config import Balancing, Config, Matching
 from mallob_py.protocol.effects import AnyEffect, JobOver, Outbox
 from mallob_py.protocol.local_workers import LocalWorkers
-from mallob_py.protocol.matcher import matcher_of
+from mallob_py.protocol.matcher import Matcher
+from mallob_py.protocol.matching import PrefixSumMatcher
 from mallob_py.protocol.messages import (
     Accepted,
     Adopt,
@@ -90,7 +92,6 @@ from mallob_py.protocol.stimuli import (
     WorkerUsed,
     WorkerWantsCheckpoint,
 )
-from mallob_py.protocol.violation import PeerViolation, ProtocolViolation
 
 if TYPE_CHECKING:
     from mallob_py.protocol.distributed_balancing import AnyBalancer
@@ -99,6 +100,28 @@ if TYPE_CHECKING:
 _STORY_LENGTH = 100
 #: messages with a user's data: told by their names only
 _BULKY = (ResultFound, TreeMessage, Checkpoint, CheckpointGiven)
+
+
+def matcher_of(
+    out: Outbox,
+    config: Config,
+    is_outdated: Callable[[Request], bool],
+    on_outdated: Callable[[Request], None],
+) -> Matcher:
+    """One PE's part of the configured matcher. One PE alone has nowhere to walk to."""
+    # Whoever needs the others may take the time to import them.
+    matcher: Matcher
+    if config.matcher is Matching.PREFIX_SUM:
+        matcher = PrefixSumMatcher(out, config.matching_delay_s, is_outdated, on_outdated)
+    else:
+        from mallob_py.protocol.routing_tree import RoutingTreeMatcher
+
+        matcher = RoutingTreeMatcher(out, config.matching_delay_s, is_outdated, on_outdated)
+    if config.random_hops == 0 or out.size == 1:
+        return matcher
+    from mallob_py.protocol.random_walk import RandomWalk
+
+    return RandomWalk(out, config.random_hops, matcher, is_outdated, on_outdated)
 
 
 class PE:
@@ -156,11 +179,15 @@ class PE:
         self.client.halt(now)
         self.workers.halt()
 
-    def take_over(self, former: PE, succession: Succession, now: float) -> None:
-        """Go on with what a PE of the last generation had, which has been halted; before all stimuli."""
-        self.client.take_over(former.client, succession, now)
-        self.workers.take_over(former.workers, succession, now)
-        self._settle(now)
+    def successor(self, succession: Succession, config: Config, rule: ImageRule | None, now: float) -> PE:
+        """The PE that goes on with what this halted one had. Its effects are to be executed."""
+        number = succession.pe(self.rank)
+        assert number is not None, f"PE {self.rank} has no successor"
+        pe = PE(number, succession.size, config, rule, succession.era)
+        pe.client.take_over(self.client, succession, now)
+        pe.workers.take_over(self.workers, succession, now)
+        pe._settle(now)
+        return pe
 
     def _tick(self, now: float) -> None:
         self.client.tick(now)

@@ -22,16 +22,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from mallob_py.protocol.effects import Outbox
+from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import Adopt, AnyMatcherMessage, Request, Walk, WalkEnded
 from mallob_py.protocol.splitmix import STEP, WORD, splitmix64
-
-if TYPE_CHECKING:
-    from mallob_py.protocol.matcher import Matcher  # which imports this file
 
 #: hops without limit, as a number of hops
 NO_LIMIT = -1

@@ -25,17 +25,16 @@ former one comes back to its sender, as if the receiver had left.
 
 from __future__ import annotations
 
-from mallob_py.protocol.balancing import ImageRule
-from mallob_py.protocol.config import Config
 from mallob_py.protocol.generation import Generation, heir_of
-from mallob_py.protocol.pe import PE
 
 
 class Succession:
     """Which PEs of `after` follow those of `before`."""
 
     def __init__(self, before: Generation, after: Generation) -> None:
-        self._after = after
+        #: the number of the new generation, and how many PEs it has
+        self.era = after.number
+        self.size = sum(after.capacities)
         old, new = before.placement(), after.placement()
         ranks = {address: rank for rank, address in enumerate(after.members)}
         self._successors: list[int | None] = []
@@ -56,11 +55,3 @@ class Succession:
     def heir(self, former: int) -> int:
         """The same; if it is gone, the PE that takes its clients over."""
         return self._heirs[former]
-
-    def successor(self, former: PE, config: Config, rule: ImageRule | None, now: float) -> PE:
-        """The PE that goes on with what a halted one had. Its effects are to be executed."""
-        number = self.pe(former.rank)
-        assert number is not None, f"PE {former.rank} has no successor"
-        pe = PE(number, sum(self._after.capacities), config, rule, self._after.number)
-        pe.take_over(former, self, now)
-        return pe

@@ -315,7 +315,7 @@ class ChangingCluster(Cluster):
         names = before.g, after.g
         if names not in self._successions:
             self._successions[names] = Succession(before, after)
-        return self._successions[names].successor(self.pes[place], self.config, rule, self.now)
+        return self.pes[place].successor(self._successions[names], self.config, rule, self.now)
 
     # --- messages ---------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ import msgspec
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outbox, Send
-from mallob_py.protocol.matcher import matcher_of
 from mallob_py.protocol.messages import Adopt, AnyMessage, Request, TokenReturned
+from mallob_py.protocol.pe import matcher_of
 
 
 def request_of(job: int, rank: int, **fields: Any) -> Request:
