@@ -740,6 +740,7 @@ class Rank:
                 self._news_ahead.append((rank, g, news))
             elif rank not in self._gone and self._desk is not None:
                 self._desk.hear(rank, news.data, now)
+        self._settle()
 
     def _how_gone(self, rank: int) -> str:
         manner = "was lost" if rank in self._membership.lost else "has left"

@@ -11,12 +11,13 @@ import pytest
 
 from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import StartWorker
+from mallob_py.protocol.effects import ResumeWorker, StartWorker, SuspendWorker, UpdateWorker
+from mallob_py.protocol.generation import Membership, first_generation
 from mallob_py.protocol.messages import Description, Epoch, Supply, TreeMessage, encode
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.random_walk import NO_LIMIT
-from mallob_py.protocol.stimuli import JobParameters, JobSubmitted
+from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, WorkerStarted
 from mallob_py.runtime.rank import PeerFailure, Rank
 from mallob_py.runtime.world.envelope import Arrival, Channel, seal
 from mallob_py.runtime.world.failure_detector import Beat
@@ -198,6 +199,35 @@ def test_messages_between_workers_come_back_from_a_rank_that_is_behind_and_other
     rank._send(0, 1, Supply(1, 1))
     assert len(transport.sent) == 2
     assert list(rank._arrived) == [(1, 0, message.back())]
+
+
+class Unmoved:
+    """What has to be told that the world changes."""
+
+    def halt(self) -> None:
+        pass
+
+    go_on = clear = begin_anew = halt
+
+
+def test_the_last_rank_goes_on_at_once_when_it_finds_out_by_silence_that_the_other_hangs() -> None:
+    rank, transport = rank_that_hears()
+    rank._rank_loss, rank._membership = RankLoss.SURVIVE, Membership(0, first_generation((1, 1)))
+    rank.config, rank._workers, rank._desk, rank.transfer = Config(), Workers(), NoDesk(), Unmoved()
+    rank.roll, rank._reporter, rank._on_change = Unmoved(), Unmoved(), lambda: None
+    rank._ahead, rank._news_ahead = [], []
+    rank._fetching, rank._how_lost, rank.news_of_ranks = {}, {}, {}
+    rank._memory_watch = rank._stimuli = rank._halted_s = None
+    transport.give_up_on = lambda lost: None
+    (pe,) = rank._pes
+    pe.handle(JobSubmitted(1, JobParameters(), Description(1, b"x")), 0.0)
+    rank._settle(pe)
+    pe.handle(WorkerStarted(0), 0.0)
+    rank._settle(pe)
+    deque(map(rank._beat, map(float, range(30))))
+    assert rank.placement.members == (0,)
+    kinds = [type(effect) for effect in rank._workers.effects]
+    assert kinds[-3:] == [SuspendWorker, ResumeWorker, UpdateWorker], "its worker is at work again"
 
 
 def test_a_message_that_no_pe_sends_at_this_time_ends_the_system_with_the_name_of_its_rank() -> None:
