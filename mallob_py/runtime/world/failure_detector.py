@@ -1,13 +1,13 @@
-"""Who has fallen silent: ranks watch each other in a ring, and the launching process watches rank 0.
+"""Who has fallen silent: ranks watch each other in a ring, and the launching process watches them all.
 
 Every BEAT_S, each rank sends a beat to the next one and looks whether the one before has been
 heard. A rank that hangs (stopped, stuck in a system call or in a loop) is so noticed by
 exactly one other, at the cost of one small message per second and rank, on any number of hosts. Of
 several that hang, the one before a rank that does not is noticed. If all of them hang, the
-launching process notices, for which rank 0 touches a file.
+launching process notices, for which each rank on its host touches a file: as long as one of them lives, it
+will find out about the others. The first rank makes that file, when the world has come up.
 
-A rank that is found silent, or lost otherwise, is left out of the ring from then on (`go_on`); should it have
-been rank 0, the lowest rank that is left touches the file.
+A rank that is found silent, or lost otherwise, is left out of the ring from then on (`go_on`).
 
 Guarantee: time in which the watcher itself did not run does not count. So a suspended
 laptop, or a whole service that is stopped and continued, has nobody accused at wake-up.
@@ -61,7 +61,8 @@ class Ring:
         self._rank = rank
         self._names = names
         self.timeout_s = timeout_s
-        self._pulse: int | None = _NO_FILE
+        #: of the file that is touched; None as long as it may come
+        self._pulse: int | None = None
         self._members: tuple[int, ...] = ()
         self.next_beat_s = -math.inf
         self.go_on(range(len(names)))
@@ -73,8 +74,6 @@ class Ring:
         self.next_rank = members[(place + 1) % len(members)]
         self.watched_rank = members[place - 1]
         self._watch = Watch(self.timeout_s if len(members) > 1 else None)
-        if place == 0 and self._pulse == _NO_FILE:
-            self._pulse = None  # from now on we speak for all
 
     def leave_out(self, rank: int) -> None:
         """It is lost."""
@@ -91,14 +90,14 @@ class Ring:
         """Show the launching process that we live. True: the watched rank has been silent for too long."""
         self.next_beat_s = now + BEAT_S
         if self._pulse is None:
-            self._pulse = _pulse_file()
-        if self._pulse != _NO_FILE:
+            self._pulse = _made_pulse_file() if self._rank == self._members[0] else _found_pulse_file()
+        if self._pulse is not None and self._pulse != _NO_FILE:
             os.utime(self._pulse)
         return self._watch.is_silent(now)
 
 
-def _pulse_file() -> int:
-    """What tells a launching process on this host that its world has come up and rank 0 lives."""
+def _made_pulse_file() -> int:
+    """What tells a launching process on this host that its world has come up and somebody lives."""
     path = os.environ.get(EXIT_FILE_VARIABLE)
     if path is None:
         return _NO_FILE
@@ -106,5 +105,16 @@ def _pulse_file() -> int:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.write(descriptor, RUNNING)
     except OSError:
-        return _NO_FILE  # rank 0 is on another host
+        return _NO_FILE  # we are on another host
     return descriptor
+
+
+def _found_pulse_file() -> int | None:
+    """The same, if the first rank has made it."""
+    path = os.environ.get(EXIT_FILE_VARIABLE)
+    if path is None or not os.path.isdir(os.path.dirname(path)):
+        return _NO_FILE
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return None

@@ -51,7 +51,7 @@ from mallob_py.runtime.world.mpi import (
     WorldEnd,
     in_mpi_world,
 )
-from mallob_py.runtime.world.session_folder import PrivateFolder, sweep
+from mallob_py.runtime.world.session_folder import PrivateFolder, shared_folder, sweep
 
 __all__ = [
     "LaunchError",
@@ -161,6 +161,7 @@ def run_world(
         world = _World([*command, *python(), *argv], environment, stop_signal, stops, keep_input)
         oom_kills = _oom_kills()
         returned = world.wait(exit_file, watch)
+        sweep(shared_folder())  # where all ranks of a host were killed, nobody has removed what they shared
         left = b""
         with contextlib.suppress(OSError):
             left = exit_file.read_bytes()
@@ -215,7 +216,7 @@ class _World:
                         watch.heard()
                     seen = status
                 if seen is not None and deadline_s == math.inf and watch.is_silent(now):
-                    tell("rank 0 does not answer any more; ended by force")
+                    tell("no rank answers any more; ended by force")
                     self.was_silent = True
                     deadline_s = now + _FORCE_GRACE_S
                     process.send_signal(self._stop_signal)

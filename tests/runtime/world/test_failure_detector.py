@@ -80,6 +80,22 @@ def test_the_first_beat_of_rank_0_tells_the_launching_process_that_the_world_has
         ring.beat(1.0)
 
 
+def test_any_rank_that_lives_tells_the_launching_process_so_once_the_world_has_come_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "exit-code"
+    monkeypatch.setenv(EXIT_FILE_VARIABLE, str(file))
+    first, last = Ring(0, NAMES), Ring(2, NAMES)
+    last.beat(0.0)
+    assert not file.exists()
+    first.beat(0.0)
+    before_ns = file.stat().st_mtime_ns
+    while file.stat().st_mtime_ns == before_ns:
+        last.beat(1.0)
+    assert file.read_bytes() == RUNNING
+
+
 def test_a_launching_process_on_another_host_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(EXIT_FILE_VARIABLE, "/does/not/exist/exit-code")
     assert not Ring(0, NAMES).beat(0.0)
+    assert not Ring(1, NAMES).beat(0.0)
