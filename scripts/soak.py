@@ -4,14 +4,15 @@
 
 Starts a service of its own in a new folder. Works in rounds: submit a random mix, kill worker
 processes (now and then a fork server) while it runs, await every reply, then, at rest, take
-memory and open descriptors of the ranks. Every job is finite by itself, by a limit or by an
-interruption, so a reply that is missing is lost. Exits with 1 and tells the story of a job
-(events of all ranks, stacks if `py-spy` is there, the status file) if something is wrong; the
-folder is kept then.
+memory and open descriptors of the ranks. With `--rank-loss survive`, ranks are killed, and stopped
+until the others give them up, too; when few are left, the service is started again. Every job is
+finite by itself, by a limit or by an interruption, so a reply that is missing is lost. Exits with 1
+and tells the story of a job (events of all ranks, stacks if `py-spy` is there, the status file) if
+something is wrong; the folder is kept then.
 
 Checked: one reply per job file and no other file in `out/`; answers; models; how jobs end that
 nobody killed; at the end exit code 0, no process, no file in shared memory; neither memory nor
-descriptors grow with the number of jobs.
+descriptors grow with the number of jobs; the others of a rank that is lost go on, with their processes.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ from collections import Counter
 from pathlib import Path
 
 from soaking.jobs import Mix
+from soaking.losses import RANK_TIMEOUT_S, Losses
 from soaking.processes import Wrong
 from soaking.rounds import Sample, at_rest, check_growth, play_round
 from soaking.service import Service
+
+from mallob_py.cli.rank_options import RANK_LOSSES
 
 #: first rounds are not compared: pools and caches fill
 WARM_UP_ROUNDS = 3
@@ -45,23 +49,36 @@ def soak(options: argparse.Namespace, folder: Path) -> None:
         further += ["--users", str(rules)]
     if rng.random() < 0.25:
         further += ["--durable"]
+    if survives := options.rank_loss == "survive":
+        further += ["--rank-timeout", f"{RANK_TIMEOUT_S:g}s"]
+    further += ["--rank-loss", options.rank_loss, "--pes", str(options.pes)]
     print(f"seed {options.seed}: {clients} clients, {' '.join(further)}; {folder}", flush=True)
-    service = Service(folder, options.ranks, clients, [*further, "--pes", str(options.pes)])
+    service = Service(folder, options.ranks, clients, further)
     try:
-        mix = Mix(service, clients, options.ranks, rng)
+        mix = Mix(service, clients, options.ranks, rng, loses_ranks=survives)
         kills: Counter[str] = Counter()
+        losses = Losses(service, clients, rng, kills) if survives else None
         samples: list[Sample] = []
         end_s = time.monotonic() + 60 * options.minutes
         rounds = 0
         while time.monotonic() < end_s:
-            play_round(service, mix, rng, kills)
+            play_round(service, mix, rng, kills, losses)
             rounds += 1
             if rounds >= WARM_UP_ROUNDS:
-                samples.append(at_rest(service, options.ranks, options.pes))
+                ranks = options.ranks if losses is None else losses.left
+                samples.append(at_rest(service, ranks, options.pes))
             if rounds % 5 == 0 and samples:
                 print(f"round {rounds}, {sum(mix.done.values())} replies: {samples[-1]}", flush=True)
-        if samples:
-            check_growth(samples)
+            if losses is not None:
+                if rng.random() < 0.3:
+                    losses.strike_under_one_job(mix)
+                if losses.is_used_up:
+                    service.stop()
+                    check_growth(samples)
+                    samples, rounds = [], 0
+                    service.start()
+                    losses.begin()
+        check_growth(samples)
         service.stop()
     except Wrong as wrong:
         service.tell(wrong.identity)
@@ -83,6 +100,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--ranks", type=int, default=6)
     parser.add_argument("--pes", type=int, default=1, help="PEs per rank")
+    parser.add_argument("--rank-loss", choices=RANK_LOSSES, default=RANK_LOSSES[0], help="of the service")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="soak-"))

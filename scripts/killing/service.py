@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from soaking.processes import MARK, Family, Wrong, command_line, marked_processes, parent_of, wait_until
+from soaking.processes import (
+    MARK,
+    Family,
+    Wrong,
+    command_line,
+    marked_processes,
+    parent_of,
+    rank_number,
+    wait_until,
+)
 
 from mallob_py.runtime.world.session_folder import shared_folder
 from mallob_py.service.client import service_is_running
@@ -44,6 +54,10 @@ class Service:
         self._command += ["--rank-timeout", f"{RANK_TIMEOUT_S:g}s", "--restarts", "1000", *options]
         self._environment = os.environ | {MARK: self.mark, "TMPDIR": str(folder)}
         self.start()
+
+    @property
+    def output(self) -> str:
+        return self.output_path.read_text()
 
     def start(self) -> None:
         with open(self.output_path, "ab") as output:
@@ -100,6 +114,15 @@ class Service:
 
     # --- its parts ------------------------------------------------------------------------------------
 
+    def first_rank(self, ranks: Sequence[int]) -> list[int]:
+        return sorted(ranks, key=rank_number)[:1]
+
+    def client_rank(self, ranks: Sequence[int]) -> list[int]:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            holder = int((self.api_dir / "jobs.0/.lock").read_text().split()[0])
+            return [rank for rank in ranks if rank == holder]
+        return []
+
     def parts(self) -> dict[str, list[int]]:
         """The processes that can be hit, by what they are; parts that there are none of are left out."""
         pids = marked_processes(self.mark)
@@ -128,18 +151,28 @@ class Killer(threading.Thread):
         ("everything", 3), ("launching process", 3), ("launcher", 2), ("proxy", 2), ("rank", 6),
         ("worker", 3), ("fork server", 1),
     )  # fmt: skip
+    #: those of ranks that the others survive
+    LOSSES: tuple[tuple[str, int], ...] = (("first rank", 3), ("client's rank", 4), ("two ranks", 3))
     STOPS: tuple[str, ...] = ("everything", "launching process", "launcher", "proxy", "rank")
 
     def __init__(
-        self, service: Service, kills: int, stops: Sequence[int], stop_s: float, rng: random.Random
+        self,
+        service: Service,
+        kills: int,
+        stops: Sequence[int],
+        stop_s: float,
+        rng: random.Random,
+        *,
+        survives: bool,
     ) -> None:
-        """`stops`: which of the kills are stops of `stop_s` instead."""
+        """`stops`: which of the kills are stops of `stop_s` instead; `survives`: a rank that is lost."""
         super().__init__()
         self._service = service
         self._kills = kills
         self._stops = frozenset(stops)
         self._stop_s = stop_s
         self._rng = rng
+        self._survives = survives
         self.done: Counter[str] = Counter()
         self.problem: Wrong | None = None
 
@@ -150,7 +183,7 @@ class Killer(threading.Thread):
                 if number in self._stops:
                     self._hit("stop", self.STOPS, [1] * len(self.STOPS), self._pause)
                 else:
-                    names, weights = zip(*self.KILLS, strict=True)
+                    names, weights = zip(*self.KILLS, *self.LOSSES * self._survives, strict=True)
                     self._hit("kill", names, weights, self._kill)
             self._service.start_if_ended()
         except Wrong as wrong:
@@ -168,6 +201,13 @@ class Killer(threading.Thread):
     ) -> None:
         """One of the parts that are there now; ranks may just be waiting for their restart."""
         parts = self._service.parts()
+        ranks = parts.get("rank", [])
+        if found := self._service.client_rank(ranks):
+            parts["client's rank"] = found
+        if len(ranks) > 2:
+            parts["two ranks"] = ranks
+        if ranks:
+            parts["first rank"] = self._service.first_rank(ranks)
         self._service.pids.update(pid for pids in parts.values() for pid in pids)
         present = [name == "everything" or name in parts for name in names]
         weights = [weight * here for weight, here in zip(weights, present, strict=True)]
@@ -176,11 +216,15 @@ class Killer(threading.Thread):
             self._service.tell("kill everything")
             self._service.kill_everything()
         else:
-            pids = [pid for found in parts.values() for pid in found]
+            pids = sorted({pid for found in parts.values() for pid in found})
             if name != "everything":
-                pids = [self._rng.choice(parts[name])]
+                pids = self._rng.sample(parts[name], 2 if name == "two ranks" else 1)
             self._service.tell(f"{verb} {name} {pids}")
+            told = len(self._service.output)
             hit(pids)
+            left = set(ranks) - set(pids)
+            if self._survives and verb == "kill" and name.endswith(("rank", "ranks")) and left:
+                self._check_others(pids, left, told)
         self.done[f"{verb} {name}"] += 1
 
     def _kill(self, pids: Sequence[int]) -> None:
@@ -190,6 +234,23 @@ class Killer(threading.Thread):
         if self._service.process.pid in pids:
             self._service.process.wait()
             self._service.await_nobody("all ranks end without their launching process")
+
+    def _check_others(self, victims: Sequence[int], left: set[int], told: int) -> None:
+        """They go on, unless a victim was just starting: then all are started again."""
+        news = ""
+
+        def is_over() -> bool:
+            nonlocal news
+            news = self._service.output[told:]
+            return "ranks have crashed" in news or service_is_running(self._service.api_dir)
+
+        wait_until(is_over, "the other ranks go on, or all are started again", DEADLINE_S)
+        if "ranks have crashed" in news:
+            epitaphs = [re.search(rf"process {pid}\).*the others go on", news) for pid in victims]
+            if all(epitaphs):
+                raise Wrong(f"the ranks were started again, though {left} were left over")
+        elif gone := [pid for pid in left if not os.path.exists(f"/proc/{pid}")]:
+            raise Wrong(f"ranks {gone} have gone with {victims}")
 
     def _pause(self, pids: Sequence[int]) -> None:
         for number in (signal.SIGSTOP, signal.SIGCONT):

@@ -10,7 +10,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,11 @@ class Mix:
         ("twice", 1), ("failing", 2),
     )  # fmt: skip
 
-    def __init__(self, service: Service, clients: int, ranks: int, rng: random.Random) -> None:
+    def __init__(
+        self, service: Service, clients: int, ranks: int, rng: random.Random, *, loses_ranks: bool
+    ) -> None:
         self._service = service
+        self._loses_ranks = loses_ranks
         self._clients = clients
         self._ranks = ranks
         self._rng = rng
@@ -143,6 +146,23 @@ class Mix:
                 self._await(client, kind, None, f"{name}-again.json.error.json", ("refused",))
                 self._interrupt(client, name)
 
+    def begin_endless(self) -> str:
+        """A job that runs on all ranks until `end_endless`; its name."""
+        self._number += 1
+        name = f"endless-{self._number}"
+        self._service.drop(
+            0, f"{name}.json", json.dumps({"user": USER, "name": name, "application": "SLEEP"})
+        )
+        return name
+
+    def end_endless(self, name: str) -> None:
+        """Raises Wrong if it has ended before."""
+        path = self._service.box(0) / "out" / f"{USER}.{name}.json"
+        if path.exists():
+            raise Wrong(f"ended by itself: {path.read_text()}", f"{USER}.{name}")
+        self._await(0, "endless", f"{USER}.{name}", path.name, ("interrupted",))
+        self._interrupt(0, name)
+
     def _formula(self, client: int, kind: str, name: str) -> None:
         formula, code, path = self._rng.choice(self._formulas.known)
         fields: dict[str, Any] = {"files": [str(path)]}
@@ -188,6 +208,12 @@ class Mix:
 
     # --- replies --------------------------------------------------------------------------------------
 
+    def collect_all(self, meanwhile: Callable[[], None]) -> None:
+        while self.awaited:
+            self.collect()
+            meanwhile()
+            time.sleep(0.02)
+
     def collect(self) -> None:
         """Take the replies that are there; raises Wrong for one that is overdue."""
         self._service.check_alive()
@@ -223,6 +249,14 @@ class Mix:
 
     def check_nothing_else(self) -> None:
         for client in range(self._clients):
+            self._take_late_refusals(client)
             for name in ("in", "out"):
                 if strangers := os.listdir(self._service.box(client) / name):
                     raise Wrong(f"unexpected in {name}/ of client {client}: {strangers[:10]}")
+
+    def _take_late_refusals(self, client: int) -> None:
+        """An interruption whose rank was lost is read once more, when its job may have ended by it."""
+        if self._loses_ranks:
+            for path in (self._service.box(client) / "out").glob("stop-*.json.error.json"):
+                if "no live job" in path.read_text():
+                    path.unlink()

@@ -69,9 +69,18 @@ class Family:
         return cls(sorted({parent_of(pid) for pid in servers} & set(pids)), servers, workers)
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+def rank_number(pid: int) -> int:
+    """Of a rank, in the world that it was started in."""
+    with contextlib.suppress(OSError):
+        for word in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if word.startswith(b"PMI_RANK="):
+                return int(word.removeprefix(b"PMI_RANK="))
+    return -1
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, period_s: float = 0.02) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline_s:
             raise Wrong(f"not in {timeout_s:g} s: {what}")
-        time.sleep(0.02)
+        time.sleep(period_s)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from soaking.jobs import Mix
+from soaking.losses import Losses
 from soaking.processes import Family, Wrong, descriptors, parent_of, resident_bytes, wait_until
 from soaking.service import STOP_DEADLINE_S, Service
 
@@ -66,14 +67,27 @@ def kill_somebody(service: Service, rng: random.Random, kills: Counter[str]) -> 
             return
         service.spared_until_s[parent] = now_s + SPARE_FORK_SERVER_S
     kills[part] += 1
-    service.kills.append(f"{time.time():.3f}: {part} {victim}, child of {parent}")
+    service.note_kill(f"{part} {victim}, child of {parent}")
     with contextlib.suppress(ProcessLookupError):
         os.kill(victim, signal.SIGKILL)
 
 
-def play_round(service: Service, mix: Mix, rng: random.Random, kills: Counter[str]) -> None:
+def play_round(
+    service: Service, mix: Mix, rng: random.Random, kills: Counter[str], losses: Losses | None
+) -> None:
+    """With `losses`, ranks are lost in some rounds, too."""
+
+    def look() -> None:
+        if rng.random() < kill_rate / 10:
+            kill_somebody(service, rng, kills)
+        if losses is not None:
+            losses.look()
+            if rng.random() < loss_rate:
+                losses.strike()
+
     is_burst = rng.random() < 0.15
     kill_rate = rng.choice((0.0, 0.03, 0.15))
+    loss_rate = rng.choice((0.0, 0.003, 0.01))
     for _ in range(BURST_JOBS if is_burst else rng.randint(1, ROUND_JOBS_MAX)):
         if is_burst:
             mix.submit_one(rng.choice(("noop", "noop", "wallclock", "file", "cpu")))
@@ -82,14 +96,14 @@ def play_round(service: Service, mix: Mix, rng: random.Random, kills: Counter[st
             time.sleep(rng.choice((0.0, 0.0, 0.005, 0.05)))  # so that jobs meet others in all states
         if rng.random() < kill_rate:
             kill_somebody(service, rng, kills)
+        look()
         while len(mix.awaited) > IN_FLIGHT_MAX and not is_burst:
             mix.collect()
+            look()
             time.sleep(0.02)
-    while mix.awaited:
-        mix.collect()
-        if rng.random() < kill_rate / 10:
-            kill_somebody(service, rng, kills)
-        time.sleep(0.02)
+    mix.collect_all(look)
+    if losses is not None:
+        losses.settle()
     mix.check_nothing_else()
 
 
@@ -108,6 +122,9 @@ def at_rest(service: Service, ranks: int, pes: int) -> Sample:
 
 
 def check_growth(samples: Sequence[Sample]) -> None:
+    """Of one life. Raises Wrong."""
+    if not samples:
+        return
     early, late = samples[: len(samples) // 3 or 1], samples[-(len(samples) // 3 or 1) :]
     grown_bytes = min(one.resident_bytes for one in late) - max(one.resident_bytes for one in early)
     if grown_bytes > RSS_GROWTH_MAX_BYTES:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mallob_py.runtime.world.session_folder import shared_folder
+from mallob_py.service.telemetry.event_log import parts_of, runs_of
 from soaking.processes import MARK, Wrong, command_line, marked_processes, parent_of, wait_until
 
 READY_DEADLINE_S = 60.0
@@ -28,6 +29,8 @@ class Service:
     def __init__(self, folder: Path, ranks: int, clients: int, options: Sequence[str]) -> None:
         self.folder = folder
         self.mark = uuid.uuid4().hex
+        #: of all processes that were there after a start, or before a stop
+        self.pids: set[int] = set()
         #: what we have killed, in order
         self.kills: list[str] = []
         #: by rank's process: not before then is its fork server killed again
@@ -46,17 +49,24 @@ class Service:
             "MALLOB_PY_APPS": "FAIL=rank_apps:Fail",
             "PYTHONPATH": os.pathsep.join([str(programs), os.environ.get("PYTHONPATH", "")]),
         }
-        with open(self.output_path, "w") as output:
+        self._command, self._environment = command, os.environ | environment
+        #: how often its ranks have been started
+        self.lives = 0
+        self.start()
+
+    def start(self) -> None:
+        with open(self.output_path, "a") as output:
             self.process = subprocess.Popen(
-                command,
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=os.environ | environment,
+                env=self._environment,
                 start_new_session=True,
             )
+        self.lives += 1
         wait_until(self._is_ready, "the service accepts jobs", READY_DEADLINE_S)
-        self.pids = set(marked_processes(self.mark))
+        self.pids.update(marked_processes(self.mark))
 
     @property
     def output(self) -> str:
@@ -64,11 +74,13 @@ class Service:
 
     def _is_ready(self) -> bool:
         self.check_alive()
-        return "accepting jobs" in self.output
+        return self.output.count("accepting jobs") >= self.lives
 
     def check_alive(self) -> None:
         if (code := self.process.poll()) is not None:
             raise Wrong(f"the service ended with code {code}")
+        if self.output.count("accepting jobs") > self.lives:
+            raise Wrong("the ranks were started again, though some were left over")
 
     def box(self, client: int) -> Path:
         return self.api_dir / f"jobs.{client}"
@@ -77,6 +89,20 @@ class Service:
         hidden = self.box(client) / "in" / f"~{file_name}"
         hidden.write_text(content)
         hidden.rename(hidden.with_name(file_name))
+
+    def note_kill(self, what: str) -> None:
+        self.kills.append(f"{time.time():.3f}: {what}")
+
+    def events(self, *names: str) -> list[dict[str, Any]]:
+        """Those of these names in the logs of all ranks since the last start, as far as written."""
+        found = []
+        marks = [f'"event":"{name}"' for name in names]
+        for path in (path for run in runs_of(self.log_dir)[-1:] for path in parts_of(run)):
+            for line in path.read_text().splitlines():
+                if any(mark in line for mark in marks):
+                    with contextlib.suppress(json.JSONDecodeError):
+                        found.append(json.loads(line))
+        return found
 
     def stop(self) -> None:
         self.pids |= set(marked_processes(self.mark))
@@ -123,7 +149,7 @@ class Service:
         print("--- last kills", *self.kills[-60:], sep="\n")
         print(f"--- events of {identity} {jobs}")
         for line in lines:
-            if line.get("job") in jobs or (identity and identity.split(".", 1)[1] in str(line.get("file"))):
+            if line.get("job") in jobs or (identity and identity.partition(".")[2] in str(line.get("file"))):
                 print(json.dumps(line))
         for path in sorted(self.api_dir.rglob("*")):
             if path.is_file() and path.parent.name in ("in", "journal", "api"):
