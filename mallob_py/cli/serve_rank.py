@@ -17,6 +17,7 @@ from mallob_py.runtime import boot
 from mallob_py.runtime.processes import die_with
 from mallob_py.runtime.rank import Desk, Rank
 from mallob_py.runtime.world import guard
+from mallob_py.runtime.world.joining import is_invited
 from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RankLoss, declared_world_size
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def be_rank(options: ServeOptions) -> NoReturn:
-    if EXIT_FILE_VARIABLE in os.environ and declared_world_size(os.environ) > 1:
+    is_of_mpi = EXIT_FILE_VARIABLE in os.environ and declared_world_size(os.environ) > 1
+    if is_of_mpi and not is_invited(os.environ):
         # MPI's launcher does not always notice that its proxy, our parent, is gone; nobody else would end us.
         die_with(os.getppid(), signal.SIGKILL)
     can_have_guard = guard.is_needed(os.environ)
@@ -45,10 +47,10 @@ def be_rank(options: ServeOptions) -> NoReturn:
 
 
 def _open(options: ServeOptions, rank: Rank) -> Desk | None:
-    ranks = rank.placement.ranks
-    first = [boot.client_rank(client, rank.placement) for client in range(min(options.clients, ranks))]
+    ranks = rank.founders.ranks
+    first = [boot.client_rank(client, rank.founders) for client in range(min(options.clients, ranks))]
     #: the ranks of all clients; always this list
-    present = first.copy()
+    present = holders(first, rank.placement.members)
     rank.tell_news_to(present[0])
     if options.clients > ranks and rank.rank in first:
         raise boot.DeskError(f"--clients {options.clients} needs as many ranks, but there are {ranks}")

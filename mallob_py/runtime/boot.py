@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 import msgspec
+from msgspec.structs import replace
 
 from mallob_py import __version__
 from mallob_py.protocol.config import Config
@@ -33,12 +34,14 @@ from mallob_py.runtime.memory.room import Reserve, rooms
 from mallob_py.runtime.memory.watch import HostVote, MemoryWatch
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import descriptor_shortage, raise_descriptor_limit
-from mallob_py.runtime.rank import Desk, EventSink, PeerFailure, Rank, StopBell, service_clock
+from mallob_py.runtime.rank import Desk, EventSink, Origin, PeerFailure, Rank, StopBell, service_clock
 from mallob_py.runtime.stimulus_log import StimulusLog
 from mallob_py.runtime.workers.links import ForkServer, WorkerLimits
 from mallob_py.runtime.workers.pool import PoolOptions, WorkerPool
 from mallob_py.runtime.world import guard
+from mallob_py.runtime.world.carrier import Carrier
 from mallob_py.runtime.world.failure_detector import Ring
+from mallob_py.runtime.world.joining import JoinError, is_invited, join, read_invitation
 from mallob_py.runtime.world.local_peers import LocalPeers, RankProcess
 from mallob_py.runtime.world.mpi import (
     LaunchError,
@@ -122,6 +125,8 @@ def run_rank(
     descriptors = raise_descriptor_limit()
     limits = WorkerLimits(memory_limit_bytes=settings.memory_limit_bytes)
     server = ForkServer.start(settings.preload, limits, fork_server)
+    if is_invited(os.environ):
+        _run_newcomer(settings, make_log, make_desk, exit_code, server, stop_bell)
     try:
         world = start_mpi()
     except (LaunchError, OthersRefused):
@@ -135,34 +140,16 @@ def run_rank(
     offer = CapacityOffer.here(settings.pes, settings.config.threads, transport.host_of(transport.rank))
     placement = Placement(capacities_of(world.allgather(offer)))
     pes = placement.pes_of(transport.rank)
-    pool_options = PoolOptions.for_pes(len(pes), settings.warm, settings.config.threads)
+    pool_options = _pool_options(settings, pes)
     pool = WorkerPool(server, pool_options)
     #: one runs, others are suspended, kept or stand ready
     processes_per_pe = 1 + settings.config.job_cache + settings.warm + pool_options.kept_max // len(pes)
     closed = may_be_lost = False
     try:
         log = make_log(transport.rank, pes[0], start_s)
-        stop_at_s = settings.time_limit_s if settings.time_limit_s is not None else math.inf
-        clock = service_clock(start_s)
         processes: list[RankProcess] = world.allgather(RankProcess.here())
-        ring = Ring(transport.rank, [str(one) for one in processes], settings.rank_timeout_s)
-        hosts = [transport.host_of(each) for each in range(transport.size)]
-        rank = Rank(
-            transport,
-            placement,
-            pool,
-            settings.config,
-            log,
-            clock,
-            ring,
-            stop_bell,
-            stop_at_s,
-            LocalPeers(transport.rank, processes, hosts),
-            settings.rank_loss,
-        )
-        if settings.memory_reserve is not None:
-            here = [each for each in range(transport.size) if hosts[each] == hosts[transport.rank]]
-            rank.set_memory_watch(_memory_watch(settings.memory_reserve, rank, here), here)
+        origin = Origin(start_s, placement, dict(enumerate(processes)))
+        rank = _make_rank(settings, transport, placement, pool, log, stop_bell, origin)
         if transport.rank == 0 and (warning := binding_warning()) is not None:
             tell(f"warning: {warning}")
         problem = (
@@ -218,6 +205,85 @@ def run_rank(
     leave(transport.rank, code, closed, rank.placement.members[0])
 
 
+def _pool_options(settings: WorldSettings, pes: range) -> PoolOptions:
+    return PoolOptions.for_pes(len(pes), settings.warm, settings.config.threads)
+
+
+def _make_rank(
+    settings: WorldSettings,
+    transport: Carrier,
+    placement: Placement,
+    pool: WorkerPool,
+    log: EventSink,
+    stop_bell: StopBell,
+    origin: Origin,
+) -> Rank:
+    hosts = {each: transport.host_of(each) for each in origin.processes}
+    names = {each: str(origin.processes[each]) for each in placement.members}
+    rank = Rank(
+        transport,
+        placement,
+        pool,
+        settings.config,
+        log,
+        service_clock(origin.start_s),
+        Ring(transport.rank, names, settings.rank_timeout_s),
+        stop_bell,
+        settings.time_limit_s if settings.time_limit_s is not None else math.inf,
+        LocalPeers(transport.rank, origin.processes, hosts),
+        settings.rank_loss,
+        origin,
+    )
+    if settings.memory_reserve is not None:
+        here = [each for each in placement.members if hosts[each] == hosts[transport.rank]]
+        rank.set_memory_watch(_memory_watch(settings.memory_reserve, rank, len(here)), here)
+    return rank
+
+
+def _run_newcomer(
+    settings: WorldSettings,
+    make_log: Callable[[int, int, float], EventSink],
+    make_desk: Callable[[Rank], Desk | None],
+    exit_code: Callable[[], int],
+    server: ForkServer,
+    stop_bell: StopBell,
+) -> NoReturn:
+    """Be a rank that joins a running system; the same as `run_rank`, without MPI and what all do together."""
+    settings = replace(settings, rank_loss=RankLoss.SURVIVE)  # else there is no joining
+    try:
+        joined = join(read_invitation(), settings.pes)
+    except JoinError as error:
+        tell(f"{error}; this process ends")
+        server.stop()
+        os._exit(guard.CRASHED)
+    carrier, welcome, after = joined.carrier, joined.welcome, joined.generation
+    placement = Placement(after.capacities, after.members)
+    pes = placement.pes_of(carrier.rank)
+    pool = WorkerPool(server, _pool_options(settings, pes))
+    try:
+        log = make_log(carrier.rank, pes[0], welcome.start_s)
+        processes = {each: peer.process for each, peer in joined.peers.items()}
+        processes[carrier.rank] = RankProcess.here()
+        origin = Origin(welcome.start_s, Placement(welcome.founders), processes, joined.membership)
+        rank = _make_rank(settings, carrier, placement, pool, log, stop_bell, origin)
+        if (problem := _open_desk(rank, make_desk)) is not None:
+            tell(problem)
+        log.write(rank.now(), "joined", {"generation": after.number, "pes": len(pes)})
+        rank.run()
+        if rank.ending is not None:
+            _end_alone(rank)
+        for pe in pes:
+            log.write(rank.now(), "stop", {}, pe)
+        code = exit_code()
+        rank.close()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        pool.close()
+        os._exit(guard.CRASHED)
+    leave(carrier.rank, code, False, rank.placement.members[0])
+
+
 def _end_alone(rank: Rank) -> NoReturn:
     """The others go on without this rank."""
     if rank.ending is Ending.FENCED:
@@ -227,8 +293,8 @@ def _end_alone(rank: Rank) -> NoReturn:
     os._exit(0 if rank.ending is Ending.LEFT else guard.CRASHED)
 
 
-def _memory_watch(reserve: Reserve, rank: Rank, here: Sequence[int]) -> MemoryWatch:
-    vote = HostVote(rank.transfer.folder / "memory", here.index(rank.rank), len(here))
+def _memory_watch(reserve: Reserve, rank: Rank, ranks_here: int) -> MemoryWatch:
+    vote = HostVote(rank.transfer.folder / "memory", rank.rank, ranks_here)
     host = socket.gethostname()
 
     def complain(text: str) -> None:

@@ -25,10 +25,11 @@ import gc
 import math
 import os
 import signal
+import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -85,6 +86,7 @@ from mallob_py.protocol.stimuli import (
 from mallob_py.protocol.succession import Succession
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.growth import Growth, GrowthError
 from mallob_py.runtime.memory.watch import MemoryWatch, RankReclaimable
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank_reports import RankNews, RankReporter, Roll, RollAnswer, RollCall, WorkerPlace
@@ -94,7 +96,21 @@ from mallob_py.runtime.workers.pool import WorkerPool
 from mallob_py.runtime.world.doorbell import Parking
 from mallob_py.runtime.world.envelope import Arrival, Channel, WireError, open_envelope, seal
 from mallob_py.runtime.world.failure_detector import Beat, Ring
-from mallob_py.runtime.world.local_peers import LocalPeers
+from mallob_py.runtime.world.joining import (
+    Connected,
+    Invitation,
+    Joining,
+    JoiningMessage,
+    Listen,
+    Listening,
+    Noted,
+    Peer,
+    StartNewcomer,
+    Welcome,
+    start_newcomer,
+)
+from mallob_py.runtime.world.links import SECRET_BYTES, LinkError, Place
+from mallob_py.runtime.world.local_peers import LocalPeers, RankProcess
 from mallob_py.runtime.world.mpi import RankLoss
 from mallob_py.runtime.world.transfer import Transfer, TransferMessage
 
@@ -135,6 +151,7 @@ AnyWireMessage: TypeAlias = (
     | RollAnswer
     | RankNews
     | AnyGenerationMessage
+    | JoiningMessage
 )
 _TICK = Tick()
 #: the generation whose messages are taken in by a rank that has halted: none
@@ -207,6 +224,18 @@ class PeerFailure(Exception):
     """Another rank is gone, and the others shall not go on without it (`RankLoss.RESTART`)."""
 
 
+class Origin(NamedTuple):
+    """What a rank knows of the system's beginning."""
+
+    #: since 1970
+    start_s: float
+    founders: Placement
+    #: of all ranks, by rank
+    processes: Mapping[int, RankProcess]
+    #: of a rank that has joined
+    membership: Membership | None = None
+
+
 class Rank:
     """One rank of the running system. `run` returns when all ranks stop."""
 
@@ -223,6 +252,7 @@ class Rank:
         stop_at_s: float = math.inf,
         peers: LocalPeers | None = None,
         rank_loss: RankLoss = RankLoss.RESTART,
+        origin: Origin | None = None,
     ) -> None:
         self.rank = transport.rank
         self.placement = placement
@@ -234,7 +264,20 @@ class Rank:
         rule = shared_rule(local_rule(placement.size), len(numbers))
         self._health = HostHealth(config)
         self._first = self._first_of_old = numbers[0]
-        self._pes = [PE(number, placement.size, config, rule) for number in numbers]
+        if origin is None:
+            origin = Origin(0.0, placement, {})
+        self._start_s = origin.start_s
+        #: the ranks in the beginning
+        self.founders = origin.founders
+        self._processes = dict(origin.processes)
+        patience_s = _PATIENCE_S if ring.timeout_s is None else ring.timeout_s
+        if origin.membership is None:
+            self._membership = Membership(self.rank, first_generation(placement.capacities), patience_s)
+            era = 0
+        else:
+            self._membership = origin.membership
+            era = self._present.number
+        self._pes = [PE(number, placement.size, config, rule, era) for number in numbers]
         #: the PE that the desk talks to
         self.pe = self._pes[0]
         self.transfer = Transfer(
@@ -271,8 +314,6 @@ class Rank:
         self._ring = ring
         self._peers = peers
         self._rank_loss = rank_loss
-        patience_s = _PATIENCE_S if ring.timeout_s is None else ring.timeout_s
-        self._membership = Membership(self.rank, first_generation(placement.capacities), patience_s)
         #: of the present generation, and the one whose messages are taken in
         self._g = self._g_heard = self._present.g
         #: (rank, generation, source, destination, message): of a generation that is still to begin here
@@ -282,6 +323,11 @@ class Rank:
         #: former members, and how those were lost that this rank has found lost
         self._gone: set[int] = set()
         self._how_lost: dict[int, str] = {}
+        #: ranks that this one has started and that are on their way
+        self._growth: Growth | None = None
+        #: all addresses up to it are taken
+        self._bound = max(placement.members) + 1
+        self._start_newcomer: StartNewcomer = start_newcomer
         #: when this rank has halted
         self._halted_s: float | None = None
         #: why it has to end alone
@@ -334,7 +380,7 @@ class Rank:
     _let_handle: Callable[[PE, AnyStimulus, float], None] = staticmethod(PE.handle)
 
     def set_memory_watch(self, watch: MemoryWatch, ranks: Sequence[int]) -> None:
-        """`ranks`: those of this host, by their places in the vote."""
+        """`ranks`: those of this host."""
         self._memory_watch = watch
         self._voters = tuple(ranks)
 
@@ -506,6 +552,8 @@ class Rank:
             self.roll.note(arrival.source, message.workers)
         elif isinstance(message, RankNews):
             self.news_of_ranks[arrival.source] = message
+        elif isinstance(message, JoiningMessage):
+            self._hear_of_newcomers(arrival.source, message)
         elif isinstance(message, DeskNews):
             if g > self._g:  # it may be for a desk that is about to move here
                 self._news_ahead.append((arrival.source, g, message))
@@ -534,6 +582,8 @@ class Rank:
                 self._tell(self._pes[slot], used)
         if now >= self._ring.next_beat_s:
             self._look_around(now)
+        if self._growth is not None:
+            self._look_after_growth(self._growth, now)
 
     def _look_around(self, now: float) -> None:
         """What is done about once a second, at once so that an idle rank is woken up once for it."""
@@ -620,6 +670,8 @@ class Rank:
             self._flush_logs()
             raise PeerFailure(message)
         self._how_lost.setdefault(rank, message)
+        if self._growth is not None:
+            self._growth.lost(rank, how)
         self._change(Lost(rank))
 
     def _change(self, change: AnyChange) -> None:
@@ -651,9 +703,95 @@ class Rank:
         self._transport.give_up_on(rank)
         self._ring.leave_out(rank)
         if self._memory_watch is not None and rank in self._voters:
-            self._memory_watch.leave_out(self._voters.index(rank))
+            self._memory_watch.leave_out(rank)
         if self._peers is not None:
             self._peers.end(rank)
+        if self._growth is not None:
+            self._growth.member_lost(rank)
+
+    # --- more ranks ---------------------------------------------------------------------
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether ranks that this one has started are on their way."""
+        return self._growth is not None
+
+    def grow(self, ranks: int, done: Callable[[Mapping[int, str]], None]) -> None:
+        """Start so many further ranks on this host, which join when they are up.
+
+        `done` is called when each has joined or failed, with the reasons of those that have failed. Only one
+        rank may do so at a time. Raises GrowthError if that is not possible.
+        """
+        if not self.survives:
+            raise GrowthError("ranks can join with --rank-loss survive only")
+        if self._growth is not None:
+            raise GrowthError("ranks are being started already")
+        call = Listen(self._bound + ranks, os.urandom(SECRET_BYTES), wide=False)
+        addresses = range(self._bound, call.bound)
+        if (place := self._listen(call)) is None:
+            raise GrowthError(f"rank {self.rank} cannot listen for them")
+        here = self._transport.host_of(self.rank)
+        me = Peer(self.rank, here, RankProcess.here(), place)
+        newcomers: dict[int, subprocess.Popen[bytes]] = {}
+        try:
+            for address in addresses:
+                invitation = Invitation(address, call.secret, me, len(self._pes), wide=call.wide)
+                process = newcomers[address] = self._start_newcomer(invitation)
+                self._expect(address, here, RankProcess.here(process.pid))
+        except OSError as error:
+            for process in newcomers.values():
+                process.kill()
+            raise GrowthError(f"a rank cannot be started: {error.strerror}") from error
+        others = [rank for rank in self.placement.members if rank != self.rank]
+        self._growth = Growth(others, newcomers, self.now(), self._welcome, done)
+        for rank in others:
+            self._send_to_rank(rank, call)
+
+    def _listen(self, call: Listen) -> Place | None:
+        """Where this rank listens for newcomers; None if it cannot."""
+        self._bound = max(self._bound, call.bound)
+        try:
+            return self._transport.links.listen(call.secret, self._transport.folder.path, wide=call.wide)
+        except LinkError as error:
+            tell(str(error))
+            return None
+
+    def _expect(self, rank: int, host: int, process: RankProcess) -> None:
+        """There may be a further rank."""
+        self._bound = max(self._bound, rank + 1)
+        self._processes[rank] = process
+        self._transport.welcome(rank, host)
+        self._ring.name(rank, str(process))
+        if self._peers is not None:
+            self._peers.add(rank, process, host)
+
+    def _welcome(self, rank: int, peers: tuple[Peer, ...]) -> None:
+        self._send_to_rank(rank, Welcome(peers, self._start_s, self.founders.capacities))
+
+    def _hear_of_newcomers(self, source: int, message: JoiningMessage) -> None:
+        growth = self._growth
+        match message:
+            case Listen():
+                self._send_to_rank(source, Listening(self._listen(message)))
+            case Joining(process, host, _, _):
+                self._expect(source, host, process)
+                if growth is not None and growth.is_newcomer(source):
+                    growth.joining(source, message)
+                else:
+                    self._send_to_rank(source, Noted())
+            case Listening(place) if growth is not None and source in self.placement.members:
+                host = self._transport.host_of(source)
+                growth.listening(Peer(source, host, self._processes[source], place))
+            case Connected() if growth is not None:
+                growth.connected(source)
+
+    def _look_after_growth(self, growth: Growth, now: float) -> None:
+        if (order := growth.turn(self.placement.members, now)) is not None:
+            self._change(order)
+            self._settle()
+        elif growth.is_over(self.placement.members):
+            self._growth = None
+            growth.done()
 
     def _meet_stray(self, rank: int, g: int, source: int, dest: int, message: AnyMessage) -> None:
         """A PE's message is not of the present generation, or we have halted."""
@@ -695,11 +833,14 @@ class Rank:
         heirs = Succession(before, after)
         former, self.placement = self.placement.members, Placement(after.capacities, after.members)
         gone = [rank for rank in former if rank not in after.members]
+        come = [rank for rank in after.members if rank not in former]
         for rank in gone:
             self._transport.give_up_on(rank)
         self._gone.update(gone)
         self._g = self._g_heard = after.g
+        self._bound = max(self._bound, after.members[-1] + 1)
         self._ring.go_on(after.members)
+        self._share_host_memory()
         self.transfer.go_on()
         numbers = self.placement.pes_of(self.rank)
         rule = shared_rule(local_rule(self.placement.size), len(numbers))
@@ -726,11 +867,13 @@ class Rank:
             "members": after.members,
             "pes": self.placement.size,
             "gone": gone,
+            "come": come,
             "stop_s": 0.0 if halted_s is None else now - halted_s,
         }
         self.log.write(now, "generation", fields)
-        if gone and self.rank == after.members[0]:
-            how = "; ".join(map(self._how_gone, gone))
+        if self.rank == after.members[0]:
+            joined = [f"{self._ring.describe(rank)} has joined" for rank in come]
+            how = "; ".join([*map(self._how_gone, gone), *joined])
             verb = "goes" if self.placement.ranks == 1 else "go"
             tell(f"{how}. {self.placement.describe()} {verb} on (generation {after.number})")
         self._on_change()
@@ -741,6 +884,14 @@ class Rank:
             elif rank not in self._gone and self._desk is not None:
                 self._desk.hear(rank, news.data, now)
         self._settle()
+
+    def _share_host_memory(self) -> None:
+        if self._memory_watch is not None:
+            here = self._transport.host_of(self.rank)
+            self._voters = tuple(
+                each for each in self.placement.members if self._transport.host_of(each) == here
+            )
+            self._memory_watch.share_among(len(self._voters))
 
     def _how_gone(self, rank: int) -> str:
         manner = "was lost" if rank in self._membership.lost else "has left"

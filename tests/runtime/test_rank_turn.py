@@ -172,7 +172,7 @@ class Hearing:
 
 def rank_that_hears() -> tuple[Any, Hearing]:
     rank = bare_rank()
-    rank.placement, rank._ring = Placement([1, 1]), HeartbeatRing(0, ["a", "b"], timeout_s=5.0)
+    rank.placement, rank._ring = Placement([1, 1]), HeartbeatRing(0, {0: "a", 1: "b"}, timeout_s=5.0)
     rank._pes = [PE(0, 2, Config())]
     rank._transport = Hearing()
     return rank, rank._transport
@@ -217,7 +217,8 @@ def test_the_last_rank_goes_on_at_once_when_it_finds_out_by_silence_that_the_oth
     rank.roll, rank._reporter, rank._on_change = Unmoved(), Unmoved(), lambda: None
     rank._ahead, rank._news_ahead = [], []
     rank._fetching, rank._how_lost, rank.news_of_ranks = {}, {}, {}
-    rank._memory_watch = rank._stimuli = rank._halted_s = None
+    rank._memory_watch = rank._stimuli = rank._halted_s = rank._growth = None
+    rank._bound = 2
     transport.give_up_on = lambda lost: None
     (pe,) = rank._pes
     pe.handle(JobSubmitted(1, JobParameters(), Description(1, b"x")), 0.0)
@@ -305,11 +306,12 @@ class IdleWorkers:
 
 def idle_rank(timeout_s: float | None = None) -> tuple[Any, Clock]:
     rank, clock = bare_rank(), Clock()
-    rank.placement, rank._ring = Placement([1, 1]), HeartbeatRing(0, ["a", "b"], timeout_s)
+    rank.placement, rank._ring = Placement([1, 1]), HeartbeatRing(0, {0: "a", 1: "b"}, timeout_s)
     rank._pes, rank._desk = [PE(0, 2, Config())], None
     rank._transport, rank.pool = Quiet(), NoProcesses()
     rank._workers = rank.transfer = IdleWorkers()
     rank._fetching, rank._stimuli, rank._memory_watch, rank._news_go_to = {}, None, None, None
+    rank._growth = None
     rank.now, rank._halted_s, rank.ending = clock, None, None
     rank._message_bell, rank._worker_bell, rank._signal_bell, rank._desk_bell = 3, 4, 5, None
     rank._stop_at_s, rank._over_at_s, rank._pool_due_s = math.inf, math.inf, math.inf

@@ -40,22 +40,20 @@ _BID = struct.Struct("Q")
 
 
 class HostVote:
-    """The vote on which rank of a host gives way, as rank `place` of so many sees it; nothing blocks.
+    """The vote on which rank of a host gives way, as one of them sees it; nothing blocks.
 
-    Each bids the size of what it could end; the largest wins the turn, once it is nobody's any more.
+    Each has a place for its bid, and bids the size of what it could end; the largest wins the turn, once it
+    is nobody's any more.
     """
 
     def __init__(self, path: Path, place: int, ranks: int) -> None:
         self._place = place
-        self._ranks = ranks
+        #: how many share the host
+        self.ranks = ranks
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with self._locked():
             if os.fstat(self._file).st_size == 0:
-                os.pwrite(self._file, _TIMES.pack(-1e9, -1e9) + ranks * _BID.pack(0), 0)
-
-    @property
-    def ranks(self) -> int:
-        return self._ranks
+                os.pwrite(self._file, _TIMES.pack(-1e9, -1e9), 0)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -79,7 +77,7 @@ class HostVote:
     def wins_turn(self, now_s: float, pause_s: float) -> bool:
         """Take the turn if it was nobody's for `pause_s` and no rank has bid more."""
         with self._locked():
-            bids = os.pread(self._file, self._ranks * _BID.size, _TIMES.size)
+            bids = os.pread(self._file, os.fstat(self._file).st_size - _TIMES.size, _TIMES.size)
             sizes = [size for (size,) in _BID.iter_unpack(bids)]
             is_largest = sizes.index(max(sizes)) == self._place
             return is_largest and self._take_turn(now_s, pause_s)
@@ -166,9 +164,13 @@ class MemoryWatch:
         self._is_short = False
         self._has_bid = False
 
-    def leave_out(self, place: int) -> None:
-        """The rank at that place of the host is gone."""
-        self._vote.withdraw(place)
+    def leave_out(self, rank: int) -> None:
+        """A rank of the host is gone."""
+        self._vote.withdraw(rank)
+
+    def share_among(self, ranks: int) -> None:
+        """So many ranks are on the host now."""
+        self._vote.ranks = ranks
 
     @property
     def is_short(self) -> bool:

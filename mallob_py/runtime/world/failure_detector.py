@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -57,15 +57,15 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=71):
 class Ring:
     """Whom a rank sends beats to, and whom it watches. `names`: process and host of each rank."""
 
-    def __init__(self, rank: int, names: Sequence[str], timeout_s: float | None = None) -> None:
+    def __init__(self, rank: int, names: Mapping[int, str], timeout_s: float | None = None) -> None:
         self._rank = rank
-        self._names = names
+        self._names = dict(names)
         self.timeout_s = timeout_s
         #: of the file that is touched; None as long as it may come
         self._pulse: int | None = None
         self._members: tuple[int, ...] = ()
         self.next_beat_s = -math.inf
-        self.go_on(range(len(names)))
+        self.go_on(sorted(names))
 
     def go_on(self, members: Sequence[int]) -> None:
         """These ranks are left, ascending, this one among them."""
@@ -81,7 +81,11 @@ class Ring:
             self.go_on([each for each in self._members if each != rank])
 
     def describe(self, rank: int) -> str:
-        return f"rank {rank} ({self._names[rank]})" if rank < len(self._names) else f"rank {rank}"
+        return f"rank {rank} ({self._names[rank]})" if rank in self._names else f"rank {rank}"
+
+    def name(self, rank: int, name: str) -> None:
+        """There is a further rank, or will be."""
+        self._names[rank] = name
 
     def heard(self) -> None:
         self._watch.heard()

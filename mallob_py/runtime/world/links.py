@@ -23,7 +23,7 @@ import select
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -176,9 +176,9 @@ class Links:
 
         Raises LinkError.
         """
+        self._secret = secret
         if self.place is not None and (self.place.port or not wide):
             return self.place
-        self._secret = secret
         self._buffer = bytearray(_READ_BYTES)
         path = folder / f"link.{self.rank}"
         port = 0
@@ -318,6 +318,10 @@ class Links:
     def has_more(self) -> bool:
         """Whether `receive` and `take_ended` have something to tell that nobody will be woken up for."""
         return bool(self._arrived or self._ended)
+
+    def put_back(self, arrivals: Iterable[Arrival]) -> None:
+        """They are received again, before all others."""
+        self._arrived.extendleft(reversed([*arrivals]))
 
     def _look(self) -> None:
         for descriptor, events in self._epoll.poll(0):

@@ -19,7 +19,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -34,26 +34,34 @@ class RankProcess(msgspec.Struct, frozen=True, array_like=True):
     began: int
 
     @classmethod
-    def here(cls) -> RankProcess:
-        return cls(os.getpid(), socket.gethostname(), _namespace(), _began("self") or 0)
+    def here(cls, pid: int | None = None) -> RankProcess:
+        """This process, or another one on this host."""
+        own = os.getpid()
+        return cls(pid or own, socket.gethostname(), _namespace(), _began(str(pid or own)) or 0)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
 
 class LocalPeers:
-    """Those ranks among `processes`, by rank, that share `rank`'s host according to `hosts`."""
+    """Those ranks among `processes` that share `rank`'s host according to `hosts`; both by rank."""
 
-    def __init__(self, rank: int, processes: Sequence[RankProcess], hosts: Sequence[int]) -> None:
+    def __init__(self, rank: int, processes: Mapping[int, RankProcess], hosts: Mapping[int, int]) -> None:
+        self._host = hosts[rank]
         self._epoll = select.epoll()
         #: by rank
         self._pidfds: dict[int, int] = {}
         self._rank_of: dict[int, int] = {}
         #: those that were gone when we came
         self._gone: list[int] = []
-        for peer, process in enumerate(processes):
-            if peer != rank and hosts[peer] == hosts[rank] and process.namespace == _namespace():
-                self._watch(peer, process)
+        for peer, process in processes.items():
+            if peer != rank:
+                self.add(peer, process, hosts[peer])
+
+    def add(self, peer: int, process: RankProcess, host: int) -> None:
+        """There is a further rank."""
+        if host == self._host and process.namespace == _namespace() and peer not in self._pidfds:
+            self._watch(peer, process)
 
     def _watch(self, peer: int, process: RankProcess) -> None:
         try:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: set by `launch_world`: the file that takes rank 0's exit code
 EXIT_FILE_VARIABLE = "MALLOB_PY_EXIT_FILE"
+#: set for a process that is to join a running system, as standard input tells it (see joining.py)
+INVITED_VARIABLE = "MALLOB_PY_INVITED"
 #: set for a world that is started because the one before has crashed, by whoever does that
 AFTER_CRASH_VARIABLE = "MALLOB_PY_AFTER_CRASH"
 #: what the exit file holds from when the ranks are at work until rank 0 leaves
@@ -100,9 +102,13 @@ def declared_world_size(env: Mapping[str, str]) -> int:
 
 
 def in_mpi_world(env: Mapping[str, str] | None = None) -> bool:
-    """Whether a launcher (mpiexec, mpirun, srun, `launch_world`) has started this process as a rank."""
+    """Whether this is a rank: started by mpiexec, mpirun, srun or `launch_world`, or by others, to join."""
     env = os.environ if env is None else env
-    return any(name in env for name in (*RANK_VARIABLES, EXIT_FILE_VARIABLE)) or declared_world_size(env) > 1
+    return (
+        INVITED_VARIABLE in env
+        or any(name in env for name in (*RANK_VARIABLES, EXIT_FILE_VARIABLE))
+        or declared_world_size(env) > 1
+    )
 
 
 def prepare_mpi() -> None:

@@ -154,14 +154,19 @@ def open_session_folder(comm: MPI.Intracomm, hosts: Sequence[int]) -> PrivateFol
     raise OthersRefused if problem is None else LaunchError(problem)
 
 
-def _created() -> tuple[PrivateFolder | None, str | None]:
+def create_session_folder() -> PrivateFolder:
+    """One for a host that none of the ranks that were there is on. Raises OSError."""
     parent = shared_folder()
     sweep(parent)
+    return PrivateFolder.create(parent)
+
+
+def _created() -> tuple[PrivateFolder | None, str | None]:
     try:
-        folder = PrivateFolder.create(parent)
+        folder = create_session_folder()
         folder.note_outside(_mapped_files(_MPICH_FILE))
     except OSError as error:
-        return None, f"cannot make a folder in {parent}: {error.strerror}"
+        return None, f"cannot make a folder in {shared_folder()}: {error.strerror}"
     return folder, None
 
 

@@ -10,7 +10,7 @@ import pytest
 from mallob_py.runtime.world.failure_detector import Ring, Watch
 from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RUNNING
 
-NAMES = ["process 1 on a", "process 2 on a", "process 3 on b"]
+NAMES = {0: "process 1 on a", 1: "process 2 on a", 2: "process 3 on b"}
 
 
 def first_alarm_s(watch: Watch, looks_s: list[float]) -> float:
@@ -48,13 +48,13 @@ def test_without_a_timeout_nobody_is_silent() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_each_rank_is_watched_by_the_one_that_it_sends_beats_to(size: int) -> None:
-    rings = [Ring(rank, [f"process {rank}"] * size) for rank in range(size)]
+    rings = [Ring(rank, dict.fromkeys(range(size), "process")) for rank in range(size)]
     for rank, ring in enumerate(rings):
         assert rings[ring.next_rank].watched_rank == rank
 
 
 def test_a_rank_alone_watches_nobody() -> None:
-    ring = Ring(0, ["process 1 on a"], 3.0)
+    ring = Ring(0, {0: "process 1 on a"}, 3.0)
     assert not any(ring.beat(float(second)) for second in range(20))
 
 

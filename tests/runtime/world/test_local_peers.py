@@ -42,7 +42,7 @@ def test_the_death_of_a_rank_of_this_host_is_heard_of_once(
     processes: list[subprocess.Popen[bytes]],
 ) -> None:
     records = [RankProcess.here(), *(record_of(each.pid) for each in processes)]
-    peers = LocalPeers(0, records, (0, 0, 0))
+    peers = LocalPeers(0, dict(enumerate(records)), {0: 0, 1: 0, 2: 0})
     assert peers.take_dead() == []
     assert not is_readable(peers)
     processes[1].send_signal(signal.SIGKILL)
@@ -57,7 +57,7 @@ def test_a_rank_that_hangs_can_be_ended_unless_it_is_on_another_host(
     processes: list[subprocess.Popen[bytes]],
 ) -> None:
     records = [RankProcess.here(), *(record_of(each.pid) for each in processes)]
-    peers = LocalPeers(0, records, (0, 0, 2))
+    peers = LocalPeers(0, dict(enumerate(records)), {0: 0, 1: 0, 2: 2})
     for each in processes:
         each.send_signal(signal.SIGSTOP)
     peers.end(1)
@@ -76,7 +76,7 @@ def test_a_rank_that_has_died_before_it_is_watched_is_dead_also_if_its_number_wa
     gone = record_of(processes[1].pid)
     processes[1].kill()
     processes[1].wait()
-    peers = LocalPeers(0, [RankProcess.here(), reused, gone], (0, 0, 0))
+    peers = LocalPeers(0, {0: RankProcess.here(), 1: reused, 2: gone}, {0: 0, 1: 0, 2: 0})
     assert peers.take_dead() == [1, 2]
     peers.end(1)
     assert processes[0].poll() is None
@@ -88,6 +88,6 @@ def test_who_has_process_numbers_of_its_own_is_not_watched(
 ) -> None:
     foreign = record_of(processes[0].pid)
     foreign = RankProcess(os.getpid(), foreign.host, foreign.namespace + 1, foreign.began)
-    peers = LocalPeers(0, [RankProcess.here(), foreign], (0, 0))
+    peers = LocalPeers(0, {0: RankProcess.here(), 1: foreign}, {0: 0, 1: 0})
     assert peers.take_dead() == []
     peers.close()

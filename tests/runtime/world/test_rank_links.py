@@ -161,6 +161,16 @@ def test_both_part_when_both_have_said_so(links: tuple[Links, Links], tmp_path: 
     assert old.take_ended() == []
 
 
+def test_each_growth_has_a_secret_of_its_own(links: tuple[Links, Links], tmp_path: Path) -> None:
+    old, new = links
+    place = old.listen(SECRET, tmp_path, wide=False)
+    later = os.urandom(SECRET_BYTES)
+    assert old.listen(later, tmp_path, wide=False) == place
+    new.listen(later, tmp_path, wide=False)
+    new.connect(0, place)
+    poll_until(lambda: list(old.receive()) == [] and old.has(7))
+
+
 def test_strangers_are_not_let_in(links: tuple[Links, Links], tmp_path: Path) -> None:
     old, _ = links
     place = old.listen(SECRET, tmp_path, wide=True)

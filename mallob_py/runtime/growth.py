@@ -1,0 +1,127 @@
+"""Ranks that this one has started and that are still to join: what their host does (see `world/joining.py`).
+
+The processes start at once; meanwhile all members begin to listen. A newcomer that has named itself is
+welcomed as soon as it can be told where all members are. All that are connected join with one change. One
+that dies on its way, or takes too long, is left out, and the others join.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+
+from mallob_py.protocol.generation import Ordered
+from mallob_py.runtime.world.joining import Joining, Peer
+
+#: a newcomer imports much, perhaps from the disk of a network
+PATIENCE_S = 60.0
+#: an order to join may be lost with the coordinator
+_ORDER_AGAIN_S = 1.0
+
+
+class GrowthError(Exception):
+    """There cannot be more ranks; the message says why."""
+
+
+class Growth:
+    """One order for more ranks, until all have joined or failed."""
+
+    def __init__(
+        self,
+        members: Iterable[int],
+        newcomers: Mapping[int, subprocess.Popen[bytes]],
+        now: float,
+        welcome: Callable[[int, tuple[Peer, ...]], None],
+        done: Callable[[Mapping[int, str]], None],
+    ) -> None:
+        """`members`: all others. `welcome` tells a newcomer of its peers.
+
+        `done` hears of those that did not join, and why.
+        """
+        self._processes = newcomers
+        #: members that have not said where they listen
+        self._silent = set(members)
+        self._peers: dict[int, Peer] = {}
+        #: by newcomer, in the order in which they have come
+        self._arrived: dict[int, Joining] = {}
+        self._welcomed: list[int] = []
+        self._connected: set[int] = set()
+        self._problems: dict[int, str] = {}
+        self._until_s = now + PATIENCE_S
+        self._order_s = -math.inf
+        self._welcome = welcome
+        self._done = done
+
+    def is_newcomer(self, rank: int) -> bool:
+        return rank in self._processes
+
+    # --- what the members say
+
+    def listening(self, member: Peer) -> None:
+        """A member listens there, or cannot: then nobody can join."""
+        if member.address in self._silent:
+            self._silent.discard(member.address)
+            self._peers[member.address] = member
+            if member.place is None:
+                self._give_up(f"rank {member.address} cannot listen for it")
+            self._welcome_all()
+
+    def member_lost(self, rank: int) -> None:
+        self._silent.discard(rank)
+        self._peers.pop(rank, None)
+        self._welcome_all()
+
+    # --- what newcomers say
+
+    def joining(self, rank: int, message: Joining) -> None:
+        self._arrived.setdefault(rank, message)
+        self._welcome_all()
+
+    def _welcome_all(self) -> None:
+        if self._silent:
+            return
+        for rank in self._arrived:
+            if rank not in self._welcomed and rank not in self._problems:
+                before = {each: self._arrived[each] for each in self._welcomed if each not in self._problems}
+                others = [Peer(each, one.host, one.process, one.place) for each, one in before.items()]
+                self._welcomed.append(rank)
+                self._welcome(rank, (*self._peers.values(), *others))
+
+    def connected(self, rank: int) -> None:
+        if self.is_newcomer(rank):
+            self._connected.add(rank)
+
+    def lost(self, rank: int, how: str) -> None:
+        """A newcomer is gone."""
+        if self.is_newcomer(rank):
+            self._problems.setdefault(rank, how)
+
+    def _give_up(self, why: str) -> None:
+        for rank, process in self._processes.items():
+            if rank not in self._connected and rank not in self._problems:
+                self._problems[rank] = why
+                process.kill()
+
+    # --- what is to be done
+
+    def turn(self, members: Iterable[int], now: float) -> Ordered | None:
+        """An order that is to be given now, again if it has not come about."""
+        if now >= self._until_s:
+            self._give_up(f"has not come up within {PATIENCE_S:g} s")
+        left = self._processes.keys() - self._problems.keys()
+        if left - self._connected:
+            return None
+        wanted = sorted(left - set(members))
+        if wanted and now >= self._order_s:
+            self._order_s = now + _ORDER_AGAIN_S
+            return Ordered(joins=tuple((rank, self._arrived[rank].capacity) for rank in wanted))
+        return None
+
+    def is_over(self, members: Iterable[int]) -> bool:
+        """Whether each has joined or failed."""
+        return not self._processes.keys() - self._problems.keys() - set(members)
+
+    def done(self) -> None:
+        """Tell whoever wanted it."""
+        self._done(self._problems)

@@ -1,0 +1,311 @@
+"""How a process becomes a rank of a running system, as that process does it; and what is said on the way.
+
+A rank, the *host* of the newcomer, has all members listen for connections (`Listen`, `Listening`), starts the
+process and gives it an `Invitation` on standard input. Then:
+
+    newcomer -> host      Joining: who I am, where I listen
+    host     -> newcomer  Welcome: who else there is, and where each listens
+    newcomer -> others    Joining, answered by Noted
+    newcomer -> host      Connected
+    host     -> all       the order that it shall join (`protocol/generation.py`)
+
+The newcomer is a member when it begins its first generation. Others that join at the same time and have
+told the host of themselves before are among those that it connects to; later ones connect to it. What arrives
+for a member before it is one waits.
+
+Guarantees: until it is a member, a newcomer ends when its host is lost, or nobody has spoken to it for long;
+it has taken part in nothing by then.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from mallob_py.protocol.generation import (
+    PATIENCE_S,
+    AnyChange,
+    AnyGenerationMessage,
+    Begin,
+    End,
+    Generation,
+    GenerationMessage,
+    Heard,
+    Lost,
+    Membership,
+    Tell,
+    TimePassed,
+)
+from mallob_py.protocol.messages import encode
+from mallob_py.runtime.processes import import_places, python
+from mallob_py.runtime.world.carrier import Carrier
+from mallob_py.runtime.world.envelope import Arrival, Channel, open_envelope, seal
+from mallob_py.runtime.world.links import LinkError, Links, Place
+from mallob_py.runtime.world.local_peers import RankProcess
+from mallob_py.runtime.world.mpi import INVITED_VARIABLE
+from mallob_py.runtime.world.session_folder import PrivateFolder, create_session_folder
+
+#: what tells a rank that it is one of MPI's world: not for those that are not
+_OF_MPI = ("PMI_", "PMIX_", "HYDI_", "OMPI_", "MPI_")
+_INVITATION_BYTES_MAX = 1 << 20
+
+
+class Listen(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=77):
+    """To all members: ranks below the address `bound` may connect that know the secret."""
+
+    bound: int
+    secret: bytes
+    wide: bool
+
+
+class Listening(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=78):
+    """The answer; None: it is not possible."""
+
+    place: Place | None
+
+
+class Joining(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=79):
+    """From a newcomer, the first word that it says to anybody: this is where and what it is."""
+
+    process: RankProcess
+    host: int
+    place: Place
+    capacity: int
+
+
+class Peer(msgspec.Struct, frozen=True, array_like=True):
+    """A rank, as newcomers are told of it. `place` None: it has been connected already."""
+
+    address: int
+    host: int
+    process: RankProcess
+    place: Place | None
+
+
+class Welcome(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=67):
+    """To a newcomer: all who are to be connected to, and what the system has been from its start on."""
+
+    peers: tuple[Peer, ...]
+    start_s: float
+    #: the capacities of the ranks that it began with
+    founders: tuple[int, ...]
+
+
+class Noted(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=69):
+    """To a newcomer: I know who you are. Before that, it cannot be spoken to from there."""
+
+
+class Connected(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=68):
+    """From a newcomer to its host: all that it was told of have noted it."""
+
+
+JoiningMessage: TypeAlias = Listen | Listening | Joining | Welcome | Noted | Connected
+
+
+class Invitation(msgspec.Struct, frozen=True):
+    """What a newcomer is started with. `pes`: its capacity, unless its options say so."""
+
+    address: int
+    secret: bytes
+    host: Peer
+    pes: int
+    wide: bool
+
+
+class JoinError(Exception):
+    """This process does not become a rank; the message says why."""
+
+
+class Joined(NamedTuple):
+    """A member, as of its first generation."""
+
+    carrier: Carrier
+    membership: Membership
+    generation: Generation
+    welcome: Welcome
+    peers: dict[int, Peer]
+
+
+# --- the host's side -------------------------------------------------------------------------
+
+
+def start_newcomer(invitation: Invitation) -> subprocess.Popen[bytes]:
+    """Run this process's command again, as a rank that joins. Raises OSError."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(_OF_MPI)}
+    process = subprocess.Popen(
+        [*python(), "-m", "mallob_py.cli.main", *sys.argv[1:]],
+        stdin=subprocess.PIPE,
+        env=env | import_places() | {INVITED_VARIABLE: "1"},
+        start_new_session=True,  # a terminal's Ctrl-C is for the process that all stem from
+    )
+    assert process.stdin is not None
+    process.stdin.write(msgspec.msgpack.encode(invitation))  # less than a pipe takes
+    process.stdin.close()
+    return process
+
+
+# --- the newcomer's side ----------------------------------------------------------------------
+
+
+def is_invited(env: Mapping[str, str]) -> bool:
+    return INVITED_VARIABLE in env
+
+
+def read_invitation() -> Invitation:
+    """Raises JoinError."""
+    data = sys.stdin.buffer.read(_INVITATION_BYTES_MAX)
+    try:
+        return msgspec.msgpack.decode(data, type=Invitation)
+    except msgspec.MsgspecError as error:
+        raise JoinError(f"no invitation to join: {error}") from error
+
+
+def join(invitation: Invitation, pes: int | None, patience_s: float = PATIENCE_S) -> Joined:
+    """Become a member; blocks until then. Raises JoinError."""
+    links = Links(invitation.address)
+    try:
+        folder, host = _folder_of(invitation)
+        place = links.listen(invitation.secret, folder.path, wide=invitation.wide)
+        me = Joining(RankProcess.here(), host, place, invitation.pes if pes is None else pes)
+        return _Newcomer(invitation, links, folder, me, patience_s).become_member()
+    except (LinkError, OSError) as error:
+        raise JoinError(str(error)) from error
+
+
+def _folder_of(invitation: Invitation) -> tuple[PrivateFolder, int]:
+    """Of this host, and which host that is: our own if no other rank is here that we know. Raises OSError."""
+    host = invitation.host
+    assert host.place is not None
+    if host.process.host == os.uname().nodename:
+        try:
+            return PrivateFolder.join(Path(host.place.path).parent), host.host
+        except OSError:  # another container, perhaps
+            pass
+    return create_session_folder(), invitation.address
+
+
+class _Newcomer:
+    def __init__(
+        self, invitation: Invitation, links: Links, folder: PrivateFolder, me: Joining, patience_s: float
+    ) -> None:
+        host = invitation.host
+        hosts = {invitation.address: me.host, host.address: host.host}
+        self._me = me
+        self._host = host
+        self._links = links
+        self._carrier = Carrier(invitation.address, hosts, folder, links)
+        self._membership = Membership(invitation.address, None, patience_s)
+        self._patience_s = patience_s
+        self._welcome: Welcome | None = None
+        self._peers: dict[int, Peer] = {host.address: host}
+        #: peers that have not noted us yet
+        self._unaware: set[int] = set()
+        #: for a member
+        self._waiting: list[Arrival] = []
+        self._first: Generation | None = None
+
+    def become_member(self) -> Joined:
+        self._connect(self._host)
+        heard_s = time.monotonic()
+        while self._first is None:
+            self._carrier.flush()
+            select.select((self._links.fileno(),), (), (), self._carrier.park_timeout_s(1.0))
+            for arrival in self._carrier.receive():
+                heard_s = time.monotonic()
+                self._take_in(arrival)
+            for lost in self._carrier.take_lost():
+                self._lose(lost)
+            now = time.monotonic()
+            if now >= self._membership.deadline_s:
+                self._change(TimePassed())
+            if now > heard_s + 3 * self._patience_s:
+                raise JoinError(f"rank {self._carrier.rank} was not taken in")
+        self._carrier.flush()
+        self._links.put_back(self._waiting)
+        assert self._welcome is not None
+        return Joined(self._carrier, self._membership, self._first, self._welcome, self._peers)
+
+    def _connect(self, peer: Peer) -> None:
+        if peer.place is not None:
+            self._links.connect(peer.address, peer.place)
+        self._carrier.welcome(peer.address, peer.host)
+        self._peers[peer.address] = peer
+        self._say(peer.address, self._me)
+
+    def _say(self, address: int, message: JoiningMessage | AnyGenerationMessage) -> None:
+        self._carrier.send(address, seal(0, 0, 0, encode(message)))
+
+    def _take_in(self, arrival: Arrival) -> None:
+        if self._first is not None or arrival.channel is not Channel.CONTROL:
+            self._waiting.append(arrival)
+            return
+        message = open_envelope(arrival.data, _decode)[3]
+        match message:
+            case Welcome(peers):
+                self._welcome = message
+                for peer in peers:
+                    if peer.address != self._host.address:
+                        self._unaware.add(peer.address)
+                        self._connect(peer)
+                self._noted(self._host.address)
+            case Noted():
+                self._noted(arrival.source)
+            case Joining(process, host, place, _):
+                self._peers[arrival.source] = Peer(arrival.source, host, process, place)
+                self._carrier.welcome(arrival.source, host)
+                self._say(arrival.source, Noted())
+            case GenerationMessage():
+                self._change(Heard(arrival.source, message))
+            case _:
+                self._waiting.append(arrival)
+
+    def _noted(self, address: int) -> None:
+        self._unaware.discard(address)
+        if not self._unaware:
+            self._say(self._host.address, Connected())
+
+    def _lose(self, address: int) -> None:
+        if address == self._host.address and not self._membership.is_halted:
+            raise JoinError(
+                f"rank {self._host.address}, which has started rank {self._carrier.rank}, is gone"
+            )
+        self._change(Lost(address))
+        if address in self._unaware:
+            self._noted(address)
+
+    def _change(self, change: AnyChange) -> None:
+        self._membership.handle(change, time.monotonic())
+        for step in self._membership.take_effects():
+            match step:
+                case Tell(address, message):
+                    self._say(address, message)
+                case Begin(_, after):
+                    self._first = after
+                case End(why):
+                    raise JoinError(f"rank {self._carrier.rank} is not to join any more ({why.value})")
+
+
+class _Other(msgspec.Struct, frozen=True):
+    """A message for a member, which can wait."""
+
+
+_ours = msgspec.msgpack.Decoder(JoiningMessage | AnyGenerationMessage)
+
+
+def _decode(body: bytes | memoryview) -> JoiningMessage | AnyGenerationMessage | _Other:
+    try:
+        message: JoiningMessage | AnyGenerationMessage = _ours.decode(body)
+        return message
+    except msgspec.ValidationError:
+        return _Other()
+
+
+StartNewcomer = Callable[[Invitation], subprocess.Popen[bytes]]
