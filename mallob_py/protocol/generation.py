@@ -353,7 +353,10 @@ class Membership:
         if is_busy or not (self._joins or self._leaves):
             return
         if (coordinator := self._coordinator()) == self.address:
-            self._propose(now)
+            if not self._joins and self._leaves >= self._known().keys() - self.lost:
+                self._leaves.clear()  # somebody has to stay
+            else:
+                self._propose(now)
         else:
             self._tell(coordinator, Wanted(tuple(self._joins.items()), tuple(sorted(self._leaves))))
 

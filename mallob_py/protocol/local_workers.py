@@ -11,6 +11,13 @@ worker keeps its seat, as one whose process has died too often does, so that its
 workers. Were the seat given up, its parent would ask anew at once, and most likely this host, idle now,
 would begin to use up memory again. When there is memory, a paused worker gets another process, which
 begins anew; and whenever its job's volume drops below its index it leaves like any other.
+
+**To be drained.** A rank that is to leave soon starts nothing new: its PEs offer no token, deny queries,
+and pass on requests that come all the same. Workers that leave in order hand over what they have at once, and
+keep their seats without a process, so that those below them stay. But a root has what it has lent handed back
+to it: it sends its children away, saves its job, and only when its process is gone leaves the seat, so that
+the next root, elsewhere, begins with all that was done. Other workers run on until the rank leaves, also if
+the generation changes meanwhile.
 """
 
 from __future__ import annotations
@@ -106,6 +113,8 @@ class LocalWorkers:
         self._room = config.job_cache
         #: until when no token is offered, since the host gives no processes
         self._rests_until_s: float | None = None
+        #: this PE's rank is to leave: nothing new starts here
+        self.is_draining = False
         #: jobs that were lost here and may be at fault themselves: why
         self._doubts: OrderedDict[int, str] = OrderedDict()
 
@@ -114,12 +123,18 @@ class LocalWorkers:
     def is_free(self, job: int | None = None) -> bool:
         """Whether a worker, of this job or of any, could be adopted on the spot, without a match."""
         is_held = bool(self._holds) and job not in self._holds
-        return not (self.active or is_held or self._matcher.token_granted or self.is_resting)
+        rests = self.is_resting and not (self._rests_until_s is None and self._goes_on(job))
+        return not (self.active or is_held or self._matcher.token_granted or rests)
+
+    def _goes_on(self, job: int | None) -> bool:
+        """Whether the job had a worker here when the last generation ended, and not since."""
+        worker = None if job is None else self.suspended.get(job)
+        return worker is not None and worker.is_carried_over
 
     @property
     def is_resting(self) -> bool:
-        """Whether this PE offers itself to nobody for a while."""
-        return self._rests_until_s is not None
+        """Whether this PE offers itself to nobody for a while, or for good."""
+        return self._rests_until_s is not None or self.is_draining
 
     def update_token(self) -> None:
         self._matcher.offer_token(not (self.active or self._holds or self.is_resting))
@@ -140,6 +155,7 @@ class LocalWorkers:
         if self._inherited_until_s <= now:
             self._let_go_of_the_unheard()
         self.leaving.tick(now)
+        self._let_go_of_a_drained_root(now)
 
     def next_deadline(self) -> float:
         """Until when this PE keeps itself free for a suspended worker, rests, or has one that leaves."""
@@ -215,6 +231,7 @@ class LocalWorkers:
         able = (
             request.job in self.suspended
             and self.active is None
+            and (not self.is_draining or self._goes_on(request.job))
             and not self._matcher.token_granted
             and (self._balancer.volume(request.job) or 0) > request.index
         )
@@ -274,6 +291,8 @@ class LocalWorkers:
                 self.receive_failed(source, message, now)
         worker.seats.fit(worker.volume, self._balancer.epoch, now)
         self._proceed(worker)
+        if self.is_draining:
+            self._hand_over(now)
         self.update_token()
 
     def receive_accepted(self, source: int, message: Accepted, now: float) -> None:
@@ -300,6 +319,7 @@ class LocalWorkers:
             self._describe(worker, message.description)
         if worker.state is WorkerState.LOST:
             self._vacate(worker, now)
+        self._let_go_of_a_drained_root(now)
 
     def receive_rejected(self, message: Rejected, now: float) -> None:
         worker = self._active_in(message.stay)
@@ -382,6 +402,9 @@ class LocalWorkers:
         if worker.index > 0 and fault is not Fault.HOST and worker.losses >= self._config.losses_max:
             worker.happens(Happens.KEPT, self._out)
             return
+        self._give_up_seat(worker, now, reason)
+
+    def _give_up_seat(self, worker: Worker, now: float, reason: str = "") -> None:
         parent_index = (worker.index - 1) // 2 if worker.index else -1
         if self._config.reuse is Reuse.FULL:
             children = (
@@ -511,6 +534,7 @@ class LocalWorkers:
         """Keep the processes, and what has not been said for certain, of a PE that was halted."""
         self._numbers = former._numbers
         self._rests_until_s = former._rests_until_s
+        self.is_draining = former.is_draining and not succession.is_alone
         self.leaving.take_over(former.leaving, succession)
         self._last_words.take_over(former._last_words, succession)
         for job, worker in former.suspended.items():
@@ -579,6 +603,37 @@ class LocalWorkers:
         if (worker := self.active) is not None and worker.leaves_in_order:
             self._pause(worker, now)
 
+    # --- to be empty one day ------------------------------------------------------------------
+
+    def drain(self, now: float) -> None:
+        """Start nothing new from now on; see the module's docstring."""
+        self.is_draining = True
+        self._holds.clear()
+        self._hand_over(now)
+        self.update_token()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether no process here does anything, or has anything to hand over."""
+        is_at_work = self.active is not None and self.active.is_at_work
+        return self.is_draining and not is_at_work and not self.leaving
+
+    def _hand_over(self, now: float) -> None:
+        worker = self.active
+        if worker is None or not worker.leaves_in_order:
+            return
+        if worker.index == 0:
+            worker.seats.dismiss(since_epoch=0)
+        self._pause(worker, now)
+
+    def _let_go_of_a_drained_root(self, now: float) -> None:
+        """It has saved what it had, and had back what it has lent: the next one may begin with that."""
+        worker = self.active
+        if not self.is_draining or worker is None or worker.index > 0 or worker.accepted_epoch is None:
+            return
+        if worker.state is WorkerState.PAUSED and all(one.job != worker.job for one in self.leaving):
+            self._give_up_seat(worker, now)
+
     def _pause(self, worker: Worker, now: float) -> None:
         if worker.leaves_in_order:
             self.leaving.add(worker, now)
@@ -588,12 +643,13 @@ class LocalWorkers:
         self._messages.give_back_waiting(worker)
 
     def has_paused(self) -> bool:
-        return self.active is not None and self.active.state is WorkerState.PAUSED
+        """Whether there is one that memory would help."""
+        return not self.is_draining and self.active is not None and self.active.state is WorkerState.PAUSED
 
     def unpause(self, now: float) -> None:
         """Give a paused worker another process."""
         worker = self.active
-        if worker is not None and worker.state is WorkerState.PAUSED:
+        if worker is not None and self.has_paused():
             worker.happens(Happens.UNPAUSED, self._out)
             self._out.act(Log("unpaused", {"job": worker.job, "index": worker.index}))
             worker.asked_s = now
@@ -683,6 +739,8 @@ class LocalWorkers:
             worker.happens(Happens.STARTED, self._out, now)
             if worker.inbox:
                 self._messages.deliver_waiting(worker)
+            if self.is_draining and worker is self.active:
+                self._hand_over(now)
 
     def answered(self, it: WorkerAnswered) -> None:
         """Any worker's result counts, a suspended one's too. The PE is free at once."""
@@ -704,12 +762,13 @@ class LocalWorkers:
         if worker is not None:
             self._last_words.say(worker.client, WorkerFailed(worker.job, worker.index, reason), self._out)
 
-    def left(self, number: int, cpu_s: float) -> None:
+    def left(self, number: int, cpu_s: float, now: float) -> None:
         """The process has handed over what it had."""
         if (leaver := self.leaving.get(number)) is not None:
             if cpu_s:
                 self._out.send(leaver.client, Used(leaver.job, cpu_s, 0))
             self.leaving.left(number)
+            self._let_go_of_a_drained_root(now)
 
     def crashed(self, it: WorkerCrashed, now: float) -> None:
         """The process died: restart it here, a few times.
@@ -724,6 +783,7 @@ class LocalWorkers:
         self._out.act(Log("crashed", {"job": worker.job, "index": worker.index, "reason": reason}))
         if isinstance(worker, Leaver):
             self.leaving.left(worker.number)
+            self._let_go_of_a_drained_root(now)
             return
         if worker is not self.active:
             self._forget_suspended(worker, Happens.DIED)

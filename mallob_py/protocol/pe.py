@@ -67,6 +67,7 @@ from mallob_py.protocol.stimuli import (
     AnyStimulus,
     DescriptionHere,
     DescriptionMissing,
+    Drain,
     DropPast,
     HostRests,
     JobInterrupted,
@@ -300,6 +301,11 @@ class PE:
         ]
         return "\n".join(lines[-40:])
 
+    @property
+    def is_drained(self) -> bool:
+        """After `Drain`: whether nothing is lost if the rank leaves."""
+        return self.workers.is_drained
+
     def is_quiescent(self) -> bool:
         """No deadline of the protocol itself, nothing parked, no half of a match (for checks)."""
         waits = (
@@ -324,7 +330,7 @@ _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
     WorkerRaised: lambda pe, it, now: pe.workers.raised(it.worker, it.reason),
     WorkerCrashed: lambda pe, it, now: pe.workers.crashed(it, now),
     WorkerLost: lambda pe, it, now: pe.workers.lost(it.worker, it.reason, now),
-    WorkerLeft: lambda pe, it, now: pe.workers.left(it.worker, it.cpu_s),
+    WorkerLeft: lambda pe, it, now: pe.workers.left(it.worker, it.cpu_s, now),
     WorkerUsed: lambda pe, it, now: pe.workers.used(it.worker, it.cpu_s, it.peak_bytes),
     WorkerDemands: lambda pe, it, now: pe.workers.demanded(it.worker, it.demand),
     WorkerProgresses: lambda pe, it, now: pe.workers.progresses(it.worker, it.progress),
@@ -339,6 +345,7 @@ _ON_STIMULUS: dict[type[AnyStimulus], Callable[[PE, Any, float], None]] = {
     DropPast: lambda pe, it, now: pe.workers.drop_past(it.count),
     PauseWorker: lambda pe, it, now: pe.workers.pause(now),
     UnpauseWorker: lambda pe, it, now: pe.workers.unpause(now),
+    Drain: lambda pe, it, now: pe.workers.drain(now),
     SystemEnds: lambda pe, it, now: pe.workers.leave_for_good(now),
 }
 

@@ -229,6 +229,10 @@ class UnpauseWorker(Stimulus, frozen=True):
     """There is memory: give the paused worker another process."""
 
 
+class Drain(Stimulus, frozen=True):
+    """The rank is to leave: nothing new starts, and workers that leave in order do so (`PE.is_drained`)."""
+
+
 class SystemEnds(Stimulus, frozen=True):
     """All ranks end: the running worker hands over what it has, if it leaves in order; a root saves, too."""
 
@@ -264,5 +268,6 @@ AnyStimulus: TypeAlias = (
     | DropPast
     | PauseWorker
     | UnpauseWorker
+    | Drain
     | SystemEnds
 )

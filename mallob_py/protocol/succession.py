@@ -37,6 +37,8 @@ class Succession:
         self.size = sum(after.capacities)
         old, new = before.placement(), after.placement()
         ranks = {address: rank for rank, address in enumerate(after.members)}
+        #: one rank is left, which so cannot leave
+        self.is_alone = len(after.members) == 1
         self._successors: list[int | None] = []
         self._heirs: list[int] = []
         for rank, address in enumerate(before.members):

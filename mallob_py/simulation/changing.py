@@ -23,6 +23,7 @@ from mallob_py.protocol.generation import (
     AnyChange,
     Begin,
     End,
+    Ending,
     Generation,
     Halt,
     Heard,
@@ -40,6 +41,7 @@ from mallob_py.protocol.messages import AnyMessage
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.stimuli import (
     AnyStimulus,
+    Drain,
     JobInterrupted,
     JobSubmitted,
     Received,
@@ -69,6 +71,8 @@ class _Rank:
         self.address = address
         self.places = places
         self.membership = membership
+        #: that of its PEs
+        self.generation = membership.generation
         self.is_gone = False
         self.is_hung = False
         #: what happens to one that hangs, to be met when it wakes up
@@ -78,11 +82,8 @@ class _Rank:
         #: messages of generations that it has not begun yet: (place, place of the sender, envelope)
         self.early: list[tuple[int, int, Envelope]] = []
         self.halted_s = math.inf
-
-    @property
-    def generation(self) -> Generation | None:
-        """That of its PEs."""
-        return self.membership.generation
+        #: if it drains: when it leaves at the latest
+        self.drains_until_s = -math.inf
 
     @property
     def is_awake(self) -> bool:
@@ -157,6 +158,27 @@ class ChangingCluster(Cluster):
     def leave(self, address: int, asked: int) -> None:
         """Somebody orders, at rank `asked`, that the rank leaves."""
         self.change(asked, Ordered(leaves=(address,)))
+
+    def drain(self, address: int, grace_s: float) -> None:
+        """Nothing new starts at the rank; it leaves when nothing is lost by that, or after the grace."""
+        rank = self._ranks[address]
+        rank.drains_until_s = self.now + grace_s
+        for place in rank.places:
+            self.tell(place, Drain())
+        self._leave_if_drained(rank)
+
+    def _leave_if_drained(self, rank: _Rank) -> None:
+        awake = self.members_awake()
+        if rank.is_gone or awake == [rank.address]:
+            rank.drains_until_s = -math.inf
+        elif rank.is_awake and (self._is_drained(rank) or self.now >= rank.drains_until_s):
+            self.leave(rank.address, min(awake, key=lambda one: mixed(self.seed, rank.address, one)))
+            self._later(self._patience_s, lambda: self._leave_if_drained(rank))  # who was asked may be lost
+        else:
+            self._later(self._detect_s, lambda: self._leave_if_drained(rank))
+
+    def _is_drained(self, rank: _Rank) -> bool:
+        return all(self.pes[place].is_drained for place in rank.places)
 
     def join(self, capacities: Sequence[int], asked: int) -> list[int]:
         """New ranks are connected, and ordered to join, at rank `asked`; their addresses."""
@@ -260,10 +282,17 @@ class ChangingCluster(Cluster):
                     self._halt(rank, leaves)
                 case Begin(before, after):
                     self._begin(rank, before, after)
-                case End():
+                case End(why):
+                    if why is Ending.LEFT and self.now < rank.drains_until_s:
+                        self._check_nothing_is_lost(rank)
                     self._remove(rank)
         if membership.deadline_s < math.inf:
             self.at(membership.deadline_s, lambda: self.change(address, TimePassed()))
+
+    def _check_nothing_is_lost(self, rank: _Rank) -> None:
+        for (place, _), process in self.processes.items():
+            has_work = process.job in self.orderly and process.is_started and not process.is_suspended
+            assert not (has_work and self._loop_of[place] == rank.address), "a drained rank has work of a bag"
 
     def _halt(self, rank: _Rank, leaves: bool) -> None:
         rank.halted_s = min(rank.halted_s, self.now)
@@ -288,6 +317,7 @@ class ChangingCluster(Cluster):
         for folder, holder in self._held():  # it was to leave, and stays after all
             if holder < 0 and self._former[folder] == rank.address:
                 self._holders[folder] = rank.address
+        rank.generation = after
         started = {key for key in self.processes if self._loop_of[key[0]] == rank.address}
         self._is_beginning = True
         for place in rank.places:
@@ -456,7 +486,7 @@ class ChangingCluster(Cluster):
         return (
             super().is_quiescent()
             and all(rank.is_awake and not rank.membership.is_halted and not rank.early for rank in there)
-            and all(rank.generation is not None for rank in there)
+            and all(rank.generation is not None and rank.drains_until_s == -math.inf for rank in there)
         )
 
     def check_generations(self) -> None:

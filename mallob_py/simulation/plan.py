@@ -141,13 +141,20 @@ class RankLeaves(Deed, frozen=True, kw_only=True, tag="rank-leaves"):
     rank: int
 
 
+class RankDrains(Deed, frozen=True, kw_only=True, tag="rank-drains"):
+    """A user orders that the rank starts nothing new, and leaves when it is empty, or after so long."""
+
+    rank: int
+    grace_s: float
+
+
 class RanksJoin(Deed, frozen=True, kw_only=True, tag="ranks-join"):
     """A user orders, at some rank, that new ones join."""
 
     capacities: tuple[int, ...]
 
 
-Change: TypeAlias = RankDies | RankHangs | RankLeaves | RanksJoin
+Change: TypeAlias = RankDies | RankHangs | RankLeaves | RankDrains | RanksJoin
 
 AnyDeed: TypeAlias = (
     Submit
@@ -368,7 +375,7 @@ def _draw_changes(choose: random.Random, span_s: float) -> list[AnyDeed]:
     for number in range(choose.choice((1, 3, 6))):
         at_s += choose.choice((0.0, 0.001, 0.1)) * span_s * choose.random()
         rank = choose.randrange(_RANKS_MAX)
-        match choose.choice((RankDies, RankDies, RankHangs, RankLeaves, RanksJoin)):
+        match choose.choice((RankDies, RankDies, RankHangs, RankLeaves, RankDrains, RanksJoin)):
             case kind if kind is RankHangs:
                 for_s = choose.choice((0.01, 0.1, 1.0)) * span_s * choose.random()
                 deeds.append(RankHangs(number=number, at_s=at_s, job=NO_JOB, rank=rank, for_s=for_s))
@@ -377,6 +384,9 @@ def _draw_changes(choose: random.Random, span_s: float) -> list[AnyDeed]:
                 deeds.append(RanksJoin(number=number, at_s=at_s, job=NO_JOB, capacities=capacities))
             case kind if kind is RankLeaves:
                 deeds.append(RankLeaves(number=number, at_s=at_s, job=NO_JOB, rank=rank))
+            case kind if kind is RankDrains:
+                grace_s = choose.choice((0.0, 0.01, 0.3)) * span_s
+                deeds.append(RankDrains(number=number, at_s=at_s, job=NO_JOB, rank=rank, grace_s=grace_s))
             case _:
                 deeds.append(RankDies(number=number, at_s=at_s, job=NO_JOB, rank=rank))
     return deeds

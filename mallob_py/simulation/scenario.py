@@ -55,6 +55,7 @@ from mallob_py.simulation.plan import (
     Pause,
     Plan,
     RankDies,
+    RankDrains,
     RankHangs,
     RankLeaves,
     RanksJoin,
@@ -102,6 +103,7 @@ def rest_bound_s(plan: Plan) -> float:
         _CHANGES_PER_LOSS * (plan.detect_s + plan.patience_s)
         + config.succession_patience_s
         + (deed.for_s if isinstance(deed, RankHangs) else 0.0)
+        + (deed.grace_s if isinstance(deed, RankDrains) else 0.0)
         for deed in plan.changes
     )
     return change_s + (
@@ -236,6 +238,8 @@ class Scenario:
                 cluster.hang(address, for_s)
             case RankLeaves():
                 cluster.leave(address, asked)
+            case RankDrains(grace_s=grace_s):
+                cluster.drain(address, grace_s)
 
     def _fails(self, rank: int, job: int, step: Step) -> Failing | None:
         host_of = self.cluster.host_of

@@ -25,7 +25,7 @@ moves unless a command moves it, and time stands still but for `settle` and `wai
     left 1                 the first of those that leave has left (`crash 1 leaving`: has died)
     fetched 1 job 2        the description is there
     unfetched 1 job 2      ... cannot be stored
-    pause 1, unpause 1, end 1, drop_past 1, rest 1 0.5, interrupt 0 job 1
+    pause 1, unpause 1, end 1, drain 1, drop_past 1, rest 1 0.5, interrupt 0 job 1
     show                   who works for whom
     queued                 what is on its way
 """
@@ -56,6 +56,7 @@ from mallob_py.protocol.stimuli import (
     AnyStimulus,
     DescriptionHere,
     DescriptionMissing,
+    Drain,
     DropPast,
     HostRests,
     JobInterrupted,
@@ -216,6 +217,9 @@ class Stage:
 
     def _do_end(self, pe: str) -> Iterator[str]:
         return self._tell(int(pe), SystemEnds())
+
+    def _do_drain(self, pe: str) -> Iterator[str]:
+        return self._tell(int(pe), Drain())
 
     def _do_drop_past(self, pe: str) -> Iterator[str]:
         return self._tell(int(pe), DropPast(1))

@@ -203,3 +203,66 @@ def test_a_message_to_an_address_of_a_former_generation_comes_back() -> None:
     assert [(each.returned, each.sender, each.data) for each in heard[-1:]] == [
         (True, address, b"to whom it was")
     ]
+
+
+def test_a_rank_that_is_drained_leaves_when_its_workers_have_handed_over_what_they_had() -> None:
+    cluster = _cluster(4)
+    _submit(cluster, 1, rank=3, demand=4, leaves=True)
+    cluster.drain(1, grace_s=100.0)
+    _rest(cluster)
+    assert cluster.now < 100.0
+    assert not cluster.is_there(1)
+    assert {place for place, _ in cluster.running(1)} == {0, 2, 3}
+    assert "left" in [event for _, place, event, _ in cluster.logs if place == 1]
+    _finish(cluster, 1)
+
+
+def test_a_drained_root_is_followed_by_one_that_begins_with_what_it_saved_last() -> None:
+    cluster = _cluster(4)
+    _submit(cluster, 1, rank=3, demand=4, leaves=True)
+    place, worker = next(key for key in cluster.at_work(1))
+    cluster.drain(place, grace_s=100.0)
+    cluster.tell(place, WorkerSaves(worker, b"all of it"))
+    _rest(cluster)
+    assert not cluster.is_there(place)
+    assert cluster.saved[1] == b"all of it"
+    assert len(cluster.running(1)) == 3
+
+
+def test_a_rank_that_is_drained_starts_nothing_and_lets_others_run_on_until_its_grace_is_over() -> None:
+    cluster = _cluster(4)
+    _submit(cluster, 1, rank=3, demand=3)
+    (idle,) = set(range(4)) - {place for place, _ in cluster.running(1)}
+    (busy, *_) = (place for place, _ in cluster.running(1) if place != 3)
+    cluster.drain(busy, grace_s=5.0)
+    cluster.drain(idle, grace_s=5.0)
+    cluster.submit(2, rank=3, max_demand=4)
+    cluster.run(until_s=cluster.now + 2.0)
+    assert not cluster.is_there(idle), "it has nothing"
+    assert busy in {place for place, _ in cluster.running(1)}
+    _rest(cluster)
+    assert not cluster.is_there(busy)
+    for job in (1, 2):
+        _finish(cluster, job)
+
+
+def test_the_last_rank_takes_work_again_though_it_was_to_be_drained() -> None:
+    cluster = _cluster(2)
+    _submit(cluster, 1, rank=0, demand=2)
+    cluster.drain(0, grace_s=5.0)
+    cluster.die(1)
+    _rest(cluster)
+    assert cluster.is_there(0)
+    assert len(cluster.running(1)) == 1
+    _finish(cluster, 1)
+
+
+def test_of_two_ranks_that_are_both_drained_one_stays_and_takes_work_again() -> None:
+    cluster = _cluster(2)
+    _submit(cluster, 1, rank=0, demand=2)
+    cluster.drain(0, grace_s=1.0)
+    cluster.drain(1, grace_s=1.0)
+    _rest(cluster)
+    assert cluster.is_there(0) != cluster.is_there(1)
+    assert len(cluster.running(1)) == 1
+    _finish(cluster, 1)
