@@ -15,7 +15,7 @@ A rank holds a shared lock on each description that its workers need. What nobod
 be dropped when memory is short, but on the client's host, which others may ask.
 
 When ranks are lost, all that is on its way is given up (`halt`), and asked for again afterwards; the keeper
-may be another one then, which finds the files of the one before.
+may be another one then, which finds the files of the one before, and removes what that had no time to.
 
 Files lie in the session's private folder and are removed when the job is over, or with that folder.
 """
@@ -213,7 +213,17 @@ class Transfer:
 
     def go_on(self) -> None:
         """The world has changed, as `keeper_of` knows."""
-        self._keeper = self._keeper_of(self._rank)
+        former, self._keeper = self._keeper, self._keeper_of(self._rank)
+        if self._keeper == self._rank != former:
+            self._tidy_up()
+
+    def _tidy_up(self) -> None:
+        """Remove what the lost keeper was about to: parts of descriptions, and those of ended jobs."""
+        for name in [path.name for path in self.folder.glob("[0-9]*")]:
+            job = name.removesuffix("~")
+            if job.isdecimal() and (job != name or int(job) in self._over):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self.folder / name)
 
     def path_of(self, job: int) -> Path:
         """The file of a description on this host."""
@@ -281,12 +291,12 @@ class Transfer:
         self._asked.pop(job, None)
         if (file := self._used.pop(job, None)) is not None:
             os.close(file)
-        if self._keeper != self._rank:
-            return
-        self._fetched.pop(job, None)
         self._over[job] = None
         if len(self._over) > _OVER_MAX:
             self._over.popitem(last=False)
+        if self._keeper != self._rank:
+            return
+        self._fetched.pop(job, None)
         for taker in [taker for sent, taker in self._outgoing if sent == job]:
             self._stop_sending(job, taker)
         if (incoming := self._incoming.pop(job, None)) is not None:

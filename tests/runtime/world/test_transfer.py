@@ -224,3 +224,17 @@ def test_a_description_of_a_job_that_is_over_needs_no_lock(network: Network) -> 
         network.ranks[rank].forget(1)
         network.ranks[rank].forget(1)
     assert network.ranks[4].drop_unused(1) == 0
+
+
+def test_a_new_keeper_removes_what_the_lost_one_had_no_time_to(network: Network) -> None:
+    ended = network.put(2, 1, b"of a job that ends")
+    network.put(2, 2, b"of one that goes on")
+    network.ranks[3].fetch(1, ended, (0, 0))
+    network.put(0, 3, bytes(9 * CHUNK_BYTES))
+    network.ranks[2].fetch(3, 9 * CHUNK_BYTES, (0, 0))
+    assert network.files() == ["0/3", "2/1", "2/2", "2/3~"]
+    network.ranks[3].forget(1)
+    network.lost.add(2)
+    network.ranks[3].halt()
+    network.ranks[3].go_on()
+    assert network.files() == ["0/3", "2/2"]

@@ -24,6 +24,7 @@ class Network:
         self.faults: list[Fault] = []
         self.sent: list[tuple[int, int, Any]] = []
         self.most_on_the_way = 0
+        self.lost: set[int] = set()
         self._wires: dict[tuple[int, int, bool], deque[Any]] = {}
         self.ranks = [self._transfer(rank) for rank in range(ranks)]
 
@@ -35,7 +36,8 @@ class Network:
             self.most_on_the_way = max(self.most_on_the_way, chunks)
 
         def keeper_of(rank: int) -> int:
-            return rank - rank % PER_HOST
+            first = rank - rank % PER_HOST
+            return next(one for one in range(first, first + PER_HOST) if one not in self.lost)
 
         def on_here(job: int) -> None:
             self.here.append((rank, job))
