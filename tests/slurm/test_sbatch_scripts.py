@@ -193,6 +193,17 @@ def test_a_rank_that_is_gone_has_the_service_started_again_within_the_job(
     assert batch.reply(path)["result"]["outcome"] == "interrupted"
 
 
+def test_a_rank_that_dies_is_survived_if_srun_is_told_to_spare_the_others(batch: Batch) -> None:
+    batch.serve("--export=ALL,RANK_LOSS=survive")
+    path = batch.drop("running", application="SLEEP", wallclock_limit="1h")
+    poll_until(lambda: batch.logged("started"), batch.story)
+    os.kill(max(batch.ranks()), signal.SIGKILL)
+    poll_until(lambda: batch.logged("generation"), batch.story)
+    batch.drop("stop", name="running", interrupt=True)
+    assert batch.reply(path)["result"]["outcome"] == "interrupted"
+    assert batch.output.count("accepting jobs") == 1, batch.story()
+
+
 def test_a_service_that_cannot_start_says_why_and_is_not_started_again(batch: Batch) -> None:
     batch.api_dir.write_text("a file where the folder should be")
     batch.submit("serve.sbatch")
