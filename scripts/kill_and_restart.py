@@ -44,7 +44,7 @@ def play(options: argparse.Namespace, folder: Path) -> None:
     jobs = Jobs(box, folder, rng)
     kill_rng = random.Random(rng.random())
     stops = kill_rng.sample(range(options.kills), min(options.stops, options.kills))
-    survives = options.rank_loss == "survive"
+    survives = options.rank_loss != "restart"
     killer = Killer(service, options.kills, stops, options.stop_seconds, kill_rng, survives=survives)
     try:
         killer.start()

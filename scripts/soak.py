@@ -49,7 +49,7 @@ def soak(options: argparse.Namespace, folder: Path) -> None:
         further += ["--users", str(rules)]
     if rng.random() < 0.25:
         further += ["--durable"]
-    if survives := options.rank_loss == "survive":
+    if survives := options.rank_loss != "restart":
         further += ["--rank-timeout", f"{RANK_TIMEOUT_S:g}s"]
     further += ["--rank-loss", options.rank_loss, "--pes", str(options.pes)]
     print(f"seed {options.seed}: {clients} clients, {' '.join(further)}; {folder}", flush=True)

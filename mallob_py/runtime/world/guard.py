@@ -29,8 +29,8 @@ from mallob_py.runtime.processes import die_with
 #: what the guard passes on; mpiexec sends the last two to ranks when others have died
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _ANSWER_TIMEOUT_MS = 1000
-#: the exit code of a rank that could not go on, which says nothing of how it all ended
-CRASHED = 1
+#: the exit code of a rank that could not go on, which says nothing of how it all ended: no answer has it
+CRASHED = os.EX_SOFTWARE
 #: the rank's end of a pipe to its guard, until it has said what it has to say
 _link: int | None = None
 
