@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 import select
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mallob_py.cli.rank_options import ServeOptions
-from mallob_py.cli.serve_desk import LostDesk, open_desk
+from mallob_py.cli.serve_desk import FormerDesk, open_desk
 from mallob_py.protocol.effects import JobEnded
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_events as events
@@ -39,6 +39,8 @@ class _Wanted:
     #: since when, and when it is tried next
     since_s: float
     next_try_s: float
+    #: what has become of its rank; None: it has left in order
+    crash: Crash | None
     #: the other clients that go on where they are, and what these have said to it
     others: set[int]
     said: list[tuple[int, bytes]] = field(default_factory=list)
@@ -64,16 +66,17 @@ class ClientDesks:
         service = self._services[client] = open_desk(self._options, self._rank, client, self._ranks)
         return service
 
-    def follow(self, moved: Sequence[int]) -> None:
-        """The world has changed, and these clients have moved to other ranks."""
+    def follow(self, moved: Mapping[int, int]) -> None:
+        """The world has changed, and these clients have moved from these ranks to others."""
         now = self._rank.now()
         for wanted in self._wanted.values():
             wanted.others.difference_update(moved)
             wanted.said = [each for each in wanted.said if decode_client_message(each[1]).source not in moved]
-        for client in moved:
+        for client, former in moved.items():
             if self._ranks[client] == self._rank.rank:
                 others = set(range(len(self._ranks))).difference(moved)
-                self._wanted[client] = _Wanted(now, now, others)
+                crash = Crash.KILLED if self._rank.has_lost(former) else None
+                self._wanted[client] = _Wanted(now, now, crash, others)
         if self._wanted and not self._is_between:
             self._is_between = True
             for service in self._services.values():
@@ -88,9 +91,9 @@ class ClientDesks:
 
     def _take_over(self, client: int, now: float) -> None:
         wanted = self._wanted[client]
-        lost = LostDesk(Crash.KILLED, frozenset(wanted.others))
+        former = FormerDesk(wanted.crash, frozenset(wanted.others))
         try:
-            service = open_desk(self._options, self._rank, client, self._ranks, lost)
+            service = open_desk(self._options, self._rank, client, self._ranks, former)
         except boot.DeskError as error:
             if wanted.since_s <= now - _PATIENCE_S:
                 tell(f"client {client} cannot go on here yet: {error}")

@@ -27,21 +27,21 @@ from mallob_py.service.store.in_folder import Watching
 from mallob_py.service.turns import Decider
 
 
-class LostDesk(NamedTuple):
+class FormerDesk(NamedTuple):
     """A client's desk on a rank that is gone."""
 
-    #: what has become of the rank
-    by: Crash
+    #: what has become of the rank; None: it has left in order
+    crash: Crash | None
     #: the other clients, which go on where they are
     others: frozenset[int]
 
 
 def open_desk(
-    options: ServeOptions, rank: Rank, client: int, clients: Sequence[int], lost: LostDesk | None = None
+    options: ServeOptions, rank: Rank, client: int, clients: Sequence[int], former: FormerDesk | None = None
 ) -> Service:
     """The desk of that client; `clients` are the ranks of all, now and later. Raises `boot.DeskError`.
 
-    `lost`: the one that it had before, if it is taken over.
+    `former`: the one that it had before, if it is taken over.
     """
     api_dir = Path(options.api_dir)
 
@@ -55,13 +55,13 @@ def open_desk(
         users = None
         if options.users is not None:
             rules = read_user_rules(Path(options.users))
-            awaited = () if lost is None else lost.others
+            awaited = () if former is None else former.others
             users = UserBook(rules, rank.placement.size, client, options.clients, awaited)
         policy = None if options.policy is None else _policy(options.policy, rank, complain)
         directory = _directory(options, client, complain)
     except ServiceError as error:
         raise boot.DeskError(str(error)) from error
-    if client == 0 and lost is None:
+    if client == 0 and former is None:
         for folder in orphaned_folders(api_dir, options.clients):
             complain(f"{folder} holds unanswered jobs of a client that is not running; raise --clients")
     known = rank.pool.wait_for_applications()
@@ -72,7 +72,7 @@ def open_desk(
         rank,
         directory,
         {name: _use_of(one) for name, one in known.items()},
-        RunningJobs(directory.path, Crash.told(os.environ) if lost is None else lost.by, complain),
+        RunningJobs(directory.path, Crash.told(os.environ) if former is None else former.crash, complain),
         api_dir,
         client,
         clients,
@@ -81,7 +81,7 @@ def open_desk(
         ResultFiles(results_dir, directory.path, {name: one.result_files for name, one in known.items()}),
         users,
         policy,
-        functools.partial(_greet, rank, client, lost is not None),
+        functools.partial(_greet, rank, client, former is not None),
     )
 
 
