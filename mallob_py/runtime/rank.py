@@ -483,6 +483,8 @@ class Rank:
         self._settle(*self._pes)
         # Before anybody can rely on us: from now on, a crash is worth a restart.
         self._look_around(self.now())
+        if self._desk is not None:
+            self._desk.turn(self.now())  # it is open, even if the time limit is over by now
         readable: set[int] = set()
         while not self._is_over():
             self._receive(self._message_bell in readable)

@@ -493,8 +493,9 @@ def test_an_api_folder_that_cannot_be_used_is_one_line_and_exit_code_2(tmp_path:
     assert str(tmp_path / "api") in done.err
 
 
-def test_a_service_with_a_time_limit_ends_by_itself(tmp_path: Path) -> None:
-    done = run("serve", "-n", "2", "--time-limit", "500ms", "--api-dir", tmp_path / "api")
+@pytest.mark.parametrize("limit", ["500ms", "1ms"])
+def test_a_service_with_a_time_limit_ends_by_itself(limit: str, tmp_path: Path) -> None:
+    done = run("serve", "-n", "2", "--time-limit", limit, "--api-dir", tmp_path / "api")
     assert done.code == 0, done.err
     stamp = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
     assert re.fullmatch(rf"{stamp} mallob-py: ended; every job of \S+/jobs\.0 has its reply\n", done.err)
