@@ -135,6 +135,10 @@ class ClientDesks:
             service.close()
         self._epoll.close()
 
+    def hand_over(self) -> None:
+        for service in self._services.values():
+            service.hand_over()
+
     # --- what a job's client is to hear -----------------------------------------------------
 
     def _client_of(self, job: int) -> Service | None:

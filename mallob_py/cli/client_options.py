@@ -22,6 +22,7 @@ from mallob_py.cli.shared_options import (
     OUTPUT,
     SERVICE,
     WEB,
+    WORLD,
     Api,
     Wishes,
     choice,
@@ -186,6 +187,48 @@ class InterruptOptions(_Client):
         values.identity_or_id,
         group=JOB,
         help="the job to end, by its name or its id in `mallob-py status`",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ResizeOptions(Api):
+    """Options of `mallob-py resize`."""
+
+    change: str = positional(
+        "CHANGE",
+        values.change,
+        group=WORLD,
+        help="so many ranks more or fewer, such as +2 or -1, or so many in all, such as =8",
+    )
+    hosts: tuple[str, ...] = option(
+        "--hosts",
+        values.words,
+        (),
+        metavar="HOST,...",
+        group=WORLD,
+        help="where further ranks start (default: on the hosts that there are)",
+    )
+
+    def validate(self) -> None:
+        super().validate()
+        if self.hosts and self.change.startswith("-"):
+            raise OptionError("--hosts is for ranks that come; which ones leave, the service chooses")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DrainOptions(Api):
+    """Options of `mallob-py drain`."""
+
+    place: str = positional(
+        "RANK|HOST", values.word, group=WORLD, help="a rank by its number, or a host with all its ranks"
+    )
+    grace_s: float = option(
+        "--grace",
+        values.duration_or_none_s,
+        60.0,
+        metavar="T",
+        group=WORLD,
+        help="how long workers there may go on with what they do; 0 is not at all (default 1m)",
     )
 
 

@@ -79,3 +79,6 @@ class OneDesk:
 
     def close(self) -> None:
         pass
+
+    def hand_over(self) -> None:
+        pass

@@ -71,6 +71,9 @@ class OneShotDesk(Desk):
     def hear(self, rank: int, data: bytes, now: float) -> None:
         pass  # what one says that is lost, and had the desk before
 
+    def hand_over(self) -> None:
+        pass
+
     def job_sought(self, job: int, now: float) -> None:
         pass
 

@@ -91,6 +91,16 @@ COMMANDS = _Commands(
             "client_options:StatusOptions",
             "status:run_status",
         ),
+        "resize": (
+            "Have the service go on with more or fewer ranks.",
+            "client_options:ResizeOptions",
+            "resize:run_resize",
+        ),
+        "drain": (
+            "Have a rank, or those of a host, begin nothing new, and leave.",
+            "client_options:DrainOptions",
+            "resize:run_drain",
+        ),
         "explain": (
             "Say why a job waits, has the volume it has, or how it has ended.",
             "client_options:ExplainOptions",

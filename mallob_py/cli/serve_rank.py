@@ -9,16 +9,19 @@ import functools
 import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from mallob_py.cli.rank_options import ServeOptions, event_log_of, settings_of
 from mallob_py.protocol.generation import heir_of
 from mallob_py.runtime import boot
+from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import die_with
 from mallob_py.runtime.rank import Desk, Rank
 from mallob_py.runtime.world import guard
 from mallob_py.runtime.world.joining import is_invited
 from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RankLoss, declared_world_size
+from mallob_py.service import ServiceError
 
 if TYPE_CHECKING:
     from mallob_py.cli.client_desks import ClientDesks
@@ -65,8 +68,12 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
             desks.append(_desks(options, rank, present))
         if desks:
             desks[0].follow(moved)
+        if present[0] == rank.rank and not rank.takes_orders:
+            _take_orders(options, rank, present, is_new_service=False)
 
     rank.on_change(follow)
+    if rank.rank == first[0]:
+        _take_orders(options, rank, present, is_new_service=True)
     if rank.rank not in first:
         return None
     desks.append(_desks(options, rank, present))
@@ -77,6 +84,18 @@ def _desks(options: ServeOptions, rank: Rank, present: list[int]) -> ClientDesks
     from mallob_py.cli.client_desks import ClientDesks  # imports the service, which other ranks do without
 
     return ClientDesks(options, rank, present)
+
+
+def _take_orders(options: ServeOptions, rank: Rank, clients: Sequence[int], *, is_new_service: bool) -> None:
+    """The rank of the first client speaks for the service."""
+    from mallob_py.service.resizing import Resizing
+    from mallob_py.service.store.orders import OrderFolder
+
+    try:
+        folder = OrderFolder(Path(options.api_dir), is_new_service)
+        rank.set_orders(Resizing(rank, folder, clients))
+    except ServiceError as error:
+        tell(str(error))
 
 
 def holders(first: Sequence[int], members: tuple[int, ...]) -> list[int]:

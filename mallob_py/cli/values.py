@@ -40,6 +40,21 @@ def duration_s(text: str) -> float:
     return seconds
 
 
+def duration_or_none_s(text: str) -> float:
+    """A time in seconds, as above; "0" is none."""
+    return parse_duration_s(text)
+
+
+def change(text: str) -> str:
+    """A change of the number of ranks: "+2", "-1", "=8"."""
+    sign, digits = text[:1], text[1:]
+    if sign not in ("+", "-", "=") or not (digits.isascii() and digits.isdecimal()):
+        raise ValueError(f"{text!r} is not a change such as +2, -1 or =8")
+    if int(digits) < 1:
+        raise ValueError(f"{text!r} is no change" if sign != "=" else "at least one rank has to stay")
+    return text
+
+
 def silence_limit_s(text: str) -> float | None:
     """How long a rank may be silent: "30s"; "0" is no limit."""
     seconds = duration_limit_s(text)

@@ -255,6 +255,7 @@ class Membership:
         self._missing: set[int] = set()
         #: the greatest g heard of
         self._seen = 0 if generation is None else generation.g
+        self._leavers: tuple[int, ...] = ()
         #: what was asked for and has not come about yet
         self._joins: dict[int, int] = {}
         self._leaves: set[int] = set()
@@ -263,6 +264,11 @@ class Membership:
     def is_halted(self) -> bool:
         """Between `Halt` and `Begin`."""
         return self._promised is not None
+
+    @property
+    def leavers(self) -> tuple[int, ...]:
+        """Who leaves by order with the change that this rank has halted for, or ended with."""
+        return self._leavers
 
     def take_effects(self) -> list[AnyStep]:
         """The effects since the last call."""
@@ -395,7 +401,8 @@ class Membership:
     def _hear(self, source: int, message: AnyGenerationMessage, now: float) -> None:
         if isinstance(message, Fenced):
             if self.generation is None or message.g > self.generation.g:
-                self._end(Ending.FENCED)
+                # Others may have begun, and heard from this rank, before it hears that it may leave.
+                self._end(Ending.LEFT if self.address in self._leavers else Ending.FENCED)
             return
         is_strange = self.generation is not None and source not in self._known()
         if source in self.lost or is_strange:
@@ -451,6 +458,7 @@ class Membership:
         if is_news and self.generation is not None:
             self.effects.append(Halt(leaves))
         self._promised = proposal
+        self._leavers = proposal.leavers
         self._seen = max(self._seen, proposal.generation.g)
         self.deadline_s = deadline_s
 
@@ -463,6 +471,7 @@ class Membership:
             self._end(Ending.LEFT)
             return
         self.generation = after
+        self._leavers = ()
         self._joins = {address: each for address, each in self._joins.items() if address not in after.members}
         self._leaves &= set(after.members)
         self.effects.append(Begin(before, after))

@@ -184,7 +184,7 @@ def run_rank(
                 guard.may_be_lost()
             rank.run()
             if rank.ending is not None:
-                _end_alone(rank)
+                _end_alone(rank, pes)
             for pe in pes:
                 log.write(rank.now(), "stop", {}, pe)
             code = exit_code()
@@ -271,7 +271,7 @@ def _run_newcomer(
         log.write(rank.now(), "joined", {"generation": after.number, "pes": len(pes)})
         rank.run()
         if rank.ending is not None:
-            _end_alone(rank)
+            _end_alone(rank, pes)
         for pe in pes:
             log.write(rank.now(), "stop", {}, pe)
         code = exit_code()
@@ -284,13 +284,18 @@ def _run_newcomer(
     leave(carrier.rank, code, False, rank.placement.members[0])
 
 
-def _end_alone(rank: Rank) -> NoReturn:
+def _end_alone(rank: Rank, pes: range) -> NoReturn:
     """The others go on without this rank."""
-    if rank.ending is Ending.FENCED:
-        tell(f"rank {rank.rank} did not answer for so long that the others go on without it; it ends")
+    if rank.ending is Ending.LEFT:
+        guard.leaves()
+        for pe in pes:
+            rank.log.write(rank.now(), "stop", {}, pe)
+        rank.leave()
+        os._exit(0)
+    tell(f"rank {rank.rank} did not answer for so long that the others go on without it; it ends")
     rank.pool.close()
     rank.log.flush()
-    os._exit(0 if rank.ending is Ending.LEFT else guard.CRASHED)
+    os._exit(guard.CRASHED)
 
 
 def _memory_watch(reserve: Reserve, rank: Rank, ranks_here: int) -> MemoryWatch:

@@ -60,6 +60,7 @@ from mallob_py.protocol.generation import (
     Heard,
     Lost,
     Membership,
+    Ordered,
     Strayed,
     Tell,
     TimePassed,
@@ -186,6 +187,29 @@ class Desk(Protocol):
 
     def close(self) -> None: ...
 
+    def hand_over(self) -> None:
+        """The same on a rank that leaves: another one goes on with what is here."""
+
+
+class Orders(Protocol):
+    """Where a user's orders come in, on one rank. `turn` is due as a desk's is."""
+
+    def fileno(self) -> int | None:
+        """Asked for once."""
+
+    @property
+    def deadline_s(self) -> float: ...
+
+    def turn(self, now: float) -> None:
+        """To be called when nothing else is under way: it may have this rank halt."""
+
+    def vacated(self, rank: int) -> None:
+        """That rank, which is to leave, has no workers any more."""
+
+    def world_changed(self) -> None: ...
+
+    def close(self) -> None: ...
+
 
 class EventSink(Protocol):
     """Where events are logged: those of `pe`, or of the first PE of the rank."""
@@ -296,6 +320,7 @@ class Rank:
         self._voters: tuple[int, ...] = ()
         self._transport = transport
         self._desk: Desk | None = None
+        self._orders: Orders | None = None
         #: how each rank is, on the rank that is told (see `tell_news_to`)
         self.news_of_ranks: dict[int, RankNews] = {}
         self._reporter = RankReporter(len(numbers))
@@ -340,6 +365,7 @@ class Rank:
         self._worker_bell = self._parking.watch(pool.fileno())
         self._signal_bell = self._parking.watch(stop_bell.fileno())
         self._desk_bell: int | None = None
+        self._orders_bell: int | None = None
         #: what is waited for while this rank has halted
         self._bells_of_change = Parking()
         for descriptor in transport.descriptors():
@@ -359,6 +385,16 @@ class Rank:
         self._desk = desk
         if (bell := desk.fileno()) is not None:
             self._desk_bell = self._parking.watch(bell)
+
+    def set_orders(self, orders: Orders) -> None:
+        """From now on orders come in here."""
+        self._orders = orders
+        if (bell := orders.fileno()) is not None:
+            self._orders_bell = self._parking.watch(bell)
+
+    @property
+    def takes_orders(self) -> bool:
+        return self._orders is not None
 
     def on_change(self, act: Callable[[], None]) -> None:
         """Have this called in each new generation."""
@@ -461,6 +497,8 @@ class Rank:
             self._parking.forget(self._signal_bell)
             if self._desk_bell is not None:
                 self._parking.forget(self._desk_bell)
+            if self._orders_bell is not None:
+                self._parking.forget(self._orders_bell)
             for pe in self._pes:
                 self._handle(pe, SystemEnds(), self.now())
 
@@ -504,6 +542,9 @@ class Rank:
             if desk is not None and (self._desk_bell in readable or desk.deadline_s <= now):
                 desk.turn(now)
             self._tick()
+            orders = None if self._stopping else self._orders
+            if orders is not None and (self._orders_bell in readable or orders.deadline_s <= self.now()):
+                orders.turn(self.now())
             if self.now() >= self._workers.update_at_s:
                 self._workers.tell_places()
             if self._stopping:
@@ -636,6 +677,19 @@ class Rank:
 
     # --- the world changes --------------------------------------------------------------
 
+    def host_of(self, rank: int) -> int:
+        """The host of a member, named by the lowest rank that there ever was on it."""
+        return self._transport.host_of(rank)
+
+    def is_seen(self, rank: int) -> bool:
+        """Whether the process of a rank is known to be there still; it never is on another host."""
+        return self._peers is not None and self._peers.is_seen(rank)
+
+    def have_leave(self, ranks: Sequence[int]) -> None:
+        """Order that these leave, if not all do. This one halts for it, maybe before this returns."""
+        self._change(Ordered(leaves=tuple(ranks)))
+        self._settle()
+
     @property
     def _present(self) -> Generation:
         present = self._membership.generation
@@ -659,6 +713,8 @@ class Rank:
     def _note_losses(self) -> None:
         for rank in self._peers.take_dead() if self._peers is not None else ():
             self._lose(rank, "has died")
+            if self._orders is not None:
+                self._orders.world_changed()
         for rank in self._transport.take_lost():
             self._lose(rank, self._transport.how_lost(rank))
         self._settle()
@@ -669,6 +725,9 @@ class Rank:
             return
         if self._stopping:
             self._over_at_s = -math.inf
+            return
+        if rank in self._membership.leavers:  # it has left, and we are about to hear that it may
+            self._change(Lost(rank))
             return
         message = f"{self._ring.describe(rank)} {how}"
         self.log.write(self.now(), "lost rank", {"lost": rank, "message": message})
@@ -694,8 +753,8 @@ class Rank:
                     self._transport.answer_lost(rank, seal(self._g, 0, 0, encode(message)))
                 case Tell(rank, message):
                     self._send_to_rank(rank, message)
-                case Halt(leaves):
-                    self._halt(leaves)
+                case Halt():
+                    self._halt()
                 case Begin(before, after):
                     assert before is not None, "all ranks were there from the start"
                     self._begin(before, after)
@@ -708,8 +767,7 @@ class Rank:
         self._gone.add(rank)
         self._transport.give_up_on(rank)
         self._ring.leave_out(rank)
-        if self._memory_watch is not None and rank in self._voters:
-            self._memory_watch.leave_out(rank)
+        self._leave_out_of_vote(rank)
         if self._peers is not None:
             self._peers.end(rank)
         if self._growth is not None:
@@ -799,6 +857,10 @@ class Rank:
             self._growth = None
             growth.done()
 
+    def _leave_out_of_vote(self, rank: int) -> None:
+        if self._memory_watch is not None and rank in self._voters:
+            self._memory_watch.leave_out(rank)
+
     def _meet_stray(self, rank: int, g: int, source: int, dest: int, message: AnyMessage) -> None:
         """A PE's message is not of the present generation, or we have halted."""
         if rank in self._gone:
@@ -806,7 +868,7 @@ class Rank:
         elif g > self._g:
             self._ahead.append((rank, g, source, dest, message))
 
-    def _halt(self, leaves: bool) -> None:
+    def _halt(self) -> None:
         assert not self._arrived, "a PE is told one thing after the other"
         assert not self._unsettled, "what it wants done is done before the next"
         self._halted_s = now = self.now()
@@ -815,9 +877,6 @@ class Rank:
             pe.halt(now)
             self._execute_effects(pe)
         self.transfer.halt()
-        if leaves and self._desk is not None:
-            self._desk.close()
-            self._desk = None
 
     def _wait_for_generation(self) -> set[int]:
         """What is done by a rank that has halted, beside hearing messages: beat, have patience."""
@@ -842,6 +901,7 @@ class Rank:
         come = [rank for rank in after.members if rank not in former]
         for rank in gone:
             self._transport.give_up_on(rank)
+            self._leave_out_of_vote(rank)
         self._gone.update(gone)
         self._g = self._g_heard = after.g
         self._bound = max(self._bound, after.members[-1] + 1)
@@ -883,6 +943,8 @@ class Rank:
             verb = "goes" if self.placement.ranks == 1 else "go"
             tell(f"{how}. {self.placement.describe()} {verb} on (generation {after.number})")
         self._on_change()
+        if self._orders is not None:
+            self._orders.world_changed()
         news_ahead, self._news_ahead = self._news_ahead, []
         for rank, g, news in news_ahead:
             if g > after.g:
@@ -923,6 +985,8 @@ class Rank:
             deadline = min(deadline, pe.deadline_s)
         if self._desk is not None and not self._stopping:
             deadline = min(deadline, self._desk.deadline_s)
+        if self._orders is not None and not self._stopping:
+            deadline = min(deadline, self._orders.deadline_s)
         self._pool_due_s = self.pool.next_deadline()
         wanted_s = max(0.0, min(deadline - self.now(), self._pool_due_s - time.monotonic()))
         return self._parking.park(self._transport.park_timeout_s(wanted_s))
@@ -1085,10 +1149,22 @@ class Rank:
 
     # --- the end ---------------------------------------------------------------------------
 
+    def leave(self) -> None:
+        """Leave no process and no file behind; the others go on, as they know."""
+        if self._desk is not None:
+            self._desk.hand_over()
+        if self._orders is not None:
+            self._orders.close()
+        self.pool.close()
+        self._flush_logs()
+        self._transport.leave(self._membership.leavers)
+
     def close(self) -> bool:
         """Leave no process and no file behind; False if the other ranks could not be met."""
         if self._desk is not None:
             self._desk.close()
+        if self._orders is not None:
+            self._orders.close()
         self.pool.close()
         self._flush_logs()
         return self._transport.close()

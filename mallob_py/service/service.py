@@ -220,8 +220,7 @@ class Service:
     def close(self) -> None:
         """Jobs without a reply stay in the journal and run again after a restart."""
         states = self._status.states()
-        self._intake.close()
-        self._directory.close()
+        self._let_go()
         if not self._is_new:  # else it never took jobs, and why is told already
             running = states.pop("running", 0)
             left = Leftovers(
@@ -234,6 +233,15 @@ class Service:
             tell(last_words(self._directory.path, left))
         self._running.close()
         self._status.remove()
+
+    def hand_over(self) -> None:
+        """Another rank takes the folder now; what is unfinished goes on there, and nobody is to blame."""
+        self._let_go()
+        self._running.hand_over()
+
+    def _let_go(self) -> None:
+        self._intake.close()
+        self._directory.close()
 
     def _open(self) -> None:
         """Only now, when the desks of all ranks are open, can somebody rely on us."""

@@ -37,6 +37,13 @@ GENERATIONS = (
         "test_who_has_promised_more_than_its_coordinator_knows_is_asked_again",
     ),
     Mutation(
+        "who leaves by order has not been thought dead, though others begin first",
+        _GENERATION,
+        "Membership._hear",
+        never("self.address in self._leavers"),
+        "test_who_leaves_and_hears_first_from_those_who_have_begun_has_left",
+    ),
+    Mutation(
         "a generation begins when all are ready",
         _GENERATION,
         "Membership._commit_if_ready",

@@ -30,14 +30,14 @@ from waiting import DEADLINE_S
 from mallob_py.runtime.world.launch import Flavour, find_launcher
 
 try:
-    _IS_MPICH = find_launcher().flavour is Flavour.HYDRA
+    IS_MPICH = find_launcher().flavour is Flavour.HYDRA
 except Exception:
-    _IS_MPICH = False
+    IS_MPICH = False
 
 pytestmark = [
     needs_mpiexec,
     pytest.mark.slow,
-    pytest.mark.skipif(not _IS_MPICH, reason="other launchers end all ranks when one dies"),
+    pytest.mark.skipif(not IS_MPICH, reason="other launchers end all ranks when one dies"),
 ]
 
 

@@ -8,7 +8,7 @@ described there. This module needs no MPI.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from mallob_py.runtime.world.envelope import Arrival, Channel
 from mallob_py.runtime.world.links import MESSAGE_BYTES_MAX, Links
@@ -161,6 +161,32 @@ class Carrier:
         else:
             self.folder.close()
         return met
+
+    def leave(self, leavers: Iterable[int], timeout_s: float = 1.0) -> None:
+        """Go when all others have received all that was sent; but for these, who go as well.
+
+        The last rank of a host leaves no folder there.
+        """
+        self._closed = True
+        for each in leavers:
+            if each != self.rank:
+                self.give_up_on(each)
+        self._flush_to_all(time.monotonic() + timeout_s)
+        self._hang_up()
+        if all(each in self._lost or self._hosts[each] != self.host_of(self.rank) for each in self._others()):
+            self.folder.remove()
+        else:
+            self.folder.close()
+
+    def _others(self) -> Iterator[int]:
+        return (each for each in self._hosts if each != self.rank)
+
+    def _flush_to_all(self, deadline_s: float) -> None:
+        while time.monotonic() < deadline_s:
+            self.links.flush()
+            if not any(map(self.links.waiting_bytes, self._others())):
+                return
+            time.sleep(_CLOSE_POLL_S)
 
     def _hang_up(self) -> None:
         self.links.close()

@@ -236,8 +236,8 @@ class ForkedWorld:
             os.close(link)
         sound = [status for status in self._statuses.values() if status >= 0 and status != guard.CRASHED]
         status = self._statuses[0]
-        if self._rank_loss is RankLoss.SURVIVE and status not in sound:
-            # Whoever has taken its place says how it all ended, the others end with 0.
+        if self._rank_loss is RankLoss.SURVIVE:
+            # Whoever spoke for all at last says how it all ended, the others end with 0.
             status = max(sound, default=status)
         return WorldEnd(status if status in sound else None, True, status, self._stops.first)
 
@@ -257,10 +257,11 @@ class ForkedWorld:
         pid = self._pids.pop(rank)
         _, status = os.waitpid(pid, 0)
         self._statuses[rank] = os.waitstatus_to_exitcode(status)
-        if rank in self._pmi.finalized:
+        said = os.read(self._links[rank], 2)
+        if rank in self._pmi.finalized or guard.LEAVES in said:
             return
         if self._statuses[rank] < 0 or self._statuses[rank] == guard.CRASHED:
-            if self._rank_loss is RankLoss.SURVIVE and self._pids and os.read(self._links[rank], 1):
+            if self._rank_loss is RankLoss.SURVIVE and self._pids and said:
                 tell(guard.epitaph(rank, pid, self._statuses[rank]))
                 return
             self._signal_all(signal.SIGKILL)  # who is left would wait for it

@@ -31,7 +31,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, sign
 _ANSWER_TIMEOUT_MS = 1000
 #: the exit code of a rank that could not go on, which says nothing of how it all ended: no answer has it
 CRASHED = os.EX_SOFTWARE
-#: the rank's end of a pipe to its guard, until it has said what it has to say
+#: the rank's end of a pipe to its guard
 _link: int | None = None
 
 
@@ -58,19 +58,28 @@ def stand_guard() -> None:
 
 
 def report_to(link: int) -> None:
-    """This process is a rank whose parent reads at the other end of `link` what `may_be_lost` has to say."""
+    """This process is a rank whose parent reads at the other end of `link` what is said below."""
     global _link
     _link = link
 
 
+MAY_BE_LOST, LEAVES = b"!", b"L"
+
+
 def may_be_lost() -> None:
     """From now on the others can go on without this rank."""
-    global _link
+    _say(MAY_BE_LOST)
+
+
+def leaves() -> None:
+    """This rank is about to end by order, and the others know; after `may_be_lost`."""
+    _say(LEAVES)
+
+
+def _say(word: bytes) -> None:
     if _link is not None:
         with contextlib.suppress(OSError):
-            os.write(_link, b"!")
-        os.close(_link)
-        _link = None
+            os.write(_link, word)
 
 
 def _guard(rank: int, link: int) -> NoReturn:

@@ -91,6 +91,10 @@ class LocalPeers:
             self._forget(dead[-1])
         return dead
 
+    def is_seen(self, peer: int) -> bool:
+        """Whether it is on this host, and its end has not been heard of."""
+        return peer in self._pidfds
+
     def end(self, peer: int) -> None:
         """Kill a rank that hangs, if it is on this host."""
         if (descriptor := self._pidfds.get(peer)) is not None:

@@ -39,7 +39,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mallob_py.runtime.world.carrier import CONGESTED_BYTES, DOES_NOT_READ, WAITING_BYTES_MAX, Carrier
 from mallob_py.runtime.world.doorbell import Doorbell
@@ -343,6 +343,11 @@ class Transport(Carrier):
         super()._hang_up()
         self.doorbell.close()
 
+    def _flush_to_all(self, deadline_s: float) -> None:
+        with contextlib.suppress(TransportError):
+            self._say_last(set(range(self.size)) - self._lost - {self.rank}, deadline_s)
+            super()._flush_to_all(deadline_s)
+
     # --- inner parts
 
     def _meet(self, deadline_s: float) -> bool:
@@ -372,8 +377,14 @@ class Transport(Carrier):
 
     def _part(self, deadline_s: float) -> None:
         """Leave those who are left: nobody goes before all others have received all that it sent."""
-        comm = self._inboxes[Channel.CONTROL].comm
         peers = set(range(self.size)) - self._lost - {self.rank}
+        self._say_last(peers, deadline_s, lambda: peers - self._lost <= self._left)
+
+    def _say_last(
+        self, peers: set[int], deadline_s: float, is_enough: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Return when these have received all that this rank sent, and it `is_enough`."""
+        comm = self._inboxes[Channel.CONTROL].comm
         last = {peer: comm.Issend([b"", MPI.BYTE], peer, _LAST) for peer in peers}
         self._owed |= peers
         while time.monotonic() < deadline_s:
@@ -381,7 +392,7 @@ class Transport(Carrier):
                 pass
             self.flush()
             last = {peer: each for peer, each in last.items() if peer not in self._lost and not each.Test()}
-            if not last and peers - self._lost <= self._left:
+            if not last and not self.has_pending() and is_enough():
                 return
             time.sleep(_CLOSE_POLL_S)
 

@@ -1,0 +1,71 @@
+"""`mallob-py resize | drain`: the ranks of a running service, from the outside (`service/store/orders.py`).
+
+Both wait until it is done and say so. After Ctrl-C the order is taken back, unless it is under way.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from mallob_py.cli import CommandError
+from mallob_py.cli.client_options import DrainOptions, ResizeOptions
+from mallob_py.cli.interrupts import INTERRUPTED
+from mallob_py.service import ServiceError, client
+from mallob_py.service.store.orders import Answer, Drain, Order, Resize, answer_to, give, take_back
+
+_LOOK_S = 0.01
+#: the folder's lock is nobody's for a moment when its rank leaves
+_GONE_S = 5.0
+
+
+def run_resize(options: ResizeOptions) -> int:
+    sign, number = options.change[0], int(options.change[1:])
+    by = number if sign == "+" else -number
+    order = Resize(to=number, hosts=options.hosts) if sign == "=" else Resize(by=by, hosts=options.hosts)
+    return _carry_out("resize", options.api_dir, order)
+
+
+def run_drain(options: DrainOptions) -> int:
+    return _carry_out("drain", options.api_dir, Drain(options.place, options.grace_s))
+
+
+def _carry_out(command: str, api_dir: str, order: Order) -> int:
+    """Raises CommandError."""
+    if not client.service_is_running(Path(api_dir)):
+        raise CommandError(f"no service is running on {api_dir}")
+    try:
+        path = give(Path(api_dir), order)
+        answer = _awaited(path, Path(api_dir))
+    except KeyboardInterrupt:
+        take_back(path)
+        print(f"mallob-py {command}: taken back, unless it was under way", file=sys.stderr)
+        return INTERRUPTED
+    except ServiceError as error:
+        raise CommandError(str(error)) from None
+    if answer.refusal:
+        raise CommandError(answer.refusal)
+    if answer.before == answer.after:
+        print(f"{_ranks(answer.after)}, as before")
+    else:
+        print(f"{_ranks(answer.after)}, before {answer.before}; it took {answer.took_s:.2f} s")
+    return 0
+
+
+def _awaited(order: Path, api_dir: Path) -> Answer:
+    """Raises ServiceError if there will be no answer."""
+    seen_s = time.monotonic()
+    while (answer := answer_to(order)) is None:
+        now_s = time.monotonic()
+        if client.service_is_running(api_dir) and order.exists():
+            seen_s = now_s
+        elif now_s > seen_s + _GONE_S:
+            take_back(order)
+            raise ServiceError("the service has ended, or was started anew, before that was done")
+        time.sleep(_LOOK_S)
+    return answer
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank{'s' * (count != 1)}"

@@ -1,0 +1,201 @@
+"""How many ranks the service has: orders of its owner, decided and carried out one after the other.
+
+On the rank of the first client, which speaks for the service; should that leave or be lost, on the one that
+takes its client over, which goes on where this one was (`store/orders.py`).
+
+Ranks that leave are chosen so that whole hosts become empty, and of a host the highest ones. An order is done
+when their processes are gone, as far as they are on this host.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+from mallob_py.runtime.growth import GrowthError
+from mallob_py.runtime.notices import tell
+from mallob_py.runtime.rank import Rank
+from mallob_py.service import ServiceError
+from mallob_py.service.store.orders import Answer, Departure, Drain, Order, OrderFolder, Resize
+
+
+class Refusal(Exception):
+    """An order that cannot be carried out; the text says why, and what can."""
+
+
+def leavers_of(host_of: Mapping[int, int], count: int, clients: Collection[int] = ()) -> tuple[int, ...]:
+    """So many of the ranks, of which each has a host: small hosts first, so that many become empty.
+
+    Those that have `clients` come last on their host: to move these takes longer than all else.
+    """
+    hosts: dict[int, list[int]] = {}
+    for rank in sorted(host_of, key=lambda rank: (rank in clients, -rank)):
+        hosts.setdefault(host_of[rank], []).append(rank)
+    by_size = sorted(hosts.values(), key=lambda ranks: (len(ranks), -max(ranks)))
+    chosen: list[int] = []
+    for ranks in by_size:
+        if len(ranks) <= count - len(chosen):
+            chosen += ranks
+    for rank in (rank for ranks in by_size for rank in ranks if rank not in chosen):
+        if len(chosen) == count:
+            break
+        chosen.append(rank)
+    return tuple(sorted(chosen))
+
+
+class Resizing:
+    """The orders of a service (see `runtime.rank.Orders`)."""
+
+    def __init__(self, rank: Rank, folder: OrderFolder, clients: Sequence[int]) -> None:
+        """`clients`: the ranks of all clients, always as they are now."""
+        self._rank = rank
+        self._clients = clients
+        self._folder = folder
+        #: the order under way: its name
+        self._name = ""
+        #: who leaves with it
+        self._departure: Departure | None = None
+        #: when it was ordered (since 1970) that there are more ranks, and how many there were
+        self._growing: tuple[float, int] | None = None
+        #: the generation in which it was ordered
+        self._ordered_in = 0
+        self.deadline_s = -math.inf
+
+    # --- the event loop's side ------------------------------------------------------------
+
+    def fileno(self) -> int | None:
+        return self._folder.fileno()
+
+    def turn(self, now: float) -> None:
+        poll_s = self._folder.poll_s
+        self.deadline_s = math.inf if poll_s is None else now + poll_s
+        try:
+            while self._growing is None and (self._departure is not None or self._take_next()):
+                if self._departure is not None and not self._go_on():
+                    return
+        except OSError as error:
+            tell(f"an order in {self._folder.path} cannot be dealt with: {error}")
+            self._departure = None
+
+    def vacated(self, rank: int) -> None:
+        self.deadline_s = -math.inf
+
+    def world_changed(self) -> None:
+        self.deadline_s = -math.inf
+
+    def close(self) -> None:
+        self._folder.close()
+
+    # --- orders ------------------------------------------------------------------------------
+
+    def _take_next(self) -> bool:
+        """Begin with the oldest one; False if there is none."""
+        while (name := self._folder.oldest()) is not None:
+            self._name = name
+            try:
+                if (order := self._folder.read(name)) is None:
+                    continue
+                departure = self._decided(order)
+            except (Refusal, GrowthError, ServiceError) as refusal:
+                self._folder.answer(name, Answer(str(refusal)))
+                continue
+            if departure is None:
+                return True
+            if departure is not order:
+                self._folder.decide(name, departure)
+            self._departure, self._ordered_in = departure, 0
+            return True
+        return False
+
+    def _decided(self, order: Order) -> Departure | None:
+        """Which ranks leave; None if others have been started. Raises Refusal, GrowthError."""
+        match order:
+            case Departure():
+                return order
+            case Resize():
+                more = self._further(order)
+                if more > 0:
+                    self._grow(more, order.hosts)
+                    return None
+                host_of = {rank: self._rank.host_of(rank) for rank in self._members}
+                leaves, grace_s = leavers_of(host_of, -more, self._clients), 0.0
+            case Drain(place, grace_s):
+                leaves = self._at(place)
+        if leaves and not self._rank.survives:
+            raise Refusal(
+                "ranks of this service cannot leave while others go on; start it with --rank-loss survive"
+            )
+        return Departure(leaves, grace_s, len(self._members), time.time())
+
+    @property
+    def _members(self) -> tuple[int, ...]:
+        return self._rank.placement.members
+
+    def _further(self, order: Resize) -> int:
+        """How many ranks more there are to be; negative for fewer."""
+        present = len(self._members)
+        wanted = present + (order.by or 0) if order.to is None else order.to
+        if wanted < 1:
+            raise Refusal(f"there are {self._rank.placement.describe()}, and one has to stay")
+        return wanted - present
+
+    def _grow(self, count: int, hosts: Sequence[str]) -> None:
+        """Have further ranks start."""
+        here = socket.gethostname()
+        if elsewhere := set(hosts) - {here}:
+            raise Refusal(f"ranks can be added on {here} only, not on {', '.join(sorted(elsewhere))}")
+        before = len(self._members)
+        self._rank.grow(count, self._has_grown)
+        self._growing = time.time(), before
+        self._folder.decide(self._name, Resize(to=before + count))
+
+    def _has_grown(self, problems: Mapping[int, str]) -> None:
+        """All that were started have joined or failed."""
+        assert self._growing is not None
+        ordered, before = self._growing
+        self._growing = None
+        self.deadline_s = -math.inf
+        after, took_s = len(self._members), max(0.0, time.time() - ordered)
+        refusal = "; ".join(f"rank {rank} {why}" for rank, why in sorted(problems.items()))
+        if refusal:
+            refusal = f"there are {self._rank.placement.describe()} now, before {before}; {refusal}"
+        try:
+            self._folder.answer(self._name, Answer(refusal, before, after, took_s))
+        except OSError as error:
+            tell(f"an order in {self._folder.path} cannot be answered: {error}")
+
+    def _at(self, place: str) -> tuple[int, ...]:
+        """The ranks that a number, or a host's name, means."""
+        if place.isdecimal():
+            found = [rank for rank in self._members if rank == int(place)]
+            known = f"the ranks are {', '.join(map(str, self._members))}"
+        else:
+            news = self._rank.news_of_ranks
+            found = [rank for rank in self._members if rank in news and news[rank].host == place]
+            known = f"the hosts are {', '.join(sorted({one.host for one in news.values()}))}"
+        if not found:
+            raise Refusal(f"there is no {'rank' if place.isdecimal() else 'host'} {place}: {known}")
+        if len(found) == len(self._members):
+            raise Refusal("that is all there is, and one rank has to stay; end the service with SIGTERM")
+        return tuple(found)
+
+    # --- those who leave ----------------------------------------------------------------------
+
+    def _go_on(self) -> bool:
+        """Whether the order under way has been carried out."""
+        departure = self._departure
+        assert departure is not None
+        staying = [rank for rank in departure.leaves if rank in self._members]
+        if not staying and any(map(self._rank.is_seen, departure.leaves)):
+            return False
+        if not staying:
+            took_s = max(0.0, time.time() - departure.ordered)
+            self._folder.answer(self._name, Answer("", departure.before, len(self._members), took_s))
+            self._departure = None
+            return True
+        if self._ordered_in != self._rank.generation:
+            self._ordered_in = self._rank.generation
+            self._rank.have_leave(staying)
+        return False

@@ -1,0 +1,175 @@
+"""Orders to a running service: how many ranks it shall have, and which of them shall leave.
+
+`<api-dir>/orders/` belongs to the user who runs the service, and to nobody else (mode 0700). An order is a
+file `<id>.json`, written under a name that starts with "~" and renamed; its answer is `<id>.answer`, which
+whoever has given the order removes. The service carries out one after the other, the oldest first.
+
+What an order comes down to is decided once: then the file is replaced by what is to come about (`Departure`),
+so that another rank can go on with it. A service that starts anew knows nothing of earlier orders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import uuid
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from mallob_py.service import ServiceError
+from mallob_py.service.store.in_folder import InotifyWatch, is_remote
+
+#: below the api folder
+FOLDER = "orders"
+_ORDER, _ANSWER = ".json", ".answer"
+#: where nobody tells of new files
+_POLL_S = 0.2
+_ORDER_BYTES_MAX = 1 << 20
+
+
+class Resize(msgspec.Struct, frozen=True, tag="resize", forbid_unknown_fields=True):
+    """So many ranks more or fewer (`by`), or so many in all (`to`); new ones on `hosts`, if any are named."""
+
+    by: int | None = None
+    to: int | None = None
+    hosts: tuple[str, ...] = ()
+
+
+class Drain(msgspec.Struct, frozen=True, tag="drain", forbid_unknown_fields=True):
+    """A rank by its number, or all of a host, begin nothing new, and leave after `grace_s` at the latest."""
+
+    place: str
+    grace_s: float
+
+
+class Departure(msgspec.Struct, frozen=True, tag="departure", forbid_unknown_fields=True):
+    """These ranks leave. `ordered`: when that was decided (since 1970), with so many ranks `before`."""
+
+    leaves: tuple[int, ...]
+    grace_s: float
+    before: int
+    ordered: float
+
+
+Order: TypeAlias = Resize | Drain | Departure
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What has become of an order; `refusal`: why nothing has, empty if it was carried out."""
+
+    refusal: str = ""
+    before: int = 0
+    after: int = 0
+    took_s: float = 0.0
+
+
+def _replace(path: Path, content: object) -> None:
+    hidden = path.with_name(f"~{path.name}")
+    hidden.write_bytes(msgspec.json.encode(content))
+    hidden.rename(path)
+
+
+class OrderFolder:
+    """The service's side. Raises ServiceError if the folder cannot be made or others may enter it."""
+
+    def __init__(self, api_dir: Path, is_new_service: bool) -> None:
+        self.path = api_dir / FOLDER
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = self.path.stat()
+            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+                raise ServiceError(f"{self.path} is open to others, so no orders are taken: chmod 700 it")
+            if is_new_service:
+                for each in self.path.iterdir():
+                    each.unlink()
+            self._watch = None if is_remote(self.path) else InotifyWatch(self.path)
+        except OSError as error:
+            raise ServiceError(f"{self.path} cannot be used for orders: {error.strerror}") from error
+
+    def fileno(self) -> int | None:
+        """Readable when there is something new; None: look every now and then."""
+        return None if self._watch is None else self._watch.fileno()
+
+    @property
+    def poll_s(self) -> float | None:
+        """How often to look where nobody tells of news."""
+        return _POLL_S if self._watch is None else None
+
+    def oldest(self) -> str | None:
+        """The name of the order that has waited longest."""
+        if self._watch is not None:
+            self._watch.news()
+        found = []
+        with contextlib.suppress(OSError), os.scandir(self.path) as entries:
+            for entry in entries:
+                if entry.name.endswith(_ORDER) and not entry.name.startswith(("~", ".")):
+                    with contextlib.suppress(FileNotFoundError):
+                        found.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name))
+        return min(found)[1] if found else None
+
+    def read(self, name: str) -> Order | None:
+        """None if it was taken back. Raises ServiceError if it is no order."""
+        try:
+            with open(self.path / name, "rb") as file:
+                order: Order = msgspec.json.decode(file.read(_ORDER_BYTES_MAX), type=Order)
+                return order
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ServiceError(f"cannot be read: {error.strerror}") from error
+        except msgspec.MsgspecError as error:
+            raise ServiceError(f"no order: {error}") from error
+
+    def decide(self, name: str, order: Order) -> None:
+        """What it comes down to, should somebody else have to go on. Raises OSError."""
+        _replace(self.path / name, order)
+
+    def answer(self, name: str, answer: Answer) -> None:
+        """Raises OSError."""
+        _replace(self.path / (name.removesuffix(_ORDER) + _ANSWER), answer)
+        (self.path / name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+
+# --- from outside --------------------------------------------------------------------------
+
+
+def give(api_dir: Path, order: Order) -> Path:
+    """Give an order to the service that runs there; the file that it is in. Raises ServiceError."""
+    path = api_dir / FOLDER / f"{uuid.uuid4().hex}{_ORDER}"
+    try:
+        _replace(path, order)
+    except FileNotFoundError:
+        raise ServiceError(f"the service on {api_dir} takes no orders") from None
+    except PermissionError:
+        raise ServiceError(f"only who runs the service on {api_dir} may give it orders") from None
+    except OSError as error:
+        raise ServiceError(f"cannot write an order to {path.parent}: {error.strerror}") from error
+    return path
+
+
+def answer_to(order: Path) -> Answer | None:
+    """The answer, if there is one: once."""
+    path = order.with_suffix(_ANSWER)
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Answer)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ServiceError(f"the answer {path} cannot be read: {error}") from error
+    path.unlink(missing_ok=True)
+    return found
+
+
+def take_back(order: Path) -> None:
+    """It is not to be carried out any more, unless that is under way."""
+    with contextlib.suppress(OSError):
+        order.unlink(missing_ok=True)
+        order.with_suffix(_ANSWER).unlink(missing_ok=True)

@@ -1,0 +1,84 @@
+"""Ranks that leave by order on a running service: the others go on, and nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from running import Finished, Running, needs_mpiexec, run, serving
+from test_rank_losses import IS_MPICH, client_rank, ranks_of, workers_of
+from waiting import poll_until
+
+SURVIVE = ("--rank-loss", "survive")
+pytestmark = [
+    needs_mpiexec,
+    pytest.mark.slow,
+    pytest.mark.skipif(not IS_MPICH, reason="other launchers end all ranks when one does"),
+]
+
+
+def resize(service: Running, change: str) -> Finished:
+    return run("resize", change, "--api-dir", service.api_dir)
+
+
+def test_ranks_leave_by_order_and_jobs_go_on(tmp_path: Path) -> None:
+    with serving(tmp_path, *SURVIVE, "--warm", "0", ranks=4) as service:
+        running = service.submit("running", application="SLEEP", wallclock_limit="8s")
+        poll_until(lambda: set(workers_of(service).values()) == {0, 1, 2, 3})
+        ranks = ranks_of(service)
+        client = client_rank(service, ranks)
+        one = resize(service, "-1")
+        assert (one.code, one.err) == (0, "")
+        assert one.out.startswith("3 ranks, before 4; it took ")
+        assert ranks_of(service) == {rank: pid for rank, pid in ranks.items() if rank != 3}
+        assert 3 not in workers_of(service).values()
+        two = resize(service, "=1")
+        assert (two.code, two.err) == (0, "")
+        assert ranks_of(service) == {client: ranks[client]}
+        assert service.reply(running)["result"]["outcome"] == "wallclock-limit"
+        assert service.ask("later", application="NOOP")["result"]["resultcode"] == 10
+        assert service.output.count("accepting jobs") == 1
+        assert "has left" in service.output
+        assert "died" not in service.output
+        assert service.stop() == 0
+        assert service.processes() == []
+
+
+def test_a_client_moves_when_its_rank_is_to_leave(tmp_path: Path) -> None:
+    with serving(tmp_path, *SURVIVE, ranks=3) as service:
+        running = service.submit("running", application="SLEEP", wallclock_limit="4s")
+        held = service.submit("held", application="NOOP", dependencies=["u.running"])
+        service.await_event("started")
+        ranks = ranks_of(service)
+        client = client_rank(service, ranks)
+        drained = run("drain", str(client), "--grace", "0", "--api-dir", service.api_dir)
+        assert (drained.code, drained.err) == (0, "")
+        assert drained.out.startswith("2 ranks, before 3")
+        assert client not in ranks_of(service)
+        assert client_rank(service, ranks) != client
+        assert service.reply(running)["result"]["outcome"] == "wallclock-limit"
+        assert service.reply(held)["result"]["resultcode"] == 10
+        assert service.output.count("accepting jobs") == 1
+        assert service.stop() == 0
+
+
+def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
+    with serving(tmp_path, "--rank-loss", "restart", ranks=2) as service:
+        refused = resize(service, "-1")
+        assert refused.code == 2
+        assert "--rank-loss survive" in refused.err
+        assert len(refused.err.splitlines()) == 1
+        assert service.ask("later", application="NOOP")["result"]["resultcode"] == 10
+        assert service.stop() == 0
+    gone = resize(service, "-1")
+    assert gone.code == 2
+    assert "no service is running" in gone.err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_only_who_runs_the_service_may_give_orders(tmp_path: Path) -> None:
+    with serving(tmp_path, *SURVIVE, ranks=2) as service:
+        (service.api_dir / "orders").chmod(0)
+        refused = resize(service, "-1")
+        assert "only who runs the service" in refused.err

@@ -1,0 +1,244 @@
+"""Which ranks leave, and what becomes of orders that cannot be carried out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mallob_py.protocol.placement import Placement
+from mallob_py.runtime.rank_reports import RankNews
+from mallob_py.service import ServiceError
+from mallob_py.service.resizing import Resizing, leavers_of
+from mallob_py.service.store.orders import (
+    Answer,
+    Departure,
+    Drain,
+    Order,
+    OrderFolder,
+    Resize,
+    answer_to,
+    give,
+    take_back,
+)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "count", "leavers"),
+    [
+        ([0, 0, 0, 0], 1, (3,)),
+        ([0, 0, 0, 0], 3, (1, 2, 3)),
+        ([0, 0, 2, 2], 2, (2, 3)),
+        ([0, 0, 2, 2], 3, (1, 2, 3)),
+        ([0, 1, 1, 1], 1, (0,)),  # a host of one rank is emptied
+        ([0, 0, 0, 3, 3, 5], 2, (4, 5)),  # one host, and of the next smallest its highest
+        ([0, 0, 0, 3, 3], 0, ()),
+    ],
+)
+def test_those_leave_that_empty_hosts_the_highest_first(
+    hosts: list[int], count: int, leavers: tuple[int, ...]
+) -> None:
+    assert leavers_of(dict(enumerate(hosts)), count) == leavers
+
+
+def test_a_rank_with_a_client_leaves_after_the_others_of_its_host() -> None:
+    assert leavers_of({0: 0, 1: 0, 2: 0, 3: 0}, 2, clients=[2]) == (1, 3)
+    assert leavers_of({0: 0, 1: 0, 2: 2}, 1, clients=[2]) == (2,)
+
+
+class FakeRank:
+    """As much of a rank as orders need."""
+
+    def __init__(self, ranks: int, survives: bool = True) -> None:
+        self.placement = Placement([1] * ranks)
+        self.survives = survives
+        self.generation = 1
+        self.news_of_ranks = {rank: RankNews("here", rank, 1, 0) for rank in range(ranks)}
+        self.left: list[list[int]] = []
+        self.seen: set[int] = set()
+        self.grown: list[int] = []
+        self.done: Callable[[Mapping[int, str]], None] | None = None
+
+    def host_of(self, rank: int) -> int:
+        return 0
+
+    def is_seen(self, rank: int) -> bool:
+        return rank in self.seen
+
+    def have_leave(self, ranks: list[int]) -> None:
+        self.left.append(ranks)
+
+    def grow(self, count: int, done: Callable[[Mapping[int, str]], None]) -> None:
+        self.grown.append(count)
+        self.done = done
+
+    def begin(self, *members: int) -> None:
+        self.generation += 1
+        self.placement = Placement([1] * len(members), members)
+
+
+def taking_orders(rank: FakeRank, api_dir: Path, *, is_new: bool = True) -> Resizing:
+    fake: Any = rank
+    return Resizing(fake, OrderFolder(api_dir, is_new), [])
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        (Resize(by=-4), "there are 4 ranks, and one has to stay"),
+        (Resize(by=2, hosts=("elsewhere",)), "not on elsewhere"),
+        (Drain("7", 0.0), "there is no rank 7: the ranks are 0, 1, 2, 3"),
+        (Drain("there", 0.0), "there is no host there: the hosts are here"),
+        (Drain("here", 0.0), "that is all there is"),
+    ],
+)
+def test_what_is_not_possible_is_said_in_one_line(order: Order, said: str, tmp_path: Path) -> None:
+    resizing = taking_orders(FakeRank(4), tmp_path)
+    given = give(tmp_path, order)
+    resizing.turn(0.0)
+    answer = answer_to(given)
+    assert answer is not None
+    assert said in answer.refusal
+    assert list((tmp_path / "orders").iterdir()) == []
+
+
+def test_where_a_loss_ends_all_nobody_can_leave(tmp_path: Path) -> None:
+    rank = FakeRank(4, survives=False)
+    resizing = taking_orders(rank, tmp_path)
+    given = give(tmp_path, Resize(by=-1))
+    resizing.turn(0.0)
+    answer = answer_to(given)
+    assert answer is not None
+    assert "--rank-loss survive" in answer.refusal
+    assert rank.left == []
+
+
+def test_an_order_is_answered_when_the_processes_are_gone(tmp_path: Path) -> None:
+    rank = FakeRank(4)
+    resizing = taking_orders(rank, tmp_path)
+    given = give(tmp_path, Resize(to=2))
+    resizing.turn(0.0)
+    assert rank.left == [[2, 3]]
+    rank.seen = {2, 3}
+    rank.begin(0, 1)
+    resizing.turn(0.1)
+    assert answer_to(given) is None
+    rank.seen.clear()
+    resizing.turn(0.2)
+    answer = answer_to(given)
+    assert answer is not None
+    assert (answer.before, answer.after, answer.refusal) == (4, 2, "")
+
+
+@pytest.mark.parametrize(("problems", "said"), [({}, ""), ({3: "has died"}, "rank 3 has died")])
+def test_growth_is_answered_when_all_have_joined_or_failed(
+    problems: dict[int, str], said: str, tmp_path: Path
+) -> None:
+    rank = FakeRank(2)
+    resizing = taking_orders(rank, tmp_path)
+    first, second = give(tmp_path, Resize(to=4)), give(tmp_path, Resize(by=-1))
+    os.utime(first, (0, 0))
+    resizing.turn(0.0)
+    resizing.turn(0.1)
+    assert rank.grown == [2]
+    rank.begin(*range(4 - len(problems)))
+    assert rank.done is not None
+    rank.done(problems)
+    answer = answer_to(first)
+    assert answer is not None
+    assert (answer.before, answer.after) == (2, 4 - len(problems))
+    assert said in answer.refusal
+    assert rank.left == []
+    resizing.turn(0.2)
+    assert rank.left
+    assert answer_to(second) is None
+
+
+def test_another_rank_goes_on_with_an_order_as_it_was_decided(tmp_path: Path) -> None:
+    first = FakeRank(4)
+    given = give_to(tmp_path, Resize(by=-1), first)
+    heir = FakeRank(4)
+    heir.begin(0, 1, 2)  # so it has come about
+    taking_orders(heir, tmp_path, is_new=False).turn(0.0)
+    assert heir.left == []
+    answer = answer_to(given)
+    assert answer is not None
+    assert (answer.before, answer.after) == (4, 3)
+
+
+def give_to(api_dir: Path, order: Order, rank: FakeRank) -> Path:
+    """Have it decided by this rank."""
+    resizing = taking_orders(rank, api_dir)
+    given = give(api_dir, order)
+    resizing.turn(0.0)
+    resizing.close()
+    return given
+
+
+def test_an_order_is_repeated_in_a_generation_that_has_come_without_it(tmp_path: Path) -> None:
+    rank = FakeRank(4)
+    resizing = taking_orders(rank, tmp_path)
+    give(tmp_path, Drain("2", 0.0))
+    resizing.turn(0.0)
+    resizing.turn(0.1)
+    assert rank.left == [[2]]
+    rank.begin(0, 1, 2)
+    resizing.turn(0.2)
+    assert rank.left == [[2], [2]]
+
+
+def test_a_service_that_starts_anew_knows_nothing_of_earlier_orders(tmp_path: Path) -> None:
+    given = give_to(tmp_path, Resize(by=-1), FakeRank(4))
+    rank = FakeRank(4)
+    taking_orders(rank, tmp_path).turn(0.0)
+    assert rank.left == []
+    assert not given.exists()
+
+
+def test_what_is_no_order_is_refused_and_the_next_one_is_carried_out(tmp_path: Path) -> None:
+    rank = FakeRank(2)
+    resizing = taking_orders(rank, tmp_path)
+    (tmp_path / "orders" / "0.json").write_text('{"type": "resize", "by": "much"}')
+    os.utime(tmp_path / "orders" / "0.json", (0, 0))
+    give(tmp_path, Resize(by=-1))
+    resizing.turn(0.0)
+    answer = answer_to(tmp_path / "orders" / "0.json")
+    assert answer is not None
+    assert "no order" in answer.refusal
+    assert rank.left == [[1]]
+
+
+def test_an_order_that_was_taken_back_is_not_carried_out(tmp_path: Path) -> None:
+    rank = FakeRank(2)
+    resizing = taking_orders(rank, tmp_path)
+    take_back(give(tmp_path, Resize(by=-1)))
+    resizing.turn(0.0)
+    assert rank.left == []
+
+
+def test_a_folder_that_others_may_enter_takes_no_orders(tmp_path: Path) -> None:
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "orders").chmod(0o755)
+    with pytest.raises(ServiceError, match="open to others"):
+        OrderFolder(tmp_path, is_new_service=True)
+
+
+def test_who_may_not_write_there_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(ServiceError, match="takes no orders"):
+        give(tmp_path, Resize(by=-1))
+
+
+def test_answers_are_as_they_were_written(tmp_path: Path) -> None:
+    folder = OrderFolder(tmp_path, is_new_service=True)
+    given = give(tmp_path, Resize(by=1, hosts=("a", "b")))
+    assert folder.read(given.name) == Resize(by=1, hosts=("a", "b"))
+    departure = Departure((2, 3), 1.5, 4, 17.0)
+    folder.decide(given.name, departure)
+    assert folder.read(given.name) == departure
+    folder.answer(given.name, Answer(before=1, after=2, took_s=0.5))
+    assert answer_to(given) == Answer(before=1, after=2, took_s=0.5)
+    assert answer_to(given) is None
+    assert folder.oldest() is None
