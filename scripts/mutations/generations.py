@@ -120,6 +120,16 @@ GENERATIONS = (
         "test_an_answer_that_was_on_its_way_is_said_again",
     ),
     Mutation(
+        "answers that are kept have a bound in bytes",
+        _WORDS,
+        "LastWords.say",
+        instead_of(
+            "len(self._said) > _KEPT_MAX or self._size_bytes > _KEPT_BYTES_MAX",
+            "len(self._said) > _KEPT_MAX",
+        ),
+        "test_the_oldest_words_go_when_they_are_large_and_what_is_too_large_is_not_kept",
+    ),
+    Mutation(
         "the budget used so far is charged",
         _CLIENT,
         "ClientJobs.halt",
