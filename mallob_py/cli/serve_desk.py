@@ -55,7 +55,7 @@ def open_desk(
         users = None
         if options.users is not None:
             rules = read_user_rules(Path(options.users))
-            awaited = () if former is None else former.others
+            awaited = None if former is None else former.others
             users = UserBook(rules, rank.placement.size, client, options.clients, awaited)
         policy = None if options.policy is None else _policy(options.policy, rank, complain)
         directory = _directory(options, client, complain)

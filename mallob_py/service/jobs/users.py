@@ -157,21 +157,25 @@ class Admission:
         limit_of: Callable[[str], int | None],
         client: int = 0,
         clients: int = 1,
-        awaited: Collection[int] = (),
+        awaited: Collection[int] | None = None,
     ) -> None:
         """`limit_of`: how many jobs a user may have at work; None: any number.
 
-        `awaited`: the clients whose Standing is to come before anybody begins.
+        `awaited`: of a client that begins anew, those whose Standing is to come before anybody may begin.
         """
         self._limit_of = limit_of
         self._client = client
         self._clients = clients
-        self._awaited = set(awaited)
+        self._awaited = set(awaited or ())
         #: by job of this client that a home was asked for
         self._asked: dict[int, Asked] = {}
         self._queues: dict[str, _Queue] = {}
         self._admitted: list[int] = []
         self._messages: list[tuple[int, AdmissionMessage]] = []
+        if (
+            awaited is not None
+        ):  # another one that begins anew may wait for us, who had gone on when it was lost
+            self._messages = [(other, Standing([])) for other in range(clients) if other != client]
 
     # --- jobs of this client ----------------------------------------------------------------
 
@@ -344,7 +348,12 @@ class UserBook:
     """The jobs of one client."""
 
     def __init__(
-        self, rules: UserRules, pes: int, client: int = 0, clients: int = 1, awaited: Collection[int] = ()
+        self,
+        rules: UserRules,
+        pes: int,
+        client: int = 0,
+        clients: int = 1,
+        awaited: Collection[int] | None = None,
     ) -> None:
         """`awaited`: if this client begins anew on another rank, those that go on where they are."""
         self._rules = rules

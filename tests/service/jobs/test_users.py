@@ -53,21 +53,35 @@ class Net:
         self._moves: list[set[int]] = []
         self._generation = [0] * clients
         self._begun_in = [0] * clients
+        #: by client that is lost and has not begun anew yet: those that went on
+        self.absent: dict[int, set[int]] = {}
 
     def move(self, *clients: int) -> None:
-        """These are lost, and begin anew."""
+        """These are lost, and begin anew at once."""
+        self.lose(*clients)
+        for client in clients:
+            self.begin_anew(client)
+
+    def lose(self, *clients: int) -> None:
         self._moves.append(set(clients))
+        for others in self.absent.values():
+            others.difference_update(clients)
         for client in clients:
             self._generation[client] = self._begun_in[client] = len(self._moves)
-        others = set(range(len(self.books))).difference(clients)
-        for client in clients:
-            self.books[client] = UserBook(self._rules, PES, client, len(self.books), others)
+            self.absent[client] = set(range(len(self.books))).difference(clients)
             for pair, messages in self._channels.items():
                 if client in pair:
                     messages.clear()
 
+    def begin_anew(self, client: int) -> None:
+        others = self.absent.pop(client)
+        self._generation[client] = len(self._moves)
+        self.books[client] = UserBook(self._rules, PES, client, len(self.books), others)
+
     def follow(self, client: int, generation: int | None = None) -> None:
         """It hears of all changes, or of those so far."""
+        if client in self.absent:
+            return
         generation = len(self._moves) if generation is None else generation
         while self._generation[client] < generation:
             moved = self._moves[self._generation[client]]
@@ -94,7 +108,11 @@ class Net:
                     self._send(client, other, work)
 
     def deliver_one(self, choose: random.Random) -> bool:
-        waiting = [ways for ways, messages in self._channels.items() if messages]
+        waiting = [
+            (source, dest)
+            for (source, dest), messages in self._channels.items()
+            if messages and dest not in self.absent
+        ]
         if waiting:
             source, dest = choose.choice(waiting)
             generation, message = self._channels[source, dest].popleft()
@@ -280,6 +298,10 @@ def test_whatever_comes_and_goes_limits_hold_and_shares_are_right_in_the_end(see
 
     for job in range(400):
         here = choose.randrange(3)
+        if here in net.absent:
+            net.begin_anew(here)
+            for again, (user, priority) in live[here].items():
+                net.books[here].ask(again, user, priority, choose.choice((0, 1, 5)))
         if live[here] and choose.random() < 0.5:
             ending = choose.choice(list(live[here]))
             del live[here][ending]
@@ -290,13 +312,11 @@ def test_whatever_comes_and_goes_limits_hold_and_shares_are_right_in_the_end(see
             net.books[here].ask(job, user, priority, choose.choice((0, 1, 5)))
         net.serve(here)
         if moves and choose.random() < 0.1:
-            moved = choose.sample(range(3), choose.choice((1, 1, 2)))
-            net.move(*moved)
-            for client in moved:
-                for again, (user, priority) in live[client].items():
+            lost = choose.sample(range(3), choose.choice((1, 1, 2)))
+            net.lose(*lost)
+            for client in lost:
+                for again in live[client]:
                     net.told.pop(again, None)
-                    net.books[client].ask(again, user, priority, choose.choice((0, 1, 5)))
-                net.serve(client)
         if choose.random() < 0.3:
             net.follow(choose.randrange(3))
         for _ in range(choose.randrange(6)):
@@ -304,6 +324,10 @@ def test_whatever_comes_and_goes_limits_hold_and_shares_are_right_in_the_end(see
         assert len(at_work("a")) <= 4
         assert len(at_work("b")) <= PES // 2
         assert len(at_work("c")) <= 1
+    for client in list(net.absent):
+        net.begin_anew(client)
+        for again, (user, priority) in live[client].items():
+            net.books[client].ask(again, user, priority, 0)
     net.settle()
     for user in "abcd":
         jobs, rule = at_work(user), rules.of(user)
