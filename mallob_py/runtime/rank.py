@@ -74,6 +74,7 @@ from mallob_py.protocol.stimuli import (
     AnyStimulus,
     DescriptionHere,
     DescriptionMissing,
+    Drain,
     HostRests,
     JobInterrupted,
     JobParameters,
@@ -135,6 +136,16 @@ class ChainOver(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=72):
     origin: int
 
 
+class RankDrains(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=87):
+    """To a rank that is to leave: start nothing new, and say when you are ready, then at the latest."""
+
+    until_s: float
+
+
+class RankDrained(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=88):
+    """The answer: I am."""
+
+
 class DeskNews(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=73):
     """What the desk of one rank has to say to that of another."""
 
@@ -148,6 +159,8 @@ AnyWireMessage: TypeAlias = (
     | ChainOver
     | Beat
     | DeskNews
+    | RankDrains
+    | RankDrained
     | RollCall
     | RollAnswer
     | RankNews
@@ -203,8 +216,8 @@ class Orders(Protocol):
     def turn(self, now: float) -> None:
         """To be called when nothing else is under way: it may have this rank halt."""
 
-    def vacated(self, rank: int) -> None:
-        """That rank, which is to leave, has no workers any more."""
+    def drained(self, rank: int) -> None:
+        """That rank, which is to leave, is ready for that."""
 
     def world_changed(self) -> None: ...
 
@@ -321,6 +334,10 @@ class Rank:
         self._transport = transport
         self._desk: Desk | None = None
         self._orders: Orders | None = None
+        #: when this rank leaves at the latest, if it drains; who is to hear of it; when to look
+        self._drains_until_s = math.inf
+        self._drains_for: int | None = None
+        self._drain_look_s = math.inf
         #: how each rank is, on the rank that is told (see `tell_news_to`)
         self.news_of_ranks: dict[int, RankNews] = {}
         self._reporter = RankReporter(len(numbers))
@@ -542,6 +559,8 @@ class Rank:
             if desk is not None and (self._desk_bell in readable or desk.deadline_s <= now):
                 desk.turn(now)
             self._tick()
+            if self._drains_for is not None:
+                self._look_whether_drained(self._drains_for)
             orders = None if self._stopping else self._orders
             if orders is not None and (self._orders_bell in readable or orders.deadline_s <= self.now()):
                 orders.turn(self.now())
@@ -597,6 +616,11 @@ class Rank:
             self.news_of_ranks[arrival.source] = message
         elif isinstance(message, JoiningMessage):
             self._hear_of_newcomers(arrival.source, message)
+        elif isinstance(message, RankDrains):
+            self._drain(arrival.source, message.until_s)
+        elif isinstance(message, RankDrained):
+            if self._orders is not None:
+                self._orders.drained(arrival.source)
         elif isinstance(message, DeskNews):
             if g > self._g:  # it may be for a desk that is about to move here
                 self._news_ahead.append((arrival.source, g, message))
@@ -684,6 +708,34 @@ class Rank:
     def is_seen(self, rank: int) -> bool:
         """Whether the process of a rank is known to be there still; it never is on another host."""
         return self._peers is not None and self._peers.is_seen(rank)
+
+    def have_drain(self, rank: int, until_s: float) -> None:
+        """Have nothing new start there; the orders hear when it is ready to leave, then at the latest."""
+        if rank == self.rank:
+            self._drain(rank, until_s)
+        else:
+            self._send_to_rank(rank, RankDrains(until_s))
+
+    def _drain(self, source: int, until_s: float) -> None:
+        self._drains_for = source
+        self._drains_until_s = self._drain_look_s = until_s
+        for pe in self._pes:
+            self._tell(pe, Drain())
+
+    def _look_whether_drained(self, source: int) -> None:
+        """Say so, once. When the time is over, who hands over what it has may still do so."""
+        now = self.now()
+        hands_over = any(len(pe.workers.leaving) for pe in self._pes)
+        grace_s = self.config.leave_grace_s if hands_over else 0.0
+        self._drain_look_s = self._drains_until_s + grace_s
+        if now < self._drain_look_s and not all(pe.is_drained for pe in self._pes):
+            return
+        self._drains_for = None
+        self._drain_look_s = math.inf
+        if source != self.rank:
+            self._send_to_rank(source, RankDrained())
+        elif self._orders is not None:
+            self._orders.drained(source)
 
     def have_leave(self, ranks: Sequence[int]) -> None:
         """Order that these leave, if not all do. This one halts for it, maybe before this returns."""
@@ -985,6 +1037,7 @@ class Rank:
             deadline = min(deadline, pe.deadline_s)
         if self._desk is not None and not self._stopping:
             deadline = min(deadline, self._desk.deadline_s)
+        deadline = min(deadline, self._drain_look_s)
         if self._orders is not None and not self._stopping:
             deadline = min(deadline, self._orders.deadline_s)
         self._pool_due_s = self.pool.next_deadline()

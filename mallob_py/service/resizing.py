@@ -59,8 +59,10 @@ class Resizing:
         self._departure: Departure | None = None
         #: when it was ordered (since 1970) that there are more ranks, and how many there were
         self._growing: tuple[float, int] | None = None
-        #: the generation in which it was ordered
-        self._ordered_in = 0
+        #: the generation in which that was told to them, and who of them is ready since
+        self._told_in = 0
+        self._ready: set[int] = set()
+        self._is_ordered = False
         self.deadline_s = -math.inf
 
     # --- the event loop's side ------------------------------------------------------------
@@ -79,7 +81,8 @@ class Resizing:
             tell(f"an order in {self._folder.path} cannot be dealt with: {error}")
             self._departure = None
 
-    def vacated(self, rank: int) -> None:
+    def drained(self, rank: int) -> None:
+        self._ready.add(rank)
         self.deadline_s = -math.inf
 
     def world_changed(self) -> None:
@@ -105,7 +108,7 @@ class Resizing:
                 return True
             if departure is not order:
                 self._folder.decide(name, departure)
-            self._departure, self._ordered_in = departure, 0
+            self._departure, self._told_in = departure, 0
             return True
         return False
 
@@ -195,7 +198,14 @@ class Resizing:
             self._folder.answer(self._name, Answer("", departure.before, len(self._members), took_s))
             self._departure = None
             return True
-        if self._ordered_in != self._rank.generation:
-            self._ordered_in = self._rank.generation
+        if self._told_in != self._rank.generation:
+            self._told_in = self._rank.generation
+            self._is_ordered = False
+            self._ready.clear()
+            left_s = departure.ordered + departure.grace_s - time.time()
+            for rank in staying:
+                self._rank.have_drain(rank, self._rank.now() + max(0.0, left_s))
+        if not self._is_ordered and self._ready.issuperset(staying):
+            self._is_ordered = True
             self._rank.have_leave(staying)
         return False

@@ -58,6 +58,7 @@ class FakeRank:
         self.generation = 1
         self.news_of_ranks = {rank: RankNews("here", rank, 1, 0) for rank in range(ranks)}
         self.left: list[list[int]] = []
+        self.drains: list[tuple[int, float]] = []
         self.seen: set[int] = set()
         self.grown: list[int] = []
         self.done: Callable[[Mapping[int, str]], None] | None = None
@@ -67,6 +68,12 @@ class FakeRank:
 
     def is_seen(self, rank: int) -> bool:
         return rank in self.seen
+
+    def now(self) -> float:
+        return 100.0
+
+    def have_drain(self, rank: int, until_s: float) -> None:
+        self.drains.append((rank, until_s))
 
     def have_leave(self, ranks: list[int]) -> None:
         self.left.append(ranks)
@@ -113,13 +120,19 @@ def test_where_a_loss_ends_all_nobody_can_leave(tmp_path: Path) -> None:
     answer = answer_to(given)
     assert answer is not None
     assert "--rank-loss survive" in answer.refusal
-    assert rank.left == []
+    assert rank.drains == []
 
 
 def test_an_order_is_answered_when_the_processes_are_gone(tmp_path: Path) -> None:
     rank = FakeRank(4)
     resizing = taking_orders(rank, tmp_path)
     given = give(tmp_path, Resize(to=2))
+    resizing.turn(0.0)
+    assert rank.drains == [(2, 100.0), (3, 100.0)]
+    resizing.drained(2)
+    resizing.turn(0.0)
+    assert rank.left == []
+    resizing.drained(3)
     resizing.turn(0.0)
     assert rank.left == [[2, 3]]
     rank.seen = {2, 3}
@@ -153,7 +166,7 @@ def test_growth_is_answered_when_all_have_joined_or_failed(
     assert said in answer.refusal
     assert rank.left == []
     resizing.turn(0.2)
-    assert rank.left
+    assert rank.drains
     assert answer_to(second) is None
 
 
@@ -163,7 +176,7 @@ def test_another_rank_goes_on_with_an_order_as_it_was_decided(tmp_path: Path) ->
     heir = FakeRank(4)
     heir.begin(0, 1, 2)  # so it has come about
     taking_orders(heir, tmp_path, is_new=False).turn(0.0)
-    assert heir.left == []
+    assert heir.drains == []
     answer = answer_to(given)
     assert answer is not None
     assert (answer.before, answer.after) == (4, 3)
@@ -183,18 +196,33 @@ def test_an_order_is_repeated_in_a_generation_that_has_come_without_it(tmp_path:
     resizing = taking_orders(rank, tmp_path)
     give(tmp_path, Drain("2", 0.0))
     resizing.turn(0.0)
+    resizing.drained(2)
     resizing.turn(0.1)
     assert rank.left == [[2]]
     rank.begin(0, 1, 2)
     resizing.turn(0.2)
+    assert rank.drains == [(2, 100.0), (2, 100.0)]
+    assert rank.left == [[2]]
+    resizing.drained(2)
+    resizing.turn(0.3)
     assert rank.left == [[2], [2]]
+
+
+def test_who_drains_has_its_grace(tmp_path: Path) -> None:
+    rank = FakeRank(4)
+    resizing = taking_orders(rank, tmp_path)
+    give(tmp_path, Drain("2", 60.0))
+    resizing.turn(0.0)
+    ((drained, until_s),) = rank.drains
+    assert drained == 2
+    assert 100.0 < until_s <= 160.0
 
 
 def test_a_service_that_starts_anew_knows_nothing_of_earlier_orders(tmp_path: Path) -> None:
     given = give_to(tmp_path, Resize(by=-1), FakeRank(4))
     rank = FakeRank(4)
     taking_orders(rank, tmp_path).turn(0.0)
-    assert rank.left == []
+    assert rank.drains == []
     assert not given.exists()
 
 
@@ -208,7 +236,7 @@ def test_what_is_no_order_is_refused_and_the_next_one_is_carried_out(tmp_path: P
     answer = answer_to(tmp_path / "orders" / "0.json")
     assert answer is not None
     assert "no order" in answer.refusal
-    assert rank.left == [[1]]
+    assert [drained for drained, _ in rank.drains] == [1]
 
 
 def test_an_order_that_was_taken_back_is_not_carried_out(tmp_path: Path) -> None:
@@ -216,7 +244,7 @@ def test_an_order_that_was_taken_back_is_not_carried_out(tmp_path: Path) -> None
     resizing = taking_orders(rank, tmp_path)
     take_back(give(tmp_path, Resize(by=-1)))
     resizing.turn(0.0)
-    assert rank.left == []
+    assert rank.drains == []
 
 
 def test_a_folder_that_others_may_enter_takes_no_orders(tmp_path: Path) -> None:
