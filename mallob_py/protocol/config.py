@@ -70,7 +70,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     queries_max: _Count = 4
     #: how often a request may come to a PE that has become busy, before its parent is told
     hops_max: Annotated[int, msgspec.Meta(ge=1)] = 64
-    #: restarts of one worker whose process died
+    #: restarts of one worker whose process died; of a root, without having saved more than before
     restarts_max: _Count = 2
     #: how often a place in a job tree may lose its worker for want of a process: after that its job is given
     #: up, if the place is the root's; else it goes without a process if that may be the job's fault

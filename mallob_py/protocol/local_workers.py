@@ -773,7 +773,8 @@ class LocalWorkers:
     def crashed(self, it: WorkerCrashed, now: float) -> None:
         """The process died: restart it here, a few times.
 
-        If it never ran, another PE is to try. A root that runs and keeps dying ends its job.
+        If it never ran, another PE is to try. A root that runs and keeps dying ends its job, unless more has
+        been done and saved in between: that cannot go on for ever.
         """
         worker, reason = self._by_any_number(it.worker), it.reason
         if worker is None:
@@ -817,13 +818,17 @@ class LocalWorkers:
     def progresses(self, number: int, progress: Progress) -> None:
         worker = self._by_number(number)
         if worker is not None and worker.index == 0:
+            worker.done = progress.done
             self._out.send(worker.client, Progressed(worker.job, progress))
 
     def saves(self, number: int, data: bytes) -> None:
         """Heard of a root that leaves or has been suspended, too: nobody knows more of its job."""
         worker = self._by_any_number(number)
-        if worker is not None and worker.index == 0:
-            self._out.send(worker.client, Checkpoint(worker.job, worker.stay, data))
+        if worker is None or worker.index > 0:
+            return
+        self._out.send(worker.client, Checkpoint(worker.job, worker.stay, data))
+        if isinstance(worker, Worker) and worker.done > worker.saved_done:
+            worker.saved_done, worker.restarts = worker.done, 0
 
     def wants_checkpoint(self, number: int) -> None:
         worker = self._active_as(number)

@@ -120,7 +120,10 @@ class Worker:
         self.volume = 1
         #: it is new in this stay, no past worker that was found again
         self.created = True
+        #: since it last saved more than before, if it is a root
         self.restarts = 0
+        #: how much it has said was done, and when its job was saved last
+        self.done = self.saved_done = 0.0
         #: one of its processes has run, in this stay or before
         self.has_run = False
         #: that process hands over what it has rather than being stopped or ended at once

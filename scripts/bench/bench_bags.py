@@ -17,19 +17,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, Service, print_absent, print_table, running_service
+from common import BenchmarkError, DroppedJob, Service, print_absent, print_table, running_service, summary
 
 from mallob_bags.betweenness import BetweennessApplication
 from mallob_bags.queens import QueensApplication
 from mallob_bags.uts import UtsApplication
 from mallob_py.kit import JobInput
 from mallob_py.kit.bags import BagApplication
+from mallob_py.service.telemetry.event_log import Event
 
 _BAGS = Path(__file__).parent / "bags"
 _TREES: dict[str, dict[str, Any]] = {
@@ -55,11 +56,18 @@ def loop_s(
     return time.perf_counter() - begin_s, result
 
 
-def _two_loops_s(application: BagApplication, configuration: dict[str, Any]) -> float:
-    """How long two take side by side: what the two cores can do."""
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        both = [pool.apply_async(loop_s, (application, configuration)) for _ in range(2)]
-        return max(each.get()[0] for each in both)
+def _two_loops(application: BagApplication, configuration: dict[str, Any]) -> tuple[float, float]:
+    """How long two take side by side, which is what the two cores can do, and CPU seconds of one of them."""
+    with multiprocessing.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
+        both = [pool.apply_async(_watched_loop, (application, configuration)) for _ in range(2)]
+        ended = [each.get() for each in both]
+    return max(s for s, _ in ended), sum(cpu_s for _, cpu_s in ended) / 2
+
+
+def _watched_loop(application: BagApplication, configuration: dict[str, Any]) -> tuple[float, float]:
+    before_s = time.process_time()
+    took_s, _ = loop_s(application, configuration)
+    return took_s, time.process_time() - before_s
 
 
 def kernels() -> None:
@@ -120,7 +128,7 @@ def workers() -> None:
                 loops_s.append(loop_s(application, configuration)[0])
                 ones_s.append(_job_s(service, application.name, configuration, max_demand=1))
                 twos_s.append(_job_s(service, application.name, configuration, max_demand=2))
-                pairs_s.append(_two_loops_s(application, configuration))
+                pairs_s.append(_two_loops(application, configuration)[0])
             loop, pair, one, two = map(min, (loops_s, pairs_s, ones_s, twos_s))
             what = f"{application.name} {json.dumps(configuration)}"
             rows.append(
@@ -161,66 +169,125 @@ def _job_s(service: Service, application: str, configuration: dict[str, Any], ma
     return float(reply["stats"]["time"]["processing"])
 
 
-def starts(times: int = 20) -> None:
-    """How long a worker that joins is without tasks."""
-    waits_ms = []
+def changes(times: int = 40) -> None:
+    """How long a worker that joins is without tasks, and how long one that leaves hands over."""
     with tempfile.TemporaryDirectory(prefix="mallob-py-bench.") as name:
-        folder = Path(name)
         os.environ |= {
             "PYTHONPATH": str(_BAGS),
             "MALLOB_PY_APPS": "WATCHED=watched:WatchedApplication",
             "MALLOB_PY_BENCH_FOLDER": name,
         }
-        with running_service(2) as service:
+        with running_service(2, ["--preload", "WATCHED", "SLEEP"]) as service:
+            job = service.drop(_job("WATCHED", {"depth": 16}, priority=0.01))
             for _ in range(times):
-                _job_s(service, "WATCHED", {"depth": 13}, max_demand=2)
-                notes = sorted(_notes(folder))
-                if len(notes) == 2 and all(works_s < math.inf for _, works_s in notes):
-                    starts_s, works_s = notes[1]
-                    waits_ms.append((works_s - max(starts_s, notes[0][1])) * 1e3)
-    if not waits_ms:
-        raise BenchmarkError("no worker joined")
-    row = (len(waits_ms), f"{statistics.median(waits_ms):.1f}", f"{max(waits_ms):.1f}")
+                time.sleep(0.2)
+                other = service.drop(_job("SLEEP", {}, max_demand=1, wallclock_limit="100ms"))
+                service.await_reply(other, poll_s=0.005)
+            service.interrupt(job.identity)
+            service.await_reply(job)
+        joins_ms = [(works_s - starts_s) * 1e3 for starts_s, works_s in sorted(_notes(Path(name)))[1:]]
+    leaves_ms = list(_leaves_ms(service.events))
+    rows = []
+    for what, series in (
+        ("joins: from its start to its first tasks (<= 5)", joins_ms),
+        ("leaves: from its notice to the end of its process (<= 10)", leaves_ms),
+    ):
+        of = summary(series)
+        rows.append((what, of.count, f"{of.median:.1f}", f"{of.p90:.1f}", f"{of.max:.1f}"))
     print_table(
-        "A worker that joins: from its start, the first one being at work, to its first tasks",
-        ("workers", "median, ms (<= 5)", "max, ms"),
-        [row],
+        "A second worker of UTS that comes and goes",
+        ("it", "times", "median, ms", "p90, ms", "max, ms"),
+        rows,
     )
 
 
 def _notes(folder: Path) -> Iterator[tuple[float, float]]:
-    """When each worker started and had its first tasks. Takes them away."""
-    for file in list(folder.iterdir()):
-        at_s = {word: float(text) for word, text in map(str.split, file.read_text().splitlines())}
-        yield at_s["starts"], at_s.get("works", math.inf)
-        file.unlink()
+    """When each worker started and had its first tasks, if it had some. A process may be several in turn."""
+    for file in folder.iterdir():
+        starts_s = math.inf
+        for word, at_s in map(str.split, file.read_text().splitlines()):
+            if word == "starts":
+                starts_s = float(at_s)
+            else:
+                yield starts_s, float(at_s)
 
 
-def breathing() -> None:
+def _leaves_ms(events: Iterable[Event]) -> Iterator[float]:
+    told_s: dict[tuple[int, Any], float] = {}
+    for event in events:
+        place = (event.rank, event.fields.get("index"))
+        if event.event == "leaving":
+            told_s[place] = event.t
+        elif event.event == "left" and place[1] != 0:
+            yield (event.t - told_s.pop(place)) * 1e3
+
+
+def breathing(depth: int = 15) -> None:
     """A job on 8 ranks, of which others take 7 for 200 ms each time."""
-    with running_service(8) as service:
-        job = service.drop(_job("UTS", {"depth": 14}, priority=0.01))
-        ended = threading.Event()
+    configuration = {"depth": depth}
+    _, plain_s = _two_loops(UtsApplication(), configuration)
+    with running_service(8, ["--preload", "UTS", "SLEEP"]) as service:
+        job = service.drop(_job("UTS", configuration, priority=0.01))
         changes = 0
-        while not ended.wait(0.2) and not job.reply_path.exists():
+        while not job.reply_path.exists():
+            time.sleep(0.2)
             other = service.drop(_job("SLEEP", {}, max_demand=7, wallclock_limit="200ms"))
             service.await_reply(other, poll_s=0.005)
             changes += 2
-        result = service.reply(job)["result"]
-    share = result["tasks_in_vain"] / result["tasks"]
-    row = (changes, result["tasks"], result["tasks_in_vain"], f"{share:.2%}")
+        reply = service.reply(job)
+    result, cpu_s = reply["result"], reply["stats"]["used_cpu_seconds"]
+    vain = result["tasks_in_vain"] / result["tasks"]
+    row = (changes, f"{plain_s:.2f}", f"{cpu_s:.2f}", f"{1 - plain_s / cpu_s:.2%}", f"{vain:.2%}")
     print_table(
-        "UTS depth 14 while its volume changes between 1 and 8 every 200 ms",
-        ("changes", "nodes", "in vain", "share (< 3 %)"),
+        f"UTS depth {depth} while its volume changes between 1 and 8 every 200 ms, beside a plain loop",
+        ("changes", "plain loop, CPU s", "all workers, CPU s", "lost (< 3 %)", "tasks in vain"),
         [row],
     )
 
 
-def peers(depth: int = 14) -> None:
-    """The same tree by others' pools of two processes, cut into 1000 pieces beforehand."""
-    with running_service(2) as service:
-        ours_s = min(_job_s(service, "UTS", {"depth": depth}, max_demand=2) for _ in range(3))
-    rows: list[tuple[str, float, str]] = [("mallob-py, 2 workers", ours_s, "1.00")]
+#: jobs of one half each, or of all there is: priority, application, configuration
+_MIXTURE: tuple[tuple[tuple[float, str, dict[str, Any]], ...], ...] = (
+    ((1.0, "UTS", {"depth": 13}), (0.5, "QUEENS", {"n": 15}), (0.5, "UTS", {"depth": 13, "seed": 29})),
+    ((1.0, "UTS", {"depth": 14}), (0.2, "BC", {"n": 12}), (0.5, "PI", {"points": 10**8})),
+)
+
+
+def halves() -> None:
+    """Several jobs at once on all workers, beside the same jobs one after the other in fixed halves."""
+    rows = []
+    with running_service(2, ["--preload", "UTS", "QUEENS", "BC", "PI"]) as service:
+        for _ in range(2):
+            begin_s = time.monotonic()
+            with ThreadPoolExecutor() as pool:
+                waits = list(pool.map(lambda half: _in_turn(service, half), _MIXTURE))
+            fixed_s = time.monotonic() - begin_s
+            jobs = [_drop_of(service, each) for half in _MIXTURE for each in half]
+            own = [service.await_reply(job, timeout_s=180, poll_s=0.005) for job in jobs]
+            fixed = [each for half in waits for each in half]
+            rows.append(("fixed halves", fixed_s, statistics.mean(fixed)))
+            rows.append(("malleable", max(own), statistics.mean(own)))
+    print_table(
+        "Six bag jobs on two workers", ("how", "all done after, s", "a job done after, s (mean)"), rows
+    )
+
+
+def _drop_of(service: Service, each: tuple[float, str, dict[str, Any]], **fields: Any) -> DroppedJob:
+    priority, application, configuration = each
+    return service.drop(_job(application, configuration, priority=priority, **fields))
+
+
+def _in_turn(service: Service, half: Iterable[tuple[float, str, dict[str, Any]]]) -> list[float]:
+    """When each of them was done, in seconds from now."""
+    begin_s, done = time.monotonic(), []
+    for each in half:
+        job = _drop_of(service, each, max_demand=1)
+        service.await_reply(job, timeout_s=180, poll_s=0.005)
+        done.append(time.monotonic() - begin_s)
+    return done
+
+
+def peers(depth: int = 14, rounds: int = 2) -> None:
+    """The same tree by others' pools of two processes, cut into 1000 pieces beforehand; the best of turns."""
     python, script = sys.executable, str(_BAGS / "peers.py")
     mpiexec = str(Path(python).parent / "mpiexec")
     commands = {
@@ -229,19 +296,32 @@ def peers(depth: int = 14) -> None:
         "ray": ("ray", [python, script]),
         "mpi4py.futures": ("mpi4py", [mpiexec, "-n", "3", python, "-m", "mpi4py.futures", script]),
     }
-    for peer, (module, command) in commands.items():
-        if importlib.util.find_spec(module) is None:
-            print_absent(peer, f"pip install {module}")
-            continue
-        done = subprocess.run([*command, peer, str(depth)], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise BenchmarkError(f"{peer} ended with {done.returncode}: {done.stderr[-500:]}")
-        took_s = float(done.stdout.split()[0])
-        rows.append((peer, took_s, f"{took_s / ours_s:.2f}"))
-    print_table(f"UTS depth {depth} on two processes", ("who", "s", "/ ours"), rows)
+    for peer in [peer for peer, (module, _) in commands.items() if importlib.util.find_spec(module) is None]:
+        print_absent(peer, f"pip install {commands.pop(peer)[0]}")
+    ours_s = math.inf
+    theirs_s = dict.fromkeys(commands, math.inf)
+    with running_service(2, ["--preload", "UTS"]) as service:
+        for _ in range(rounds):
+            for peer, (_, command) in commands.items():
+                ours_s = min(ours_s, _job_s(service, "UTS", {"depth": depth}, max_demand=2))
+                theirs_s[peer] = min(theirs_s[peer], _peer_s([*command, peer, str(depth)]))
+    rows = [("mallob-py, 2 workers", ours_s, 1.0)]
+    rows += [(peer, took_s, took_s / ours_s) for peer, took_s in theirs_s.items()]
+    print_table(
+        f"UTS depth {depth} on two processes",
+        ("who", "s", "/ ours"),
+        [(who, f"{took_s:.2f}", f"{ratio:.2f}") for who, took_s, ratio in rows],
+    )
 
 
-PARTS = {part.__name__: part for part in (kernels, workers, starts, breathing, peers)}
+def _peer_s(command: list[str]) -> float:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BenchmarkError(f"{command[-2]} ended with {done.returncode}: {done.stderr[-500:]}")
+    return float(done.stdout.split()[0])
+
+
+PARTS = {part.__name__: part for part in (kernels, workers, changes, breathing, peers, halves)}
 
 
 def main() -> None:

@@ -106,6 +106,13 @@ LENDING = (
         "test_one_that_leaves_hands_over_its_work_and_what_it_has_lent",
     ),
     Mutation(
+        "a borrower that may not know its new lender is told again",
+        _LEDGER,
+        "Ledger._probe",
+        never("loan.is_inherited"),
+        "test_a_borrower_that_was_not_told_of_its_new_lender_is_told_again_before_it_gives_up",
+    ),
+    Mutation(
         "last words are said again to a new lender",
         _LEDGER,
         "Ledger._moved",

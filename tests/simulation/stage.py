@@ -20,6 +20,7 @@ moves unless a command moves it, and time stands still but for `settle` and `wai
     demand 0 3             the worker at PE 0 could use 3
     say 0 down|up          it has something for its children, or its parent; `say 0 up leaving`: of the
                            first of those that leave
+    progress 0 100         it says that so much is done
     save 0 text            it has this checkpoint (`save 0 text leaving`: of the first of those that leave)
     restore 0              it begins and asks for the last checkpoint
     left 1                 the first of those that leave has left (`crash 1 leaving`: has died)
@@ -52,6 +53,7 @@ from mallob_py.protocol.effects import (
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.messages import AnyMessage, Description, Epoch, Events
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.stimuli import (
     AnyStimulus,
     DescriptionHere,
@@ -72,6 +74,7 @@ from mallob_py.protocol.stimuli import (
     WorkerDemands,
     WorkerLeft,
     WorkerLost,
+    WorkerProgresses,
     WorkerRaised,
     WorkerSaves,
     WorkerStarted,
@@ -196,6 +199,9 @@ class Stage:
 
     def _do_save(self, pe: str, text: str, *whose: str) -> Iterator[str]:
         return self._tell(int(pe), WorkerSaves(self._number(pe, whose), text.encode()))
+
+    def _do_progress(self, pe: str, done: str) -> Iterator[str]:
+        return self._tell(int(pe), WorkerProgresses(self._number(pe, ()), Progress(float(done))))
 
     def _do_restore(self, pe: str) -> Iterator[str]:
         return self._tell(int(pe), WorkerWantsCheckpoint(self._number(pe, ())))

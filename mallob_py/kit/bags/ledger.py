@@ -76,6 +76,9 @@ HOPS = 8
 PROBE_S = 5.0
 #: so many questions without an answer, and it is taken back
 PROBES_MAX = 6
+#: a borrower that was taken over, and has not been heard of since, is told so once more after this: before it
+#: has found its former lender gone and has thrown the work away
+MOVED_AGAIN_S = 1.5
 #: a repayment that nobody confirms is sent again after this, growing
 REPAY_AGAIN_S = 0.5
 #: an account whose lender has left waits so long for another one to take it over
@@ -226,6 +229,8 @@ class _Loan:
     seq: int = 0
     probe_s: float = math.inf
     probes: int = 0
+    #: its borrower may not know yet that we are its lender
+    is_inherited: bool = False
 
 
 @dataclass(slots=True)
@@ -650,7 +655,7 @@ class Ledger:
         if message.seq <= loan.seq:
             return
         loan.seq, loan.copy = message.seq, message.state
-        loan.probe_s, loan.probes = now + PROBE_S, 0
+        loan.probe_s, loan.probes, loan.is_inherited = now + PROBE_S, 0, False
         if message.final:
             assert not message.state.bags
             self._remove(account, message.number)
@@ -677,7 +682,7 @@ class Ledger:
             self._take_back(number, loan.borrower, now)
             return
         loan.probe_s = now + PROBE_S
-        self._send(loan.borrower, Probe(number))
+        self._send(loan.borrower, Moved(number) if loan.is_inherited else Probe(number))
 
     # --- leaving in order ------------------------------------------------------------------------------
 
@@ -711,7 +716,9 @@ class Ledger:
         self._take_in(account, message.state)
         for each in message.loans:
             self._note(What.INHERITED, account, each.number)
-            account.loans[each.number] = _Loan(each.borrower, each.state, each.seq, now + PROBE_S)
+            account.loans[each.number] = _Loan(
+                each.borrower, each.state, each.seq, now + MOVED_AGAIN_S, is_inherited=True
+            )
             self._given[each.number] = account
             self._send(each.borrower, Moved(each.number))
         self._serve(now)

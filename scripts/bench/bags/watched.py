@@ -29,10 +29,11 @@ class _Diary:
 
 
 class WatchedBag(UtsBag):
-    diary: ClassVar[_Diary]
+    #: None: nobody watches, as in the rehearsal
+    diary: ClassVar[_Diary | None] = None
 
     def process(self, count: int) -> int:
-        if not self.diary.has_worked:
+        if self.diary is not None and not self.diary.has_worked:
             self.diary.has_worked = True
             self.diary.note("works", time.monotonic())
         return super().process(count)
@@ -53,6 +54,6 @@ class WatchedApplication(UtsApplication):
         return _watched(super().bag_from_bytes(data, payload, configuration))
 
     def run(self, context: WorkerContext) -> Result:
-        WatchedBag.diary = _Diary()
-        WatchedBag.diary.note("starts", time.monotonic())
+        WatchedBag.diary = diary = _Diary()
+        diary.note("starts", time.monotonic())
         return super().run(context)

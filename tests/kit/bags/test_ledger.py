@@ -11,6 +11,7 @@ from mallob_py.kit.bags import BagApplication
 from mallob_py.kit.bags.application import _Worker as BagWorker
 from mallob_py.kit.bags.ledger import (
     KNOWN_MAX,
+    MOVED_AGAIN_S,
     NEIGHBOURS,
     ORPHANED_S,
     PROBE_S,
@@ -288,6 +289,37 @@ def test_one_that_leaves_hands_over_its_work_and_what_it_has_lent(root: Worker) 
     root.work()
     assert tuple(map(int, root.ledger.result())) == TOTAL
     assert left.ledger.wasted == right.ledger.wasted == 0
+
+
+def test_a_borrower_that_was_not_told_of_its_new_lender_is_told_again_before_it_gives_up(
+    root: Worker,
+) -> None:
+    left, right = Worker(LEFT), Worker(RIGHT)
+    lend(root, left)
+    left.work(4)
+    onward = lend(left, right)
+    right.work(2)
+    left.ledger.leave(0.0)
+    [(_, message)] = left.sent()
+    root.hear(LEFT, message)  # that right's lender is root from now on gets lost
+    right.ledger.tick(1.0)
+    [(dest, settlement)] = right.sent()
+    assert dest == LEFT
+    right.ledger.undelivered(LEFT, settlement, 1.0)
+    root.ledger.tick(MOVED_AGAIN_S)
+    assert root.sent() == [(RIGHT, Moved(onward.number))]
+    right.hear(ROOT, Moved(onward.number), MOVED_AGAIN_S)
+    right.ledger.tick(1.0 + ORPHANED_S)
+    [(dest, settlement)] = right.sent()
+    assert dest == ROOT
+    root.hear(RIGHT, settlement, 1.0 + ORPHANED_S)
+    root.ledger.tick(1.0 + ORPHANED_S + PROBE_S)
+    assert root.sent() == [(RIGHT, Probe(onward.number))]  # it has told us something: so it knows us
+    [(_, repayment)] = right.work()
+    root.hear(RIGHT, repayment)
+    root.work()
+    assert tuple(map(int, root.ledger.result())) == TOTAL
+    assert right.ledger.wasted == 0
 
 
 def test_who_hears_nothing_of_a_lender_that_is_gone_throws_its_work_away(root: Worker) -> None:
