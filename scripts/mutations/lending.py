@@ -13,7 +13,7 @@ LENDING = (
         "mallob_py/protocol/local_workers.py",
         "LocalWorkers.leave_for_good",
         never("(worker := self.active) is not None and worker.leaves_in_order"),
-        "the_system_ends",
+        "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
         "who asks once more for the same need is not served twice",

@@ -760,14 +760,14 @@ TREES = (
         "mallob_py/protocol/local_workers.py",
         "LocalWorkers.saves",
         never("isinstance(worker, Worker) and worker.done > worker.saved_done"),
-        "a_root_that_dies_and_gets_on",
+        "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
         "a root that keeps dying and saves no more than before ends its job",
         "mallob_py/protocol/local_workers.py",
         "LocalWorkers.saves",
         instead_of("worker.done > worker.saved_done", "True"),
-        "a_root_that_dies_and_gets_on",
+        "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
         "a leaver that dies is gone",
