@@ -17,7 +17,7 @@ image: with `shared_rule` they share the first one's, which no one changes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, KeysView, Mapping
+from collections.abc import Callable, KeysView, Mapping, Sequence
 
 import msgspec
 
@@ -70,18 +70,32 @@ def volumes_of(jobs: Mapping[int, JobEvent], size: int) -> dict[int, int]:
     """The fair volumes above 0 of `jobs` on `size` PEs."""
     if len(jobs) <= 1:
         return {event.job: min(event.demand, size) for event in jobs.values()}
-    # Late: it takes numpy, which ranks that never have two jobs at a time can do without.
+    events = list(jobs.values())
+    if len(events) >= size and (volumes := _one_each(events, size)) is not None:
+        return volumes
+    # Late: it takes numpy, which many ranks can do without.
     from mallob_py.protocol.volumes import fair_volumes
 
-    events = list(jobs.values())
-    volumes = fair_volumes(
+    fair = fair_volumes(
         [event.priority for event in events],
         [event.demand for event in events],
         size,
         job_ids=[event.job for event in events],
         standing=[event.standing for event in events] if len(events) > size else None,
     )
-    return {event.job: volume for event, volume in zip(events, volumes.tolist(), strict=True) if volume}
+    return {event.job: volume for event, volume in zip(events, fair.tolist(), strict=True) if volume}
+
+
+def _one_each(events: Sequence[JobEvent], size: int) -> dict[int, int] | None:
+    """The same for at least as many jobs as PEs; None if more than their standing decides.
+
+    Frequent in a burst of small jobs, where a few calls of numpy would take longer than all else in an epoch.
+    """
+    standings = sorted((event.standing for event in events), reverse=True)
+    least = standings[size - 1]
+    if least in standings[size : size + 1]:
+        return None
+    return {event.job: 1 for event in events if event.standing >= least}
 
 
 class PendingNews:

@@ -45,7 +45,24 @@ SHARING = (
         _BALANCING,
         "volumes_of",
         instead_of("event.standing", "-event.standing"),
+        "test_volumes_are_fair_whatever_way_leads_to_them",
+    ),
+    Mutation(
+        "those of best standing are told without numpy",
+        _BALANCING,
+        "_one_each",
+        instead_of(
+            "sorted((event.standing for event in events), reverse=True)",
+            "sorted(event.standing for event in events)",
+        ),
         "test_with_more_jobs_than_pes_those_of_best_standing_run",
+    ),
+    Mutation(
+        "of jobs of equal standing more than that decides",
+        _BALANCING,
+        "_one_each",
+        never("least in standings[size : size + 1]"),
+        "test_volumes_are_fair_whatever_way_leads_to_them",
     ),
     Mutation(
         "standing falls with the time of arrival",

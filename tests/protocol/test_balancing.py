@@ -6,11 +6,14 @@ import math
 from collections import deque
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.balancing import Balancer, local_rule, standing, volumes_of
 from mallob_py.protocol.effects import Outbox, Send
 from mallob_py.protocol.messages import Epoch, Events, JobEvent
+from mallob_py.protocol.volumes import fair_volumes
 
 
 def _event(job: int, version: int = 1, demand: int = 1, priority: float = 1.0, rank: float = 0.0) -> JobEvent:
@@ -175,3 +178,26 @@ def test_a_job_alone_gets_what_it_wants_up_to_all_pes() -> None:
 
 def test_no_job_no_volumes() -> None:
     assert volumes_of({}, 8) == {}
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 8))
+def test_volumes_are_fair_whatever_way_leads_to_them(standings: list[int], size: int) -> None:
+    jobs = {
+        number: _event(number, demand=1 + number % 3, rank=float(one)) for number, one in enumerate(standings)
+    }
+    fair = fair_volumes(
+        [each.priority for each in jobs.values()],
+        [each.demand for each in jobs.values()],
+        size,
+        job_ids=list(jobs),
+        standing=standings if len(standings) > size else None,
+    )
+    assert volumes_of(jobs, size) == {job: volume for job, volume in enumerate(fair.tolist()) if volume}
+
+
+def test_more_jobs_than_pes_are_told_apart_by_their_standing_without_arrays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mallob_py.protocol.volumes.fair_volumes", None)
+    jobs = {number: _event(number, rank=-float(number)) for number in range(20)}
+    assert volumes_of(jobs, 4) == dict.fromkeys(range(4), 1)
