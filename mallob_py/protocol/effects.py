@@ -208,8 +208,8 @@ class Outbox:
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        #: what is to be done outside, in this order; always this list
-        self.effects: list[AnyEffect] = []
+        #: what is to be done outside, in this order; always this queue
+        self.effects: deque[AnyEffect] = deque()
         #: have one more thing done
         self.act: Callable[[AnyEffect], None] = self.effects.append
         self.to_self: deque[AnyMessage] = deque()

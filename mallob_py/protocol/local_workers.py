@@ -117,6 +117,8 @@ class LocalWorkers:
         self.is_draining = False
         #: jobs that were lost here and may be at fault themselves: why
         self._doubts: OrderedDict[int, str] = OrderedDict()
+        #: until when this PE keeps itself free for a suspended worker, rests, or waits to hear of jobs
+        self.deadline_s = math.inf
 
     # --- being idle ---------------------------------------------------------------------
 
@@ -138,6 +140,8 @@ class LocalWorkers:
 
     def update_token(self) -> None:
         self._matcher.offer_token(not (self.active or self._holds or self.is_resting))
+        rests_until_s = math.inf if self._rests_until_s is None else self._rests_until_s
+        self.deadline_s = min(self._inherited_until_s, rests_until_s, *self._holds.values())
 
     def rest(self, until_s: float) -> None:
         """Adopt no worker that needs a process, until then at least."""
@@ -148,21 +152,14 @@ class LocalWorkers:
         """Stop waiting for those who did not come back in time."""
         if self._holds and min(self._holds.values()) <= now:
             self._holds = {job: until for job, until in self._holds.items() if until > now}
-            self.update_token()
         if self._rests_until_s is not None and self._rests_until_s <= now:
             self._rests_until_s = None
-            self.update_token()
         if self._inherited_until_s <= now:
             self._let_go_of_the_unheard()
-        self.leaving.tick(now)
+        if self.leaving.deadline_s <= now:
+            self.leaving.tick(now)
         self._let_go_of_a_drained_root(now)
-
-    def next_deadline(self) -> float:
-        """Until when this PE keeps itself free for a suspended worker, rests, or has one that leaves."""
-        deadline_s = min(self.leaving.deadline_s, self._inherited_until_s)
-        if self._rests_until_s is not None:
-            deadline_s = min(deadline_s, self._rests_until_s)
-        return min(deadline_s, *self._holds.values()) if self._holds else deadline_s
+        self.update_token()
 
     def receive_release(self, job: int) -> None:
         if self._holds.pop(job, None) is not None:

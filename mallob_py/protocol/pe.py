@@ -163,7 +163,7 @@ class PE:
 
     def take_effects(self) -> list[AnyEffect]:
         """The effects since the last call."""
-        effects = self.effects.copy()
+        effects = list(self.effects)
         self.effects.clear()
         return effects
 
@@ -191,8 +191,10 @@ class PE:
         return pe
 
     def _tick(self, now: float) -> None:
-        self.client.tick(now)
-        self.workers.tick(now)
+        if self.client.deadline_s <= now:
+            self.client.tick(now)
+        if min(self.workers.deadline_s, self.workers.leaving.deadline_s) <= now:
+            self.workers.tick(now)
 
     # --- routing --------------------------------------------------------------------------
 
@@ -206,7 +208,8 @@ class PE:
             matcher_s = self.matcher.flush(now) if self.matcher.has_news else math.inf
             if not to_self:
                 break
-        self.deadline_s = min(balancer_s, matcher_s, self.workers.next_deadline(), self.client.deadline_s)
+        workers_s = min(self.workers.deadline_s, self.workers.leaving.deadline_s)
+        self.deadline_s = min(balancer_s, matcher_s, workers_s, self.client.deadline_s)
 
     def _on_epoch(self, now: float, ended: list[int]) -> None:
         for job in ended:
@@ -311,7 +314,8 @@ class PE:
         waits = (
             self.balancer.next_deadline(),
             self.matcher.next_deadline(),
-            self.workers.next_deadline(),
+            self.workers.deadline_s,
+            self.workers.leaving.deadline_s,
             self.client.next_announcement(),
         )
         return min(waits) == math.inf and not self._parked and self.matcher.is_at_rest()

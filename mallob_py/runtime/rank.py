@@ -326,7 +326,7 @@ class Rank:
             self._description_here,
             self._description_missing,
         )
-        self._workers = HostedWorkers(pool, len(numbers), self._localized, clock, placement.size)
+        self._workers = HostedWorkers(pool, len(numbers), self.transfer.path_of, placement.size)
         #: what could be given back if the host runs low on memory
         self.reclaimable = RankReclaimable(self._pes, pool, self._workers, self.transfer, self._tell)
         self._memory_watch: MemoryWatch | None = None
@@ -1147,9 +1147,9 @@ class Rank:
         self._transport.lose(rank, f"sent what no rank sends ({str(error).splitlines()[0]})")
 
     def _execute_effects(self, pe: PE) -> None:
-        while pe.effects:
-            for effect in pe.take_effects():
-                self._execute(pe, effect)
+        effects = pe.effects
+        while effects:
+            self._execute(pe, effects.popleft())
 
     def _execute(self, pe: PE, effect: AnyEffect) -> None:
         match effect:  # the frequent ones first, as classes: a pattern with parts takes several times as long
@@ -1183,7 +1183,7 @@ class Rank:
                 assert self._desk is not None
                 self._desk.job_ended(effect, self.now())
             case _:
-                self._workers.execute(pe.rank - self._first, effect)
+                self._workers.execute(pe.rank - self._first, effect, self.now())
 
     # --- descriptions -------------------------------------------------------------------------
 
@@ -1194,11 +1194,6 @@ class Rank:
     def _description_missing(self, job: int, reason: str, fault: Fault) -> None:
         for pe in self._fetching.pop(job, {}).values():
             self._handle(pe, DescriptionMissing(job, reason, fault), self.now())
-
-    def _localized(self, job: int, description: Description) -> wire.LocalDescription:
-        if description.inline is not None:
-            return wire.Inline(description.inline)
-        return wire.Mapped(str(self.transfer.path_of(job)), description.size)
 
     # --- the end ---------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from io import FileIO
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -118,4 +119,4 @@ class StimulusLog:
 
 
 def _effects_since(pe: PE, before: int) -> msgspec.Raw:
-    return msgspec.Raw(encode_effects(pe.effects[before:]))
+    return msgspec.Raw(encode_effects(list(islice(pe.effects, before, None))))

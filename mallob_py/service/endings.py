@@ -152,7 +152,7 @@ class Endings:
 
     def _reply(self, live: LiveJob, ending: Ending, statistics: JobStatistics) -> None:
         file, (number, revision, chain) = live.known_file, self._numbers(live)
-        solution_path = self._directory.solution_path(live.id, live.identity)
+        solution_path = self._directory.solution_path(live.id, live.identity) if ending.solution else ""
         files = self._results.delivered(live.id, file) if file.configuration else None
         reply = result_reply(file, number, ending, statistics, solution_path, files, revision=revision)
         self._publish(live, file, reply, chain)

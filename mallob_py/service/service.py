@@ -24,7 +24,6 @@ from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.messages import Description
 from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import worker_events as events
-from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Rank, portable
 from mallob_py.service.endings import Endings
@@ -156,7 +155,8 @@ class Service:
             self._end_chains(now)
         if now >= self._inputs.deadline_s:
             self._end_reads(now)
-        self._turns.turn(now)
+        if now >= self._turns.deadline_s:
+            self._turns.turn(now)
         if self._turns.may_begin:
             self._begin_jobs(now)
         if now >= self._status.deadline_s:
@@ -278,8 +278,8 @@ class Service:
             return
         self._running.begin(live.id, now)
         if self._applications[live.application] is InputUse.NONE and not file.configuration:
-            description = wire.Inline(encode_description(live.application, {}, {}))
-            self._submit(live, portable(description))
+            data = encode_description(live.application, {}, {})
+            self._submit(live, Description(len(data), data))
         else:
             self._inputs.read(live, now)
 

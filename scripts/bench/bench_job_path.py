@@ -3,7 +3,8 @@
 A service of one rank gets NOOP jobs, one after the other. Its rank notes each call that leads from one module
 of `mallob_py` into another; counted are those between the rename of a job file into
 `in/` and the sight of its reply. Which modules and which ways these are tells where a job's path could be
-shorter. The rank is several times as slow as otherwise: this is about its paths, not about time.
+shorter. The rank is several times as slow as otherwise: this is about its paths, not about time. So its clock
+is as slow: a job that is over within its first milliseconds, before others are told of it, is so here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pathlib import Path
 
 _JOBS = 20
 _DEADLINE_S = 60.0
+#: so many times as slow is a rank that notes its calls, about
+_SLOWNESS = 5.0
 
 #: found by every Python that starts below; only a rank's loop imports that module
 _SITECUSTOMIZE = """
@@ -46,7 +49,17 @@ def _install():
         if caller is not None and source != dest:
             log.append((clock(), source, dest))
 
+    from mallob_py.runtime import rank as module
     from mallob_py.runtime.rank import Rank
+
+    service_clock, slowness = module.service_clock, float(os.environ["BENCH_JOB_PATH_SLOWNESS"])
+
+    def slow_clock(start_s):
+        clock = service_clock(start_s)
+        begin_s = clock()
+        return lambda: begin_s + (clock() - begin_s) / slowness
+
+    module.service_clock = slow_clock
     run = Rank.run
 
     def profiled(self):
@@ -80,6 +93,7 @@ def measure(jobs: int) -> tuple[list[int], Counter[str], Counter[tuple[str, str]
         ways, out = folder / "api", folder / "ways"
         paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": ":".join(paths), "BENCH_JOB_PATH_OUT": str(out)}
+        environment["BENCH_JOB_PATH_SLOWNESS"] = str(_SLOWNESS)
         command = [sys.executable, "-m", "mallob_py", "serve", "-n", "1", "--api-dir", str(ways)]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as service:
             assert service.stdout is not None

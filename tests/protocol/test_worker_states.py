@@ -59,7 +59,7 @@ def test_what_is_not_in_the_table_cannot_be(state: WorkerState) -> None:
             worker, out = worker_in(state)
             with pytest.raises(AssertionError, match=rf"worker 1 of job 1 {what.value} while {state.value}"):
                 worker.happens(what, out)
-            assert (worker.state, out.effects) == (state, [])
+            assert (worker.state, list(out.effects)) == (state, [])
 
 
 def test_each_process_is_asked_for_under_a_number_of_its_own() -> None:

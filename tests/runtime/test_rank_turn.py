@@ -72,7 +72,7 @@ class Workers:
     def __init__(self) -> None:
         self.effects: list[Any] = []
 
-    def execute(self, slot: int, effect: Any) -> None:
+    def execute(self, slot: int, effect: Any, now: float) -> None:
         self.effects.append(effect)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -84,21 +85,19 @@ class _Place:
 class HostedWorkers:
     """The workers of `capacity` PEs of `pes` in all.
 
-    `localized(job, description)` says where their processes find it.
+    `path_of(job)`: where a description is on this host that is too large for a message.
     """
 
     def __init__(
         self,
         pool: WorkerPool,
         capacity: int,
-        localized: Callable[[int, Description], wire.LocalDescription],
-        clock: Callable[[], float],
+        path_of: Callable[[int], Path],
         pes: int,
     ) -> None:
         self._pool = pool
         self._capacity = capacity
-        self._localized = localized
-        self._now = clock
+        self._path_of = path_of
         self._places: dict[int, _Place] = {}
         #: workers whose process has not been told of its present place yet
         self._outdated: set[int] = set()
@@ -122,15 +121,15 @@ class HostedWorkers:
             self._places.pop(number, None)
         return slot, news
 
-    def execute(self, slot: int, effect: WorkerEffect) -> None:
+    def execute(self, slot: int, effect: WorkerEffect, now: float) -> None:
         """Do to a process what PE number `slot` of the rank wants."""
         number = effect.worker * self._capacity + slot
-        places, pool, now = self._places, self._pool, self._now()
+        places, pool = self._places, self._pool
         match effect:
             case StartWorker(_, job, index, volume, description):
                 place = places[number] = _Place((job, number), index, volume, now)
                 self._look_soon(place, now)
-                here = self._localized(job, description)
+                here = self._here(job, description)
                 pool.start(place.key, index, volume, (), here, description.chain, description.revision)
             case UpdateWorker(_, volume, children):
                 place = places[number]
@@ -158,6 +157,11 @@ class HostedWorkers:
             case DeliverMessage(_, source_index, sender, data, returned):
                 self.tell_places()
                 pool.deliver(places[number].key, AppMessage(source_index, data, returned, sender))
+
+    def _here(self, job: int, description: Description) -> wire.LocalDescription:
+        if description.inline is not None:
+            return wire.Inline(description.inline)
+        return wire.Mapped(str(self._path_of(job)), description.size)
 
     def tell_places(self) -> None:
         """Tell processes their places where these have changed."""

@@ -36,8 +36,8 @@ class Checkpoints:
         self._flush_policy = flush_policy
         self._log = log
         self._clock = clock
-        #: jobs that have one on file
-        self._saved: set[int] = set()
+        #: jobs that have one on file, and only they have one that was passed over
+        self.jobs: set[int] = set()
         #: when that of a job may be written again
         self._next_s: dict[int, float] = {}
         #: those of jobs that were passed over last
@@ -49,7 +49,7 @@ class Checkpoints:
         with suppress(FileNotFoundError):
             for name in os.listdir(self._dir):
                 if name.isdecimal() and int(name) in live:
-                    self._saved.add(int(name))
+                    self.jobs.add(int(name))
                 else:
                     with suppress(OSError):
                         os.unlink(self._dir / name)
@@ -69,12 +69,12 @@ class Checkpoints:
             self._is_failing = True
             return
         self._is_failing = False
-        self._saved.add(internal_id)
+        self.jobs.add(internal_id)
         self._next_s[internal_id] = began_s + (self._clock() - began_s) / _SHARE
 
     def load(self, internal_id: int) -> bytes | None:
         """The last one of a job, if there is one and it is whole."""
-        if internal_id not in self._saved:
+        if internal_id not in self.jobs:
             return None
         path = self._dir / str(internal_id)
         try:
@@ -92,8 +92,8 @@ class Checkpoints:
         """The job is over."""
         self._next_s.pop(internal_id, None)
         self._passed_over.pop(internal_id, None)
-        if internal_id in self._saved:
-            self._saved.discard(internal_id)
+        if internal_id in self.jobs:
+            self.jobs.discard(internal_id)
             with suppress(OSError):
                 os.unlink(self._dir / str(internal_id))
 

@@ -203,15 +203,16 @@ class JobDirectory:
         The submission of a revision is kept until its `chain` ends. `on_decided` is called when the job will
         never run again, before anybody can see the reply.
         """
-
-        def decided() -> None:
-            self._checkpoints.remove(internal_id)
-            if on_decided is not None:
-                on_decided()
-
+        if internal_id in self._checkpoints.jobs:
+            on_decided = partial(self._drop_checkpoint, internal_id, on_decided)
         kind = Kind.ENDED if chain is None else Kind.REVISION
-        self._replies.add(Decided(internal_id, kind, reply_name(identity), chain), reply, decided)
+        self._replies.add(Decided(internal_id, kind, reply_name(identity), chain), reply, on_decided)
         self._note_deadline()
+
+    def _drop_checkpoint(self, internal_id: int, then: Callable[[], None] | None) -> None:
+        self._checkpoints.remove(internal_id)
+        if then is not None:
+            then()
 
     def save(self, internal_id: int, checkpoint: bytes) -> None:
         """Keep the last checkpoint of a job that has no reply yet."""
@@ -219,7 +220,7 @@ class JobDirectory:
 
     def saved(self, internal_id: int) -> bytes | None:
         """The last checkpoint that a former service has kept of a job."""
-        return self._checkpoints.load(internal_id)
+        return self._checkpoints.load(internal_id) if internal_id in self._checkpoints.jobs else None
 
     def refuse(self, incoming: Incoming, error: JobFileError) -> None:
         """Publish an error reply, named after the job or, if it may not be, after the file."""

@@ -370,7 +370,7 @@ class _Unpublished:
     #: in the journal
     path: str
     reply: Reply | None  # None: already there
-    on_decided: Callable[[], None] = lambda: None
+    on_decided: Callable[[], None] | None = None
     delay_s: float = 0.0
     due: float = -math.inf
 
@@ -403,7 +403,7 @@ class Replies:
     def __len__(self) -> int:
         return len(self._unpublished)
 
-    def add(self, decided: Decided, reply: Reply, on_decided: Callable[[], None] = lambda: None) -> None:
+    def add(self, decided: Decided, reply: Reply, on_decided: Callable[[], None] | None = None) -> None:
         """`on_decided` is called between the moments when it is in the journal and when it is published."""
         item = self._unpublished[decided.internal_id] = _Unpublished(
             decided, self._journal.path(decided), reply, on_decided
@@ -454,7 +454,7 @@ class Replies:
             if undecided:
                 self._journal.decide(undecided)
             for item in items:
-                if item.reply is not None:
+                if item.reply is not None and item.on_decided is not None:
                     item.on_decided()
                 item.reply = None
             self._journal.release([item.decided for item in items])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 from mallob_py.protocol.effects import ResumeWorker, StartWorker, SuspendWorker, TerminateWorker
 from mallob_py.protocol.messages import Description
 from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed, WorkerLeft
-from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.hosted import HostedWorkers
 
 JOB, WORKER = 7, 3
@@ -37,15 +37,11 @@ class Host:
     def __init__(self, pes: int = 4) -> None:
         self.now = 0.0
         self.pool = FakePool()
-        self.workers = HostedWorkers(self.pool, 2, self._localized, lambda: self.now, pes)  # type: ignore[arg-type]
+        self.workers = HostedWorkers(self.pool, 2, lambda job: Path(str(job)), pes)  # type: ignore[arg-type]
         self.told_s: list[float] = []
 
-    @staticmethod
-    def _localized(job: int, description: Description) -> wire.LocalDescription:
-        return wire.Inline(b"")
-
     def start(self) -> None:
-        self.workers.execute(1, StartWorker(WORKER, JOB, 0, 1, Description(0, b"")))
+        self.workers.execute(1, StartWorker(WORKER, JOB, 0, 1, Description(0, b"")), self.now)
 
     def run(self, until_s: float) -> int:
         """Look whenever wanted; how often that was."""
@@ -85,13 +81,13 @@ def test_a_suspended_worker_is_looked_at_once_more() -> None:
     host.start()
     host.run(5.0)
     host.use(5.05)
-    host.workers.execute(1, SuspendWorker(WORKER))
+    host.workers.execute(1, SuspendWorker(WORKER), host.now)
     while host.workers.cpu_look_at_s < math.inf:
         host.now = host.workers.cpu_look_at_s
         host.told_s += [used.cpu_s for _, used in host.workers.cpu_news(host.now)]
     assert host.now < 5.2
     assert math.isclose(sum(host.told_s), 5.05)
-    host.workers.execute(1, ResumeWorker(WORKER, 0, 1))
+    host.workers.execute(1, ResumeWorker(WORKER, 0, 1), host.now)
     assert host.workers.cpu_look_at_s < math.inf
 
 
@@ -123,7 +119,7 @@ def test_who_has_left_tells_the_rest_and_is_forgotten() -> None:
 def test_nothing_is_told_of_a_worker_that_is_gone() -> None:
     host = Host()
     host.start()
-    host.workers.execute(1, TerminateWorker(WORKER))
+    host.workers.execute(1, TerminateWorker(WORKER), host.now)
     assert host.workers.hear(WorkerCrashed(WORKER * 2 + 1, "died", 9.0)) == (
         1,
         WorkerCrashed(WORKER, "died", 0.0),
