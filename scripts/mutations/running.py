@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from mutations.mutation import Mutation, instead_of, never, without
 
+_RANK = "mallob_py/runtime/rank.py"
 _TRANSPORT = "mallob_py/runtime/world/transport.py"
+_RANK_LINKS = "mallob_py/runtime/world/links.py"
 _POOL = "mallob_py/runtime/workers/pool.py"
 _LINKS = "mallob_py/runtime/workers/links.py"
 _PROCESS = "mallob_py/runtime/workers/process.py"
@@ -84,6 +86,20 @@ RUNNING = (
         "LinkWatch.ready",
         without("os.eventfd_read(fd)"),
         "test_a_wake_up_is_over_when_it_has_been_seen",
+    ),
+    Mutation(
+        "an idle rank wakes up for its beat",
+        _RANK,
+        "Rank._park",
+        instead_of("self._ring.next_beat_s", "math.inf"),
+        "test_time_wakes_an_idle_rank_once_a_second_and_it_beats_and_looks_each_time",
+    ),
+    Mutation(
+        "the end of a link that is met while sending is told at once",
+        _RANK_LINKS,
+        "Links.has_more",
+        instead_of("self._arrived or self._ended", "self._arrived"),
+        "test_an_end_that_is_met_while_sending_is_there_to_be_told_at_once",
     ),
     # --- jobs that end their rank -----------------------------------------------------------------
     Mutation(
