@@ -61,6 +61,7 @@ def bare_rank() -> Any:
     rank.rank, rank._first, rank._first_of_old = 0, 0, 0
     rank._g, rank._g_heard, rank._gone, rank._rank_loss = G, G, set(), RankLoss.RESTART
     rank._peers, rank._peer_bell, rank._stopping = None, None, False
+    rank._membership, rank._growth, rank._orders = Membership(0, first_generation((1, 1)), 30.0), None, None
     rank.log, rank.now = Log(), lambda: 0.0
     rank._arrived, rank._unsettled = deque(), deque()
     return rank
@@ -311,6 +312,7 @@ def idle_rank(timeout_s: float | None = None) -> tuple[Any, Clock]:
     rank._transport, rank.pool = Quiet(), NoProcesses()
     rank._workers = rank.transfer = IdleWorkers()
     rank._fetching, rank._stimuli, rank._memory_watch, rank._news_go_to = {}, None, None, None
+    rank._drains_for, rank._drain_look_s = None, math.inf
     rank._growth = None
     rank.now, rank._halted_s, rank.ending = clock, None, None
     rank._message_bell, rank._worker_bell, rank._signal_bell, rank._desk_bell = 3, 4, 5, None
