@@ -59,6 +59,8 @@ class BagPlan(msgspec.Struct, frozen=True, kw_only=True):
     #: how often the root's state goes to the client; None: only as the root leaves
     checkpoint_s: float | None = None
     settle_s: float = 1.0
+    #: whether bags know about how many tasks are left
+    is_measured: bool = False
     volume: int
     events: tuple[Event, ...] = ()
     slow: tuple[Slow, ...] | None = None
@@ -109,4 +111,5 @@ def draw_plan(seed: int) -> BagPlan:
         settle_s=choose.choice((0.02, 0.2, 1.0)),
         volume=choose.randint(1, volume_max),
         events=tuple(sorted(events, key=lambda event: event.at_s)),
+        is_measured=choose.random() < 0.5,
     )

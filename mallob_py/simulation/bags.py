@@ -34,12 +34,17 @@ from mallob_py.simulation.bag_plan import BagPlan, Deed, Event, Slow
 from mallob_py.simulation.delays import mixed
 from mallob_py.simulation.shrinking import Failure, failure_by
 
+_CHILDREN = (0, 1, 2, 2, 3)
+#: nodes of a tree by the levels below its first one, in the mean
+_EXPECTED = [sum((sum(_CHILDREN) / 5) ** level for level in range(below + 1)) for below in range(64)]
+
 
 class TreeBag(Bag):
     """Nodes of a random tree: each is (hash, levels below it); a node of hash h has some 0 to 3 children."""
 
-    def __init__(self, nodes: list[tuple[int, int]]) -> None:
+    def __init__(self, nodes: list[tuple[int, int]], is_measured: bool = False) -> None:
         self.nodes = nodes
+        self._is_measured = is_measured
         self._count = self._sum = 0
 
     def process(self, count: int) -> int:
@@ -56,7 +61,7 @@ class TreeBag(Bag):
         if len(self.nodes) < 2:
             return None
         given, self.nodes = self.nodes[::2], self.nodes[1::2]
-        return TreeBag(given)
+        return TreeBag(given, self._is_measured)
 
     def merge(self, other: Bag) -> None:
         assert isinstance(other, TreeBag)
@@ -64,6 +69,9 @@ class TreeBag(Bag):
 
     def is_empty(self) -> bool:
         return not self.nodes
+
+    def expected_tasks(self) -> float:
+        return sum(_EXPECTED[below] for _, below in self.nodes) if self._is_measured else math.inf
 
     def take_result(self) -> NDArray[np.uint64]:
         found = np.array([self._count, self._sum % 2**64], dtype=np.uint64)
@@ -77,21 +85,21 @@ class TreeBag(Bag):
 def children(value: int, below: int) -> list[tuple[int, int]]:
     if below == 0:
         return []
-    count = (0, 1, 2, 2, 3)[value % 5]
+    count = _CHILDREN[value % 5]
     return [(splitmix64(value + 1 + each), below - 1) for each in range(count)]
 
 
 class TreeWork:
-    def __init__(self, seed: int, depth: int) -> None:
+    def __init__(self, seed: int, depth: int, is_measured: bool = False) -> None:
+        self._is_measured = is_measured
         self.first = [(splitmix64(seed + each), depth) for each in range(4)]
 
     def first_bag(self) -> TreeBag:
-        return TreeBag(list(self.first))
+        return TreeBag(list(self.first), self._is_measured)
 
     def bag_from_bytes(self, data: bytes) -> TreeBag:
-        return TreeBag(
-            [(int(value), int(below)) for value, below in np.frombuffer(data, np.uint64).reshape(-1, 2)]
-        )
+        nodes = [(int(value), int(below)) for value, below in np.frombuffer(data, np.uint64).reshape(-1, 2)]
+        return TreeBag(nodes, self._is_measured)
 
     def fold(self, one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return one + other
@@ -175,7 +183,7 @@ class BagCluster:
         self.plan = plan
         #: by worker: what was done to its books
         self.logs: list[list[Entry]] | None = [] if is_logged else None
-        self.work = TreeWork(plan.seed, plan.depth)
+        self.work = TreeWork(plan.seed, plan.depth, plan.is_measured)
         self._expected = self.work.expected()
         self.now = 0.0
         self._queue: list[tuple[float, int, int, object]] = []

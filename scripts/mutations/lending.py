@@ -176,6 +176,23 @@ LENDING = (
         "test_a_request_that_finds_nothing_goes_on_to_others_a_few_times",
     ),
     Mutation(
+        "the richest of those looked at gives",
+        _LEDGER,
+        "Ledger._asked",
+        never("message.most > left"),
+        "test_a_request_looks_at_a_few_and_the_richest_of_them_gives",
+    ),
+    Mutation(
+        "who has no end of tasks gives at once",
+        _LEDGER,
+        "Ledger._asked",
+        instead_of(
+            "message.looks > 0 and others and left < math.inf",
+            "message.looks > 0 and others",
+        ),
+        "test_a_request_does_not_look_around_where_nobody_knows_how_much_is_left",
+    ),
+    Mutation(
         "workers come to know those that requests tell of",
         _LEDGER,
         "Ledger._asked",

@@ -10,7 +10,9 @@ root's account has nothing left, the job is done; there is no other detection of
 
 What travels, `number` being a loan's, drawn by its lender and never used twice in the job:
 
-    WORK_WANTED(hops, need)    I have nothing to do: to one that is known, chosen at random. Who has nothing
+    WORK_WANTED(hops, need)    I have nothing to do: to one that is known, chosen at random. Among many, a
+                               few are looked at before the richest of them gives: most of the work
+                               is with few workers, whom hardly anybody asks by chance. Who has nothing
                                to give passes it on, up to so many times.
     LIFELINE(need)             the same to the neighbours, if no request has found anything. Stays with them
                                until they have something to give,
@@ -72,6 +74,9 @@ FIRST_REQUEST_S = 0.008
 CHUNKS_AHEAD = 2.0
 #: how often a request that cannot be served is passed on
 HOPS = 8
+#: a request looks at so many others before one of them gives, and at no more than this share of those known
+LOOKS = 3
+LOOKS_SHARE = 0.25
 #: a loan of which nothing was heard for so long is asked after
 PROBE_S = 5.0
 #: so many questions without an answer, and it is taken back
@@ -125,6 +130,11 @@ class WorkWanted(BagMessage, frozen=True, tag=1):
     need: int
     #: workers whom the sender knows, so that all come to know some from everywhere
     others: tuple[Address, ...] = ()
+    #: so many are to be looked at before one gives
+    looks: int = 0
+    #: of those looked at, who has the most tasks left (None: the sender), and how many
+    richest: Address | None = None
+    most: float = 0.0
 
 
 class Lifeline(BagMessage, frozen=True, tag=9):
@@ -403,8 +413,11 @@ class Ledger:
         """Whether there will be nothing to do before others have looked at a request."""
         if self._leaving or not self.has_work:
             return False
-        left = sum(account.bag.expected_tasks() for account in self._accounts if account.bag is not None)
-        return left < CHUNKS_AHEAD * self._chunk_tasks
+        return self._expected_tasks() < CHUNKS_AHEAD * self._chunk_tasks
+
+    def _expected_tasks(self) -> float:
+        bags = (account.bag for account in self._accounts)
+        return sum(bag.expected_tasks() for bag in bags if bag is not None and not bag.is_empty())
 
     def next_deadline(self) -> float:
         """When `tick` has something to do again."""
@@ -457,7 +470,7 @@ class Ledger:
         match message:
             case WorkWanted(asker):
                 if message.token != self._token:
-                    self._asked(source if asker is None else asker, message, now)
+                    self._asked(source, message, now)
                 elif asker is not None:
                     self._address = asker
                     self._known.pop(asker, None)
@@ -515,7 +528,8 @@ class Ledger:
         self._has_worked = False
         others = list(self._known)
         if others:
-            wanted = WorkWanted(None, self._token, self._hops, self._need, self._some_known())
+            looks = min(LOOKS, int(LOOKS_SHARE * len(others)))
+            wanted = WorkWanted(None, self._token, self._hops, self._need, self._some_known(), looks)
             self._send(self._random.choice(others), wanted)
         if not is_first or not others:
             self._send(NEIGHBOURS, Lifeline(self._token, self._need))
@@ -523,13 +537,27 @@ class Ledger:
         self._ask_s = now + self._ask_delay_s
         self._ask_delay_s = min(2 * self._ask_delay_s, ASK_AGAIN_MAX_S)
 
-    def _asked(self, asker: Address, message: WorkWanted, now: float) -> None:
-        if self._leaving or self._is_served(message, now) or self._lend(asker, message, now):
+    def _asked(self, source: Address, message: WorkWanted, now: float) -> None:
+        if self._leaving or self._is_served(message, now):
             return
+        asker = source if message.asker is None else message.asker
+        richest = source if message.richest is None else message.richest
         others = [each for each in self._known if each != asker]
-        if others and message.hops > 0:
-            onward = replace(message, asker=asker, hops=message.hops - 1, others=self._some_known())
-            self._send(self._random.choice(others), onward)
+        left = self._expected_tasks()
+        is_poorer = message.most > left
+        onward = WorkWanted(asker, message.token, message.hops, message.need, self._some_known())
+        if message.looks > 0 and others and left < math.inf:
+            richest_known = richest if is_poorer else None
+            looking = replace(
+                onward, looks=message.looks - 1, richest=richest_known, most=max(left, message.most)
+            )
+            self._send(self._random.choice(others), looking)
+        elif is_poorer:
+            self._send(richest, onward)
+        elif self._lend(asker, message, now):
+            return
+        elif others and message.hops > 0:
+            self._send(self._random.choice(others), replace(onward, hops=message.hops - 1))
         self._hear_of(message.others)
 
     def _hold(self, asker: Address, message: Lifeline, now: float) -> None:

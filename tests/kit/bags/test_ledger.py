@@ -214,6 +214,43 @@ def test_a_request_that_finds_nothing_goes_on_to_others_a_few_times(root: Worker
     assert isinstance(message, Lend)
 
 
+def test_a_request_looks_at_a_few_and_the_richest_of_them_gives() -> None:
+    first, rich, poor = Worker(ROOT), Worker(LEFT), Worker(RIGHT)
+    thief = (7, 17)
+    for number, worker in enumerate((first, rich, poor)):
+        worker.ledger.open_root(0.0)
+        nodes = [node for node in worker.ledger.root.bag.nodes for _ in range((1, 3, 2)[number])]
+        worker.ledger.root.bag = Measured(nodes)
+    first.hear(LEFT, Cut())
+    rich.hear(RIGHT, Cut())
+    [(dest, onward)] = first.hear(thief, WorkWanted(None, 7, 2, 1, looks=2))
+    assert (dest, onward.asker, onward.looks, onward.richest) == (LEFT, thief, 1, None)
+    [(dest, onward)] = rich.hear(ROOT, onward)
+    assert (dest, onward.looks, onward.richest) == (RIGHT, 0, None)
+    [(dest, onward)] = poor.hear(LEFT, onward)
+    assert (dest, onward.asker, onward.looks, onward.most) == (LEFT, thief, 0, 0)
+    [(dest, loan)] = rich.hear(RIGHT, onward)
+    assert dest == thief
+    assert isinstance(loan, Lend)
+
+
+def test_a_request_does_not_look_around_where_nobody_knows_how_much_is_left(root: Worker) -> None:
+    root.hear(LEFT, Cut())
+    [(dest, loan)] = root.hear(RIGHT, WorkWanted(None, 7, 2, 1, looks=2))
+    assert dest == RIGHT
+    assert isinstance(loan, Lend)
+
+
+def test_only_who_knows_many_has_its_request_look_around() -> None:
+    for known, looks in ((3, 0), (8, 2), (KNOWN_MAX, 3)):
+        worker = Worker(RIGHT)
+        for number in range(known):
+            worker.hear((number, 1), Cut())
+        worker.ledger.neighbours_changed(0.0)
+        [message] = [message for _, message in worker.sent() if isinstance(message, WorkWanted)]
+        assert message.looks == looks
+
+
 def test_workers_come_to_know_others_by_requests_and_bags(root: Worker) -> None:
     far, farther = (8, 8), (9, 9)
     root.hear(LEFT, WorkWanted(None, 7, 1, 0, (far,)))
