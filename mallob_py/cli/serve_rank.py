@@ -89,10 +89,12 @@ def _desks(options: ServeOptions, rank: Rank, present: list[int]) -> ClientDesks
 def _take_orders(options: ServeOptions, rank: Rank, clients: Sequence[int], *, is_new_service: bool) -> None:
     """The rank of the first client speaks for the service."""
     from mallob_py.service.resizing import Resizing
+    from mallob_py.service.store.in_folder import Watching
     from mallob_py.service.store.orders import OrderFolder
 
     try:
-        folder = OrderFolder(Path(options.api_dir), is_new_service)
+        watching = Watching.POLL if options.poll_directory else Watching.AUTO
+        folder = OrderFolder(Path(options.api_dir), is_new_service, watching)
         rank.set_orders(Resizing(rank, folder, clients))
     except ServiceError as error:
         tell(str(error))

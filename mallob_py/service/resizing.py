@@ -25,20 +25,24 @@ class Refusal(Exception):
     """An order that cannot be carried out; the text says why, and what can."""
 
 
-def leavers_of(host_of: Mapping[int, int], count: int, clients: Collection[int] = ()) -> tuple[int, ...]:
+def leavers_of(
+    host_of: Mapping[int, int], count: int, stays: int, clients: Collection[int] = ()
+) -> tuple[int, ...]:
     """So many of the ranks, of which each has a host: small hosts first, so that many become empty.
 
-    Those that have `clients` come last on their host: to move these takes longer than all else.
+    Not the one that `stays`. Those that have `clients` come last on their host: to move these takes longer
+    than all else.
     """
+    assert count < len(host_of), "one rank has to stay"
     hosts: dict[int, list[int]] = {}
     for rank in sorted(host_of, key=lambda rank: (rank in clients, -rank)):
         hosts.setdefault(host_of[rank], []).append(rank)
-    by_size = sorted(hosts.values(), key=lambda ranks: (len(ranks), -max(ranks)))
+    by_size = sorted(hosts.values(), key=lambda ranks: (stays in ranks, len(ranks), -max(ranks)))
     chosen: list[int] = []
     for ranks in by_size:
-        if len(ranks) <= count - len(chosen):
+        if len(ranks) <= count - len(chosen) and stays not in ranks:
             chosen += ranks
-    for rank in (rank for ranks in by_size for rank in ranks if rank not in chosen):
+    for rank in (rank for ranks in by_size for rank in ranks if rank not in (*chosen, stays)):
         if len(chosen) == count:
             break
         chosen.append(rank)
@@ -123,7 +127,7 @@ class Resizing:
                     self._grow(more, order.hosts)
                     return None
                 host_of = {rank: self._rank.host_of(rank) for rank in self._members}
-                leaves, grace_s = leavers_of(host_of, -more, self._clients), 0.0
+                leaves, grace_s = leavers_of(host_of, -more, self._who_stays(), self._clients), 0.0
             case Drain(place, grace_s):
                 leaves = self._at(place)
         if leaves and not self._rank.survives:
@@ -169,6 +173,11 @@ class Resizing:
         except OSError as error:
             tell(f"an order in {self._folder.path} cannot be answered: {error}")
 
+    def _who_stays(self) -> int:
+        """One of those that the launcher has started: the others hear of its signals by that one."""
+        founders = [rank for rank in self._members if rank in self._rank.founders.members]
+        return self._rank.rank if self._rank.rank in founders or not founders else founders[0]
+
     def _at(self, place: str) -> tuple[int, ...]:
         """The ranks that a number, or a host's name, means."""
         if place.isdecimal():
@@ -182,6 +191,11 @@ class Resizing:
             raise Refusal(f"there is no {'rank' if place.isdecimal() else 'host'} {place}: {known}")
         if len(found) == len(self._members):
             raise Refusal("that is all there is, and one rank has to stay; end the service with SIGTERM")
+        if set(found) >= set(self._members) & set(self._rank.founders.members):
+            raise Refusal(
+                "of the ranks that were there at the start one has to stay, which hears of the launcher's"
+                " signals; end the service with SIGTERM, and start it anew elsewhere"
+            )
         return tuple(found)
 
     # --- those who leave ----------------------------------------------------------------------

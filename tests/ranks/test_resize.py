@@ -63,6 +63,19 @@ def test_a_client_moves_when_its_rank_is_to_leave(tmp_path: Path) -> None:
         assert service.stop() == 0
 
 
+def test_a_bag_job_is_exact_though_ranks_leave_while_it_runs(tmp_path: Path) -> None:
+    with serving(tmp_path, *SURVIVE, ranks=4) as service:
+        bag = service.submit("bag", application="QUEENS", configuration={"n": 16})
+        service.await_event("started", index=3)
+        assert resize(service, "-1").code == 0
+        root = next(event["rank"] for event in service.events("started") if event["index"] == 0)
+        drained = run("drain", str(root), "--grace", "0", "--api-dir", service.api_dir)
+        assert drained.code == 0 or "has to stay" in drained.err or "no rank" in drained.err, drained.err
+        assert service.reply(bag)["result"]["value"] == 14772512
+        assert service.events("left"), "a worker has handed over what it had"
+        assert service.stop() == 0
+
+
 def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
     with serving(tmp_path, "--rank-loss", "restart", ranks=2) as service:
         refused = resize(service, "-1")

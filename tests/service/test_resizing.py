@@ -13,6 +13,7 @@ from mallob_py.protocol.placement import Placement
 from mallob_py.runtime.rank_reports import RankNews
 from mallob_py.service import ServiceError
 from mallob_py.service.resizing import Resizing, leavers_of
+from mallob_py.service.store.in_folder import Watching
 from mallob_py.service.store.orders import (
     Answer,
     Departure,
@@ -33,7 +34,8 @@ from mallob_py.service.store.orders import (
         ([0, 0, 0, 0], 3, (1, 2, 3)),
         ([0, 0, 2, 2], 2, (2, 3)),
         ([0, 0, 2, 2], 3, (1, 2, 3)),
-        ([0, 1, 1, 1], 1, (0,)),  # a host of one rank is emptied
+        ([0, 0, 2, 3, 3, 3], 1, (2,)),  # a host of one rank is emptied
+        ([0, 1, 1, 1], 1, (3,)),  # but not that of the rank that stays
         ([0, 0, 0, 3, 3, 5], 2, (4, 5)),  # one host, and of the next smallest its highest
         ([0, 0, 0, 3, 3], 0, ()),
     ],
@@ -41,12 +43,12 @@ from mallob_py.service.store.orders import (
 def test_those_leave_that_empty_hosts_the_highest_first(
     hosts: list[int], count: int, leavers: tuple[int, ...]
 ) -> None:
-    assert leavers_of(dict(enumerate(hosts)), count) == leavers
+    assert leavers_of(dict(enumerate(hosts)), count, stays=0) == leavers
 
 
 def test_a_rank_with_a_client_leaves_after_the_others_of_its_host() -> None:
-    assert leavers_of({0: 0, 1: 0, 2: 0, 3: 0}, 2, clients=[2]) == (1, 3)
-    assert leavers_of({0: 0, 1: 0, 2: 2}, 1, clients=[2]) == (2,)
+    assert leavers_of({0: 0, 1: 0, 2: 0, 3: 0}, 2, stays=0, clients=[2]) == (1, 3)
+    assert leavers_of({0: 0, 1: 0, 2: 2}, 1, stays=0, clients=[2]) == (2,)
 
 
 class FakeRank:
@@ -54,6 +56,8 @@ class FakeRank:
 
     def __init__(self, ranks: int, survives: bool = True) -> None:
         self.placement = Placement([1] * ranks)
+        self.rank = 0
+        self.founders = self.placement
         self.survives = survives
         self.generation = 1
         self.news_of_ranks = {rank: RankNews("here", rank, 1, 0) for rank in range(ranks)}
@@ -110,6 +114,21 @@ def test_what_is_not_possible_is_said_in_one_line(order: Order, said: str, tmp_p
     assert answer is not None
     assert said in answer.refusal
     assert list((tmp_path / "orders").iterdir()) == []
+
+
+def test_one_of_those_that_were_there_at_the_start_stays(tmp_path: Path) -> None:
+    rank = FakeRank(2)
+    rank.rank = 3
+    rank.begin(1, 2, 3)
+    resizing = taking_orders(rank, tmp_path)
+    given = give(tmp_path, Drain("1", 0.0))
+    resizing.turn(0.0)
+    answer = answer_to(given)
+    assert answer is not None
+    assert "there at the start one has to stay" in answer.refusal
+    give(tmp_path, Resize(to=1))
+    resizing.turn(0.1)
+    assert [drained for drained, _ in rank.drains] == [2, 3]
 
 
 def test_where_a_loss_ends_all_nobody_can_leave(tmp_path: Path) -> None:
@@ -224,6 +243,16 @@ def test_a_service_that_starts_anew_knows_nothing_of_earlier_orders(tmp_path: Pa
     taking_orders(rank, tmp_path).turn(0.0)
     assert rank.drains == []
     assert not given.exists()
+
+
+def test_where_nobody_tells_of_files_orders_are_looked_for(tmp_path: Path) -> None:
+    rank: Any = FakeRank(2)
+    resizing = Resizing(rank, OrderFolder(tmp_path, is_new_service=True, watching=Watching.POLL), [])
+    resizing.turn(0.0)
+    assert resizing.fileno() is None
+    give(tmp_path, Resize(by=-1))
+    resizing.turn(resizing.deadline_s)
+    assert rank.drains == [(1, 100.0)]
 
 
 def test_what_is_no_order_is_refused_and_the_next_one_is_carried_out(tmp_path: Path) -> None:

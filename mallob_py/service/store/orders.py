@@ -20,7 +20,7 @@ from typing import TypeAlias
 import msgspec
 
 from mallob_py.service import ServiceError
-from mallob_py.service.store.in_folder import InotifyWatch, is_remote
+from mallob_py.service.store.in_folder import InotifyWatch, Watching, is_remote
 
 #: below the api folder
 FOLDER = "orders"
@@ -75,7 +75,7 @@ def _replace(path: Path, content: object) -> None:
 class OrderFolder:
     """The service's side. Raises ServiceError if the folder cannot be made or others may enter it."""
 
-    def __init__(self, api_dir: Path, is_new_service: bool) -> None:
+    def __init__(self, api_dir: Path, is_new_service: bool, watching: Watching = Watching.AUTO) -> None:
         self.path = api_dir / FOLDER
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -85,7 +85,8 @@ class OrderFolder:
             if is_new_service:
                 for each in self.path.iterdir():
                     each.unlink()
-            self._watch = None if is_remote(self.path) else InotifyWatch(self.path)
+            polls = watching is Watching.POLL or is_remote(self.path)
+            self._watch = None if polls else InotifyWatch(self.path)
         except OSError as error:
             raise ServiceError(f"{self.path} cannot be used for orders: {error.strerror}") from error
 
