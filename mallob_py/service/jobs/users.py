@@ -172,9 +172,8 @@ class Admission:
         self._queues: dict[str, _Queue] = {}
         self._admitted: list[int] = []
         self._messages: list[tuple[int, AdmissionMessage]] = []
-        if (
-            awaited is not None
-        ):  # another one that begins anew may wait for us, who had gone on when it was lost
+        if awaited is not None:
+            # Another one that begins anew may wait for us, if it was lost after us.
             self._messages = [(other, Standing([])) for other in range(clients) if other != client]
 
     # --- jobs of this client ----------------------------------------------------------------
