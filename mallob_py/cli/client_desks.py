@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import math
 import select
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mallob_py.cli.rank_options import ServeOptions
-from mallob_py.cli.serve_desk import FormerDesk, open_desk
+from mallob_py.cli.serve_desk import open_desk
 from mallob_py.protocol.effects import JobEnded
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Rank
-from mallob_py.runtime.world.mpi import Crash
 from mallob_py.service.service import Service
 from mallob_py.service.turns import decode_client_message
 
@@ -39,8 +38,6 @@ class _Wanted:
     #: since when, and when it is tried next
     since_s: float
     next_try_s: float
-    #: what has become of its rank; None: it has left in order
-    crash: Crash | None
     #: the other clients that go on where they are, and what these have said to it
     others: set[int]
     said: list[tuple[int, bytes]] = field(default_factory=list)
@@ -66,17 +63,16 @@ class ClientDesks:
         service = self._services[client] = open_desk(self._options, self._rank, client, self._ranks)
         return service
 
-    def follow(self, moved: Mapping[int, int]) -> None:
-        """The world has changed, and these clients have moved from these ranks to others."""
+    def follow(self, moved: Sequence[int]) -> None:
+        """The world has changed, and these clients have moved to other ranks."""
         now = self._rank.now()
         for wanted in self._wanted.values():
             wanted.others.difference_update(moved)
             wanted.said = [each for each in wanted.said if decode_client_message(each[1]).source not in moved]
-        for client, former in moved.items():
+        for client in moved:
             if self._ranks[client] == self._rank.rank:
                 others = set(range(len(self._ranks))).difference(moved)
-                crash = Crash.KILLED if self._rank.has_lost(former) else None
-                self._wanted[client] = _Wanted(now, now, crash, others)
+                self._wanted[client] = _Wanted(now, now, others)
         if self._wanted and not self._is_between:
             self._is_between = True
             for service in self._services.values():
@@ -91,9 +87,8 @@ class ClientDesks:
 
     def _take_over(self, client: int, now: float) -> None:
         wanted = self._wanted[client]
-        former = FormerDesk(wanted.crash, frozenset(wanted.others))
         try:
-            service = open_desk(self._options, self._rank, client, self._ranks, former)
+            service = open_desk(self._options, self._rank, client, self._ranks, wanted.others)
         except boot.DeskError as error:
             if wanted.since_s <= now - _PATIENCE_S:
                 tell(f"client {client} cannot go on here yet: {error}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mallob_py.applications import our_declarations
 from mallob_py.cli.rank_options import ServeOptions
@@ -27,23 +27,15 @@ from mallob_py.service.store.in_folder import Watching
 from mallob_py.service.turns import Decider
 
 
-class FormerDesk(NamedTuple):
-    """A client's desk on a rank that is gone."""
-
-    #: what has become of the rank; None: it has left in order
-    crash: Crash | None
-    #: the other clients, which go on where they are
-    others: frozenset[int]
-
-
 def open_desk(
-    options: ServeOptions, rank: Rank, client: int, clients: Sequence[int], former: FormerDesk | None = None
+    options: ServeOptions, rank: Rank, client: int, clients: Sequence[int], others: Set[int] | None = None
 ) -> Service:
     """The desk of that client; `clients` are the ranks of all, now and later. Raises `boot.DeskError`.
 
-    `former`: the one that it had before, if it is taken over.
+    `others`: of a client that is taken over from a rank that is gone, those that go on where they are.
     """
     api_dir = Path(options.api_dir)
+    is_taken_over = others is not None
 
     def complain(message: str) -> None:
         tell(message)
@@ -55,13 +47,12 @@ def open_desk(
         users = None
         if options.users is not None:
             rules = read_user_rules(Path(options.users))
-            awaited = None if former is None else former.others
-            users = UserBook(rules, rank.placement.size, client, options.clients, awaited)
+            users = UserBook(rules, rank.placement.size, client, options.clients, others)
         policy = None if options.policy is None else _policy(options.policy, rank, complain)
         directory = _directory(options, client, complain)
     except ServiceError as error:
         raise boot.DeskError(str(error)) from error
-    if client == 0 and former is None:
+    if client == 0 and not is_taken_over:
         for folder in orphaned_folders(api_dir, options.clients):
             complain(f"{folder} holds unanswered jobs of a client that is not running; raise --clients")
     known = rank.pool.wait_for_applications()
@@ -72,7 +63,7 @@ def open_desk(
         rank,
         directory,
         {name: _use_of(one) for name, one in known.items()},
-        RunningJobs(directory.path, Crash.told(os.environ) if former is None else former.crash, complain),
+        RunningJobs(directory.path, Crash.KILLED if is_taken_over else Crash.told(os.environ), complain),
         api_dir,
         client,
         clients,
@@ -81,7 +72,7 @@ def open_desk(
         ResultFiles(results_dir, directory.path, {name: one.result_files for name, one in known.items()}),
         users,
         policy,
-        functools.partial(_greet, rank, client, former is not None),
+        functools.partial(_greet, rank, client, is_taken_over),
     )
 
 

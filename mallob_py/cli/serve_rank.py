@@ -63,7 +63,7 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
         """The world has changed: other ranks may have clients now."""
         before, present[:] = present.copy(), holders(first, rank.placement.members)
         rank.tell_news_to(present[0])
-        moved = {client: former for client, former in enumerate(before) if present[client] != former}
+        moved = [client for client, holder in enumerate(present) if holder != before[client]]
         if not desks and rank.rank in present:
             desks.append(_desks(options, rank, present))
         if desks:

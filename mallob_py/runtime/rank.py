@@ -758,10 +758,6 @@ class Rank:
         """Whether it goes on without ranks that are lost."""
         return self._rank_loss is RankLoss.SURVIVE
 
-    def has_lost(self, rank: int) -> bool:
-        """Whether that rank was lost; else it is there, or has left in order."""
-        return rank in self._membership.lost
-
     def _note_losses(self) -> None:
         for rank in self._peers.take_dead() if self._peers is not None else ():
             self._lose(rank, "has died")
