@@ -30,7 +30,7 @@ from mallob_py.runtime.world.mpi import RankLoss, WorldEnd, begin_loading_mpi, i
 if TYPE_CHECKING:
     from mallob_py.cli.client_options import WebOptions
     from mallob_py.cli.rank_options import RunOptions, ServeOptions, SolveOptions
-    from mallob_py.runtime.memory.room import Room
+    from mallob_py.runtime.memory import Room
 
 #: so few are always tried
 _UNSUSPICIOUS = 4
@@ -188,7 +188,7 @@ def ranks_of(options: SolveOptions | RunOptions | ServeOptions) -> int:
     """
     ranks = options.ranks or len(os.sched_getaffinity(0))
     if ranks > _UNSUSPICIOUS and not options.many_ranks and not in_mpi_world():
-        from mallob_py.runtime.memory.room import rooms
+        from mallob_py.runtime.memory import rooms
 
         bound, reason = min(_bounds(rooms()), default=(ranks, ""))
         if ranks > bound:

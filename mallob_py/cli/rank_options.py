@@ -34,7 +34,7 @@ from mallob_py.cli.shared_options import (
     Wishes,
     choice,
 )
-from mallob_py.runtime.memory.room import Reserve
+from mallob_py.runtime.memory import Reserve
 
 if TYPE_CHECKING:
     from mallob_py.kit.declaration import JobOption

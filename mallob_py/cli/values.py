@@ -10,7 +10,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from mallob_py.runtime.memory.room import Reserve
+from mallob_py.runtime.memory import Reserve
 from mallob_py.service.jobs.durations import parse_duration_s
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from mallob_py import __version__
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.generation import Ending
 from mallob_py.protocol.placement import Placement
-from mallob_py.runtime.memory.room import Reserve, rooms
-from mallob_py.runtime.memory.watch import HostVote, MemoryWatch
+from mallob_py.runtime.memory import Reserve, rooms
+from mallob_py.runtime.memory_watch import HostVote, MemoryWatch
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import descriptor_shortage, raise_descriptor_limit
 from mallob_py.runtime.rank import Desk, EventSink, Origin, PeerFailure, Rank, StopBell, service_clock

@@ -89,7 +89,7 @@ from mallob_py.protocol.succession import Succession
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.growth import Growth, GrowthError
-from mallob_py.runtime.memory.watch import MemoryWatch, RankReclaimable
+from mallob_py.runtime.memory_watch import MemoryWatch, RankReclaimable
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank_reports import RankNews, RankReporter, Roll, RollAnswer, RollCall, WorkerPlace
 from mallob_py.runtime.stimulus_log import StimulusLog

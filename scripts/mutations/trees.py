@@ -712,7 +712,7 @@ TREES = (
     Mutation(
         "who is paused leaves in order, too",
         _WORKERS,
-        "LocalWorkers.pause",
+        "LocalWorkers._pause",
         never("worker.leaves_in_order"),
         "test_a_race_comes_out_as_it_is_written",
     ),

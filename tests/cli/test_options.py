@@ -11,7 +11,7 @@ from mallob_py.cli.client_options import SubmitOptions
 from mallob_py.cli.option_sources import OptionError, OptionSpec, table
 from mallob_py.cli.rank_options import ServeOptions, SolveOptions
 from mallob_py.cli.serve_desk import with_defaults
-from mallob_py.runtime.memory.room import Reserve
+from mallob_py.runtime.memory import Reserve
 
 
 @pytest.fixture(autouse=True)

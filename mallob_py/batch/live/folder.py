@@ -8,7 +8,7 @@
       jobs/NUMBER/          of a job that waits or runs
         script job.json     as submitted
         run.json            once it was to start: when, on which slots, whether it takes orders
-        launch.json         for its keeper (see keeper.py, as `begun.json`, `status.json` and `lock`)
+        launch.json         for its keeper (see launch.py, as `begun.json`, `status.json` and `lock`)
         cancelled           it is to end
         output nodes        what it prints; its hosts
         orders.sock         where it takes orders, if it does
@@ -34,7 +34,7 @@ from typing import TypeVar
 
 import msgspec
 
-from mallob_py.batch.live.keeper import TOKEN, Begun, Status, sync_folder, write_atomically
+from mallob_py.batch.live.launch import TOKEN, Begun, Status, sync_folder, write_atomically
 from mallob_py.batch.live.nodes import Node
 from mallob_py.batch.live.script import Wishes
 

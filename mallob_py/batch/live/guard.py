@@ -21,10 +21,11 @@ from typing import IO
 
 import msgspec
 
-from mallob_py.batch.live.keeper import ALLOTMENT, SIGNALS, keep, write_atomically
+from mallob_py.batch.live.keeper import keep
+from mallob_py.batch.live.launch import ALLOTMENT, SIGNALS, write_atomically
 from mallob_py.batch.live.remote import (
-    Answer,
     Answered,
+    AnswerLine,
     Begin,
     Ended,
     Go,
@@ -120,7 +121,7 @@ class _Guard:
                 program.sendall(f"{order}\n".encode())
                 with program.makefile("r", encoding="utf-8", newline="\n") as answers:
                     while answer := answers.readline(LINE_MAX_BYTES):
-                        self._say(Answer(answer.rstrip("\n")))
+                        self._say(AnswerLine(answer.rstrip("\n")))
             self._say(Answered())
 
     def _take_notices(self, server: socket.socket) -> None:

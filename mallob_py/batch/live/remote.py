@@ -27,13 +27,13 @@ from typing import IO
 
 import msgspec
 
-from mallob_py.batch.live.keeper import (
+from mallob_py.batch.live.launch import (
     ALLOTMENT,
     OUTPUT,
     SIGNALS,
     Allotment,
-    Ending,
     Launch,
+    RunEnd,
     Status,
     read_allotment,
 )
@@ -86,7 +86,7 @@ class NoticeLine(msgspec.Struct, frozen=True, tag="Notice"):
     line: str
 
 
-class Answer(msgspec.Struct, frozen=True, tag=True):
+class AnswerLine(msgspec.Struct, frozen=True, tag="Answer"):
     line: str
 
 
@@ -99,7 +99,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
 
 ToGuard = Begin | Go | OrderLine | Reallot
-ToKeeper = Ready | NoticeLine | Answer | Answered | Ended
+ToKeeper = Ready | NoticeLine | AnswerLine | Answered | Ended
 
 
 def send(pipe: IO[bytes], message: ToGuard | ToKeeper) -> None:
@@ -127,7 +127,7 @@ def keep_remotely(folder: Path, launch: Launch) -> Status:
                 preexec_fn=begin,
             )
     except (OSError, subprocess.SubprocessError) as error:
-        return Status(Ending.UNREACHABLE, error=str(error))
+        return Status(RunEnd.UNREACHABLE, error=str(error))
     return _Link(folder, launch, shell).keep()
 
 
@@ -163,17 +163,17 @@ class _Link:
             self._await_end(time.monotonic() + self._launch.grace_s + LAST_WORDS_S)
         reader.join(LAST_WORDS_S)
         # A guard that was not asked to end the job, and has, had lost us.
-        is_cut = ending is None and self._status is not None and self._status.ending is Ending.CANCELLED
+        is_cut = ending is None and self._status is not None and self._status.ending is RunEnd.CANCELLED
         if self._status is not None and not is_cut:
             return self._status
-        if ending is Ending.CANCELLED:
+        if ending is RunEnd.CANCELLED:
             return Status(ending)
         why = self._said or f"{self._launch.remote[0]} has ended with code {self._shell.returncode}"
-        if ending is Ending.UNREACHABLE:
+        if ending is RunEnd.UNREACHABLE:
             why = f"not ready after {START_S:g} s; {self._said}".removesuffix("; ")
-        return Status(Ending.NODE_LOST if self._is_ready.is_set() else Ending.UNREACHABLE, error=why)
+        return Status(RunEnd.NODE_LOST if self._is_ready.is_set() else RunEnd.UNREACHABLE, error=why)
 
-    def _wait(self) -> Ending | None:
+    def _wait(self) -> RunEnd | None:
         """Until the shell has ended (None), or is to end."""
         begun_s, limit_s = time.monotonic(), self._launch.limit_s
         while self._shell.poll() is None:
@@ -183,10 +183,10 @@ class _Link:
             if not self._is_ready.is_set():
                 until_s = begun_s + START_S
             if now_s >= until_s:
-                return Ending.NODE_LOST if self._is_ready.is_set() else Ending.UNREACHABLE
+                return RunEnd.NODE_LOST if self._is_ready.is_set() else RunEnd.UNREACHABLE
             came = signal.sigtimedwait(SIGNALS, min(until_s - now_s, START_S))
             if came is not None and came.si_signo in STOP_SIGNALS:
-                return Ending.CANCELLED
+                return RunEnd.CANCELLED
             if came is not None and came.si_signo == signal.SIGUSR1:
                 allotment = read_allotment(self._folder / ALLOTMENT)
                 limit_s = allotment.limit_s
@@ -226,7 +226,7 @@ class _Link:
                     self._tell(Go())
                 case NoticeLine(text):
                     self._notice(text)
-                case Answer(text):
+                case AnswerLine(text):
                     self._answers.put(text)
                 case Answered():
                     self._answers.put(None)

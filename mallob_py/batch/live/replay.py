@@ -22,7 +22,7 @@ import msgspec
 from mallob_py.batch.costs import Delays
 from mallob_py.batch.job import Job, Kind, Truth, Workload
 from mallob_py.batch.live.folder import Folder
-from mallob_py.batch.live.keeper import Ending
+from mallob_py.batch.live.launch import RunEnd
 from mallob_py.batch.live.requests import Done, LiveError, Nodes, Submit, ask, own_environment
 from mallob_py.batch.live.script import ANY_NUMBER
 from mallob_py.batch.live.timed import Event, Told, now_s, told
@@ -85,7 +85,7 @@ def replay(workload: Workload, policy: str, tell: Callable[[int], None]) -> list
         for job in folder.ended(len(ends_s)):
             submitted, run, status = job.submitted(), job.run(), job.status()
             output = job.output.read_text() if job.output.exists() else ""
-            if run is None or status is None or status.ending is not Ending.EXITED or status.code != 0:
+            if run is None or status is None or status.ending is not RunEnd.EXITED or status.code != 0:
                 last = (output.splitlines() or ["it has printed nothing"])[-1]
                 raise ReplayError(f"job {job.number} under {policy}: {status}; {last}")
             times_s = submitted.submit_s + zero_s, run.start_s + zero_s, ends_s[job.number]

@@ -32,8 +32,8 @@ from mallob_py.batch.live.folder import (
     Run,
     Submitted,
 )
-from mallob_py.batch.live.keeper import TOKEN, Allotment, Ending, Status
-from mallob_py.batch.live.keeper import Launch as KeeperLaunch
+from mallob_py.batch.live.launch import TOKEN, Allotment, RunEnd, Status
+from mallob_py.batch.live.launch import Launch as KeeperLaunch
 from mallob_py.batch.live.nodes import LOCALHOST, Node, NodeBook, NodesError, NodeState
 from mallob_py.batch.live.requests import (
     REQUEST_MAX_BYTES,
@@ -197,7 +197,7 @@ class _Server:
             elif (job.status() is not None or job.begun() is not None) and self._bury(entry):
                 pass
             elif job.is_cancelled:
-                self._end(entry, Status(Ending.CANCELLED))
+                self._end(entry, Status(RunEnd.CANCELLED))
             else:
                 job.forget_run()
                 entry.run = None
@@ -277,7 +277,7 @@ class _Server:
                     self._start_task(self._watch(entry, self._launch(entry, list(slots), factor)))
                 except OSError as error:
                     self._scheduler.ended(effect.job)
-                    self._end(entry, Status(Ending.NOT_STARTED, error=str(error)))
+                    self._end(entry, Status(RunEnd.NOT_STARTED, error=str(error)))
             case Rebind():
                 self._rebind(entry)
             case OrderShrink(_, count):
@@ -387,14 +387,14 @@ class _Server:
         if status is None:
             job.kill_leftovers()
             if job.begun() is not None:
-                status = Status(Ending.KEEPER_KILLED)
+                status = Status(RunEnd.KEEPER_KILLED)
             else:
-                status = Status(Ending.NOT_STARTED, error=f"see {job.path.name}/keeper.log")
-        if status.ending in (Ending.UNREACHABLE, Ending.NODE_LOST) and entry.run is not None:
+                status = Status(RunEnd.NOT_STARTED, error=f"see {job.path.name}/keeper.log")
+        if status.ending in (RunEnd.UNREACHABLE, RunEnd.NODE_LOST) and entry.run is not None:
             host = self._nodes.host_of(entry.run.slots[0])
             self._nodes.set_down(host, status.error)
             self._say(f"node {host} is down: {status.error}")
-        if status.ending is Ending.UNREACHABLE and not job.is_cancelled:
+        if status.ending is RunEnd.UNREACHABLE and not job.is_cancelled:
             self._say(f"job {job.number} {entry.wishes.name} has not begun and waits again")
             return False
         self._end(entry, status)
@@ -550,7 +550,7 @@ class _Server:
             return Refused(f"job {number} has ended already" if known else f"there is no job {number}")
         if self._scheduler.knows(number):
             self._scheduler.withdraw(number)
-            self._end(entry, Status(Ending.CANCELLED))
+            self._end(entry, Status(RunEnd.CANCELLED))
             self._want_decision()
         else:
             entry.folder.cancel()

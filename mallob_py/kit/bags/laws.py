@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from mallob_py.kit.bags.values import decode_value, encode_value
 
 if TYPE_CHECKING:
     from mallob_py.kit.app import Payload
-    from mallob_py.kit.bags.application import BagApplication
 
 #: pieces that have more are not tried
 TASKS_MAX = 20_000
@@ -47,6 +46,14 @@ class _TooLarge(Exception):
     """It has more than TASKS_MAX tasks."""
 
 
+class MakesBags(Protocol):
+    """A `BagApplication`, as far as its bags go."""
+
+    def first_bag(self, payload: Payload, configuration: Mapping[str, Any], /) -> Bag: ...
+    def bag_from_bytes(self, data: bytes, payload: Payload, configuration: Mapping[str, Any], /) -> Bag: ...
+    def fold(self, one: Any, other: Any, /) -> Any: ...
+
+
 class TasksResult(NamedTuple):
     """What so many tasks have come to."""
 
@@ -55,7 +62,7 @@ class TasksResult(NamedTuple):
 
 
 def check_bag(
-    application: BagApplication,
+    application: MakesBags,
     configuration: Mapping[str, Any],
     payload: Payload | None = None,
     seconds_max: float = 10.0,
@@ -80,9 +87,7 @@ def check_bag(
 
 
 class _Checker:
-    def __init__(
-        self, application: BagApplication, configuration: Mapping[str, Any], payload: Payload
-    ) -> None:
+    def __init__(self, application: MakesBags, configuration: Mapping[str, Any], payload: Payload) -> None:
         self._application = application
         self._given = (payload, configuration)
         #: whether so many tasks are so many however they are done: not if long ones are done in parts

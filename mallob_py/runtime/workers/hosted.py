@@ -38,7 +38,7 @@ from mallob_py.protocol.stimuli import (
     WorkerUsed,
 )
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.memory.usage import peak_bytes_of, private_bytes_of
+from mallob_py.runtime.memory import peak_bytes_of, private_bytes_of
 from mallob_py.runtime.worker_events import Key
 from mallob_py.runtime.workers.pool import WorkerPool
 

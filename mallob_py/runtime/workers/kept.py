@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mallob_py.runtime.memory.usage import private_bytes_of
+from mallob_py.runtime.memory import private_bytes_of
 from mallob_py.runtime.workers.links import WorkerLink
 
 #: chains that have ended and whose processes are not kept any more, should they end only now

@@ -39,7 +39,7 @@ import msgspec
 from mallob_py.kit.app import TreeMessage
 from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.memory.usage import cpu_seconds_of, private_bytes_of
+from mallob_py.runtime.memory import cpu_seconds_of, private_bytes_of
 from mallob_py.runtime.worker_events import Key, WorkerEvent
 from mallob_py.runtime.workers.kept import KeptWorker, KeptWorkers
 from mallob_py.runtime.workers.links import WRITABLE, ForkServer, LinkWatch, WorkerLink, link_to

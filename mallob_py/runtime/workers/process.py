@@ -52,7 +52,7 @@ from mallob_py.kit.payload import decode_description, description_parts, encode_
 from mallob_py.kit.result_file import confined_to
 from mallob_py.protocol.progress import Progress
 from mallob_py.runtime import worker_wire as wire
-from mallob_py.runtime.memory.usage import (
+from mallob_py.runtime.memory import (
     Memory,
     forget_peak,
     own_cpu_seconds,

@@ -17,7 +17,7 @@ from other_user import as_nobody, folder_for_all, needs_root
 from running import COMMAND, processes_with
 from waiting import DEADLINE_S, poll_until
 
-from mallob_py.batch.live.keeper import TOKEN
+from mallob_py.batch.live.launch import TOKEN
 from mallob_py.batch.live.nodes import NodeState
 from mallob_py.batch.live.requests import (
     Answer,

@@ -16,7 +16,7 @@ from waiting import DEADLINE_S, poll_until
 from mallob_py.batch.costs import Delays
 from mallob_py.batch.experiments import elastic, elastic_live
 from mallob_py.batch.job import Job, Kind, Truth, Workload
-from mallob_py.batch.live.keeper import TOKEN
+from mallob_py.batch.live.launch import TOKEN
 from mallob_py.batch.live.replay import Life, ReplayError, delays_of, replay, scaled
 from mallob_py.batch.live.timed import Event, told
 from mallob_py.batch.speedup import LINEAR, Linear

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mallob_py.batch.live.keeper import Allotment
+from mallob_py.batch.live.launch import Allotment
 from mallob_py.batch.live.nodes import Node, NodeBook, NodesError, NodeState, read_node_file
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mallob_py.runtime.memory.room import Reserve, Room
-from mallob_py.runtime.memory.watch import HostVote, MemoryWatch
+from mallob_py.runtime.memory import Reserve, Room
+from mallob_py.runtime.memory_watch import HostVote, MemoryWatch
 
 TOTAL = 1000
 RESERVE = Reserve(size_bytes=100)

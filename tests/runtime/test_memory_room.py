@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mallob_py.runtime.memory.room import Reserve, Room, rooms
+from mallob_py.runtime.memory import Reserve, Room, rooms
 
 MB = 1 << 20
 NO_LIMIT_OF_VERSION_1 = 9223372036854771712

@@ -29,7 +29,7 @@ from typing import Protocol
 
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.stimuli import AnyStimulus, DropPast, PauseWorker, UnpauseWorker
-from mallob_py.runtime.memory.room import Reserve, Room
+from mallob_py.runtime.memory import Reserve, Room
 from mallob_py.runtime.workers.hosted import HostedWorkers
 from mallob_py.runtime.workers.pool import WorkerPool
 from mallob_py.runtime.world.transfer import Transfer

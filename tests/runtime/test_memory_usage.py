@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mallob_py.runtime.memory.usage import (
+from mallob_py.runtime.memory import (
     cpu_seconds_of,
     forget_peak,
     own_cpu_seconds,

@@ -1,0 +1,129 @@
+"""What a job's keeper is told, and what it tells: files in the job's folder.
+
+`launch.json` says what to run, `begun.json` that it is about to run, `allotment.json` which cores it may use,
+`status.json` how it has ended. Each is written as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from mallob_py.runtime.processes import STOP_SIGNALS
+
+#: between SIGTERM and SIGKILL
+GRACE_S = 5.0
+#: the variable by which processes of a job are known if its keeper was killed
+TOKEN = "MALLOB_PY_BATCH_JOB"
+OUTPUT = "output"
+ALLOTMENT = "allotment.json"
+#: for which a keeper waits
+SIGNALS = (signal.SIGCHLD, signal.SIGUSR1, *STOP_SIGNALS)
+
+
+class Allotment(msgspec.Struct, frozen=True):
+    """Which cores of its node a job may use, and for how long it may run [s].
+
+    The cores are divided into `of` parts, in their order. The job has these `parts`, each from where to where
+    (0 to 1: all of it).
+    """
+
+    parts: list[tuple[int, float, float]]
+    of: int
+    limit_s: float
+
+    def cores(self, all_cores: Sequence[int]) -> list[int]:
+        """Of these. Raises ValueError."""
+        each = len(all_cores) // self.of
+        found = list[int]()
+        for part, first, last in self.parts:
+            own = all_cores[part * each : (part + 1) * each][round(first * each) : round(last * each)]
+            if not own:
+                raise ValueError(
+                    f"{len(all_cores)} cores are too few for {self.of} slots with cores of their own"
+                )
+            found += own
+        return found
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """What to run, in which folder, with which environment, and how long at most.
+
+    `remote`: the command that starts what follows it on another node; empty: the node is this one.
+    `takes_orders`: it may say that it does. `allotment`: None if it may use all cores.
+    """
+
+    command: list[str]
+    directory: str
+    environment: dict[str, str]
+    limit_s: float
+    grace_s: float = GRACE_S
+    remote: list[str] = []
+    takes_orders: bool = False
+    allotment: Allotment | None = None
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """The program is about to start, or has."""
+
+    keeper: int
+
+
+class RunEnd(enum.Enum):
+    """How the run of a job has ended."""
+
+    EXITED = "exited"
+    CANCELLED = "cancelled"
+    OVER_TIME = "over its required time"
+    NOT_STARTED = "not started"
+    KEEPER_KILLED = "keeper killed"
+    #: it has not begun
+    UNREACHABLE = "node not reached"
+    NODE_LOST = "node lost"
+
+
+class Status(msgspec.Struct, frozen=True):
+    """`code`: the exit code, or less than 0 the signal that has ended it; None: none is known."""
+
+    ending: RunEnd
+    code: int | None = None
+    ran_s: float = 0.0
+    error: str = ""
+
+    def __str__(self) -> str:
+        if self.ending is not RunEnd.EXITED:
+            return f"{self.ending.value}: {self.error}" if self.error else self.ending.value
+        if self.code is not None and self.code < 0:
+            return f"signal {-self.code}"
+        return f"exit code {self.code}"
+
+
+def read_allotment(path: Path) -> Allotment:
+    return msgspec.json.decode(path.read_bytes(), type=Allotment)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """It is there as a whole or not at all, also after a loss of power."""
+    part = path.with_name(f".{path.name}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(part, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

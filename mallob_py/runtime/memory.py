@@ -1,0 +1,204 @@
+"""Memory and CPU time as the kernel tells of them: what is left here, and what a worker has used.
+
+Memory that is left: on the host, and in each control group with a limit that this process is in. The
+kernel's own estimate for the host (`MemAvailable`) counts what it could take back from caches of files. A
+group's usage counts these too, so the part of them that has not been used lately is taken off. Groups are
+those of version 2 or 1; a container may show only its own, as the root of all.
+
+Memory that a worker has used, its process and all that descend from it: their peaks, added up. The kernel
+keeps for each process how many bytes were resident at most (`VmHWM`). That counts pages which are shared with
+others (the job's description, libraries) in each of them; so of these, as many as are mapped now are taken
+off each peak, and the most that any of the processes maps is added once. What comes out is an upper bound, as
+processes need not have had their peaks at the same time and pages that a fork has copied nothing of yet count
+for parent and child. Reading it costs some microseconds per process: the kernel looks at counters, not at
+pages.
+
+CPU time: the kernel keeps for each process its own and that of its children that have ended and been waited
+for (`/proc/<pid>/stat`), in ticks of 10 ms; those that live are asked each for itself. What is killed
+without its parent waiting for it is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+# --- what is left -----------------------------------------------------------------------------
+
+
+class Reserve(NamedTuple):
+    """The larger of the two holds; both 0: nothing is kept free."""
+
+    size_bytes: int = 0
+    share: float = 0.0
+
+    def of(self, total_bytes: int) -> int:
+        return max(self.size_bytes, int(self.share * total_bytes))
+
+
+_LINE_OF_GROUP = re.compile(r"^\d+:([^:]*):(/.*)$", re.MULTILINE)
+
+
+class Room(NamedTuple):
+    """What is left of so much memory."""
+
+    left_bytes: int
+    total_bytes: int
+
+
+class _Files(NamedTuple):
+    """What one version of control groups calls its files, and the line of `stat` with idle caches."""
+
+    folders: tuple[str, ...]
+    limit: str
+    usage: str
+    stat: str
+
+
+_VERSION_1 = _Files(("memory",), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_VERSION_2 = _Files(("", "unified"), "memory.max", "memory.current", "inactive_file")
+
+
+def rooms(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> list[Room]:
+    """The host's first; empty where the kernel tells nothing."""
+    with suppress(OSError, ValueError, KeyError):
+        lines = _numbers((proc / "meminfo").read_text().replace(":", ""))
+        host = Room(1024 * lines["MemAvailable"], 1024 * lines["MemTotal"])
+        return [host, *_rooms_of_groups(proc, groups, host.total_bytes)]
+    return []
+
+
+def _rooms_of_groups(proc: Path, groups: Path, host_bytes: int) -> Iterator[Room]:
+    with suppress(OSError):
+        for controllers, path in _LINE_OF_GROUP.findall((proc / "self/cgroup").read_text()):
+            if "memory" in controllers.split(","):
+                yield from _rooms_along(path, groups, _VERSION_1, host_bytes)
+            elif not controllers:
+                yield from _rooms_along(path, groups, _VERSION_2, host_bytes)
+
+
+def _rooms_along(path: str, groups: Path, files: _Files, host_bytes: int) -> Iterator[Room]:
+    """A group is bound by the limits of all groups above it, too."""
+    place = PurePosixPath(path)
+    for above in (place, *place.parents):
+        for folder in files.folders:
+            # Without a limit there is no file, a word instead of a number, or a number beyond all memory.
+            with suppress(OSError, ValueError, KeyError):
+                group = groups / folder / above.relative_to("/")
+                limit_bytes = int((group / files.limit).read_text())
+                if limit_bytes < host_bytes:
+                    idle_bytes = _numbers((group / "memory.stat").read_text())[files.stat]
+                    used_bytes = int((group / files.usage).read_text()) - idle_bytes
+                    yield Room(limit_bytes - used_bytes, limit_bytes)
+
+
+def _numbers(text: str) -> dict[str, int]:
+    """Lines of a name and a number."""
+    return {name: int(number) for name, number, *_ in map(str.split, text.splitlines())}
+
+
+# --- what a worker has used ---------------------------------------------------------------------
+
+_KILOBYTES = re.compile(rb"^(VmHWM|RssAnon|RssFile|RssShmem):\s*([0-9]+) kB$", re.MULTILINE)
+
+
+class Memory(NamedTuple):
+    """Of a process and all that descend from it."""
+
+    peak_bytes: int
+    #: what they hold now that is in no file: about what their end frees
+    private_bytes: int
+
+
+def forget_peak() -> None:
+    """Have this process's peak begin anew, at what is resident now."""
+    with suppress(OSError):
+        fd = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, b"5")
+        finally:
+            os.close(fd)
+
+
+def peak_bytes_of(pid: int) -> int:
+    """Of a living process and all that descend from it; 0 if there is none."""
+    return _memory_of(family(pid)).peak_bytes
+
+
+def private_bytes_of(pid: int) -> int:
+    """Of a living process and all that descend from it; 0 if there is none."""
+    return _memory_of(family(pid)).private_bytes
+
+
+def _memory_of(processes: Iterable[int]) -> Memory:
+    own_bytes = shared_bytes = private_bytes = 0
+    for each in processes:
+        with suppress(OSError):
+            status = {
+                name: 1024 * int(size) for name, size in _KILOBYTES.findall(_read(f"/proc/{each}/status"))
+            }
+            if b"VmHWM" in status:  # else it is ending
+                mapped_bytes = status[b"RssFile"] + status[b"RssShmem"]
+                own_bytes += max(0, status[b"VmHWM"] - mapped_bytes)
+                shared_bytes = max(shared_bytes, mapped_bytes)
+                private_bytes += status[b"RssAnon"]
+    return Memory(own_bytes + shared_bytes, private_bytes)
+
+
+def family(pid: int) -> Iterator[int]:
+    """A process and all that descend from it."""
+    yield pid
+    with suppress(OSError):
+        for child in _read(f"/proc/{pid}/task/{pid}/children").split():
+            yield from family(int(child))
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 1 << 14)
+    finally:
+        os.close(fd)
+
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+#: of the fields after the command's name: utime, stime, cutime, cstime
+_TIMES = slice(11, 15)
+
+
+def cpu_seconds_of(pid: int) -> float:
+    """Of a living process and its descendants, dead or alive; 0 if there is none."""
+    return sum(map(_seconds, family(pid)))
+
+
+def own_usage() -> tuple[Memory, float]:
+    """Of this process and its descendants: memory, and CPU time, whose own part is exact to the microsecond.
+
+    With one look at who descends from it.
+    """
+    processes = list(family(os.getpid()))
+    return _memory_of(processes), _own_cpu_seconds(processes[1:])
+
+
+def own_cpu_seconds() -> float:
+    """That CPU time alone."""
+    _, *descendants = family(os.getpid())
+    return _own_cpu_seconds(descendants)
+
+
+def _own_cpu_seconds(descendants: Iterable[int]) -> float:
+    own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in own) + sum(map(_seconds, descendants))
+
+
+def _seconds(pid: int) -> float:
+    with suppress(OSError), open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+        # The name, in brackets, may hold anything.
+        fields = file.read().rpartition(b")")[2].split()
+        return sum(map(int, fields[_TIMES])) / _TICKS_PER_S
+    return 0.0
