@@ -76,11 +76,16 @@ bench: $(STAMPS)/run ## run the benchmarks one after another
 	    echo "== $$script"; $(BIN)/python "$$script"; \
 	done
 
-# What docs/experiments.md shows; realistic takes longest.
+# What docs/experiments.md shows; realistic takes longest. With QUICK=1 all that is small, and the documents keep theirs.
 FIGURES ?= priorities realistic matching balancing
-figures: $(STAMPS)/test ## repeat the experiments whose figures the documents show (FIGURES=matching ...; 90 min on one core)
-	@for experiment in $(FIGURES); do $(BIN)/mallob-py experiment $$experiment --output build/figures || exit; done
-	@cp --verbose build/figures/*.png docs/figures/
+SMALL_priorities := --pes 48 --seconds 1m
+SMALL_realistic  := --pes 48 --seconds 1m
+SMALL_matching   := --pes 256
+SMALL_balancing  := --pes 1000
+FIGURES_DIR      := build/figures$(if $(QUICK),-small)
+figures: $(STAMPS)/test ## repeat the experiments whose figures the documents show (FIGURES=matching ...; 90 min on one core; QUICK=1: small ones, in minutes)
+	@$(foreach name,$(FIGURES),$(BIN)/mallob-py experiment $(name) $(if $(QUICK),$(SMALL_$(name))) --output $(FIGURES_DIR) &&) true
+	@$(if $(QUICK),ls $(FIGURES_DIR)/*.png,cp --verbose $(FIGURES_DIR)/*.png docs/figures/)
 
 native: $(STAMPS)/run ## build and install the native solver (needs a C++ compiler; some minutes; MALLOB_PY_ARCHIVES=folder of its sources)
 	@$(BIN)/python native/fetch_sources.py build/native

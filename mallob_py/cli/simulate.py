@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mallob_py.cli import CommandError
 from mallob_py.cli.study_options import ExperimentOptions, SimulateOptions
@@ -24,6 +25,8 @@ _REDRAW_S = 0.5
 _BAR_WIDTH = 30
 #: experiments that play whole systems; the others have sizes of their own
 _PLAYED = ("uniform", "priorities", "realistic")
+#: those that go through sizes, of which the largest take the most time
+_GROWING = ("matching", "balancing")
 
 
 def run_simulate(options: SimulateOptions) -> int:
@@ -93,7 +96,8 @@ def run_experiment(options: ExperimentOptions) -> int:
     try:
         if options.name not in _PLAYED:
             _refuse_sizes(options)
-            module.run(Path(options.output))
+            sizes = (_sizes_up_to(options, module.SIZES),) if options.name in _GROWING else ()
+            module.run(Path(options.output), *sizes)
             return 0
         setting = chosen_setting(
             options.setting,
@@ -111,9 +115,22 @@ def run_experiment(options: ExperimentOptions) -> int:
     return 0
 
 
+def _sizes_up_to(options: ExperimentOptions, sizes: Sequence[Any]) -> list[Any]:
+    """Of sizes that are numbers of PEs, or pairs of that and something else."""
+    pes = [size[0] if isinstance(size, tuple) else size for size in sizes]
+    if options.pes is None:
+        return list(sizes)
+    if options.pes < min(pes):
+        raise SettingError(f"pes: {options.name} begins with {min(pes)}; give as many or more")
+    return [size for size, number in zip(sizes, pes, strict=True) if number <= options.pes]
+
+
 def _refuse_sizes(options: ExperimentOptions) -> None:
+    names = ("jobs", "pes", "seconds", "setting", "stream")
     given = [
-        name for name in ("jobs", "pes", "seconds", "setting", "stream") if getattr(options, name) is not None
+        name
+        for name in names
+        if getattr(options, name) is not None and not (name == "pes" and options.name in _GROWING)
     ]
     if given:
         raise CommandError(f"{options.name} has sizes of its own and takes no --{given[0]}")

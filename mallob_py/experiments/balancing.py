@@ -233,10 +233,10 @@ def crossovers(rows: Sequence[Row]) -> str:
     return "\n".join(text)
 
 
-def run(folder: Path) -> None:
-    """Measure all sizes; a table and a figure."""
+def run(folder: Path, sizes: Sequence[tuple[int, int]] = SIZES) -> None:
+    """Measure these pairs of PEs and jobs; a table and a figure."""
     output = Output(folder, "balancing")
-    rows = measure()
+    rows = measure(sizes)
     output.tables([table(rows)], crossovers(rows))
     output.figure("balancing-crossover", lambda figure: _draw(figure, rows))
 

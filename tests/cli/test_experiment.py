@@ -257,3 +257,23 @@ def test_a_run_that_is_killed_is_said_in_one_line(
 ) -> None:
     monkeypatch.setattr(realistic, "measure", _die)
     assert "a run was killed from outside" in complaint(capsys, tmp_path, "realistic", "--pes", "4")
+
+
+@pytest.mark.parametrize(("experiment", "pes", "rows"), [("matching", 64, 4), ("balancing", 100, 5)])
+def test_what_grows_by_sizes_goes_up_to_the_given_one(
+    experiment: str, pes: int, rows: int, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    assert main_module.main(["experiment", experiment, "--pes", str(pes), "--output", str(tmp_path)]) == 0
+    for table in json.loads((tmp_path / f"{experiment}.json").read_text()):
+        assert [row[0] for row in table["rows"]] == [pes] * rows
+    assert list(tmp_path.glob("*.png"))
+
+
+@pytest.mark.parametrize(("experiment", "least"), [("matching", 64), ("balancing", 100)])
+def test_a_size_below_all_of_them_is_refused(
+    experiment: str, least: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["experiment", experiment, "--pes", str(least - 1), "--output", str(tmp_path)]
+    assert main_module.main(arguments) == 2
+    assert f"pes: {experiment} begins with {least}" in capsys.readouterr().err
