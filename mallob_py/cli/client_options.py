@@ -313,8 +313,8 @@ class WebOptions(_Client):
         group=LIMITS,
         help="largest upload, as it is sent (default 256m)",
     )
-    formula_limit_bytes: int | None = option(
-        "--formula-limit",
+    input_limit_bytes: int | None = option(
+        "--formula-limit --input-limit",
         values.size_limit_bytes,
         4 << 30,
         metavar="SIZE",

@@ -173,7 +173,7 @@ def run_web(options: WebOptions) -> int:
         options.port,
         None if options.token_file is None else Path(options.token_file),
         None if options.allow_paths is None else Path(options.allow_paths),
-        Limits(options.upload_limit_bytes, options.formula_limit_bytes, options.store_limit_bytes),
+        Limits(options.upload_limit_bytes, options.input_limit_bytes, options.store_limit_bytes),
     )
     return 0
 

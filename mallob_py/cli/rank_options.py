@@ -347,7 +347,7 @@ class ServeOptions(Api, _AnyApplication):
         8 << 20,
         metavar="SIZE",
         group=SERVICE,
-        help="a larger job file is refused before it is read (default 8m); formulas belong into files",
+        help="a larger job file is refused before it is read (default 8m); inputs belong into files",
     )
     results_dir: str | None = option(
         "--results-dir",

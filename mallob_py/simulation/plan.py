@@ -77,7 +77,7 @@ class Chat(Deed, frozen=True, kw_only=True, tag="chat"):
     """A running worker sends bytes to its parent and to its children; what it has used is told."""
 
 
-class Answer(Deed, frozen=True, kw_only=True, tag="answer"):
+class Find(Deed, frozen=True, kw_only=True, tag="find"):
     """A running worker finds a result."""
 
 
@@ -164,7 +164,7 @@ AnyDeed: TypeAlias = (
     | Drop
     | Pause
     | Unpause
-    | Answer
+    | Find
     | Fail
     | Interrupt
     | Terms
@@ -297,7 +297,7 @@ def _draw_deeds(
         leaves=leaves,
     )
     mishaps: tuple[_Kind, ...] = (Demand, Crash, Chat, Chat)
-    ends: tuple[_Kind, ...] = (Answer, Answer, Fail, Interrupt)
+    ends: tuple[_Kind, ...] = (Find, Find, Fail, Interrupt)
     kinds = [choose.choice(mishaps) for _ in range(choose.choice((0, 1, 3)))] + [choose.choice(ends)]
     deeds: list[AnyDeed] = [submission]
     for number, kind in enumerate(kinds, submission.number + 1):

@@ -42,7 +42,6 @@ from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster, Failing, Process, Step
 from mallob_py.simulation.delays import Delayed, HashedDelays, What, mixed
 from mallob_py.simulation.plan import (
-    Answer,
     AnyDeed,
     Breakdown,
     Change,
@@ -51,6 +50,7 @@ from mallob_py.simulation.plan import (
     Demand,
     Drop,
     Fail,
+    Find,
     Interrupt,
     Pause,
     Plan,
@@ -216,7 +216,7 @@ class Scenario:
             if isinstance(deed, Crash):
                 cluster.crash(rank, number)
                 return
-            if isinstance(deed, Answer):
+            if isinstance(deed, Find):
                 self._answered[deed.job] = cluster.host_of(rank)
             for stimulus in _stimuli_of(deed, number, process):
                 cluster.tell(rank, stimulus)
@@ -301,7 +301,7 @@ def _stimuli_of(deed: AnyDeed, worker: int, process: Process | None) -> tuple[An
             wants, saves = WorkerWantsCheckpoint(worker), WorkerSaves(worker, b"state")
             down, up = WorkerToChildren(worker, b"down"), WorkerToParent(worker, b"up")
             return (used, progress, wants, saves, down, up, *heard)
-        case Answer():
+        case Find():
             return (WorkerAnswered(worker, b"result"),)
         case Fail():
             return (WorkerRaised(worker, "an error"),)

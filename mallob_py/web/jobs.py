@@ -411,7 +411,7 @@ class Jobs:
 
     def _allowed_path(self, path: object) -> str:
         if self._allowed is None:
-            raise ApiError(403, "files of the host may not be named here; upload the formula", "files")
+            raise ApiError(403, "files of the host may not be named here; upload the input", "files")
         if not isinstance(path, str) or "\0" in path:
             raise ApiError(400, "must be a list of paths", "files")
         resolved = os.path.realpath(os.path.join(self._allowed, path))

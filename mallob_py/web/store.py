@@ -1,7 +1,7 @@
 """The web server's own folder `<api-dir>/web/`: what was handed in over HTTP, and the uploads of it.
 
     web/submissions/~<id>/     an upload that is under way, or was cut off
-    web/submissions/<id>/      record.json, and `formula` while the service may read it
+    web/submissions/<id>/      record.json, and `input` while the service may read it
     web/token                  the secret that lets people in, readable by its owner only, made at first start
     web/looking                see `service.telemetry.status.look`
 
@@ -43,6 +43,8 @@ KEEP_MAX = 10_000
 #: of a file: its inode and time
 Signature = tuple[int, int]
 _ID = re.compile(r"[0-9a-f]{32}")
+#: an upload, and how it was called once: jobs that were handed in then may still be live
+_INPUT, _FORMER_INPUT = "input", "formula"
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -94,7 +96,7 @@ class Upload:
         self._folder = folder
         self._hidden = folder / f"~{self.id}"
         self._hidden.mkdir(mode=0o700)
-        self.path = self._hidden / "formula"
+        self.path = self._hidden / _INPUT
 
     def discard(self) -> None:
         shutil.rmtree(self._hidden, ignore_errors=True)
@@ -115,12 +117,14 @@ class Store:
         self.path = api_dir.absolute() / "web"
         self._folder = self.path / "submissions"
         #: of the paths of all uploads
-        self.upload_pattern = re.compile(re.escape(f"{self._folder}/") + _ID.pattern + "/formula")
+        self.upload_pattern = re.compile(
+            re.escape(f"{self._folder}/") + _ID.pattern + f"/(?:{_INPUT}|{_FORMER_INPUT})"
+        )
         self._mutex = threading.Lock()
         try:
             for folder in (self.path, self._folder):
                 folder.mkdir(0o700, parents=True, exist_ok=True)
-                folder.chmod(0o700)  # also one that was made otherwise: it holds formulas of users
+                folder.chmod(0o700)  # also one that was made otherwise: it holds inputs of users
             self._lock = open(self.path / ".lock", "a")  # noqa: SIM115
         except OSError as error:
             raise ServiceError(f"{self._folder} cannot be used: {error.strerror}") from error
@@ -144,7 +148,8 @@ class Store:
 
     def upload_path(self, submission: str) -> Path:
         """Where an upload is while the service may read it."""
-        return self._folder / submission / "formula"
+        former = self._folder / submission / _FORMER_INPUT
+        return former if former.exists() else self._folder / submission / _INPUT
 
     def begin(self) -> Upload:
         """Raises OSError."""
@@ -196,8 +201,8 @@ class Store:
         with contextlib.suppress(OSError):
             (folder / "~record.json").write_bytes(msgspec.json.encode(record))
             (folder / "~record.json").replace(folder / "record.json")
-        with contextlib.suppress(FileNotFoundError):
-            (folder / "formula").unlink()
+        for name in (_INPUT, _FORMER_INPUT):
+            (folder / name).unlink(missing_ok=True)
         for submission in surplus:
             self.forget(submission)
 

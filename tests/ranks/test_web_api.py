@@ -31,7 +31,7 @@ pytest.importorskip("uvicorn", reason="needs the extra web")
 
 FORMULA = b"p cnf 2 2\n1 2 0\n-1 0\n"
 APPLICATIONS = {"SAT": InputUse.REQUIRED, "SLEEP": InputUse.NONE}
-LIMITS = ("--upload-limit", "100k", "--formula-limit", "1m", "--store-limit", "150k")
+LIMITS = ("--upload-limit", "100k", "--input-limit", "1m", "--store-limit", "150k")
 
 
 def integers(*values: int) -> bytes:
@@ -131,7 +131,7 @@ def test_an_upload_is_kept_until_the_service_will_never_read_it_again(web: WebSe
     assert Path(taken.files[0]).read_bytes() == FORMULA
     assert (taken.identity, taken.priority, taken.wallclock_limit_s, taken.max_demand) == ("u.n", 2.0, 300, 3)
     assert web.get(job).json["state"] == "queued"
-    assert web.uploads() == ["formula"]
+    assert web.uploads() == ["input"]
     desk.answer(internal_id, taken)
     web.await_no_upload()
     assert web.get(job).json["ended"]["resultstring"] == "SAT"
@@ -188,7 +188,7 @@ def test_a_restarted_web_server_knows_its_jobs_and_removes_their_uploads(
         assert first.token in first.greeting
         assert second.token == first.token
         assert second.token not in second.greeting
-        assert second.uploads() == ["formula"]
+        assert second.uploads() == ["input"]
         internal_id, taken = own_desk.take()
         assert Path(taken.files[0]).read_bytes() == FORMULA
         own_desk.answer(internal_id, taken)

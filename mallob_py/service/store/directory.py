@@ -359,7 +359,7 @@ class JobDirectory:
         return JobFileError(
             "",
             f"{file_name} has {size} MB, a job file at most {most} MB (see --max-job-file); "
-            "put the formula into a file of its own and name that in files",
+            "put the input into a file of its own and name that in files",
         )
 
 
