@@ -37,11 +37,12 @@ def _carry_out(command: str, api_dir: str, order: Order) -> int:
         raise CommandError(f"no service is running on {api_dir}")
     try:
         path = give(Path(api_dir), order)
-        answer = _awaited(path, Path(api_dir))
-    except KeyboardInterrupt:
-        take_back(path)
-        print(f"mallob-py {command}: taken back, unless it was under way", file=sys.stderr)
-        return INTERRUPTED
+        try:
+            answer = _awaited(path, Path(api_dir))
+        except KeyboardInterrupt:
+            take_back(path)
+            print(f"mallob-py {command}: taken back, unless it was under way", file=sys.stderr)
+            return INTERRUPTED
     except ServiceError as error:
         raise CommandError(str(error)) from None
     if answer.refusal:

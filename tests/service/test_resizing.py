@@ -276,6 +276,20 @@ def test_an_order_that_was_taken_back_is_not_carried_out(tmp_path: Path) -> None
     assert rank.drains == []
 
 
+def test_nobody_waits_for_the_answer_to_an_order_that_was_taken_back_while_under_way(tmp_path: Path) -> None:
+    rank = FakeRank(3)
+    resizing = taking_orders(rank, tmp_path)
+    given = give(tmp_path, Resize(by=-1))
+    resizing.turn(0.0)
+    take_back(given)
+    rank.begin(0, 1)
+    resizing.turn(0.1)
+    assert list((tmp_path / "orders").iterdir()) == []
+    next_one = give(tmp_path, Resize(by=-2))
+    resizing.turn(0.2)
+    assert answer_to(next_one) is not None
+
+
 def test_a_folder_that_others_may_enter_takes_no_orders(tmp_path: Path) -> None:
     (tmp_path / "orders").mkdir()
     (tmp_path / "orders").chmod(0o755)

@@ -129,7 +129,9 @@ class OrderFolder:
         _replace(self.path / name, order)
 
     def answer(self, name: str, answer: Answer) -> None:
-        """Raises OSError."""
+        """Nobody waits for that of an order which was taken back. Raises OSError."""
+        if not (self.path / name).exists():
+            return
         _replace(self.path / (name.removesuffix(_ORDER) + _ANSWER), answer)
         (self.path / name).unlink(missing_ok=True)
 
