@@ -617,14 +617,14 @@ TREES = (
     Mutation(
         "a lost worker tells of those below it",
         _WORKERS,
-        "LocalWorkers._vacate",
+        "LocalWorkers._give_up_seat",
         instead_of("(*worker.seats.past.take_all(), *children)", "()"),
         "test_workers_below_a_lost_one_are_found_again_by_the_next",
     ),
     Mutation(
         "a lost worker sends its children away",
         _WORKERS,
-        "LocalWorkers._vacate",
+        "LocalWorkers._give_up_seat",
         instead_of("worker.seats.dismiss(since_epoch=0)", "worker.seats.close()"),
         "test_workers_below_a_lost_one_are_found_again_by_the_next",
     ),
@@ -812,7 +812,7 @@ TREES = (
         "only a root saves its job",
         _WORKERS,
         "LocalWorkers.saves",
-        always("worker.index == 0"),
+        never("worker.index > 0"),
         "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
