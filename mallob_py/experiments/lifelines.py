@@ -181,8 +181,11 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     #: time spent on nodes, of all workers' time
     efficiency: float
-    #: of all workers' time: what passed before their first node and after their last one
+    #: of all workers' time, what is lost: before their first node; between nodes without any; on taking
+    #: messages in, between nodes; and after their last one
     before_first: float
+    searching: float
+    taking: float
     after_last: float
     loans: int
     messages_per_worker_s: float
@@ -203,6 +206,8 @@ class _Worker:
         "ledger",
         "messages",
         "seated_s",
+        "taken_s",
+        "taking_s",
         "wake_s",
     )
 
@@ -216,6 +221,8 @@ class _Worker:
         self.wake_s = math.inf
         self.first_s = math.inf
         self.last_s = seated_s
+        #: spent on taking messages in since its first node: up to now, and before its last ones
+        self.taking_s = self.taken_s = 0.0
         self.messages = self.bytes = 0
 
 
@@ -269,12 +276,15 @@ class Sharers:
         for source, message in inbox:
             ledger.receive(source, message, now)
         now += len(inbox) * TAKING_S
+        worker.taking_s += len(inbox) * TAKING_S
         ledger.tick(now)
         self._send_all(worker, now)
         done = ledger.process(int(CHUNK_S * NODES_PER_S), now)
         if done:
             self.done += done
-            worker.first_s = min(worker.first_s, now)
+            if worker.first_s == math.inf:
+                worker.first_s, worker.taking_s = now, 0.0
+            worker.taken_s = worker.taking_s
             now += done / NODES_PER_S
             worker.last_s = now
             self._send_all(worker, now)
@@ -328,15 +338,21 @@ class Sharers:
         assert root.result() == self.done, "nodes are lost or counted twice"
         volume_s = sum(end_s - worker.seated_s for worker in self._workers)
         before_s = sum(min(worker.first_s, end_s) - worker.seated_s for worker in self._workers)
+        efficiency = self.done / NODES_PER_S / volume_s
+        before_first = before_s / volume_s
+        after_last = sum(end_s - worker.last_s for worker in self._workers) / volume_s
+        taking = sum(worker.taken_s for worker in self._workers) / volume_s
         return Sharing(
             lifelines=self._lifelines,
             workers=len(self._workers),
             depth=self._depth,
             nodes=self.done,
             seconds=end_s,
-            efficiency=self.done / NODES_PER_S / volume_s,
-            before_first=before_s / volume_s,
-            after_last=sum(end_s - worker.last_s for worker in self._workers) / volume_s,
+            efficiency=efficiency,
+            before_first=before_first,
+            searching=1.0 - efficiency - before_first - after_last - taking,
+            taking=taking,
+            after_last=after_last,
             loans=self._loans,
             messages_per_worker_s=sum(worker.messages for worker in self._workers)
             / len(self._workers)
@@ -375,7 +391,8 @@ CASES = (
     Case(1536, 18),
 )
 _HEADER = (
-    "workers", "depth", "nodes [G]", "lifelines", "time [s]", "efficiency", "idle before", "idle after",
+    "workers", "depth", "nodes [G]", "lifelines", "time [s]", "efficiency", "lost: start", "search",
+    "messages", "end",
     "loans/worker", "messages/worker/s", "hottest worker: messages/s", "MB/s",
 )  # fmt: skip
 
@@ -391,8 +408,8 @@ def run(folder: Path, cases: Sequence[Case] = CASES) -> None:
     lines = tuple(
         (
             row.workers, row.depth, row.nodes / 1e9, row.lifelines, row.seconds, row.efficiency,
-            row.before_first, row.after_last, row.loans / row.workers, row.messages_per_worker_s,
-            row.hottest_messages_per_s, row.hottest_bytes_per_s / 1e6,
+            row.before_first, row.searching, row.taking, row.after_last, row.loans / row.workers,
+            row.messages_per_worker_s, row.hottest_messages_per_s, row.hottest_bytes_per_s / 1e6,
         )
         for row in rows
     )  # fmt: skip

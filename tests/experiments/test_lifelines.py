@@ -25,6 +25,8 @@ def test_workers_are_busy_most_of_the_time_if_there_is_much_to_do() -> None:
     shared = measure(Case(16, 14))
     assert shared.efficiency > 0.9
     assert shared.before_first < 0.02
+    assert 0 < shared.taking < 0.02
+    assert 0 < shared.searching < 0.1
 
 
 def test_no_worker_is_asked_so_often_that_others_wait_for_it() -> None:
