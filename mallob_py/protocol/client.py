@@ -315,6 +315,8 @@ class ClientJobs:
             leaves = record.seats.leaves
             record.seats = self._seats_of(job, record.seats.description, root)
             record.seats.leaves = leaves
+            if held is not None and held.state is SeatState.TAKEN and root is None:
+                record.seats.gone = frozenset((0,))
             record.begin_anew(now, None if record.root is None else succession.pe(record.root))
             self.jobs[job] = record
             self._unseen.add(job)

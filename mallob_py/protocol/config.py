@@ -58,6 +58,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bulk_requests: bool = True
     #: how long an idle PE keeps itself free for a suspended worker whose job grows again
     reuse_patience_s: _Seconds = 0.005
+    #: how long a PE keeps itself free for the worker that it had when the last generation ended
+    succession_hold_s: _Seconds = 0.25
     #: how long what a PE has kept of a job from the last generation waits to hear of the job
     succession_patience_s: _Seconds = 60.0
     #: suspended workers kept per PE (C in P 3.3)

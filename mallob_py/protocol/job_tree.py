@@ -179,6 +179,8 @@ class Seats:
         self.past = PastWorkers()
         #: workers of this job leave in order: a past one cannot be resumed
         self.leaves = False
+        #: children of the last generation that are gone, while those below them look for a parent
+        self.gone: frozenset[int] = frozenset()
         self.description: Description | None = None
 
     def expect(self, index: int, asked_s: float) -> None:
@@ -242,7 +244,8 @@ class Seats:
     def _ask(self, seat: Seat, volume: int, epoch: int) -> None:
         """Ask for the whole subtree at once if so configured, unless past workers below could be reused."""
         seat.state = SeatState.ASKED
-        alone = not self._config.asks_in_bulk or self.past.knows_below(seat.index)
+        is_known_below = seat.index in self.gone or self.past.knows_below(seat.index)
+        alone = not self._config.asks_in_bulk or is_known_below
         count = 1 if alone else subtree_size(seat.index, volume)
         self._matcher.ask(self._request(seat, count, epoch))
 

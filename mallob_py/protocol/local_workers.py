@@ -25,6 +25,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mallob_py.protocol import PeerViolation
@@ -64,6 +65,7 @@ from mallob_py.protocol.messages import (
     WorkerFailed,
 )
 from mallob_py.protocol.progress import Progress
+from mallob_py.protocol.rank_tree import in_subtree
 from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed
 from mallob_py.protocol.succession import Succession
 from mallob_py.protocol.tree_messages import TreeMessages
@@ -109,6 +111,8 @@ class LocalWorkers:
         #: jobs of which something was taken over, until they are heard of
         self._inherited: set[int] = set()
         self._inherited_until_s = math.inf
+        #: whose worker was in the tree when the generation ended
+        self._halted_job: int | None = None
         #: suspended workers that were taken over are kept, even if there are more than fit
         self._room = config.job_cache
         #: until when no token is offered, since the host gives no processes
@@ -151,6 +155,7 @@ class LocalWorkers:
     def tick(self, now: float) -> None:
         """Stop waiting for those who did not come back in time."""
         if self._holds and min(self._holds.values()) <= now:
+            self._cease_to_await([job for job, until in self._holds.items() if until <= now])
             self._holds = {job: until for job, until in self._holds.items() if until > now}
         if self._rests_until_s is not None and self._rests_until_s <= now:
             self._rests_until_s = None
@@ -279,7 +284,11 @@ class LocalWorkers:
             self._out.send(worker.client, RootStarted(worker.job, worker.leaves))
             if worker.demand is not None:
                 self._out.send(worker.client, DemandChanged(worker.job, worker.demand))
-        worker.is_carried_over = False
+        if worker.is_carried_over:
+            worker.seats.past.add(one for one in worker.kept if in_subtree(one.index, index))
+            worker.seats.gone = worker.gone
+        worker.is_carried_over = worker.is_awaited = False
+        worker.kept, worker.gone = (), frozenset()
         early, self._early = self._early, []
         for source, message in early:
             if isinstance(message, Offer):
@@ -445,9 +454,14 @@ class LocalWorkers:
     def _renew_holds(self, now: float) -> None:
         """Keep this PE free for suspended workers whose job has just grown beyond their index."""
         for worker in self.suspended.values():
-            volume = self._balancer.volume(worker.job) or 0
+            volume = self._balancer.volume(worker.job)
+            if volume is None:
+                if worker.job in self._inherited:
+                    continue  # nobody has spoken of it yet
+                volume = 0
             if worker.volume <= worker.index < volume and self.active is None:
-                self._holds[worker.job] = now + self._config.reuse_patience_s
+                until_s = now + self._config.reuse_patience_s
+                self._holds[worker.job] = max(until_s, self._holds.get(worker.job, until_s))
             elif worker.index >= volume:
                 self._holds.pop(worker.job, None)
             worker.volume = volume
@@ -526,6 +540,7 @@ class LocalWorkers:
         worker.inbox.clear()
         if worker.state.has_process:
             self.suspended[worker.job] = worker
+            self._halted_job = worker.job
 
     def take_over(self, former: LocalWorkers, succession: Succession, now: float) -> None:
         """Keep the processes, and what has not been said for certain, of a PE that was halted."""
@@ -535,6 +550,9 @@ class LocalWorkers:
         self.leaving.take_over(former.leaving, succession)
         self._last_words.take_over(former._last_words, succession)
         for job, worker in former.suspended.items():
+            if job == former._halted_job:
+                self._keep_family(worker, succession)
+                self._holds[job] = now + self._config.succession_hold_s
             worker.is_carried_over = True
             worker.path = (succession.heir(worker.client),)
             worker.volume = 0
@@ -545,15 +563,43 @@ class LocalWorkers:
         self._room = max(self._config.job_cache, len(self.suspended))
         self.update_token()
 
+    def _keep_family(self, worker: Worker, succession: Succession) -> None:
+        """What the worker knew of the tree around it, in the new generation's numbers."""
+        if self._config.reuse is not Reuse.FULL:
+            return
+        worker.is_awaited = succession.pe(worker.parent) is not None
+        former = [(one.index, one.rank, -1) for one in worker.seats.past.take_all()]
+        former += [(seat.index, seat.rank, 0) for seat in worker.seats.taken()]
+        present = [(index, succession.pe(rank), epoch) for index, rank, epoch in former]
+        worker.kept = tuple(PastWorker(index, pe, epoch) for index, pe, epoch in present if pe is not None)
+        worker.gone = frozenset(index for index, pe, epoch in present if pe is None and epoch == 0)
+
     def _meet_inherited(self) -> None:
-        """Some jobs of which we have something are live: their clients are to know."""
+        """Some jobs of which we have something are live: their clients are to know.
+
+        But not of a worker that its parent will ask for; if it does not, they hear of it later.
+        """
         for job in [job for job in self._inherited if self._balancer.volume(job) is not None]:
             self._inherited.remove(job)
             self._last_words.repeat(job, self._out)
             worker = self.suspended.get(job)
-            if worker is not None and self._config.reuse is not Reuse.NONE:
-                past = PastWorker(worker.index, self._out.rank, self._balancer.epoch)
-                self._out.send(worker.client, Remember(job, -1, (past,), carried_over=True))
+            if worker is not None and not worker.is_awaited:
+                self._call_attention(worker)
+
+    def _cease_to_await(self, jobs: Iterable[int]) -> None:
+        """The parents of these jobs' workers have not asked for them."""
+        for job in jobs:
+            worker = self.suspended.get(job)
+            if worker is not None and worker.is_awaited:
+                worker.is_awaited = False
+                if job not in self._inherited:
+                    self._call_attention(worker)
+
+    def _call_attention(self, worker: Worker) -> None:
+        """Have a carried over worker looked for where it was."""
+        if self._config.reuse is not Reuse.NONE:
+            past = PastWorker(worker.index, self._out.rank, self._balancer.epoch)
+            self._out.send(worker.client, Remember(worker.job, -1, (past,), carried_over=True))
 
     def _let_go_of_the_unheard(self) -> None:
         """Jobs that nobody has spoken of for so long are over."""

@@ -31,7 +31,7 @@ from mallob_py.protocol.effects import (
 )
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.job_tree import Seats
-from mallob_py.protocol.messages import Description, RootStarted, TreeMessage
+from mallob_py.protocol.messages import Description, PastWorker, RootStarted, TreeMessage
 
 
 class WorkerState(Enum):
@@ -136,6 +136,11 @@ class Worker:
         self.demand: int | None = None
         #: it has not been adopted since the last generation ended
         self.is_carried_over = False
+        #: then: it was in the tree at that end, below a parent that is still there
+        self.is_awaited = False
+        #: then: what it knew of the subtree below it, and its children that are gone
+        self.kept: tuple[PastWorker, ...] = ()
+        self.gone: frozenset[int] = frozenset()
         #: messages that came before the process runs, with the ranks they came from
         self.inbox: list[tuple[int, TreeMessage]] = []
 

@@ -27,7 +27,7 @@ from soaking.processes import (
     wait_until,
 )
 
-from mallob_py.runtime.world.session_folder import shared_folder
+from mallob_py.runtime.world.session_folder import shared_folder, sweep
 from mallob_py.service.client import service_is_running
 
 #: a service whose ranks are being started again may be silent for so long (the longest delay and a start)
@@ -108,6 +108,7 @@ class Service:
         if (code := self.process.wait(DEADLINE_S)) != 0:
             raise Wrong(f"the service ended with code {code}")
         self.await_nobody("no process is left")
+        sweep(shared_folder())  # as the next session would
         names = [path.name for path in shared_folder().glob("mallob-py.*")]
         if left := [name for name in names if int(name.split(".")[1].split("-")[0]) in self.pids]:
             raise Wrong(f"left in shared memory: {left}")

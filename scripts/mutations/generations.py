@@ -92,11 +92,27 @@ GENERATIONS = (
     ),
     # --- what goes over ---------------------------------------------------------------------------
     Mutation(
-        "clients hear of the processes that were kept",
+        "clients hear of the processes that were kept where nobody else asks for them",
         _WORKERS,
-        "LocalWorkers._meet_inherited",
-        never("worker is not None and self._config.reuse is not Reuse.NONE"),
-        "test_jobs_that_share_all_ranks_find_their_processes_again",
+        "LocalWorkers._call_attention",
+        never("self._config.reuse is not Reuse.NONE"),
+        "test_who_has_lost_its_parent_finds_its_place_by_the_client",
+    ),
+    Mutation(
+        "a PE keeps itself free for the worker that it had",
+        _WORKERS,
+        "LocalWorkers.take_over",
+        without("self._holds[job] = now + self._config.succession_hold_s"),
+        "test_in_large_trees_of_several_jobs_workers_find_their_places_by_those_that_were_around_them",
+    ),
+    Mutation(
+        "a parent asks for the children that it had",
+        _WORKERS,
+        "LocalWorkers.adopt",
+        without(
+            "worker.seats.past.add(one for one in worker.kept if in_subtree(one.index, index))",
+        ),
+        "test_in_large_trees_of_several_jobs_workers_find_their_places_by_those_that_were_around_them",
     ),
     Mutation(
         "a client that takes a job over hears that its root has run",
@@ -142,5 +158,34 @@ GENERATIONS = (
         "Succession.__init__",
         instead_of("heir_of(address, after.members)", "after.members[0]"),
         "test_an_answer_for_a_client_that_is_lost_is_heard_by_its_heir",
+    ),
+    # --- to be drained ----------------------------------------------------------------------------
+    Mutation(
+        "who is drained offers itself to nobody",
+        _WORKERS,
+        "LocalWorkers.is_resting",
+        instead_of("self._rests_until_s is not None or self.is_draining", "self._rests_until_s is not None"),
+        "test_a_rank_that_is_drained_starts_nothing_and_lets_others_run_on_until_its_grace_is_over",
+    ),
+    Mutation(
+        "a drained root gives up its seat when it has saved its job",
+        _WORKERS,
+        "LocalWorkers.left",
+        without("self._let_go_of_a_drained_root(now)"),
+        "a_drained_root",
+    ),
+    Mutation(
+        "a drained root has what it has lent handed back",
+        _WORKERS,
+        "LocalWorkers._hand_over",
+        without("worker.seats.dismiss(since_epoch=0)"),
+        "a_drained_root",
+    ),
+    Mutation(
+        "the last rank takes on work again",
+        _WORKERS,
+        "LocalWorkers.take_over",
+        instead_of("former.is_draining and not succession.is_alone", "former.is_draining"),
+        "test_of_two_ranks_that_are_both_drained_one_stays_and_takes_work_again",
     ),
 )

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mallob_py.runtime.world.session_folder import shared_folder
+from mallob_py.runtime.world.session_folder import shared_folder, sweep
 from mallob_py.service.telemetry.event_log import parts_of, runs_of
 from soaking.processes import MARK, Wrong, command_line, marked_processes, parent_of, wait_until
 
@@ -114,6 +114,7 @@ class Service:
         if code != 0:
             raise Wrong(f"the service ended with code {code}")
         wait_until(lambda: not marked_processes(self.mark), "no process is left", STOP_DEADLINE_S)
+        sweep(shared_folder())  # as the next session would: nobody did for hosts that have lost all ranks
         if left := self._session_folders():
             raise Wrong(f"left in shared memory: {left}")
         if "Traceback" in self.output:

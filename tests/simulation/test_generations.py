@@ -12,7 +12,8 @@ from mallob_py.protocol.stimuli import WorkerAnswered, WorkerSaves, WorkerToWork
 from mallob_py.simulation.changing import ChangingCluster, Envelope
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
-from mallob_py.simulation.delays import RandomDelays
+from mallob_py.simulation.delays import NetworkModel, RandomDelays
+from mallob_py.simulation.setting import Setting
 
 
 def _cluster(ranks: int = 8, capacity: int = 1, seed: int = 0) -> ChangingCluster:
@@ -266,3 +267,42 @@ def test_of_two_ranks_that_are_both_drained_one_stays_and_takes_work_again() -> 
     assert cluster.is_there(0) != cluster.is_there(1)
     assert len(cluster.running(1)) == 1
     _finish(cluster, 1)
+
+
+def _shared_by_four_jobs(size: int, seed: int) -> tuple[ChangingCluster, set[tuple[int, int]]]:
+    """All PEs at work, and their processes."""
+    setting = Setting(pes=size, seed=seed)
+    cluster = ChangingCluster(size, seed, setting.protocol, NetworkModel(setting), [1] * size)
+    for job in range(1, 5):
+        cluster.submit(job, rank=job)
+    cluster.settle()
+    running = _running(cluster)
+    assert len(running) == size
+    return cluster, running
+
+
+def _running(cluster: ChangingCluster) -> set[tuple[int, int]]:
+    return {key for job in range(1, 5) for key in cluster.running(job)}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_in_large_trees_of_several_jobs_workers_find_their_places_by_those_that_were_around_them(
+    seed: int,
+) -> None:
+    cluster, before = _shared_by_four_jobs(256, seed)
+    cluster.die(128)
+    _rest(cluster)
+    after = _running(cluster)
+    assert len(after) == 255
+    assert len(after - before) <= 2, "volumes differ by one, and one was lost"
+
+
+def test_who_has_lost_its_parent_finds_its_place_by_the_client() -> None:
+    cluster, before = _shared_by_four_jobs(128, seed=1)
+    indices = {place: pe.workers.active.index for place, pe in cluster.present() if pe.workers.active}
+    (parent, *_) = (place for place, index in indices.items() if index == 1 and place > 4)
+    cluster.die(parent)
+    cluster.run(until_s=cluster.now + 0.1)
+    assert len(_running(cluster)) == 127, "before anybody has lost patience"
+    _rest(cluster)
+    assert len(_running(cluster) - before) <= 2
