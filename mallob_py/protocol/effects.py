@@ -56,6 +56,12 @@ class JobOver(Effect, frozen=True):
     job: int
 
 
+class JobUnheard(Effect, frozen=True):
+    """Nobody has spoken of the job for long: nothing of it is kept here, but it may come back."""
+
+    job: int
+
+
 class StartWorker(Effect, frozen=True):
     """Start a worker's process; then call `worker_started`."""
 
@@ -186,6 +192,7 @@ AnyEffect: TypeAlias = (
     Send
     | FetchDescription
     | JobOver
+    | JobUnheard
     | StartWorker
     | SuspendWorker
     | ResumeWorker

@@ -33,7 +33,7 @@ from mallob_py.protocol.config import Config, Reuse
 from mallob_py.protocol.effects import (
     BlameHost,
     GiveCheckpoint,
-    JobOver,
+    JobUnheard,
     Log,
     Outbox,
 )
@@ -609,7 +609,7 @@ class LocalWorkers:
                 continue  # its client has asked for it, and will tell everybody in a moment
             self._end(job)
             self._last_words.forget(job)
-            self._out.act(JobOver(job))
+            self._out.act(JobUnheard(job))
         self._inherited.clear()
         self._room = self._config.job_cache
         while len(self.suspended) > self._room:

@@ -44,6 +44,7 @@ from mallob_py.protocol.effects import (
     JobOver,
     JobSaved,
     JobSought,
+    JobUnheard,
     Log,
     Send,
 )
@@ -1167,6 +1168,8 @@ class Rank:
                         del self._fetching[job]
                 if pe is self.pe:
                     self.transfer.forget(job)
+            case JobUnheard(job):
+                self.transfer.let_go(job)
             case BlameHost(fault, reason):
                 self._rest(fault, reason)
             case JobSought(job):

@@ -32,6 +32,7 @@ from mallob_py.protocol.effects import (
     JobOver,
     JobSaved,
     JobSought,
+    JobUnheard,
     LeaveWorker,
     Log,
     ResumeWorker,
@@ -367,7 +368,7 @@ class Cluster:
                 self.processes[rank, worker].checkpoint = data
             case JobSaved(job, checkpoint):
                 self.saved[job] = checkpoint
-            case JobOver() | JobSought():
+            case JobOver() | JobUnheard() | JobSought():
                 pass
             case JobEnded(job):
                 assert job not in self.ended, f"job {job} ended twice"

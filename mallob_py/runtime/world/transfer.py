@@ -287,13 +287,17 @@ class Transfer:
             os.close(file)
 
     def forget(self, job: int) -> None:
-        """The job is over: remove what is here of its description."""
-        self._asked.pop(job, None)
-        if (file := self._used.pop(job, None)) is not None:
-            os.close(file)
+        """The job is over: remove what is here of its description, and take none in any more."""
         self._over[job] = None
         if len(self._over) > _OVER_MAX:
             self._over.popitem(last=False)
+        self.let_go(job)
+
+    def let_go(self, job: int) -> None:
+        """Remove what is here of a description, which may be asked for again."""
+        self._asked.pop(job, None)
+        if (file := self._used.pop(job, None)) is not None:
+            os.close(file)
         if self._keeper != self._rank:
             return
         self._fetched.pop(job, None)

@@ -238,3 +238,13 @@ def test_a_new_keeper_removes_what_the_lost_one_had_no_time_to(network: Network)
     network.ranks[3].halt()
     network.ranks[3].go_on()
     assert network.files() == ["0/3", "2/2"]
+
+
+def test_a_job_that_nobody_has_spoken_of_for_long_may_come_back(network: Network) -> None:
+    size = network.put(0, 1, b"data")
+    for _ in range(2):
+        network.ranks[2].fetch(1, size, (0, 0))
+        network.deliver_all()
+        assert network.here.pop() == (2, 1)
+        network.ranks[2].let_go(1)
+        assert network.files() == ["0/1"]
