@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from mallob_py.applications import DEFAULT_APPLICATION
 from mallob_py.cli import CommandError
 from mallob_py.cli.interrupts import OF_RANKS
+from mallob_py.cli.malleable_job import allotted, order_folder, taking_orders
 from mallob_py.runtime.processes import StopRequests
 from mallob_py.runtime.world.forked_world import ForkedServers
 from mallob_py.runtime.world.mpi import RankLoss, WorldEnd, begin_loading_mpi, in_mpi_world
@@ -155,7 +156,9 @@ def run_serve(options: ServeOptions) -> int:
         # What is left of it; of an option that is given twice, the second counts.
         return [*command, "--time-limit", f"{max(0.001, end_s - time.monotonic()):.3f}s"]
 
-    return supervise(ranks, argv, options.restarts, options.rank_timeout_s)
+    survives = RankLoss.wanted(options.rank_loss, launcher_spares_others=True) is RankLoss.SURVIVE
+    with taking_orders(ranks, survives, Path(options.api_dir)):
+        return supervise(ranks, argv, options.restarts, options.rank_timeout_s)
 
 
 def run_web(options: WebOptions) -> int:
@@ -182,11 +185,11 @@ def run_web(options: WebOptions) -> int:
 
 
 def ranks_of(options: SolveOptions | RunOptions | ServeOptions) -> int:
-    """How many ranks to start: as asked for, else one per core that this process may use.
+    """How many ranks to start: as asked for, else one per slot of a malleable job, or core that we may use.
 
     Raises CommandError if memory or the limits of processes are not made for so many.
     """
-    ranks = options.ranks or len(os.sched_getaffinity(0))
+    ranks = options.ranks or allotted() or len(os.sched_getaffinity(0))
     if ranks > _UNSUSPICIOUS and not options.many_ranks and not in_mpi_world():
         from mallob_py.runtime.memory import rooms
 
@@ -256,8 +259,10 @@ def launch(
             if stops.first is not None:
                 return WorldEnd(None, False, 0, stops.first)
             loss = RankLoss.wanted(rank_loss, launcher_spares_others=True)
-            world = ForkedWorld(servers, outcome_of_rank, stops, keep_input=keep_input, rank_loss=loss)
-            return world.wait()
+            with order_folder() as orders:
+                world = ForkedWorld(servers, outcome_of_rank, stops, keep_input=keep_input, rank_loss=loss)
+                with taking_orders(ranks, loss is RankLoss.SURVIVE, orders):
+                    return world.wait()
         servers.close()
     from mallob_py.runtime.world.launch import run_world
 

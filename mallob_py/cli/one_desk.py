@@ -35,6 +35,7 @@ class OneDesk:
 
     def tell_answered(self, answered: int) -> None:
         """So much has been answered, should somebody else have to go on."""
+        self._answered = answered
         if self._rank.survives:
             data = answered.to_bytes(_COUNT_BYTES, "little")
             for rank in self._rank.placement.members:
@@ -49,7 +50,9 @@ class OneDesk:
         return self.desk
 
     def _follow(self) -> None:
-        if self.desk is None and self._is_ours():
+        if self.desk is not None:
+            self.tell_answered(self._answered)  # to those who have joined, too
+        elif self._is_ours():
             self._rank.set_desk(self._begin())
 
     # --- as a desk without jobs ---------------------------------------------------------------

@@ -10,8 +10,10 @@ import os
 import socket
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TextIO
 
+from mallob_py.cli.malleable_job import ORDERS_VARIABLE
 from mallob_py.cli.one_desk import OneDesk
 from mallob_py.cli.rank_options import event_log_of, settings_of
 from mallob_py.runtime import boot
@@ -114,6 +116,8 @@ def be_rank(
 
     def open_desk(rank: Rank) -> Desk | None:
         def make(answered: int) -> OneShotDesk:
+            if (orders := os.environ.get(ORDERS_VARIABLE)) is not None:
+                _take_orders(rank, Path(orders))
             desks.append(desk_of(rank, answered, one.tell_answered))
             return desks[0]
 
@@ -131,6 +135,14 @@ def be_rank(
         lambda: desks[0].exit_code if desks else 0,
         fork_server,
     )
+
+
+def _take_orders(rank: Rank, folder: Path) -> None:
+    """How many ranks there are, may be changed from there."""
+    from mallob_py.service.resizing import Resizing
+    from mallob_py.service.store.orders import OrderFolder
+
+    rank.set_orders(Resizing(rank, OrderFolder(folder, is_new_service=rank.generation == 1), ()))
 
 
 def write_to(stream: TextIO, lines: Iterable[str]) -> str | None:

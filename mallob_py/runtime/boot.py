@@ -281,7 +281,7 @@ def _run_newcomer(
         sys.stderr.flush()
         pool.close()
         os._exit(guard.CRASHED)
-    leave(carrier.rank, code, False, rank.placement.members[0])
+    leave(carrier.rank, code, closed=False)
 
 
 def _end_alone(rank: Rank, pes: range) -> NoReturn:

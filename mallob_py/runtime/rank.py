@@ -368,6 +368,8 @@ class Rank:
         self._how_lost: dict[int, str] = {}
         #: ranks that this one has started and that are on their way
         self._growth: Growth | None = None
+        #: the processes of those that it has ever started and that live
+        self._started: dict[int, subprocess.Popen[bytes]] = {}
         #: all addresses up to it are taken
         self._bound = max(placement.members) + 1
         self._start_newcomer: StartNewcomer = start_newcomer
@@ -761,6 +763,8 @@ class Rank:
 
     def _note_losses(self) -> None:
         for rank in self._peers.take_dead() if self._peers is not None else ():
+            if (process := self._started.pop(rank, None)) is not None:
+                process.wait()
             self._lose(rank, "has died")
             if self._orders is not None:
                 self._orders.world_changed()
@@ -856,6 +860,7 @@ class Rank:
                 process.kill()
             raise GrowthError(f"a rank cannot be started: {error.strerror}") from error
         others = [rank for rank in self.placement.members if rank != self.rank]
+        self._started |= newcomers
         self._growth = Growth(others, newcomers, self.now(), self._welcome, done)
         for rank in others:
             self._send_to_rank(rank, call)
@@ -991,6 +996,12 @@ class Rank:
             how = "; ".join([*map(self._how_gone, gone), *joined])
             verb = "goes" if self.placement.ranks == 1 else "go"
             tell(f"{how}. {self.placement.describe()} {verb} on (generation {after.number})")
+        if after.members[0] >= self.founders.ranks:
+            # Whatever has started the system has seen its end, and may start it anew.
+            if self.rank == after.members[0]:
+                tell("no rank is left that was there from the start; those that have joined end, too")
+            self.stop()
+            return
         self._on_change()
         if self._orders is not None:
             self._orders.world_changed()

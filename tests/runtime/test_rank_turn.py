@@ -219,7 +219,7 @@ def test_the_last_rank_goes_on_at_once_when_it_finds_out_by_silence_that_the_oth
     rank._ahead, rank._news_ahead = [], []
     rank._fetching, rank._how_lost, rank.news_of_ranks = {}, {}, {}
     rank._memory_watch = rank._stimuli = rank._halted_s = rank._growth = None
-    rank._bound = 2
+    rank._bound, rank.founders = 2, Placement([1, 1])
     transport.give_up_on = lambda lost: None
     (pe,) = rank._pes
     pe.handle(JobSubmitted(1, JobParameters(), Description(1, b"x")), 0.0)

@@ -312,6 +312,35 @@ def test_the_example_of_the_document_grows_and_shrinks_on_orders(
     assert scheduler.output(small).endswith("2262 primes\n")
 
 
+@pytest.mark.slow
+def test_run_has_a_rank_for_each_slot_that_it_is_given(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    scheduler = make("--policy", "elastic:cooldown-s=5")
+    go, waits = the_file(tmp_path, "go")
+    rigid = scheduler.submit("REQUIRED_TIME 600000; NODES 2", waits)
+    poll_until(lambda: scheduler.queue().running, scheduler.story)
+    job = scheduler.submit(
+        "JOB_CLASS malleable; REQUIRED_TIME 600000; MIN_NODES 1; MAX_NODES 4",
+        f"exec {' '.join(COMMAND)} run UTS --set depth=20 --rank-loss survive\n",
+    )
+    poll_until(lambda: "2 ranks go on" in scheduler.output(job), lambda: story_of(scheduler, job))
+    go.touch()
+    assert scheduler.ended(rigid).state == "exit code 0"
+    poll_until(lambda: "4 ranks go on" in scheduler.output(job), lambda: story_of(scheduler, job))
+    go.unlink()
+    scheduler.submit("REQUIRED_TIME 600000; NODES 3", waits)
+    poll_until(lambda: "1 rank goes on" in scheduler.output(job), lambda: story_of(scheduler, job))
+    poll_until(lambda: len(scheduler.queue().running) == 2, scheduler.story)
+    scheduler.cancel(job)
+    assert scheduler.ended(job).state.startswith("cancelled")
+    assert scheduler.processes_of(job) == []
+
+
+def story_of(scheduler: Scheduler, job: int) -> str:
+    return f"{scheduler.story()}\n{scheduler.output(job)}"
+
+
 DEAF = """
 import os, socket
 server = socket.socket(socket.AF_UNIX)

@@ -1,0 +1,147 @@
+"""The ranks of one command as a malleable job: orders of a batch scheduler have ranks join and leave.
+
+`serve`, `solve` and `run`, started in a job of `mallob-py batch serve` or the like, say that they take orders
+(`mallob_py.malleable`). An order to grow or shrink becomes one of `mallob-py resize`, in a thread of the
+process that has started the ranks, which none of these depends on.
+
+Each rank is on a slot of its own, and all are on one host. What cannot be carried out is told, and the job is
+a rigid one from then on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mallob_py.runtime.notices import tell
+
+if TYPE_CHECKING:
+    from mallob_py.malleable import Place
+
+#: where orders to the ranks of `solve` and `run` come in, for these
+ORDERS_VARIABLE = "MALLOB_PY_ORDERS"
+_LOOK_S = 0.02
+
+
+def allotted() -> int | None:
+    """How many slots a scheduler has given us that may change their number; None: there is none."""
+    if os.environ.get("ELASTIC") != "malleable" or "JOB_SOCKET" not in os.environ:
+        return None
+    from mallob_py import malleable
+
+    with contextlib.suppress(OSError, ValueError):
+        return len(malleable.allotted_hosts())
+    return None
+
+
+@contextlib.contextmanager
+def order_folder() -> Iterator[Path | None]:
+    """A folder for orders to ranks that are no service, if anybody may give any; they find it themselves."""
+    if allotted() is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="mallob-py-orders-") as folder:
+        os.environ[ORDERS_VARIABLE] = folder
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def taking_orders(ranks: int, survives: bool, folder: Path | None) -> Iterator[None]:
+    """Meanwhile, pass orders of the scheduler, if there is one, on to this folder, where the ranks look."""
+    if folder is None or (slots := allotted()) is None:
+        yield
+        return
+    from mallob_py import malleable
+
+    hosts = malleable.allotted_hosts()
+    if problem := _problem(slots, ranks, survives, hosts):
+        tell(f"{problem}; the number of ranks stays as it is")
+        yield
+        return
+    job = _Job(folder, hosts)
+    malleable.define_malleable_handler(job, job)
+    try:
+        yield
+    finally:
+        job.is_over.set()
+        malleable.disable_malleable_handler()
+
+
+def _problem(slots: int, ranks: int, survives: bool, hosts: Sequence[str]) -> str:
+    if not survives:
+        return "a job that may grow and shrink needs --rank-loss survive"
+    if slots != ranks:
+        return f"a job that may grow and shrink has a rank for each slot (-n {slots})"
+    if len(set(hosts)) > 1:
+        return "ranks join on one host only, and this job has several"
+    return ""
+
+
+class _Job:
+    """The handler, and who starts and ends processes, in one: the ranks themselves move the work."""
+
+    def __init__(self, folder: Path, hosts: Sequence[str]) -> None:
+        from mallob_py.malleable import Place
+
+        self._folder = folder
+        self._place = Place
+        self.places = [Place(number, host) for number, host in enumerate(hosts)]
+        self._count = len(hosts)
+        #: no order can be carried out any more
+        self.is_over = threading.Event()
+
+    def pre_shrink(self, count: int) -> list[Place]:
+        if count >= len(self.places):
+            self._give_up("one rank has to stay")
+        return self.places[-count:]
+
+    def post_shrink(self, now: int, removed: Sequence[Place]) -> None:
+        pass
+
+    def pre_grow(self, count: int) -> None:
+        pass
+
+    def post_grow(self, now: int, continued: Sequence[Place], added: Sequence[Place]) -> None:
+        pass
+
+    def start(self, hosts: Sequence[str]) -> list[Place]:
+        if strange := set(hosts) - {place.host for place in self.places}:
+            self._give_up(f"ranks cannot join on {', '.join(sorted(strange))}")
+        self._resize(len(self.places) + len(hosts))
+        added = [self._place(self._count + number, host) for number, host in enumerate(hosts)]
+        self._count += len(added)
+        self.places += added
+        return added
+
+    def end(self, places: Sequence[Place]) -> None:
+        self._resize(len(self.places) - len(places))
+        self.places = [place for place in self.places if place not in places]
+
+    def _resize(self, to: int) -> None:
+        """Return when there are so many ranks."""
+        from mallob_py.service import ServiceError
+        from mallob_py.service.store.orders import Resize, answer_to, give
+
+        order = None
+        while not self.is_over.wait(_LOOK_S):
+            try:
+                if order is None:
+                    order = give(self._folder, Resize(to=to))
+                elif (answer := answer_to(order)) is not None:
+                    if answer.refusal:
+                        self._give_up(answer.refusal)
+                    return
+                elif not order.exists():  # the ranks have been started anew
+                    order = None
+            except ServiceError:  # they are not up yet
+                order = None
+        raise SystemExit  # of this thread
+
+    def _give_up(self, why: str) -> None:
+        tell(f"the batch scheduler's order cannot be carried out: {why}; the number of ranks stays as it is")
+        raise SystemExit

@@ -1,0 +1,84 @@
+"""Ranks that join a running service: they take work at once, and are lost or leave as all others do."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from running import Finished, Running, needs_mpiexec, parent_of, run, serving, session_folders_of
+from test_rank_losses import IS_MPICH, await_generation, is_fork_server
+from waiting import poll_until
+
+pytestmark = [
+    needs_mpiexec,
+    pytest.mark.slow,
+    pytest.mark.skipif(not IS_MPICH, reason="other launchers end all ranks when one dies"),
+]
+
+SURVIVE = ("--rank-loss", "survive")
+
+
+def resize(service: Running, change: str) -> Finished:
+    return run("resize", change, "--api-dir", service.api_dir)
+
+
+def grow(service: Running, by: int) -> dict[int, int]:
+    """The processes of those that have joined, by rank."""
+    before = joined(service)
+    grown = resize(service, f"+{by}")
+    assert (grown.code, grown.err) == (0, ""), service.output
+    return {rank: pid for rank, pid in joined(service).items() if rank not in before}
+
+
+def joined(service: Running) -> dict[int, int]:
+    """The processes of those that ever have, by rank."""
+    return {int(rank): int(pid) for rank, pid in re.findall(r"rank (\d+) \(process (\d+) on", service.output)}
+
+
+def workers_of(service: Running, rank: int) -> list[int]:
+    """The worker processes of the rank that is this process."""
+    forked = [pid for pid in service.processes() if is_fork_server(pid)]
+    return [pid for pid in forked if is_fork_server(parent_of(pid)) and parent_of(parent_of(pid)) == rank]
+
+
+def test_ranks_that_join_take_work_and_may_die_or_leave(tmp_path: Path) -> None:
+    # None stands ready: all worker processes are at work.
+    with serving(tmp_path, *SURVIVE, "--warm", "0", ranks=2) as service:
+        running = service.submit("running", application="SLEEP", wallclock_limit="1h")
+        service.await_event("started")
+        first = grow(service, 2)
+        assert list(first) == [2, 3]
+        poll_until(lambda: all(workers_of(service, pid) for pid in first.values()), "they have work")
+        os.kill(first[2], signal.SIGKILL)
+        await_generation(service, 3)
+        assert list(grow(service, 1)) == [4], "numbers are not given twice"
+        left = resize(service, "-2")
+        assert left.out.startswith("2 ranks, before 4; it took ")
+        assert not [pid for pid in joined(service).values() if pid in service.processes()]
+        service.interrupt("running")
+        assert service.reply(running)["result"]["outcome"] == "interrupted"
+        assert service.ask("later", application="NOOP")["result"]["resultcode"] == 10
+        assert "Traceback" not in service.output
+        assert service.stop() == 0
+        assert service.processes() == []
+        assert session_folders_of([*service.pids]) == []
+
+
+def test_jobs_go_on_with_those_who_joined_when_all_but_one_of_the_first_ranks_die(tmp_path: Path) -> None:
+    with serving(tmp_path, *SURVIVE, ranks=2) as service:
+        running = service.submit("running", application="SLEEP", wallclock_limit="1h")
+        service.await_event("started")
+        grow(service, 2)
+        holder = int((service.box() / ".lock").read_text().split()[0])
+        os.kill(holder, signal.SIGKILL)
+        await_generation(service, 3)
+        service.interrupt("running")
+        assert service.reply(running)["result"]["outcome"] == "interrupted"
+        assert service.ask("later", application="NOOP")["result"]["resultcode"] == 10
+        assert service.stop() == 0
+        ended = [event["outcome"] for event in service.events("ended")]
+        assert sorted(ended) == ["interrupted", "result"]
+        assert service.processes() == []

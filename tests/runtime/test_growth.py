@@ -1,0 +1,120 @@
+"""Ranks on their way into a running system, as the rank sees them that has started them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from mallob_py.protocol.generation import Ordered
+from mallob_py.runtime.growth import PATIENCE_S, Growth
+from mallob_py.runtime.world.joining import Joining, Peer
+from mallob_py.runtime.world.links import Place
+from mallob_py.runtime.world.local_peers import RankProcess
+
+HERE = RankProcess.here(os.getpid())
+
+
+class Process:
+    killed = False
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+class Host:
+    """Rank 0 of the ranks 0 and 1 has started 5 and 6."""
+
+    def __init__(self) -> None:
+        self.welcomed: dict[int, list[int]] = {}
+        self.problems: Mapping[int, str] | None = None
+        self.processes: dict[int, Any] = {5: Process(), 6: Process()}
+        self.growth = Growth({1}, self.processes, 0.0, self.welcome, self.done)
+
+    def welcome(self, rank: int, peers: tuple[Peer, ...]) -> None:
+        assert rank not in self.welcomed
+        self.welcomed[rank] = [peer.address for peer in peers]
+
+    def done(self, problems: Mapping[int, str]) -> None:
+        self.problems = problems
+
+    def come(self, rank: int) -> None:
+        self.growth.joining(rank, Joining(HERE, 0, Place(f"link.{rank}"), 2))
+
+    def listen(self, rank: int, place: Place | None = Place("link.1")) -> None:  # noqa: B008
+        self.growth.listening(Peer(rank, 0, HERE, place))
+
+
+def test_newcomers_are_told_of_all_members_and_of_those_who_came_before_them() -> None:
+    host = Host()
+    host.come(6)
+    assert host.welcomed == {}, "where rank 1 listens is not known yet"
+    host.listen(1)
+    host.come(5)
+    assert host.welcomed == {6: [1], 5: [1, 6]}
+
+
+def test_a_member_that_is_lost_is_not_waited_for() -> None:
+    host = Host()
+    host.come(5)
+    host.growth.member_lost(1)
+    assert host.welcomed == {5: []}
+
+
+def test_all_join_with_one_change_when_the_last_is_connected() -> None:
+    host = Host()
+    host.listen(1)
+    for rank in (5, 6):
+        assert host.growth.turn((0, 1), 0.0) is None
+        host.come(rank)
+        host.growth.connected(rank)
+    assert host.growth.turn((0, 1), 0.0) == Ordered(joins=((5, 2), (6, 2)))
+    assert not host.growth.is_over((0, 1))
+    assert host.growth.turn((0, 1, 5, 6), 0.1) is None
+    assert host.growth.is_over((0, 1, 5, 6))
+    host.growth.done()
+    assert host.problems == {}
+
+
+def test_an_order_is_given_again_as_it_may_be_lost_with_the_coordinator() -> None:
+    host = Host()
+    host.listen(1)
+    for rank in (5, 6):
+        host.come(rank)
+        host.growth.connected(rank)
+    orders = [host.growth.turn((0, 1), 0.3 * step) for step in range(8)]
+    assert [order is not None for order in orders] == [True, False, False, False, True, False, False, False]
+
+
+def test_one_that_dies_on_its_way_is_left_out() -> None:
+    host = Host()
+    host.listen(1)
+    for rank in (5, 6):
+        host.come(rank)
+    host.growth.connected(6)
+    host.growth.lost(5, "has died")
+    assert host.growth.turn((0, 1), 0.0) == Ordered(joins=((6, 2),))
+    assert host.growth.is_over((0, 1, 6))
+    host.growth.done()
+    assert host.problems == {5: "has died"}
+
+
+def test_one_that_does_not_come_up_in_time_is_ended() -> None:
+    host = Host()
+    host.listen(1)
+    host.come(6)
+    host.growth.connected(6)
+    assert host.growth.turn((0, 1), PATIENCE_S - 1.0) is None
+    assert host.growth.turn((0, 1), PATIENCE_S) == Ordered(joins=((6, 2),))
+    assert (host.processes[5].killed, host.processes[6].killed) == (True, False)
+
+
+def test_where_a_member_cannot_listen_nobody_joins() -> None:
+    host = Host()
+    host.come(5)
+    host.listen(1, None)
+    assert host.welcomed == {}
+    assert all(process.killed for process in host.processes.values())
+    assert host.growth.is_over((0, 1))
+    host.growth.done()
+    assert host.problems == dict.fromkeys((5, 6), "rank 1 cannot listen for it")
