@@ -21,8 +21,8 @@ from pathlib import Path
 
 _JOBS = 20
 _DEADLINE_S = 60.0
-#: so many times as slow is a rank that notes its calls, about
-_SLOWNESS = 5.0
+#: so many times as slow is a rank that notes its calls, at most, on a busy machine too
+_SLOWNESS = 30.0
 
 #: found by every Python that starts below; only a rank's loop imports that module
 _SITECUSTOMIZE = """
