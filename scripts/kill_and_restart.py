@@ -30,8 +30,6 @@ from killing.jobs import Jobs
 from killing.service import DEADLINE_S, Killer, Service
 from soaking.processes import Wrong, wait_until
 
-from mallob_py.cli.rank_options import RANK_LOSSES
-
 JOB_EVERY_S = 0.1
 
 
@@ -90,7 +88,9 @@ def main() -> int:
     parser.add_argument("--stops", type=int, default=1, help="how many of the kills are stops")
     parser.add_argument("--stop-seconds", type=float, default=30.0)
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--rank-loss", choices=RANK_LOSSES, default=RANK_LOSSES[0], help="of the service")
+    parser.add_argument(
+        "--rank-loss", choices=("restart", "survive"), default="restart", help="of the service"
+    )
     parser.add_argument("--durable", action="store_true", help="the service waits for the medium")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

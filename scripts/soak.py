@@ -32,8 +32,6 @@ from soaking.processes import Wrong
 from soaking.rounds import Sample, at_rest, check_growth, play_round
 from soaking.service import Service
 
-from mallob_py.cli.rank_options import RANK_LOSSES
-
 #: first rounds are not compared: pools and caches fill
 WARM_UP_ROUNDS = 3
 
@@ -100,7 +98,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--ranks", type=int, default=6)
     parser.add_argument("--pes", type=int, default=1, help="PEs per rank")
-    parser.add_argument("--rank-loss", choices=RANK_LOSSES, default=RANK_LOSSES[0], help="of the service")
+    parser.add_argument(
+        "--rank-loss", choices=("restart", "survive"), default="restart", help="of the service"
+    )
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
