@@ -172,14 +172,14 @@ GENERATIONS = (
         _WORKERS,
         "LocalWorkers.left",
         without("self._let_go_of_a_drained_root(now)"),
-        "a_drained_root",
+        "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
         "a drained root has what it has lent handed back",
         _WORKERS,
         "LocalWorkers._hand_over",
         without("worker.seats.dismiss(since_epoch=0)"),
-        "a_drained_root",
+        "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
         "the last rank takes on work again",
