@@ -1,0 +1,90 @@
+"""How many tasks a worker does between two looks at its messages: some milliseconds of its own time."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+from fake_context import FakeContext
+
+from mallob_py.kit.bags import Bag, BagApplication, application
+
+
+class Clock:
+    """A task takes `task_s`, of which so much is CPU time.
+
+    Nine others have the core, too, each as long as we, in chunks of more than `undisturbed` tasks.
+    """
+
+    def __init__(self, task_s: float, cpu_s: float, undisturbed: float) -> None:
+        self.task_s, self._cpu_s, self._undisturbed = task_s, cpu_s, undisturbed
+        self._now_s = self._used_s = 0.0
+        self._switches = 0
+
+    def do(self, tasks: int) -> None:
+        is_disturbed = tasks > self._undisturbed
+        self._now_s += tasks * (self.task_s + 9 * is_disturbed * self._cpu_s)
+        self._used_s += tasks * self._cpu_s
+        self._switches += is_disturbed
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def getrusage(self, _who: int) -> SimpleNamespace:
+        return SimpleNamespace(ru_utime=self._used_s, ru_stime=0.0, ru_nivcsw=self._switches)
+
+
+class Endless(Bag):
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def process(self, count: int) -> int:
+        self._clock.do(count)
+        return count
+
+    def split(self) -> None: ...
+
+    def merge(self, other: Bag) -> None: ...
+
+    def is_empty(self) -> bool:
+        return False
+
+    def take_result(self) -> int:
+        return 0
+
+    def to_bytes(self) -> bytes:
+        return b""
+
+
+class EndlessApplication(BagApplication):
+    name = "ENDLESS"
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def first_bag(self, payload: object, configuration: object) -> Bag:
+        return Endless(self._clock)
+
+    def bag_from_bytes(self, data: bytes, payload: object, configuration: object) -> Bag:
+        return Endless(self._clock)
+
+
+@pytest.mark.parametrize(
+    "clock",
+    [
+        pytest.param(Clock(task_s=1e-6, cpu_s=1e-6, undisturbed=math.inf), id="alone on its core"),
+        pytest.param(Clock(task_s=1e-6, cpu_s=1e-6, undisturbed=900), id="beside nine others"),
+        pytest.param(Clock(task_s=1e-3, cpu_s=1e-6, undisturbed=1), id="mostly waiting"),
+    ],
+)
+def test_a_chunk_takes_some_milliseconds_without_the_time_that_others_have_the_core(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application, "time", clock)
+    monkeypatch.setattr(application, "getrusage", clock.getrusage)
+    worker = application._Worker(EndlessApplication(clock), FakeContext({}, 1, {}))
+    worker._ledger.open_root(0.0)
+    for _ in range(100):
+        worker._work(clock.monotonic())
+    assert 1e-3 <= worker._count * clock.task_s <= 4e-3
