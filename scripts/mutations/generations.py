@@ -99,13 +99,6 @@ GENERATIONS = (
         "test_who_has_lost_its_parent_finds_its_place_by_the_client",
     ),
     Mutation(
-        "a PE keeps itself free for the worker that it had",
-        _WORKERS,
-        "LocalWorkers.take_over",
-        without("self._holds[job] = now + self._config.succession_hold_s"),
-        "test_in_large_trees_of_several_jobs_workers_find_their_places_by_those_that_were_around_them",
-    ),
-    Mutation(
         "a parent asks for the children that it had",
         _WORKERS,
         "LocalWorkers.adopt",
@@ -165,7 +158,7 @@ GENERATIONS = (
         _WORKERS,
         "LocalWorkers.is_resting",
         instead_of("self._rests_until_s is not None or self.is_draining", "self._rests_until_s is not None"),
-        "test_a_rank_that_is_drained_starts_nothing_and_lets_others_run_on_until_its_grace_is_over",
+        "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
         "a drained root gives up its seat when it has saved its job",
