@@ -179,6 +179,6 @@ GENERATIONS = (
         _WORKERS,
         "LocalWorkers.take_over",
         instead_of("former.is_draining and not succession.is_alone", "former.is_draining"),
-        "test_of_two_ranks_that_are_both_drained_one_stays_and_takes_work_again",
+        "test_the_last_rank_takes_work_again_though_it_was_to_be_drained",
     ),
 )

@@ -256,6 +256,8 @@ def test_the_last_rank_takes_work_again_though_it_was_to_be_drained() -> None:
     assert cluster.is_there(0)
     assert len(cluster.running(1)) == 1
     _finish(cluster, 1)
+    _submit(cluster, 2, rank=0, demand=1)
+    _finish(cluster, 2)
 
 
 def test_of_two_ranks_that_are_both_drained_one_stays_and_takes_work_again() -> None:
