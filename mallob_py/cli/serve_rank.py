@@ -72,12 +72,13 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
             _take_orders(options, rank, present, is_new_service=False)
 
     rank.on_change(follow)
-    if rank.rank == first[0]:
-        _take_orders(options, rank, present, is_new_service=True)
     if rank.rank not in first:
         return None
     desks.append(_desks(options, rank, present))
-    return desks[0].begin_with(first.index(rank.rank))
+    desk = desks[0].begin_with(first.index(rank.rank))
+    if rank.rank == first[0]:
+        _take_orders(options, rank, present, is_new_service=True)
+    return desk
 
 
 def _desks(options: ServeOptions, rank: Rank, present: list[int]) -> ClientDesks:
