@@ -363,9 +363,15 @@ class Links:
         return ended
 
     def give_up_on(self, peer: int) -> None:
-        """Send it nothing of what waits. What it sends is still received: it may have to be told."""
+        """Send it nothing of what does not fit now: it may be about to leave, and live.
+
+        What it sends is still received: it may have to be told.
+        """
         if (link := self._links.get(peer)) is not None:
             link.is_given_up = True
+            if link in self._owed:
+                self._owed.discard(link)
+                self._write(link)
             link.forget_waiting()
 
     # --- leaving ---------------------------------------------------------------------------------

@@ -325,7 +325,9 @@ class Transport(Carrier):
             lane.waiting_bytes = 0
             self._abandoned.extend(self._inboxes[channel].forget(peer))
             self._busy.pop((channel, peer), None)
-        self._owed.discard(peer)
+        if peer in self._owed:  # it may be about to leave, and live: what is there it shall find
+            self.doorbell.ring(peer)
+            self._owed.discard(peer)
 
     def answer_lost(self, peer: int, data: bytes) -> None:
         """Answer a message that has come from a peer after it was given up on: it lives, and shall know."""

@@ -1,8 +1,11 @@
-"""Rank 0 gives up on rank 1: what was queued and what follows is not sent."""
+"""Rank 0 gives up on rank 1: what was queued and what follows is not sent; for what is there rank 1 is rung."""
 
 from __future__ import annotations
 
+import select
+
 from turns import join
+from waiting import DEADLINE_S
 
 from mallob_py.runtime.world.mpi import leave
 
@@ -16,6 +19,9 @@ if transport.rank == 0:
     assert not transport.has_pending()
     assert transport.take_lost() == []
     print("dropped", flush=True)
+else:
+    rung, _, _ = select.select(transport.descriptors()[:1], [], [], DEADLINE_S)
+    print("rung" if rung else "not rung", flush=True)
 closed = transport.close(timeout_s=0.5)
 assert not (closed and transport.rank == 0)
 leave(transport.rank, 0, closed=True)

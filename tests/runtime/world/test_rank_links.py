@@ -144,6 +144,14 @@ def test_what_is_sent_to_a_peer_that_does_not_read_waits_and_is_counted(
     assert found[-1] == b"you are thought dead"
 
 
+def test_who_is_given_up_on_hears_what_was_said_before(links: tuple[Links, Links], tmp_path: Path) -> None:
+    connect(links, tmp_path)
+    old, new = links
+    old.send(7, Channel.CONTROL, b"you may leave")
+    old.give_up_on(7)
+    assert [each.data for each in take(new, 1, old)] == [b"you may leave"]
+
+
 def test_both_part_when_both_have_said_so(links: tuple[Links, Links], tmp_path: Path) -> None:
     connect(links, tmp_path)
     old, new = links
