@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE_S
 
 from mallob_py.protocol.local_workers import LocalWorkers
 from mallob_py.protocol.messages import AnyMessage
@@ -18,7 +19,7 @@ from mallob_py.simulation.scenario import Scenario, failure_in, failure_of, sche
 from mallob_py.simulation.shrinking import Shrunk, minimal
 
 #: more than enough on a busy machine, for lives of that size
-_SHRINK_SECONDS = 100.0
+_SHRINK_SECONDS = 2 * DEADLINE_S
 _SEEDS = 2000
 _SIZE_MAX = 31
 _DEEDS_MAX = 40
