@@ -1,4 +1,4 @@
-"""Rank 0 gives up on rank 1: what was queued and what follows is not sent; for what is there rank 1 is rung."""
+"""Rank 0 gives up on rank 1: nothing queued is sent, nor what follows; for what is there rank 1 is rung."""
 
 from __future__ import annotations
 
