@@ -95,13 +95,17 @@ def kill_marked(mark: str) -> None:
 
 
 def kill_processes(variable: str, value: str) -> None:
-    """The same for those with this variable in their environment, but not who calls this."""
+    """The same for those with this variable in their environment, but not who calls this.
+
+    All are stopped first, so that none can clean up after another one.
+    """
 
     def nobody_left() -> bool:
         pids = [pid for pid in processes_with(variable, value) if pid != os.getpid()]
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
         return not pids
 
     poll_until(nobody_left, "all processes killed")
