@@ -117,6 +117,12 @@ def session_folders_of(pids: Sequence[int]) -> list[Path]:
     return [folder for folder in found if int(folder.name.split(".")[1].split("-")[0]) in pids]
 
 
+def outside_of(folders: Sequence[Path]) -> list[Path]:
+    """Files elsewhere that go with these session folders."""
+    lines = [line for folder in folders for line in (folder / ".outside").read_text().splitlines()]
+    return [Path(line.split()[1]) for line in lines]
+
+
 def descriptions_of(pids: Sequence[int]) -> list[str]:
     """The files of jobs in these folders, such as `7` of job 7."""
     return [file.name for folder in session_folders_of(pids) for file in folder.glob("[0-9]*")]

@@ -17,6 +17,7 @@ from running import (
     Running,
     command_line,
     needs_mpiexec,
+    outside_of,
     parent_of,
     poll_until,
     serving,
@@ -186,12 +187,9 @@ def places_of(service: Running, temporary: Path) -> set[Path]:
     """What the processes of a service have in folders that all users share."""
     service.pids |= set(service.processes())
     folders = session_folders_of(list(service.pids))
-    outside = [
-        line.split()[1] for folder in folders for line in (folder / ".outside").read_text().splitlines()
-    ]
     numbers = {str(pid) for pid in service.pids}
     named = [path for path in temporary.iterdir() if numbers & set(re.findall("[0-9]+", path.name))]
-    return {*folders, *map(Path, outside), *named}
+    return {*folders, *outside_of(folders), *named}
 
 
 def test_the_next_start_removes_what_a_killed_service_left_and_nothing_of_a_living_one(

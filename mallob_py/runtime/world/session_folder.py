@@ -83,8 +83,10 @@ class PrivateFolder:
         """Leave it to those who still hold it."""
         os.close(self._descriptor)
 
-    def remove(self) -> None:
-        """Leave it, and nothing of it."""
+    def remove(self, *, outside: bool = False) -> None:
+        """Leave it, and nothing of it; nor of what goes with it, if nobody else removes that."""
+        if outside:
+            _remove_outside(self.path)
         shutil.rmtree(self.path, ignore_errors=True)
         self.close()
 
@@ -103,13 +105,17 @@ def _sweep_one(path: Path) -> None:
         if os.fstat(descriptor).st_uid != os.geteuid():
             return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with contextlib.suppress(OSError, ValueError):
-            for line in (path / _OUTSIDE).read_text().splitlines():
-                inode, _, outside = line.partition(" ")
-                _unlink_if_same(outside, int(inode))
+        _remove_outside(path)
         shutil.rmtree(path)
     finally:
         os.close(descriptor)
+
+
+def _remove_outside(folder: Path) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        for line in (folder / _OUTSIDE).read_text().splitlines():
+            inode, _, outside = line.partition(" ")
+            _unlink_if_same(outside, int(inode))
 
 
 def _unlink_if_same(path: str, inode: int) -> None:
@@ -123,7 +129,7 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
-#: what MPICH shares among the ranks of a host; killed ranks leave it behind
+#: what MPICH shares among the ranks of a host; it stays where MPI_Finalize is not called
 _MPICH_FILE = "/dev/shm/mpich_shm_"
 
 
