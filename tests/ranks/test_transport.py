@@ -90,7 +90,9 @@ def test_a_closing_rank_that_is_alone_gives_up_in_bounded_time() -> None:
 
 
 def test_sends_to_a_peer_given_up_on_are_dropped() -> None:
-    assert set(run_world(2, "give_up.py").split()) == {"dropped", "rung"}
+    said = run_world(2, "give_up.py")
+    assert "dropped" in said
+    assert "rung" in said
 
 
 def test_what_mpi_completes_late_keeps_its_place_and_is_rung_for_again() -> None:

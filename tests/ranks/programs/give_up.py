@@ -21,7 +21,7 @@ if transport.rank == 0:
     print("dropped", flush=True)
 else:
     rung, _, _ = select.select(transport.descriptors()[:1], [], [], DEADLINE_S)
-    print("rung" if rung else "not rung", flush=True)
+    print("rung" if rung else "silent", flush=True)
 closed = transport.close(timeout_s=0.5)
 assert not (closed and transport.rank == 0)
 leave(transport.rank, 0, closed=True)
