@@ -1,4 +1,4 @@
-"""A rank of `mallob-py serve`: on client ranks with a job folder (`serve_desk.py`).
+"""A rank of `mallob-py serve`: on client ranks with the job folder of a client (`serve_desk.py`).
 
 A client's folder goes to another rank when its own is lost (`holders`).
 """
@@ -24,7 +24,7 @@ from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RankLoss, declared_w
 from mallob_py.service import ServiceError
 
 if TYPE_CHECKING:
-    from mallob_py.cli.client_desks import ClientDesks
+    from mallob_py.cli.serve_desk import ClientDesks
 
 
 def be_rank(options: ServeOptions) -> NoReturn:
@@ -82,7 +82,7 @@ def _open(options: ServeOptions, rank: Rank) -> Desk | None:
 
 
 def _desks(options: ServeOptions, rank: Rank, present: list[int]) -> ClientDesks:
-    from mallob_py.cli.client_desks import ClientDesks  # imports the service, which other ranks do without
+    from mallob_py.cli.serve_desk import ClientDesks  # imports the service, which other ranks do without
 
     return ClientDesks(options, rank, present)
 

@@ -39,7 +39,6 @@ from mallob_py.protocol.effects import (
 )
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.job_tree import Seats
-from mallob_py.protocol.last_words import LastWords
 from mallob_py.protocol.leaving import Leaver, Leaving
 from mallob_py.protocol.matcher import Matcher
 from mallob_py.protocol.messages import (
@@ -67,7 +66,7 @@ from mallob_py.protocol.messages import (
 from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.rank_tree import in_subtree
 from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed
-from mallob_py.protocol.succession import Succession
+from mallob_py.protocol.succession import LastWords, Succession
 from mallob_py.protocol.tree_messages import TreeMessages
 from mallob_py.protocol.worker import Happens, Worker, WorkerState
 

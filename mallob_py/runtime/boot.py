@@ -28,8 +28,7 @@ from msgspec.structs import replace
 
 from mallob_py import __version__
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.generation import Ending
-from mallob_py.protocol.placement import Placement
+from mallob_py.protocol.generation import Ending, Placement
 from mallob_py.runtime.memory import Reserve, rooms
 from mallob_py.runtime.memory_watch import HostVote, MemoryWatch
 from mallob_py.runtime.notices import tell
@@ -40,9 +39,8 @@ from mallob_py.runtime.workers.links import ForkServer, WorkerLimits
 from mallob_py.runtime.workers.pool import PoolOptions, WorkerPool
 from mallob_py.runtime.world import guard
 from mallob_py.runtime.world.carrier import Carrier
-from mallob_py.runtime.world.failure_detector import Ring
+from mallob_py.runtime.world.failure_detector import LocalPeers, RankProcess, Ring
 from mallob_py.runtime.world.joining import JoinError, is_invited, join, read_invitation
-from mallob_py.runtime.world.local_peers import LocalPeers, RankProcess
 from mallob_py.runtime.world.mpi import (
     LaunchError,
     OthersRefused,

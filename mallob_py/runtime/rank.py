@@ -2,7 +2,7 @@
 
     drain the inbox -> hear the workers -> serve the desk -> fire timers -> flush -> park
 
-A rank hosts one PE or several (`placement.py`). They decide, this loop does: after every input
+A rank hosts one PE or several (`generation.Placement`). They decide, this loop does: after every input
 it executes the effects. It parks at one place (`doorbell.Parking`) for everything that can bring news: the
 doorbell of the transport, the worker processes, the desk (on ranks that take jobs in) and
 signals. Only this thread touches MPI. Messages between PEs of this rank do not: they wait in
@@ -62,6 +62,7 @@ from mallob_py.protocol.generation import (
     Lost,
     Membership,
     Ordered,
+    Placement,
     Strayed,
     Tell,
     TimePassed,
@@ -70,7 +71,6 @@ from mallob_py.protocol.generation import (
 from mallob_py.protocol.host_health import Fault, HostHealth
 from mallob_py.protocol.messages import AnyMessage, Description, Message, TreeMessage, encode
 from mallob_py.protocol.pe import PE
-from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.stimuli import (
     AnyStimulus,
     DescriptionHere,
@@ -98,7 +98,7 @@ from mallob_py.runtime.workers.hosted import HostedWorkers
 from mallob_py.runtime.workers.pool import WorkerPool
 from mallob_py.runtime.world.doorbell import Parking
 from mallob_py.runtime.world.envelope import Arrival, Channel, WireError, open_envelope, seal
-from mallob_py.runtime.world.failure_detector import Beat, Ring
+from mallob_py.runtime.world.failure_detector import Beat, LocalPeers, RankProcess, Ring
 from mallob_py.runtime.world.joining import (
     Connected,
     Invitation,
@@ -113,7 +113,6 @@ from mallob_py.runtime.world.joining import (
     start_newcomer,
 )
 from mallob_py.runtime.world.links import SECRET_BYTES, LinkError, Place
-from mallob_py.runtime.world.local_peers import LocalPeers, RankProcess
 from mallob_py.runtime.world.mpi import RankLoss
 from mallob_py.runtime.world.transfer import Transfer, TransferMessage
 

@@ -8,7 +8,6 @@ _GENERATION = "mallob_py/protocol/generation.py"
 _SUCCESSION = "mallob_py/protocol/succession.py"
 _CLIENT = "mallob_py/protocol/client.py"
 _WORKERS = "mallob_py/protocol/local_workers.py"
-_WORDS = "mallob_py/protocol/last_words.py"
 _ANY = "test_all_who_live_come_to_one_generation_whatever_happens"
 
 GENERATIONS = (
@@ -123,14 +122,14 @@ GENERATIONS = (
     ),
     Mutation(
         "an answer is kept until the job is over",
-        _WORDS,
+        _SUCCESSION,
         "LastWords.say",
         always("client == out.rank or words.job in self._said"),
         "test_an_answer_that_was_on_its_way_is_said_again",
     ),
     Mutation(
         "answers that are kept have a bound in bytes",
-        _WORDS,
+        _SUCCESSION,
         "LastWords.say",
         instead_of(
             "len(self._said) > _KEPT_MAX or self._size_bytes > _KEPT_BYTES_MAX",

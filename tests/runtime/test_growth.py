@@ -8,9 +8,9 @@ from typing import Any
 
 from mallob_py.protocol.generation import Ordered
 from mallob_py.runtime.growth import PATIENCE_S, Growth
+from mallob_py.runtime.world.failure_detector import RankProcess
 from mallob_py.runtime.world.joining import Joining, Peer
 from mallob_py.runtime.world.links import Place
-from mallob_py.runtime.world.local_peers import RankProcess
 
 HERE = RankProcess.here(os.getpid())
 

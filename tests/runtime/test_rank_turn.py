@@ -12,10 +12,9 @@ import pytest
 from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import ResumeWorker, StartWorker, SuspendWorker, UpdateWorker
-from mallob_py.protocol.generation import Membership, first_generation
+from mallob_py.protocol.generation import Membership, Placement, first_generation
 from mallob_py.protocol.messages import Description, Epoch, Supply, TreeMessage, encode
 from mallob_py.protocol.pe import PE
-from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, WorkerStarted
 from mallob_py.runtime.rank import PeerFailure, Rank

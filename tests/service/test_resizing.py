@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mallob_py.protocol.placement import Placement
+from mallob_py.protocol.generation import Placement
 from mallob_py.runtime.rank_reports import RankNews
 from mallob_py.service import ServiceError
 from mallob_py.service.resizing import Resizing, leavers_of

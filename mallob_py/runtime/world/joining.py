@@ -48,8 +48,8 @@ from mallob_py.protocol.messages import encode
 from mallob_py.runtime.processes import import_places, python
 from mallob_py.runtime.world.carrier import Carrier
 from mallob_py.runtime.world.envelope import Arrival, Channel, open_envelope, seal
+from mallob_py.runtime.world.failure_detector import RankProcess
 from mallob_py.runtime.world.links import LinkError, Links, Place
-from mallob_py.runtime.world.local_peers import RankProcess
 from mallob_py.runtime.world.mpi import INVITED_VARIABLE
 from mallob_py.runtime.world.session_folder import PrivateFolder, create_session_folder
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from waiting import DEADLINE_S, poll_until
 
-from mallob_py.runtime.world.local_peers import LocalPeers, RankProcess
+from mallob_py.runtime.world.failure_detector import LocalPeers, RankProcess
 
 
 def sleeper() -> subprocess.Popen[bytes]:
