@@ -22,8 +22,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mallob_py.api.client import Answer, Client, JobError
-from mallob_py.api.formulas import FormulaLike, integers_of
+from mallob_py.api.client import Answer, Client, FormulaLike, JobError, integers_of
 
 #: the field at fault of a job that failed though it was run
 _FAILED_AT_WORK = "application"

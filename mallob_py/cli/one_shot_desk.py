@@ -17,9 +17,9 @@ from mallob_py.cli.malleable_job import ORDERS_VARIABLE
 from mallob_py.cli.rank_options import event_log_of, settings_of
 from mallob_py.protocol.effects import JobEnded
 from mallob_py.runtime import boot
-from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank
+from mallob_py.runtime.workers.tasks import WorkerEvent
 from mallob_py.runtime.world.mpi import RankLoss
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class OneDesk:
     def job_ended(self, ended: JobEnded, now: float) -> None:
         pass
 
-    def worker_event(self, event: events.WorkerEvent, now: float) -> None:
+    def worker_event(self, event: WorkerEvent, now: float) -> None:
         pass
 
     def hear(self, rank: int, data: bytes, now: float) -> None:

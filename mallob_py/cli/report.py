@@ -21,8 +21,15 @@ import msgspec
 from mallob_py.cli import CommandError
 from mallob_py.cli.study_options import CheckProofOptions, ReportOptions
 from mallob_py.service.telemetry.event_log import parts_of, read_events, runs_of
-from mallob_py.service.telemetry.report import Report, Reuse, Utilisation, VolumeSamples, make_report
-from mallob_py.service.telemetry.run_figures import CREATION_RATIO_MEANS, LATENCIES
+from mallob_py.service.telemetry.report import (
+    CREATION_RATIO_MEANS,
+    LATENCIES,
+    Report,
+    Reuse,
+    Utilisation,
+    VolumeSamples,
+    make_report,
+)
 from mallob_py.text_table import format_cell, format_table
 
 # A report for people stays readable when a run had thousands of jobs; --json has them all.

@@ -24,9 +24,9 @@ from mallob_py.kit.result_file import discard_unfinished
 from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import boot
-from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import Rank, portable
+from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, WorkerEvent
 from mallob_py.service import JobFileError
 from mallob_py.service.client import login_name
 from mallob_py.service.jobs import reply as replies
@@ -110,12 +110,12 @@ class RunDesk(OneShotDesk):
             statistics = replies.JobStatistics(total_s=now - self._began_s)
             self._answer(replies.Ending(Outcome.WALLCLOCK_LIMIT), statistics)
 
-    def worker_event(self, event: events.WorkerEvent, now: float) -> None:
+    def worker_event(self, event: WorkerEvent, now: float) -> None:
         match event:
-            case events.ReadDone(_, description):
+            case ReadDone(_, description):
                 self._read_s = now - self._began_s
                 self._rank.submit(_JOB, JobParameters(), portable(description))
-            case events.ReadFailed(_, message, _):
+            case ReadFailed(_, message, _):
                 self._fail(message)
 
     def job_ended(self, ended: JobEnded, now: float) -> None:

@@ -15,10 +15,10 @@ from mallob_py.applications import our_declarations
 from mallob_py.cli.rank_options import ServeOptions
 from mallob_py.protocol.effects import JobEnded
 from mallob_py.runtime import boot
-from mallob_py.runtime import worker_events as events
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Rank
 from mallob_py.runtime.worker_wire import ApplicationTraits
+from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, ReadGoesOn, ReadStalled, WorkerEvent
 from mallob_py.runtime.world.mpi import Crash
 from mallob_py.service import ServiceError
 from mallob_py.service.jobs.crashes import RunningJobs
@@ -288,13 +288,8 @@ class ClientDesks:
         if (service := self._client_of(ended.job)) is not None:
             service.job_ended(ended, now)
 
-    def worker_event(self, event: events.WorkerEvent, now: float) -> None:
+    def worker_event(self, event: WorkerEvent, now: float) -> None:
         match event:
-            case (
-                events.ReadDone(job)
-                | events.ReadFailed(job)
-                | events.ReadStalled(job)
-                | events.ReadGoesOn(job)
-            ):
+            case ReadDone(job) | ReadFailed(job) | ReadStalled(job) | ReadGoesOn(job):
                 if (service := self._client_of(job)) is not None:
                     service.worker_event(event, now)

@@ -34,8 +34,7 @@ def run_simulate(options: SimulateOptions) -> int:
         return _replay(Path(options.replay))
     import msgspec
 
-    from mallob_py.simulation.measures import describe
-    from mallob_py.simulation.run import Simulation, open_log
+    from mallob_py.simulation.run import Simulation, describe, open_log
 
     try:
         setting = chosen_setting(

@@ -28,9 +28,9 @@ from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.messages import Description
 from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime import boot
-from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import Rank, portable
+from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, WorkerEvent
 from mallob_sat.declaration import SatDeclaration
 
 #: for solutions to arrive that were found within the time limit
@@ -127,11 +127,11 @@ class SolveDesk(OneShotDesk):
     def _tell_progress(self, now: float) -> None:
         self._tell(f"{now - self._submitted_s:.1f} s, {self._workers(self._job)}")
 
-    def worker_event(self, event: events.WorkerEvent, now: float) -> None:
+    def worker_event(self, event: WorkerEvent, now: float) -> None:
         match event:
-            case events.ReadDone(_, description):
+            case ReadDone(_, description):
                 self._submit(portable(description), now)
-            case events.ReadFailed(_, message, _):
+            case ReadFailed(_, message, _):
                 self._complain(message.replace(self._input, "standard input"))
                 self._next()
 

@@ -17,8 +17,7 @@ import numpy as np
 from mallob_py.experiments import paper
 from mallob_py.experiments.output import Output, Table, side_by_side
 from mallob_py.protocol.config import Config, Matching, Reuse
-from mallob_py.simulation.measures import Summary, share_cell
-from mallob_py.simulation.run import Simulation
+from mallob_py.simulation.run import Simulation, Summary, share_cell
 from mallob_py.simulation.setting import Setting, job_stream
 
 if TYPE_CHECKING:

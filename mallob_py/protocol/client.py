@@ -25,7 +25,7 @@ from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import JobEnded, JobSaved, JobSought, JobStats, Log, Outbox, Outcome
 from mallob_py.protocol.job_tree import Seats, SeatState
-from mallob_py.protocol.matcher import Matcher
+from mallob_py.protocol.matching import Matcher
 from mallob_py.protocol.messages import (
     Blamed,
     Checkpoint,

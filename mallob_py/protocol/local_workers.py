@@ -40,7 +40,7 @@ from mallob_py.protocol.effects import (
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.leaving import Leaver, Leaving
-from mallob_py.protocol.matcher import Matcher
+from mallob_py.protocol.matching import Matcher
 from mallob_py.protocol.messages import (
     Accepted,
     Checkpoint,

@@ -2,7 +2,7 @@
 
     balancing.py      everybody's image of all jobs and their volumes, epoch by epoch
                       (or distributed_balancing.py)
-    matcher.py        finds idle PEs for requests, in one of several ways
+    matching.py       finds idle PEs for requests, in one of several ways
     local_workers.py  the workers of this PE: adoption, suspension, being parent and child, giving back memory
     worker.py         the states of one worker, as a table
     leaving.py        processes that hand over what they have while the PE is at other work
@@ -30,8 +30,7 @@ from mallob_py.protocol.client import ClientJobs
 from mallob_py.protocol.config import Balancing, Config, Matching
 from mallob_py.protocol.effects import AnyEffect, JobOver, Outbox
 from mallob_py.protocol.local_workers import LocalWorkers
-from mallob_py.protocol.matcher import Matcher
-from mallob_py.protocol.matching import PrefixSumMatcher
+from mallob_py.protocol.matching import Matcher, PrefixSumMatcher
 from mallob_py.protocol.messages import (
     Accepted,
     Adopt,

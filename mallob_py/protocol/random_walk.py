@@ -27,7 +27,7 @@ from typing import NamedTuple
 import msgspec
 
 from mallob_py.protocol.effects import Outbox
-from mallob_py.protocol.matcher import Matcher
+from mallob_py.protocol.matching import Matcher
 from mallob_py.protocol.messages import Adopt, AnyMatcherMessage, Request, Walk, WalkEnded
 from mallob_py.protocol.splitmix import STEP, WORD, splitmix64
 

@@ -87,7 +87,6 @@ from mallob_py.protocol.stimuli import (
     WorkerStarted,
 )
 from mallob_py.protocol.succession import Succession
-from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.growth import Growth, GrowthError
 from mallob_py.runtime.memory_watch import MemoryWatch, RankReclaimable
@@ -96,6 +95,15 @@ from mallob_py.runtime.rank_reports import RankNews, RankReporter, Roll, RollAns
 from mallob_py.runtime.stimulus_log import StimulusLog
 from mallob_py.runtime.workers.hosted import HostedWorkers
 from mallob_py.runtime.workers.pool import WorkerPool
+from mallob_py.runtime.workers.tasks import (
+    ApplicationKnown,
+    MessageDropped,
+    ReadDone,
+    ReadFailed,
+    ReadGoesOn,
+    ReadStalled,
+    WorkerEvent,
+)
 from mallob_py.runtime.world.doorbell import Parking
 from mallob_py.runtime.world.envelope import Arrival, Channel, WireError, open_envelope, seal
 from mallob_py.runtime.world.failure_detector import Beat, LocalPeers, RankProcess, Ring
@@ -193,7 +201,7 @@ class Desk(Protocol):
 
     def job_ended(self, ended: JobEnded, now: float) -> None: ...
 
-    def worker_event(self, event: events.WorkerEvent, now: float) -> None: ...
+    def worker_event(self, event: WorkerEvent, now: float) -> None: ...
 
     def hear(self, rank: int, data: bytes, now: float) -> None:
         """The desk of that rank has said this by `Rank.tell_desk`."""
@@ -1081,16 +1089,10 @@ class Rank:
         for event in self.pool.poll():
             now = self.now()
             match event:
-                case events.MessageDropped(key):
+                case MessageDropped(key):
                     # It waited behind 64 MB that the worker does not read; who sent it is not known here.
                     self.log.write(now, "dropped message", {"job": key[0]})
-                case (
-                    events.ReadDone()
-                    | events.ReadFailed()
-                    | events.ReadStalled()
-                    | events.ReadGoesOn()
-                    | events.ApplicationKnown()
-                ):
+                case ReadDone() | ReadFailed() | ReadStalled() | ReadGoesOn() | ApplicationKnown():
                     if self._desk is not None:
                         self._desk.worker_event(event, now)
                 case _:

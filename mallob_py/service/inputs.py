@@ -52,7 +52,7 @@ class Inputs:
         self.deadline_s = math.inf
 
     def read(self, live: LiveJob, now: float) -> None:
-        """Begin; the desk hears of the end as an event (`runtime.worker_events`)."""
+        """Begin; the desk hears of the end as an event (`workers.tasks.ReadDone`)."""
         self._jobs.enter(live, JobState.READING)
         live.reading_s = now
         if limits_s := [limit_s for limit_s in (live.wallclock_limit_s, live.cpu_limit_s) if limit_s]:

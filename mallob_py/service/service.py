@@ -23,9 +23,9 @@ from mallob_py.kit.payload import encode_description
 from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.messages import Description
 from mallob_py.protocol.stimuli import JobParameters
-from mallob_py.runtime import worker_events as events
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Rank, portable
+from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, ReadGoesOn, ReadStalled, WorkerEvent
 from mallob_py.service.endings import Endings
 from mallob_py.service.inputs import Configured, Inputs
 from mallob_py.service.intake import Intake
@@ -33,13 +33,12 @@ from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJ
 from mallob_py.service.jobs.chains import ChainBook
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse
-from mallob_py.service.jobs.job_queue import JobQueue
 from mallob_py.service.jobs.reply import JobStatistics, ResultFiles
 from mallob_py.service.jobs.users import UserBook
 from mallob_py.service.store.directory import JobDirectory, ThreadedDirectory
 from mallob_py.service.telemetry.status import Counters
 from mallob_py.service.telemetry.status_writer import Leftovers, StatusWriter, last_words
-from mallob_py.service.turns import Decider, Turns
+from mallob_py.service.turns import Decider, JobQueue, Turns
 
 #: per turn
 _BEGIN_AT_ONCE, _BEGIN_S = 16, 0.05
@@ -283,11 +282,11 @@ class Service:
         else:
             self._inputs.read(live, now)
 
-    def worker_event(self, event: events.WorkerEvent, now: float) -> None:
+    def worker_event(self, event: WorkerEvent, now: float) -> None:
         """A helper process has read an input, or could not."""
         self.deadline_s = -math.inf
         match event:
-            case events.ReadDone(job, description):
+            case ReadDone(job, description):
                 self._turns.bring_back(job)
                 live = self._jobs[job]
                 if not self._inputs.was_read(live, description, now):
@@ -297,11 +296,11 @@ class Service:
                 else:
                     chain, revision = place
                     self._submit(live, portable(description, chain.first, revision.number))
-            case events.ReadStalled(job) if job in self._jobs:
+            case ReadStalled(job) if job in self._jobs:
                 self._turns.set_aside(job)
-            case events.ReadGoesOn(job) if job in self._jobs:
+            case ReadGoesOn(job) if job in self._jobs:
                 self._turns.bring_back(job)
-            case events.ReadFailed(job, message, field):
+            case ReadFailed(job, message, field):
                 live = self._jobs[job]
                 self._endings.fail_early(live, field, message, self._inputs.failed(live, now), now)
 

@@ -37,10 +37,10 @@ from mallob_py.service.telemetry.status import (
     look,
 )
 from mallob_py.web import ApiError
-from mallob_py.web.history import History
 from mallob_py.web.looks import SharedLook, SharedStatus
 from mallob_py.web.store import Ended, Record, Signature, Store, Upload, is_submission, now
 from mallob_py.web.views import (
+    History,
     Job,
     Overview,
     ServiceState,

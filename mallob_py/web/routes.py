@@ -32,13 +32,12 @@ from mallob_py import __version__
 from mallob_py.applications import DEFAULT_APPLICATION
 from mallob_py.service.jobs.job_file import JobFields, json_schema
 from mallob_py.web import ApiError
-from mallob_py.web.history import HistoryPart
 from mallob_py.web.jobs import Jobs
 from mallob_py.web.looks import Arrivals
 from mallob_py.web.metrics import CONTENT_TYPE, metrics
 from mallob_py.web.receiving import Receiver
 from mallob_py.web.store import Store, Token
-from mallob_py.web.views import Job, Overview, ServiceState, answer_lines, solution_json
+from mallob_py.web.views import HistoryPart, Job, Overview, ServiceState, answer_lines, solution_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from mallob_py.service.telemetry.event_log import Event, read_events
-from mallob_py.service.telemetry.run_figures import percentile
+from mallob_py.service.telemetry.report import percentile
 from mallob_py.text_table import Cell, format_table
 
 REPLY_POLL_S = 0.0002

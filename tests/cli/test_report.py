@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from mallob_py.cli import main as main_module
 from mallob_py.cli.report import describe
 from mallob_py.service.telemetry.event_log import Event, EventLog, LogFiles, read_events, run_name
-from mallob_py.service.telemetry.report import VOLUME_INSTANTS, make_report
-from mallob_py.service.telemetry.run_figures import CREATION_RATIO_MEANS, percentile
+from mallob_py.service.telemetry.report import CREATION_RATIO_MEANS, VOLUME_INSTANTS, make_report, percentile
 
 
 def story() -> list[tuple[float, int, str, dict[str, Any]]]:

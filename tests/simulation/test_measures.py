@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mallob_py.service.telemetry.run_figures import CreationRatio
-from mallob_py.simulation.measures import Measures
+from mallob_py.service.telemetry.report import CreationRatio
+from mallob_py.simulation.run import Measures
 
 
 def adopted(

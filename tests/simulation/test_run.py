@@ -11,11 +11,9 @@ import pytest
 
 from mallob_py.protocol.config import Config, Matching, Reuse
 from mallob_py.service.telemetry.event_log import read_events
-from mallob_py.service.telemetry.report import Report, make_report
-from mallob_py.service.telemetry.run_figures import CREATION_RATIO_MEANS
+from mallob_py.service.telemetry.report import CREATION_RATIO_MEANS, Report, make_report
 from mallob_py.simulation.check import check_invariants
-from mallob_py.simulation.measures import Summary, describe
-from mallob_py.simulation.run import LOG_NAME, Simulation, SimulationLog, open_log
+from mallob_py.simulation.run import LOG_NAME, Simulation, SimulationLog, Summary, describe, open_log
 from mallob_py.simulation.setting import Faults, Jobs, JobSpec, Setting, job_stream
 
 SMALL = Setting(

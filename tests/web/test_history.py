@@ -7,8 +7,7 @@ import pytest
 
 from mallob_py.runtime.rank_reports import WorkerPlace
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus
-from mallob_py.web import history
-from mallob_py.web.history import SAMPLES_MAX, History, HistoryPart
+from mallob_py.web.views import SAMPLES_MAX, History, HistoryPart
 
 
 def status_at(time_s: float, *jobs: JobStatus, pes: int = 8, trees: bool = False) -> ServiceStatus:
@@ -56,7 +55,7 @@ def test_the_oldest_moments_go_and_with_them_the_names_of_their_jobs() -> None:
 
 
 def test_large_trees_do_not_take_more_than_the_room_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "_BYTES_MAX", 100_000)
+    monkeypatch.setattr(views, "_BYTES_MAX", 100_000)
     kept = History()
     for number in range(100):
         kept.note(status_at(float(number), job(1, 1000), pes=1000, trees=True))

@@ -39,8 +39,8 @@ from mallob_py.protocol.stimuli import (
 )
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory import peak_bytes_of, private_bytes_of
-from mallob_py.runtime.worker_events import Key
 from mallob_py.runtime.workers.pool import WorkerPool
+from mallob_py.runtime.workers.tasks import Key
 
 _UPDATE_DELAY_S = 0.005
 #: a worker's CPU time is told once it has run so much longer, so seldom in the end

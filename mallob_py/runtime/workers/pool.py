@@ -2,7 +2,7 @@
 
 Commands (`start`, `suspend`, `resume`, `leave`, `terminate`, `update`, `deliver`, `read`) return at
 once; `fileno()` turns readable when something has happened, and `poll()` returns it as
-events (`worker_events`).
+events (`tasks.WorkerEvent`).
 
 Where processes come from: the rank's fork server forks them; `warm` of them stand ready
 without a task, so that a start costs a message. A process whose task ended by itself, with
@@ -37,21 +37,26 @@ from contextlib import suppress
 import msgspec
 
 from mallob_py.kit.app import TreeMessage
-from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory import cpu_seconds_of, private_bytes_of
-from mallob_py.runtime.worker_events import Key, WorkerEvent
 from mallob_py.runtime.workers.kept import KeptWorker, KeptWorkers
 from mallob_py.runtime.workers.links import WRITABLE, ForkServer, LinkWatch, WorkerLink, link_to
 from mallob_py.runtime.workers.tasks import (
     FINAL_EVENTS,
     READERS_MAX,
     STALLED_MAX,
+    ApplicationKnown,
     InspectTask,
     JobTask,
+    Key,
+    MessageDropped,
+    ReadFailed,
+    ReadGoesOn,
     Reads,
+    ReadStalled,
     ReadTask,
     Task,
+    WorkerEvent,
 )
 
 #: the processes that stand ready are replaced after this time without a new task: a tree that
@@ -371,11 +376,11 @@ class WorkerPool:
     def deliver(self, key: Key, message: TreeMessage) -> None:
         """Hand a message of another worker to this one, or report it as dropped."""
         if (task := self._jobs.get(key)) is None:
-            self._post(events.MessageDropped(key, message))
+            self._post(MessageDropped(key, message))
             return
         if task.link is None:
             for dropped in task.keep(message, self._options.queue_limit_bytes):
-                self._post(events.MessageDropped(key, dropped))
+                self._post(MessageDropped(key, dropped))
             return
         self._send(
             task, task.link, wire.Deliver(message.source, message.sender, message.data, message.returned)
@@ -388,7 +393,7 @@ class WorkerPool:
         try:
             wire.frame(read)
         except (OverflowError, TypeError, ValueError) as error:  # such as an integer beyond 64 bits
-            self._post(events.ReadFailed(request_id, f"cannot be passed on: {error}", "configuration"))
+            self._post(ReadFailed(request_id, f"cannot be passed on: {error}", "configuration"))
             return
         self._reads[request_id] = ReadTask(request_id, read)
         self._enqueue(self._reads[request_id])
@@ -436,7 +441,7 @@ class WorkerPool:
         others: list[WorkerEvent] = []
         while not self.applications_complete and (left_s := deadline_s - self._clock()) > 0:
             select.select([self], [], [], left_s)
-            others += [event for event in self.poll() if not isinstance(event, events.ApplicationKnown)]
+            others += [event for event in self.poll() if not isinstance(event, ApplicationKnown)]
         for event in others:
             self._post(event)
         return self.applications
@@ -533,7 +538,7 @@ class WorkerPool:
 
     def _send(self, task: JobTask, link: WorkerLink, message: wire.ToWorker) -> None:
         for dropped in link.send(message):
-            self._post(events.MessageDropped(task.key, dropped))
+            self._post(MessageDropped(task.key, dropped))
         self._watch.watch(link)
 
     def _enqueue(self, task: Task) -> None:
@@ -609,13 +614,13 @@ class WorkerPool:
     def _look_after_reads(self, now_s: float) -> None:
         """Inputs that do not come keep no others from being read."""
         changes = self._reads_under_way.look(now_s)
-        self._events += [events.ReadStalled(task.request_id) for task in changes.stalled]
-        self._events += [events.ReadGoesOn(task.request_id) for task in changes.going_on]
+        self._events += [ReadStalled(task.request_id) for task in changes.stalled]
+        self._events += [ReadGoesOn(task.request_id) for task in changes.going_on]
         for task in changes.surplus:
             text = (
                 f"nothing of the input has come while {STALLED_MAX} others did not come either; send it anew"
             )
-            self._conclude(task, events.ReadFailed(task.request_id, text, "files"))
+            self._conclude(task, ReadFailed(task.request_id, text, "files"))
             self._abandon(task)
             if task.link is not None:
                 self._leftovers[task.link.serial] = task.read.path
@@ -639,7 +644,7 @@ class WorkerPool:
     def _conclude(self, task: Task, event: WorkerEvent) -> None:
         """Report an event of a task that is open, and close the task if that was its end."""
         self._events.append(event)
-        if isinstance(event, events.ApplicationKnown):
+        if isinstance(event, ApplicationKnown):
             self.applications[event.traits.name] = event.traits
         if not isinstance(event, FINAL_EVENTS):
             return

@@ -1,4 +1,4 @@
-"""What a worker process is busy with, from the rank's side.
+"""What a worker process is busy with, from the rank's side; and what the rank hears of it.
 
 A task waits (`link` is None) until a process is free for it. It knows what to tell the
 process first, and which event of the rank each of the process's messages is.
@@ -7,6 +7,11 @@ So many processes read inputs at a time; further reads wait (`Reads`). A process
 between two looks waits itself: for the writer of a named pipe, or a dead file server. It goes on waiting,
 but its place goes to the next one, so that inputs which never come keep nobody from reading. There is room
 for `STALLED_MAX` of these; if others wait, the one that has stood still longest has to go.
+
+A rank hears of its worker processes by `WorkerPool.poll`. What happens to the worker of a job is a stimulus
+(`protocol/stimuli.py`), where a worker is the number in its key (job, number), which no other worker of the
+rank has; all CPU time of its process is in the last one. The reading of an input is named by the number it
+was asked with.
 """
 
 from __future__ import annotations
@@ -16,11 +21,65 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import msgspec
+
 from mallob_py.kit.app import TreeMessage
 from mallob_py.protocol import stimuli
-from mallob_py.runtime import worker_events as events
+from mallob_py.protocol.stimuli import OfWorker
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.worker_wire import ApplicationTraits, LocalDescription
 from mallob_py.runtime.workers.links import WorkerLink
+
+#: (job, number of the worker)
+Key = tuple[int, int]
+
+
+class _Event(msgspec.Struct, frozen=True, gc=False):
+    pass
+
+
+class MessageDropped(_Event, frozen=True):
+    """A message that the worker did not take in time; return it to its sender."""
+
+    key: Key
+    message: TreeMessage
+
+
+class ReadDone(_Event, frozen=True):
+    """An input was read. A mapped description's file belongs to the caller from now on."""
+
+    request_id: int
+    description: LocalDescription
+
+
+class ReadFailed(_Event, frozen=True):
+    """The input cannot be used, or the reading process died. No file is left."""
+
+    request_id: int
+    message: str
+    field: str
+
+
+class ReadStalled(_Event, frozen=True):
+    """Nothing of an input comes at present; it is waited for, beside others."""
+
+    request_id: int
+
+
+class ReadGoesOn(_Event, frozen=True):
+    """It comes after all."""
+
+    request_id: int
+
+
+class ApplicationKnown(_Event, frozen=True):
+    """What an application declares (see `kit.Declaration`)."""
+
+    traits: ApplicationTraits
+
+
+WorkerEvent = OfWorker | MessageDropped | ReadDone | ReadFailed | ReadStalled | ReadGoesOn | ApplicationKnown
+
 
 #: how long a read waits for a process while none can be had
 PATIENCE_S = 5.0
@@ -33,8 +92,8 @@ FINAL_EVENTS = (
     stimuli.WorkerCrashed,
     stimuli.WorkerLeft,
     stimuli.WorkerLost,
-    events.ReadDone,
-    events.ReadFailed,
+    ReadDone,
+    ReadFailed,
 )
 
 
@@ -42,7 +101,7 @@ FINAL_EVENTS = (
 class JobTask:
     """Being a job's worker."""
 
-    key: events.Key
+    key: Key
     run: wire.Run
     suspended: bool = False
     link: WorkerLink | None = None
@@ -78,7 +137,7 @@ class JobTask:
         self.early_bytes = 0
         return messages
 
-    def event_of(self, message: wire.FromWorker) -> events.WorkerEvent | None:
+    def event_of(self, message: wire.FromWorker) -> WorkerEvent | None:
         match message:
             case wire.Started(cpu_before_s=before_s, leaves=leaves):
                 self.cpu_before_s = before_s
@@ -105,11 +164,11 @@ class JobTask:
                 return stimuli.WorkerToWorker(self.number, pe, stay, data)
         return None
 
-    def event_of_crash(self, reason: str, cpu_s: float) -> events.WorkerEvent:
+    def event_of_crash(self, reason: str, cpu_s: float) -> WorkerEvent:
         used_s = 0.0 if self.cpu_before_s is None else max(0.0, cpu_s - self.cpu_before_s)
         return stimuli.WorkerCrashed(self.number, reason, used_s)
 
-    def events_of_giving_up(self, text: str) -> list[events.WorkerEvent]:
+    def events_of_giving_up(self, text: str) -> list[WorkerEvent]:
         return [stimuli.WorkerLost(self.number, text)]
 
 
@@ -137,20 +196,20 @@ class ReadTask(_Patient):
     def first_message(self) -> wire.ToWorker:
         return self.read
 
-    def event_of(self, message: wire.FromWorker) -> events.WorkerEvent | None:
+    def event_of(self, message: wire.FromWorker) -> WorkerEvent | None:
         match message:
             case wire.InputRead(description):
-                return events.ReadDone(self.request_id, description)
+                return ReadDone(self.request_id, description)
             case wire.InputRefused(text, field_name):
-                return events.ReadFailed(self.request_id, text, field_name)
+                return ReadFailed(self.request_id, text, field_name)
         return None
 
-    def event_of_crash(self, reason: str, cpu_s: float) -> events.WorkerEvent:
+    def event_of_crash(self, reason: str, cpu_s: float) -> WorkerEvent:
         text = f"each process that read the input ended early ({self.crashes} did): {reason}"
-        return events.ReadFailed(self.request_id, text, "application")
+        return ReadFailed(self.request_id, text, "application")
 
-    def events_of_giving_up(self, text: str) -> list[events.WorkerEvent]:
-        return [events.ReadFailed(self.request_id, text, "application")]
+    def events_of_giving_up(self, text: str) -> list[WorkerEvent]:
+        return [ReadFailed(self.request_id, text, "application")]
 
 
 @dataclass(slots=True, eq=False)
@@ -163,22 +222,22 @@ class InspectTask(_Patient):
     def first_message(self) -> wire.ToWorker:
         return wire.Inspect(tuple(self.names))
 
-    def event_of(self, message: wire.FromWorker) -> events.WorkerEvent | None:
+    def event_of(self, message: wire.FromWorker) -> WorkerEvent | None:
         if not isinstance(message, wire.ApplicationTraits):
             return None
         self.names.remove(message.name)
-        return events.ApplicationKnown(message)
+        return ApplicationKnown(message)
 
-    def event_of_crash(self, reason: str, cpu_s: float) -> events.WorkerEvent | None:
+    def event_of_crash(self, reason: str, cpu_s: float) -> WorkerEvent | None:
         """The first application not known yet has killed the process."""
         if not self.names:
             return None  # it was done
         problem = f"importing it ended the process: {reason}"
-        return events.ApplicationKnown(wire.ApplicationTraits(self.names.pop(0), problem=problem))
+        return ApplicationKnown(wire.ApplicationTraits(self.names.pop(0), problem=problem))
 
-    def events_of_giving_up(self, text: str) -> list[events.WorkerEvent]:
+    def events_of_giving_up(self, text: str) -> list[WorkerEvent]:
         known = [wire.ApplicationTraits(name, problem=text) for name in self.names]
-        return [events.ApplicationKnown(traits) for traits in known]
+        return [ApplicationKnown(traits) for traits in known]
 
 
 Task = JobTask | ReadTask | InspectTask

@@ -18,7 +18,7 @@ over. So the limit always holds, also while all clients take up their journals a
 user's most important job comes first wherever it is. Jobs of users without a limit begin at once. Messages
 between two clients must arrive in order.
 
-*Terms*: a job is at work from its beginning (as admission and `job_queue.py` let it) until its reply. By the
+*Terms*: a job is at work from its beginning (as admission and `JobQueue` let it) until its reply. By the
 rule of its user
 - its priority is scaled: the priorities of all jobs of a user at work add up to the user's weight,
   in the proportions that their job files say. So users get PEs by their weights, no matter how

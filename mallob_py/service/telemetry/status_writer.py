@@ -28,7 +28,6 @@ from mallob_py.protocol.messages import JobEvent
 from mallob_py.runtime.rank import Rank
 from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.crashes import RunningJobs
-from mallob_py.service.jobs.job_queue import JobQueue
 from mallob_py.service.jobs.reply import JobStatistics, valid_text
 from mallob_py.service.jobs.users import UserBook
 from mallob_py.service.telemetry.status import (
@@ -44,6 +43,7 @@ from mallob_py.service.telemetry.status import (
     remove_status,
     write_status,
 )
+from mallob_py.service.turns import JobQueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from waiting import DEADLINE_S
 
 from mallob_py.kit.payload import encode_description
 from mallob_py.protocol import stimuli
-from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.links import ForkServer
 from mallob_py.runtime.workers.pool import WorkerPool
+from mallob_py.runtime.workers.tasks import Key, WorkerEvent
 
 HERE = Path(__file__).parent
 CLASSES = [
@@ -35,7 +35,7 @@ class Rank:
     def __init__(self, pool: WorkerPool, server: ForkServer) -> None:
         self.pool = pool
         self.server = server
-        self.seen: list[events.WorkerEvent] = []
+        self.seen: list[WorkerEvent] = []
 
     def turn(self) -> None:
         select.select([self.pool], [], [], 0.1)
@@ -54,7 +54,7 @@ class Rank:
     def of(self, kind: type[E]) -> list[E]:
         return [event for event in self.seen if isinstance(event, kind)]
 
-    def start(self, application: str, key: events.Key = KEY, **configuration: Any) -> None:
+    def start(self, application: str, key: Key = KEY, **configuration: Any) -> None:
         description = wire.Inline(bytes(encode_description(application, configuration, {})))
         self.pool.start(key, 0, 1, (), description)
 
@@ -72,7 +72,7 @@ class Rank:
     def kept_pids(self) -> list[int]:
         return [link.pid for link in self.pool.kept]
 
-    def pid(self, key: events.Key = KEY) -> int:
+    def pid(self, key: Key = KEY) -> int:
         pid = self.pool.pid_of(key)
         assert pid is not None
         return pid

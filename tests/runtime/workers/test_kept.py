@@ -16,9 +16,9 @@ from pool_rank import Make, Rank, is_gone, process_state, result_of
 from mallob_py.kit.payload import decode_description, encode_description
 from mallob_py.kit.result_file import ResultsFolder
 from mallob_py.protocol import stimuli
-from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers.pool import PoolOptions
+from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed
 
 CHAIN = 5
 
@@ -215,9 +215,9 @@ def test_a_revision_is_read_on_top_of_those_before_it(rank: Rank, tmp_path: Path
     earlier = tuple(wire.EarlierInput(f"u.{number}", (), packed(number), {}) for number in (1, 2))
     request = read(tmp_path / "2", [3], wire.Before(2, None, earlier), inline_limit_bytes=limit_bytes)
     rank.pool.read(1, request)
-    former = rank.hear(events.ReadDone)[0].description
+    former = rank.hear(ReadDone)[0].description
     rank.pool.read(2, read(tmp_path / "3", [4], wire.Before(3, former, ())))
-    description = rank.hear(events.ReadDone, 2)[1].description
+    description = rank.hear(ReadDone, 2)[1].description
     assert isinstance(description, wire.Inline)
     assert decode_description(description.data).payload["numbers"].tolist() == [1, 2, 3, 4]
 
@@ -232,7 +232,7 @@ def test_results_of_earlier_revisions_are_not_touched_when_these_are_read_again(
     configuration = {"report": str(results / "second")}
     request = read(tmp_path / "1", [2], wire.Before(1, None, earlier), configuration=configuration)
     rank.pool.read(1, msgspec.structs.replace(request, results=ResultsFolder(str(results), "1")))
-    rank.hear(events.ReadDone)
+    rank.hear(ReadDone)
     assert (results / "first").read_text() == "of the first revision"
     assert [path.name.rpartition("-")[0] for path in results.iterdir() if path.name != "first"] == [
         ".second.unfinished-1"
@@ -243,7 +243,7 @@ def test_an_earlier_revision_that_cannot_be_read_is_named(rank: Rank, tmp_path: 
     earlier = (wire.EarlierInput("u.first", (), packed(0), {}),)
     rank.pool.read(1, read(tmp_path / "1", [1], wire.Before(1, None, earlier)))
     rank.pool.read(2, read(tmp_path / "2", [1], wire.Before(1, wire.Mapped("/nowhere", 9), ())))
-    first, second = sorted(rank.hear(events.ReadFailed, 2), key=lambda event: event.request_id)
+    first, second = sorted(rank.hear(ReadFailed, 2), key=lambda event: event.request_id)
     assert first.field == second.field == "precursor"
     assert first.message == "the input of its earlier revision u.first cannot be read: no zero"
     assert "/nowhere" in second.message

@@ -34,12 +34,12 @@ from mallob_py.kit import TreeMessage
 from mallob_py.kit.payload import decode_description, encode_description
 from mallob_py.protocol import stimuli
 from mallob_py.protocol.progress import Progress
-from mallob_py.runtime import worker_events as events
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.workers import tasks
 from mallob_py.runtime.workers.links import WorkerLimits
 from mallob_py.runtime.workers.pool import PoolOptions
 from mallob_py.runtime.workers.process import AppRegistry
+from mallob_py.runtime.workers.tasks import Key, MessageDropped, ReadDone, ReadFailed, ReadGoesOn, ReadStalled
 
 # --- results and failures -----------------------------------------------------
 
@@ -325,10 +325,10 @@ def test_interrupt_and_terminate_signals_do_not_end_workers_or_their_server(rank
 @pytest.mark.parametrize("seed", range(4))
 def test_under_random_commands_every_worker_ends_exactly_once(rank: Rank, seed: int) -> None:
     choose = random.Random(seed)
-    live: set[events.Key] = set()
-    ended: list[events.Key] = []
+    live: set[Key] = set()
+    ended: list[Key] = []
 
-    def terminate(key: events.Key) -> None:
+    def terminate(key: Key) -> None:
         rank.pool.terminate(key)
         live.remove(key)
         ended.append(key)
@@ -405,7 +405,7 @@ def test_messages_to_a_worker_that_does_not_read_are_bounded_and_the_oldest_retu
         rank.pool.deliver(KEY, TreeMessage(number, bytes(10_000)))
         rank.pool.update(KEY, number, number, ())
     rank.turn()
-    dropped = [event.message.source for event in rank.of(events.MessageDropped)]
+    dropped = [event.message.source for event in rank.of(MessageDropped)]
     assert dropped == list(range(dropped[0], dropped[0] + len(dropped)))
     assert 100 < len(dropped) < 300 - 90
 
@@ -417,13 +417,13 @@ def test_messages_for_a_worker_that_has_no_process_yet_wait_for_it(make: Make) -
     for message in (first, *others):
         rank.pool.deliver(KEY, message)
     assert [event.data[:2] for event in rank.hear(stimuli.WorkerToParent, 3)] == [b"1:", b"2:", b"3:"]
-    assert [event.message for event in rank.of(events.MessageDropped)] == [first]
+    assert [event.message for event in rank.of(MessageDropped)] == [first]
 
 
 def test_a_message_for_an_unknown_worker_comes_back(rank: Rank) -> None:
     message = TreeMessage(0, b"late")
     rank.pool.deliver(KEY, message)
-    assert rank.hear(events.MessageDropped)[0].message == message
+    assert rank.hear(MessageDropped)[0].message == message
 
 
 # --- inputs -----------------------------------------------------------------------
@@ -441,7 +441,7 @@ def test_a_small_input_comes_inline_and_a_large_one_as_a_file_that_workers_map(
         source = tmp_path / f"numbers.{size}"
         source.write_text(" ".join(map(str, range(size))))
         rank.pool.read(size, read([source], tmp_path / f"description.{size}", configuration={"a": 1}))
-    small, large = sorted(rank.hear(events.ReadDone, 2), key=lambda done: done.request_id)
+    small, large = sorted(rank.hear(ReadDone, 2), key=lambda done: done.request_id)
     assert isinstance(small.description, wire.Inline)
     assert decode_description(small.description.data).configuration == {"a": 1}
     assert large.description == wire.Mapped(
@@ -470,7 +470,7 @@ def test_an_input_that_cannot_be_used_is_refused_with_message_and_field(
     asked = {"files": (), "path": str(tmp_path / "description"), "literals": None} | changes
     request = wire.Read(**({"application": "SUM", "configuration": {}, "inline_limit_bytes": 64} | asked))
     rank.pool.read(1, request)
-    (failed,) = rank.hear(events.ReadFailed)
+    (failed,) = rank.hear(ReadFailed)
     assert message in failed.message
     assert failed.field == field
 
@@ -483,7 +483,7 @@ def test_reading_a_pipe_that_nobody_writes_can_be_cancelled(rank: Rank, tmp_path
     (pid,) = rank.busy_pids()
     rank.pool.cancel_read(1)
     rank.until(lambda: is_gone(pid))
-    assert not rank.of(events.ReadFailed)
+    assert not rank.of(ReadFailed)
 
 
 def test_reads_of_which_nothing_comes_leave_their_turn_to_others(
@@ -498,18 +498,18 @@ def test_reads_of_which_nothing_comes_leave_their_turn_to_others(
     for number in range(4):
         rank.pool.read(number, read([pipe], tmp_path / f"description.{number}"))
     rank.pool.read(4, read([source], tmp_path / "description.4"))
-    (done,) = rank.hear(events.ReadDone)
+    (done,) = rank.hear(ReadDone)
     assert done.request_id == 4
     for number in range(5, 8):
         rank.pool.read(number, read([pipe], tmp_path / f"description.{number}"))
-    failed = rank.hear(events.ReadFailed)[0]
+    failed = rank.hear(ReadFailed)[0]
     assert "did not come" in failed.message
     # It has stood still longest; on a busy machine a process may do so before one that was asked earlier.
     standing: list[int] = []
     for event in rank.seen[: rank.seen.index(failed)]:
-        if isinstance(event, events.ReadStalled):
+        if isinstance(event, ReadStalled):
             standing.append(event.request_id)
-        elif isinstance(event, events.ReadGoesOn):
+        elif isinstance(event, ReadGoesOn):
             standing.remove(event.request_id)
     assert failed.request_id == standing[0]
 
@@ -536,9 +536,9 @@ def test_another_process_reads_what_a_killed_one_has_not(rank: Rank, tmp_path: P
     rank.until(is_read)
     os.write(writers[0], b"1 2 3")
     os.close(writers[0])
-    (done,) = rank.hear(events.ReadDone)
+    (done,) = rank.hear(ReadDone)
     assert isinstance(done.description, wire.Inline)
-    assert not rank.of(events.ReadFailed)
+    assert not rank.of(ReadFailed)
 
 
 def test_an_input_that_three_processes_died_of_is_given_up(rank: Rank, tmp_path: Path) -> None:
@@ -548,7 +548,7 @@ def test_an_input_that_three_processes_died_of_is_given_up(rank: Rank, tmp_path:
     pid = 0
     for _ in range(3):
         pid = kill_reader(rank, pid)
-    (failed,) = rank.hear(events.ReadFailed)
+    (failed,) = rank.hear(ReadFailed)
     assert "each process that read the input ended early (3 did): killed by signal 9" in failed.message
 
 
@@ -559,7 +559,7 @@ def test_reads_beyond_the_limit_wait_for_their_turn(make: Make, tmp_path: Path) 
     most = 0
     for number in range(12):
         rank.pool.read(number, read([source], tmp_path / f"{number}"))
-    while len(rank.of(events.ReadDone)) < 12:
+    while len(rank.of(ReadDone)) < 12:
         most = max(most, len(rank.busy_pids()))
         rank.turn()
     assert most <= 2
@@ -649,9 +649,9 @@ def test_an_input_is_read_later_if_no_process_can_be_had_for_the_moment(rank: Ra
     rank.pool.read(1, read([source], tmp_path / "description"))
     rank.hear(stimuli.WorkerLost)
     rank.turn()
-    assert not rank.of(events.ReadFailed)
+    assert not rank.of(ReadFailed)
     resource.prlimit(rank.server.pid, resource.RLIMIT_NOFILE, limits)
-    rank.hear(events.ReadDone)
+    rank.hear(ReadDone)
 
 
 def test_a_rank_without_a_free_descriptor_loses_the_worker_and_not_itself(rank: Rank) -> None:

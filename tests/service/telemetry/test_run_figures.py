@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mallob_py.service.telemetry.run_figures import CreationRatio, creation_ratio, tells_latency
+from mallob_py.service.telemetry.report import CreationRatio, creation_ratio, tells_latency
 
 
 def test_the_creation_ratio_is_created_workers_over_the_largest_volume() -> None:

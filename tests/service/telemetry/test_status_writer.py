@@ -18,10 +18,10 @@ from mallob_py.runtime.rank_reports import RankNews, RankReporter, Roll
 from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
-from mallob_py.service.jobs.job_queue import JobQueue
 from mallob_py.service.jobs.reply import JobStatistics
 from mallob_py.service.telemetry.status import Counters, HostStatus, UserStatus
 from mallob_py.service.telemetry.status_writer import ENDED_MAX, OTHERS_MAX, StatusWriter
+from mallob_py.service.turns import JobQueue
 
 
 def file_of(name: str, **fields: Any) -> JobFile:

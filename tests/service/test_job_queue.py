@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mallob_py.service.jobs.job_queue import JobQueue, window_of
+from mallob_py.service.turns import JobQueue, window_of
 
 AGEING_S = 60.0
 
