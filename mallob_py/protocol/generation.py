@@ -249,7 +249,7 @@ AnyChange: TypeAlias = Lost | Ordered | Heard | Strayed | TimePassed
 # --- effects ---------------------------------------------------------------------------------------
 
 
-class Ending(Enum):
+class EndReason(Enum):
     """Why a rank has to end."""
 
     #: it was thought dead
@@ -286,7 +286,7 @@ class Begin(msgspec.Struct, frozen=True):
 class End(msgspec.Struct, frozen=True):
     """Stop being a rank, without a word to anybody."""
 
-    why: Ending
+    why: EndReason
 
 
 AnyStep: TypeAlias = Tell | Halt | Begin | End
@@ -379,7 +379,7 @@ class Membership:
     def _tell(self, address: int, message: AnyGenerationMessage) -> None:
         self.effects.append(Tell(address, message))
 
-    def _end(self, why: Ending) -> None:
+    def _end(self, why: EndReason) -> None:
         self.has_ended = True
         self.deadline_s = math.inf
         self.effects.append(End(why))
@@ -399,7 +399,7 @@ class Membership:
         if (coordinator := self._coordinator()) != self.address:
             self._tell(coordinator, Suspect(tuple(sorted(self.lost & self._known().keys())), self._seen))
         elif self.generation is None:  # none of those who asked for this rank is left
-            self._end(Ending.FENCED)
+            self._end(EndReason.FENCED)
         else:
             self._propose(now)
 
@@ -463,7 +463,7 @@ class Membership:
         if isinstance(message, Fenced):
             if self.generation is None or message.g > self.generation.g:
                 # Others may have begun, and heard from this rank, before it hears that it may leave.
-                self._end(Ending.LEFT if self.address in self._leavers else Ending.FENCED)
+                self._end(EndReason.LEFT if self.address in self._leavers else EndReason.FENCED)
             return
         is_strange = self.generation is not None and source not in self._known()
         if source in self.lost or is_strange:
@@ -494,7 +494,7 @@ class Membership:
         if source in self._known() and source not in self.lost:
             return
         if self.generation is not None and g > self._latest:
-            self._end(Ending.FENCED)
+            self._end(EndReason.FENCED)
         else:
             self._fence(source)
 
@@ -507,7 +507,7 @@ class Membership:
         if self.generation is not None:
             self.lost |= set(self.generation.members) - {*generation.members, *proposal.leavers, self.address}
         if self.address not in generation.members and self.address not in proposal.leavers:
-            self._end(Ending.FENCED)
+            self._end(EndReason.FENCED)
             return
         self._missing = set()
         self._promise(proposal, now + 2 * self._patience_s)
@@ -529,7 +529,7 @@ class Membership:
         self._missing = set()
         self.deadline_s = math.inf
         if self.address in proposal.leavers:
-            self._end(Ending.LEFT)
+            self._end(EndReason.LEFT)
             return
         self.generation = after
         self._leavers = ()

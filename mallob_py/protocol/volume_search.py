@@ -18,23 +18,27 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from mallob_py.protocol import PeerViolation, alpha_search, key_selection
-from mallob_py.protocol.alpha_search import (
+from mallob_py.protocol import PeerViolation
+from mallob_py.protocol.section_search import (
+    PIVOTS,
     AlphaAnswer,
     AlphaQuestion,
     AlphaSearch,
     Event,
-    pack,
-    scaled,
-    unpack,
-)
-from mallob_py.protocol.key_selection import (
     Key,
     KeyAnswer,
     KeySelection,
     KeysQuestion,
     PlacesQuestion,
     UnitsQuestion,
+    alpha_answer,
+    key_answer,
+    keys_within,
+    merged_alphas,
+    merged_keys,
+    pack,
+    scaled,
+    unpack,
 )
 from mallob_py.protocol.splitmix import WORD, splitmix64
 
@@ -173,18 +177,18 @@ class Deputy:
             case AlphaQuestion(cap, low, _, high):
                 if low[0] == 0 and high is None:
                     self._events = list(self._all_events(cap))
-                result, self._events = alpha_search.answer(question, self._events)
+                result, self._events = alpha_answer(question, self._events)
                 return result
             case UnitsQuestion(cap, numerator, denominator, pivots):
                 self._events = []
                 floors, self._keys = self._uncapped(Share(numerator, denominator), cap)
-                return key_selection.answer(pivots, self._keys, floors)
+                return key_answer(pivots, self._keys, floors)
             case PlacesQuestion(pivots):
                 self._keys = [(job.facts.standing, *job.unit_key[1:]) for job in self._jobs.values()]
-                return key_selection.answer(pivots, self._keys)
+                return key_answer(pivots, self._keys)
             case KeysQuestion(_, pivots, _):
-                self._keys = key_selection.within(question, self._keys)
-                return key_selection.answer(pivots, self._keys)
+                self._keys = keys_within(question, self._keys)
+                return key_answer(pivots, self._keys)
 
     def _all_events(self, cap: int) -> Iterator[Event]:
         for job in self._jobs.values():
@@ -205,9 +209,9 @@ class Deputy:
 def merged(first: AnyAnswer, second: AnyAnswer) -> AnyAnswer:
     """The answer for the jobs of both."""
     if isinstance(first, AlphaAnswer) and isinstance(second, AlphaAnswer):
-        return alpha_search.merged(first, second)
+        return merged_alphas(first, second)
     if isinstance(first, KeyAnswer) and isinstance(second, KeyAnswer):
-        return key_selection.merged(first, second)
+        return merged_keys(first, second)
     raise PeerViolation("answers to different questions")
 
 
@@ -253,7 +257,7 @@ class Hint(msgspec.Struct):
 def _around(threshold: Key | None, known: list[Key]) -> list[Key]:
     """The last threshold, and keys on both sides of it, ever farther off."""
     if threshold is None:
-        return known[:: max(1, len(known) // alpha_search.PIVOTS)]
+        return known[:: max(1, len(known) // PIVOTS)]
     place = bisect_left(known, threshold)
     places = [place + off for off in (0, -1, 1, -3, 3, -8, 8, 20)]
     return [known[at] for at in places if 0 <= at < len(known)]

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from mallob_py import __version__
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.generation import Ending, Placement
+from mallob_py.protocol.generation import EndReason, Placement
 from mallob_py.runtime.memory import Reserve, rooms
 from mallob_py.runtime.memory_watch import HostVote, MemoryWatch
 from mallob_py.runtime.notices import tell
@@ -181,7 +181,7 @@ def run_rank(
                 may_be_lost = True
                 guard.may_be_lost()
             rank.run()
-            if rank.ending is not None:
+            if rank.end_reason is not None:
                 _end_alone(rank, pes)
             for pe in pes:
                 log.write(rank.now(), "stop", {}, pe)
@@ -268,7 +268,7 @@ def _run_newcomer(
             tell(problem)
         log.write(rank.now(), "joined", {"generation": after.number, "pes": len(pes)})
         rank.run()
-        if rank.ending is not None:
+        if rank.end_reason is not None:
             _end_alone(rank, pes)
         for pe in pes:
             log.write(rank.now(), "stop", {}, pe)
@@ -284,7 +284,7 @@ def _run_newcomer(
 
 def _end_alone(rank: Rank, pes: range) -> NoReturn:
     """The others go on without this rank."""
-    if rank.ending is Ending.LEFT:
+    if rank.end_reason is EndReason.LEFT:
         guard.leaves()
         for pe in pes:
             rank.log.write(rank.now(), "stop", {}, pe)

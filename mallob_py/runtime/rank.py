@@ -53,7 +53,7 @@ from mallob_py.protocol.generation import (
     AnyGenerationMessage,
     Begin,
     End,
-    Ending,
+    EndReason,
     Fenced,
     Generation,
     GenerationMessage,
@@ -383,7 +383,7 @@ class Rank:
         #: when this rank has halted
         self._halted_s: float | None = None
         #: why it has to end alone
-        self.ending: Ending | None = None
+        self.end_reason: EndReason | None = None
         self._on_change: Callable[[], None] = lambda: None
         self._parking = Parking()
         for descriptor in transport.descriptors():
@@ -532,7 +532,7 @@ class Rank:
     def _is_over(self) -> bool:
         if not self._stopping:
             return False
-        if self.ending is not None or self._halted_s is not None:
+        if self.end_reason is not None or self._halted_s is not None:
             return True
         is_waited_for = any(len(pe.workers.leaving) or pe.client.awaits_roots for pe in self._pes)
         return not is_waited_for or self.now() >= self._over_at_s
@@ -819,7 +819,7 @@ class Rank:
                     assert before is not None, "all ranks were there from the start"
                     self._begin(before, after)
                 case End(why):
-                    self.ending = why
+                    self.end_reason = why
                     self._stopping = True
 
     def _bury(self, rank: int) -> None:

@@ -23,7 +23,7 @@ from mallob_py.protocol.generation import (
     AnyChange,
     Begin,
     End,
-    Ending,
+    EndReason,
     Generation,
     Halt,
     Heard,
@@ -283,7 +283,7 @@ class ChangingCluster(Cluster):
                 case Begin(before, after):
                     self._begin(rank, before, after)
                 case End(why):
-                    if why is Ending.LEFT and self.now < rank.drains_until_s:
+                    if why is EndReason.LEFT and self.now < rank.drains_until_s:
                         self._check_nothing_is_lost(rank)
                     self._remove(rank)
         if membership.deadline_s < math.inf:

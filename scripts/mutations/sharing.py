@@ -7,8 +7,7 @@ from mutations.mutation import Mutation, always, instead_of, never, without
 _BALANCING = "mallob_py/protocol/balancing.py"
 _DISTRIBUTED = "mallob_py/protocol/distributed_balancing.py"
 _SEARCH = "mallob_py/protocol/volume_search.py"
-_ALPHA = "mallob_py/protocol/alpha_search.py"
-_KEYS = "mallob_py/protocol/key_selection.py"
+_SECTIONS = "mallob_py/protocol/section_search.py"
 
 SHARING = (
     # --- balancing --------------------------------------------------------------------------
@@ -245,43 +244,43 @@ SHARING = (
     ),
     Mutation(
         "events whose floats are equal are compared as fractions",
-        _ALPHA,
+        _SECTIONS,
         "_is_below",
         instead_of("x < y if x != y else first != second and exact(first) < exact(second)", "x < y"),
         "test_events_are_told_from_pivots_that_round_to_the_same_float",
     ),
     Mutation(
         "an event on a cut is inside no section",
-        _ALPHA,
-        "answer",
+        _SECTIONS,
+        "alpha_answer",
         without("is_on_cut = not _is_below(at, pivots[section])"),
         "test_a_question_is_only_about_jobs_still_in_doubt",
     ),
     Mutation(
         "equal events are one sample",
-        _ALPHA,
-        "answer",
+        _SECTIONS,
+        "alpha_answer",
         instead_of("inside[section].get(at, 0) + 1", "1"),
         "test_answers_do_not_depend_on_who_merges_what_first",
     ),
     Mutation(
         "equal samples of two subtrees are added up",
-        _ALPHA,
-        "_merged_sections",
+        _SECTIONS,
+        "_merged_section",
         instead_of("events.get((numerator, p), 0) + count", "count"),
         "test_answers_do_not_depend_on_who_merges_what_first",
     ),
     Mutation(
         "everybody chooses the same samples",
-        _ALPHA,
-        "_sampled",
+        _SECTIONS,
+        "_sampled_events",
         instead_of("sorted(events, key=hash)", "list(events)"),
         "test_answers_do_not_depend_on_who_merges_what_first",
     ),
     Mutation(
         "events outside the bracket are not looked at again",
-        _ALPHA,
-        "answer",
+        _SECTIONS,
+        "alpha_answer",
         without("""
             if not low_x < x < high_x and not _lies_between(question.low, at, question.high):
                 continue
@@ -290,8 +289,8 @@ SHARING = (
     ),
     Mutation(
         "keys outside the range are not looked at again",
-        _KEYS,
-        "within",
+        _SECTIONS,
+        "keys_within",
         instead_of(
             "[key for key in keys if (low is None or low < key) and (high is None or key <= high)]",
             "list(keys)",
@@ -300,7 +299,7 @@ SHARING = (
     ),
     Mutation(
         "the keys below the section of the threshold are counted off",
-        _KEYS,
+        _SECTIONS,
         "KeySelection.take",
         without("below -= section.count"),
         "test_the_selected_key_has_the_wanted_rank",

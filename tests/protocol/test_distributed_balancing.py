@@ -9,7 +9,6 @@ from collections import deque
 import pytest
 
 from mallob_py.protocol import PeerViolation
-from mallob_py.protocol.alpha_search import AlphaQuestion
 from mallob_py.protocol.balancing import volumes_of
 from mallob_py.protocol.distributed_balancing import DistributedBalancer
 from mallob_py.protocol.effects import Outbox, Send
@@ -22,6 +21,7 @@ from mallob_py.protocol.messages import (
     decode,
     encode,
 )
+from mallob_py.protocol.section_search import AlphaQuestion
 from mallob_py.protocol.volume_search import NO_JOBS
 
 

@@ -12,7 +12,7 @@ from mallob_py.protocol.generation import (
     AnyGenerationMessage,
     Begin,
     End,
-    Ending,
+    EndReason,
     Fenced,
     Generation,
     Halt,
@@ -185,7 +185,7 @@ def test_who_hangs_and_wakes_up_ends() -> None:
     net.hung.clear()
     net.tell(0, Lost(3))  # for it has not heard of rank 3 for long
     net.settle()
-    assert net.done[0][-1] == End(Ending.FENCED)
+    assert net.done[0][-1] == End(EndReason.FENCED)
     assert net.present().members == (1, 2, 3)
 
 
@@ -197,7 +197,7 @@ def test_a_late_message_of_one_that_was_left_out_tells_it_to_end() -> None:
     net.hung.clear()
     net.tell(1, Strayed(2, net.first.g))
     net.settle()
-    assert net.done[2] == [End(Ending.FENCED)]
+    assert net.done[2] == [End(EndReason.FENCED)]
 
 
 def test_a_part_of_a_fallen_apart_system_with_the_lesser_generation_ends() -> None:
@@ -235,7 +235,7 @@ def test_who_leaves_frees_what_it_has_and_ends_after_all_are_ready() -> None:
     net = _Net(3)
     net.tell(2, Ordered(leaves=(0,)))
     net.settle()
-    assert net.done[0] == [Halt(leaves=True), End(Ending.LEFT)]
+    assert net.done[0] == [Halt(leaves=True), End(EndReason.LEFT)]
     assert net.present().members == (1, 2)
 
 
@@ -245,7 +245,7 @@ def test_who_leaves_and_hears_first_from_those_who_have_begun_has_left() -> None
     proposal = net.on_their_way[0, 2].popleft()
     net.tell(2, Heard(0, proposal))
     net.tell(2, Heard(1, Fenced(name_of(2, 0))))
-    assert net.done[2] == [Halt(leaves=True), End(Ending.LEFT)]
+    assert net.done[2] == [Halt(leaves=True), End(EndReason.LEFT)]
 
 
 def test_an_order_outlives_the_coordinator_that_was_asked() -> None:
@@ -254,7 +254,7 @@ def test_an_order_outlives_the_coordinator_that_was_asked() -> None:
     net.dead.add(0)
     net.settle()
     assert net.present().members == (2,)
-    assert net.done[1][-1] == End(Ending.LEFT)
+    assert net.done[1][-1] == End(EndReason.LEFT)
 
 
 def test_the_last_member_cannot_leave() -> None:
@@ -360,5 +360,5 @@ def test_all_who_live_come_to_one_generation_whatever_happens() -> None:
         assert set(present.members) == set(members), f"seed {seed}"
         for address, done in net.done.items():
             ended = [each for each in done if isinstance(each, End)]
-            if ended and ended[0].why is Ending.FENCED and address in net.first.members:
+            if ended and ended[0].why is EndReason.FENCED and address in net.first.members:
                 assert accused, f"seed {seed}: rank {address} has ended for nothing"

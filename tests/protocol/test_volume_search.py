@@ -18,9 +18,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mallob_py.experiments.balancing import TreeOfDeputies
-from mallob_py.protocol.alpha_search import AlphaAnswer, AlphaQuestion, pack, scaled, unpack
-from mallob_py.protocol.key_selection import KeySelection, KeysQuestion, answer, within
 from mallob_py.protocol.messages import JobEvent
+from mallob_py.protocol.section_search import (
+    AlphaAnswer,
+    AlphaQuestion,
+    KeySelection,
+    KeysQuestion,
+    key_answer,
+    keys_within,
+    pack,
+    scaled,
+    unpack,
+)
 from mallob_py.protocol.splitmix import splitmix64
 from mallob_py.protocol.volume_search import (
     AnyAnswer,
@@ -254,8 +263,8 @@ def test_the_selected_key_has_the_wanted_rank(values: list[tuple[float, int]], d
     while not selection.is_over:
         question = selection.next_question()
         assert isinstance(question, KeysQuestion)
-        left = within(question, left)
-        selection.take(answer(question.pivots, left))
+        left = keys_within(question, left)
+        selection.take(key_answer(question.pivots, left))
     assert selection.threshold == sorted(keys, reverse=True)[wanted - 1]
 
 
@@ -298,9 +307,9 @@ def test_a_question_is_only_about_jobs_still_in_doubt() -> None:
 
 def test_a_question_is_only_about_keys_above_its_low_end_and_up_to_its_high_end() -> None:
     keys = [(0.0, float(priority), 1, 0) for priority in range(10)]
-    assert within(KeysQuestion(keys[2], (), keys[5]), keys) == keys[3:6]
-    assert within(KeysQuestion(None, (), keys[5]), keys) == keys[:6]
-    assert within(KeysQuestion(keys[2], (), None), keys) == keys[3:]
+    assert keys_within(KeysQuestion(keys[2], (), keys[5]), keys) == keys[3:6]
+    assert keys_within(KeysQuestion(None, (), keys[5]), keys) == keys[:6]
+    assert keys_within(KeysQuestion(keys[2], (), None), keys) == keys[3:]
 
 
 def test_events_are_told_from_pivots_that_round_to_the_same_float() -> None:

@@ -313,7 +313,7 @@ def idle_rank(timeout_s: float | None = None) -> tuple[Any, Clock]:
     rank._fetching, rank._stimuli, rank._memory_watch, rank._news_go_to = {}, None, None, None
     rank._drains_for, rank._drain_look_s = None, math.inf
     rank._growth = None
-    rank.now, rank._halted_s, rank.ending = clock, None, None
+    rank.now, rank._halted_s, rank.end_reason = clock, None, None
     rank._message_bell, rank._worker_bell, rank._signal_bell, rank._desk_bell = 3, 4, 5, None
     rank._stop_at_s, rank._over_at_s, rank._pool_due_s = math.inf, math.inf, math.inf
     return rank, clock

@@ -1,11 +1,11 @@
-"""The root alpha_0 of xi by multi-way section, from answers of constant length (P 3.1, distributed).
+"""Search by multi-way section, from answers of constant length (P 3.1, distributed): alpha_0, and a k-th key.
 
-The events of P 3.1 are spread over the PEs: (1/p_j, -1, p_j) and (d_j/p_j, d_j, -p_j). The root of
-the tree of ranks asks with a few *pivots*, candidate alphas inside a bracket known to hold
-alpha_0. The pivots cut the bracket into sections. The answer has, per section, the number of
-events inside, the sums of their r_e and p_e, and up to `SAMPLES` distinct events. Answers are
-added up on their way to the root, which thus knows xi exactly at every pivot, goes on in the
-section where xi changes its sign, and is done once all events of that section are in the answer.
+**The root alpha_0 of xi.** The events of P 3.1 are spread over the PEs: (1/p_j, -1, p_j) and (d_j/p_j, d_j,
+-p_j). The root of the tree of ranks asks with a few *pivots*, candidate alphas inside a bracket known to hold
+alpha_0. The pivots cut the bracket into sections. The answer has, per section, the number of events inside,
+the sums of their r_e and p_e, and up to `SAMPLES` distinct events. Answers are added up on their way to the
+root, which thus knows xi exactly at every pivot, goes on in the section where xi changes its sign, and is
+done once all events of that section are in the answer.
 
 Exact: events and pivots are pairs that stand for the rational number numerator/p, compared as
 floats and, where these are equal, as fractions; sums of p_e are integers scaled by a power of two.
@@ -15,6 +15,11 @@ thousand identical jobs are two events; events equal to a pivot are in no sectio
 different events that tie in alpha are gone once one of them is a pivot. Some pivots are samples,
 which cut down any distribution of events by a constant factor, as if drawn at random; the others
 are set by interpolation, which is faster where events lie evenly.
+
+**The k-th largest of keys** decides who gets the units left over after rounding down (P 3.1: k jobs in
+order), and who gets a PE where there are more jobs than PEs. It is the same game: pivots cut a range of keys
+into sections, answers count per section and bring some sample keys. Keys are distinct and ordered as tuples,
+so a section ends *with* its right pivot, and all comparisons are exact.
 
 All ranks must run the same build of Python: its hashes of pairs of numbers choose the samples.
 """
@@ -43,7 +48,7 @@ Pivot = tuple[int | float, float]
 Sample = tuple[int, float, int]
 
 
-class Section(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class AlphaSection(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Events between two neighbouring pivots, without those equal to a pivot; the sums of r_e and
     p_e are with those equal to the right one.
     """
@@ -66,7 +71,7 @@ class AlphaQuestion(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=
 class AlphaAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
     """One section more than there were pivots."""
 
-    sections: tuple[Section, ...]
+    sections: tuple[AlphaSection, ...]
 
 
 # --- exact numbers ------------------------------------------------------------------------------
@@ -126,7 +131,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-def answer(question: AlphaQuestion, events: Iterable[Event]) -> tuple[AlphaAnswer, list[Event]]:
+def alpha_answer(question: AlphaQuestion, events: Iterable[Event]) -> tuple[AlphaAnswer, list[Event]]:
     """The answer for these events, and those inside the bracket: no later question needs the others."""
     pivots = question.pivots
     cuts = [numerator / p for numerator, p in pivots]
@@ -154,7 +159,10 @@ def answer(question: AlphaQuestion, events: Iterable[Event]) -> tuple[AlphaAnswe
             counts[section] += 1
             inside[section][at] = inside[section].get(at, 0) + 1
     return AlphaAnswer(
-        tuple(Section(counts[i], used[i], pack(slopes[i]), _sampled(inside[i])) for i in range(sections))
+        tuple(
+            AlphaSection(counts[i], used[i], pack(slopes[i]), _sampled_events(inside[i]))
+            for i in range(sections)
+        )
     ), active
 
 
@@ -162,19 +170,19 @@ def _lies_between(low: Pivot, at: Pivot, high: Pivot | None) -> bool:
     return _is_below(low, at) and (high is None or _is_below(at, high))
 
 
-def _sampled(events: dict[Pivot, int]) -> tuple[Sample, ...]:
+def _sampled_events(events: dict[Pivot, int]) -> tuple[Sample, ...]:
     chosen: Iterable[Pivot] = events
     if len(events) > SAMPLES:
         chosen = sorted(events, key=hash)[:SAMPLES]
     return tuple((int(at[0]), at[1], events[at]) for at in chosen)
 
 
-def merged(first: AlphaAnswer, second: AlphaAnswer) -> AlphaAnswer:
+def merged_alphas(first: AlphaAnswer, second: AlphaAnswer) -> AlphaAnswer:
     """The answer for the events of both."""
-    return AlphaAnswer(tuple(map(_merged_sections, first.sections, second.sections)))
+    return AlphaAnswer(tuple(map(_merged_section, first.sections, second.sections)))
 
 
-def _merged_sections(first: Section, second: Section) -> Section:
+def _merged_section(first: AlphaSection, second: AlphaSection) -> AlphaSection:
     if second == _NOTHING:
         return first
     if first == _NOTHING:
@@ -183,15 +191,15 @@ def _merged_sections(first: Section, second: Section) -> Section:
     events: dict[Pivot, int] = {(numerator, p): count for numerator, p, count in first.samples}
     for numerator, p, count in second.samples:
         events[numerator, p] = events.get((numerator, p), 0) + count
-    return Section(
+    return AlphaSection(
         first.count + second.count,
         first.used + second.used,
         pack(unpack(first.slope) + unpack(second.slope)),
-        _sampled(events),
+        _sampled_events(events),
     )
 
 
-_NOTHING = Section()
+_NOTHING = AlphaSection()
 
 
 # --- the search ----------------------------------------------------------------------------------
@@ -270,7 +278,7 @@ class AlphaSearch:
 
     # --- pivots: nothing here decides about the result, only about the number of rounds ----------
 
-    def _next_pivots(self, section: Section) -> tuple[Pivot, ...]:
+    def _next_pivots(self, section: AlphaSection) -> tuple[Pivot, ...]:
         """Half of them are samples around the estimated root, half are interpolated."""
         samples = sorted(section.samples, key=lambda sample: sample[0] / sample[1])
         estimate = self._by_samples(samples, section.count)
@@ -326,3 +334,153 @@ class AlphaSearch:
         ]
         by_value = {exact(pivot): pivot for pivot in usable}
         return tuple(by_value[value] for value in sorted(by_value))[:PIVOTS]
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+#: (standing or 0.0, priority, demand, complement of the hash of the job id), larger is better
+Key = tuple[float, float, int, int]
+
+
+class KeySection(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The keys above one pivot up to and with the next."""
+
+    count: int = 0
+    samples: tuple[Key, ...] = ()
+
+
+class UnitsQuestion(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
+    """First question about the units left over, given alpha_0 = numerator / denominator (packed)."""
+
+    cap: int
+    numerator: bytes
+    denominator: bytes
+    pivots: tuple[Key, ...]
+
+
+class PlacesQuestion(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3):
+    """First question about who has a PE at all."""
+
+    pivots: tuple[Key, ...]
+
+
+class KeysQuestion(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=4):
+    """A further one: cut the keys above `low` (None: all) up to and with `high` (None: no end)."""
+
+    low: Key | None
+    pivots: tuple[Key, ...]
+    high: Key | None
+
+
+class KeyAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
+    """One section more than there were pivots; `floors` answers `UnitsQuestion`: volumes rounded down."""
+
+    floors: int
+    sections: tuple[KeySection, ...]
+
+
+def key_answer(pivots: Sequence[Key], keys: Iterable[Key], floors: int = 0) -> KeyAnswer:
+    """The answer for these keys."""
+    inside: list[list[Key]] = [[] for _ in range(len(pivots) + 1)]
+    for key in keys:
+        inside[bisect_left(pivots, key)].append(key)
+    return KeyAnswer(floors, tuple(KeySection(len(part), _sampled_keys(part)) for part in inside))
+
+
+def keys_within(question: KeysQuestion, keys: Iterable[Key]) -> list[Key]:
+    """The keys that this question is about: no later one needs the others."""
+    low, high = question.low, question.high
+    return [key for key in keys if (low is None or low < key) and (high is None or key <= high)]
+
+
+def _sampled_keys(keys: Sequence[Key]) -> tuple[Key, ...]:
+    return tuple(keys if len(keys) <= SAMPLES else sorted(keys, key=hash)[:SAMPLES])
+
+
+def merged_keys(first: KeyAnswer, second: KeyAnswer) -> KeyAnswer:
+    """The answer for the keys of both."""
+    return KeyAnswer(
+        first.floors + second.floors,
+        tuple(
+            KeySection(one.count + other.count, _sampled_keys(one.samples + other.samples))
+            for one, other in zip(first.sections, second.sections, strict=True)
+        ),
+    )
+
+
+class KeySelection:
+    """At the root of the tree: finds the key that `wanted` keys are at least as large as.
+
+    `guesses` are the first pivots. `wanted` may be set later, but before the first answer is taken.
+    """
+
+    def __init__(self, wanted: int, guesses: Iterable[Key]) -> None:
+        self.wanted = wanted
+        self._low: Key | None = None
+        self._high: Key | None = None
+        self.pivots = self._inside(guesses)
+        self.threshold: Key | None = None
+        #: keys met on the way: the next epoch's guesses are among them
+        self.seen: set[Key] = set()
+
+    @property
+    def is_over(self) -> bool:
+        return self.threshold is not None
+
+    def next_question(self) -> KeysQuestion:
+        assert not self.is_over
+        return KeysQuestion(self._low, self.pivots, self._high)
+
+    def take(self, answer: KeyAnswer) -> None:
+        """Go on in the section of the threshold."""
+        count = sum(section.count for section in answer.sections)
+        if not 1 <= self.wanted <= count:
+            raise PeerViolation(f"{self.wanted} of {count} keys")
+        below = count - self.wanted
+        for end, section in zip((*self.pivots, self._high), answer.sections, strict=True):
+            if below < section.count:
+                self._high = end
+                break
+            below -= section.count
+            self._low = end
+        self.wanted = section.count - below
+        self.seen.update(section.samples)
+        samples = sorted(section.samples)
+        if len(samples) == section.count:
+            self.threshold = samples[below]
+        else:
+            self.pivots = self._next_pivots(samples, section.count, below)
+
+    def _next_pivots(self, samples: list[Key], count: int, below: int) -> tuple[Key, ...]:
+        """Half of them are samples around the wanted place, half are interpolated between the ends."""
+        share = (below + 0.5) / count
+        place = round(share * len(samples))
+        first = max(0, min(place - 2, len(samples) - 4))
+        pivots = samples[first : first + 4]
+        if self._low is not None and self._high is not None:
+            near = SAMPLES / (3 * count)
+            wide = max(3 * near, 2 * math.sqrt(share * (1 - share) / count))
+            for at in (share - near, share + near, share - wide, share + wide):
+                if 0 < at < 1:
+                    pivots.append(_between(self._low, self._high, at))
+        else:
+            pivots = samples
+        return self._inside(pivots)
+
+    def _inside(self, candidates: Iterable[Key]) -> tuple[Key, ...]:
+        low, high = self._low, self._high
+        usable = {key for key in candidates if (low is None or low < key) and (high is None or key < high)}
+        return tuple(sorted(usable)[:PIVOTS])
+
+
+def _between(low: Key, high: Key, share: float) -> Key:
+    """A key so far on the way from one to the other, as far as their first difference tells."""
+    if low[0] != high[0]:
+        return (low[0] + (high[0] - low[0]) * share, 0.0, 0, 0)
+    if low[1] != high[1]:
+        return (low[0], low[1] + (high[1] - low[1]) * share, 0, 0)
+    if low[2] != high[2]:
+        # Whole demands: what is left of the way goes into the hash, which is even.
+        way = (high[2] - low[2]) * share
+        return (low[0], low[1], low[2] + int(way), int((way % 1.0) * 2**64) & (2**64 - 1))
+    return (low[0], low[1], low[2], low[3] + int((high[3] - low[3]) * share))
