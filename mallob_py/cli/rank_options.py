@@ -137,11 +137,11 @@ class _World(Config):
     rank_loss: str = choice(
         "--rank-loss",
         RANK_LOSSES,
-        "restart",
+        "auto",
         group=LIMITS,
         help="what the death of a rank means to the others: survive, they go on with its work, if the "
-        "launcher lets them; restart, all end, and `serve` starts them again; auto, survive if MPICH's "
-        "launcher or ours has started them (default restart)",
+        "launcher lets them; restart, all end, and `serve` starts them again; auto (default), survive if "
+        "MPICH's launcher or ours has started them",
     )
     reuse: str = choice(
         "--reuse",

@@ -41,11 +41,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def survive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MALLOB_PY_RANK_LOSS", "survive")
-
-
 def is_fork_server(pid: int) -> bool:
     return "fork_server" in command_line(pid)
 
