@@ -1,0 +1,81 @@
+"""The program of a rank's guard (`guard.py`): waits for the rank, and takes leave in its name if it dies.
+
+Each rank has one for as long as it lives. So this runs in an interpreter of its own that imports next to
+nothing, not even `site`: 4 MB, where a fork of the rank came to have 10.
+
+    guard_process.py PLACE RANK_PID LINK    PLACE: where mallob_py is imported from
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+
+TYPE_CHECKING = False  # importing typing and contextlib would be a fifth of the memory
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
+
+#: what is passed on to the rank; mpiexec sends the last two to ranks when others have died
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+#: the exit code of a rank that could not go on, which says nothing of how it all ended: no answer has it
+CRASHED = os.EX_SOFTWARE
+_ANSWER_TIMEOUT_MS = 1000
+
+
+def epitaph(rank: int, pid: int, code: int) -> str:
+    """How a rank has died, for people."""
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "has crashed"
+    return f"rank {rank} (process {pid}) {how}; the others go on"
+
+
+def guard(rank: int, link: int) -> NoReturn:
+    """Wait for the process `rank`, which writes to the other end of the pipe `link`, and end as is due.
+
+    The signals that are to be passed on are blocked until then.
+    """
+    from mallob_py.runtime.notices import tell, with_time_stamps
+
+    with_time_stamps()  # only ranks of a service have guards
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        try:  # noqa: SIM105
+            os.kill(rank, number)
+        except ProcessLookupError:
+            pass
+
+    for number in PASSED_ON:
+        signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+    code = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])
+    # The rank is dead, and so is its end of the pipe: this does not wait.
+    if os.read(link, 1):
+        if code < 0 or code == CRASHED:
+            tell(epitaph(int(os.environ["PMI_RANK"]), rank, code))
+        _take_leave(int(os.environ["PMI_FD"]))
+        os._exit(0)
+    if code < 0:
+        # As if we were the rank: mpiexec is to do what it always does.
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def _take_leave(link: int) -> None:
+    """Of the process manager, unless the rank has done so."""
+    try:
+        os.write(link, b"cmd=finalize\n")
+        poll = select.poll()
+        poll.register(link, select.POLLIN)
+        if poll.poll(_ANSWER_TIMEOUT_MS):
+            os.read(link, 1 << 10)
+    except OSError:
+        pass
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv[1])
+    guard(int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,135 @@
+"""The parent of a rank under MPICH's mpiexec: what it says and passes on, how it ends, and what it costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from waiting import DEADLINE_S, poll_until
+
+from mallob_py.runtime.world.guard import CRASHED, is_needed
+
+#: says its process id, and does a line of Python after the other until its input ends
+_RANK = """
+import os, signal, sys
+from mallob_py.runtime.world import guard
+ballast = bytearray(16 << 20)
+guard.stand_guard()
+ballast[:] = b"x" * len(ballast)
+print(os.getpid(), flush=True)
+for line in sys.stdin:
+    exec(line)
+    print("done", flush=True)
+"""
+
+
+class Guarded:
+    """A guard with its rank, whose process manager we are."""
+
+    def __init__(self) -> None:
+        self.manager, theirs = socket.socketpair()
+        self.manager.settimeout(DEADLINE_S)
+        with theirs:
+            env = {"PMI_FD": str(theirs.fileno()), "HYDI_CONTROL_FD": "0", "PMI_RANK": "3"}
+            assert is_needed(env)
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _RANK],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=dict(os.environ) | env,
+                pass_fds=[theirs.fileno()],
+            )
+        assert self.process.stdin and self.process.stdout and self.process.stderr
+        self._input, self._output, self._errors = (
+            self.process.stdin,
+            self.process.stdout,
+            self.process.stderr,
+        )
+        self.rank = int(self._output.readline())
+
+    def have(self, line: str) -> None:
+        """Have the rank do this to its end."""
+        self.start(line)
+        assert self._output.readline() == "done\n"
+
+    def start(self, line: str) -> None:
+        print(line, file=self._input, flush=True)
+
+    def end(self) -> tuple[int, str]:
+        """The guard's exit code, and what it has said."""
+        return self.process.wait(DEADLINE_S), self._errors.read()
+
+    def taken_leave(self) -> bytes:
+        """What the process manager has heard; the guard has ended."""
+        return self.manager.recv(1 << 10)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+        for each in (self.manager, self._input, self._output, self._errors):
+            each.close()
+
+
+@pytest.fixture
+def guarded() -> Iterator[Guarded]:
+    made = Guarded()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "how"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "was ended by SIGKILL"),
+        (f"os._exit({CRASHED})", "has crashed"),
+    ],
+    ids=["killed", "crashed"],
+)
+def test_when_a_rank_dies_that_may_be_lost_its_guard_takes_leave_for_it(
+    line: str, how: str, guarded: Guarded
+) -> None:
+    guarded.have("guard.may_be_lost()")
+    guarded.start(line)
+    assert guarded.taken_leave() == b"cmd=finalize\n"
+    guarded.manager.send(b"cmd=finalize_ack\n")
+    code, said = guarded.end()
+    assert code == 0
+    assert f"mallob-py: rank 3 (process {guarded.rank}) {how}; the others go on\n" in said
+
+
+def test_a_rank_that_the_others_wait_for_dies_with_all_of_them(guarded: Guarded) -> None:
+    guarded.start("os.kill(os.getpid(), signal.SIGSEGV)")
+    assert guarded.end() == (-signal.SIGSEGV, "")
+    assert guarded.taken_leave() == b""
+
+
+def test_what_a_rank_returns_is_what_its_guard_returns(guarded: Guarded) -> None:
+    guarded.start("os._exit(2)")
+    assert guarded.end() == (2, "")
+
+
+def test_signals_are_passed_on_even_those_that_come_first(guarded: Guarded) -> None:
+    guarded.have("signal.signal(signal.SIGTERM, lambda *_: os._exit(5))")
+    guarded.process.send_signal(signal.SIGTERM)
+    assert guarded.end() == (5, "")
+
+
+def test_a_rank_does_not_outlive_its_guard(guarded: Guarded) -> None:
+    guarded.process.kill()
+    poll_until(lambda: not Path(f"/proc/{guarded.rank}").exists(), "the rank is gone")
+
+
+def test_a_guard_keeps_nothing_of_what_its_rank_has_in_memory(guarded: Guarded) -> None:
+    def own_mb() -> float:
+        lines = Path(f"/proc/{guarded.process.pid}/smaps_rollup").read_text().splitlines()[1:]
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")) / 1024
+
+    poll_until(lambda: 1 < own_mb() < 6, lambda: f"{own_mb()} MB")
