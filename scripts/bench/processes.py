@@ -1,8 +1,8 @@
 """What the processes of a service cost, read from `/proc`.
 
-A rank is a process that has a fork server; the fork server and the processes it has forked
-belong to that rank. CPU time is taken from the scheduler's own counters, in nanoseconds: the
-usual clock ticks of 10 ms are too coarse for processes that sleep most of the time.
+A rank is a process that has a fork server; the fork server, the processes it has forked and the
+rank's guard, if it has one, belong to that rank. CPU time is taken from the scheduler's own counters,
+in nanoseconds: the usual clock ticks of 10 ms are too coarse for processes that sleep most of the time.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _FORK_SERVER = b"mallob_py.runtime.workers.fork_server"
+_GUARD = b"world/guard_process.py"
 
 
 @dataclass(frozen=True)
 class RankProcesses:
-    """A rank with its fork server and the processes that stand ready."""
+    """A rank with its fork server and the processes that stand ready, and its guard, if any."""
 
     rank: int
     helpers: tuple[int, ...]
+    guard: tuple[int, ...] = ()
 
     @property
     def all(self) -> tuple[int, ...]:
-        return (self.rank, *self.helpers)
+        return (self.rank, *self.helpers, *self.guard)
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,19 @@ def rank_processes(launcher: int) -> list[RankProcesses]:
     """The ranks below a launcher."""
     children = _children()
     commands = {pid: _command(pid) for pid in _below(launcher, children)}
+    guard_of = {
+        child: (pid,)
+        for pid, command in commands.items()
+        if _GUARD in command
+        for child in children.get(pid, ())
+    }
     ranks = []
     for pid, command in commands.items():
         servers = [child for child in children.get(pid, ()) if _FORK_SERVER in commands[child]]
         # What a fork server forks looks like one, too; what is just dying has no command any more.
         if servers and command and _FORK_SERVER not in command:
             helpers = [helper for server in servers for helper in (server, *_below(server, children))]
-            ranks.append(RankProcesses(pid, tuple(helpers)))
+            ranks.append(RankProcesses(pid, tuple(helpers), guard_of.get(pid, ())))
     return ranks
 
 

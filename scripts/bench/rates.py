@@ -138,6 +138,7 @@ def measure_idle(quick: bool) -> list[Measured]:
             shares = _cpu_shares(processes, 3.0 if quick else 10.0)
             alone = [memory((each.rank,)) for each in processes]
             everything = [memory(each.all) for each in processes]
+            guards = [memory(each.guard).proportional_bytes / 1e6 for each in processes]
         rank_only = [share for share, _ in shares]
         total = [share for _, share in shares]
         suffix = f"{ranks} ranks"
@@ -150,6 +151,7 @@ def measure_idle(quick: bool) -> list[Measured]:
             first, second = f"RSS per rank, {part}, {suffix}", f"PSS per rank, {part}, {suffix}"
             measured.append(Measured.of(first, "MB", resident, recorded=recorded_rss))
             measured.append(Measured.of(second, "MB", shared, recorded=recorded_pss))
+        measured.append(Measured.of(f"PSS of a rank's guard, {suffix}", "MB", guards, target=5.0))
     return measured
 
 

@@ -47,12 +47,11 @@ class Guarded:
                 env=dict(os.environ) | env,
                 pass_fds=[theirs.fileno()],
             )
-        assert self.process.stdin and self.process.stdout and self.process.stderr
-        self._input, self._output, self._errors = (
-            self.process.stdin,
-            self.process.stdout,
-            self.process.stderr,
-        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self._input, self._output = self.process.stdin, self.process.stdout
+        self._errors = self.process.stderr
         self.rank = int(self._output.readline())
 
     def have(self, line: str) -> None:
