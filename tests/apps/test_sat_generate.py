@@ -112,9 +112,7 @@ def test_large_examples_can_be_read() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["factoring_sat.cnf.xz", "factoring_unsat.cnf.gz", "commutativity_unsat.cnf.xz"]
-)
-def test_large_examples_have_the_answer_in_their_name(name: str) -> None:
-    result = solve(read_formula(JobInput(files=[str(EXAMPLES / name)])), CADICAL)
-    assert result.code == (20 if "unsat" in name else 10)
+def test_the_large_satisfiable_example_has_the_answer_in_its_name() -> None:
+    """Those of the others are proved in tests/ranks/test_proofs.py."""
+    result = solve(read_formula(JobInput(files=[str(EXAMPLES / "factoring_sat.cnf.xz")])), CADICAL)
+    assert result.code == 10
