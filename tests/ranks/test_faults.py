@@ -199,7 +199,7 @@ def test_the_next_start_removes_what_a_killed_service_left_and_nothing_of_a_livi
     temporary.mkdir()
     env = {"TMPDIR": str(temporary)}
     with serving(tmp_path / "living", ranks=2, env=env) as living:
-        long = living.submit("long", **hard_job(tmp_path))
+        long = living.submit("long", application="SLEEP")
         with serving(tmp_path / "killed", ranks=2, env=env) as killed:
             left = places_of(killed, temporary)
             killed.kill()

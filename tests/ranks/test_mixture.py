@@ -26,7 +26,7 @@ from mallob_sat.generate import pigeonhole, planted
 
 pytestmark = [needs_mpiexec, pytest.mark.slow]
 
-JOBS = 90
+JOBS = 60
 IN_FLIGHT_MAX = 25
 KINDS = ("noop", "wallclock", "cpu", "easy", "unsatisfiable", "large", "failing", "interrupted", "dependent")
 CODES = {"noop": 10, "easy": 10, "large": 10, "dependent": 10, "unsatisfiable": 20}
