@@ -221,6 +221,13 @@ LENDING = (
         "test_who_is_nearly_done_asks_already_and_gives_nothing_away",
     ),
     Mutation(
+        "who has given away half counts anew what is left",
+        _LEDGER,
+        "Ledger._give",
+        without("self._enough_until = 0.0"),
+        "test_what_is_left_is_not_counted_after_each_chunk_but_anew_when_some_of_it_was_given_away",
+    ),
+    Mutation(
         "what is done sooner than sent is not lent",
         _LEDGER,
         "Ledger._is_worth_giving",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -41,6 +42,8 @@ _encode = msgspec.json.Encoder().encode
 _CHUNK_S = 0.002
 #: by so much the chunk grows or shrinks at a time
 _CHUNK_FACTOR = 2.0
+#: after so long it goes its whole round, even if nobody has sent anything and nothing is due
+_ROUND_S = 0.1
 _PARK_S = 1.0
 #: the root's state goes to the job's client so often, and while it leaves, but no larger share of its time
 _CHECKPOINT_S = 1.0
@@ -148,6 +151,8 @@ class _Worker:
         self._ledger = Ledger(work, int.from_bytes(os.urandom(8), "little"))
         self._place: tuple[int, tuple[int, ...]] = (-1, ())
         self._count = 1
+        self._messages = select.poll()
+        self._messages.register(context.fileno(), select.POLLIN)
         self._is_leaving = False
         #: when the next checkpoint is due; only a root has one
         self._checkpoint_s = math.inf
@@ -219,10 +224,19 @@ class _Worker:
         self._checkpoint_s = now + max(period_s, (time.monotonic() - now) / _CHECKPOINT_SHARE)
 
     def _work(self, now: float) -> None:
-        before = getrusage(RUSAGE_THREAD)
-        if self._ledger.process(self._count, now) == 0:
-            return
-        spent_s = _own_s(time.monotonic() - now, before, getrusage(RUSAGE_THREAD))
+        """Chunk after chunk, until a message has come, there is something to send, or something is due."""
+        ledger = self._ledger
+        due_s = min(now + _ROUND_S, ledger.next_deadline(), self._checkpoint_s)
+        usage = getrusage(RUSAGE_THREAD)
+        while ledger.process(self._count, now) > 0:
+            ended_s, usage_before, usage = time.monotonic(), usage, getrusage(RUSAGE_THREAD)
+            self._adapt_count(_own_s(ended_s - now, usage_before, usage))
+            now = ended_s
+            if now >= due_s or ledger.outbox or not ledger.has_work or self._messages.poll(0):
+                return
+
+    def _adapt_count(self, spent_s: float) -> None:
+        """To what a chunk has taken."""
         if spent_s < _CHUNK_S / _CHUNK_FACTOR:
             if not self._ledger.ran_dry:  # else small bags would say that tasks take no time
                 self._count = int(self._count * _CHUNK_FACTOR)

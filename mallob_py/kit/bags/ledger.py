@@ -72,6 +72,8 @@ SERVED_MAX = 256
 FIRST_REQUEST_S = 0.008
 #: who has so many chunks left asks already
 CHUNKS_AHEAD = 2.0
+#: who does not know yet whether that is soon looks again after so many chunks at the latest
+CHUNKS_UNSEEN_MAX = 16
 #: how often a request that cannot be served is passed on
 HOPS = 8
 #: a request looks at so many others before one of them gives, and at no more than this share of those known
@@ -309,6 +311,8 @@ class Ledger:
         self._served: dict[int, tuple[int, float]] = {}
         #: that were to be done by the last call of `process`
         self._chunk_tasks = 1
+        #: until so many have been done here, nobody needs to look how many are left
+        self._enough_until = 0.0
         #: whether our neighbours may have lifelines of ours
         self._has_lifelines = False
         self._leaving = False
@@ -411,9 +415,12 @@ class Ledger:
 
     def _is_nearly_done(self) -> bool:
         """Whether there will be nothing to do before others have looked at a request."""
-        if self._leaving or not self.has_work:
+        if self._leaving or self.done_here < self._enough_until or not self.has_work:
             return False
-        return self._expected_tasks() < CHUNKS_AHEAD * self._chunk_tasks
+        spare = self._expected_tasks() - CHUNKS_AHEAD * self._chunk_tasks
+        # Half of them may have been expected in vain.
+        self._enough_until = self.done_here + min(spare / 2, CHUNKS_UNSEEN_MAX * self._chunk_tasks)
+        return spare < 0
 
     def _expected_tasks(self) -> float:
         bags = (account.bag for account in self._accounts)
@@ -610,6 +617,7 @@ class Ledger:
         data = bag.to_bytes()
         account.loans[number] = _Loan(borrower, State(0, b"", (data,)), probe_s=now + PROBE_S)
         self._given[number] = account
+        self._enough_until = 0.0
         self._served.pop(wanted.token, None)
         if len(self._served) >= SERVED_MAX:
             del self._served[next(iter(self._served))]

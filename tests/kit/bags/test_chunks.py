@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -38,9 +39,11 @@ class Clock:
 class Endless(Bag):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.chunks = 0
 
     def process(self, count: int) -> int:
         self._clock.do(count)
+        self.chunks += 1
         return count
 
     def split(self) -> None: ...
@@ -85,6 +88,23 @@ def test_a_chunk_takes_some_milliseconds_without_the_time_that_others_have_the_c
     monkeypatch.setattr(application, "getrusage", clock.getrusage)
     worker = application._Worker(EndlessApplication(clock), FakeContext({}, 1, {}))
     worker._ledger.open_root(0.0)
-    for _ in range(100):
+    for _ in range(20):
         worker._work(clock.monotonic())
     assert 1e-3 <= worker._count * clock.task_s <= 4e-3
+
+
+def test_a_worker_does_chunk_after_chunk_until_a_message_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(task_s=1e-6, cpu_s=1e-6, undisturbed=math.inf)
+    monkeypatch.setattr(application, "time", clock)
+    monkeypatch.setattr(application, "getrusage", clock.getrusage)
+    context = FakeContext({}, 1, {})
+    worker = application._Worker(EndlessApplication(clock), context)
+    worker._ledger.open_root(0.0)
+    bag = worker._ledger.root.bag
+    worker._work(clock.monotonic())
+    assert bag.chunks > 20
+    assert 0.1 <= clock.monotonic() <= 0.11
+    os.write(context._other_fd, b"!")
+    before = bag.chunks
+    worker._work(clock.monotonic())
+    assert bag.chunks == before + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -33,6 +34,11 @@ class Root(WorkerContext):
         self.payload, self.configuration = {}, {}
         self._leaves = leaves
         self.saved: list[bytes] = []
+        #: nothing ever comes
+        self._socket_fd = os.eventfd(0)
+
+    def __del__(self) -> None:
+        os.close(self._socket_fd)
 
     def last_checkpoint(self) -> bytes | None:
         self.leaving = self._leaves
@@ -45,7 +51,7 @@ class Root(WorkerContext):
         return []
 
     def fileno(self) -> int:
-        raise NotImplementedError
+        return self._socket_fd
 
     def park(self) -> NoReturn:
         raise NotImplementedError

@@ -274,9 +274,12 @@ def test_who_hears_its_own_request_knows_itself_and_does_not_ask_itself() -> Non
 
 
 class Measured(TreeBag):
-    """A tree bag that knows how much is left."""
+    """A tree bag that knows how much is left, and how often that was asked."""
+
+    counted = 0
 
     def expected_tasks(self) -> float:
+        self.counted += 1
         bag = TreeBag(list(self.nodes))
         return bag.process(1 << 30)
 
@@ -301,6 +304,22 @@ def test_who_is_nearly_done_asks_already_and_gives_nothing_away() -> None:
         worker.work(10)
     worker.ledger._chunk_tasks = chunk
     assert worker.hear(RIGHT, WorkWanted(None, 7, 0, 2)) == []
+
+
+def test_what_is_left_is_not_counted_after_each_chunk_but_anew_when_some_of_it_was_given_away() -> None:
+    worker = Worker(ROOT)
+    worker.ledger.open_root(0.0)
+    worker.hear(LEFT, Cut())
+    bag = worker.ledger.root.bag = Measured(worker.ledger.root.bag.nodes)
+    chunk = TOTAL[0] // 50
+    for _ in range(12):
+        worker.work(chunk)
+    assert bag.counted == 1
+    worker.hear(RIGHT, WorkWanted(None, 7, 0, 1))
+    before = bag.counted
+    worker.work(chunk)
+    assert bag.counted > before
+    assert worker.ledger.has_work
 
 
 def test_one_that_leaves_hands_over_its_work_and_what_it_has_lent(root: Worker) -> None:
