@@ -21,6 +21,7 @@ FUZZ_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BIN     := $(VENV)/bin
 STAMPS  := $(VENV)/.stamps
 SOURCES := mallob_py apps tests scripts
+AT_ONCE := --numprocesses $(TEST_JOBS) --dist worksteal
 
 .PHONY: help demo test test-slurm test-quick oracles soak large-trees check format fuzz mutate bench figures site native clean
 
@@ -31,14 +32,14 @@ demo: $(STAMPS)/run ## formulas share a service of 4 ranks, whose workers move (
 	@$(BIN)/python scripts/demo.py $(RANKS)
 
 test: $(STAMPS)/test ## run all tests but those of Slurm (TEST_JOBS=4 at once)
-	@$(BIN)/python -m pytest --ignore tests/slurm --numprocesses $(TEST_JOBS) --dist worksteal --durations 15
+	@$(BIN)/python -m pytest --ignore tests/slurm $(AT_ONCE) --durations 15
 
 test-slurm: $(STAMPS)/test ## run the sbatch scripts on two virtual nodes (as root, with Debian's Slurm)
 	@$(BIN)/python -m pytest tests/slurm | tee $(STAMPS)/slurm.log
 	@! grep -Eq '^=+ [0-9]+ skipped in ' $(STAMPS)/slurm.log || echo "make test-slurm: SKIPPED, nothing was tested (see above why)"
 
 test-quick: $(STAMPS)/test ## run the tests that take less than a few seconds each
-	$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest --ignore tests/slurm $(AT_ONCE) -m "not slow"
 
 oracles: $(STAMPS)/test ## compare batch schedulers with others' results (MALLOB_PY_TRACES=folder with oracle/, traces/)
 	@[ -d "$${MALLOB_PY_TRACES:-}/oracle" ] || { echo "make oracles: MALLOB_PY_TRACES names no folder with oracle/ in it" >&2; exit 1; }
