@@ -306,14 +306,14 @@ class Service:
 
     def _submit(self, live: LiveJob, description: Description) -> None:
         self._jobs.enter(live, JobState.SUBMITTED)
-        file, place = live.known_file, self._chains.place_of(live.id) if live.is_incremental else None
+        place = self._chains.place_of(live.id) if live.is_incremental else None
         adds_to_others = place is not None and place[1].number > 0
         terms = self._turns.terms(live)
         parameters = JobParameters(
             priority=terms.priority,
             max_demand=terms.max_demand,
-            wallclock_limit_s=file.wallclock_limit_s,
-            cpu_limit_s=file.cpu_limit_s,
+            wallclock_limit_s=live.wallclock_limit_s,
+            cpu_limit_s=live.cpu_limit_s,
             near=None if place is None else place[0].root,
             growth_delay_s=_TRIVIAL_S if adds_to_others else None,
             waiting_since_s=live.since_s,
