@@ -835,13 +835,13 @@ class LocalWorkers:
         if worker.restarts <= self._config.restarts_max:
             worker.happens(Happens.DIED, self._out)
         elif not worker.has_run:
-            story = f"the solver process died {worker.restarts} times before it ran, last: {reason}"
+            story = f"the worker process died {worker.restarts} times before it ran, last: {reason}"
             self._lose(worker, Happens.DIED_UNRUN, story, Fault.UNCLEAR, now)
         else:
             worker.happens(Happens.DIED_TOO_OFTEN, self._out)
             self._messages.give_back_waiting(worker)
             if worker.index == 0:
-                story = f"the solver process died {worker.restarts} times, last: {reason}"
+                story = f"the worker process died {worker.restarts} times, last: {reason}"
                 self._out.send(worker.client, WorkerFailed(worker.job, worker.index, story))
 
     def _forget_suspended(self, worker: Worker, what: Happens) -> None:

@@ -345,7 +345,7 @@ def test_a_root_that_dies_again_and_again_after_it_ran_ends_its_job() -> None:
         del cluster.processes[rank, number]
         cluster.tell(rank, WorkerCrashed(number, "killed"))
     rest(cluster)
-    assert cluster.ended[INLINE].reason == "the solver process died 3 times, last: killed"
+    assert cluster.ended[INLINE].reason == "the worker process died 3 times, last: killed"
     assert not events(cluster, "lost")
 
 
