@@ -52,11 +52,26 @@ from mallob_py.protocol.messages import (
     Remember,
     Request,
 )
-from mallob_py.protocol.rank_tree import in_subtree, subtree_size
 
 _PER_INDEX_MAX = 4
 #: longer inline descriptions go to the workers that were accepted only
 _INLINE_IN_REQUEST_MAX = 512
+
+
+def subtree_size(index: int, volume: int) -> int:
+    """How many of the workers 0..volume-1 are in the subtree below `index`."""
+    size, first, width = 0, index, 1
+    while first < volume:
+        size += min(width, volume - first)
+        first, width = 2 * first + 1, 2 * width
+    return size
+
+
+def in_subtree(index: int, subtree: int) -> bool:
+    """Whether worker `index` is `subtree` or below it."""
+    while index > subtree:
+        index = (index - 1) // 2
+    return index == subtree
 
 
 class PastWorkers:

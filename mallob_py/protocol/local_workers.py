@@ -38,7 +38,7 @@ from mallob_py.protocol.effects import (
     Outbox,
 )
 from mallob_py.protocol.host_health import Fault
-from mallob_py.protocol.job_tree import Seats
+from mallob_py.protocol.job_tree import Seats, in_subtree
 from mallob_py.protocol.leaving import Leaver, Leaving
 from mallob_py.protocol.matching import Matcher
 from mallob_py.protocol.messages import (
@@ -64,7 +64,6 @@ from mallob_py.protocol.messages import (
     WorkerFailed,
 )
 from mallob_py.protocol.progress import Progress
-from mallob_py.protocol.rank_tree import in_subtree
 from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed
 from mallob_py.protocol.succession import LastWords, Succession
 from mallob_py.protocol.tree_messages import TreeMessages

@@ -13,7 +13,6 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from mallob_py.protocol.progress import Progress
-from mallob_py.protocol.rank_tree import index_in_subtree
 from mallob_py.protocol.volume_search import AnyAnswer, AnyQuestion, EpochVolumes
 
 #: checked where a message is decoded: the number of a PE, a place in a job tree, of workers or the like
@@ -69,6 +68,12 @@ class Epoch(Message, frozen=True, tag=2):
 
 
 # --- matching (matching.py) -----------------------------------------------------------------
+
+
+def index_in_subtree(subtree: int, position: int) -> int:
+    """Index in the job tree of number `position`, in level order, of the subtree below `subtree`."""
+    level_width = 1 << ((position + 1).bit_length() - 1)
+    return subtree * level_width + position
 
 
 class Request(Message, frozen=True, tag=3):

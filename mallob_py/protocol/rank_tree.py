@@ -40,25 +40,3 @@ def place_of(rank: int, size: int) -> TreePlace:
 def root_of(size: int) -> int:
     """The rank that has no parent."""
     return size // 2
-
-
-def subtree_size(index: int, volume: int) -> int:
-    """How many of the workers 0..volume-1 are in the subtree of the job tree below `index`."""
-    size, first, width = 0, index, 1
-    while first < volume:
-        size += min(width, volume - first)
-        first, width = 2 * first + 1, 2 * width
-    return size
-
-
-def index_in_subtree(subtree: int, position: int) -> int:
-    """Index in the job tree of number `position`, in level order, of the subtree below `subtree`."""
-    level_width = 1 << ((position + 1).bit_length() - 1)
-    return subtree * level_width + position
-
-
-def in_subtree(index: int, subtree: int) -> bool:
-    """Whether worker `index` is `subtree` or below it."""
-    while index > subtree:
-        index = (index - 1) // 2
-    return index == subtree

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mallob_py.protocol.rank_tree import in_subtree, index_in_subtree, place_of, subtree_size
+from mallob_py.protocol.job_tree import in_subtree, subtree_size
+from mallob_py.protocol.messages import index_in_subtree
+from mallob_py.protocol.rank_tree import place_of
 
 _SIZES = st.integers(1, 300)
 

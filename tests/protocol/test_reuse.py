@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mallob_py.protocol.job_tree import PastWorkers
+from mallob_py.protocol.job_tree import PastWorkers, in_subtree
 from mallob_py.protocol.messages import PastWorker
-from mallob_py.protocol.rank_tree import in_subtree
 
 _PAST = st.lists(
     st.builds(PastWorker, index=st.integers(0, 30), rank=st.integers(0, 20), epoch=st.integers(0, 50))

@@ -266,8 +266,6 @@ class JobFile(msgspec.Struct, frozen=True):
     done: bool
     assumptions: tuple[int, ...]
     configuration: Mapping[str, Any]
-    #: whether variables are looked up in its model by index, so that something must stand at index 0
-    indexes_model: bool
     #: what its fields wish for in vain
     warnings: tuple[str, ...]
     #: the fields as submitted, in JSON, for the reply; without `literals` (kept compactly above)
@@ -359,7 +357,6 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         done=job.done,
         assumptions=job.assumptions,
         configuration=configuration,
-        indexes_model=mallob_clients.indexes_model(fields),
         warnings=tuple(mallob_clients.unused(fields, application, configuration)),
         # The standard library's encoder takes what users may submit and msgspec refuses: integers beyond 64
         # bits and unpaired surrogates.

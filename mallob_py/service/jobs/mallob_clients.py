@@ -8,7 +8,7 @@ releases say `piped-response` (`store.reply_pipes`), all call their user `ipasir
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from mallob_py.applications import DEFAULT_APPLICATION
@@ -26,9 +26,9 @@ _UNUSED = {
 REFUSED = {"internalliterals": "names a formula in the memory of Mallob itself; give literals or files"}
 
 
-def indexes_model(fields: Mapping[str, Any]) -> bool:
-    """Whether it looks variables up by index, so that something must stand at index 0."""
-    return "piped-response" in fields or fields.get("user") == _BRIDGE_USER
+def indexes_model(user: str, fields: Container[str]) -> bool:
+    """Whether who wrote these looks variables up by index, so that something must stand at index 0."""
+    return "piped-response" in fields or user == _BRIDGE_USER
 
 
 def unused(fields: Mapping[str, Any], application: str, configuration: Mapping[str, Any]) -> Iterator[str]:

@@ -120,7 +120,7 @@ def result_reply(
     own |= {"solution", "solution-file", "solution-size", "solution-format"}
     result.update((key, value) for key, value in extra.items() if key not in own)
     is_model = ending.code == mallob_clients.SATISFIABLE and ending.form is SolutionForm.INTEGERS
-    if job.indexes_model and is_model and "solutions" not in extra:
+    if is_model and "solutions" not in extra and mallob_clients.indexes_model(job.user, job.submitted):
         solution = bytes(_INTEGER_BYTES) + solution
     is_long = len(solution) > _INTEGER_BYTES * inline_max
     if ending.form is SolutionForm.BYTES:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, JobFileError, parse_job
+from mallob_py.service.jobs.mallob_clients import indexes_model
 
 APPLICATIONS = {"SAT": InputUse.REVISIONS, "NOOP": InputUse.NONE, "OTHER": InputUse.UNKNOWN}
 SMALLEST = {"user": "admin", "name": "job", "application": "NOOP"}
@@ -84,10 +85,11 @@ def test_what_the_ipasir_bridge_of_mallob_writes_is_understood() -> None:
     fields = {"application": "SAT", "files": ["/tmp/x.pipe"], "content-mode": "raw", "incremental": True}
     limits = {"wallclock-limit": "0", "cpu-limit": "0"}
     job = parse(**fields, **limits, **{"piped-response": True, "precursor": "ipasir.job-7_0-0"})
-    assert job.indexes_model
+    assert indexes_model(job.user, job.submitted)
     assert job.warnings == ()
-    assert parse(user="ipasir", **fields).indexes_model
-    assert not parse(**fields).indexes_model
+    of_bridge, of_others = parse(user="ipasir", **fields), parse(**fields)
+    assert indexes_model(of_bridge.user, of_bridge.submitted)
+    assert not indexes_model(of_others.user, of_others.submitted)
 
 
 def test_wishes_that_change_nothing_are_told() -> None:
