@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
 
 #: Priorities outside are refused; within, no product or quotient here leaves the float range.
 MIN_PRIORITY, MAX_PRIORITY = 1e-100, 1e100

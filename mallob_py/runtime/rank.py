@@ -835,11 +835,6 @@ class Rank:
 
     # --- more ranks ---------------------------------------------------------------------
 
-    @property
-    def is_growing(self) -> bool:
-        """Whether ranks that this one has started are on their way."""
-        return self._growth is not None
-
     def grow(self, ranks: int, done: Callable[[Mapping[int, str]], None]) -> None:
         """Start so many further ranks on this host, which join when they are up.
 
