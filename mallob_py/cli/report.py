@@ -25,7 +25,7 @@ from mallob_py.service.telemetry.report import (
     CREATION_RATIO_MEANS,
     LATENCIES,
     Report,
-    Reuse,
+    ReuseFigures,
     Utilisation,
     VolumeSamples,
     make_report,
@@ -143,7 +143,7 @@ def _volumes(volumes: VolumeSamples) -> str:
     return format_table(header, rows) + _omitted(len(volumes.jobs))
 
 
-def _reuse(reuse: Reuse) -> str:
+def _reuse(reuse: ReuseFigures) -> str:
     header = ("created", "reused", "creation ratio: median", "max", "total")
     row = (
         *(reuse.created, reuse.reused),

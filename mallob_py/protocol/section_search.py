@@ -112,7 +112,7 @@ def _is_below(first: Pivot, second: Pivot) -> bool:
 # --- answers --------------------------------------------------------------------------------------
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class AlphaEvent(msgspec.Struct, frozen=True, gc=False):
     """One event at a PE that answers for its job. `x` is alpha_e, rounded."""
 
     x: float
@@ -121,17 +121,19 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     slope: int
 
     @staticmethod
-    def both(priority: float, scaled_priority: int, demand: int) -> tuple[Event, ...]:
+    def both(priority: float, scaled_priority: int, demand: int) -> tuple[AlphaEvent, ...]:
         """The two events of a job; none if they cancel out."""
         if demand == 1:
             return ()
         return (
-            Event(1 / priority, (1, priority), -1, scaled_priority),
-            Event(demand / priority, (demand, priority), demand, -scaled_priority),
+            AlphaEvent(1 / priority, (1, priority), -1, scaled_priority),
+            AlphaEvent(demand / priority, (demand, priority), demand, -scaled_priority),
         )
 
 
-def alpha_answer(question: AlphaQuestion, events: Iterable[Event]) -> tuple[AlphaAnswer, list[Event]]:
+def alpha_answer(
+    question: AlphaQuestion, events: Iterable[AlphaEvent]
+) -> tuple[AlphaAnswer, list[AlphaEvent]]:
     """The answer for these events, and those inside the bracket: no later question needs the others."""
     pivots = question.pivots
     cuts = [numerator / p for numerator, p in pivots]

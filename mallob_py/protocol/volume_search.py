@@ -22,9 +22,9 @@ from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.section_search import (
     PIVOTS,
     AlphaAnswer,
+    AlphaEvent,
     AlphaQuestion,
     AlphaSearch,
-    Event,
     Key,
     KeyAnswer,
     KeySelection,
@@ -160,7 +160,7 @@ class Deputy:
 
     def __init__(self) -> None:
         self._jobs: dict[int, _Represented] = {}
-        self._events: list[Event] = []
+        self._events: list[AlphaEvent] = []
         self._keys: list[Key] = []
 
     def put(self, facts: JobFacts) -> None:
@@ -190,9 +190,9 @@ class Deputy:
                 self._keys = keys_within(question, self._keys)
                 return key_answer(pivots, self._keys)
 
-    def _all_events(self, cap: int) -> Iterator[Event]:
+    def _all_events(self, cap: int) -> Iterator[AlphaEvent]:
         for job in self._jobs.values():
-            yield from Event.both(job.facts.priority, job.scaled_priority, min(job.facts.demand, cap))
+            yield from AlphaEvent.both(job.facts.priority, job.scaled_priority, min(job.facts.demand, cap))
 
     def _uncapped(self, share: Share, cap: int) -> tuple[int, list[Key]]:
         """The sum of the volumes rounded down; the keys of those jobs that could have more."""

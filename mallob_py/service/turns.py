@@ -232,7 +232,7 @@ class ClientMessage(msgspec.Struct, frozen=True, array_like=True):
 decode_client_message = msgspec.msgpack.Decoder(ClientMessage).decode
 
 
-class Request(NamedTuple):
+class PolicyRequest(NamedTuple):
     """What a job asks of a policy. `workers`, `max_demand` 0: it does not say."""
 
     user: str
@@ -251,7 +251,7 @@ class Decider(Protocol):
     def check(self, file: JobFile) -> None:
         """Raises JobFileError for a job that can never begin."""
 
-    def ask(self, job: int, request: Request, since_s: float) -> None:
+    def ask(self, job: int, request: PolicyRequest, since_s: float) -> None:
         """A job could begin; `decide` will name it, unless it ends before."""
 
     def ended(self, job: int) -> None:
@@ -444,5 +444,5 @@ class Turns:
         self._rank.tell_desk(self._client_ranks[client], data)
 
 
-def _request_of(live: LiveJob) -> Request:
-    return Request(live.user, live.workers, live.min_workers, live.max_demand, live.required_s)
+def _request_of(live: LiveJob) -> PolicyRequest:
+    return PolicyRequest(live.user, live.workers, live.min_workers, live.max_demand, live.required_s)

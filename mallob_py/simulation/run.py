@@ -40,7 +40,7 @@ DISTINCT_PES = (1, 2, 5, 10, 25)
 _UTILISATION_BIN_S = 0.1
 
 
-class EndedJob(msgspec.Struct, frozen=True):
+class PlayedJob(msgspec.Struct, frozen=True):
     """What remains of a job."""
 
     job: int
@@ -62,7 +62,7 @@ class Measures:
 
     def __init__(self, pes: int) -> None:
         self.pes = pes
-        self.ended: list[EndedJob] = []
+        self.ended: list[PlayedJob] = []
         #: (time, jobs in the system from then on)
         self.active_jobs: list[tuple[float, int]] = []
         self.context_switches = [0] * pes
@@ -125,7 +125,7 @@ class Measures:
         created = self._created.pop(fields["job"], {})
         self._spread.update(len(by_pe) for by_pe in created.values())
         self.ended.append(
-            EndedJob(
+            PlayedJob(
                 job=fields["job"],
                 ended_s=now,
                 outcome=fields["outcome"],

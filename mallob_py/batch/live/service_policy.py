@@ -19,7 +19,7 @@ from mallob_py.batch.live.script import ANY_NUMBER
 from mallob_py.batch.policy import Policy, PolicyError
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import JobFile
-from mallob_py.service.turns import Request
+from mallob_py.service.turns import PolicyRequest
 
 #: decisions look at all that wait
 SHOWN_MAX = 1000
@@ -57,7 +57,7 @@ class ServicePolicy:
             text = f"is {file.min_workers}, but there are {self._pes} PEs"
             raise JobFileError("min-workers", text, file.identity)
 
-    def ask(self, job: int, request: Request, since_s: float) -> None:
+    def ask(self, job: int, request: PolicyRequest, since_s: float) -> None:
         """A job could begin; `decide` will name it."""
         low = max(1, request.min_workers)
         high = max(low, min(request.max_demand or self._pes, self._pes))

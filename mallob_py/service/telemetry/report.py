@@ -142,7 +142,7 @@ class VolumeSamples(msgspec.Struct, frozen=True):
     jobs: tuple[tuple[int, tuple[int | None, ...]], ...]
 
 
-class Reuse(msgspec.Struct, frozen=True):
+class ReuseFigures(msgspec.Struct, frozen=True):
     """How many workers were made and how many were found again."""
 
     created: int
@@ -169,7 +169,7 @@ class Report(msgspec.Struct, frozen=True):
     latencies: tuple[LatencyRow, ...]
     utilisation: Utilisation
     volumes: VolumeSamples
-    reuse: Reuse
+    reuse: ReuseFigures
 
 
 def make_report(events: Sequence[Event]) -> Report:
@@ -332,12 +332,12 @@ def _sampled(steps: Sequence[tuple[float, int]], instants: Sequence[float]) -> t
     return tuple(samples)
 
 
-def reuse(events: Iterable[Event], jobs: Iterable[JobRow]) -> Reuse:
+def reuse(events: Iterable[Event], jobs: Iterable[JobRow]) -> ReuseFigures:
     """Workers created and reused in all; creation ratios of jobs that the log knows from first to last."""
     adoptions = [event.fields.get("created") for event in events if event.event == "adopted"]
     whole = (job for job in jobs if job.submitted_s is not None and job.outcome != UNFINISHED)
     ratio = creation_ratio((job.created_workers, job.max_volume or 0) for job in whole)
-    return Reuse(
+    return ReuseFigures(
         created=sum(created is True for created in adoptions),
         reused=sum(created is False for created in adoptions),
         creation_ratio_median=ratio.median,

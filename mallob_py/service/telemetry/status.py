@@ -218,7 +218,7 @@ class HostStatus(msgspec.Struct, frozen=True):
     troubles: tuple[str, ...] = ()
 
 
-class RankProcess(msgspec.Struct, frozen=True):
+class ClientProcess(msgspec.Struct, frozen=True):
     """Where a client's rank runs."""
 
     host: str
@@ -239,7 +239,7 @@ class ServiceStatus(msgspec.Struct, frozen=True):
     clients: int = 1
     started: float = 0.0
     totals: Totals = Totals()
-    processes: tuple[RankProcess, ...] = ()
+    processes: tuple[ClientProcess, ...] = ()
     #: None while nobody looks
     workers: tuple[WorkerPlace, ...] | None = None
     #: how many jobs are in each state

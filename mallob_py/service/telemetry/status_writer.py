@@ -31,12 +31,12 @@ from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.reply import JobStatistics, valid_text
 from mallob_py.service.jobs.users import UserBook
 from mallob_py.service.telemetry.status import (
+    ClientProcess,
     Counters,
     EndedJob,
     HostStatus,
     JobStatus,
     Onlookers,
-    RankProcess,
     ServiceStatus,
     UserStatus,
     progress_of,
@@ -124,7 +124,7 @@ class StatusWriter:
         self._book = book
         self._running = running
         self._users = users
-        self._process = RankProcess(socket.gethostname(), os.getpid())
+        self._process = ClientProcess(socket.gethostname(), os.getpid())
         self._started = time.time()
         self._ended: deque[EndedJob] = deque(maxlen=ENDED_MAX)
         self._counters = counters

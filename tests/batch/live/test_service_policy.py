@@ -14,17 +14,17 @@ from mallob_py.batch.policy import Action, Start, View
 from mallob_py.batch.registry import PolicyTextError, policy_for, policy_names, policy_of
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
-from mallob_py.service.turns import Request
+from mallob_py.service.turns import PolicyRequest
 
 PES = 8
 LIVE = [name for name in policy_names() if not getattr(policy_of(name), "shares_nodes", False)]
 
 
-def request(workers: int = 0, low: int = 0, high: int = 0, required_s: float = 60.0) -> Request:
-    return Request("u", workers, low, high, required_s)
+def request(workers: int = 0, low: int = 0, high: int = 0, required_s: float = 60.0) -> PolicyRequest:
+    return PolicyRequest("u", workers, low, high, required_s)
 
 
-def rigid(workers: int, required_s: float = 60.0) -> Request:
+def rigid(workers: int, required_s: float = 60.0) -> PolicyRequest:
     return request(workers, workers, workers, required_s)
 
 
@@ -37,7 +37,7 @@ class Table:
         self.bounds: dict[int, int] = {}
         self.now_s = 0.0
 
-    def ask(self, job: int, request: Request) -> None:
+    def ask(self, job: int, request: PolicyRequest) -> None:
         self.policy.ask(job, request, self.now_s)
 
     def end(self, job: int) -> None:
