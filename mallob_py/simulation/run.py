@@ -148,7 +148,7 @@ class Measures:
     # --- results ------------------------------------------------------------------------
 
     def latency(self, kind: str) -> LatencyRow:
-        """Statistics of one kind (`run_figures.LATENCIES`)."""
+        """Statistics of one kind (`report.LATENCIES`)."""
         return latency_row(kind, sorted(self.latencies_ms[kind]))
 
     def busy_shares(self, seconds: float) -> list[float]:
