@@ -127,13 +127,13 @@ def run_rank(
         _run_newcomer(settings, make_log, make_desk, exit_code, server, stop_bell)
     try:
         world = start_mpi()
+        # Only now: importing it initialises MPI.
+        from mallob_py.runtime.world.transport import Transport
+
+        transport = Transport(world, settings.rank_loss)
     except (LaunchError, OthersRefused):
         server.stop()
         raise
-    # Only now: importing it initialises MPI.
-    from mallob_py.runtime.world.transport import Transport
-
-    transport = Transport(world)
     start_s: float = world.bcast(time.time())
     offer = CapacityOffer.here(settings.pes, settings.config.threads, transport.host_of(transport.rank))
     placement = Placement(capacities_of(world.allgather(offer)))

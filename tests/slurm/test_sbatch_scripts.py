@@ -183,7 +183,7 @@ def test_the_signal_before_the_time_limit_ends_the_service_cleanly(batch: Batch)
 def test_a_rank_that_is_gone_has_the_service_started_again_within_the_job(
     number: signal.Signals, batch: Batch
 ) -> None:
-    batch.serve()
+    batch.serve("--export=ALL,RANK_LOSS=restart")
     path = batch.drop("running", application="SLEEP", wallclock_limit="1h")
     poll_until(lambda: batch.logged("started"), batch.story)
     os.kill(max(batch.ranks()), number)
@@ -193,8 +193,8 @@ def test_a_rank_that_is_gone_has_the_service_started_again_within_the_job(
     assert batch.reply(path)["result"]["outcome"] == "interrupted"
 
 
-def test_a_rank_that_dies_is_survived_if_srun_is_told_to_spare_the_others(batch: Batch) -> None:
-    batch.serve("--export=ALL,RANK_LOSS=survive")
+def test_a_rank_that_dies_is_survived_by_those_on_its_node_and_on_others(batch: Batch) -> None:
+    batch.serve()
     path = batch.drop("running", application="SLEEP", wallclock_limit="1h")
     poll_until(lambda: batch.logged("started"), batch.story)
     os.kill(max(batch.ranks()), signal.SIGKILL)
@@ -202,6 +202,24 @@ def test_a_rank_that_dies_is_survived_if_srun_is_told_to_spare_the_others(batch:
     batch.drop("stop", name="running", interrupt=True)
     assert batch.reply(path)["result"]["outcome"] == "interrupted"
     assert batch.output.count("accepting jobs") == 1, batch.story()
+
+
+def test_a_node_that_is_lost_is_survived_and_slurm_keeps_the_rest_of_the_allocation(tmp_path: Path) -> None:
+    with virtual_cluster() as cluster:
+        batch = Batch(cluster, tmp_path)
+        batch.serve()
+        path = batch.drop("running", application="SLEEP", wallclock_limit="1h")
+        poll_until(lambda: batch.logged("started"), batch.story)
+        cluster.lose_node("n2")
+        poll_until(lambda: batch.logged("generation"), batch.story)
+        cluster.run("scontrol", "update", "nodename=n2", "state=down", "reason=lost")
+        batch.drop("stop", name="running", interrupt=True)
+        assert batch.reply(path)["result"]["outcome"] == "interrupted"
+        assert batch.state == "RUNNING"
+        assert batch.output.count("accepting jobs") == 1, batch.story()
+        cluster.run("scancel", batch.job)
+        assert batch.await_end() == "CANCELLED"
+        assert "ended; nothing is left to do" in batch.output, batch.story()
 
 
 def test_a_service_that_cannot_start_says_why_and_is_not_started_again(batch: Batch) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -17,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from running import MARK, kill_marked, marked_processes
+from running import MARK, command_line, kill_marked, marked_processes, parent_of
 from waiting import poll_until
 
 NODES = 2
@@ -89,6 +90,22 @@ class Cluster:
     def processes(self) -> list[int]:
         """All of the cluster and of its jobs."""
         return marked_processes(self._mark)
+
+    def lose_node(self, name: str) -> None:
+        """Kill at once all that runs there: tasks, the daemons of their steps, and the node's own."""
+        at_home = f"SLURMD_NODENAME={name}".encode()
+        tasks = []
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                if at_home in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    tasks.append(pid)
+        daemons = [pid for pid in self.processes() if command_line(pid).startswith(f"slurmd -D -N {name}")]
+        steps = {parent for parent in map(parent_of, tasks) if "slurmstepd" in command_line(parent)}
+        assert tasks and steps and daemons
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in {*daemons, *steps, *tasks}:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def stop(self) -> None:
         kill_marked(self._mark)

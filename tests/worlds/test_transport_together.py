@@ -24,16 +24,17 @@ BIG_SIZES_BYTES = (5_000_000, 262_144, 1, 3_333_333)
 MESSAGES, PER_TURN_MAX = 2000, 30
 
 
-@pytest.fixture(params=["unix sockets", "several hosts", "no doorbell"])
+@pytest.fixture(params=["unix sockets", "several hosts", "links between hosts", "no doorbell"])
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    from mallob_py.runtime.world.mpi import start_mpi
+    from mallob_py.runtime.world.mpi import RankLoss, start_mpi
     from mallob_py.runtime.world.transport import Transport
 
-    if request.param == "several hosts":
+    if "hosts" in request.param:
         monkeypatch.setenv("MALLOB_PY_RANKS_PER_HOST", "2")
     if request.param == "no doorbell":
         monkeypatch.setenv("MALLOB_PY_DOORBELL", "off")
-    one = Transport(start_mpi())
+    linked = request.param == "links between hosts"
+    one = Transport(start_mpi(), RankLoss.SURVIVE if linked else RankLoss.RESTART)
     yield one
     assert one.close()
 
@@ -167,9 +168,11 @@ def test_a_long_control_message_does_not_delay_those_of_other_ranks(transport: A
 
 @needs_others
 def test_a_peer_is_congested_until_it_has_caught_up(transport: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mallob_py.runtime.world import carrier
     from mallob_py.runtime.world import transport as module
 
-    monkeypatch.setattr(module, "CONGESTED_BYTES", 1 << 20)
+    for each in (carrier, module):
+        monkeypatch.setattr(each, "CONGESTED_BYTES", 1 << 20)
     if transport.rank == 0:
         assert not transport.is_congested(1)
         transport.send(1, bytes(4 << 20))
@@ -189,7 +192,9 @@ def test_all_ranks_agree_on_who_shares_a_host(transport: Any) -> None:
     together = int(os.environ.get("MALLOB_PY_RANKS_PER_HOST", transport.size))
     assert hosts == [rank // together * together for rank in range(transport.size)]
     assert transport.size == 1 or transport.doorbell.available is ("MALLOB_PY_DOORBELL" not in os.environ)
-    assert transport.doorbell.has_remote_peers is (len(set(hosts)) > 1)
+    linked = [transport.links.has(rank) for rank in range(transport.size)]
+    assert linked == [any(linked) and host != hosts[transport.rank] for host in hosts]
+    assert transport.doorbell.has_remote_peers is (len(set(hosts)) > 1 and not any(linked))
 
 
 def test_a_rank_that_all_others_can_wake_for_sure_parks_for_as_long_as_it_likes(transport: Any) -> None:

@@ -25,7 +25,7 @@ import contextlib
 import os
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,25 +59,28 @@ class Doorbell:
     def __init__(
         self,
         rank: int,
-        bells: Sequence[Bell],
+        bells: Sequence[Bell | None],
         secret: bytes,
         unix_socket: socket.socket | None,
         udp_socket: socket.socket | None,
     ) -> None:
+        """`bells`: by rank; None: it neither rings this rank nor is rung."""
         own = bells[rank]
+        assert own is not None
+        others = [bell for peer, bell in enumerate(bells) if bell is not None and peer != rank]
         self._secret = secret
         self._unix_socket = unix_socket
         self._udp_socket = udp_socket
         self._targets: list[tuple[socket.socket, bytes | tuple[str, int]] | None] = [
-            None if peer == rank else self._target(own, bell) for peer, bell in enumerate(bells)
+            None if peer == rank or bell is None else self._target(own, bell)
+            for peer, bell in enumerate(bells)
         ]
         #: whether every peer can wake this rank, so that it may park for long
         self.available = all(
-            peer == rank or bool(own.unix_name if _share_sockets(own, bell) else own.udp_port)
-            for peer, bell in enumerate(bells)
+            bool(own.unix_name if _share_sockets(own, bell) else own.udp_port) for bell in others
         )
         #: whether some peers ring by UDP
-        self.has_remote_peers = any(not _share_sockets(own, bell) for bell in bells)
+        self.has_remote_peers = any(not _share_sockets(own, bell) for bell in others)
         self._sockets = [s for s in (unix_socket, udp_socket) if s is not None]
         # A single descriptor to wait for, whatever the number of sockets.
         self._epoll: select.epoll | None = None
@@ -87,10 +90,13 @@ class Doorbell:
                 self._epoll.register(each.fileno(), select.EPOLLIN)
 
     @classmethod
-    def hang(cls, comm: MPI.Intracomm, hosts: Sequence[int], folder: Path) -> Doorbell:
+    def hang(
+        cls, comm: MPI.Intracomm, hosts: Sequence[int], folder: Path, ringers: Collection[int]
+    ) -> Doorbell:
         """Make this rank's sockets and exchange addresses (collective over `comm`).
 
         `hosts` names for each rank the host that it is on, `folder` is private and shared by a host's ranks.
+        This rank and the `ringers`, itself among them, are to wake each other.
         """
         rank = comm.Get_rank()
         secret: bytes = comm.bcast(os.urandom(_RING_BYTES))
@@ -100,14 +106,15 @@ class Doorbell:
         unix_socket = None if barred else _open(socket.AF_UNIX, unix_name)
         udp_address, udp_port, udp_socket = "", 0, None
         homes: list[tuple[int, int, str]] = comm.allgather((host, namespace, socket.gethostname()))
-        if not barred and len({home[:2] for home in homes}) > 1:
+        if not barred and len({homes[peer][:2] for peer in ringers}) > 1:
             one_machine = len({home[2] for home in homes}) == 1
             udp_address = "127.0.0.1" if one_machine else reachable_address()
             udp_socket = _open(socket.AF_INET, ("127.0.0.1" if one_machine else "0.0.0.0", 0))
             udp_port = udp_socket.getsockname()[1] if udp_socket is not None else 0
         bell = Bell(host, namespace, unix_name if unix_socket is not None else b"", udp_address, udp_port)
         bells: list[Bell] = comm.allgather(bell)
-        return cls(rank, bells, secret, unix_socket, udp_socket)
+        rung = [each if peer in ringers else None for peer, each in enumerate(bells)]
+        return cls(rank, rung, secret, unix_socket, udp_socket)
 
     def fileno(self) -> int:
         """The descriptor that becomes readable when somebody rings."""

@@ -1,4 +1,7 @@
-"""Connections to ranks that joined later, which MPI's world does not have: stream sockets, never blocking.
+"""Connections to ranks that MPI cannot reach, or should not: stream sockets, never blocking.
+
+They go to ranks that joined later, which MPI's world does not have; and, where the loss of a rank is to be
+survived, to those of other hosts (`transport.py` says why).
 
 Why not MPI: its processes can connect afterwards (`MPI_Comm_accept`), but each pair would have to do so by
 itself, as collective calls would need ranks that may be dead. A call stops both event loops (20 to 35 ms,
@@ -22,8 +25,9 @@ import os
 import select
 import socket
 import struct
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -41,6 +45,8 @@ _HELLO = struct.Struct(f"<{SECRET_BYTES}sI")
 _READ_BYTES = 256 << 10
 _BUFFERS_MAX = 64
 _STRANGERS_MAX = 64
+#: so many may be connecting at once: all ranks of other hosts do so at the start
+_BACKLOG = 4096
 _CONNECT_TIMEOUT_S = 10.0
 #: a longer message cannot be sent
 MESSAGE_BYTES_MAX = 1 << 31
@@ -197,7 +203,7 @@ class Links:
     def _listen(self, listener: socket.socket, at: str | tuple[str, int]) -> None:
         try:
             listener.bind(at)
-            listener.listen(_STRANGERS_MAX)
+            listener.listen(_BACKLOG)
         except OSError:
             listener.close()
             raise
@@ -227,6 +233,16 @@ class Links:
             self._add(peer, connection)
             return
         raise LinkError(f"rank {self.rank} cannot connect to rank {peer}: {problem}")
+
+    def await_connections(self, peers: Collection[int]) -> None:
+        """Until all of these have connected. Raises LinkError."""
+        deadline_s = time.monotonic() + _CONNECT_TIMEOUT_S
+        while missing := [peer for peer in peers if peer not in self._links]:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or self._ended:
+                raise LinkError(f"rank {self.rank} has not been connected to by rank {missing[0]}")
+            if select.select((self._epoll,), (), (), left_s)[0]:
+                self._look()
 
     def _add(self, peer: int, connection: socket.socket) -> _Link:
         self.is_used = True
@@ -353,7 +369,7 @@ class Links:
         self._epoll.unregister(descriptor)
         link.connection.close()
         self._owed.discard(link)
-        if not link.is_given_up:
+        if not link.is_given_up and not link.has_left:
             how = "has ended its connection" if isinstance(error, EOFError) else f"is not connected: {error}"
             self._ended.append((link.peer, how))
 

@@ -30,7 +30,11 @@ lost (`take_lost`, `how_lost`), as does whoever finds out otherwise (`lose`). Wh
 dropped, further sends to it are ignored, and nothing waits for it: who is left goes on with the same
 communicators. Only collective calls are over then, so that leaving is done by messages.
 
-Ranks that have joined later are no part of MPI's world: they are reached by links (`links.py`).
+Ranks that have joined later are no part of MPI's world: they are reached by links (`links.py`). So are all
+ranks of other hosts if the loss of a rank is to be survived. Reason: when a connection between hosts breaks,
+MPICH 5 crashes at the next send to there (UCX), or aborts as soon as MPI looks at its network (OFI); so the
+death of a rank would be that of all which have not heard of it by then, and the death of a host that of all.
+A link tells of it at once instead. On a host MPICH talks by memory, which nobody's death breaks.
 """
 
 from __future__ import annotations
@@ -39,14 +43,14 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from mallob_py.runtime.world.carrier import CONGESTED_BYTES, DOES_NOT_READ, WAITING_BYTES_MAX, Carrier
 from mallob_py.runtime.world.doorbell import Doorbell
 from mallob_py.runtime.world.envelope import Arrival, Channel
-from mallob_py.runtime.world.links import MESSAGE_BYTES_MAX, Links
-from mallob_py.runtime.world.mpi import prepare_mpi
-from mallob_py.runtime.world.session_folder import open_session_folder
+from mallob_py.runtime.world.links import MESSAGE_BYTES_MAX, SECRET_BYTES, LinkError, Links, Place
+from mallob_py.runtime.world.mpi import LaunchError, OthersRefused, RankLoss, prepare_mpi
+from mallob_py.runtime.world.session_folder import PrivateFolder, open_session_folder
 
 prepare_mpi()  # must come before the import, which initialises MPI
 from mpi4py import MPI  # noqa: E402
@@ -180,17 +184,23 @@ class _Inbox:
 class Transport(Carrier):
     """All of this rank's traffic, and its host's folder. Creation and `close` are collective over `comm`."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Intracomm, rank_loss: RankLoss = RankLoss.RESTART) -> None:
+        """Raises LaunchError, or OthersRefused if another rank does."""
         rank, hosts = comm.Get_rank(), _hosts(comm)
         super().__init__(rank, dict(enumerate(hosts)), open_session_folder(comm, hosts), Links(rank))
         #: how many ranks MPI's world has
         self.size = comm.Get_size()
+        #: the ranks that are reached by MPI, this one among them
+        self._by_mpi = frozenset(range(self.size))
+        if rank_loss is RankLoss.SURVIVE and len(set(hosts)) > 1:
+            self._by_mpi = frozenset(peer for peer in self._by_mpi if hosts[peer] == hosts[rank])
+            _link_hosts(comm, self.links, self.folder, self._by_mpi)
         channels = [comm.Dup() for _ in Channel]
         for each in channels:
             each.Set_errhandler(MPI.ERRORS_RETURN)
-        self.doorbell = Doorbell.hang(comm, hosts, self.folder.path)
+        self.doorbell = Doorbell.hang(comm, hosts, self.folder.path, self._by_mpi)
         self._inboxes = [_Inbox(channel, channels[channel]) for channel in Channel]
-        self._lanes = [[_Lane(each, dest) for dest in range(self.size)] for each in channels]
+        self._lanes = [{dest: _Lane(each, dest) for dest in self._by_mpi} for each in channels]
         self._busy: dict[tuple[Channel, int], _Lane] = {}
         self._owed: set[int] = set()
         #: peers that send nothing any more
@@ -208,7 +218,7 @@ class Transport(Carrier):
 
     def send(self, dest: int, data: bytes) -> None:
         """Send on the control channel. `data` must not change afterwards."""
-        if dest >= self.size:
+        if dest not in self._by_mpi:
             super().send(dest, data)
             return
         if len(data) <= PIECE_BYTES:
@@ -224,14 +234,14 @@ class Transport(Carrier):
 
     def send_bulk(self, dest: int, data: bytes | bytearray | memoryview) -> None:
         """Send on the bulk channel. `data` must not change until it has left."""
-        if dest >= self.size:
+        if dest not in self._by_mpi:
             super().send_bulk(dest, data)
         else:
             self._send(Channel.BULK, dest, data)
 
     def is_congested(self, dest: int) -> bool:
         """Whether so much waits for `dest` that it should only be sent what it must have."""
-        if dest >= self.size:
+        if dest not in self._by_mpi:
             return super().is_congested(dest)
         return self._lanes[Channel.CONTROL][dest].waiting_bytes > CONGESTED_BYTES
 
@@ -315,7 +325,7 @@ class Transport(Carrier):
         """Stop sending to a peer that others have found dead; not reported by `take_lost`."""
         is_news = peer not in self._lost
         super().give_up_on(peer)
-        if not is_news or peer >= self.size:
+        if not is_news or peer not in self._by_mpi:
             return
         for channel in Channel:
             lane = self._lanes[channel][peer]
@@ -331,7 +341,7 @@ class Transport(Carrier):
 
     def answer_lost(self, peer: int, data: bytes) -> None:
         """Answer a message that has come from a peer after it was given up on: it lives, and shall know."""
-        if peer >= self.size:
+        if peer not in self._by_mpi:
             super().answer_lost(peer, data)
             return
         with contextlib.suppress(MPI.Exception):
@@ -347,7 +357,7 @@ class Transport(Carrier):
 
     def _flush_to_all(self, deadline_s: float) -> None:
         with contextlib.suppress(TransportError):
-            self._say_last(set(range(self.size)) - self._lost - {self.rank}, deadline_s)
+            self._say_last(self._reached_by_mpi(), deadline_s)
             super()._flush_to_all(deadline_s)
 
     # --- inner parts
@@ -379,8 +389,11 @@ class Transport(Carrier):
 
     def _part(self, deadline_s: float) -> None:
         """Leave those who are left: nobody goes before all others have received all that it sent."""
-        peers = set(range(self.size)) - self._lost - {self.rank}
+        peers = self._reached_by_mpi()
         self._say_last(peers, deadline_s, lambda: peers - self._lost <= self._left)
+
+    def _reached_by_mpi(self) -> set[int]:
+        return set(self._by_mpi - self._lost - {self.rank})
 
     def _say_last(
         self, peers: set[int], deadline_s: float, is_enough: Callable[[], bool] = lambda: True
@@ -402,7 +415,6 @@ class Transport(Carrier):
         self, channel: Channel, dest: int, data: bytes | bytearray | memoryview, tag: int = _WHOLE
     ) -> None:
         assert dest != self.rank, "messages to oneself do not go through the transport"
-        assert 0 <= dest < self.size, f"no rank {dest} among {self.size}"
         if dest in self._lost:
             return
         lane = self._lanes[channel][dest]
@@ -524,3 +536,35 @@ def _hosts(comm: MPI.Intracomm) -> tuple[int, ...]:
     lowest = host.bcast(rank)
     host.Free()
     return tuple(comm.allgather(lowest))
+
+
+def _link_hosts(comm: MPI.Intracomm, links: Links, folder: PrivateFolder, here: Collection[int]) -> None:
+    """Have links between all ranks of different hosts; `here`: those of this one (collective over `comm`).
+
+    Raises LaunchError, or OthersRefused if another rank does.
+    """
+    rank = comm.Get_rank()
+    secret: bytes = comm.bcast(os.urandom(SECRET_BYTES))
+    place, problem = None, None
+    try:
+        place = links.listen(secret, folder.path, wide=True)
+    except LinkError as error:
+        problem = error
+    places: list[Place | None] = comm.allgather(place)
+    try:
+        for peer, there in enumerate(places[:rank]):
+            if there is not None and peer not in here:
+                links.connect(peer, there)
+        if all(places):
+            links.await_connections([peer for peer in range(rank + 1, len(places)) if peer not in here])
+    except LinkError as error:
+        problem = error
+    has_failed: list[bool] = comm.allgather(problem is not None)
+    if any(has_failed):
+        links.close()
+        folder.remove()
+        raise (
+            OthersRefused
+            if problem is None
+            else LaunchError(f"{problem}; --rank-loss restart needs no such connections")
+        )
