@@ -10,7 +10,9 @@ before the service and outlive it; exit code 0 after Ctrl-C or SIGTERM.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
+import math
 import os
 import resource
 import socket
@@ -24,15 +26,26 @@ from mallob_py.applications import DEFAULT_APPLICATION
 from mallob_py.cli import CommandError
 from mallob_py.cli.interrupts import OF_RANKS
 from mallob_py.cli.malleable_job import allotted, order_folder, taking_orders
+from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import StopRequests
 from mallob_py.runtime.world.forked_world import ForkedServers
-from mallob_py.runtime.world.mpi import RankLoss, WorldEnd, begin_loading_mpi, in_mpi_world
+from mallob_py.runtime.world.mpi import (
+    INVITED_VARIABLE,
+    RANK_VARIABLES,
+    RankLoss,
+    WorldEnd,
+    begin_loading_mpi,
+    in_mpi_world,
+)
 
 if TYPE_CHECKING:
     from mallob_py.cli.client_options import WebOptions
     from mallob_py.cli.rank_options import RunOptions, ServeOptions, SolveOptions
     from mallob_py.runtime.memory import Room
 
+#: how often to look whether a folder is free, and the shortest time limit
+_LOOK_S = 0.2
+_MOMENT_S = 0.001
 #: so few are always tried
 _UNSUSPICIOUS = 4
 #: what a rank needs at least, with its fork server and one worker: memory, and processes with one kept ready
@@ -138,6 +151,12 @@ def run_serve(options: ServeOptions) -> int:
         _check_is_installed(application)
     _log_loans(options.log_loans)
     ranks = ranks_of(options)
+    end_s = None if options.time_limit_s is None else time.monotonic() + options.time_limit_s
+    if options.wait and INVITED_VARIABLE not in os.environ:
+        if not _wait_for_folders(options, math.inf if end_s is None else end_s):
+            return 0
+        if end_s is not None:
+            options = dataclasses.replace(options, time_limit_s=max(_MOMENT_S, end_s - time.monotonic()))
     if in_mpi_world() or (ranks == 1 and options.restarts == 0):
         from mallob_py.runtime.processes import want_no_numeric_threads
 
@@ -147,18 +166,37 @@ def run_serve(options: ServeOptions) -> int:
         return be_rank(options)
     from mallob_py.runtime.world.launch import supervise
 
-    end_s = None if options.time_limit_s is None else time.monotonic() + options.time_limit_s
-
     def argv() -> list[str]:
         command = ["-m", "mallob_py.cli.main", *sys.argv[1:]]
         if end_s is None:
             return command
         # What is left of it; of an option that is given twice, the second counts.
-        return [*command, "--time-limit", f"{max(0.001, end_s - time.monotonic()):.3f}s"]
+        return [*command, "--time-limit", f"{max(_MOMENT_S, end_s - time.monotonic()):.3f}s"]
 
     survives = RankLoss.wanted(options.rank_loss, launcher_spares_others=True) is RankLoss.SURVIVE
     with taking_orders(ranks, survives, Path(options.api_dir)):
         return supervise(ranks, argv, options.restarts, options.rank_timeout_s)
+
+
+def _wait_for_folders(options: ServeOptions, until_s: float) -> bool:
+    """Until no other service has a client's folder; False if this one is to end before.
+
+    Every rank waits, before it starts MPI: the first one takes the folders when all have seen them free.
+    """
+    from mallob_py.service.store.lock import holder_of
+
+    folders = [Path(options.api_dir).absolute() / f"jobs.{client}" for client in range(options.clients)]
+    is_told = any(os.environ.get(name, "0") != "0" for name in RANK_VARIABLES)  # by the first rank
+    with StopRequests() as stops:
+        while held := next(((each, who) for each in folders if (who := holder_of(each)) is not None), None):
+            if not is_told:
+                is_told = True
+                tell(f"{held[0]} is used by a running service ({held[1]}); waiting for its end")
+            # Nobody tells of a lock that is free; to wait in the kernel for it would be deaf to signals.
+            stops.wait(min(_LOOK_S, until_s - time.monotonic()))
+            if stops.first is not None or time.monotonic() > until_s:
+                return False
+    return True
 
 
 def run_web(options: WebOptions) -> int:

@@ -336,6 +336,11 @@ class ServeOptions(Api, _AnyApplication):
         group=SERVICE,
         help="look for job files regularly instead of being told by inotify (NFS, Lustre)",
     )
+    wait: bool = switch_option(
+        "--wait",
+        group=SERVICE,
+        help="if another service has the api folder, wait for its end, and go on with its jobs then",
+    )
     durable: bool = switch_option(
         "--durable",
         group=SERVICE,

@@ -101,7 +101,9 @@ class Cluster:
                     tasks.append(pid)
         daemons = [pid for pid in self.processes() if command_line(pid).startswith(f"slurmd -D -N {name}")]
         steps = {parent for parent in map(parent_of, tasks) if "slurmstepd" in command_line(parent)}
-        assert tasks and steps and daemons
+        assert tasks
+        assert steps
+        assert daemons
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in {*daemons, *steps, *tasks}:
                 with contextlib.suppress(ProcessLookupError):

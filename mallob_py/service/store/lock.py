@@ -71,26 +71,36 @@ class DirectoryLock:
                     return
             if attempt < _TRIES - 1:
                 time.sleep(_RETRY_DELAY_S)
-        pid, _, host = os.pread(self._descriptor, 300, 0).decode("utf-8", "replace").strip().partition(" ")
-        holder = f"process {pid} on {host}" if host else "another process"
         raise ServiceError(
-            f"{client_dir} is used by a running service ({holder}); stop it or give another --api-dir"
+            f"{client_dir} is used by a running service ({_named_in(self._descriptor)});"
+            " stop it, wait for its end by --wait, or give another --api-dir"
         )
+
+
+def _named_in(descriptor: int) -> str:
+    """Who holds a lock, as its text says."""
+    pid, _, host = os.pread(descriptor, 300, 0).decode("utf-8", "replace").strip().partition(" ")
+    return f"process {pid} on {host}" if host else "another process"
 
 
 def is_locked(client_dir: Path) -> bool:
     """Whether a service holds this client folder."""
+    return holder_of(client_dir) is not None
+
+
+def holder_of(client_dir: Path) -> str | None:
+    """The service that holds this client folder, for people; None if none does."""
     try:
         descriptor = os.open(client_dir / ".lock", os.O_RDONLY)
     except OSError:
-        return False
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
-        return error.errno in _HELD
+        return _named_in(descriptor) if error.errno in _HELD else None
     finally:
         os.close(descriptor)
-    return False
+    return None
 
 
 _PREFIXES = ("edu.kit.iti.mallob.apipath.", "mallob.apipath.")

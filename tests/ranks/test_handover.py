@@ -1,0 +1,94 @@
+"""A service that waits for the end of another one, and goes on with its jobs: nothing is lost at the change."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from running import COMMAND, Running, environment, kill_marked, needs_mpiexec, poll_until, serving, with_apps
+from waiting import DEADLINE_S
+
+pytestmark = [needs_mpiexec, pytest.mark.slow]
+
+NAPS, NAP_S = 3000, 0.004
+WAITS = "waiting for its end"
+
+
+def beside(service: Running, folder: Path, *options: str) -> Running:
+    """A second service on the same api folder, which waits."""
+    second = Running(folder, "--wait", "--api-dir", str(service.api_dir), *options, ranks=2, env=APPS)
+    second.api_dir = service.api_dir
+    poll_until(lambda: WAITS in second.output, lambda: second.output)
+    return second
+
+
+APPS = with_apps(NAPS="bag_apps:NapsApplication")
+
+
+def test_a_second_service_goes_on_with_all_jobs_of_the_first_one_when_that_ends(tmp_path: Path) -> None:
+    with serving(tmp_path / "first", ranks=2, env=APPS) as first:
+        second = beside(first, tmp_path / "second")
+        try:
+            bag = first.submit("bag", application="NAPS", configuration={"naps": NAPS, "nap_s": NAP_S})
+            first.await_event("started")
+            short = {"application": "SLEEP", "wallclock_limit": "50ms"}
+            replies = [first.submit(f"job{number}", **short) for number in range(50)]
+            poll_until(lambda: any(map(Path.exists, replies)), "some jobs have ended")
+            assert first.stop() == 0
+            seen = {path: path.stat().st_mtime_ns for path in replies if path.exists()}
+            assert not bag.exists()
+            second.await_ready()
+            results = [second.reply(path)["result"]["outcome"] for path in replies]
+            assert Counter(results) == {"wallclock-limit": len(replies)}
+            result = second.reply(bag)["result"]
+            assert (result["value"], result["tasks"]) == (sum(range(NAPS)), NAPS)
+            assert result["tasks_restored"] > 0
+            assert seen == {path: path.stat().st_mtime_ns for path in seen}, "no job was answered again"
+            assert second.output.count(WAITS) == 1
+            assert second.stop() == 0
+            assert list((second.box() / "journal").iterdir()) == []
+        finally:
+            second.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_service_that_waits_ends_when_it_is_asked_to(number: signal.Signals, tmp_path: Path) -> None:
+    with serving(tmp_path / "first", ranks=1) as first:
+        second = beside(first, tmp_path / "second")
+        try:
+            assert second.stop(number) == 0
+            assert first.process.poll() is None
+        finally:
+            second.kill()
+
+
+def test_the_time_limit_counts_while_a_service_waits(tmp_path: Path) -> None:
+    with serving(tmp_path / "first", ranks=1) as first:
+        second = beside(first, tmp_path / "second", "--time-limit", "1s")
+        try:
+            assert second.process.wait(DEADLINE_S) == 0
+            assert "accepting" not in second.output
+        finally:
+            second.kill()
+
+
+def test_without_being_told_to_wait_a_second_service_says_what_to_do(tmp_path: Path) -> None:
+    with serving(tmp_path, ranks=1) as first:
+        command = [*COMMAND, "serve", "-n", "1", "--api-dir", str(first.api_dir)]
+        mark = f"{first.mark}2"
+        try:
+            done = subprocess.run(
+                command,
+                env=environment(mark),
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE_S,
+                check=False,
+            )
+        finally:
+            kill_marked(mark)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
+        assert "stop it, wait for its end by --wait, or give another --api-dir" in done.stderr
