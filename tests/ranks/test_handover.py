@@ -1,4 +1,4 @@
-"""A service that waits for the end of another one, and goes on with its jobs: nothing is lost at the change."""
+"""A service that waits for the end of another one and goes on with its jobs: the change loses nothing."""
 
 from __future__ import annotations
 
