@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from running import needs_mpiexec, run, serving
 
-from mallob_sat.generate import Formula, pigeonhole, planted
+from mallob_sat.generate import Formula, commutativity, pigeonhole, planted
 
 pytestmark = needs_mpiexec
 
@@ -20,10 +20,10 @@ def literals_of(formula: Formula) -> list[int]:
 
 
 def test_workers_take_what_others_have_learned_and_the_answer_is_right(tmp_path: Path) -> None:
-    formula = literals_of(pigeonhole(9))
+    formula = literals_of(commutativity(7))
     with serving(tmp_path, ranks=4) as service:
         for number in range(5):
-            reply = service.ask(f"holes{number}", literals=formula, configuration=CADICALS)
+            reply = service.ask(f"circuits{number}", literals=formula, configuration=CADICALS)
             assert reply["result"]["resultstring"] == "UNSAT"
             if sum(reply["result"].get("shared_clauses", {}).values()):
                 return
@@ -41,7 +41,7 @@ def test_without_sharing_nothing_is_given(tmp_path: Path) -> None:
 def test_a_job_whose_workers_come_and_go_finds_the_answer(tmp_path: Path) -> None:
     """Other jobs take its workers away and give them back, some of them in the middle of an epoch."""
     with serving(tmp_path, ranks=4) as service:
-        path = service.submit("holes", literals=literals_of(pigeonhole(9)), configuration=CADICALS)
+        path = service.submit("circuits", literals=literals_of(commutativity(7)), configuration=CADICALS)
         service.await_event("started", index=3)
         for number in range(6):
             service.ask(f"guest{number}", literals=literals_of(planted(120, 500, number)), priority=2.0)
