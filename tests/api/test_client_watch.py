@@ -34,7 +34,7 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(out: Path, watching: str) -> Iterator[Client]:
-    with Client(out.parents[1], user="u") as one:
+    with Client(out.parents[1], user="u", service_timeout_s=None) as one:  # nobody serves in these tests
         yield one
 
 
