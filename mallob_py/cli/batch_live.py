@@ -35,6 +35,7 @@ from mallob_py.batch.live.requests import (
     own_environment,
 )
 from mallob_py.cli import CommandError
+from mallob_py.runtime.remote_shell import SSH
 
 if TYPE_CHECKING:
     from mallob_py.batch.live.requests import JobLine, NodeLine
@@ -79,7 +80,7 @@ def _machine(options: BatchServeOptions, cores_per_slot: int) -> Machine:
 
         return Allocation()
     if options.nodes is not None:
-        return Hosts(Path(options.nodes), options.remote_shell)
+        return Hosts(Path(options.nodes), options.remote_shell or SSH)
     cores = len(os.sched_getaffinity(0))
     return ThisHost(options.slots or max(1, cores // max(1, cores_per_slot)), cores_per_slot)
 

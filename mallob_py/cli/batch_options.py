@@ -332,9 +332,9 @@ class BatchServeOptions(Live):
     slurm: bool = switch_option(
         "--slurm", group=SCHEDULING, help="run jobs on the nodes of the Slurm allocation that this is in"
     )
-    remote_shell: str | None = option(
+    remote_shell: tuple[str, ...] | None = option(
         "--remote-shell",
-        str,
+        values.remote_command,
         None,
         metavar="CMD",
         group=SCHEDULING,

@@ -200,19 +200,30 @@ class ResizeOptions(Api):
         group=WORLD,
         help="so many ranks more or fewer, such as +2 or -1, or so many in all, such as =8",
     )
-    hosts: tuple[str, ...] = option(
+    hosts: tuple[tuple[str, int | None], ...] = option(
         "--hosts",
-        values.words,
+        values.host_shares,
         (),
-        metavar="HOST,...",
+        metavar="HOST[:N],...",
         group=WORLD,
-        help="where further ranks start (default: on the hosts that there are)",
+        help="where further ranks start, in turn, at most N there (default: on the first client's host)",
+    )
+    remote_shell: tuple[str, ...] | None = option(
+        "--remote-shell",
+        values.remote_command,
+        None,
+        metavar="CMD",
+        group=WORLD,
+        help="how other hosts are reached: CMD HOST WHAT-TO-RUN... (default: ssh, without a password;"
+        " inside an allocation of Slurm, srun)",
     )
 
     def validate(self) -> None:
         super().validate()
         if self.hosts and self.change.startswith("-"):
             raise OptionError("--hosts is for ranks that come; which ones leave, the service chooses")
+        if self.remote_shell is not None and not self.hosts:
+            raise OptionError("--remote-shell reaches the hosts of --hosts; give that as well")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

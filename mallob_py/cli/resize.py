@@ -9,11 +9,22 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
+
 from mallob_py.cli import CommandError
 from mallob_py.cli.client_options import DrainOptions, ResizeOptions
 from mallob_py.cli.interrupts import INTERRUPTED
 from mallob_py.service import ServiceError, client
-from mallob_py.service.store.orders import Answer, Drain, Order, Resize, answer_to, give, take_back
+from mallob_py.service.store.orders import (
+    Answer,
+    Drain,
+    HostShare,
+    Order,
+    Resize,
+    answer_to,
+    give,
+    take_back,
+)
 
 _LOOK_S = 0.01
 #: the folder's lock is nobody's for a moment when its rank leaves
@@ -23,7 +34,9 @@ _GONE_S = 5.0
 def run_resize(options: ResizeOptions) -> int:
     sign, number = options.change[0], int(options.change[1:])
     by = number if sign == "+" else -number
-    order = Resize(to=number, hosts=options.hosts) if sign == "=" else Resize(by=by, hosts=options.hosts)
+    hosts = tuple(HostShare(name, most) for name, most in options.hosts)
+    change = Resize(to=number) if sign == "=" else Resize(by=by)
+    order = msgspec.structs.replace(change, hosts=hosts, remote_shell=options.remote_shell or ())
     return _carry_out("resize", options.api_dir, order)
 
 

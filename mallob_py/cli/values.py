@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from mallob_py.runtime.memory import Reserve
@@ -179,6 +180,29 @@ def word(text: str) -> str:
     if not text:
         raise ValueError("it is empty")
     return text
+
+
+_HOST = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.@-]*)(?::([0-9]{1,6}))?")
+
+
+def host_shares(text: str) -> tuple[tuple[str, int | None], ...]:
+    """Hosts with commas in between, each with how many at most: "node2", "node2:4,node3"."""
+    found: dict[str, int | None] = {}
+    for each in words(text):
+        match = _HOST.fullmatch(each)
+        if match is None or (match[2] and not int(match[2])):
+            raise ValueError(f"{each!r} is no host such as node2, or node2:4 for four ranks there")
+        if match[1] in found:
+            raise ValueError(f"{match[1]} is there twice; {match[1]}:2 is for two ranks there")
+        found[match[1]] = int(match[2]) if match[2] else None
+    return tuple(found.items())
+
+
+def remote_command(text: str) -> tuple[str, ...]:
+    """A remote shell, as the words of a command."""
+    from mallob_py.runtime.remote_shell import command_words
+
+    return command_words(text)
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ from mallob_py.runtime.workers.links import ForkServer, WorkerLimits
 from mallob_py.runtime.workers.pool import PoolOptions, WorkerPool
 from mallob_py.runtime.world import guard
 from mallob_py.runtime.world.carrier import Carrier
-from mallob_py.runtime.world.failure_detector import LocalPeers, RankProcess, Ring
+from mallob_py.runtime.world.failure_detector import LocalPeers, RankProcess, Ring, host_name
 from mallob_py.runtime.world.joining import JoinError, is_invited, join, read_invitation
 from mallob_py.runtime.world.mpi import (
     LaunchError,
@@ -298,7 +298,7 @@ def _end_alone(rank: Rank, pes: range) -> NoReturn:
 
 def _memory_watch(reserve: Reserve, rank: Rank, ranks_here: int) -> MemoryWatch:
     vote = HostVote(rank.transfer.folder / "memory", rank.rank, ranks_here)
-    host = socket.gethostname()
+    host = host_name()
 
     def complain(text: str) -> None:
         tell(f"{host} is {text}")

@@ -8,11 +8,11 @@ that dies on its way, or takes too long, is left out, and the others join.
 from __future__ import annotations
 
 import math
-import subprocess
 from collections.abc import Callable, Iterable, Mapping
 
 from mallob_py.protocol.generation import Ordered
 from mallob_py.runtime.world.joining import Joining, Peer
+from mallob_py.runtime.world.newcomer_process import NewcomerProcess
 
 #: a newcomer imports much, perhaps from the disk of a network
 PATIENCE_S = 60.0
@@ -30,7 +30,7 @@ class Growth:
     def __init__(
         self,
         members: Iterable[int],
-        newcomers: Mapping[int, subprocess.Popen[bytes]],
+        newcomers: Mapping[int, NewcomerProcess],
         now: float,
         welcome: Callable[[int, tuple[Peer, ...]], None],
         done: Callable[[Mapping[int, str]], None],

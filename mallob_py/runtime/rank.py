@@ -25,7 +25,6 @@ import gc
 import math
 import os
 import signal
-import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -104,6 +103,7 @@ from mallob_py.runtime.workers.tasks import (
     ReadStalled,
     WorkerEvent,
 )
+from mallob_py.runtime.world import newcomer_process
 from mallob_py.runtime.world.doorbell import Parking
 from mallob_py.runtime.world.envelope import Arrival, Channel, WireError, open_envelope, seal
 from mallob_py.runtime.world.failure_detector import Beat, LocalPeers, RankProcess, Ring
@@ -116,12 +116,12 @@ from mallob_py.runtime.world.joining import (
     Listening,
     Noted,
     Peer,
-    StartNewcomer,
     Welcome,
-    start_newcomer,
 )
 from mallob_py.runtime.world.links import SECRET_BYTES, LinkError, Place
 from mallob_py.runtime.world.mpi import RankLoss
+from mallob_py.runtime.world.newcomer_process import NewcomerProcess, Site
+from mallob_py.runtime.world.session_folder import session_of
 from mallob_py.runtime.world.transfer import Transfer, TransferMessage
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ if TYPE_CHECKING:
 
 #: descriptions up to this size travel inside messages
 INLINE_BYTES_MAX = 4096
+#: at the end, those who have joined are to leave nothing behind on their hosts
+_LAST_SHELL_S = 5.0
 #: a chunk is 256 KB to be copied: workers, timers and users come first now and then
 _TRANSFERS_PER_TURN = 4
 
@@ -376,10 +378,9 @@ class Rank:
         #: ranks that this one has started and that are on their way
         self._growth: Growth | None = None
         #: the processes of those that it has ever started and that live
-        self._started: dict[int, subprocess.Popen[bytes]] = {}
+        self._started: dict[int, NewcomerProcess] = {}
         #: all addresses up to it are taken
         self._bound = max(placement.members) + 1
-        self._start_newcomer: StartNewcomer = start_newcomer
         #: when this rank has halted
         self._halted_s: float | None = None
         #: why it has to end alone
@@ -770,9 +771,10 @@ class Rank:
 
     def _note_losses(self) -> None:
         for rank in self._peers.take_dead() if self._peers is not None else ():
+            how = "has died"
             if (process := self._started.pop(rank, None)) is not None:
-                process.wait()
-            self._lose(rank, "has died")
+                how = process.how_ended()
+            self._lose(rank, how)
             if self._orders is not None:
                 self._orders.world_changed()
         for rank in self._transport.take_lost():
@@ -830,13 +832,15 @@ class Rank:
         self._leave_out_of_vote(rank)
         if self._peers is not None:
             self._peers.end(rank)
+        if rank in self._started:
+            self._started[rank].kill()
         if self._growth is not None:
             self._growth.member_lost(rank)
 
     # --- more ranks ---------------------------------------------------------------------
 
-    def grow(self, ranks: int, done: Callable[[Mapping[int, str]], None]) -> None:
-        """Start so many further ranks on this host, which join when they are up.
+    def grow(self, sites: Sequence[Site], done: Callable[[Mapping[int, str]], None]) -> None:
+        """Start a further rank on each of these sites, which join when they are up.
 
         `done` is called when each has joined or failed, with the reasons of those that have failed. Only one
         rank may do so at a time. Raises GrowthError if that is not possible.
@@ -845,23 +849,27 @@ class Rank:
             raise GrowthError("ranks can join with --rank-loss survive only")
         if self._growth is not None:
             raise GrowthError("ranks are being started already")
-        call = Listen(self._bound + ranks, os.urandom(SECRET_BYTES), wide=False)
-        addresses = range(self._bound, call.bound)
+        here = self._transport.host_of(self.rank)
+        others = [rank for rank in self.placement.members if rank != self.rank]
+        wide = any(site.shell for site in sites) or any(self.host_of(rank) != here for rank in others)
+        call = Listen(self._bound + len(sites), os.urandom(SECRET_BYTES), wide=wide)
+        new = dict(zip(range(self._bound, call.bound), sites, strict=True))
         if (place := self._listen(call)) is None:
             raise GrowthError(f"rank {self.rank} cannot listen for them")
-        here = self._transport.host_of(self.rank)
         me = Peer(self.rank, here, RankProcess.here(), place)
-        newcomers: dict[int, subprocess.Popen[bytes]] = {}
+        folder = self._transport.folder
+        newcomers: dict[int, NewcomerProcess] = {}
         try:
-            for address in addresses:
-                invitation = Invitation(address, call.secret, me, len(self._pes), wide=call.wide)
-                process = newcomers[address] = self._start_newcomer(invitation)
+            for address, site in new.items():
+                invitation = Invitation(address, call.secret, me, len(self._pes), wide, session_of(folder))
+                process = newcomers[address] = newcomer_process.start(
+                    site, msgspec.msgpack.encode(invitation), folder.path / f"shell.{address}"
+                )
                 self._expect(address, here, RankProcess.here(process.pid))
         except OSError as error:
             for process in newcomers.values():
                 process.kill()
             raise GrowthError(f"a rank cannot be started: {error.strerror}") from error
-        others = [rank for rank in self.placement.members if rank != self.rank]
         self._started |= newcomers
         self._growth = Growth(others, newcomers, self.now(), self._welcome, done)
         for rank in others:
@@ -1221,7 +1229,11 @@ class Rank:
             self._orders.close()
         self.pool.close()
         self._flush_logs()
-        return self._transport.close()
+        met = self._transport.close()
+        until_s = time.monotonic() + _LAST_SHELL_S
+        for process in self._started.values():
+            process.wait(until_s)
+        return met
 
 
 def portable(here: wire.LocalDescription, chain: int = 0, revision: int = 0) -> Description:

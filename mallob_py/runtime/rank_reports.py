@@ -13,10 +13,11 @@ that is just growing may lack a worker, or show one twice.
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterable
 
 import msgspec
+
+from mallob_py.runtime.world.failure_detector import host_name
 
 
 class RankNews(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=76):
@@ -33,7 +34,7 @@ class RankReporter:
     """What one rank has to tell, and what it has told."""
 
     def __init__(self, pes: int) -> None:
-        self._host = socket.gethostname()
+        self._host = host_name()
         self._pes = pes
         self._told: RankNews | None = None
 

@@ -10,15 +10,18 @@ when their processes are gone, as far as they are on this host.
 from __future__ import annotations
 
 import math
-import socket
+import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 
 from mallob_py.runtime.growth import GrowthError
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Rank
+from mallob_py.runtime.remote_shell import shell_to
+from mallob_py.runtime.world.failure_detector import host_name
+from mallob_py.runtime.world.newcomer_process import Site
 from mallob_py.service import ServiceError
-from mallob_py.service.store.orders import Answer, Departure, Drain, Order, OrderFolder, Resize
+from mallob_py.service.store.orders import Answer, Departure, Drain, HostShare, Order, OrderFolder, Resize
 
 
 class Refusal(Exception):
@@ -47,6 +50,22 @@ def leavers_of(
             break
         chosen.append(rank)
     return tuple(sorted(chosen))
+
+
+def spread(count: int, hosts: Sequence[HostShare]) -> list[str]:
+    """A host for each of so many ranks, in turn, as long as they may have more. Raises Refusal."""
+    if (
+        all(host.most is not None for host in hosts)
+        and (most := sum(host.most or 0 for host in hosts)) < count
+    ):
+        raise Refusal(
+            f"{count} further ranks are wanted, but the hosts that are named may have {most} in all"
+        )
+    found: list[str] = []
+    while len(found) < count:
+        round_ = [host.name for host in hosts if host.most is None or found.count(host.name) < host.most]
+        found += round_[: count - len(found)]
+    return found
 
 
 class Resizing:
@@ -124,7 +143,7 @@ class Resizing:
             case Resize():
                 more = self._further(order)
                 if more > 0:
-                    self._grow(more, order.hosts)
+                    self._grow(more, order)
                     return None
                 host_of = {rank: self._rank.host_of(rank) for rank in self._members}
                 leaves, grace_s = leavers_of(host_of, -more, self._who_stays(), self._clients), 0.0
@@ -148,13 +167,16 @@ class Resizing:
             raise Refusal(f"there are {self._rank.placement.describe()}, and one has to stay")
         return wanted - present
 
-    def _grow(self, count: int, hosts: Sequence[str]) -> None:
+    def _grow(self, count: int, order: Resize) -> None:
         """Have further ranks start."""
-        here = socket.gethostname()
-        if elsewhere := set(hosts) - {here}:
-            raise Refusal(f"ranks can be added on {here} only, not on {', '.join(sorted(elsewhere))}")
+        here = host_name()
+        hosts = [here] * count if not order.hosts else spread(count, order.hosts)
+        shell = order.remote_shell or None
+        sites = [
+            Site(host) if host == here else Site(host, shell_to(host, os.environ, shell)) for host in hosts
+        ]
         before = len(self._members)
-        self._rank.grow(count, self._has_grown)
+        self._rank.grow(sites, self._has_grown)
         self._growing = time.time(), before
         self._folder.decide(self._name, Resize(to=before + count))
 

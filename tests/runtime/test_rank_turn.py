@@ -61,6 +61,7 @@ def bare_rank() -> Any:
     rank._g, rank._g_heard, rank._gone, rank._rank_loss = G, G, set(), RankLoss.RESTART
     rank._peers, rank._peer_bell, rank._stopping = None, None, False
     rank._membership, rank._growth, rank._orders = Membership(0, first_generation((1, 1)), 30.0), None, None
+    rank._started = {}
     rank.log, rank.now = Log(), lambda: 0.0
     rank._arrived, rank._unsettled = deque(), deque()
     return rank

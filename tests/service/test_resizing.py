@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,16 @@ import pytest
 
 from mallob_py.protocol.generation import Placement
 from mallob_py.runtime.rank_reports import RankNews
+from mallob_py.runtime.remote_shell import SSH
+from mallob_py.runtime.world.newcomer_process import Site
 from mallob_py.service import ServiceError
-from mallob_py.service.resizing import Resizing, leavers_of
+from mallob_py.service.resizing import Resizing, leavers_of, spread
 from mallob_py.service.store.in_folder import Watching
 from mallob_py.service.store.orders import (
     Answer,
     Departure,
     Drain,
+    HostShare,
     Order,
     OrderFolder,
     Resize,
@@ -82,8 +85,9 @@ class FakeRank:
     def have_leave(self, ranks: list[int]) -> None:
         self.left.append(ranks)
 
-    def grow(self, count: int, done: Callable[[Mapping[int, str]], None]) -> None:
-        self.grown.append(count)
+    def grow(self, sites: Sequence[Site], done: Callable[[Mapping[int, str]], None]) -> None:
+        self.grown.append(len(sites))
+        self.sites = sites
         self.done = done
 
     def begin(self, *members: int) -> None:
@@ -100,7 +104,7 @@ def taking_orders(rank: FakeRank, api_dir: Path, *, is_new: bool = True) -> Resi
     ("order", "said"),
     [
         (Resize(by=-4), "there are 4 ranks, and one has to stay"),
-        (Resize(by=2, hosts=("elsewhere",)), "not on elsewhere"),
+        (Resize(by=3, hosts=(HostShare("one", 2),)), "the hosts that are named may have 2 in all"),
         (Drain("7", 0.0), "there is no rank 7: the ranks are 0, 1, 2, 3"),
         (Drain("there", 0.0), "there is no host there: the hosts are here"),
         (Drain("here", 0.0), "that is all there is"),
@@ -304,8 +308,9 @@ def test_who_may_not_write_there_is_told_so(tmp_path: Path) -> None:
 
 def test_answers_are_as_they_were_written(tmp_path: Path) -> None:
     folder = OrderFolder(tmp_path, is_new_service=True)
-    given = give(tmp_path, Resize(by=1, hosts=("a", "b")))
-    assert folder.read(given.name) == Resize(by=1, hosts=("a", "b"))
+    order = Resize(by=1, hosts=(HostShare("a"), HostShare("b", 2)), remote_shell=("rsh",))
+    given = give(tmp_path, order)
+    assert folder.read(given.name) == order
     departure = Departure((2, 3), 1.5, 4, 17.0)
     folder.decide(given.name, departure)
     assert folder.read(given.name) == departure
@@ -313,3 +318,44 @@ def test_answers_are_as_they_were_written(tmp_path: Path) -> None:
     assert answer_to(given) == Answer(before=1, after=2, took_s=0.5)
     assert answer_to(given) is None
     assert folder.oldest() is None
+
+
+@pytest.mark.parametrize(
+    ("count", "hosts", "spread_out"),
+    [
+        (3, [HostShare("a")], "aaa"),
+        (5, [HostShare("a"), HostShare("b")], "ababa"),
+        (5, [HostShare("a", 1), HostShare("b"), HostShare("c", 2)], "abcbc"),
+        (2, [HostShare("a", 4), HostShare("b", 4)], "ab"),
+    ],
+)
+def test_new_ranks_are_spread_over_the_hosts_in_turn(
+    count: int, hosts: list[HostShare], spread_out: str
+) -> None:
+    assert spread(count, hosts) == list(spread_out)
+
+
+@pytest.mark.parametrize(
+    ("job", "command", "shell"),
+    [
+        ("", "", " ".join([*SSH, "n2"])),
+        ("7", "", "srun --jobid=7 --nodelist n2"),
+        ("7", "rsh -x", "rsh -x n2"),
+    ],
+)
+def test_other_hosts_are_reached_by_what_the_user_names_else_by_srun_or_ssh(
+    job: str, command: str, shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    monkeypatch.setenv("MALLOB_PY_HOST_NAME", "here")
+    rank = FakeRank(2)
+    resizing = taking_orders(rank, tmp_path)
+    give(
+        tmp_path,
+        Resize(by=2, hosts=(HostShare("here"), HostShare("n2")), remote_shell=tuple(command.split())),
+    )
+    resizing.turn(0.0)
+    assert rank.sites[0] == Site("here")
+    assert rank.sites[1].host == "n2"
+    assert set(shell.split()) <= set(rank.sites[1].shell)
+    assert rank.sites[1].shell[0] == shell.split()[0]

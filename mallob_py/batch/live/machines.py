@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mallob_py.batch.live.nodes import LOCALHOST, NodesError, read_node_file
-
-#: a host that does not answer is given up after half a minute, also while a job runs there
-SSH = (
-    "ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10",
-    "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3",
-)  # fmt: skip
+from mallob_py.runtime.remote_shell import SSH
 
 
 class _Fixed:
@@ -59,23 +53,13 @@ class ThisHost(_Fixed):
 class Hosts(_Fixed):
     """Those of a node file, reached by a remote shell: COMMAND HOST WHAT-TO-RUN..."""
 
-    def __init__(self, path: Path, shell: str | None = None) -> None:
+    def __init__(self, path: Path, shell: Sequence[str] = SSH) -> None:
         """Raises NodesError, OSError."""
         self._nodes = read_node_file(path)
-        self._shell: Sequence[str] = SSH if shell is None else _words(shell)
+        self._shell = shell
 
     def nodes(self) -> Mapping[str, int]:
         return self._nodes
 
     def shell(self, host: str) -> list[str]:
         return [] if host == LOCALHOST else [*self._shell, host]
-
-
-def _words(command: str) -> list[str]:
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise NodesError(f"--remote-shell {command!r}: {error}") from None
-    if not words:
-        raise NodesError("--remote-shell is empty; it is a command such as ssh -T")
-    return words

@@ -16,13 +16,12 @@ import time
 from collections.abc import Mapping, MutableMapping, Sequence
 
 from mallob_py.batch.live.nodes import NodesError
+from mallob_py.runtime.remote_shell import SLURM_JOB, for_any_step, slurm_step
 
 #: how long Slurm may take to grant further nodes before they are refused
 GRANT_S = 10
 _COMMAND_S = 60.0
 _AGAIN_S, _AGAIN_MAX_S = 0.5, 10.0
-#: what of Slurm's variables is still true when the allocation has changed
-_LASTING = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID")
 _HERE = "SLURMD_NODENAME"
 
 
@@ -33,7 +32,7 @@ class Allocation:
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
         """Raises NodesError. Takes variables away from the environment, by which `srun` would go."""
-        job = environ.get("SLURM_JOB_ID", "")
+        job = environ.get(SLURM_JOB, "")
         if not job.isdecimal():
             raise NodesError(
                 "--slurm is for the inside of an allocation, and SLURM_JOB_ID names none: begin with"
@@ -41,9 +40,12 @@ class Allocation:
             )
         self._job = job
         self._here = environ.get(_HERE, "")
-        for name in [name for name in environ if name.startswith("SLURM") and name not in _LASTING]:
+        kept = for_any_step(environ)
+        for name in environ.keys() - kept.keys():
             del environ[name]
-        self.environment: Mapping[str, str] = {name: environ[name] for name in _LASTING if name in environ}
+        self.environment: Mapping[str, str] = {
+            name: value for name, value in kept.items() if name.startswith("SLURM")
+        }
 
     def nodes(self) -> Mapping[str, int]:
         """By name, with the number of cores that we have there. Raises NodesError."""
@@ -56,11 +58,7 @@ class Allocation:
         return {name: cores.get(name, most) for name in _hosts(names[1])}
 
     def shell(self, host: str) -> list[str]:
-        # Without a number of CPUs, a step may use all that we have on its node.
-        return [
-            "srun", f"--jobid={self._job}", "--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none",
-            "--mpi=none", "--chdir=/", "--unbuffered", "--quiet", "--nodelist", host,
-        ]  # fmt: skip
+        return slurm_step(self._job, host)
 
     def check_give_back(self, host: str) -> None:
         """Raises NodesError for one that must stay."""

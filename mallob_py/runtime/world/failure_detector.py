@@ -128,6 +128,16 @@ def _found_pulse_file() -> int | None:
         return None
 
 
+#: what the user calls this host, who has had a rank start here
+HOST_NAME_VARIABLE = "MALLOB_PY_HOST_NAME"
+
+
+def host_name() -> str:
+    """This host's name for people; with Slurm, that of the node."""
+    env = os.environ
+    return env.get(HOST_NAME_VARIABLE) or env.get("SLURMD_NODENAME") or socket.gethostname()
+
+
 class RankProcess(msgspec.Struct, frozen=True, array_like=True):
     """A rank's process, as it tells the others at the start."""
 
@@ -141,7 +151,7 @@ class RankProcess(msgspec.Struct, frozen=True, array_like=True):
     def here(cls, pid: int | None = None) -> RankProcess:
         """This process, or another one on this host."""
         own = os.getpid()
-        return cls(pid or own, socket.gethostname(), _namespace(), _began(str(pid or own)) or 0)
+        return cls(pid or own, host_name(), _namespace(), _began(str(pid or own)) or 0)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"

@@ -1,7 +1,7 @@
 """How a process becomes a rank of a running system, as that process does it; and what is said on the way.
 
 A rank, the *host* of the newcomer, has all members listen for connections (`Listen`, `Listening`), starts the
-process and gives it an `Invitation` on standard input. Then:
+process (`newcomer_process.py`) and gives it an `Invitation` on standard input. Then:
 
     newcomer -> host      Joining: who I am, where I listen
     host     -> newcomer  Welcome: who else there is, and where each listens
@@ -19,12 +19,11 @@ it has taken part in nothing by then.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import select
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -45,16 +44,13 @@ from mallob_py.protocol.generation import (
     TimePassed,
 )
 from mallob_py.protocol.messages import encode
-from mallob_py.runtime.processes import import_places, python
 from mallob_py.runtime.world.carrier import Carrier
 from mallob_py.runtime.world.envelope import Arrival, Channel, open_envelope, seal
 from mallob_py.runtime.world.failure_detector import RankProcess
 from mallob_py.runtime.world.links import LinkError, Links, Place
 from mallob_py.runtime.world.mpi import INVITED_VARIABLE
-from mallob_py.runtime.world.session_folder import PrivateFolder, create_session_folder
+from mallob_py.runtime.world.session_folder import PrivateFolder, session_folder_here
 
-#: what tells a rank that it is one of MPI's world: not for those that are not
-_OF_MPI = ("PMI_", "PMIX_", "HYDI_", "OMPI_", "MPI_")
 _INVITATION_BYTES_MAX = 1 << 20
 
 
@@ -111,13 +107,17 @@ JoiningMessage: TypeAlias = Listen | Listening | Joining | Welcome | Noted | Con
 
 
 class Invitation(msgspec.Struct, frozen=True):
-    """What a newcomer is started with. `pes`: its capacity, unless its options say so."""
+    """What a newcomer is started with. `pes`: its capacity, unless its options say so.
+
+    `session`: by which it finds the folder of its host (`session_folder_here`).
+    """
 
     address: int
     secret: bytes
     host: Peer
     pes: int
     wide: bool
+    session: str
 
 
 class JoinError(Exception):
@@ -132,24 +132,6 @@ class Joined(NamedTuple):
     generation: Generation
     welcome: Welcome
     peers: dict[int, Peer]
-
-
-# --- the host's side -------------------------------------------------------------------------
-
-
-def start_newcomer(invitation: Invitation) -> subprocess.Popen[bytes]:
-    """Run this process's command again, as a rank that joins. Raises OSError."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(_OF_MPI)}
-    process = subprocess.Popen(
-        [*python(), "-m", "mallob_py.cli.main", *sys.argv[1:]],
-        stdin=subprocess.PIPE,
-        env=env | import_places() | {INVITED_VARIABLE: "1"},
-        start_new_session=True,  # a terminal's Ctrl-C is for the process that all stem from
-    )
-    assert process.stdin is not None
-    process.stdin.write(msgspec.msgpack.encode(invitation))  # less than a pipe takes
-    process.stdin.close()
-    return process
 
 
 # --- the newcomer's side ----------------------------------------------------------------------
@@ -181,15 +163,12 @@ def join(invitation: Invitation, pes: int | None, patience_s: float = PATIENCE_S
 
 
 def _folder_of(invitation: Invitation) -> tuple[PrivateFolder, int]:
-    """Of this host, and which host that is: our own if no other rank is here that we know. Raises OSError."""
+    """Of this host, and which host that is. Raises OSError."""
     host = invitation.host
     assert host.place is not None
-    if host.process.host == os.uname().nodename:
-        try:
-            return PrivateFolder.join(Path(host.place.path).parent), host.host
-        except OSError:  # another container, perhaps
-            pass
-    return create_session_folder(), invitation.address
+    with contextlib.suppress(OSError):  # it is another host
+        return PrivateFolder.join(Path(host.place.path).parent), host.host
+    return session_folder_here(invitation.session, invitation.address)
 
 
 class _Newcomer:
@@ -306,6 +285,3 @@ def _decode(body: bytes | memoryview) -> JoiningMessage | AnyGenerationMessage |
         return message
     except msgspec.ValidationError:
         return _Other()
-
-
-StartNewcomer = Callable[[Invitation], subprocess.Popen[bytes]]

@@ -13,13 +13,16 @@ A rank `listen`s from when somebody is to join. Whoever joins `connect`s to all 
 the secret of the session. Between ranks of a host the socket is AF_UNIX, in the session's folder, otherwise
 TCP. What is sent is queued and written by `flush`, control messages before large data.
 
-Guarantees: messages of one rank arrive once and in the order of sending within a channel. What strangers send
-to a TCP port is dropped. Without links there is nothing to do: `is_used` is False.
+Guarantees: messages of one rank arrive once and in the order of sending within a channel. Who connects and
+does not know the secret is sent away, unanswered, after as many bytes as a rank says first. Without links
+there is nothing to do: `is_used` is False. Nothing is encrypted, as nothing is that MPI sends: the network is
+to be one whose users are trusted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import os
 import select
@@ -32,7 +35,7 @@ from pathlib import Path
 
 import msgspec
 
-from mallob_py.runtime.world.doorbell import reachable_address
+from mallob_py.runtime.world.doorbell import BELL_ADDRESS_VARIABLE, reachable_address
 from mallob_py.runtime.world.envelope import Arrival, Channel
 
 SECRET_BYTES = 16
@@ -187,17 +190,21 @@ class Links:
             return self.place
         self._buffer = bytearray(_READ_BYTES)
         path = folder / f"link.{self.rank}"
-        port = 0
+        address, port = "", 0
         try:
             if self.place is None:
                 self._listen(socket.socket(socket.AF_UNIX), os.fspath(path))
             if wide:
+                address = reachable_address()
                 listener = socket.socket()
-                self._listen(listener, ("0.0.0.0", 0))
+                self._listen(listener, (address, 0))
                 port = listener.getsockname()[1]
         except OSError as error:
-            raise LinkError(f"rank {self.rank} cannot listen for ranks that join: {error.strerror}") from None
-        self.place = Place(os.fspath(path), reachable_address() if wide else "", port)
+            problem = f"rank {self.rank} cannot listen for ranks that join: {error.strerror}"
+            if error.errno == errno.EADDRNOTAVAIL:
+                problem += f"; {address} is no address of this host, name one by {BELL_ADDRESS_VARIABLE}"
+            raise LinkError(problem) from None
+        self.place = Place(os.fspath(path), address, port)
         return self.place
 
     def _listen(self, listener: socket.socket, at: str | tuple[str, int]) -> None:
@@ -264,6 +271,7 @@ class Links:
         connection.setblocking(False)
         self._strangers[connection.fileno()] = (connection, bytearray())
         self._epoll.register(connection.fileno(), select.EPOLLIN)
+        self._get_to_know(connection.fileno())  # a rank has said who it is: no flood can push it out
 
     def _get_to_know(self, descriptor: int) -> None:
         connection, said = self._strangers[descriptor]

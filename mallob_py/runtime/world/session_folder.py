@@ -1,7 +1,8 @@
 """The private folder that the ranks of a host share while they run: descriptions, doorbells, the board.
 
 The lowest rank of each host makes it in shared memory (or in the temporary folder, where there is none),
-after it has removed what dead sessions left there; the others join it.
+after it has removed what dead sessions left there; the others join it. The folders of a session have its name
+in theirs, by which a rank that comes later finds that of its host (`session_folder_here`).
 
 Names in a place that everybody may write to, such as /dev/shm or /tmp, can be guessed and taken by others,
 who could have us wait at a pipe, write through a link, or read what they wrote. So a session has one folder
@@ -32,9 +33,12 @@ from mallob_py.runtime.world.mpi import LaunchError, OthersRefused
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_NAME = re.compile(r"mallob-py\.[0-9]+-[0-9a-f]{16}")
+_NAME = re.compile(r"mallob-py\.[0-9]+-([0-9a-f]{16})")
 #: in a folder: files outside of it that go with it
 _OUTSIDE = ".outside"
+#: the number of the host: the lowest rank that was ever there, or the one that came first
+_HOST = ".host"
+_TRIES_MAX = 3
 
 
 class PrivateFolder:
@@ -45,10 +49,13 @@ class PrivateFolder:
         self._descriptor = descriptor
 
     @classmethod
-    def create(cls, parent: Path) -> PrivateFolder:
-        """Make one whose name begins with `mallob-py.<our process id>`. Raises OSError."""
+    def create(cls, parent: Path, session: str = "") -> PrivateFolder:
+        """Make one for the session of that name, or a new one. Raises OSError.
+
+        The folder's name begins with `mallob-py.<our process id>`.
+        """
         while True:
-            path = parent / f"mallob-py.{os.getpid()}-{os.urandom(8).hex()}"
+            path = parent / f"mallob-py.{os.getpid()}-{session or new_session()}"
             os.mkdir(path, 0o700)
             # In between, somebody's `sweep` may find it without a lock.
             with contextlib.suppress(FileNotFoundError):
@@ -71,6 +78,11 @@ class PrivateFolder:
             raise
         return cls(path, descriptor)
 
+    def rename(self, path: Path) -> PrivateFolder:
+        """The same folder, as `path`. Raises OSError, such as if another one is there."""
+        self.path.rename(path)
+        return PrivateFolder(path, self._descriptor)
+
     def note_outside(self, paths: Sequence[str]) -> None:
         """Have these files removed with the folder if nobody is left to do so. Raises OSError."""
         lines = []
@@ -89,6 +101,18 @@ class PrivateFolder:
             _remove_outside(self.path)
         shutil.rmtree(self.path, ignore_errors=True)
         self.close()
+
+
+def new_session() -> str:
+    """A name that nobody can guess."""
+    return os.urandom(8).hex()
+
+
+def session_of(folder: PrivateFolder) -> str:
+    """The name of the session that this is the folder of, on this host."""
+    match = _NAME.fullmatch(folder.path.name)
+    assert match is not None
+    return match[1]
 
 
 def sweep(parent: Path) -> None:
@@ -146,9 +170,10 @@ def open_session_folder(comm: MPI.Intracomm, hosts: Sequence[int]) -> PrivateFol
     """
     rank = comm.Get_rank()
     keeper = hosts[rank]
+    session: str = comm.bcast(new_session())
     folder, problem = None, None
     if keeper == rank:
-        folder, problem = _created()
+        folder, problem = _created(session, rank)
     paths: list[str | None] = comm.allgather(None if folder is None else str(folder.path))
     if keeper != rank and (path := paths[keeper]) is not None:
         folder, problem = _joined(Path(path))
@@ -160,19 +185,35 @@ def open_session_folder(comm: MPI.Intracomm, hosts: Sequence[int]) -> PrivateFol
     raise OthersRefused if problem is None else LaunchError(problem)
 
 
-def create_session_folder() -> PrivateFolder:
-    """One for a host that none of the ranks that were there is on. Raises OSError."""
+def session_folder_here(session: str, rank: int) -> tuple[PrivateFolder, int]:
+    """The folder of this host, and the host's number: `rank`, if none was here before. Raises OSError."""
     parent = shared_folder()
-    sweep(parent)
-    return PrivateFolder.create(parent)
+    for _ in range(_TRIES_MAX):
+        for path in sorted(parent.glob(f"mallob-py.*-{session}")):
+            with contextlib.suppress(OSError, ValueError):
+                host = int((path / _HOST).read_text())
+                return PrivateFolder.join(path), host
+        sweep(parent)
+        folder = PrivateFolder.create(parent)
+        try:
+            (folder.path / _HOST).write_text(str(rank))
+            # Of several that come at once, one is the first.
+            return folder.rename(parent / f"mallob-py.0-{session}"), rank
+        except OSError as error:
+            folder.remove()
+            problem = error
+    raise problem
 
 
-def _created() -> tuple[PrivateFolder | None, str | None]:
+def _created(session: str, host: int) -> tuple[PrivateFolder | None, str | None]:
+    parent = shared_folder()
     try:
-        folder = create_session_folder()
+        sweep(parent)
+        folder = PrivateFolder.create(parent, session)
+        (folder.path / _HOST).write_text(str(host))
         folder.note_outside(_mapped_files(_MPICH_FILE))
     except OSError as error:
-        return None, f"cannot make a folder in {shared_folder()}: {error.strerror}"
+        return None, f"cannot make a folder in {parent}: {error.strerror}"
     return folder, None
 
 

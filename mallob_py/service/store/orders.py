@@ -30,12 +30,23 @@ _POLL_S = 0.2
 _ORDER_BYTES_MAX = 1 << 20
 
 
+class HostShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A host, and how many of the new ranks it may have at most."""
+
+    name: str
+    most: int | None = None
+
+
 class Resize(msgspec.Struct, frozen=True, tag="resize", forbid_unknown_fields=True):
-    """So many ranks more or fewer (`by`), or so many in all (`to`); new ones on `hosts`, if any are named."""
+    """So many ranks more or fewer (`by`), or so many in all (`to`); new ones on `hosts`, if any are named.
+
+    `remote_shell`: the command by which other hosts are reached, if it is named.
+    """
 
     by: int | None = None
     to: int | None = None
-    hosts: tuple[str, ...] = ()
+    hosts: tuple[HostShare, ...] = ()
+    remote_shell: tuple[str, ...] = ()
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain", forbid_unknown_fields=True):

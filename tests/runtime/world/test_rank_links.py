@@ -30,7 +30,7 @@ def connect(links: tuple[Links, Links], folder: Path, *, wide: bool = False) -> 
     old, new = links
     place = old.listen(SECRET, folder, wide=wide)
     new.listen(SECRET, folder, wide=False)
-    new.connect(0, Place("", "127.0.0.1", place.port) if wide else place)
+    new.connect(0, Place("", place.address, place.port) if wide else place)
     poll_until(lambda: list(old.receive()) == [] and old.has(7))
 
 
@@ -183,7 +183,7 @@ def test_strangers_are_not_let_in(links: tuple[Links, Links], tmp_path: Path) ->
     old, _ = links
     place = old.listen(SECRET, tmp_path, wide=True)
     for said in (b"", b"G", b"GET / HTTP/1.0\r\n\r\n" * 10, bytes(SECRET_BYTES + 4)):
-        with socket.create_connection(("127.0.0.1", place.port)) as stranger:
+        with socket.create_connection((place.address, place.port)) as stranger:
             stranger.sendall(said)
             stranger.shutdown(socket.SHUT_WR)
             stranger.settimeout(0.01)
@@ -207,7 +207,7 @@ def test_strangers_who_say_nothing_keep_nobody_out(links: tuple[Links, Links], t
     new.listen(SECRET, tmp_path, wide=False)
     with contextlib.ExitStack() as silent:
         for _ in range(100):
-            silent.enter_context(socket.create_connection(("127.0.0.1", place.port)))
+            silent.enter_context(socket.create_connection((place.address, place.port)))
             assert list(old.receive()) == []
         new.connect(3, place)
 

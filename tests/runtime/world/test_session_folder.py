@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from other_user import NOBODY, as_nobody, folder_for_all, needs_root
 
+from mallob_py.runtime.world import session_folder
 from mallob_py.runtime.world.session_folder import PrivateFolder, sweep
 
 HOLD = """
@@ -158,3 +160,20 @@ def test_another_user_can_neither_enter_nor_list_it_nor_send_to_a_socket_in_it()
         os.chmod(folder.path / "bell", 0o777)
         assert as_nobody(attack) == ["Permission denied"] * 3
         folder.remove()
+
+
+def test_ranks_that_come_to_a_host_at_the_same_time_meet_in_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_folder, "shared_folder", lambda: tmp_path)
+    session = session_folder.new_session()
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda rank: session_folder.session_folder_here(session, rank), range(8)))
+    assert len({folder.path for folder, _ in found}) == 1
+    assert len({host for _, host in found}) == 1
+    assert {session_folder.session_of(folder) for folder, _ in found} == {session}
+    assert len(list(tmp_path.iterdir())) == 1
+    other, host = session_folder.session_folder_here(session_folder.new_session(), 9)
+    assert (other.path != found[0][0].path, host) == (True, 9)
+    for folder, _ in [*found, (other, host)]:
+        folder.close()

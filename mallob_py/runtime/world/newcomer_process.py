@@ -1,0 +1,178 @@
+"""The processes of ranks that join: on this host, or by a remote shell on another one.
+
+A remote shell starts a guard there (this module's `main`), which starts the rank. One line of JSON on
+standard input says what to run, and the rank's invitation with its secret, so that nothing of it stands on a
+command line. The shell stands for the rank: it lives as long, and whoever kills it ends the rank.
+
+Guarantees: when the shell is gone, and with it the guard's standard input, nothing of the rank is left on the
+other host; when the rank has ended, so do guard and shell. The shell does not need who has started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from mallob_py.runtime.notices import tell
+from mallob_py.runtime.processes import StopRequests, die_with, import_places, no_orphans, python
+from mallob_py.runtime.remote_shell import for_any_step
+from mallob_py.runtime.world.doorbell import BELL_ADDRESS_VARIABLE
+from mallob_py.runtime.world.failure_detector import HOST_NAME_VARIABLE
+from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, INVITED_VARIABLE
+
+#: what tells a rank that it is one of MPI's world: not for those that are not
+_OF_MPI = ("PMI_", "PMIX_", "HYDI_", "OMPI_", "MPI_")
+#: what goes to other hosts, but for what is true on this one only
+_TAKEN_ALONG = "MALLOB_PY_"
+_OF_THIS_HOST = (BELL_ADDRESS_VARIABLE, EXIT_FILE_VARIABLE, HOST_NAME_VARIABLE)
+_LINE_BYTES_MAX = 1 << 20
+_LAST_WORDS_S = 1.0
+_LAST_WORDS_BYTES = 1 << 12
+
+
+class Site(NamedTuple):
+    """Where a rank is to start. `shell`: what starts a command there; empty: it is this host."""
+
+    host: str
+    shell: tuple[str, ...] = ()
+
+
+class NewcomerProcess:
+    """What this process has started for one rank: that itself, or the remote shell."""
+
+    def __init__(self, process: subprocess.Popen[bytes], host: str, words: Path | None = None) -> None:
+        """`words`: a file of what it says on standard error, if that is kept."""
+        self._process = process
+        self._host = host
+        self._words = words
+        self.pid = process.pid
+
+    def kill(self) -> None:
+        """With what it has started here."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def wait(self, until_s: float) -> None:
+        """For its end, but no longer than to that time."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(0.0, until_s - time.monotonic()))
+
+    def how_ended(self) -> str:
+        """It has; to be asked once."""
+        code = self._process.wait()
+        if self._words is None:
+            return "has died"
+        lines = []
+        with contextlib.suppress(OSError), open(self._words, "rb") as said:
+            lines = said.read(_LAST_WORDS_BYTES).decode(errors="replace").split("\n")
+        self._words.unlink(missing_ok=True)
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f"has ended on {self._host}: {last or f'its remote shell has exit code {code}'}"
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """To the guard: run `mallob-py ARGUMENTS...` in this folder, with these variables and this input."""
+
+    arguments: list[str]
+    folder: str
+    environment: dict[str, str]
+    invitation: bytes
+
+
+def start(site: Site, invitation: bytes, words: Path) -> NewcomerProcess:
+    """Run this process's command again, as a rank that joins. Raises OSError.
+
+    What a remote shell says on standard error goes to ours, and to the file `words` as well.
+    """
+    env = {name: value for name, value in os.environ.items() if not name.startswith(_OF_MPI)}
+    env |= import_places() | {INVITED_VARIABLE: "1"}
+    if not site.shell:
+        return NewcomerProcess(_start_rank(sys.argv[1:], env, invitation), site.host)
+    taken = {name: value for name, value in env.items() if name.startswith(_TAKEN_ALONG)}
+    for name in _OF_THIS_HOST:
+        taken.pop(name, None)
+    taken |= import_places() | {HOST_NAME_VARIABLE: site.host}
+    begin = Begin(sys.argv[1:], os.getcwd(), taken, invitation)
+    command = [*site.shell, *python(), "-m", __name__]
+    # Opened for reading and writing, the shell's input has no end before the shell has.
+    reader, writer = os.pipe()
+    both = os.open(f"/proc/self/fd/{reader}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.write(writer, msgspec.json.encode(begin) + b"\n")
+        tee = subprocess.Popen(["tee", words], stdin=subprocess.PIPE, stdout=2, start_new_session=True)
+        assert tee.stdin is not None
+        with tee.stdin:
+            shell = subprocess.Popen(
+                command, stdin=both, stderr=tee.stdin, env=for_any_step(env), start_new_session=True
+            )
+    finally:
+        for each in (reader, writer, both):
+            os.close(each)
+    return NewcomerProcess(shell, site.host, words)
+
+
+def _start_rank(
+    arguments: list[str],
+    env: Mapping[str, str],
+    invitation: bytes,
+    begin: Callable[[], None] | None = None,
+) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [*python(), "-m", "mallob_py.cli.main", *arguments],
+        stdin=subprocess.PIPE,
+        env=env,
+        preexec_fn=begin,
+        start_new_session=True,  # a terminal's Ctrl-C is for the process that all stem from
+    )
+    assert process.stdin is not None
+    process.stdin.write(invitation)  # less than a pipe takes
+    process.stdin.close()
+    return process
+
+
+# --- on the other host ------------------------------------------------------------------------
+
+
+def main() -> int:
+    try:
+        begin = msgspec.json.decode(_first_line(), type=Begin)
+        os.chdir(begin.folder)
+    except msgspec.MsgspecError as error:
+        tell(f"standard input does not say what to run: {error}")
+        return 2
+    except OSError as error:
+        tell(f"{error.filename}, the folder in which the service runs, cannot be entered: {error.strerror}")
+        return 2
+    guard = os.getpid()
+    with StopRequests() as stops, no_orphans():
+        env = os.environ | begin.environment
+        rank = _start_rank(begin.arguments, env, begin.invitation, lambda: die_with(guard, signal.SIGKILL))
+        end = os.pidfd_open(rank.pid)
+        while stops.first is None:
+            readable = stops.wait(_LOOK_S, end, 0)
+            if end in readable or (0 in readable and not os.read(0, 1 << 10)):
+                break
+        code = rank.poll()
+    return 128 + signal.SIGHUP if code is None else code if code >= 0 else 128 - code
+
+
+def _first_line() -> bytes:
+    line = b""
+    while not line.endswith(b"\n") and len(line) < _LINE_BYTES_MAX and (more := os.read(0, 1 << 16)):
+        line += more
+    return line
+
+
+_LOOK_S = 3600.0
+
+if __name__ == "__main__":
+    sys.exit(main())
