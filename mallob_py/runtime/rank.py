@@ -618,7 +618,8 @@ class Rank:
         elif isinstance(message, ChainOver):
             self._spread_chain_over(message)
         elif isinstance(message, Beat):
-            self._ring.heard()
+            if message.answer:
+                self._send_to_rank(arrival.source, Beat())
         elif isinstance(message, RollCall):
             self._answer_roll(message)
         elif isinstance(message, RollAnswer):
@@ -697,13 +698,14 @@ class Rank:
 
     def _beat(self, now: float) -> None:
         ring = self._ring
-        if ring.watched_rank in self._transport.take_heard():
-            ring.heard()
-        is_silent = ring.beat(now)
+        ring.heard(self._transport.take_heard())
+        silent = ring.beat(now)
         if ring.next_rank != self.rank:
             self._send_to_rank(ring.next_rank, Beat())
-        if is_silent:
-            self._lose(ring.watched_rank, "does not answer any more")
+        for rank in ring.sought:
+            self._send_to_rank(rank, Beat(answer=True))
+        for rank in silent:
+            self._lose(rank, "does not answer any more")
 
     def _flush_logs(self) -> None:
         self.log.flush()

@@ -2,10 +2,11 @@
 
 Every BEAT_S, each rank sends a beat to the next one and looks whether the one before has been
 heard. A rank that hangs (stopped, stuck in a system call or in a loop) is so noticed by
-exactly one other, at the cost of one small message per second and rank, on any number of hosts. Of
-several that hang, the one before a rank that does not is noticed. If all of them hang, the
-launching process notices, for which each rank on its host touches a file: as long as one of them lives, it
-will find out about the others. The first rank makes that file, when the world has come up.
+exactly one other, at the cost of one small message per second and rank, on any number of hosts. Where the
+one before is late, those before it might be, too, and nobody would tell: so they are asked for beats as
+well (`sought`), and each one's own silence counts. If all hang, the launching process notices, for which each
+rank on its host touches a file: as long as one of them lives, it will find out about the others. The first
+rank makes that file, when the world has come up.
 
 A rank that is found silent, or lost otherwise, is left out of the ring from then on (`go_on`).
 
@@ -21,7 +22,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import msgspec
 
@@ -42,6 +43,11 @@ class Watch:
     def heard(self) -> None:
         self._silent_s = 0.0
 
+    @property
+    def is_late(self) -> bool:
+        """At the last look, a beat was missing."""
+        return self._silent_s > _LATE_S and self._timeout_s < math.inf
+
     def is_silent(self, now: float) -> bool:
         """To be asked once a second or more often, from when on somebody is to be heard."""
         if self._looked_s is not None:
@@ -51,11 +57,16 @@ class Watch:
 
 
 BEAT_S = 1.0
+#: who sends beats has hardly ever been silent for so long
+_LATE_S = 2.5 * BEAT_S
+_REACH_GROWS_BY = 8
 _NO_FILE = -1
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=71):
-    """From a rank to the next one: I am still here."""
+    """I am still here; `answer`: are you? Each rank says so to the next one, without being asked."""
+
+    answer: bool = False
 
 
 class Ring:
@@ -68,6 +79,8 @@ class Ring:
         #: of the file that is touched; None as long as it may come
         self._pulse: int | None = None
         self._members: tuple[int, ...] = ()
+        #: of those before this rank as many as may be silent, nearest first, and at least one
+        self._watches: dict[int, Watch] = {}
         self.next_beat_s = -math.inf
         self.go_on(sorted(names))
 
@@ -76,8 +89,24 @@ class Ring:
         self._members = tuple(members)
         place = members.index(self._rank)
         self.next_rank = members[(place + 1) % len(members)]
-        self.watched_rank = members[place - 1]
-        self._watch = Watch(self.timeout_s if len(members) > 1 else None)
+        #: the others, from the one before this to the one after it
+        self._before = tuple(members[place - distance] for distance in range(1, len(members)))
+        self._watch_so_many(sum(each in self._watches for each in self._before))
+
+    def _watch_so_many(self, reach: int) -> None:
+        """And at least one; the silence of those that are watched already goes on."""
+        watched = self._before[: max(1, reach)]
+        self._watches = {each: self._watches.get(each) or Watch(self.timeout_s) for each in watched}
+
+    @property
+    def watched_rank(self) -> int:
+        """The one before this, which beats by itself; this one if it is alone."""
+        return next(iter(self._watches), self._rank)
+
+    @property
+    def sought(self) -> set[int]:
+        """The ranks that are watched and have to be asked for beats."""
+        return self._watches.keys() - {self.watched_rank}
 
     def leave_out(self, rank: int) -> None:
         """It is lost."""
@@ -91,17 +120,30 @@ class Ring:
         """There is a further rank, or will be."""
         self._names[rank] = name
 
-    def heard(self) -> None:
-        self._watch.heard()
+    def heard(self, ranks: Container[int]) -> None:
+        """Anything has come from these."""
+        for rank, watch in self._watches.items():
+            if rank in ranks:
+                watch.heard()
 
-    def beat(self, now: float) -> bool:
-        """Show the launching process that we live. True: the watched rank has been silent for too long."""
+    def beat(self, now: float) -> list[int]:
+        """Show the launching process that we live. Returns the ranks that have been silent for too long."""
         self.next_beat_s = now + BEAT_S
         if self._pulse is None:
             self._pulse = _made_pulse_file() if self._rank == self._members[0] else _found_pulse_file()
         if self._pulse is not None and self._pulse != _NO_FILE:
             os.utime(self._pulse)
-        return self._watch.is_silent(now)
+        silent = [rank for rank, watch in self._watches.items() if watch.is_silent(now)]
+        self._look_as_far_as_needed()
+        return silent
+
+    def _look_as_far_as_needed(self) -> None:
+        """Only at the nearest unless that is late; much further if all are, as a whole host may hang."""
+        late = [watch.is_late for watch in self._watches.values()]
+        if late and not late[0]:
+            self._watch_so_many(1)
+        elif all(late):
+            self._watch_so_many(_REACH_GROWS_BY * len(late))
 
 
 def _made_pulse_file() -> int:

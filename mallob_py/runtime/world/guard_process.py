@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 #: the exit code of a rank that could not go on, which says nothing of how it all ended: no answer has it
 CRASHED = os.EX_SOFTWARE
+#: those of them that ask for the end
+_STOP = (signal.SIGINT, signal.SIGTERM)
 _ANSWER_TIMEOUT_MS = 1000
+#: how long a rank may take to end after it was asked to; the others have left it behind long before
+STOP_GRACE_S = 30
 
 
 def epitaph(rank: int, pid: int, code: int) -> str:
@@ -31,22 +35,25 @@ def epitaph(rank: int, pid: int, code: int) -> str:
     return f"rank {rank} (process {pid}) {how}; the others go on"
 
 
-def guard(rank: int, link: int) -> NoReturn:
+def guard(rank: int, link: int, grace_s: float = STOP_GRACE_S) -> NoReturn:
     """Wait for the process `rank`, which writes to the other end of the pipe `link`, and end as is due.
 
-    The signals that are to be passed on are blocked until then.
+    The signals that are to be passed on are blocked until then. A rank that does not end `grace_s` after
+    it was asked to is killed: it hangs, and mpiexec would wait for it.
     """
     from mallob_py.runtime.notices import tell, with_time_stamps
 
     with_time_stamps()  # only ranks of a service have guards
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
+        if number in _STOP:
+            signal.setitimer(signal.ITIMER_REAL, grace_s)
         try:  # noqa: SIM105
-            os.kill(rank, number)
+            os.kill(rank, signal.SIGKILL if number == signal.SIGALRM else number)
         except ProcessLookupError:
             pass
 
-    for number in PASSED_ON:
+    for number in (*PASSED_ON, signal.SIGALRM):
         signal.signal(number, pass_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     code = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])

@@ -234,13 +234,13 @@ def stop_signals() -> frozenset[signal.Signals]:
 def leave(rank: int, exit_code: int, closed: bool, speaker: int = 0) -> NoReturn:
     """End this process. `closed` is what `Transport.close` said.
 
-    Started by `launch_world`, only the code of the rank counts that is the `speaker`; else it is this
-    process's code.
+    Started by `launch_world`, only the code of the rank counts that is the `speaker`, or of another one if
+    that hangs; else it is this process's code.
     """
     exit_file = os.environ.get(EXIT_FILE_VARIABLE)
     if exit_file:
-        if rank == speaker:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if rank == speaker or (not closed and Path(exit_file).read_bytes() == RUNNING):
                 Path(exit_file).write_text(f"{exit_code}\n", encoding="ascii")
         exit_code = 0
     with contextlib.suppress(OSError, ValueError):

@@ -60,10 +60,58 @@ def test_a_rank_alone_watches_nobody() -> None:
 
 def test_a_rank_that_does_not_beat_is_noticed_and_named() -> None:
     ring = Ring(2, NAMES, 5.0)
-    assert [second for second in range(8) if ring.beat(float(second))] == [6, 7]
+    assert [second for second in range(8) if 1 in ring.beat(float(second))] == [6, 7]
     assert ring.describe(ring.watched_rank) == "rank 1 (process 2 on a)"
-    ring.heard()
+    ring.heard({0, 1})
     assert not ring.beat(8.0)
+
+
+def found_out_s(ranks: int, hung: set[int], timeout_s: float, until_s: int = 200) -> dict[int, int]:
+    """When each of those that hang from the start has been found out; they are left out at once."""
+    names = dict.fromkeys(range(ranks), "process")
+    rings = {rank: Ring(rank, names, timeout_s) for rank in range(ranks) if rank not in hung}
+    heard: dict[int, set[int]] = {rank: set() for rank in rings}
+    found: dict[int, int] = {}
+    for second in range(until_s):
+        for rank, ring in rings.items():
+            ring.heard(heard[rank])
+            heard[rank] = set()
+            silent = ring.beat(float(second))
+            assert set(silent) <= hung
+            found |= {each: second for each in silent if each not in found}
+            for other in rings.values():
+                for each in silent:
+                    other.leave_out(each)
+        for rank, ring in rings.items():
+            if ring.next_rank in rings:
+                heard[ring.next_rank].add(rank)
+            heard[rank] |= ring.sought & rings.keys()
+    return found
+
+
+@pytest.mark.parametrize("hung", [{3, 4, 5}, {0, 1, 2}, {0, 6, 7}, {1, 4, 5, 7}, {0, 1, 2, 3, 5, 6, 7}])
+def test_several_that_hang_are_found_out_in_little_more_time_than_one(hung: set[int]) -> None:
+    timeout_s = 30.0
+    (alone_s,) = found_out_s(8, {3}, timeout_s).values()
+    found = found_out_s(8, hung, timeout_s)
+    assert found.keys() == hung
+    assert max(found.values()) <= alone_s + 4
+
+
+def test_a_whole_host_that_hangs_is_found_out_in_little_more_time_than_one_rank() -> None:
+    assert max(found_out_s(200, set(range(64, 128)), 30.0).values()) <= 40
+
+
+def test_who_is_behind_one_that_hangs_and_lives_is_never_accused_and_not_asked_for_ever() -> None:
+    ring = Ring(3, dict.fromkeys(range(4), "process"), 10.0)
+    asked = []
+    for second in range(60):
+        # Rank 2 is silent for six seconds now and then.
+        ring.heard({0, 1, *({2} if second % 10 >= 6 else ())})
+        assert not ring.beat(float(second))
+        asked.append(set(ring.sought))
+    assert {0, 1} in asked
+    assert [each for second, each in enumerate(asked) if second % 10 >= 7] == [set()] * 18
 
 
 def test_the_first_beat_of_rank_0_tells_the_launching_process_that_the_world_has_come_up(

@@ -28,6 +28,20 @@ for line in sys.stdin:
     print("done", flush=True)
 """
 
+#: a guard that has little patience
+_RANK_THAT_HANGS = """
+import os, signal
+from mallob_py.runtime.world.guard_process import PASSED_ON, guard
+signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+reader, writer = os.pipe()
+if (rank := os.fork()) == 0:
+    os.write(1, b"!")
+    signal.alarm(300)
+    signal.pause()
+os.close(writer)
+guard(rank, reader, grace_s=0.1)
+"""
+
 
 class Guarded:
     """A guard with its rank, whose process manager we are."""
@@ -119,6 +133,15 @@ def test_signals_are_passed_on_even_those_that_come_first(guarded: Guarded) -> N
     guarded.have("signal.signal(signal.SIGTERM, lambda *_: os._exit(5))")
     guarded.process.send_signal(signal.SIGTERM)
     assert guarded.end() == (5, "")
+
+
+def test_a_rank_that_hangs_when_it_is_asked_to_end_is_killed_after_a_grace() -> None:
+    process = subprocess.Popen([sys.executable, "-c", _RANK_THAT_HANGS], stdout=subprocess.PIPE)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.read(1) == b"!"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == -signal.SIGKILL
 
 
 def test_a_rank_does_not_outlive_its_guard(guarded: Guarded) -> None:

@@ -1,0 +1,46 @@
+"""Whose exit code is that of the world, and who speaks where that rank hangs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RUNNING
+
+
+def left_by(rank: int, code: int, file: Path, *, speaker: int = 0) -> str:
+    """What is in the file when a rank has left that could not meet the others."""
+    program = f"from mallob_py.runtime.world.mpi import leave; leave({rank}, {code}, False, {speaker})"
+    env = dict(os.environ) | {EXIT_FILE_VARIABLE: str(file)}
+    assert subprocess.run([sys.executable, "-c", program], env=env, check=False).returncode == 0
+    return file.read_text()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "exit-code"
+    path.write_bytes(RUNNING)
+    return path
+
+
+def test_the_code_of_the_rank_that_speaks_is_that_of_all(file: Path) -> None:
+    assert left_by(0, 10, file) == "10\n"
+    assert left_by(1, 0, file) == "10\n"
+
+
+def test_where_the_rank_that_speaks_hangs_another_one_tells_how_it_ended(file: Path) -> None:
+    assert left_by(1, 0, file) == "0\n"
+
+
+def test_the_rank_that_speaks_is_right_even_if_it_comes_last(file: Path) -> None:
+    left_by(1, 0, file)
+    assert left_by(2, 10, file, speaker=2) == "10\n"
+
+
+def test_no_file_is_made_where_the_world_never_came_up(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        left_by(1, 0, tmp_path / "exit-code")
