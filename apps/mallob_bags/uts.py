@@ -154,6 +154,40 @@ def _expand_arrays(
     return np.concatenate([kept, np.stack(words, axis=1).astype(np.uint32)])
 
 
+@compiled("f8(u4[:,::1], i8, f8[::1])")
+def _expected_nodes(stack: Rows, size: int, expected_size: NDArray[np.float64]) -> float:
+    """Of the trees below all open children."""
+    nodes = 0.0
+    for at in range(size):
+        row = min(np.int64(stack[at, 5]) + 1, np.int64(len(expected_size) - 1))
+        nodes += expected_size[row] * (np.int64(stack[at, 7]) - np.int64(stack[at, 6]))
+    return nodes
+
+
+@compiled("UniTuple(i8, 2)(u4[:,::1], i8, u4[:,::1])")
+def _give_half(stack: Rows, size: int, given: Rows) -> tuple[int, int]:
+    """Half of the open children of each node, and of nodes with one every other, go to `given`.
+
+    Returns how many rows are left, and how many went.
+    """
+    left, gone, gives_single = 0, 0, False
+    for at in range(size):
+        lower, upper = np.int64(stack[at, 6]), np.int64(stack[at, 7])
+        share = (upper - lower) // 2
+        if upper - lower == 1:
+            share = np.int64(gives_single)
+            gives_single = not gives_single
+        if share > 0:
+            given[gone] = stack[at]
+            given[gone, 6] = upper - share
+            gone += 1
+        if share < upper - lower:
+            stack[left] = stack[at]
+            stack[left, 7] = upper - share
+            left += 1
+    return left, gone
+
+
 class UtsBag(Bag):
     """Nodes with children to be looked at; the deepest on top.
 
@@ -175,13 +209,12 @@ class UtsBag(Bag):
     def _rows(self) -> Rows:
         return self._stack[: self._size]
 
-    def _open_children(self) -> NDArray[np.int64]:
-        """Of each node on the stack."""
-        return (self._rows[:, _UPPER] - self._rows[:, _LOWER]).astype(np.int64)
-
     def expected_tasks(self) -> float:
-        sizes = self._table.size[np.minimum(self._rows[:, _DEPTH] + 1, len(self._table.size) - 1)]
-        return float((sizes * self._open_children()).sum())
+        if HAS_NUMBA:
+            return float(_expected_nodes(self._stack, self._size, self._table.size))
+        rows, sizes = self._rows, self._table.size
+        is_open = (rows[:, _UPPER] - rows[:, _LOWER]).astype(np.int64)
+        return float((sizes[np.minimum(rows[:, _DEPTH] + 1, len(sizes) - 1)] * is_open).sum())
 
     def process(self, count: int) -> int:
         before = int(self._counts[0])
@@ -209,17 +242,11 @@ class UtsBag(Bag):
 
     def split(self) -> UtsBag | None:
         """Half of the open children of each node; of nodes with one, every other."""
-        rows = self._rows
-        is_open = self._open_children()
-        if is_open.sum() < 2 or self.expected_tasks() < NODES_NOT_SHARED:
+        if self.expected_tasks() < NODES_NOT_SHARED:
             return None
-        share = is_open // 2
-        single = np.flatnonzero(is_open == 1)
-        share[single[::2]] = 1
-        given, kept = rows.copy(), rows.copy()
-        given[:, _LOWER] = kept[:, _UPPER] = rows[:, _UPPER] - share.astype(np.uint32)
-        self._set(kept[share < is_open])
-        return UtsBag(self._tree, self._table, given[share > 0])
+        given = np.empty((self._size, _WORDS), dtype=np.uint32)
+        self._size, gone = map(int, _give_half(self._stack, self._size, given))
+        return UtsBag(self._tree, self._table, given[:gone]) if gone else None
 
     def merge(self, other: Bag) -> None:
         assert isinstance(other, UtsBag)

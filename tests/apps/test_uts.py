@@ -84,6 +84,22 @@ def test_what_is_hardly_any_work_is_not_split() -> None:
     assert bag.split() is None
 
 
+def test_a_split_takes_half_of_what_is_expected_and_leaves_a_single_child() -> None:
+    bag = first_bag({"depth": 12})
+    bag.process(100_000)
+    before = bag.expected_tasks()
+    given = bag.split()
+    assert given is not None
+    assert given.expected_tasks() + bag.expected_tasks() == pytest.approx(before)
+    assert 0.3 * before < given.expected_tasks() < 0.7 * before
+    row = bag._rows[:1].copy()
+    row[0, 6], row[0, 7] = 1, 2
+    single = UtsBag(bag._tree, bag._table, row)
+    assert single.expected_tasks() > 20_000
+    assert single.split() is None
+    assert not single.is_empty()
+
+
 def test_numpy_counts_the_same_where_there_is_no_numba() -> None:
     script = """
 import sys
@@ -97,6 +113,8 @@ for configuration in configurations:
     bag = UtsApplication().first_bag({}, configuration)
     while not bag.is_empty():
         bag.process(1)
+        if (given := bag.split()) is not None:
+            bag.merge(given)
     print(*bag.take_result(), configuration)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

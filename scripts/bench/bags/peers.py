@@ -10,6 +10,7 @@ of this project: `pip install 'dask[distributed]' ray`.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 import time
 from collections import deque
@@ -67,6 +68,7 @@ def dask() -> Iterator[Map]:
 
 @contextmanager
 def ray() -> Iterator[Map]:
+    os.environ |= {"RAY_worker_niceness": "0"}  # else its workers give way to all others
     import ray as library
 
     library.init(num_cpus=PROCESSES, include_dashboard=False, log_to_driver=False)
