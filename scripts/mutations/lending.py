@@ -216,8 +216,8 @@ LENDING = (
     Mutation(
         "who is nearly done asks already",
         _LEDGER,
-        "Ledger.process",
-        never("now >= self._ask_s and self._is_nearly_done()"),
+        "Ledger._ask_ahead",
+        never("now >= self._ask_s and left < CHUNKS_AHEAD * self._chunk_tasks"),
         "test_who_is_nearly_done_asks_already_and_gives_nothing_away",
     ),
     Mutation(
@@ -230,8 +230,55 @@ LENDING = (
     Mutation(
         "what is done sooner than sent is not lent",
         _LEDGER,
-        "Ledger._is_worth_giving",
-        instead_of("not bag.is_empty() and bag.expected_tasks() >= self._chunk_tasks", "not bag.is_empty()"),
+        "Ledger._lenders",
+        instead_of(
+            "[account for left, account in tasks if left >= self._chunk_tasks]",
+            "[account for left, account in tasks]",
+        ),
         "test_who_is_nearly_done_asks_already_and_gives_nothing_away",
+    ),
+    Mutation(
+        "who has work is known from then on, not who has none",
+        _LEDGER,
+        "_tells_of_work",
+        instead_of("message.above > 0.0", "message.above >= 0.0"),
+        "test_who_has_work_is_known_even_to_those_who_know_many_and_who_has_none_is_not",
+    ),
+    Mutation(
+        "only who has much more gives to who has work",
+        _LEDGER,
+        "Ledger._asked",
+        instead_of(
+            "left > message.above and self._lend(asker, message, now)", "self._lend(asker, message, now)"
+        ),
+        "test_who_has_work_is_given_half_by_somebody_who_has_much_more",
+    ),
+    Mutation(
+        "nobody is told that nobody has much more",
+        _LEDGER,
+        "Ledger._asked",
+        never("richest == asker"),
+        "test_of_those_looked_at_nobody_gives_who_has_not_much_more",
+    ),
+    Mutation(
+        "who has had half of its work done looks for more at once",
+        _LEDGER,
+        "Ledger._ask_ahead",
+        never("left < self._level_tasks"),
+        "test_who_has_had_half_of_its_work_done_looks_at_once_else_more_and_more_seldom",
+    ),
+    Mutation(
+        "who has found nobody with more looks more seldom",
+        _LEDGER,
+        "Ledger._ask_ahead",
+        instead_of("min(2 * self._level_delay_s, LEVEL_MAX_S)", "LEVEL_S"),
+        "test_who_has_had_half_of_its_work_done_looks_at_once_else_more_and_more_seldom",
+    ),
+    Mutation(
+        "who works on several accounts gives of the one with most left",
+        _LEDGER,
+        "Ledger._lenders",
+        without("tasks.sort(key=itemgetter(0), reverse=True)"),
+        "test_who_works_on_several_accounts_gives_of_the_one_with_most_left",
     ),
 )

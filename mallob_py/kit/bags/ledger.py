@@ -13,7 +13,9 @@ What travels, `number` being a loan's, drawn by its lender and never used twice 
     WORK_WANTED(hops, need)    I have nothing to do: to one that is known, chosen at random. Among many, a
                                few are looked at before the richest of them gives: most of the work
                                is with few workers, whom hardly anybody asks by chance. Who has nothing
-                               to give passes it on, up to so many times.
+                               to give passes it on, up to so many times. Who still has work asks, too,
+                               now and then, for half of what somebody has who has much more (`above`).
+                               So it spreads long before anybody runs out of it.
     LIFELINE(need)             the same to the neighbours, if no request has found anything. Stays with them
                                until they have something to give,
     CUT()                      or until somebody else has given.
@@ -50,6 +52,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import msgspec
@@ -69,16 +72,22 @@ SERVE_AGAIN_S = 0.1
 #: so many that were served are remembered
 SERVED_MAX = 256
 #: who has just run out of work has so much patience at first: one who works looks up every few milliseconds
-FIRST_REQUEST_S = 0.008
+FIRST_REQUEST_S = 0.004
 #: who has so many chunks left asks already
 CHUNKS_AHEAD = 2.0
 #: who does not know yet whether that is soon looks again after so many chunks at the latest
 CHUNKS_UNSEEN_MAX = 16
 #: how often a request that cannot be served is passed on
-HOPS = 8
+HOPS = 1
 #: a request looks at so many others before one of them gives, and at no more than this share of those known
-LOOKS = 3
+LOOKS = 1
 LOOKS_SHARE = 0.25
+#: who has work looks for somebody who has so many times as much: so soon after it has got or given some, or
+#: has no more than this share of what it had; then more and more seldom, up to the last
+RICHER = 2.0
+LEVEL_S = 0.005
+LEVEL_SHARE = 0.5
+LEVEL_MAX_S = 0.08
 #: a loan of which nothing was heard for so long is asked after
 PROBE_S = 5.0
 #: so many questions without an answer, and it is taken back
@@ -137,6 +146,8 @@ class WorkWanted(BagMessage, frozen=True, tag=1):
     #: of those looked at, who has the most tasks left (None: the sender), and how many
     richest: Address | None = None
     most: float = 0.0
+    #: only who has more tasks left than this gives
+    above: float = 0.0
 
 
 class Lifeline(BagMessage, frozen=True, tag=9):
@@ -190,6 +201,11 @@ AnyBagMessage: TypeAlias = (
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyBagMessage)
+
+
+def _tells_of_work(message: AnyBagMessage) -> bool:
+    """Whether its sender has some, so that it is worth asking; most come from those who have none."""
+    return isinstance(message, Lend) or (isinstance(message, WorkWanted) and message.above > 0.0)
 
 
 class What(Enum):
@@ -304,6 +320,10 @@ class Ledger:
         self._known: dict[Address, None] = {}
         self._ask_s = 0.0
         self._ask_delay_s = ASK_AGAIN_S
+        #: when somebody who has much more is looked for, after how long again, below how many tasks
+        self._level_s = 0.0
+        self._level_delay_s = LEVEL_S
+        self._level_tasks = 0.0
         self._need = 0
         #: whether tasks have been done since the last ASK
         self._has_worked = False
@@ -408,19 +428,32 @@ class Ledger:
                 self._chunk_tasks = count
                 self._serve(now)
                 self._close_if_done(account, now)
-                if now >= self._ask_s and self._is_nearly_done():
-                    self._ask(now, is_first=True)
+                if self.has_work and not self._leaving:
+                    self._ask_ahead(now)
                 return done
         return 0
 
-    def _is_nearly_done(self) -> bool:
-        """Whether there will be nothing to do before others have looked at a request."""
-        if self._leaving or self.done_here < self._enough_until or not self.has_work:
-            return False
-        spare = self._expected_tasks() - CHUNKS_AHEAD * self._chunk_tasks
+    def _ask_ahead(self, now: float) -> None:
+        """Ask for more before there is nothing to do, or look for somebody who has much more."""
+        if self.done_here < self._enough_until and now < self._level_s:
+            return
+        left = self._expected_tasks()
+        spare = left - CHUNKS_AHEAD * self._chunk_tasks
         # Half of them may have been expected in vain.
         self._enough_until = self.done_here + min(spare / 2, CHUNKS_UNSEEN_MAX * self._chunk_tasks)
-        return spare < 0
+        if spare < 0 and now >= self._ask_s:
+            self._ask(now, is_first=True)
+        elif left < self._level_tasks:
+            self._level(now, left, LEVEL_S)
+        elif now >= self._level_s and left < math.inf:
+            self._level(now, left, min(2 * self._level_delay_s, LEVEL_MAX_S))
+
+    def _level(self, now: float, left: float, delay_s: float) -> None:
+        """Look for somebody who has much more than we have left."""
+        self._ask_one(0, above=RICHER * left)
+        self._level_tasks = LEVEL_SHARE * left
+        self._level_delay_s = delay_s
+        self._level_s = now + delay_s
 
     def _expected_tasks(self) -> float:
         bags = (account.bag for account in self._accounts)
@@ -504,8 +537,8 @@ class Ledger:
                     self._send(source, Unknown(number))
             case Unknown(number):
                 self._take_back(number, source, now)
-        if len(self._known) < KNOWN_MAX:
-            self._known[source] = None
+        if len(self._known) < KNOWN_MAX or _tells_of_work(message):
+            self._hear_of((source,))
 
     def undelivered(self, dest: Address, message: AnyBagMessage, now: float) -> None:
         """A message of ours came back: its receiver is not there (any more)."""
@@ -531,18 +564,25 @@ class Ledger:
 
     def _ask(self, now: float, is_first: bool) -> None:
         """Ask somebody, and have the neighbours remember us unless this `is_first` and others are known."""
-        self._need += self._has_worked
-        self._has_worked = False
-        others = list(self._known)
-        if others:
-            looks = min(LOOKS, int(LOOKS_SHARE * len(others)))
-            wanted = WorkWanted(None, self._token, self._hops, self._need, self._some_known(), looks)
-            self._send(self._random.choice(others), wanted)
-        if not is_first or not others:
+        has_asked = self._ask_one(self._hops)
+        if not is_first or not has_asked:
             self._send(NEIGHBOURS, Lifeline(self._token, self._need))
             self._has_lifelines = True
         self._ask_s = now + self._ask_delay_s
         self._ask_delay_s = min(2 * self._ask_delay_s, ASK_AGAIN_MAX_S)
+
+    def _ask_one(self, hops: int, above: float = 0.0) -> bool:
+        """Send a request to one of those known, if there are any."""
+        self._need += self._has_worked
+        self._has_worked = False
+        others = list(self._known)
+        if not others:
+            return False
+        looks = min(LOOKS, int(LOOKS_SHARE * len(others)))
+        told = self._some_known()
+        wanted = WorkWanted(None, self._token, hops, self._need, told, looks, most=above, above=above)
+        self._send(self._random.choice(others), wanted)
+        return True
 
     def _asked(self, source: Address, message: WorkWanted, now: float) -> None:
         if self._leaving or self._is_served(message, now):
@@ -552,7 +592,8 @@ class Ledger:
         others = [each for each in self._known if each != asker]
         left = self._expected_tasks()
         is_poorer = message.most > left
-        onward = WorkWanted(asker, message.token, message.hops, message.need, self._some_known())
+        told = self._some_known()
+        onward = WorkWanted(asker, message.token, message.hops, message.need, told, above=message.above)
         if message.looks > 0 and others and left < math.inf:
             richest_known = richest if is_poorer else None
             looking = replace(
@@ -560,8 +601,9 @@ class Ledger:
             )
             self._send(self._random.choice(others), looking)
         elif is_poorer:
-            self._send(richest, onward)
-        elif self._lend(asker, message, now):
+            if richest != asker:
+                self._send(richest, onward)
+        elif left > message.above and self._lend(asker, message, now):
             return
         elif others and message.hops > 0:
             self._send(self._random.choice(others), replace(onward, hops=message.hops - 1))
@@ -592,18 +634,23 @@ class Ledger:
         return tuple(self._random.sample(known, min(TOLD, len(known))))
 
     def _lend(self, asker: Address, wanted: WorkWanted | Lifeline, now: float) -> bool:
-        for account in reversed(self._accounts):
-            if account.bag is None or not self._is_worth_giving(account.bag):
-                continue
+        for account in self._lenders():
+            assert account.bag is not None
             bag = account.bag.split()
             if bag is not None:
                 self._give(account, asker, wanted, bag, now)
                 return True
         return False
 
-    def _is_worth_giving(self, bag: Bag) -> bool:
-        """Whether it takes longer to do it than to send half of it."""
-        return not bag.is_empty() and bag.expected_tasks() >= self._chunk_tasks
+    def _lenders(self) -> list[_Account]:
+        """The accounts whose bags take longer to be done than half of them to be sent; the richest first."""
+        tasks = [
+            (account.bag.expected_tasks(), account)
+            for account in reversed(self._accounts)
+            if account.bag is not None and not account.bag.is_empty()
+        ]
+        tasks.sort(key=itemgetter(0), reverse=True)
+        return [account for left, account in tasks if left >= self._chunk_tasks]
 
     def _give(
         self,
@@ -629,9 +676,10 @@ class Ledger:
         """Give to those who wait, as long as there is something to give."""
         if not self._askers:
             return
-        account = next((each for each in reversed(self._accounts) if each.has_work()), None)
-        if account is None or account.bag is None or not self._is_worth_giving(account.bag):
+        account = next(iter(self._lenders()), None)
+        if account is None:
             return
+        assert account.bag is not None
         bags = account.bag.split_into(len(self._askers))
         for asker, bag in zip(tuple(self._askers), bags, strict=False):
             self._give(account, asker, self._askers.pop(asker), bag, now)
@@ -646,6 +694,9 @@ class Ledger:
         self._note(What.OPENED, account)
         self._ask_delay_s = FIRST_REQUEST_S
         self._ask_s = now
+        self._level_delay_s = LEVEL_S
+        self._level_s = now + LEVEL_S
+        self._level_tasks = LEVEL_SHARE * self._expected_tasks()
         if self._has_lifelines:
             self._send(NEIGHBOURS, Cut())
             self._has_lifelines = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import pytest
@@ -10,12 +11,18 @@ from fake_context import FakeContext
 from mallob_py.kit.bags import BagApplication
 from mallob_py.kit.bags.application import _Worker as BagWorker
 from mallob_py.kit.bags.ledger import (
+    CHUNKS_UNSEEN_MAX,
+    HOPS,
     KNOWN_MAX,
+    LEVEL_MAX_S,
+    LEVEL_S,
+    LOOKS,
     MOVED_AGAIN_S,
     NEIGHBOURS,
     ORPHANED_S,
     PROBE_S,
     PROBES_MAX,
+    RICHER,
     SERVE_AGAIN_S,
     Cut,
     Forget,
@@ -242,7 +249,7 @@ def test_a_request_does_not_look_around_where_nobody_knows_how_much_is_left(root
 
 
 def test_only_who_knows_many_has_its_request_look_around() -> None:
-    for known, looks in ((3, 0), (8, 2), (KNOWN_MAX, 3)):
+    for known, looks in ((3, 0), (8, LOOKS), (KNOWN_MAX, LOOKS)):
         worker = Worker(RIGHT)
         for number in range(known):
             worker.hear((number, 1), Cut())
@@ -294,10 +301,12 @@ def test_who_is_nearly_done_asks_already_and_gives_nothing_away() -> None:
     worker.hear(LEFT, Cut())
     worker.ledger.root.bag = Measured(worker.ledger.root.bag.nodes)
     chunk = TOTAL[0] // 5
+    worker.ledger._level_s = math.inf
     assert worker.work(chunk) == [], "four chunks are left"
     worker.work(chunk)
     [(dest, message)] = worker.work(chunk + 10)
     assert (dest, type(message)) == (LEFT, WorkWanted)
+    assert (message.hops, message.above) == (HOPS, 0)
     assert worker.ledger.has_work
     assert isinstance(worker.hear(RIGHT, WorkWanted(None, 7, 0, 1))[0][1], Lend)
     while worker.ledger.root.bag.expected_tasks() >= chunk:
@@ -320,6 +329,81 @@ def test_what_is_left_is_not_counted_after_each_chunk_but_anew_when_some_of_it_w
     worker.work(chunk)
     assert bag.counted > before
     assert worker.ledger.has_work
+
+
+def owner(address: tuple[int, int], copies: int) -> Worker:
+    """One who has so many times the tasks of WORK, knows LEFT, and looks for nobody before LEVEL_S."""
+    worker = Worker(address)
+    worker.ledger.open_root(0.0)
+    worker.ledger.root.bag = Measured([node for node in worker.ledger.root.bag.nodes for _ in range(copies)])
+    worker.hear(LEFT, Cut())
+    worker.ledger._level_s = LEVEL_S
+    return worker
+
+
+def test_who_has_work_is_given_half_by_somebody_who_has_much_more() -> None:
+    poor, equal, rich = owner(RIGHT, 2), owner(LEFT, 3), owner(ROOT, 5)
+    assert poor.work(1, 0.5 * LEVEL_S) == []
+    [(dest, wanted)] = poor.work(1, LEVEL_S)
+    assert dest == LEFT
+    assert wanted.above == RICHER * poor.ledger.root.bag.expected_tasks()
+    assert equal.hear(RIGHT, wanted) == [], "it has not twice as much, and does not pass it on"
+    [(dest, loan)] = rich.hear(RIGHT, wanted)
+    assert dest == RIGHT
+    assert isinstance(loan, Lend)
+    poor.hear(ROOT, loan, 2 * LEVEL_S)
+    assert len(poor.ledger._accounts) == 2
+
+
+def test_who_works_on_several_accounts_gives_of_the_one_with_most_left() -> None:
+    for asks in (WorkWanted(None, 7, 0, 1), Lifeline(7, 1)):
+        rich, other = owner(ROOT, 5), owner(LEFT, 1)
+        [(_, small)] = other.hear(RIGHT, WorkWanted(None, 8, 0, 1))
+        rich.hear(LEFT, small)
+        rich.ledger._accounts[1].bag = Measured(rich.ledger._accounts[1].bag.nodes)
+        before = [account.bag.expected_tasks() for account in rich.ledger._accounts]
+        [(_, loan)] = rich.hear(RIGHT, asks)
+        assert isinstance(loan, Lend)
+        after = [account.bag.expected_tasks() for account in rich.ledger._accounts]
+        assert after[0] < 0.8 * before[0]
+        assert after[1] == before[1]
+        rich.hear(RIGHT, Cut())
+
+
+def test_of_those_looked_at_nobody_gives_who_has_not_much_more() -> None:
+    poor, first, second = owner(RIGHT, 1), owner(LEFT, 1), owner(ROOT, 1)
+    left = poor.ledger.root.bag.expected_tasks()
+    wanted = WorkWanted(None, 7, 0, 1, (), 1, most=RICHER * left, above=RICHER * left)
+    second.ledger._hear_of((RIGHT,))
+    first.ledger._known = {ROOT: None}
+    [(dest, onward)] = first.hear(RIGHT, wanted)
+    assert (dest, onward.asker, onward.richest) == (ROOT, RIGHT, RIGHT)
+    assert second.hear(LEFT, onward) == [], "who asks need not hear of it"
+
+
+def test_who_has_had_half_of_its_work_done_looks_at_once_else_more_and_more_seldom() -> None:
+    worker = owner(ROOT, 5)
+    steps = [step for step in range(100) if worker.work(1, step * 1.01 * LEVEL_S)]
+    assert steps[:5] == [1, 3, 7, 15, 31]
+    assert steps[-1] - steps[-2] == round(LEVEL_MAX_S / LEVEL_S)
+    bag = worker.ledger.root.bag
+    bag.nodes = bag.nodes[: len(bag.nodes) // 3]
+    last_s = steps[-1] * 1.01 * LEVEL_S
+    assert any(worker.work(1, last_s) for _ in range(CHUNKS_UNSEEN_MAX + 1))
+    assert not worker.work(1, last_s)
+    assert worker.work(1, last_s + 1.01 * LEVEL_S)
+
+
+def test_who_has_work_is_known_even_to_those_who_know_many_and_who_has_none_is_not() -> None:
+    worker = Worker(ROOT)
+    for number in range(KNOWN_MAX):
+        worker.hear((number, 1), Cut())
+    worker.hear((1000, 1), WorkWanted(None, 7, 0, 1))
+    worker.hear((1001, 1), WorkWanted(None, 8, 0, 1, most=2.0, above=2.0))
+    worker.hear((1002, 1), Lend(9, WORK.first_bag().to_bytes()))
+    assert (1000, 1) not in worker.ledger._known
+    assert {(1001, 1), (1002, 1)} < set(worker.ledger._known)
+    assert len(worker.ledger._known) == KNOWN_MAX
 
 
 def test_one_that_leaves_hands_over_its_work_and_what_it_has_lent(root: Worker) -> None:
