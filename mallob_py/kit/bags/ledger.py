@@ -64,8 +64,10 @@ from mallob_py.kit.bags.values import decode_value, encode_value
 #: of a worker, as the transport names it; compared and handed back, never looked into
 Address: TypeAlias = tuple[int, int]
 
-#: how often somebody who has nothing asks again, growing up to the latter
+#: how often somebody who has nothing asks again, growing each time up to the latter: slowly, as among thousands
+#: it takes many requests until the last who have much are found
 ASK_AGAIN_S = 0.002
+ASK_GROWTH = 1.25
 ASK_AGAIN_MAX_S = 2.0
 #: who asks once more for a need that was served here is not served again so soon: the loan is on its way
 SERVE_AGAIN_S = 0.1
@@ -569,7 +571,7 @@ class Ledger:
             self._send(NEIGHBOURS, Lifeline(self._token, self._need))
             self._has_lifelines = True
         self._ask_s = now + self._ask_delay_s
-        self._ask_delay_s = min(2 * self._ask_delay_s, ASK_AGAIN_MAX_S)
+        self._ask_delay_s = min(ASK_GROWTH * self._ask_delay_s, ASK_AGAIN_MAX_S)
 
     def _ask_one(self, hops: int, above: float = 0.0) -> bool:
         """Send a request to one of those known, if there are any."""
