@@ -257,7 +257,7 @@ LENDING = (
         "nobody is told that nobody has much more",
         _LEDGER,
         "Ledger._asked",
-        never("richest == asker"),
+        instead_of("richest != asker", "True"),
         "test_of_those_looked_at_nobody_gives_who_has_not_much_more",
     ),
     Mutation(

@@ -64,8 +64,8 @@ from mallob_py.kit.bags.values import decode_value, encode_value
 #: of a worker, as the transport names it; compared and handed back, never looked into
 Address: TypeAlias = tuple[int, int]
 
-#: how often somebody who has nothing asks again, growing each time up to the latter: slowly, as among thousands
-#: it takes many requests until the last who have much are found
+#: how often somebody who has nothing asks again, growing each time up to the last: slowly, as among
+#: thousands it takes many requests until the last who have much are found
 ASK_AGAIN_S = 0.002
 ASK_GROWTH = 1.25
 ASK_AGAIN_MAX_S = 2.0
