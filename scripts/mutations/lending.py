@@ -217,7 +217,7 @@ LENDING = (
         "who is nearly done asks already",
         _LEDGER,
         "Ledger._ask_ahead",
-        never("now >= self._ask_s and left < CHUNKS_AHEAD * self._chunk_tasks"),
+        never("spare < 0 and now >= self._ask_s"),
         "test_who_is_nearly_done_asks_already_and_gives_nothing_away",
     ),
     Mutation(
