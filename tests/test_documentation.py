@@ -148,7 +148,10 @@ def test_the_table_of_portfolios_is_that_of_the_code() -> None:
 
 
 #: flags of pip, mpiexec, srun and the benchmarks
-_OF_OTHERS = {"--upgrade", "--only", "--bind-to", "--cpu-bind", "--mpi", "--signal"}
+_OF_OTHERS = {
+    "--upgrade", "--only", "--bind-to", "--cpu-bind", "--mpi", "--signal", "--kill-on-bad-exit", "--no-kill",
+    "--with-ft",
+}  # fmt: skip
 
 
 def test_the_table_of_fields_of_job_files_is_that_of_the_code() -> None:

@@ -166,16 +166,27 @@ def run_serve(options: ServeOptions) -> int:
         return be_rank(options)
     from mallob_py.runtime.world.launch import supervise
 
+    count = ranks
+
     def argv() -> list[str]:
+        # Of an option that is given twice, the second counts.
         command = ["-m", "mallob_py.cli.main", *sys.argv[1:]]
-        if end_s is None:
-            return command
-        # What is left of it; of an option that is given twice, the second counts.
-        return [*command, "--time-limit", f"{max(_MOMENT_S, end_s - time.monotonic()):.3f}s"]
+        if count != ranks:
+            command += ["-n", str(count)]
+        if end_s is not None:
+            command += ["--time-limit", f"{max(_MOMENT_S, end_s - time.monotonic()):.3f}s"]
+        return command
+
+    def ranks_again(before: int) -> int:
+        from mallob_py.service.store.orders import ordered_ranks
+
+        nonlocal count
+        count = max(options.clients, ordered_ranks(Path(options.api_dir)) or before)
+        return count
 
     survives = RankLoss.wanted(options.rank_loss, launcher_spares_others=True) is RankLoss.SURVIVE
     with taking_orders(ranks, survives, Path(options.api_dir)):
-        return supervise(ranks, argv, options.restarts, options.rank_timeout_s)
+        return supervise(ranks, argv, options.restarts, options.rank_timeout_s, ranks_again)
 
 
 def _wait_for_folders(options: ServeOptions, until_s: float) -> bool:

@@ -141,7 +141,7 @@ class _World(Config):
         group=LIMITS,
         help="what the death of a rank means to the others: survive, they go on with its work, if the "
         "launcher lets them; restart, all end, and `serve` starts them again; auto (default), survive if "
-        "MPICH's launcher or ours has started them",
+        "ours, MPICH's or Open MPI's with ULFM has started them",
     )
     reuse: str = choice(
         "--reuse",

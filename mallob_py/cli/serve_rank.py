@@ -20,7 +20,7 @@ from mallob_py.runtime.processes import die_with
 from mallob_py.runtime.rank import Desk, Rank
 from mallob_py.runtime.world import guard
 from mallob_py.runtime.world.joining import is_invited
-from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RankLoss, declared_world_size
+from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RankLoss, declared_world_size, spares_others
 from mallob_py.service import ServiceError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def be_rank(options: ServeOptions) -> NoReturn:
         # MPI's launcher does not always notice that its proxy, our parent, is gone; nobody else would end us.
         die_with(os.getppid(), signal.SIGKILL)
     can_have_guard = guard.is_needed(os.environ)
-    rank_loss = RankLoss.wanted(options.rank_loss, can_have_guard)
+    rank_loss = RankLoss.wanted(options.rank_loss, can_have_guard or spares_others(os.environ))
     if can_have_guard and rank_loss is RankLoss.SURVIVE:
         guard.stand_guard()
     boot.run_rank(

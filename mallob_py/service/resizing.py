@@ -191,9 +191,15 @@ class Resizing:
         if refusal:
             refusal = f"there are {self._rank.placement.describe()} now, before {before}; {refusal}"
         try:
-            self._folder.answer(self._name, Answer(refusal, before, after, took_s))
+            self._answer(Answer(refusal, before, after, took_s))
         except OSError as error:
             tell(f"an order in {self._folder.path} cannot be answered: {error}")
+
+    def _answer(self, answer: Answer) -> None:
+        """The order under way has been carried out. Raises OSError."""
+        home = self._rank.host_of(self._who_stays())  # where a service that starts its ranks has them all
+        self._folder.note_ranks(sum(self._rank.host_of(rank) == home for rank in self._members))
+        self._folder.answer(self._name, answer)
 
     def _who_stays(self) -> int:
         """One of those that the launcher has started: the others hear of its signals by that one."""
@@ -231,7 +237,7 @@ class Resizing:
             return False
         if not staying:
             took_s = max(0.0, time.time() - departure.ordered)
-            self._folder.answer(self._name, Answer("", departure.before, len(self._members), took_s))
+            self._answer(Answer("", departure.before, len(self._members), took_s))
             self._departure = None
             return True
         if self._told_in != self._rank.generation:

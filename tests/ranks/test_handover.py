@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from running import COMMAND, Running, environment, kill_marked, needs_mpiexec, poll_until, serving, with_apps
+from test_bags_move import checkpoints
 from waiting import DEADLINE_S
 
 pytestmark = [needs_mpiexec, pytest.mark.slow]
 
-NAPS, NAP_S = 3000, 0.004
+NAPS, NAP_S = 5000, 0.004
 WAITS = "waiting for its end"
 
 
@@ -33,7 +34,7 @@ def test_a_second_service_goes_on_with_all_jobs_of_the_first_one_when_that_ends(
         second = beside(first, tmp_path / "second")
         try:
             bag = first.submit("bag", application="NAPS", configuration={"naps": NAPS, "nap_s": NAP_S})
-            first.await_event("started")
+            poll_until(lambda: checkpoints(first), "there is a checkpoint")
             short = {"application": "SLEEP", "wallclock_limit": "50ms"}
             replies = [first.submit(f"job{number}", **short) for number in range(50)]
             poll_until(lambda: any(map(Path.exists, replies)), "some jobs have ended")

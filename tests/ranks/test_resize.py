@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
-from running import Finished, Running, needs_mpiexec, outside_of, run, serving, session_folders_of
-from test_rank_losses import IS_MPICH, client_rank, ranks_of, workers_of
+from running import (
+    Finished,
+    Running,
+    needs_mpiexec,
+    outside_of,
+    parent_of,
+    run,
+    serving,
+    session_folders_of,
+)
+from test_rank_losses import IS_MPICH, client_rank, is_fork_server, ranks_of, workers_of
 from waiting import poll_until
 
 SURVIVE = ("--rank-loss", "survive")
@@ -76,6 +86,26 @@ def test_a_bag_job_is_exact_though_ranks_leave_while_it_runs(tmp_path: Path) -> 
         assert drained.code == 0 or "has to stay" in drained.err or "no rank" in drained.err, drained.err
         assert service.reply(bag)["result"]["value"] == 14772512
         assert service.events("left"), "a worker has handed over what it had"
+        assert service.stop() == 0
+
+
+def test_ranks_that_all_die_are_started_again_as_many_as_were_ordered(tmp_path: Path) -> None:
+    def kill_ranks() -> None:
+        forked = {pid for pid in service.processes() if is_fork_server(pid)}
+        ranks = set(map(parent_of, forked)) - forked - {0}
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in ranks:
+                os.kill(pid, number)
+
+    def starts() -> int:
+        return service.output.count("3 ranks, accepting jobs")
+
+    with serving(tmp_path, *SURVIVE, ranks=2) as service:
+        assert resize(service, "+1").code == 0
+        kill_ranks()
+        poll_until(lambda: starts() == 1, lambda: service.output)
+        kill_ranks()  # this start has heard of no order
+        poll_until(lambda: starts() == 2, lambda: service.output)
         assert service.stop() == 0
 
 

@@ -26,6 +26,7 @@ from mallob_py.service.store.orders import (
     Resize,
     answer_to,
     give,
+    ordered_ranks,
     take_back,
 )
 
@@ -288,7 +289,8 @@ def test_nobody_waits_for_the_answer_to_an_order_that_was_taken_back_while_under
     take_back(given)
     rank.begin(0, 1)
     resizing.turn(0.1)
-    assert list((tmp_path / "orders").iterdir()) == []
+    assert [each.name for each in (tmp_path / "orders").iterdir()] == ["ranks"]
+    assert ordered_ranks(tmp_path) == 2
     next_one = give(tmp_path, Resize(by=-2))
     resizing.turn(0.2)
     assert answer_to(next_one) is not None

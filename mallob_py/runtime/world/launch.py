@@ -294,8 +294,12 @@ def supervise(
     argv: Callable[[], Sequence[str]],
     restarts_max: int,
     rank_timeout_s: float | None,
+    ranks_again: Callable[[int], int] = lambda ranks: ranks,
 ) -> int:
-    """Run `python argv()...` on `ranks` ranks, again after each crash; the exit code of the last world."""
+    """Run `python argv()...` on `ranks` ranks, again after each crash; the exit code of the last world.
+
+    `ranks_again(before)`: on how many ranks it is started again.
+    """
     environment = dict(os.environ)
     limit = RestartLimit(restarts_max)
     has_come_up = False
@@ -319,6 +323,7 @@ def supervise(
                 stops.wait(left_s)
                 if stops.first is not None:
                     return 128 + stops.first
+            ranks = ranks_again(ranks)
             environment.pop(AFTER_CRASH_VARIABLE, None)
             if (crash := end.crash) is not None:
                 environment[AFTER_CRASH_VARIABLE] = crash.value

@@ -92,6 +92,14 @@ class OthersRefused(Exception):
     """Another rank cannot start, and has said why."""
 
 
+def spares_others(env: Mapping[str, str]) -> bool:
+    """Whether this rank's launcher lets the others go on when one dies: Open MPI's `mpirun --with-ft ulfm`.
+
+    Slurm's `srun` does so, too, if it is told to, but does not tell its tasks.
+    """
+    return env.get("OMPI_MCA_mpi_ft_enable") in ("1", "true", "ulfm")
+
+
 def declared_world_size(env: Mapping[str, str]) -> int:
     """The number of processes that the launcher says it has started (1 without launcher)."""
     sizes = [1]

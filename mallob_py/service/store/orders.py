@@ -24,6 +24,8 @@ from mallob_py.service.store.in_folder import InotifyWatch, Watching, is_remote
 
 #: below the api folder
 FOLDER = "orders"
+#: in that folder: how many ranks the last order has led to
+_RANKS = "ranks"
 _ORDER, _ANSWER = ".json", ".answer"
 #: where nobody tells of new files
 _POLL_S = 0.2
@@ -146,6 +148,10 @@ class OrderFolder:
         _replace(self.path / (name.removesuffix(_ORDER) + _ANSWER), answer)
         (self.path / name).unlink(missing_ok=True)
 
+    def note_ranks(self, ranks: int) -> None:
+        """So many are to be started again, should all be lost. Raises OSError."""
+        _replace(self.path / _RANKS, ranks)
+
     def close(self) -> None:
         if self._watch is not None:
             self._watch.close()
@@ -180,6 +186,14 @@ def answer_to(order: Path) -> Answer | None:
         raise ServiceError(f"the answer {path} cannot be read: {error}") from error
     path.unlink(missing_ok=True)
     return found
+
+
+def ordered_ranks(api_dir: Path) -> int | None:
+    """How many ranks the last order has led to, of the service that was last there; None: there was none."""
+    try:
+        return msgspec.json.decode((api_dir / FOLDER / _RANKS).read_bytes(), type=int)
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def take_back(order: Path) -> None:

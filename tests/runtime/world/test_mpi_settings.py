@@ -1,4 +1,4 @@
-"""What is set for the MPI library before it is loaded, and for which one."""
+"""What is set for the MPI library before it is loaded, and for which one; what a launcher lets ranks know."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mallob_py.runtime.world.mpi import prepare_mpi
+from mallob_py.runtime.world.mpi import prepare_mpi, spares_others
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +42,9 @@ def test_an_mpi_that_is_named_keeps_the_shared_memory_of_ucx() -> None:
     os.environ["MPI4PY_LIBMPI"] = "/opt/openmpi/lib/libmpi.so"
     prepare_mpi()
     assert "UCX_TLS" not in os.environ
+
+
+def test_open_mpi_that_survives_ranks_tells_them() -> None:
+    assert not spares_others({"OMPI_COMM_WORLD_SIZE": "4"})
+    assert not spares_others({"OMPI_MCA_mpi_ft_enable": "0"})
+    assert spares_others({"OMPI_MCA_mpi_ft_enable": "1"})  # as mpirun --with-ft ulfm sets it
