@@ -150,7 +150,7 @@ def test_the_table_of_portfolios_is_that_of_the_code() -> None:
 #: flags of pip, mpiexec, srun and the benchmarks
 _OF_OTHERS = {
     "--upgrade", "--only", "--bind-to", "--cpu-bind", "--mpi", "--signal", "--kill-on-bad-exit", "--no-kill",
-    "--with-ft",
+    "--with-ft", "--dependency", "--exclude", "--nodes", "--no-shell", "--ntasks",
 }  # fmt: skip
 
 
