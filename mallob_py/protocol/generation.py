@@ -421,8 +421,8 @@ class Membership:
             return
         if (coordinator := self._coordinator()) == self.address:
             if not self._joins and self._leaves >= self._known().keys() - self.lost:
-                self._leaves.clear()  # somebody has to stay
-            else:
+                self._leaves.discard(self.address)  # somebody has to stay
+            if self._joins or self._leaves:
                 self._propose(now)
         else:
             self._tell(coordinator, Wanted(tuple(self._joins.items()), tuple(sorted(self._leaves))))
@@ -437,8 +437,8 @@ class Membership:
         live = {address: each for address, each in known.items() if address not in self.lost}
         staying = sorted(live.keys() - self._leaves)
         if not staying:  # somebody has to stay
-            self._leaves.clear()
-            staying = sorted(live)
+            self._leaves.discard(self.address)
+            staying = [self.address]
         g = name_of(number_of(self._seen) + 1, self.address)
         generation = Generation(g, tuple(staying), tuple(live[address] for address in staying))
         proposal = Propose(generation, tuple(sorted(self._leaves - self.lost)))

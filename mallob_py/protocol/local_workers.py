@@ -117,6 +117,8 @@ class LocalWorkers:
         self._rests_until_s: float | None = None
         #: this PE's rank is to leave: nothing new starts here
         self.is_draining = False
+        #: all other ranks are gone, so that this one cannot leave
+        self._is_last = False
         #: jobs that were lost here and may be at fault themselves: why
         self._doubts: OrderedDict[int, str] = OrderedDict()
         #: until when this PE keeps itself free for a suspended worker, rests, or waits to hear of jobs
@@ -544,13 +546,17 @@ class LocalWorkers:
         """Keep the processes, and what has not been said for certain, of a PE that was halted."""
         self._numbers = former._numbers
         self._rests_until_s = former._rests_until_s
-        self.is_draining = former.is_draining and not succession.is_alone
+        self._is_last = succession.is_alone
+        self.is_draining = former.is_draining and not self._is_last
         self.leaving.take_over(former.leaving, succession)
         self._last_words.take_over(former._last_words, succession)
         for job, worker in former.suspended.items():
             if job == former._halted_job:
-                self._keep_family(worker, succession)
+                worker.keep_family()
+                worker.is_awaited = succession.pe(worker.parent) is not None
+            if job == former._halted_job or (worker.is_carried_over and job in former._holds):
                 self._holds[job] = now + self._config.succession_hold_s
+            self._renumber_family(worker, succession)
             worker.is_carried_over = True
             worker.path = (succession.heir(worker.client),)
             worker.volume = 0
@@ -561,16 +567,13 @@ class LocalWorkers:
         self._room = max(self._config.job_cache, len(self.suspended))
         self.update_token()
 
-    def _keep_family(self, worker: Worker, succession: Succession) -> None:
-        """What the worker knew of the tree around it, in the new generation's numbers."""
+    def _renumber_family(self, worker: Worker, succession: Succession) -> None:
+        """What a carried over worker knows of the tree around it, in the new generation's numbers."""
         if self._config.reuse is not Reuse.FULL:
-            return
-        worker.is_awaited = succession.pe(worker.parent) is not None
-        former = [(one.index, one.rank, -1) for one in worker.seats.past.take_all()]
-        former += [(seat.index, seat.rank, 0) for seat in worker.seats.taken()]
-        present = [(index, succession.pe(rank), epoch) for index, rank, epoch in former]
+            worker.kept, worker.is_awaited = (), False
+        present = [(one.index, succession.pe(one.rank), one.epoch) for one in worker.kept]
         worker.kept = tuple(PastWorker(index, pe, epoch) for index, pe, epoch in present if pe is not None)
-        worker.gone = frozenset(index for index, pe, epoch in present if pe is None and epoch == 0)
+        worker.gone |= {index for index, pe, epoch in present if pe is None and epoch == 0}
 
     def _meet_inherited(self) -> None:
         """Some jobs of which we have something are live: their clients are to know.
@@ -648,6 +651,8 @@ class LocalWorkers:
 
     def drain(self, now: float) -> None:
         """Start nothing new from now on; see the module's docstring."""
+        if self._is_last:  # it was ordered before the others were gone
+            return
         self.is_draining = True
         self._holds.clear()
         self._hand_over(now)

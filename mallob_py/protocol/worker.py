@@ -138,11 +138,17 @@ class Worker:
         self.is_carried_over = False
         #: then: it was in the tree at that end, below a parent that is still there
         self.is_awaited = False
-        #: then: what it knew of the subtree below it, and its children that are gone
+        #: then: what it knew of the subtree below it, its children as of epoch 0; and those that are gone
         self.kept: tuple[PastWorker, ...] = ()
         self.gone: frozenset[int] = frozenset()
         #: messages that came before the process runs, with the ranks they came from
         self.inbox: list[tuple[int, TreeMessage]] = []
+
+    def keep_family(self) -> None:
+        """The generation ends while the worker is in the tree: what it knows of those below it."""
+        past = (PastWorker(one.index, one.rank, -1) for one in self.seats.past.take_all())
+        children = (PastWorker(seat.index, seat.rank, 0) for seat in self.seats.taken())
+        self.kept, self.gone = (*past, *children), frozenset()
 
     @property
     def client(self) -> int:

@@ -14,6 +14,8 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from mallob_py.runtime.growth import GrowthError
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Rank
@@ -230,14 +232,19 @@ class Resizing:
 
     def _go_on(self) -> bool:
         """Whether the order under way has been carried out."""
+        assert self._departure is not None
+        if set(self._departure.leaves) >= set(self._members):
+            self._have_one_stay(self._departure)
         departure = self._departure
-        assert departure is not None
         staying = [rank for rank in departure.leaves if rank in self._members]
         if not staying and any(map(self._rank.is_seen, departure.leaves)):
             return False
         if not staying:
             took_s = max(0.0, time.time() - departure.ordered)
-            self._answer(Answer("", departure.before, len(self._members), took_s))
+            refusal = ""
+            if departure.stays is not None:
+                refusal = f"rank {departure.stays} stays: all others are gone, and one has to stay"
+            self._answer(Answer(refusal, departure.before, len(self._members), took_s))
             self._departure = None
             return True
         if self._told_in != self._rank.generation:
@@ -251,3 +258,10 @@ class Resizing:
             self._is_ordered = True
             self._rank.have_leave(staying)
         return False
+
+    def _have_one_stay(self, departure: Departure) -> None:
+        """Whoever was not to leave has been lost: the others leave at once, as nobody works until then."""
+        stays = self._who_stays()
+        leaves = tuple(rank for rank in departure.leaves if rank != stays)
+        self._departure = replace(departure, leaves=leaves, grace_s=0.0, stays=stays)
+        self._folder.decide(self._name, self._departure)

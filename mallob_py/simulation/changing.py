@@ -169,9 +169,11 @@ class ChangingCluster(Cluster):
 
     def _leave_if_drained(self, rank: _Rank) -> None:
         awake = self.members_awake()
-        if rank.is_gone or awake == [rank.address]:
+        drains = any(self.pes[place].workers.is_draining for place in rank.places)
+        has_heard = rank.is_awake and not rank.membership.is_halted
+        if rank.is_gone or (has_heard and not drains):  # as the last one it takes on work again
             rank.drains_until_s = -math.inf
-        elif rank.is_awake and (self._is_drained(rank) or self.now >= rank.drains_until_s):
+        elif rank.is_awake and len(awake) > 1 and (self._is_drained(rank) or self.now >= rank.drains_until_s):
             self.leave(rank.address, min(awake, key=lambda one: mixed(self.seed, rank.address, one)))
             self._later(self._patience_s, lambda: self._leave_if_drained(rank))  # who was asked may be lost
         else:

@@ -174,10 +174,41 @@ GENERATIONS = (
         "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
+        "of members that all are to leave one stays",
+        _GENERATION,
+        "Membership._pursue",
+        instead_of("self._leaves.discard(self.address)", "self._leaves.clear()"),
+        "test_of_those_who_are_left_and_all_are_to_leave_one_stays",
+    ),
+    Mutation(
+        "the last rank does not begin to drain any more",
+        _WORKERS,
+        "LocalWorkers.drain",
+        never("self._is_last"),
+        "test_whoever_is_to_be_drained_when_it_is_the_last_rank_takes_work",
+    ),
+    Mutation(
+        "what a carried over worker knows of its tree is told in each generation's numbers",
+        _WORKERS,
+        "LocalWorkers._renumber_family",
+        instead_of("succession.pe(one.rank)", "one.rank"),
+        "test_what_was_known_of_a_tree_two_generations_ago_is_told_in_present_numbers",
+    ),
+    Mutation(
+        "a PE that keeps itself free for its worker goes on with that in a further generation",
+        _WORKERS,
+        "LocalWorkers.take_over",
+        instead_of(
+            "job == former._halted_job or (worker.is_carried_over and job in former._holds)",
+            "job == former._halted_job",
+        ),
+        "test_what_was_known_of_a_tree_two_generations_ago_is_told_in_present_numbers",
+    ),
+    Mutation(
         "the last rank takes on work again",
         _WORKERS,
         "LocalWorkers.take_over",
-        instead_of("former.is_draining and not succession.is_alone", "former.is_draining"),
+        instead_of("former.is_draining and not self._is_last", "former.is_draining"),
         "test_the_last_rank_takes_work_again_though_it_was_to_be_drained",
     ),
 )

@@ -261,7 +261,19 @@ def test_the_last_member_cannot_leave() -> None:
     net = _Net(2)
     net.tell(0, Ordered(leaves=(0, 1)))
     net.settle()
-    assert net.present().members == (0, 1)
+    assert net.present().members == (0,)
+    net.tell(0, Ordered(leaves=(0,)))
+    assert net.present().members == (0,)
+    assert not net.ranks[0].is_halted
+
+
+def test_of_those_who_are_left_and_all_are_to_leave_one_stays() -> None:
+    net = _Net(3)
+    net.tell(2, Ordered(leaves=(1, 2)))
+    net.dead.add(0)
+    net.settle()
+    assert net.present().members == (1,)
+    assert net.done[2][-1] == End(EndReason.LEFT)
 
 
 def test_who_has_promised_and_hears_no_more_looks_for_the_next_coordinator() -> None:

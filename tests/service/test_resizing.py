@@ -232,6 +232,30 @@ def test_an_order_is_repeated_in_a_generation_that_has_come_without_it(tmp_path:
     assert rank.left == [[2], [2]]
 
 
+def test_of_those_who_are_left_and_all_are_to_leave_one_stays_and_the_others_need_not_wait(
+    tmp_path: Path,
+) -> None:
+    rank = FakeRank(4)
+    resizing = taking_orders(rank, tmp_path)
+    rank.news_of_ranks |= {each: RankNews("there", each, 1, 0) for each in (2, 3)}
+    given = give(tmp_path, Drain("here", 60.0))
+    resizing.turn(0.0)
+    assert [each for each, _ in rank.drains] == [0, 1]
+    rank.begin(0, 1)  # the others are lost
+    resizing.turn(0.1)
+    assert rank.drains[2:] == [(1, 100.0)]
+    resizing.drained(1)
+    resizing.turn(0.2)
+    assert rank.left == [[1]]
+    rank.begin(0)
+    resizing.turn(0.3)
+    assert len(rank.drains) == 3
+    answer = answer_to(given)
+    assert answer is not None
+    assert answer.refusal == "rank 0 stays: all others are gone, and one has to stay"
+    assert (answer.before, answer.after) == (4, 1)
+
+
 def test_who_drains_has_its_grace(tmp_path: Path) -> None:
     rank = FakeRank(4)
     resizing = taking_orders(rank, tmp_path)

@@ -260,6 +260,48 @@ def test_the_last_rank_takes_work_again_though_it_was_to_be_drained() -> None:
     _finish(cluster, 2)
 
 
+def test_whoever_is_to_be_drained_when_it_is_the_last_rank_takes_work() -> None:
+    cluster = _cluster(2)
+    cluster.leave(1, asked=0)
+    cluster.drain(0, grace_s=0.1)  # it has halted, so it hears of that when it is alone
+    _rest(cluster)
+    assert cluster.is_there(0)
+    _submit(cluster, 1, rank=0, demand=1)
+    _finish(cluster, 1)
+
+
+def test_who_is_drained_with_the_last_other_rank_lost_leaves_when_another_joins() -> None:
+    cluster = _cluster(2)
+    _submit(cluster, 1, rank=0, demand=2)
+    cluster.drain(0, grace_s=0.05)
+    cluster.die(1)
+    cluster.join((1,), asked=0)
+    _rest(cluster)
+    assert cluster.members_awake() == [2]
+    _finish(cluster, 1)
+
+
+def test_what_was_known_of_a_tree_two_generations_ago_is_told_in_present_numbers() -> None:
+    cluster = _cluster()
+    _submit(cluster, 1, rank=0, demand=8)
+    index_of = {place: process.index for (place, _), process in cluster.processes.items()}
+    cluster.leave(3, asked=0)
+    cluster.leave(1, asked=0)  # as soon as that is done
+    known = 0
+    for _ in range(100):
+        cluster.run(until_s=cluster.now + 10e-6)
+        for rank in (0, 2, 4, 5, 6, 7):
+            generation = cluster.generation_of(rank)
+            assert generation is not None
+            if len(generation.members) == 6 and 1 in cluster.pes[rank].workers.suspended:
+                for one in cluster.pes[rank].workers.suspended[1].kept:
+                    assert one.index == index_of[generation.members[one.rank]]
+                    known += 1
+    assert known > 0
+    _rest(cluster)
+    _finish(cluster, 1)
+
+
 def test_of_two_ranks_that_are_both_drained_one_stays_and_takes_work_again() -> None:
     cluster = _cluster(2)
     _submit(cluster, 1, rank=0, demand=2)

@@ -59,12 +59,16 @@ class Drain(msgspec.Struct, frozen=True, tag="drain", forbid_unknown_fields=True
 
 
 class Departure(msgspec.Struct, frozen=True, tag="departure", forbid_unknown_fields=True):
-    """These ranks leave. `ordered`: when that was decided (since 1970), with so many ranks `before`."""
+    """These ranks leave. `ordered`: when that was decided (since 1970), with so many ranks `before`.
+
+    `stays`: one that was to leave as well, when all others were lost.
+    """
 
     leaves: tuple[int, ...]
     grace_s: float
     before: int
     ordered: float
+    stays: int | None = None
 
 
 Order: TypeAlias = Resize | Drain | Departure
