@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -165,6 +166,8 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _configuration(folder: Path) -> str:
+    # MPICH names memory after the job: no two clusters of this machine may number theirs alike, as ranks that
+    # are killed leave it behind.
     host = socket.gethostname().split(".")[0]
     controller, *nodes = _free_ports(1 + NODES)
     lines = [
@@ -197,6 +200,7 @@ ReturnToService=2
 SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0,permit_job_expansion
 KillWait=30
 MinJobAge=300
+FirstJobId={random.randrange(10_000, 60_000_000)}
 {chr(10).join(lines)}
 PartitionName=main Nodes=n[1-{NODES}] Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8
 """
