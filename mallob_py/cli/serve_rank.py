@@ -36,6 +36,8 @@ def be_rank(options: ServeOptions) -> NoReturn:
     rank_loss = RankLoss.wanted(options.rank_loss, can_have_guard or spares_others(os.environ))
     if can_have_guard and rank_loss is RankLoss.SURVIVE:
         guard.stand_guard()
+    if rank_loss is RankLoss.SURVIVE and options.rank_loss == "auto":
+        rank_loss = RankLoss.IF_LINKED
     boot.run_rank(
         settings_of(
             options,

@@ -131,6 +131,7 @@ def run_rank(
         from mallob_py.runtime.world.transport import Transport
 
         transport = Transport(world, settings.rank_loss)
+        settings = replace(settings, rank_loss=transport.rank_loss)
     except (LaunchError, OthersRefused):
         server.stop()
         raise

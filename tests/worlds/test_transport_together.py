@@ -24,7 +24,10 @@ BIG_SIZES_BYTES = (5_000_000, 262_144, 1, 3_333_333)
 MESSAGES, PER_TURN_MAX = 2000, 30
 
 
-@pytest.fixture(params=["unix sockets", "several hosts", "links between hosts", "no doorbell"])
+HOSTS = ["several hosts", "links between hosts", "no links between hosts"]
+
+
+@pytest.fixture(params=["unix sockets", *HOSTS, "no doorbell"])
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     from mallob_py.runtime.world.mpi import RankLoss, start_mpi
     from mallob_py.runtime.world.transport import Transport
@@ -33,8 +36,12 @@ def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv("MALLOB_PY_RANKS_PER_HOST", "2")
     if request.param == "no doorbell":
         monkeypatch.setenv("MALLOB_PY_DOORBELL", "off")
-    linked = request.param == "links between hosts"
-    one = Transport(start_mpi(), RankLoss.SURVIVE if linked else RankLoss.RESTART)
+    linked = "links" in request.param
+    if request.param == "no links between hosts":
+        monkeypatch.setenv("MALLOB_PY_BELL_ADDRESS", "192.0.2.1")  # which no host has
+    one = Transport(start_mpi(), RankLoss.IF_LINKED if linked else RankLoss.RESTART)
+    several = "hosts" in request.param and one.size > 2
+    assert (one.rank_loss is RankLoss.SURVIVE) is (linked and not ("no" in request.param and several))
     yield one
     assert one.close()
 

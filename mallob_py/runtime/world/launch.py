@@ -15,9 +15,9 @@ gave to `mpi.leave`, and what stops it stops the world. Details:
   shall have it: mpiexec would swallow it.
   stdout and stderr of all ranks are ours.
 
-`supervise` starts a world again that has crashed or hung. No MPI here survives the death of a rank for
-sure, so all ranks end then and come up again; the service's journal makes that a pause of some seconds.
-Ranks that hang are noticed by each other (`failure_detector.py`), which ends the world as well. A world
+`supervise` starts a world again that has crashed or hung: where the death of a rank is not survived, and
+where all have died; the service's journal makes that a pause of some seconds. Ranks that hang are noticed by
+each other (`failure_detector.py`). A world
 that was stopped, that says how it ended, or that never came up at all is not started again: the next one
 would do no better.
 """

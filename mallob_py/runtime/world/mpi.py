@@ -75,6 +75,8 @@ class RankLoss(enum.Enum):
     RESTART = "restart"
     #: they go on, as far as the launcher lets them
     SURVIVE = "survive"
+    #: they go on if ranks of different hosts can be connected for that, which the transport finds out
+    IF_LINKED = "if linked"
 
     @classmethod
     def wanted(cls, text: str, launcher_spares_others: bool) -> RankLoss:

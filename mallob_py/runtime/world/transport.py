@@ -34,7 +34,8 @@ Ranks that have joined later are no part of MPI's world: they are reached by lin
 ranks of other hosts if the loss of a rank is to be survived. Reason: when a connection between hosts breaks,
 MPICH 5 crashes at the next send to there (UCX), or aborts as soon as MPI looks at its network (OFI); so the
 death of a rank would be that of all which have not heard of it by then, and the death of a host that of all.
-A link tells of it at once instead. On a host MPICH talks by memory, which nobody's death breaks.
+A link tells of it at once instead. If there can be no links, the loss of a rank is the end of all, unless
+that is ruled out (`RankLoss`). On a host MPICH talks by memory, which nobody's death breaks.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 
+from mallob_py.runtime.notices import tell
 from mallob_py.runtime.world.carrier import CONGESTED_BYTES, DOES_NOT_READ, WAITING_BYTES_MAX, Carrier
 from mallob_py.runtime.world.doorbell import Doorbell
 from mallob_py.runtime.world.envelope import Arrival, Channel
@@ -62,6 +64,8 @@ UNACKNOWLEDGED_MAX = 16
 ACKNOWLEDGED_EVERY = 8
 #: of a control message
 PIECE_BYTES = 64 << 10
+#: more ranks of several hosts are not all connected with each other unless that is asked for
+LINKED_RANKS_MAX = 1000
 #: tags of messages, of pieces that are followed by another one, and of a sender's last message
 _WHOLE, _MORE, _LAST = 0, 1, 2
 #: empty looks in a row before the inbox counts as empty
@@ -192,9 +196,12 @@ class Transport(Carrier):
         self.size = comm.Get_size()
         #: the ranks that are reached by MPI, this one among them
         self._by_mpi = frozenset(range(self.size))
-        if rank_loss is RankLoss.SURVIVE and len(set(hosts)) > 1:
-            self._by_mpi = frozenset(peer for peer in self._by_mpi if hosts[peer] == hosts[rank])
-            _link_hosts(comm, self.links, self.folder, self._by_mpi)
+        #: what the loss of a rank means, RESTART or SURVIVE
+        self.rank_loss = rank_loss
+        if rank_loss is not RankLoss.RESTART:
+            self.rank_loss = RankLoss.SURVIVE
+            if len(set(hosts)) > 1:
+                self._link_hosts(comm, hosts, rank_loss is RankLoss.SURVIVE)
         channels = [comm.Dup() for _ in Channel]
         for each in channels:
             each.Set_errhandler(MPI.ERRORS_RETURN)
@@ -361,6 +368,31 @@ class Transport(Carrier):
             super()._flush_to_all(deadline_s)
 
     # --- inner parts
+
+    def _link_hosts(self, comm: MPI.Intracomm, hosts: tuple[int, ...], must: bool) -> None:
+        """Have links between all ranks of different hosts (collective over `comm`).
+
+        If that fails, all are to end when a rank is lost; unless they `must` be able to go on. Then it raises
+        LaunchError, or OthersRefused if another rank does.
+        """
+        here = frozenset(peer for peer in self._by_mpi if hosts[peer] == hosts[self.rank])
+        own, problems = None, [f"there are {self.size} ranks on several hosts"]
+        if must or self.size <= LINKED_RANKS_MAX:
+            own = _link(comm, self.links, self.folder, here)
+            problems = [each for each in comm.allgather(own) if each is not None]
+        if not problems:
+            self._by_mpi = here
+            return
+        self.links.close()
+        if must:
+            self.folder.remove()
+            if own is None:
+                raise OthersRefused
+            raise LaunchError(f"{own}; --rank-loss restart needs no such connections")
+        self.links = Links(self.rank)
+        self.rank_loss = RankLoss.RESTART
+        if self.rank == 0:
+            tell(f"{problems[0]}: if a rank is lost, all end, as --rank-loss survive has not been asked for")
 
     def _meet(self, deadline_s: float) -> bool:
         # MPI_Finalize of MPICH does not flush, so nobody may leave before all have received.
@@ -538,18 +570,15 @@ def _hosts(comm: MPI.Intracomm) -> tuple[int, ...]:
     return tuple(comm.allgather(lowest))
 
 
-def _link_hosts(comm: MPI.Intracomm, links: Links, folder: PrivateFolder, here: Collection[int]) -> None:
-    """Have links between all ranks of different hosts; `here`: those of this one (collective over `comm`).
-
-    Raises LaunchError, or OthersRefused if another rank does.
-    """
+def _link(comm: MPI.Intracomm, links: Links, folder: PrivateFolder, here: Collection[int]) -> str | None:
+    """Connect this rank with all that are not `here` (collective over `comm`); why it cannot, or None."""
     rank = comm.Get_rank()
     secret: bytes = comm.bcast(os.urandom(SECRET_BYTES))
     place, problem = None, None
     try:
         place = links.listen(secret, folder.path, wide=True)
     except LinkError as error:
-        problem = error
+        problem = str(error)
     places: list[Place | None] = comm.allgather(place)
     try:
         for peer, there in enumerate(places[:rank]):
@@ -558,13 +587,5 @@ def _link_hosts(comm: MPI.Intracomm, links: Links, folder: PrivateFolder, here: 
         if all(places):
             links.await_connections([peer for peer in range(rank + 1, len(places)) if peer not in here])
     except LinkError as error:
-        problem = error
-    has_failed: list[bool] = comm.allgather(problem is not None)
-    if any(has_failed):
-        links.close()
-        folder.remove()
-        raise (
-            OthersRefused
-            if problem is None
-            else LaunchError(f"{problem}; --rank-loss restart needs no such connections")
-        )
+        problem = str(error)
+    return problem
