@@ -4,7 +4,9 @@ Two ranks do what a rank's event loop does with a message: receive it, decode it
 PE, encode an answer, send it, wait for the doorbell. Once with a single message that goes to
 and fro, so that each hop includes waking the receiver; once with 8 on their way at a time, so
 that event loops find several at once. CPU time is that of receiver and sender together, per
-message. The peer is MPI's own ping-pong between the same processes, with which both ranks spin.
+message. Then the same where ranks of different hosts are linked by sockets (here over the loopback, as
+if each rank were on a host of its own). The peer is MPI's own ping-pong between the same processes, with
+which both ranks spin.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from mallob_py.protocol.pe import PE
 from mallob_py.protocol.stimuli import Received
 from mallob_py.runtime.world.envelope import open_envelope, seal
 from mallob_py.runtime.world.launch import launch_world
-from mallob_py.runtime.world.mpi import in_mpi_world, leave, start_mpi
+from mallob_py.runtime.world.mpi import RankLoss, in_mpi_world, leave, start_mpi
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -49,11 +51,15 @@ class Sample(msgspec.Struct, frozen=True):
 
 def main() -> int:
     if not in_mpi_world():
-        return launch_world(_RANKS, [os.path.abspath(__file__)])
+        program = os.path.abspath(__file__)
+        return launch_world(_RANKS, [program]) or launch_world(
+            _RANKS, [program, "linked"], {**os.environ, "MALLOB_PY_RANKS_PER_HOST": "1"}
+        )
+    is_linked = "linked" in sys.argv
     comm = start_mpi()
     from mallob_py.runtime.world.transport import Transport  # initialises MPI
 
-    transport = Transport(comm)
+    transport = Transport(comm, RankLoss.SURVIVE if is_linked else RankLoss.RESTART)
     loop = _Loop(transport)
     rows, results = [], {}
     for in_flight in _IN_FLIGHT:
@@ -67,11 +73,12 @@ def main() -> int:
     rows.append(_row("MPI alone, spinning", samples))
     if transport.rank == 0:
         print_table(
-            f"one message between two ranks on {len(os.sched_getaffinity(0))} cores (medians)",
+            f"one message between two ranks{' that are linked' if is_linked else ''}"
+            f" on {len(os.sched_getaffinity(0))} cores (medians)",
             ("way", "us per hop", "CPU us per message"),
             rows,
         )
-        write_results("hops", msgspec.to_builtins(results))
+        write_results("hops-linked" if is_linked else "hops", msgspec.to_builtins(results))
     leave(transport.rank, 0, transport.close())
     return 0
 
@@ -101,7 +108,7 @@ class _Loop:
 
         def answer() -> None:
             nonlocal sent
-            transport.send(peer, seal(transport.rank, peer, encode(VoidToken(sent))))
+            transport.send(peer, seal(1, transport.rank, peer, encode(VoidToken(sent))))
             sent += 1
 
         if transport.rank == 0:
@@ -110,7 +117,7 @@ class _Loop:
             transport.flush()
         while received < _HOPS_PER_SAMPLE:
             for arrival in transport.receive():
-                source, _, message = open_envelope(arrival.data, self._decode)
+                _, source, _, message = open_envelope(arrival.data, self._decode)
                 self._pe.handle(Received(source, message), time.monotonic())
                 self._pe.take_effects()
                 received += 1
@@ -121,7 +128,8 @@ class _Loop:
             transport.flush()
             if received < _HOPS_PER_SAMPLE:
                 park_s = transport.park_timeout_s(_PARK_S)
-                if select.select([transport.fileno()], (), (), park_s)[0]:
+                descriptors = transport.descriptors()
+                if descriptors[0] in select.select(descriptors, (), (), park_s)[0]:
                     transport.wake()
         elapsed_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - cpu_begin_s
         while transport.has_pending():
