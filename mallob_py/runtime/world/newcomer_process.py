@@ -49,8 +49,13 @@ class Site(NamedTuple):
 class NewcomerProcess:
     """What this process has started for one rank: that itself, or the remote shell."""
 
-    def __init__(self, process: subprocess.Popen[bytes], host: str, words: Path | None = None) -> None:
-        """`words`: a file of what it says on standard error, if that is kept."""
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        host: str,
+        words: tuple[Path, subprocess.Popen[bytes]] | None = None,
+    ) -> None:
+        """`words`: a file of what it says on standard error, and who writes that, if it is kept."""
         self._process = process
         self._host = host
         self._words = words
@@ -71,10 +76,15 @@ class NewcomerProcess:
         code = self._process.wait()
         if self._words is None:
             return "has died"
+        words, writer = self._words
+        with contextlib.suppress(
+            subprocess.TimeoutExpired
+        ):  # what the shell has left behind may hold it open
+            writer.wait(_LAST_WORDS_S)
         lines = []
-        with contextlib.suppress(OSError), open(self._words, "rb") as said:
+        with contextlib.suppress(OSError), open(words, "rb") as said:
             lines = said.read(_LAST_WORDS_BYTES).decode(errors="replace").split("\n")
-        self._words.unlink(missing_ok=True)
+        words.unlink(missing_ok=True)
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         return f"has ended on {self._host}: {last or f'its remote shell has exit code {code}'}"
 
@@ -117,7 +127,7 @@ def start(site: Site, invitation: bytes, words: Path) -> NewcomerProcess:
     finally:
         for each in (reader, writer, both):
             os.close(each)
-    return NewcomerProcess(shell, site.host, words)
+    return NewcomerProcess(shell, site.host, (words, tee))
 
 
 def _start_rank(
