@@ -2,7 +2,7 @@
 
 What ranks do is apart (`solve_rank`, `run_rank`, `serve_rank`): it imports much more. `solve` and `run` fork
 their ranks where they can. `serve`, unless a launcher has started it, starts ranks, and starts them again
-when they have crashed.
+when they have crashed. `run --check-laws` starts none.
 `web` is a process of its own, beside the service or on any host that shares the api folder; it may start
 before the service and outlive it; exit code 0 after Ctrl-C or SIGTERM.
 """
@@ -93,9 +93,7 @@ def run_solve(options: SolveOptions) -> int:
 def run_run(options: RunOptions) -> int:
     _check_is_installed(options.application)
     if options.check_laws:
-        from mallob_py.cli.laws import check_laws
-
-        return check_laws(options)
+        return _check_laws(options)
     _log_loans(options.log_loans)
 
     def be_rank(fork_server: socket.socket | None = None) -> int:
@@ -128,6 +126,31 @@ def _check_is_installed(application: str) -> None:
         place_of(application)
     except UnknownApplication as error:
         raise CommandError(str(error)) from None
+
+
+def _check_laws(options: RunOptions) -> int:
+    """Whether an application keeps what its workers rely on; that needs no ranks."""
+    from mallob_py.applications import imported, place_of
+    from mallob_py.kit import Application, InputError, JobInput
+
+    name, configuration = options.application, options.whole_configuration
+    try:
+        application: Application = imported(place_of(name))()
+        application.check(configuration)
+        job = JobInput(tuple(map(os.path.abspath, options.files)), configuration=configuration)
+        payload = application.read(job)
+    except InputError as error:
+        raise CommandError(error.message) from None
+    except Exception as error:
+        raise CommandError(f"{name} cannot be used: {type(error).__name__}: {error}") from error
+    try:
+        checked = application.check_laws(payload, configuration)
+    except NotImplementedError as error:
+        raise CommandError(str(error)) from None
+    except Exception as error:
+        raise CommandError(f"{name}: {error}") from error
+    print(f"{name}: {checked}")
+    return 0
 
 
 def _log_loans(folder: str | None) -> None:
