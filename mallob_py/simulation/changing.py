@@ -75,6 +75,8 @@ class _Rank:
         self.generation = membership.generation
         self.is_gone = False
         self.is_hung = False
+        #: by a user's order
+        self.is_to_leave = False
         #: what happens to one that hangs, to be met when it wakes up
         self.asleep: list[Callable[[], None]] = []
         #: what happens to its PEs while it is halted
@@ -137,6 +139,11 @@ class ChangingCluster(Cluster):
     def members_awake(self) -> list[int]:
         return [rank.address for rank in self._ranks if rank.is_awake and rank.generation is not None]
 
+    def members_staying(self) -> list[int]:
+        """Those awake that neither drain nor have been ordered to leave."""
+        ranks = (self._ranks[address] for address in self.members_awake())
+        return [rank.address for rank in ranks if not rank.is_to_leave and rank.drains_until_s == -math.inf]
+
     def is_there(self, address: int) -> bool:
         return self._ranks[address].is_awake
 
@@ -157,6 +164,7 @@ class ChangingCluster(Cluster):
 
     def leave(self, address: int, asked: int) -> None:
         """Somebody orders, at rank `asked`, that the rank leaves."""
+        self._ranks[address].is_to_leave = True
         self.change(asked, Ordered(leaves=(address,)))
 
     def drain(self, address: int, grace_s: float) -> None:
@@ -224,18 +232,26 @@ class ChangingCluster(Cluster):
         self._later(self._detect_s, lambda: self._speak(rank))
 
     def _speak(self, rank: _Rank) -> None:
-        """One that has slept sends beats to the members it knows, until it hears its fate, if it has one."""
+        """One that has slept sends beats to the members it knows, until it hears its fate, if it has one.
+
+        Where others go on, and all who could tell it so are gone, it ends as well. Real ranks do not get
+        there: all know those that were there from the start, and without any of these the others end.
+        """
         present = rank.generation
         if not rank.is_awake or present is None:
             return
-        others = [other for other in self._ranks if other.is_awake and other.generation is not None]
+        there = [other for other in self._ranks if not other.is_gone and other.generation is not None]
         strangers = [
-            other for other in others if other.generation and rank.address not in other.generation.members
+            other for other in there if other.generation and rank.address not in other.generation.members
         ]
-        for other in strangers:
-            if other.address in present.members:
+        witnesses = [other for other in strangers if other.address in present.members]
+        if strangers and not witnesses:
+            self._remove(rank)
+            return
+        for other in witnesses:
+            if other.is_awake:
                 self.change(other.address, Strayed(rank.address, present.g))
-        if strangers or any(rank.address in other.membership.lost for other in others):
+        if strangers or any(rank.address in other.membership.lost for other in there):
             self._later(self._detect_s, lambda: self._speak(rank))
 
     def _remove(self, rank: _Rank) -> None:
@@ -316,9 +332,11 @@ class ChangingCluster(Cluster):
             size = len(self._place_of[after.g])
             self._rules[after.g] = shared_rule(local_rule(size), size)
         self.size = len(self._place_of[max(self._place_of)])  # some may begin late what others have left
-        for folder, holder in self._held():  # it was to leave, and stays after all
-            if holder < 0 and self._former[folder] == rank.address:
-                self._holders[folder] = rank.address
+        taken_back = [
+            folder for folder, holder in self._held() if holder < 0 and self._former[folder] == rank.address
+        ]
+        for folder in taken_back:  # it was to leave, and stays after all
+            self._holders[folder] = rank.address
         rank.generation = after
         started = {key for key in self.processes if self._loop_of[key[0]] == rank.address}
         self._is_beginning = True
@@ -334,6 +352,8 @@ class ChangingCluster(Cluster):
         waiting, rank.waiting = rank.waiting, []
         for place, stimulus in waiting:
             self.tell(place, stimulus)
+        for folder in taken_back:
+            self._catch_up(folder, rank)
         early, rank.early = rank.early, []
         for dest, source, envelope in early:
             self.deliver(dest, source, envelope)
@@ -442,6 +462,15 @@ class ChangingCluster(Cluster):
         self.tell(self.submitted[job], msgspec.structs.replace(submitted, checkpoint=self.saved.get(job)))
         if job in self._interrupted:
             self.tell(self.submitted[job], JobInterrupted(job))
+
+    def _catch_up(self, folder: int, rank: _Rank) -> None:
+        """Meet what users have brought to a folder while nobody held it, and which was this rank's before."""
+        known = {job for place in rank.places for job in self.pes[place].client.jobs}
+        for job in [job for job, (of, _) in self._journal.items() if of == folder and job not in self.ended]:
+            if job not in known:
+                self._hand_in(job)
+            elif job in self._interrupted:
+                self.tell(self.submitted[job], JobInterrupted(job))
 
     def _holder_of(self, folder: int) -> int:
         return self._holders.get(folder, folder)

@@ -222,7 +222,7 @@ class Scenario:
                 cluster.tell(rank, stimulus)
 
     def _change(self, cluster: ChangingCluster, deed: Change) -> None:
-        """Ranks come and go; but the last one that is awake stays."""
+        """Ranks come and go; but the last one awake stays, and nobody dies who is to stay alone."""
         awake = cluster.members_awake()
         asked = min(awake, key=lambda address: mixed(self.plan.seed, deed.number, address))
         if isinstance(deed, RanksJoin):
@@ -233,7 +233,8 @@ class Scenario:
             return
         match deed:
             case RankDies():
-                cluster.die(address)
+                if set(cluster.members_staying()) - {address}:
+                    cluster.die(address)
             case RankHangs(for_s=for_s):
                 cluster.hang(address, for_s)
             case RankLeaves():

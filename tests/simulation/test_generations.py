@@ -102,6 +102,24 @@ def test_one_that_hangs_is_left_out_and_ends_when_it_wakes_up() -> None:
     _finish(cluster, 1)
 
 
+@pytest.mark.parametrize("leave", [True, False])
+def test_one_that_hangs_until_all_whom_it_knew_are_gone_does_not_come_back(leave: bool) -> None:
+    cluster = _cluster(3)
+    _submit(cluster, 1, rank=0, demand=3)
+    cluster.hang(0, for_s=10.0)
+    cluster.run(until_s=cluster.now + 1.0)
+    (new,) = cluster.join([1], asked=1)
+    for address in (1, 2):
+        cluster.run(until_s=cluster.now + 1.0)
+        if leave:
+            cluster.leave(address, asked=new)
+        else:
+            cluster.die(address)
+    _rest(cluster)
+    assert [address for address in cluster.addresses() if cluster.is_there(address)] == [new]
+    _finish(cluster, 1)
+
+
 def test_who_leaves_hands_its_folder_over() -> None:
     cluster = _cluster(4)
     _submit(cluster, 1, rank=3, demand=4)
@@ -110,6 +128,20 @@ def test_who_leaves_hands_its_folder_over() -> None:
     assert not cluster.is_there(3)
     assert cluster.submitted[1] == 2
     _finish(cluster, 1)
+
+
+def test_who_was_to_leave_and_stays_meets_what_came_to_its_folder_meanwhile() -> None:
+    cluster = _cluster(2)
+    _submit(cluster, 1, rank=0, demand=2)
+    cluster.leave(0, asked=0)
+    cluster.hang(1, for_s=0.2)  # it is not ready, and so is left out
+    cluster.run(until_s=cluster.now + 1e-3)
+    cluster.submit(2, rank=0, max_demand=1)
+    cluster.interrupt(1)
+    _rest(cluster)
+    assert cluster.is_there(0)
+    assert cluster.ended[1].outcome is not Outcome.RESULT
+    _finish(cluster, 2)
 
 
 def test_a_job_grows_onto_ranks_that_join() -> None:

@@ -11,9 +11,12 @@ from mallob_py.protocol.config import Config
 from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.simulation.delays import Delayed, DelayRanges, HashedDelays, RandomDelays, What
 from mallob_py.simulation.plan import (
+    NO_JOB,
     AnyDeed,
     Crash,
     Plan,
+    RankDies,
+    RankLeaves,
     Submit,
     draw_plan,
     from_json,
@@ -178,3 +181,23 @@ def test_a_life_in_which_nothing_takes_any_time_rests_at_once() -> None:
     scenario = Scenario(plan)
     scenario.run()
     assert scenario.slowest == 0.0
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.5e-3, 1e-3, 2e-3])
+def test_nobody_dies_of_whom_all_others_rely_on_to_stay(after_s: float) -> None:
+    plan = Plan(
+        seed=0,
+        size=2,
+        config=Config(),
+        delays=DelayRanges(message_s=(1e-3, 1e-3)),
+        span_s=0.1,
+        deeds=(
+            Submit(number=20, at_s=0.0, job=1, rank=1),
+            RankLeaves(number=1, at_s=0.05, job=NO_JOB, rank=0),
+            RankDies(number=2, at_s=0.05 + after_s, job=NO_JOB, rank=1),
+        ),
+        patience_s=0.1,
+    )
+    scenario = Scenario(plan)
+    scenario.run()
+    assert set(scenario.cluster.ended) == {1}
