@@ -35,6 +35,8 @@ from mallob_py.service.telemetry.status import progress_of
 
 #: there is one
 _JOB = 1
+#: an application may take so long to be imported: at its first use its kernels are compiled
+_IMPORT_S = 600.0
 _CLEAR_LINE = "\r\x1b[K"
 
 
@@ -69,7 +71,7 @@ class RunDesk(OneShotDesk):
     def __init__(self, rank: Rank, options: RunOptions) -> None:
         super().__init__(rank, options.time_limit_s)
         #: a rank imports no application; a helper process tells
-        known = rank.pool.wait_for_applications(options.application)
+        known = rank.pool.wait_for_applications(options.application, _IMPORT_S)
         self._declared = known[options.application]
         if self._declared.problem:
             last_line = self._declared.problem.rpartition("\n")[2]

@@ -38,6 +38,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from mallob_py.applications import places_without_search
 from mallob_py.kit.app import TreeMessage
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory import cpu_seconds_of, private_bytes_of
@@ -540,7 +541,11 @@ class WorkerPool:
     def wait_for_applications(
         self, only: str | None = None, timeout_s: float = 60.0
     ) -> dict[str, wire.ApplicationTraits]:
-        """Import applications once and tell what each declares. For start-up only: it blocks."""
+        """Import applications once and tell what each declares. For start-up only: it blocks.
+
+        One that takes longer (its kernels may just be compiled) has a problem that says so, and nothing else
+        is known of it yet.
+        """
         if self._learnt:
             return self._learnt
         self.inspect_applications(only)
@@ -551,7 +556,9 @@ class WorkerPool:
             others += [event for event in self.poll() if not isinstance(event, ApplicationKnown)]
         for event in others:
             self._post(event)
-        return self.applications
+        late = f"it was not imported within {timeout_s:g} s"
+        names = self._names or tuple(places_without_search()) if only is None else (only,)
+        return {name: wire.ApplicationTraits(name, problem=late) for name in names} | self.applications
 
     # --- processes ----------------------------------------------------------
 

@@ -592,6 +592,24 @@ def test_waiting_for_applications_keeps_other_events(rank: Rank) -> None:
     assert result_of(rank.hear(stimuli.WorkerAnswered)[0]) == (10, [0, -1])
 
 
+def test_an_application_that_takes_long_to_import_is_known_all_the_same(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    (tmp_path / "lengthy.py").write_text(
+        f"open({str(gate)!r}).read()\nfrom worker_apps import Answer as App\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("MALLOB_PY_APPS", f"{APPS},LENGTHY=lengthy:App")
+    rank = make()
+    known = rank.pool.wait_for_applications(timeout_s=0.5)
+    assert known["LENGTHY"].problem == "it was not imported within 0.5 s"
+    gate.write_text("")
+    rank.until(lambda: rank.pool.applications_complete)
+    assert rank.pool.applications["LENGTHY"].problem == ""
+
+
 def test_an_inspection_survives_the_death_of_the_fork_server(rank: Rank) -> None:
     rank.pool.inspect_applications()
     rank.until(rank.busy_pids)
