@@ -117,6 +117,8 @@ class LocalWorkers:
         self._rests_until_s: float | None = None
         #: this PE's rank is to leave: nothing new starts here
         self.is_draining = False
+        #: the system ends: whoever has handed over what it had gets no further process
+        self._is_ending = False
         #: all other ranks are gone, so that this one cannot leave
         self._is_last = False
         #: jobs that were lost here and may be at fault themselves: why
@@ -644,6 +646,7 @@ class LocalWorkers:
 
     def leave_for_good(self, now: float) -> None:
         """The system ends: have the running worker hand over what it has, if it does that."""
+        self._is_ending = True
         if (worker := self.active) is not None and worker.leaves_in_order:
             self._pause(worker, now)
 
@@ -690,7 +693,8 @@ class LocalWorkers:
 
     def has_paused(self) -> bool:
         """Whether there is one that memory would help."""
-        return not self.is_draining and self.active is not None and self.active.state is WorkerState.PAUSED
+        is_worth_a_process = not self.is_draining and not self._is_ending
+        return is_worth_a_process and self.active is not None and self.active.state is WorkerState.PAUSED
 
     def unpause(self, now: float) -> None:
         """Give a paused worker another process."""

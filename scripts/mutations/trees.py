@@ -564,6 +564,13 @@ TREES = (
         "test_the_root_of_a_job_is_never_paused",
     ),
     Mutation(
+        "a worker that has handed over what it had since the system ends gets no further process",
+        _WORKERS,
+        "LocalWorkers.has_paused",
+        never("self._is_ending"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
         "what the process of a paused worker said last is not heard",
         _STATES,
         "_go_without",
