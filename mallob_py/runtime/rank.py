@@ -356,6 +356,8 @@ class Rank:
         self._arrived: deque[tuple[int, int, AnyMessage]] = deque()
         #: who works for what anywhere, since `call_roll`
         self.roll = Roll()
+        #: when descriptions of jobs that nobody has spoken of since the last change are let go of
+        self._unheard_until_s = math.inf
         #: by job: the PEs here that wait for its description
         self._fetching: dict[int, dict[int, PE]] = {}
         #: PEs with effects that are still to be executed
@@ -668,6 +670,9 @@ class Rank:
         """What is done about once a second, at once so that an idle rank is woken up once for it."""
         self._flush_logs()
         self._look_after_memory(now)
+        if now >= self._unheard_until_s:
+            self._unheard_until_s = math.inf
+            self.transfer.drop_unheard(self.pe.balancer.jobs)
         self._tell_news()
         self._beat(now)
         self._settle()
@@ -974,6 +979,7 @@ class Rank:
         self._ring.go_on(after.members)
         self._share_host_memory()
         self.transfer.go_on()
+        self._unheard_until_s = now + self.config.succession_patience_s
         numbers = self.placement.pes_of(self.rank)
         rule = shared_rule(local_rule(self.placement.size), len(numbers))
         self._first = numbers[0]

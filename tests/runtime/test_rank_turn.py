@@ -313,6 +313,7 @@ def idle_rank(timeout_s: float | None = None) -> tuple[Any, Clock]:
     rank._workers = rank.transfer = IdleWorkers()
     rank._fetching, rank._stimuli, rank._memory_watch, rank._news_go_to = {}, None, None, None
     rank._drains_for, rank._drain_look_s = None, math.inf
+    rank._unheard_until_s = math.inf
     rank._growth = None
     rank.now, rank._halted_s, rank.end_reason = clock, None, None
     rank._message_bell, rank._worker_bell, rank._signal_bell, rank._desk_bell = 3, 4, 5, None

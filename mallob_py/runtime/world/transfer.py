@@ -15,7 +15,8 @@ A rank holds a shared lock on each description that its workers need. What nobod
 be dropped when memory is short, but on the client's host, which others may ask.
 
 When ranks are lost, all that is on its way is given up (`halt`), and asked for again afterwards; the keeper
-may be another one then, which finds the files of the one before, and removes what that had no time to.
+may be another one then, which finds the files of the one before, and removes what that had no time to. That
+a job is over may have been said to those who are gone only: what nobody speaks of any more is removed, too.
 
 Files lie in the session's private folder and are removed when the job is over, or with that folder.
 """
@@ -26,7 +27,7 @@ import contextlib
 import fcntl
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Container, Iterable, Set
 from pathlib import Path
 from typing import TypeAlias
 
@@ -201,6 +202,8 @@ class Transfer:
         self._asked: dict[int, FileNeeded] = {}
         #: of a keeper: descriptions that came from other hosts, the one used last at the end
         self._fetched: OrderedDict[int, None] = OrderedDict()
+        #: of a keeper: jobs whose descriptions were here when the world changed
+        self._inherited: list[int] = []
 
     def halt(self) -> None:
         """The world changes: who waits for a description will ask for it again, when all have halted."""
@@ -214,16 +217,29 @@ class Transfer:
     def go_on(self) -> None:
         """The world has changed, as `keeper_of` knows."""
         former, self._keeper = self._keeper, self._keeper_of(self._rank)
-        if self._keeper == self._rank != former:
-            self._tidy_up()
+        self._inherited.clear()
+        if self._keeper == self._rank:
+            names = [path.name for path in self.folder.glob("[0-9]*")]
+            if former != self._rank:
+                self._tidy_up(names)
+            self._inherited.extend(int(name) for name in names if name.isdecimal())
+        # A job whose client was lost before it had told the reply is live again, under the same number.
+        self._over.clear()
 
-    def _tidy_up(self) -> None:
+    def _tidy_up(self, names: Iterable[str]) -> None:
         """Remove what the lost keeper was about to: parts of descriptions, and those of ended jobs."""
-        for name in [path.name for path in self.folder.glob("[0-9]*")]:
+        for name in names:
             job = name.removesuffix("~")
             if job.isdecimal() and (job != name or int(job) in self._over):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self.folder / name)
+
+    def drop_unheard(self, live: Container[int]) -> None:
+        """Of what was here when the world changed, only the live jobs' descriptions are still wanted."""
+        for job in self._inherited:
+            if job not in live:
+                self.let_go(job)
+        self._inherited.clear()
 
     def path_of(self, job: int) -> Path:
         """The file of a description on this host."""

@@ -240,6 +240,40 @@ def test_a_new_keeper_removes_what_the_lost_one_had_no_time_to(network: Network)
     assert network.files() == ["0/3", "2/2"]
 
 
+def _change(network: Network) -> None:
+    for rank in network.ranks:
+        rank.halt()
+    for rank in network.ranks:
+        rank.go_on()
+
+
+def test_a_job_that_is_over_and_whose_client_is_lost_may_run_again(network: Network) -> None:
+    _fetched_by(network, 4, 5)
+    for rank in network.ranks[2:]:
+        rank.forget(1)
+    assert network.files() == ["0/1"]
+    _change(network)
+    size = network.ranks[0].path_of(1).stat().st_size
+    network.here.clear()
+    network.ranks[5].fetch(1, size, (0, 0))
+    network.deliver_all()
+    assert network.here == [(5, 1)]
+
+
+def test_what_nobody_speaks_of_after_a_change_is_removed_by_the_keeper(network: Network) -> None:
+    for job in (1, 2):
+        _fetched_by(network, 4, job=job)
+    _change(network)
+    network.put(4, 3, b"read after the change")
+    for rank in (4, 5):
+        network.ranks[rank].keep_only(set())
+        network.ranks[rank].drop_unheard({2})
+    assert network.files() == ["0/1", "0/2", "4/2", "4/3"]
+    network.ranks[0].drop_unheard({2})
+    network.ranks[4].drop_unheard(set())
+    assert network.files() == ["0/2", "4/2", "4/3"]
+
+
 def test_a_job_that_nobody_has_spoken_of_for_long_may_come_back(network: Network) -> None:
     size = network.put(0, 1, b"data")
     for _ in range(2):
