@@ -9,9 +9,9 @@ from typing import ClassVar, Generic
 import msgspec
 
 from mallob_py.protocol.config import Config
-from mallob_py.simulation import bag_plan, bags, scenario
+from mallob_py.simulation import bags, scenario
 from mallob_py.simulation import plan as cluster_plan
-from mallob_py.simulation.bag_plan import BagPlan, Slow
+from mallob_py.simulation.bags import BagPlan, Slow
 from mallob_py.simulation.delays import Delayed, What, mixed
 from mallob_py.simulation.plan import AnyDeed, Breakdown, Demand, Plan, Submit
 from mallob_py.simulation.shrinking import AnyPlan, Failure, Shrinker, Shrunk, minimal, nearer_to
@@ -200,10 +200,10 @@ class BagLives(Lives[BagPlan]):
     options = " --bags"
 
     def plans_of(self, seed: int) -> Iterator[BagPlan]:
-        whole = bag_plan.draw_plan(seed)
+        whole = bags.draw_plan(seed)
         yield whole
         if seed % _CHANGES_EVERY == 0:
-            yield bag_plan.with_changes(whole)
+            yield bags.with_changes(whole)
 
     def failure_of(self, plan: BagPlan) -> Failure | None:
         return bags.failure_of(plan)
@@ -212,10 +212,10 @@ class BagLives(Lives[BagPlan]):
         return _BagShrinker(plan, failure, seconds_max).shrunk()
 
     def to_json(self, plan: BagPlan) -> bytes:
-        return bag_plan.to_json(plan)
+        return bags.to_json(plan)
 
     def from_json(self, text: bytes) -> BagPlan:
-        return bag_plan.from_json(text)
+        return bags.from_json(text)
 
     def size_of(self, plan: BagPlan) -> str:
         return f"{len(plan.events)} events of a tree of depth {plan.depth}"
@@ -238,7 +238,7 @@ class _BagShrinker(Shrinker[BagPlan]):
         self._try_with(events=tuple(event for event in events if event.at_s <= self._failure.at_s))
 
     def _drop_events(self) -> None:
-        def fails(events: Sequence[bag_plan.Event]) -> bool:
+        def fails(events: Sequence[bags.Event]) -> bool:
             return self._try_with(events=tuple(events))
 
         minimal(self._plan.events, fails)

@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mallob_py.simulation.bag_plan import draw_plan
-from mallob_py.simulation.bags import BagCluster
+from mallob_py.simulation.bags import BagCluster, draw_plan
 
 _SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path.append(str(_SCRIPTS))

@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from mallob_py.simulation.bag_plan import BagPlan, Deed, Event, draw_plan
-from mallob_py.simulation.bags import BagCluster, failure_of
+from mallob_py.simulation.bags import BagCluster, BagPlan, Deed, Event, draw_plan, failure_of
 
 SEEDS = int(os.environ.get("MALLOB_PY_SEEDS", "60"))
 
