@@ -48,8 +48,8 @@ oracles: $(STAMPS)/test ## compare batch schedulers with others' results (MALLOB
 soak: $(STAMPS)/test ## random jobs and faults on a real service (SOAK_MINUTES=5 SOAK_RANKS=6 SOAK_SEED=1)
 	$(BIN)/python scripts/soak.py --minutes $(SOAK_MINUTES) --ranks $(SOAK_RANKS) --seed $(SOAK_SEED)
 
-large-trees: $(STAMPS)/test ## bags with known results while workers come, go and are killed (TREES="'UTS 15' T3L", default: up to 300 M tasks)
-	$(BIN)/python scripts/large_trees.py $(TREES) --restarts 1
+large-trees: $(STAMPS)/test ## bags with known results while workers come, go and are killed, and a rank (TREES="'UTS 15' T3L", default: up to 300 M tasks)
+	$(BIN)/python scripts/large_trees.py $(TREES) --losses 1 --restarts 1
 
 check: $(STAMPS)/dev ## lint, formatting, types, and who may import whom
 	$(BIN)/ruff check $(SOURCES)

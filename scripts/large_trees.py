@@ -2,13 +2,15 @@
 
     python scripts/large_trees.py                          all of up to 300 million tasks
     python scripts/large_trees.py T3L 'QUEENS *'           these
+    python scripts/large_trees.py 'UTS 15' --losses 1      a rank is killed meanwhile, and another one joins
     python scripts/large_trees.py 'UTS 15' --restarts 1    the service is killed and started again meanwhile
 
 One tree after the other is a job of a service. Beside it, all the time, jobs of higher priority come and
 end, so that its volume changes every fraction of a second and now and then is 0 (its root has to leave);
-a worker process that computes is killed every few seconds. With `--restarts` all processes of the service
-are killed at once (as when a machine loses power) once the job has a checkpoint, and the service is started
-again on its folder.
+a worker process that computes is killed every few seconds. Once the job has a checkpoint, there are heavier
+blows, in any order: with `--losses` any rank is killed, the others go on, and a new one is ordered; with
+`--restarts` all processes of the service are killed at once (as when a machine loses power), and the service
+is started again on its folder.
 Prints what was expected, what was found, and how much was done twice. Exits with 1, and keeps the folder, if
 a result is wrong or does not come.
 """
@@ -20,8 +22,10 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -46,8 +50,8 @@ _POLL_S = 0.02
 _CHANGE_EVERY_S = 0.2
 _CROWD_EVERY_S = 3.0
 _KILL_EVERY_S = 2.0
-#: so long at most after there is a checkpoint
-_RESTART_AFTER_S = 3.0
+#: so long at most after there is a checkpoint, or after the blow before
+_BLOW_AFTER_S = 3.0
 
 
 @dataclass
@@ -56,6 +60,7 @@ class Unrest:
 
     changes: int = 0
     workers_killed: int = 0
+    ranks_lost: int = 0
     restarts: int = 0
 
 
@@ -72,6 +77,8 @@ class Surroundings:
         self._others: set[Path] = set()
         self._kills_left = Config().restarts_max
         self._killed_at_s = 0.0
+        #: brings the ranks back to their number
+        self._resize: subprocess.Popen[str] | None = None
 
     def submit(self, name: str, **fields: Any) -> Path:
         """Hand in a job; where its reply will be."""
@@ -82,10 +89,12 @@ class Surroundings:
         hidden.rename(hidden.with_name(f"{self._number}.json"))
         return self._box / "out" / f"{USER}.{name}.json"
 
-    def endure(self, reply_path: Path, restarts: int, limit_s: float) -> Unrest:
+    def endure(self, reply_path: Path, losses: int, restarts: int, limit_s: float) -> Unrest:
         """Until there is this reply. Raises Wrong if there is none in time."""
         rng, unrest = self._rng, Unrest()
-        change_s = crowd_s = kill_s = restart_s = time.monotonic()
+        blows = ["loss"] * losses + ["restart"] * restarts
+        rng.shuffle(blows)
+        change_s = crowd_s = kill_s = blow_s = time.monotonic()
         limit_s += time.monotonic()
         while not reply_path.exists():
             now = time.monotonic()
@@ -100,12 +109,16 @@ class Surroundings:
             if now >= kill_s:
                 unrest.workers_killed += self._kill_a_worker()
                 kill_s = now + rng.expovariate(1 / _KILL_EVERY_S)
-            if unrest.restarts < restarts:
-                if not self._has_checkpoint():
-                    restart_s = now + rng.uniform(0.1, _RESTART_AFTER_S)
-                elif now >= restart_s:
+            if not self._has_checkpoint() or self._is_resizing():
+                blow_s = now + rng.uniform(0.1, _BLOW_AFTER_S)
+            elif blows and now >= blow_s:
+                if blows.pop() == "loss":
+                    self._lose_a_rank()
+                    unrest.ranks_lost += 1
+                else:
                     self._restart_the_service()
                     unrest.restarts += 1
+                blow_s = now + rng.uniform(0.1, _BLOW_AFTER_S)
             time.sleep(_POLL_S)
         return unrest
 
@@ -161,7 +174,35 @@ class Surroundings:
                     at_s = max(at_s, start_s + event.t)
         return at_s
 
+    def _lose_a_rank(self) -> None:
+        pid = self._rng.choice(Family.of(self._service.mark).ranks)
+        self._service.tell(f"kill rank of process {pid}")
+        os.kill(pid, signal.SIGKILL)
+        epitaph = re.compile(rf"process {pid}\).*the others go on")
+        wait_until(lambda: bool(epitaph.search(self._service.output)), "the others go on", DEADLINE_S)
+        self._service.await_running()
+        command = [sys.executable, "-m", "mallob_py.cli.main", "resize", f"={self._ranks}"]
+        self._resize = subprocess.Popen(
+            [*command, "--api-dir", str(self._service.api_dir)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def _is_resizing(self) -> bool:
+        if self._resize is None:
+            return False
+        if self._resize.poll() is None:
+            return True
+        said, _ = self._resize.communicate()
+        if self._resize.returncode:
+            raise Wrong(f"no rank has joined for the lost one: {said}")
+        self._service.tell(said.rstrip())
+        self._resize = None
+        return False
+
     def _restart_the_service(self) -> None:
+        self._service.tell("kill everything")
         self._service.kill_everything()
         self._service.start()
         self._service.await_running()
@@ -169,6 +210,7 @@ class Surroundings:
 
     def end(self) -> None:
         """Until the last of these jobs has ended."""
+        wait_until(lambda: not self._is_resizing(), "the ranks are as many as ordered", DEADLINE_S)
         wait_until(self._are_others_done, "the other jobs have ended", DEADLINE_S)
 
     def _are_others_done(self) -> bool:
@@ -205,6 +247,7 @@ class Counted:
             self.took_s,
             unrest.changes,
             unrest.workers_killed,
+            unrest.ranks_lost,
             unrest.restarts,
             result.get("tasks_restored"),
             f"{result.get('tasks_in_vain', 0) / max(1, result.get('tasks', 0)):.1%}",
@@ -212,8 +255,8 @@ class Counted:
 
 
 HEADER = (
-    "tree", "expected", "found", "", "s", "jobs beside", "workers killed", "restarts", "tasks restored",
-    "in vain",
+    "tree", "expected", "found", "", "s", "jobs beside", "workers killed", "ranks lost", "restarts",
+    "tasks restored", "in vain",
 )  # fmt: skip
 
 
@@ -223,7 +266,7 @@ def count(tree: KnownTree, surroundings: Surroundings, options: argparse.Namespa
     reply_path = surroundings.submit(
         tree.name.replace(" ", "-"), application=tree.application, configuration=tree.configuration
     )
-    unrest = surroundings.endure(reply_path, options.restarts, options.minutes * 60)
+    unrest = surroundings.endure(reply_path, options.losses, options.restarts, options.minutes * 60)
     took_s = time.monotonic() - began_s
     reply = json.loads(reply_path.read_bytes())
     if reply.get("result", {}).get("resultstring") != "DONE":
@@ -266,6 +309,7 @@ def main() -> int:
         "trees", nargs="*", metavar="TREE", help=f"of {', '.join(tree.name for tree in TREES)}"
     )
     parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--losses", type=int, default=0, help="of ranks, for each tree that lasts")
     parser.add_argument("--restarts", type=int, default=0, help="of the service, for each tree that lasts")
     parser.add_argument(
         "--minutes", type=float, default=30.0, help="a tree that takes longer is taken to hang"

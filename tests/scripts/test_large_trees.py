@@ -29,14 +29,14 @@ def large_trees(folder: Path, *arguments: str) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.slow
-def test_trees_are_counted_exactly_while_workers_come_go_and_are_killed_and_the_service_too(
+def test_trees_are_counted_exactly_while_workers_come_go_and_are_killed_and_a_rank_and_the_service_too(
     tmp_path: Path,
 ) -> None:
     try:
         find_launcher()
     except LaunchError as error:
         pytest.skip(str(error))
-    done = large_trees(tmp_path, "T3", "QUEENS 12", "--restarts", "1")
+    done = large_trees(tmp_path, "T3", "QUEENS 12", "--losses", "1", "--restarts", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("exact") == 4, done.stdout  # as each ends, and in the table
 
