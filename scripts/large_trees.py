@@ -204,8 +204,10 @@ class Surroundings:
     def _restart_the_service(self) -> None:
         self._service.tell("kill everything")
         self._service.kill_everything()
+        told = len(self._service.output)
         self._service.start()
-        self._service.await_running()
+        # Before, the loss of a rank would be the end of all.
+        wait_until(lambda: "accepting jobs" in self._service.output[told:], "it takes jobs", DEADLINE_S)
         self._kills_left = Config().restarts_max
 
     def end(self) -> None:
