@@ -187,6 +187,8 @@ def _run_and_exit(fd: int, worker_pid: int, attempt: Attempt) -> NoReturn:
             signal.pause()
     except MemoryError:
         os._exit(_OUT_OF_MEMORY_STATUS)
+    except BrokenPipeError:  # the worker has just ended, and we with it
+        os._exit(1)
     except BaseException:
         with suppress(BaseException):
             traceback.print_exc()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from fake_context import FakeContext
 
-from mallob_py.kit import JobInput, Result, TreeMessage, race
+from mallob_py.kit import JobInput, Result, TreeMessage, process_race, race
 from mallob_sat import SatApplication, generate
 from mallob_sat.solvers import Solver
 
@@ -248,6 +248,17 @@ def test_processes_die_with_their_worker(tmp_path: Path) -> None:
     for path in (tmp_path / "0", tmp_path / "1"):
         process = Path("/proc", path.read_text())
         poll_until(lambda process=process: fields_of(process)[:1] in ([], ["Z"], ["X"]))
+
+
+def test_an_attempt_that_ends_just_after_its_worker_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    worker = os.getpid()
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    if (pid := os.fork()) == 0:
+        process_race._run_and_exit(write_end, worker, Try(lambda number: WINNER, 0))
+    os.close(write_end)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    assert capfd.readouterr().err == ""
 
 
 def poll_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
