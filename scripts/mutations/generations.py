@@ -202,7 +202,7 @@ GENERATIONS = (
             "job == former._halted_job or (worker.is_carried_over and job in former._holds)",
             "job == former._halted_job",
         ),
-        "test_what_was_known_of_a_tree_two_generations_ago_is_told_in_present_numbers",
+        "test_a_change_right_after_another_costs_hardly_more_processes_than_one",
     ),
     Mutation(
         "the last rank takes on work again",

@@ -373,6 +373,17 @@ def test_in_large_trees_of_several_jobs_workers_find_their_places_by_those_that_
     assert len(after - before) <= 2, "volumes differ by one, and one was lost"
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_change_right_after_another_costs_hardly_more_processes_than_one(seed: int) -> None:
+    cluster, before = _shared_by_four_jobs(32, seed)
+    for address in (16, 21):
+        cluster.leave(address, asked=0)  # the second as soon as the first is done
+    _rest(cluster)
+    after = _running(cluster)
+    assert len(after) == 30
+    assert len(after - before) <= 6
+
+
 def test_who_has_lost_its_parent_finds_its_place_by_the_client() -> None:
     cluster, before = _shared_by_four_jobs(128, seed=1)
     indices = {place: pe.workers.active.index for place, pe in cluster.present() if pe.workers.active}
