@@ -178,7 +178,7 @@ class Surroundings:
         pid = self._rng.choice(Family.of(self._service.mark).ranks)
         self._service.tell(f"kill rank of process {pid}")
         os.kill(pid, signal.SIGKILL)
-        epitaph = re.compile(rf"process {pid}\).*the others go on")
+        epitaph = re.compile(rf"process {pid} on .*\(generation")
         wait_until(lambda: bool(epitaph.search(self._service.output)), "the others go on", DEADLINE_S)
         self._service.await_running()
         command = [sys.executable, "-m", "mallob_py.cli.main", "resize", f"={self._ranks}"]
