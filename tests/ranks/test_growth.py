@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from running import Finished, Running, needs_mpiexec, parent_of, run, serving, session_folders_of
+from running import Finished, Running, needs_mpiexec, parent_of, run, serving, session_folders_of, with_apps
 from test_rank_losses import IS_MPICH, await_generation, is_fork_server
 from waiting import poll_until
 
@@ -82,3 +82,19 @@ def test_jobs_go_on_with_those_who_joined_when_all_but_one_of_the_first_ranks_di
         ended = [event["outcome"] for event in service.events("ended")]
         assert sorted(ended) == ["interrupted", "result"]
         assert service.processes() == []
+
+
+def test_a_rank_that_joins_a_host_after_the_first_one_there_has_left_gets_large_inputs(tmp_path: Path) -> None:
+    env = {"MALLOB_PY_RANKS_PER_HOST": "2"} | with_apps(BULK="rank_apps:Bulk")
+    with serving(tmp_path, *SURVIVE, ranks=3, env=env) as service:
+        drained = run("drain", "0", "--api-dir", service.api_dir)
+        assert (drained.code, drained.err) == (0, ""), service.output
+        assert list(grow(service, 1)) == [3]
+        holder = int((service.box() / ".lock").read_text().split()[0])
+        os.kill(holder, signal.SIGKILL)  # it is rank 1: rank 3 is alone on its host then
+        await_generation(service, 2)
+        configuration = {"size_bytes": 1 << 20, "folder": str(tmp_path), "workers": 2}
+        reply = service.ask("bulk", application="BULK", configuration=configuration)
+        assert reply["result"]["outcome"] == "result"
+        assert service.stop() == 0
+        assert session_folders_of([*service.pids]) == []

@@ -49,7 +49,7 @@ class Carrier:
     def keeper_of(self, rank: int) -> int | None:
         """The lowest rank on the host of `rank` that is not lost, if there is one."""
         lowest = self._hosts[rank]
-        if lowest not in self._lost:
+        if lowest in self._hosts and lowest not in self._lost:  # it may have gone before we came
             return lowest
         here = (each for each, host in self._hosts.items() if host == lowest and each not in self._lost)
         return min(here, default=None)
