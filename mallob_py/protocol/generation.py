@@ -105,8 +105,6 @@ class Placement:
 
 _COORDINATOR_BITS = 20
 ADDRESSES_MAX = 1 << _COORDINATOR_BITS
-#: how long a coordinator waits for answers, unless told otherwise
-PATIENCE_S = 10.0
 
 
 def name_of(number: int, coordinator: int) -> int:
@@ -296,11 +294,10 @@ class Membership:
     """What one rank knows of generations. `generation` is None until one that joins has begun its first.
 
     Stimuli by `handle`; what is to be done, in order, by `take_effects`; a `TimePassed` at `deadline_s`.
+    `patience_s` is the same for all: who has less takes a coordinator as lost that waits for somebody else.
     """
 
-    def __init__(
-        self, address: int, generation: Generation | None = None, patience_s: float = PATIENCE_S
-    ) -> None:
+    def __init__(self, address: int, generation: Generation | None, patience_s: float) -> None:
         assert generation is None or address in generation.members
         self.address = address
         #: the present one, which may have been halted

@@ -39,7 +39,7 @@ from mallob_py.runtime.workers.links import ForkServer, WorkerLimits
 from mallob_py.runtime.workers.pool import PoolOptions, WorkerPool
 from mallob_py.runtime.world import guard
 from mallob_py.runtime.world.carrier import Carrier
-from mallob_py.runtime.world.failure_detector import LocalPeers, RankProcess, Ring, host_name
+from mallob_py.runtime.world.failure_detector import LocalPeers, RankProcess, Ring, host_name, patience_of
 from mallob_py.runtime.world.joining import JoinError, is_invited, join, read_invitation
 from mallob_py.runtime.world.mpi import (
     LaunchError,
@@ -250,7 +250,7 @@ def _run_newcomer(
     """Be a rank that joins a running system; the same as `run_rank`, without MPI and what all do together."""
     settings = replace(settings, rank_loss=RankLoss.SURVIVE)  # else there is no joining
     try:
-        joined = join(read_invitation(), settings.pes)
+        joined = join(read_invitation(), settings.pes, patience_of(settings.rank_timeout_s))
     except JoinError as error:
         tell(f"{error}; this process ends")
         server.stop()

@@ -106,7 +106,7 @@ from mallob_py.runtime.workers.tasks import (
 from mallob_py.runtime.world import newcomer_process
 from mallob_py.runtime.world.doorbell import Parking
 from mallob_py.runtime.world.envelope import Arrival, Channel, WireError, open_envelope, seal
-from mallob_py.runtime.world.failure_detector import Beat, LocalPeers, RankProcess, Ring
+from mallob_py.runtime.world.failure_detector import Beat, LocalPeers, RankProcess, Ring, patience_of
 from mallob_py.runtime.world.joining import (
     Connected,
     Invitation,
@@ -180,8 +180,6 @@ AnyWireMessage: TypeAlias = (
 _TICK = Tick()
 #: the generation whose messages are taken in by a rank that has halted: none
 _NO_GENERATION = 0
-#: how long those who wait for a new generation wait for one of them, where ranks may be silent for ever
-_PATIENCE_S = 30.0
 _decode: Callable[[bytes | memoryview], AnyWireMessage] = msgspec.msgpack.Decoder(AnyWireMessage).decode
 
 
@@ -317,9 +315,9 @@ class Rank:
         #: the ranks in the beginning
         self.founders = origin.founders
         self._processes = dict(origin.processes)
-        patience_s = _PATIENCE_S if ring.timeout_s is None else ring.timeout_s
         if origin.membership is None:
-            self._membership = Membership(self.rank, first_generation(placement.capacities), patience_s)
+            first = first_generation(placement.capacities)
+            self._membership = Membership(self.rank, first, patience_of(ring.timeout_s))
             era = 0
         else:
             self._membership = origin.membership

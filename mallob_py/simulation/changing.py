@@ -211,7 +211,7 @@ class ChangingCluster(Cluster):
     def _connect(self, capacity: int) -> int:
         address, first = len(self._ranks), len(self.pes)
         places = range(first, first + capacity)
-        self._ranks.append(_Rank(address, places, Membership(address, patience_s=self._patience_s)))
+        self._ranks.append(_Rank(address, places, Membership(address, None, self._patience_s)))
         self.health.append(HostHealth(self.config))
         self._busy_until_s.append(0.0)
         for place in places:

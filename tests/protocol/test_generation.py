@@ -224,7 +224,7 @@ def test_a_part_of_a_fallen_apart_system_with_the_lesser_generation_ends() -> No
 
 def test_who_joins_begins_with_the_others() -> None:
     net = _Net(2)
-    net.ranks[2] = Membership(2, patience_s=_PATIENCE_S)
+    net.ranks[2] = Membership(2, None, _PATIENCE_S)
     net.tell(1, Ordered(joins=((2, 5),)))
     net.settle()
     assert net.present() == Generation(name_of(2, 0), (0, 1, 2), (2, 2, 5))
@@ -351,7 +351,7 @@ def test_all_who_live_come_to_one_generation_whatever_happens() -> None:
                     net.tell(address, Lost(other))
                 case "join":
                     new = max(net.ranks) + 1
-                    net.ranks[new] = Membership(new, patience_s=_PATIENCE_S)
+                    net.ranks[new] = Membership(new, None, _PATIENCE_S)
                     net.tell(address, Ordered(joins=((new, choose.randint(1, 3)),)))
                 case "leave":
                     net.tell(choose.choice(awake), Ordered(leaves=(address,)))

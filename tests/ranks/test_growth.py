@@ -84,7 +84,9 @@ def test_jobs_go_on_with_those_who_joined_when_all_but_one_of_the_first_ranks_di
         assert service.processes() == []
 
 
-def test_a_rank_that_joins_a_host_after_the_first_one_there_has_left_gets_large_inputs(tmp_path: Path) -> None:
+def test_a_rank_that_joins_a_host_whose_first_rank_has_left_gets_large_inputs(
+    tmp_path: Path,
+) -> None:
     env = {"MALLOB_PY_RANKS_PER_HOST": "2"} | with_apps(BULK="rank_apps:Bulk")
     with serving(tmp_path, *SURVIVE, ranks=3, env=env) as service:
         drained = run("drain", "0", "--api-dir", service.api_dir)

@@ -1,8 +1,15 @@
-"""What "auto" gives: each rank its share of the cores of its host."""
+"""What "auto" gives: each rank its share of the cores of its host. And how patient ranks are that join."""
 
 from __future__ import annotations
 
-from mallob_py.runtime.boot import CapacityOffer, capacities_of
+from typing import Any
+
+import pytest
+
+from mallob_py.protocol.config import Config
+from mallob_py.runtime import boot
+from mallob_py.runtime.boot import CapacityOffer, WorldSettings, capacities_of
+from mallob_py.runtime.world.failure_detector import patience_of
 
 
 def auto(cores: range, host: int = 0, threads: int = 1) -> CapacityOffer:
@@ -34,3 +41,27 @@ def test_a_rank_without_a_whole_core_hosts_one_pe() -> None:
 def test_a_number_that_was_asked_for_is_kept_beside_others() -> None:
     told = CapacityOffer(5, 1, 0, frozenset(range(4)))
     assert capacities_of([told, auto(range(4))]) == (5, 2)
+
+
+class Joins(Exception):
+    pass
+
+
+@pytest.mark.parametrize("timeout_s", [None, 7.5])
+def test_a_rank_that_joins_waits_as_long_as_the_others_for_one_that_hangs(
+    timeout_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it takes their coordinator as lost, which waits for that one."""
+    patience: list[float] = []
+
+    def join(invitation: Any, pes: int | None, patience_s: float) -> None:
+        patience.append(patience_s)
+        raise Joins
+
+    nothing: Any = None
+    monkeypatch.setattr(boot, "read_invitation", lambda: nothing)
+    monkeypatch.setattr(boot, "join", join)
+    settings = WorldSettings(config=Config(), rank_timeout_s=timeout_s)
+    with pytest.raises(Joins):
+        boot._run_newcomer(settings, nothing, nothing, lambda: 0, nothing, nothing)
+    assert patience == [patience_of(timeout_s)]

@@ -213,7 +213,7 @@ class Unmoved:
 
 def test_the_last_rank_goes_on_at_once_when_it_finds_out_by_silence_that_the_other_hangs() -> None:
     rank, transport = rank_that_hears()
-    rank._rank_loss, rank._membership = RankLoss.SURVIVE, Membership(0, first_generation((1, 1)))
+    rank._rank_loss, rank._membership = RankLoss.SURVIVE, Membership(0, first_generation((1, 1)), 30.0)
     rank.config, rank._workers, rank._desk, rank.transfer = Config(), Workers(), NoDesk(), Unmoved()
     rank.roll, rank._reporter, rank._on_change = Unmoved(), Unmoved(), lambda: None
     rank._ahead, rank._news_ahead = [], []

@@ -69,6 +69,15 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=71):
     answer: bool = False
 
 
+#: where ranks may be silent for ever
+_PATIENCE_S = 30.0
+
+
+def patience_of(timeout_s: float | None) -> float:
+    """How long those who wait for a new generation wait for one of them, if ranks may be silent so long."""
+    return _PATIENCE_S if timeout_s is None else timeout_s
+
+
 class Ring:
     """Whom a rank sends beats to, and whom it watches. `names`: process and host of each rank."""
 

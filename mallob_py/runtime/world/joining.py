@@ -30,7 +30,6 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from mallob_py.protocol.generation import (
-    PATIENCE_S,
     AnyChange,
     AnyGenerationMessage,
     Begin,
@@ -150,8 +149,8 @@ def read_invitation() -> Invitation:
         raise JoinError(f"no invitation to join: {error}") from error
 
 
-def join(invitation: Invitation, pes: int | None, patience_s: float = PATIENCE_S) -> Joined:
-    """Become a member; blocks until then. Raises JoinError."""
+def join(invitation: Invitation, pes: int | None, patience_s: float) -> Joined:
+    """Become a member; blocks until then. `patience_s` as for all members. Raises JoinError."""
     links = Links(invitation.address)
     try:
         folder, host = _folder_of(invitation)
