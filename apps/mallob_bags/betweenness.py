@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from mallob_bags.compiled import HAS_NUMBA, compiled
 from mallob_bags.graphs import Graph, rmat, size_bytes
-from mallob_bags.numbers import whole_number
+from mallob_bags.numbers import refuse_unknown, whole_number
 from mallob_bags.ranges import NumberedBag, ranges_from_bytes
 from mallob_py.kit import InputError, JobInput, Payload
 from mallob_py.kit.bags import Bag, BagApplication
@@ -189,6 +189,7 @@ class BetweennessApplication(BagApplication):
     rehearsal: ClassVar[Mapping[str, Any] | None] = {"n": 4}
 
     def check(self, configuration: Mapping[str, Any]) -> None:
+        refuse_unknown(configuration, ("n", "seed"))
         n = _n(configuration)
         whole_number(configuration, "seed", 0, SEED_MAX, 2)
         needed, available = size_bytes(n), _available_bytes()

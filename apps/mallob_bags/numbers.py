@@ -9,6 +9,13 @@ from typing import Any
 from mallob_py.kit import InputError
 
 
+def refuse_unknown(configuration: Mapping[str, Any], known: Sequence[str]) -> None:
+    """A misspelt key would leave its default in force, and the result would be that of another job."""
+    for key in configuration:
+        if key not in known:
+            raise InputError(f"unknown key '{key:.40}'; known are {', '.join(known)}", "configuration")
+
+
 def whole_number(
     configuration: Mapping[str, Any], key: str, least: int, most: int, default: int | None = None
 ) -> int:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mallob_bags.numbers import whole_number
+from mallob_bags.numbers import refuse_unknown, whole_number
 from mallob_bags.ranges import NumberedBag, ranges_from_bytes
 from mallob_py.kit import Payload
 from mallob_py.kit.bags import Bag, BagApplication
@@ -65,6 +65,7 @@ class PiApplication(BagApplication):
     rehearsal: ClassVar[Mapping[str, Any] | None] = {"points": 4 * CHUNK_POINTS}
 
     def check(self, configuration: Mapping[str, Any]) -> None:
+        refuse_unknown(configuration, ("points", "seed"))
         _points(configuration)
         _seed(configuration)
 

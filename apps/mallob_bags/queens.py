@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_bags.compiled import HAS_NUMBA, compiled
-from mallob_bags.numbers import whole_number
+from mallob_bags.numbers import refuse_unknown, whole_number
 from mallob_py.kit import Payload
 from mallob_py.kit.bags import Bag, BagApplication
 
@@ -105,6 +105,7 @@ class QueensApplication(BagApplication):
     rehearsal: ClassVar[Mapping[str, Any] | None] = {"n": 8}
 
     def check(self, configuration: Mapping[str, Any]) -> None:
+        refuse_unknown(configuration, ("n",))
         whole_number(configuration, "n", 1, N_MAX)
 
     def first_bag(self, payload: Payload, configuration: Mapping[str, Any]) -> Bag:

@@ -8,6 +8,7 @@ all are leaves are counted without being hashed.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeAlias
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_bags.compiled import HAS_NUMBA, compiled
-from mallob_bags.numbers import chosen, real_number, whole_number
+from mallob_bags.numbers import chosen, real_number, refuse_unknown, whole_number
 from mallob_bags.sha1 import LANES, hash_arrays, hash_lanes
 from mallob_bags.trees import (
     BIN_SHIFT,
@@ -271,6 +272,7 @@ class UtsApplication(BagApplication):
     rehearsal: ClassVar[Mapping[str, Any] | None] = {"depth": 8}
 
     def check(self, configuration: Mapping[str, Any]) -> None:
+        refuse_unknown(configuration, [each.name for each in dataclasses.fields(Tree)])
         tree_of(configuration)
 
     def first_bag(self, payload: Payload, configuration: Mapping[str, Any]) -> Bag:

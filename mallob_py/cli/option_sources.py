@@ -206,7 +206,10 @@ def _add(group: argparse._ArgumentGroup, attribute: str, spec: OptionSpec, defau
         )
     counts = {(True, True): "+", (True, False): "*", (False, True): None, (False, False): "?"}
     nargs = counts[spec.is_list, default is dataclasses.MISSING]
-    return group.add_argument(attribute, metavar=spec.metavar, nargs=nargs, help=spec.help)
+    # With a default of its own (none), an argument that may be left out is not called required.
+    return group.add_argument(
+        attribute, metavar=spec.metavar, nargs=nargs, help=spec.help, default=argparse.SUPPRESS
+    )
 
 
 def parse_options(

@@ -12,6 +12,7 @@ import pytest
 from mallob_bags.betweenness import BetweennessApplication, BetweennessBag
 from mallob_bags.pi import CHUNK_POINTS, PiApplication
 from mallob_bags.queens import QueensApplication, QueensBag
+from mallob_bags.uts import UtsApplication
 from mallob_py.kit import InputError, JobInput
 from mallob_py.kit.bags import Bag, BagApplication
 
@@ -85,6 +86,14 @@ def test_a_prepared_worker_loads_nothing_at_its_first_tasks(name: str) -> None:
 def test_numbers_out_of_bounds_are_refused_by_name(n: object) -> None:
     with pytest.raises(InputError, match="'n' "):
         QueensApplication().check({"n": n})
+
+
+@pytest.mark.parametrize(
+    "application", [BetweennessApplication, PiApplication, QueensApplication, UtsApplication]
+)
+def test_a_misspelt_key_is_refused_rather_than_its_default_taken(application: type[BagApplication]) -> None:
+    with pytest.raises(InputError, match=r"unknown key 'dept'; known are .*(n|seed)"):
+        application().check({"dept": 13, "n": 8})
 
 
 def test_input_is_refused() -> None:

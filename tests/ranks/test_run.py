@@ -76,6 +76,8 @@ def test_without_a_result_in_time_it_says_so() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ([], "the following arguments are required: APPLICATION (see"),
+        (["UTS", "-n", 1, "--set", "dept=13"], "unknown key 'dept'; known are type, shape, depth"),
         (["NOOPE"], "no application 'NOOPE' is installed"),
         (["NOOP", "--set", "seed"], "--set: 'seed' is not of the form KEY=VALUE"),
         (["NOOP", "-n", 1, "/nonexistent"], "files: NOOP takes no input"),
@@ -96,8 +98,36 @@ def test_an_application_that_cannot_be_imported_is_named_with_the_reason(
     monkeypatch.setenv("MALLOB_PY_APPS", "X=nowhere:X")
     done = run("X", "-n", 1)
     assert (done.returncode, done.stdout) == (2, "")
-    last = done.stderr.splitlines()[-1]
-    assert last == "mallob-py: X cannot be imported: ModuleNotFoundError: No module named 'nowhere'"
+    assert done.stderr == "mallob-py: X cannot be imported: ModuleNotFoundError: No module named 'nowhere'\n"
+
+
+IDLE = """
+from mallob_bags.queens import QueensApplication, QueensBag
+
+class IdleBag(QueensBag):
+    def process(self, count):
+        return 0
+
+class Idle(QueensApplication):
+    name = "IDLE"
+    rehearsal = None
+
+    def first_bag(self, payload, configuration):
+        bag = super().first_bag(payload, configuration)
+        bag.__class__ = IdleBag
+        return bag
+"""
+
+
+def test_a_bag_that_does_not_do_what_it_must_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "idle_bag.py").write_text(IDLE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("MALLOB_PY_APPS", "IDLE=idle_bag:Idle")
+    done = run("IDLE", "-n", 1, "--set", "n=8")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "mallob-py run: process(1) has done no task of a bag that is not empty\n"
 
 
 def test_under_mpiexec_all_ranks_take_part() -> None:

@@ -25,7 +25,7 @@ from mallob_py.kit.app import (
     TreeMessage,
     WorkerContext,
 )
-from mallob_py.kit.bags.bag import Bag
+from mallob_py.kit.bags.bag import Bag, BagError
 from mallob_py.kit.bags.laws import check_bag
 from mallob_py.kit.bags.ledger import Ledger, Neighbours, decode, encode
 
@@ -96,7 +96,10 @@ class BagApplication(Application):
             _rehearse(self, self.rehearsal)
 
     def run(self, context: WorkerContext) -> Result | None:
-        return _Worker(self, context).run()
+        try:
+            return _Worker(self, context).run()
+        except BagError as error:  # its text says it all
+            raise InputError(str(error), "application") from error
 
 
 def _rehearse(application: BagApplication, configuration: Mapping[str, Any]) -> None:

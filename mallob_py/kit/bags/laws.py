@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from mallob_py.kit.bags.bag import Bag
+from mallob_py.kit.bags.bag import Bag, BagError
 from mallob_py.kit.bags.values import decode_value, encode_value
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class BrokenLaw(Exception):
 
 
 class NothingToCheck(Exception):
-    """No piece of the bag is small enough."""
+    """No piece of the bag is small enough, or there is none."""
 
 
 class _TooLarge(Exception):
@@ -99,6 +99,8 @@ class _Checker:
         """Bags as bytes that can be done here, cut off the first one, and what they come to."""
         with _named("first_bag"):
             bag = self._application.first_bag(*self._given)
+        if bag.is_empty():
+            raise NothingToCheck("first_bag gives a bag that is empty; check a job with something to do")
         found: list[tuple[bytes, TasksResult]] = []
         for cut in range(_CUTS_MAX):
             with _named("to_bytes"):
@@ -154,6 +156,7 @@ class _Checker:
 
     def check_piece(self, data: bytes, expected: TasksResult) -> None:
         """All ways to do it come to the same."""
+        self._check_taken_once(data)
         in_steps = self._in_steps(data)
         if in_steps.tasks != expected.tasks:
             self._counts = False
@@ -170,6 +173,15 @@ class _Checker:
         with _named("merge"):
             emptied.merge(self._bag(data))
         self._expect("merge into an empty bag loses or doubles tasks", self._run(emptied), expected)
+
+    def _check_taken_once(self, data: bytes) -> None:
+        bag = self._bag(data)
+        result = self._run(bag).result
+        again = self._result(bag)
+        with _named("fold"):
+            both = self._application.fold(result, again)
+        if not _same(both, result):
+            raise BrokenLaw(f"take_result gives again what it has given: {again!r:.60} after {result!r:.60}")
 
     def _after_bytes(self, data: bytes) -> TasksResult:
         bag = self._bag(data)
@@ -253,6 +265,7 @@ class _Checker:
                 before = list(map(encode_value, (one, two, three)))
                 with _named("fold"):
                     left, right = fold(one, two), fold(two, one)
+                    encode_value(left)
                     grouped = fold(fold(one, two), three), fold(one, fold(two, three))
                 if list(map(encode_value, (one, two, three))) != before:
                     raise BrokenLaw("fold changes what it is given; make something new")
@@ -283,6 +296,8 @@ def _named(method: str) -> Iterator[None]:
         yield
     except (BrokenLaw, _TooLarge):
         raise
+    except BagError as error:
+        raise BrokenLaw(f"{method}: {error}") from error
     except Exception as error:
         raise BrokenLaw(f"{method} raises {type(error).__name__}: {error}") from error
 

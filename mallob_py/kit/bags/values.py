@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from mallob_py.kit.bags.bag import BagError
+
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -32,7 +34,7 @@ def _plain(value: Any) -> Any:
             return ["a", little.dtype.str, list(value.shape), little.tobytes()]
         case np.generic():
             return _plain(value.item())
-    raise TypeError(
+    raise BagError(
         f"the result of a bag must be a number, a numpy array or a tuple of them, not {value!r:.80}"
     )
 

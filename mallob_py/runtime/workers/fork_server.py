@@ -272,11 +272,9 @@ def _prepare() -> tuple[AppRegistry, Work]:
 
 
 def _prepare_application(registry: AppRegistry, name: str) -> None:
-    try:
+    # What it raises is not lost: a worker or reader of such a job fails with the same traceback.
+    with suppress(Exception):
         registry.prepared(name)
-    except Exception:
-        # Not lost: a worker or reader of such a job fails with the same traceback.
-        traceback.print_exc()
 
 
 def main() -> None:

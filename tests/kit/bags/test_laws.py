@@ -125,9 +125,9 @@ class HasAnOddResult(TreeBag):
         (IsEmptiedByBytes, "to_bytes changes the bag"),
         (IsNoBytes, "to_bytes gives list, not bytes"),
         (NeverEnds, r"process\(\d+\) does no task although the bag is not empty"),
-        (DoesNotBeginAnew, "process in small steps does other tasks: the result is"),
+        (DoesNotBeginAnew, "take_result gives again what it has given"),
         (GivesItsOwn, "take_result gives what later tasks change"),
-        (HasAnOddResult, "take_result raises TypeError: the result of a bag must be a number"),
+        (HasAnOddResult, "take_result: the result of a bag must be a number"),
     ],
 )
 def test_a_broken_law_of_a_bag_is_named(kind: type[TreeBag], law: str) -> None:
@@ -142,6 +142,7 @@ def test_a_broken_law_of_a_bag_is_named(kind: type[TreeBag], law: str) -> None:
         (lambda one, other: (one + other) // np.uint64(2), "fold"),
         (lambda one, other: np.add(one, other, out=one), "fold changes what it is given"),
         (lambda one, other: one + other[0] + "?", "fold raises"),
+        (lambda one, other: None, "fold: the result of a bag must be a number"),
     ],
 )
 def test_a_broken_law_of_fold_is_named(fold: Any, law: str) -> None:
@@ -167,6 +168,12 @@ def test_where_all_pieces_are_too_large_a_smaller_job_is_asked_for(monkeypatch: 
     monkeypatch.setattr("mallob_py.kit.bags.laws.TASKS_MAX", 0)
     with pytest.raises(NothingToCheck, match="check a smaller job"):
         check_bag(QueensApplication(), {"n": 20}, seconds_max=0.1)
+
+
+def test_an_empty_job_is_not_called_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tree, "first_bag", lambda self, *given: TreeBag([]))
+    with pytest.raises(NothingToCheck, match="first_bag gives a bag that is empty"):
+        check_bag(Tree(), {})
 
 
 def test_a_bag_that_does_nothing_ends_its_job() -> None:
