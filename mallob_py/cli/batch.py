@@ -23,9 +23,9 @@ from mallob_py.batch.job import Kind, Workload
 from mallob_py.batch.policy import PolicyError
 from mallob_py.batch.registry import PolicyTextError, policy_of
 from mallob_py.batch.simulator import EventOrder
+from mallob_py.batch.workload.changes import HALF_TO_DOUBLE, LINEAR_SPEED, make_malleable
 from mallob_py.batch.workload.elastisim import read_elastisim
 from mallob_py.batch.workload.eurora import EURORA_SUFFIX, read_eurora
-from mallob_py.batch.workload.malleable import HALF_TO_DOUBLE, LINEAR_SPEED, make_malleable
 from mallob_py.batch.workload.swf import SwfError, read_swf, workload_of
 from mallob_py.cli import CommandError
 from mallob_py.cli.batch_options import (

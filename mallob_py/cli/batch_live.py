@@ -73,11 +73,9 @@ def run_serve(options: BatchServeOptions) -> int:
 
 def _machine(options: BatchServeOptions, cores_per_slot: int) -> Machine:
     """Raises NodesError, OSError."""
-    from mallob_py.batch.live.machines import Hosts, ThisHost
+    from mallob_py.batch.live.machines import Allocation, Hosts, ThisHost
 
     if options.slurm:
-        from mallob_py.batch.live.slurm import Allocation
-
         return Allocation()
     if options.nodes is not None:
         return Hosts(Path(options.nodes), options.remote_shell or SSH)

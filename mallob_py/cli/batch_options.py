@@ -13,7 +13,7 @@ from mallob_py.cli.shared_options import INPUT, OUTPUT, Config, Parallel, Runs, 
 
 if TYPE_CHECKING:
     from mallob_py.batch.costs import ResizeCost
-    from mallob_py.batch.workload.malleable import NodeRange, SpeedModel
+    from mallob_py.batch.workload.changes import NodeRange, SpeedModel
 
 
 from mallob_py.cli.option_sources import positional_list
@@ -28,21 +28,21 @@ MALLEABLE = "malleable jobs"
 
 def share(text: str) -> float:
     """Of a workload's jobs."""
-    from mallob_py.batch.workload.malleable import share_of
+    from mallob_py.batch.workload.changes import share_of
 
     return share_of(text)
 
 
 def node_range(text: str) -> NodeRange:
     """Least and most nodes of a job, as multiples of those it asks for."""
-    from mallob_py.batch.workload.malleable import node_range_of
+    from mallob_py.batch.workload.changes import node_range_of
 
     return node_range_of(text)
 
 
 def speed_model(text: str) -> SpeedModel:
     """How the speed of jobs depends on their nodes."""
-    from mallob_py.batch.workload.malleable import speed_model_of
+    from mallob_py.batch.workload.changes import speed_model_of
 
     return speed_model_of(text)
 

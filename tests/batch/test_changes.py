@@ -3,8 +3,13 @@ from __future__ import annotations
 import pytest
 from workloads import rigid
 
-from mallob_py.batch.workload.changes import with_arrivals_scaled, with_exact_estimates, with_model_error
-from mallob_py.batch.workload.malleable import make_malleable, speed_model_of
+from mallob_py.batch.workload.changes import (
+    make_malleable,
+    speed_model_of,
+    with_arrivals_scaled,
+    with_exact_estimates,
+    with_model_error,
+)
 
 
 @pytest.mark.parametrize("model", ["power:0.1", "amdahl:0.1", "log:0.1"])

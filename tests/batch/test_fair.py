@@ -21,7 +21,7 @@ from mallob_py.batch.policies.backfilling import Backfilling, Easy, Fcfs
 from mallob_py.batch.policies.fair import Fair, bounded_volumes
 from mallob_py.batch.policy import Action, Resize, Start, View
 from mallob_py.batch.simulator import EventOrder, simulate
-from mallob_py.batch.workload.malleable import make_malleable
+from mallob_py.batch.workload.changes import make_malleable
 
 OVERTAKE = {"easy": Easy, "any": Backfilling, "none": Fcfs}
 

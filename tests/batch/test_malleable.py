@@ -8,7 +8,7 @@ from workloads import malleable, rigid, sharing
 from mallob_py.batch.costs import FreeResizes, PerNode, PerResize, resize_cost_of
 from mallob_py.batch.job import Kind, Workload
 from mallob_py.batch.speedup import LINEAR, Amdahl, Power
-from mallob_py.batch.workload.malleable import (
+from mallob_py.batch.workload.changes import (
     NodeRange,
     SpeedModel,
     make_malleable,

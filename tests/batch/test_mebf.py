@@ -17,8 +17,7 @@ from mallob_py.batch.policies.mebf import Mebf
 from mallob_py.batch.policy import Action, Resize, Running, Start, View
 from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import Schedule, simulate
-from mallob_py.batch.workload.changes import with_model_error
-from mallob_py.batch.workload.malleable import NodeRange, make_malleable, speed_model_of
+from mallob_py.batch.workload.changes import NodeRange, make_malleable, speed_model_of, with_model_error
 
 VARIANTS = list(product(("handoff", "spare", "intensive"), ("basic", "expand", "shrink")))
 

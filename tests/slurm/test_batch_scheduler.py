@@ -11,6 +11,7 @@ import pytest
 from virtual_cluster import CPUS_PER_NODE, Cluster, virtual_cluster, what_is_missing
 from waiting import poll_until
 
+from mallob_py.batch.live.machines import cores_by_nodes
 from mallob_py.batch.live.nodes import NodeState
 from mallob_py.batch.live.requests import (
     Cancel,
@@ -26,7 +27,6 @@ from mallob_py.batch.live.requests import (
     TakeIn,
     ask,
 )
-from mallob_py.batch.live.slurm import cores_by_nodes
 
 ROOT = Path(__file__).parents[2]
 

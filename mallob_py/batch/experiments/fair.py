@@ -25,7 +25,7 @@ from mallob_py.batch.metrics import Metrics, metrics_of
 from mallob_py.batch.registry import policy_names, policy_of
 from mallob_py.batch.simulator import simulate
 from mallob_py.batch.speedup import Power
-from mallob_py.batch.workload.malleable import HALF_TO_DOUBLE, SpeedModel, make_malleable
+from mallob_py.batch.workload.changes import HALF_TO_DOUBLE, SpeedModel, make_malleable
 from mallob_py.batch.workload.swf import read_swf, workload_of
 from mallob_py.experiments.output import Output, Table, side_by_side
 

@@ -21,9 +21,15 @@ from mallob_py.batch.metrics import metrics_of
 from mallob_py.batch.registry import policy_of
 from mallob_py.batch.simulator import simulate
 from mallob_py.batch.speedup import Power
-from mallob_py.batch.workload.changes import with_arrivals_scaled, with_exact_estimates, with_model_error
+from mallob_py.batch.workload.changes import (
+    NodeRange,
+    SpeedModel,
+    make_malleable,
+    with_arrivals_scaled,
+    with_exact_estimates,
+    with_model_error,
+)
 from mallob_py.batch.workload.generators import kit_shape
-from mallob_py.batch.workload.malleable import NodeRange, SpeedModel, make_malleable
 from mallob_py.batch.workload.swf import read_swf, workload_of
 from mallob_py.experiments.output import Output, Table, side_by_side
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+import subprocess
+import time
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 from mallob_py.batch.live.nodes import LOCALHOST, NodesError, read_node_file
-from mallob_py.runtime.remote_shell import SSH
+from mallob_py.runtime.remote_shell import SLURM_JOB, SSH, for_any_step, slurm_step
+
+#: how long Slurm may take to grant further nodes before they are refused
+GRANT_S = 10
+_COMMAND_S = 60.0
+_AGAIN_S, _AGAIN_MAX_S = 0.5, 10.0
+_HERE = "SLURMD_NODENAME"
 
 
 class _Fixed:
@@ -63,3 +72,130 @@ class Hosts(_Fixed):
 
     def shell(self, host: str) -> list[str]:
         return [] if host == LOCALHOST else [*self._shell, host]
+
+
+class Allocation:
+    """The present one of Slurm (`server.Machine`), inside which the scheduler runs; it may grow and shrink.
+
+    Jobs are steps of it (`srun --overlap`), each on the node of its script. Slurm lets the owner of an
+    allocation give nodes back (`scontrol update NodeList=`), and take in those of another one that was made
+    to expand it (`salloc --dependency=expand:JOB`, then `scontrol update NumNodes=0` of that), where
+    `slurm.conf` permits it (`SchedulerParameters=permit_job_expansion`). The node on which the allocation's
+    own script runs must stay. Slurm 22.05 without accounting changes an allocation once and no more.
+    """
+
+    changes = True
+
+    def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
+        """Raises NodesError. Takes variables away from the environment, by which `srun` would go."""
+        job = environ.get(SLURM_JOB, "")
+        if not job.isdecimal():
+            raise NodesError(
+                "--slurm is for the inside of an allocation, and SLURM_JOB_ID names none: begin with"
+                " sbatch slurm/batch.sbatch, or with salloc"
+            )
+        self._job = job
+        self._here = environ.get(_HERE, "")
+        kept = for_any_step(environ)
+        for name in environ.keys() - kept.keys():
+            del environ[name]
+        self.environment: Mapping[str, str] = {
+            name: value for name, value in kept.items() if name.startswith("SLURM")
+        }
+
+    def nodes(self) -> Mapping[str, int]:
+        """By name, with the number of cores that we have there. Raises NodesError."""
+        details = _run("scontrol", "show", "job", "--details", self._job)
+        if (names := re.search(r"^\s*NodeList=(\S+)", details, re.MULTILINE)) is None or names[1] == "(null)":
+            raise NodesError(f"--slurm: the allocation {self._job} has no nodes (any more)")
+        cores = {name: count for group, count in cores_by_nodes(details) for name in _hosts(group)}
+        # Of nodes that were taken in, Slurm does not tell the cores; we have asked for as many as of others.
+        most = max(cores.values(), default=1)
+        return {name: cores.get(name, most) for name in _hosts(names[1])}
+
+    def shell(self, host: str) -> list[str]:
+        return slurm_step(self._job, host)
+
+    def check_give_back(self, host: str) -> None:
+        """Raises NodesError for one that must stay."""
+        if host == self._here:
+            raise NodesError(f"{host} is where the allocation's own script runs; it must stay")
+
+    def give_back(self, hosts: Sequence[str]) -> None:
+        """Raises NodesError."""
+        rest = [name for name in self.nodes() if name not in hosts]
+        _update(self._job, f"NodeList={','.join(rest)}")
+
+    def take_in(self, count: int) -> None:
+        """So many further nodes, with as many cores as the others. Raises NodesError."""
+        before = self.nodes()
+        cores = max(before.values())
+        said = _run(
+            "salloc", "--no-shell", f"--immediate={GRANT_S}", f"--dependency=expand:{self._job}",
+            f"--nodes={count}", f"--ntasks={count}", f"--cpus-per-task={cores}",
+            # Nodes that are shared by allocations could be granted twice.
+            f"--exclude={','.join(before)}",
+        )  # fmt: skip
+        if (granted := re.search(r"Granted job allocation (\d+)", said)) is None:
+            raise NodesError(f"salloc: {_last_line(said)}")
+        try:
+            _update(granted[1], "NumNodes=0")
+        except NodesError:
+            _run("scancel", granted[1])
+            raise
+        if self.nodes().keys() == before.keys():
+            raise NodesError(
+                f"Slurm has granted job {granted[1]}, but not given over its nodes: {said.strip()}"
+            )
+
+
+def _hosts(group: str) -> list[str]:
+    return _run("scontrol", "show", "hostnames", group).split()
+
+
+def cores_by_nodes(details: str) -> list[tuple[str, int]]:
+    """From `scontrol show job --details`: groups of nodes, as Slurm writes them, with cores of each."""
+    found = []
+    for names, cores in re.findall(r"^\s*Nodes=(\S+) CPU_IDs=(\S+)", details, re.MULTILINE):
+        spans = [span.partition("-") for span in cores.split(",")]
+        found.append((names, sum(int(last or first) - int(first) + 1 for first, _, last in spans)))
+    return found
+
+
+def _update(job: str, change: str) -> None:
+    """Raises NodesError. Soon after a job's start, Slurm may want to be asked again."""
+    until_s = time.monotonic() + _AGAIN_MAX_S
+    while True:
+        try:
+            _run("scontrol", "update", f"JobId={job}", change)
+            return
+        except NodesError as error:
+            if "try again" not in str(error) or time.monotonic() > until_s:
+                raise
+        time.sleep(_AGAIN_S)
+
+
+def _run(*command: str) -> str:
+    """What it says. Raises NodesError."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_COMMAND_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise NodesError(f"{command[0]} has not answered for {_COMMAND_S:g} s") from None
+    except OSError as error:
+        raise NodesError(f"{command[0]}: {error.strerror}") from None
+    if done.returncode:
+        raise NodesError(f"{' '.join(command[:3])}: {_last_line(done.stdout)}")
+    return done.stdout
+
+
+def _last_line(said: str) -> str:
+    return (said.strip().splitlines() or ["it says nothing"])[-1][:300]

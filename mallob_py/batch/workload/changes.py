@@ -1,11 +1,81 @@
-"""Workloads changed as experiments want them."""
+"""Workloads changed, to see what that would bring: some jobs malleable, other arrivals, better estimates.
+
+Which jobs become malleable follows from a seed and the number of rigid jobs alone: those of a share are among
+those of every larger share. So does each job's speedup, whatever the share, so that rows of a table
+differ in nothing but the share.
+"""
 
 from __future__ import annotations
 
+import math
+import random
+from collections.abc import Callable
+
 import msgspec
 
-from mallob_py.batch.job import Workload
-from mallob_py.batch.speedup import Linear
+from mallob_py.batch.job import AnySpeedup, Kind, Workload
+from mallob_py.batch.speedup import LINEAR, Amdahl, Linear, Logarithmic, Power
+
+_KINDS: dict[str, Callable[[float], AnySpeedup]] = {
+    "amdahl": Amdahl,
+    "power": Power,
+    "log": Logarithmic,
+}
+
+
+class NodeRange(msgspec.Struct, frozen=True):
+    """Multiples of a job's preferred number of nodes that it can run on; rounded so that it stays within."""
+
+    least: float = 0.5
+    most: float = 2.0
+
+
+class SpeedModel(msgspec.Struct, frozen=True):
+    """A kind of speedup, with the range from which each job's parameter is drawn evenly."""
+
+    kind: Callable[[float], AnySpeedup] | None = None
+    least: float = 0.0
+    most: float = 0.0
+
+    def draw(self, generator: random.Random) -> AnySpeedup:
+        parameter = generator.uniform(self.least, self.most)
+        return LINEAR if self.kind is None else self.kind(parameter)
+
+
+HALF_TO_DOUBLE = NodeRange()
+LINEAR_SPEED = SpeedModel()
+
+
+def make_malleable(
+    workload: Workload,
+    share: float,
+    nodes: NodeRange = HALF_TO_DOUBLE,
+    speedup: SpeedModel = LINEAR_SPEED,
+    seed: int = 0,
+) -> Workload:
+    """The workload with this share (0 to 1) of its rigid jobs malleable; all else stays.
+
+    No job gets fewer than one node or more than the machine has. ValueError: the share is none, or jobs
+    share nodes, where they must be rigid.
+    """
+    if not 0.0 <= share <= 1.0:
+        raise ValueError(f"a share of {share:g} malleable jobs is not within 0 and 1")
+    if workload.cluster is not None and share:
+        raise ValueError("jobs that share nodes cannot be made malleable")
+    jobs = list(workload.jobs)
+    rigid = [place for place, job in enumerate(jobs) if job.kind is Kind.RIGID]
+    order = random.Random(f"malleable {seed}").sample(rigid, len(rigid))
+    generator = random.Random(f"speedup {seed}")
+    for place in order[: round(share * len(rigid))]:
+        job = jobs[place]
+        jobs[place] = msgspec.structs.replace(
+            job,
+            kind=Kind.MALLEABLE,
+            nodes_min=max(1, math.ceil(job.nodes * nodes.least)),
+            nodes_max=max(job.nodes, min(workload.nodes or job.nodes, math.floor(job.nodes * nodes.most))),
+            speedup=speedup.draw(generator),
+        )
+    return msgspec.structs.replace(workload, jobs=jobs)
 
 
 def with_model_error(workload: Workload, error: float) -> Workload:
@@ -45,3 +115,48 @@ def with_arrivals_scaled(workload: Workload, factor: float) -> Workload:
         for job in workload.jobs
     ]
     return msgspec.structs.replace(workload, jobs=jobs)
+
+
+# --- what options say of it -----------------------------------------------------------------
+
+
+def share_of(text: str) -> float:
+    """From `50%` or `0.5`. ValueError: the text is no share."""
+    number = text.strip()
+    try:
+        share = float(number.removesuffix("%")) / (100.0 if number.endswith("%") else 1.0)
+    except ValueError:
+        share = math.nan
+    if not 0.0 <= share <= 1.0:
+        raise ValueError(f"{text!r} is not a share such as 50% or 0.5")
+    return share
+
+
+def node_range_of(text: str) -> NodeRange:
+    """From `0.5:2`: the least and the most, as multiples of the preferred number. ValueError: it is none."""
+    least, most = _two_numbers(text)
+    if not 0.0 < least <= 1.0 <= most < math.inf:
+        raise ValueError(f"{text!r} is not multiples of a job's nodes such as 0.5:2, the first not above 1")
+    return NodeRange(least, most)
+
+
+def speed_model_of(text: str) -> SpeedModel:
+    """From `linear`, `amdahl:0.05`, `power:0:0.3` (drawn between) or `log:0.1`. ValueError: it is none."""
+    name, colon, parameters = text.partition(":")
+    if name == "linear" and not colon:
+        return SpeedModel()
+    least, most = _two_numbers(parameters)
+    if name not in _KINDS or not 0.0 <= least <= most <= 1.0:
+        raise ValueError(
+            f"{text!r} is not linear, amdahl:S, power:RHO or log:RHO with one or two numbers from 0 to 1"
+        )
+    return SpeedModel(_KINDS[name], least, most)
+
+
+def _two_numbers(text: str) -> tuple[float, float]:
+    """`A:B`, or `A` for both; not numbers if the text is none of these."""
+    first, colon, second = text.partition(":")
+    try:
+        return float(first), float(second if colon else first)
+    except ValueError:
+        return math.nan, math.nan
