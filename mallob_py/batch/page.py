@@ -9,8 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from mallob_py.batch.energy import Energy, Power
-from mallob_py.batch.metrics import Metrics
+from mallob_py.batch.metrics import Energy, Metrics, NodePower
 from mallob_py.text_table import Cell, format_cell
 
 _JOULES_PER_KWH = 3.6e6
@@ -32,7 +31,7 @@ class PolicyResult(msgspec.Struct, frozen=True):
     pictures: Sequence[Path]
 
 
-def page(title: str, results: Sequence[PolicyResult], power: Power) -> str:
+def page(title: str, results: Sequence[PolicyResult], power: NodePower) -> str:
     """The whole page. OSError: a picture cannot be read."""
     metrics = _table(
         ("policy", "jobs", "makespan [s]", "mean wait [s]", "longest wait [s]", "run time [s]",

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mallob_py.batch.costs import ResizeCost
-from mallob_py.batch.energy import Power, energy_of
 from mallob_py.batch.job import Workload
-from mallob_py.batch.metrics import metrics_of
+from mallob_py.batch.metrics import NodePower, energy_of, metrics_of
 from mallob_py.batch.page import PolicyResult
 from mallob_py.batch.policy import Action, Policy, View
 from mallob_py.batch.registry import policy_of
@@ -40,7 +39,7 @@ class Setting(msgspec.Struct, frozen=True):
     workload: Workload
     order: EventOrder
     costs: ResizeCost | None
-    power: Power
+    power: NodePower
     folder: Path | None
 
 
@@ -111,7 +110,7 @@ def _play(setting: Setting, tell: Tell, place: int, policy: str, folder: Path | 
     return PolicyResult(metrics, energy_of(schedule, setting.power), pictures)
 
 
-def _written(schedule: Schedule, folder: Path, power: Power) -> Sequence[Path]:
+def _written(schedule: Schedule, folder: Path, power: NodePower) -> Sequence[Path]:
     """Files of a schedule; returns those of its pictures that a page shows."""
     from mallob_py.batch.pictures import draw_gantt, draw_utilisation
     from mallob_py.batch.schedule_files import write_schedule

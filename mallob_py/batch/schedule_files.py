@@ -14,9 +14,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mallob_py.batch.energy import Power, busy_of_jobs, energy_of
 from mallob_py.batch.job import Job, Rejected
-from mallob_py.batch.metrics import metrics_of
+from mallob_py.batch.metrics import NodePower, busy_of_jobs, energy_of, metrics_of
 from mallob_py.batch.simulator import Schedule
 from mallob_py.batch.workload.swf import FIELDS
 
@@ -29,7 +28,7 @@ ALLOCATION_COLUMNS = ("job_id", "start", "end", "resources")
 _UNKNOWN = -1
 
 
-def write_schedule(schedule: Schedule, folder: Path, power: Power) -> None:
+def write_schedule(schedule: Schedule, folder: Path, power: NodePower) -> None:
     """Write `jobs.csv`, `allocations.csv`, `schedule.json` and `schedule.swf` into a folder. OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     pieces = sorted(schedule.all_pieces(), key=lambda piece: (piece.start_s, piece.job))
@@ -85,7 +84,7 @@ def write_swf(schedule: Schedule, path: Path) -> None:
             file.write(" ".join(map(_number, values)) + "\n")
 
 
-def _job_rows(schedule: Schedule, power: Power) -> Iterable[tuple[object, ...]]:
+def _job_rows(schedule: Schedule, power: NodePower) -> Iterable[tuple[object, ...]]:
     busy_node_s = busy_of_jobs(schedule)
     name = schedule.workload.name or "workload"
     for job, start_s, end_s, nodes in zip(
@@ -131,7 +130,7 @@ def _metadata(job: Job | Rejected) -> str:
     return msgspec.json.encode(told).decode() if told else ""
 
 
-def _summary(schedule: Schedule, power: Power) -> dict[str, object]:
+def _summary(schedule: Schedule, power: NodePower) -> dict[str, object]:
     """The keys of Batsim's file as far as they mean something here."""
     metrics, energy = metrics_of(schedule), energy_of(schedule, power)
     rejected = len(schedule.workload.rejected)

@@ -139,7 +139,7 @@ def _generated_path(options: BatchGenerateOptions, workload: Workload) -> Path:
 def run_simulate(options: BatchSimulateOptions) -> int:
     from concurrent.futures.process import BrokenProcessPool
 
-    from mallob_py.batch.energy import Power
+    from mallob_py.batch.metrics import NodePower
     from mallob_py.batch.page import page
     from mallob_py.batch.runs import Setting, side_by_side
 
@@ -148,7 +148,7 @@ def run_simulate(options: BatchSimulateOptions) -> int:
         for text in options.policy:
             policy_of(text)
         workload = load(options)
-        power = Power(options.idle_watts, options.busy_watts)
+        power = NodePower(options.idle_watts, options.busy_watts)
         setting = Setting(workload, EventOrder(options.order), options.resize_cost, power, folder)
         try:
             results = side_by_side(setting, options.policy, options.jobs)

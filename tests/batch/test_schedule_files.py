@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from workloads import malleable, rigid, rigid_workloads, sharing, sharing_workloads
 
-from mallob_py.batch.energy import Power, busy_of_jobs, energy_of
 from mallob_py.batch.job import Workload
+from mallob_py.batch.metrics import NodePower, busy_of_jobs, energy_of
 from mallob_py.batch.pictures import busy_grid, mean_over_steps
 from mallob_py.batch.policies.backfilling import Easy, Fcfs
 from mallob_py.batch.policies.pbs import PbsFifo
@@ -23,7 +23,7 @@ from mallob_py.batch.schedule_files import interval_set, write_schedule
 from mallob_py.batch.simulator import Schedule, simulate
 from mallob_py.batch.workload.swf import read_swf, workload_of
 
-POWER = Power(idle_w=10.0, busy_w=50.0)
+POWER = NodePower(idle_w=10.0, busy_w=50.0)
 
 
 class GrowAtSix:

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from workloads import rigid_workloads
 
-from mallob_py.batch.energy import Power, energy_of
 from mallob_py.batch.job import Job, Kind, Truth, Workload
-from mallob_py.batch.metrics import metrics_of
+from mallob_py.batch.metrics import NodePower, energy_of, metrics_of
 from mallob_py.batch.policies.backfilling import Easy
 from mallob_py.batch.policies.sd import SdPolicy
 from mallob_py.batch.policy import Action, PolicyError, Resize, Running, Share, Start, View, Wake
@@ -60,7 +59,7 @@ def test_a_guest_and_its_mate_run_at_half_speed_and_cores_go_back_at_its_end() -
     assert schedule.ends_s == [110, 40]
     assert schedule.shared == [SharedSpan(1, 0, 20, 40, 4, 0.5)]
     assert metrics_of(schedule).utilisation == 1.0
-    assert energy_of(schedule, Power()).busy_node_s == 4 * 110
+    assert energy_of(schedule, NodePower()).busy_node_s == 4 * 110
 
 
 @pytest.mark.parametrize(("imbalance", "rate"), [(Imbalance.IDEAL, 7 / 8), (Imbalance.WORST, 1 / 2)])
