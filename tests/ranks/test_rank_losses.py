@@ -79,6 +79,14 @@ def victims_of(service: Running, wanted: Sequence[str], ranks: dict[int, int]) -
     return [{"first": 0, "client": client, "other": other}[each] for each in wanted]
 
 
+def ended_children(parent: int) -> list[str]:
+    """Those that nobody has waited for."""
+    listed = subprocess.run(
+        ["ps", "--ppid", str(parent), "-o", "stat=,args="], capture_output=True, text=True, check=False
+    )
+    return [line for line in listed.stdout.splitlines() if line.startswith("Z")]
+
+
 def await_generation(service: Running, ranks: int) -> None:
     """All that are left are in a generation of so many ranks."""
     poll_until(
@@ -107,6 +115,7 @@ def test_ranks_that_die_take_their_workers_with_them_and_nothing_else(
         assert service.reply(held)["result"]["resultcode"] == 10
         left = {number: pid for number, pid in ranks.items() if number not in victims}
         assert ranks_of(service) == left
+        poll_until(lambda: ended_children(service.process.pid) == [], "their fork servers are let go of")
         resumed = {event["index"] for event in service.events("resumed")}
         assert resumed, f"no worker went on\n{workers}"
         assert service.output.count("accepting jobs") == 1

@@ -40,7 +40,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mallob_py.runtime.notices import tell
-from mallob_py.runtime.processes import StopRequests, die_with, import_places, no_orphans, python
+from mallob_py.runtime.processes import (
+    StopRequests,
+    bury_orphans,
+    die_with,
+    import_places,
+    no_orphans,
+    python,
+)
 from mallob_py.runtime.world.failure_detector import Watch
 from mallob_py.runtime.world.mpi import (
     AFTER_CRASH_VARIABLE,
@@ -220,6 +227,7 @@ class _World:
                     self.was_silent = True
                     deadline_s = now + _FORCE_GRACE_S
                     process.send_signal(self._stop_signal)
+                bury_orphans(process.pid)  # what lost ranks have left, such as their fork servers
                 stops.wait(_LOOK_AFTER_S, descriptor)
         finally:
             os.close(descriptor)
