@@ -200,6 +200,34 @@ LENDING = (
         "test_workers_come_to_know_others_by_requests_and_bags",
     ),
     Mutation(
+        "who has gone is not known again because others tell of it",
+        _LEDGER,
+        "Ledger._hear_of",
+        always("other not in self._gone"),
+        "test_who_has_gone_is_not_asked_again_though_others_still_tell_of_it",
+    ),
+    Mutation(
+        "who hands over has gone",
+        _LEDGER,
+        "Ledger.receive",
+        never("isinstance(message, Return)"),
+        "test_who_has_gone_is_not_asked_again_though_others_still_tell_of_it",
+    ),
+    Mutation(
+        "lifelines are not sent with each request",
+        _LEDGER,
+        "Ledger._ask",
+        always("now >= self._lifelines_s"),
+        "test_lifelines_are_not_sent_with_each_request_but_to_new_neighbours_and_after_a_while",
+    ),
+    Mutation(
+        "new neighbours are told at once who waits",
+        _LEDGER,
+        "Ledger.neighbours_changed",
+        without("self._lifelines_s = now"),
+        "test_lifelines_are_not_sent_with_each_request_but_to_new_neighbours_and_after_a_while",
+    ),
+    Mutation(
         "no more are remembered than there is room for",
         _LEDGER,
         "Ledger._hear_of",
@@ -210,7 +238,7 @@ LENDING = (
         "nobody asks itself",
         _LEDGER,
         "Ledger._hear_of",
-        instead_of("other != self._address and other not in self._known", "other not in self._known"),
+        always("other != self._address"),
         "test_who_hears_its_own_request_knows_itself_and_does_not_ask_itself",
     ),
     Mutation(
@@ -271,7 +299,7 @@ LENDING = (
         "who has found nobody with more looks more seldom",
         _LEDGER,
         "Ledger._ask_ahead",
-        instead_of("min(2 * self._level_delay_s, LEVEL_MAX_S)", "LEVEL_S"),
+        instead_of("2 * self._level_share", "self._level_share"),
         "test_who_has_had_half_of_its_work_done_looks_at_once_else_more_and_more_seldom",
     ),
     Mutation(

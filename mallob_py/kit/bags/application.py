@@ -40,8 +40,11 @@ _encode = msgspec.json.Encoder().encode
 #: between two looks at messages a worker works about so long, not counting when others have its core: it has
 #: to get used to each look anew if it comes after others, and that takes a fraction of a millisecond
 _CHUNK_S = 0.002
-#: by so much the chunk grows or shrinks at a time
-_CHUNK_FACTOR = 2.0
+#: what is between is as good
+_CHUNK_S_MIN, _CHUNK_S_MAX = _CHUNK_S / 1.5, _CHUNK_S * 2
+#: by so much the chunk grows at most at a time: so a new worker knows soon, and if tasks take longer all of a
+#: sudden, still has its messages after some milliseconds
+_CHUNK_GROWTH = 8.0
 #: after so long it goes its whole round, even if nobody has sent anything and nothing is due
 _ROUND_S = 0.1
 _PARK_S = 1.0
@@ -240,11 +243,12 @@ class _Worker:
 
     def _adapt_count(self, spent_s: float) -> None:
         """To what a chunk has taken."""
-        if spent_s < _CHUNK_S / _CHUNK_FACTOR:
-            if not self._ledger.ran_dry:  # else small bags would say that tasks take no time
-                self._count = int(self._count * _CHUNK_FACTOR)
-        elif spent_s > _CHUNK_S * _CHUNK_FACTOR:
-            self._count = max(1, int(self._count / _CHUNK_FACTOR))
+        if spent_s > _CHUNK_S_MAX:
+            self._count = max(1, self._count // 2)
+        elif (
+            spent_s < _CHUNK_S_MIN and not self._ledger.ran_dry
+        ):  # small bags would say that tasks take no time
+            self._count = math.ceil(self._count * min(_CHUNK_GROWTH, _CHUNK_S / max(spent_s, 1e-9)))
 
     def _take(self, message: TreeMessage) -> None:
         now = time.monotonic()

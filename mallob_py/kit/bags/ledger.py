@@ -73,6 +73,8 @@ ASK_AGAIN_MAX_S = 2.0
 SERVE_AGAIN_S = 0.1
 #: so many that were served are remembered
 SERVED_MAX = 256
+#: lifelines may get lost: they are sent again after this
+LIFELINE_AGAIN_S = 0.05
 #: who has just run out of work has so much patience at first: one who works looks up every few milliseconds
 FIRST_REQUEST_S = 0.004
 #: who has so many chunks left asks already
@@ -84,12 +86,11 @@ HOPS = 1
 #: a request looks at so many others before one of them gives, and at no more than this share of those known
 LOOKS = 1
 LOOKS_SHARE = 0.25
-#: who has work looks for somebody who has so many times as much: so soon after it has got or given some, or
-#: has no more than this share of what it had; then more and more seldom, up to the last
+#: who has work looks for somebody who has so many times as much: when this share of what it has got is done,
+#: then more and more seldom, at last when half of what it had then is left. So who has little looks often
 RICHER = 2.0
-LEVEL_S = 0.005
-LEVEL_SHARE = 0.5
-LEVEL_MAX_S = 0.08
+LEVEL_SHARE = 1 / 16
+LEVEL_SHARE_MAX = 0.5
 #: a loan of which nothing was heard for so long is asked after
 PROBE_S = 5.0
 #: so many questions without an answer, and it is taken back
@@ -106,6 +107,8 @@ ASKERS_MAX = 64
 #: others that are remembered, and how many of them are told with a request or a bag
 KNOWN_MAX = 64
 TOLD = 4
+#: so many that have gone are not remembered again, though others still tell of them
+GONE_MAX = 256
 
 
 class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -322,10 +325,11 @@ class Ledger:
         self._known: dict[Address, None] = {}
         self._ask_s = 0.0
         self._ask_delay_s = ASK_AGAIN_S
-        #: when somebody who has much more is looked for, after how long again, below how many tasks
-        self._level_s = 0.0
-        self._level_delay_s = LEVEL_S
-        self._level_tasks = 0.0
+        #: that are no longer there
+        self._gone: dict[Address, None] = {}
+        #: below how many tasks somebody who has much more is looked for, and what share is done by then
+        self._level_tasks = math.inf
+        self._level_share = LEVEL_SHARE
         self._need = 0
         #: whether tasks have been done since the last ASK
         self._has_worked = False
@@ -335,8 +339,9 @@ class Ledger:
         self._chunk_tasks = 1
         #: until so many have been done here, nobody needs to look how many are left
         self._enough_until = 0.0
-        #: whether our neighbours may have lifelines of ours
+        #: whether our neighbours may have lifelines of ours, and when they are sent again
         self._has_lifelines = False
+        self._lifelines_s = 0.0
         self._leaving = False
         #: loans that others have taken over as we left
         self._handed_over: set[int] = set()
@@ -437,25 +442,24 @@ class Ledger:
 
     def _ask_ahead(self, now: float) -> None:
         """Ask for more before there is nothing to do, or look for somebody who has much more."""
-        if self.done_here < self._enough_until and now < self._level_s:
+        if self.done_here < self._enough_until:
             return
         left = self._expected_tasks()
-        spare = left - CHUNKS_AHEAD * self._chunk_tasks
-        # Half of them may have been expected in vain.
-        self._enough_until = self.done_here + min(spare / 2, CHUNKS_UNSEEN_MAX * self._chunk_tasks)
+        chunk = self._chunk_tasks
+        spare = left - CHUNKS_AHEAD * chunk
         if spare < 0 and now >= self._ask_s:
             self._ask(now, is_first=True)
         elif left < self._level_tasks:
-            self._level(now, left, LEVEL_S)
-        elif now >= self._level_s and left < math.inf:
-            self._level(now, left, min(2 * self._level_delay_s, LEVEL_MAX_S))
+            self._ask_one(0, above=RICHER * left)
+            self._level(left, 2 * self._level_share)
+        # Half of what is to spare may have been expected in vain.
+        till_level = left - self._level_tasks if left < math.inf else math.inf
+        self._enough_until = self.done_here + min(spare / 2, till_level, CHUNKS_UNSEEN_MAX * chunk)
 
-    def _level(self, now: float, left: float, delay_s: float) -> None:
-        """Look for somebody who has much more than we have left."""
-        self._ask_one(0, above=RICHER * left)
-        self._level_tasks = LEVEL_SHARE * left
-        self._level_delay_s = delay_s
-        self._level_s = now + delay_s
+    def _level(self, left: float, share: float) -> None:
+        """Look for somebody who has much more when this share of what is left is done."""
+        self._level_share = min(share, LEVEL_SHARE_MAX)
+        self._level_tasks = (1.0 - self._level_share) * left
 
     def _expected_tasks(self) -> float:
         bags = (account.bag for account in self._accounts)
@@ -489,6 +493,7 @@ class Ledger:
         """Others are the parent or the children now: who has nothing asks them."""
         if not self.has_work and not self._leaving:
             self._ask_delay_s = ASK_AGAIN_S
+            self._lifelines_s = now
             self._ask(now, is_first=False)
 
     def leave(self, now: float) -> None:
@@ -539,14 +544,17 @@ class Ledger:
                     self._send(source, Unknown(number))
             case Unknown(number):
                 self._take_back(number, source, now)
-        if len(self._known) < KNOWN_MAX or _tells_of_work(message):
-            self._hear_of((source,))
+        if isinstance(message, Return):
+            self._has_gone(source)  # or will have very soon
+        else:
+            self._gone.pop(source, None)
+            if len(self._known) < KNOWN_MAX or _tells_of_work(message):
+                self._hear_of((source,))
 
     def undelivered(self, dest: Address, message: AnyBagMessage, now: float) -> None:
         """A message of ours came back: its receiver is not there (any more)."""
         self._now = now
-        self._known.pop(dest, None)
-        self._askers.pop(dest, None)
+        self._has_gone(dest)
         match message:
             case Lend(number) | Probe(number):
                 self._take_back(number, dest, now)
@@ -567,9 +575,10 @@ class Ledger:
     def _ask(self, now: float, is_first: bool) -> None:
         """Ask somebody, and have the neighbours remember us unless this `is_first` and others are known."""
         has_asked = self._ask_one(self._hops)
-        if not is_first or not has_asked:
+        if (not is_first or not has_asked) and now >= self._lifelines_s:
             self._send(NEIGHBOURS, Lifeline(self._token, self._need))
             self._has_lifelines = True
+            self._lifelines_s = now + LIFELINE_AGAIN_S
         self._ask_s = now + self._ask_delay_s
         self._ask_delay_s = min(ASK_GROWTH * self._ask_delay_s, ASK_AGAIN_MAX_S)
 
@@ -626,10 +635,18 @@ class Ledger:
     def _hear_of(self, others: Iterable[Address]) -> None:
         """Remember them, instead of any others if these are too many: so they come to be from everywhere."""
         for other in others:
-            if other != self._address and other not in self._known:
+            if other != self._address and other not in self._known and other not in self._gone:
                 if len(self._known) >= KNOWN_MAX:
                     del self._known[self._random.choice(list(self._known))]
                 self._known[other] = None
+
+    def _has_gone(self, address: Address) -> None:
+        """It is not asked again, even if others tell of it."""
+        self._known.pop(address, None)
+        self._askers.pop(address, None)
+        self._gone[address] = None
+        if len(self._gone) > GONE_MAX:
+            del self._gone[next(iter(self._gone))]
 
     def _some_known(self) -> tuple[Address, ...]:
         known = list(self._known)
@@ -696,12 +713,12 @@ class Ledger:
         self._note(What.OPENED, account)
         self._ask_delay_s = FIRST_REQUEST_S
         self._ask_s = now
-        self._level_delay_s = LEVEL_S
-        self._level_s = now + LEVEL_S
-        self._level_tasks = LEVEL_SHARE * self._expected_tasks()
+        self._level(self._expected_tasks(), LEVEL_SHARE)
+        self._enough_until = 0.0
         if self._has_lifelines:
             self._send(NEIGHBOURS, Cut())
             self._has_lifelines = False
+            self._lifelines_s = now
         self._serve(now)
         self._close_if_done(account, now)
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 import time
 
 import pytest
 from fake_context import FakeContext
+from msgspec.structs import replace
 
 from mallob_py.kit.bags import BagApplication
 from mallob_py.kit.bags.application import _Worker as BagWorker
 from mallob_py.kit.bags.ledger import (
-    CHUNKS_UNSEEN_MAX,
+    GONE_MAX,
     HOPS,
     KNOWN_MAX,
-    LEVEL_MAX_S,
-    LEVEL_S,
+    LEVEL_SHARE,
+    LEVEL_SHARE_MAX,
+    LIFELINE_AGAIN_S,
     LOOKS,
     MOVED_AGAIN_S,
     NEIGHBOURS,
@@ -33,6 +35,7 @@ from mallob_py.kit.bags.ledger import (
     Probe,
     Return,
     Settle,
+    State,
     Unknown,
     WorkWanted,
 )
@@ -295,13 +298,37 @@ class Measured(TreeBag):
         return None if given is None else Measured(given.nodes)
 
 
+class Counted(Measured):
+    """Has so many tasks, whatever they are."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__([])
+        self.left = left
+
+    def process(self, count: int) -> int:
+        done = min(count, self.left)
+        self.left -= done
+        return done
+
+    def is_empty(self) -> bool:
+        return self.left == 0
+
+    def expected_tasks(self) -> float:
+        return self.left
+
+    def split(self) -> Counted:
+        given = Counted(self.left // 2)
+        self.left -= given.left
+        return given
+
+
 def test_who_is_nearly_done_asks_already_and_gives_nothing_away() -> None:
     worker = Worker(ROOT)
     worker.ledger.open_root(0.0)
     worker.hear(LEFT, Cut())
     worker.ledger.root.bag = Measured(worker.ledger.root.bag.nodes)
     chunk = TOTAL[0] // 5
-    worker.ledger._level_s = math.inf
+    worker.ledger._level_tasks = 0.0
     assert worker.work(chunk) == [], "four chunks are left"
     worker.work(chunk)
     [(dest, message)] = worker.work(chunk + 10)
@@ -320,6 +347,7 @@ def test_what_is_left_is_not_counted_after_each_chunk_but_anew_when_some_of_it_w
     worker.ledger.open_root(0.0)
     worker.hear(LEFT, Cut())
     bag = worker.ledger.root.bag = Measured(worker.ledger.root.bag.nodes)
+    worker.ledger._level_tasks = 0.0
     chunk = TOTAL[0] // 50
     for _ in range(12):
         worker.work(chunk)
@@ -332,26 +360,31 @@ def test_what_is_left_is_not_counted_after_each_chunk_but_anew_when_some_of_it_w
 
 
 def owner(address: tuple[int, int], copies: int) -> Worker:
-    """One who has so many times the tasks of WORK, knows LEFT, and looks for nobody before LEVEL_S."""
+    """One who has got so many times the tasks of WORK, and knows LEFT."""
     worker = Worker(address)
     worker.ledger.open_root(0.0)
     worker.ledger.root.bag = Measured([node for node in worker.ledger.root.bag.nodes for _ in range(copies)])
     worker.hear(LEFT, Cut())
-    worker.ledger._level_s = LEVEL_S
+    worker.ledger._level(worker.ledger._expected_tasks(), LEVEL_SHARE)
     return worker
 
 
 def test_who_has_work_is_given_half_by_somebody_who_has_much_more() -> None:
     poor, equal, rich = owner(RIGHT, 2), owner(LEFT, 3), owner(ROOT, 5)
-    assert poor.work(1, 0.5 * LEVEL_S) == []
-    [(dest, wanted)] = poor.work(1, LEVEL_S)
+    bag = poor.ledger.root.bag
+    first = bag.expected_tasks()
+    while not (sent := poor.work(1)):
+        pass
+    assert bag.expected_tasks() == pytest.approx((1 - LEVEL_SHARE) * first, abs=2)
+    [(dest, wanted)] = sent
     assert dest == LEFT
     assert wanted.above == RICHER * poor.ledger.root.bag.expected_tasks()
     assert equal.hear(RIGHT, wanted) == [], "it has not twice as much, and does not pass it on"
+    assert equal.hear(RIGHT, replace(wanted, most=0.0)) == [], "though it was found to have most before"
     [(dest, loan)] = rich.hear(RIGHT, wanted)
     assert dest == RIGHT
     assert isinstance(loan, Lend)
-    poor.hear(ROOT, loan, 2 * LEVEL_S)
+    poor.hear(ROOT, loan)
     assert len(poor.ledger._accounts) == 2
 
 
@@ -382,16 +415,61 @@ def test_of_those_looked_at_nobody_gives_who_has_not_much_more() -> None:
 
 
 def test_who_has_had_half_of_its_work_done_looks_at_once_else_more_and_more_seldom() -> None:
-    worker = owner(ROOT, 5)
-    steps = [step for step in range(100) if worker.work(1, step * 1.01 * LEVEL_S)]
-    assert steps[:5] == [1, 3, 7, 15, 31]
-    assert steps[-1] - steps[-2] == round(LEVEL_MAX_S / LEVEL_S)
-    bag = worker.ledger.root.bag
-    bag.nodes = bag.nodes[: len(bag.nodes) // 3]
-    last_s = steps[-1] * 1.01 * LEVEL_S
-    assert any(worker.work(1, last_s) for _ in range(CHUNKS_UNSEEN_MAX + 1))
-    assert not worker.work(1, last_s)
-    assert worker.work(1, last_s + 1.01 * LEVEL_S)
+    worker = owner(ROOT, 1)
+    bag = worker.ledger.root.bag = Counted(10_000)
+    worker.ledger._level(10_000, LEVEL_SHARE)
+    lefts = [bag.expected_tasks()]
+    while len(lefts) < 7:
+        if worker.work(1):
+            lefts.append(bag.expected_tasks())
+    done = [1 - after / before for before, after in itertools.pairwise(lefts)]
+    share = LEVEL_SHARE
+    for each in done:
+        assert each == pytest.approx(min(share, LEVEL_SHARE_MAX), abs=0.01)
+        share *= 2
+    assert share > LEVEL_SHARE_MAX, "it was played to the end"
+    worker.hear(RIGHT, WorkWanted(None, 7, 0, 1))
+    assert worker.work(1), "as half of what was left is given away"
+
+
+def test_lifelines_are_not_sent_with_each_request_but_to_new_neighbours_and_after_a_while() -> None:
+    def lines(sent: list) -> int:
+        return sum(isinstance(message, Lifeline) for _, message in sent)
+
+    worker, other = Worker(LEFT), owner(ROOT, 2)
+    worker.ledger.neighbours_changed(0.0)
+    assert lines(worker.sent()) == 1
+    step_s = LIFELINE_AGAIN_S / 50
+    sent_s = [
+        step * step_s for step in range(49) if worker.ledger.tick(step * step_s) or lines(worker.sent())
+    ]
+    assert sent_s == []
+    worker.ledger.neighbours_changed(0.5 * LIFELINE_AGAIN_S)
+    assert lines(worker.sent()) == 1
+    for step in range(200):
+        worker.ledger.tick(0.5 * LIFELINE_AGAIN_S + step * step_s)
+    assert 2 <= lines(worker.sent()) <= 4, "they may get lost"
+    [(_, loan)] = other.hear(LEFT, WorkWanted(None, 7, 0, 1))
+    worker.hear(ROOT, loan)
+    worker.work()
+    worker.ledger.neighbours_changed(1.0)
+    assert lines(worker.sent()) == 1
+
+
+def test_who_has_gone_is_not_asked_again_though_others_still_tell_of_it() -> None:
+    worker = Worker(ROOT)
+    worker.hear(LEFT, Cut())
+    worker.hear(RIGHT, Cut())
+    worker.ledger.undelivered(LEFT, Cut(), 0.0)
+    worker.hear(RIGHT, WorkWanted(None, 7, 0, 1, (LEFT,)))
+    assert list(worker.ledger._known) == [RIGHT]
+    worker.hear(RIGHT, Return(5, State(0, b"", ()), ()))
+    assert not worker.ledger._known, "it hands over, so it leaves"
+    worker.hear(LEFT, Cut())
+    assert list(worker.ledger._known) == [LEFT], "it is there after all"
+    for number in range(2 * GONE_MAX):
+        worker.ledger.undelivered((number, 1), Cut(), 0.0)
+    assert len(worker.ledger._gone) == GONE_MAX
 
 
 def test_who_has_work_is_known_even_to_those_who_know_many_and_who_has_none_is_not() -> None:
