@@ -101,7 +101,6 @@ class Schedule(msgspec.Struct, frozen=True):
     piece_starts_s: Sequence[float]
     pieces: Sequence[Piece]
     promises: dict[int, float]
-    decisions: int
     resizes: int
     shared: Sequence[SharedSpan] = ()
 
@@ -199,7 +198,6 @@ class _Run:
         #: of guests on shared nodes
         self._joined: dict[int, float] = {}
         self._wake_s = math.inf
-        self._decisions = 0
         self._resizes = 0
 
     def _new_view(self, workload: Workload, nodes: int, costs: ResizeCost) -> View:
@@ -226,7 +224,6 @@ class _Run:
             self._piece_starts,
             self._pieces,
             self._promises,
-            self._decisions,
             self._resizes,
             self._shared,
         )
@@ -303,7 +300,6 @@ class _Run:
 
     def _decide(self) -> None:
         view = self._view
-        self._decisions += 1
         actions = iter(self._policy.decide(view))
         # A generator looks at the view only now.
         action = next(actions, None)
