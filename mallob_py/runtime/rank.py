@@ -851,7 +851,7 @@ class Rank:
         rank may do so at a time. Raises GrowthError if that is not possible.
         """
         if not self.survives:
-            raise GrowthError("ranks can join with --rank-loss survive only")
+            raise GrowthError("ranks cannot join this service; start it with --rank-loss survive")
         if self._growth is not None:
             raise GrowthError("ranks are being started already")
         here = self._transport.host_of(self.rank)

@@ -25,6 +25,10 @@ from mallob_py.runtime.world.newcomer_process import Site
 from mallob_py.service import ServiceError
 from mallob_py.service.store.orders import Answer, Departure, Drain, HostShare, Order, OrderFolder, Resize
 
+#: ranks that may join by one order: whoever starts them does nothing else meanwhile, and must not be
+#: taken for dead
+FURTHER_MAX = 64
+
 
 class Refusal(Exception):
     """An order that cannot be carried out; the text says why, and what can."""
@@ -166,11 +170,15 @@ class Resizing:
         present = len(self._members)
         wanted = present + (order.by or 0) if order.to is None else order.to
         if wanted < 1:
-            raise Refusal(f"there are {self._rank.placement.describe()}, and one has to stay")
+            raise Refusal(f"the service has {self._rank.placement.describe()}, and one has to stay")
         return wanted - present
 
     def _grow(self, count: int, order: Resize) -> None:
         """Have further ranks start."""
+        if count > FURTHER_MAX:
+            raise Refusal(
+                f"{count} further ranks are wanted, but at most {FURTHER_MAX} can join by one order"
+            )
         here = host_name()
         hosts = [here] * count if not order.hosts else spread(count, order.hosts)
         shell = order.remote_shell or None

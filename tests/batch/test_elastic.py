@@ -84,9 +84,9 @@ def test_the_program_shrinks_for_the_first_that_waits_only() -> None:
     ("settings", "message"),
     [
         ({"grow": "both"}, "grow is 'both', not paper or code"),
-        ({"ready_s": -1}, "or ready_s below 0"),
-        ({"cooldown_s": 0}, "cooldown_s below 5"),
-        ({"period_s": 0}, "period_s is not above 0"),
+        ({"ready_s": -1}, "ready_s is -1, below 0"),
+        ({"cooldown_s": 0}, "cooldown_s is 0, below period_s, which is 5"),
+        ({"period_s": 0}, "period_s is 0, not above 0"),
     ],
 )
 def test_settings_that_are_none_are_refused(settings: dict[str, str], message: str) -> None:

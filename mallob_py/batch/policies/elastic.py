@@ -77,8 +77,12 @@ class Malleable:
             if value not in _SOURCES:
                 raise ValueError(f"{setting} is {value!r}, not paper or code")
         # Without a pause, a job that EASY holds back could have nodes given and taken for ever at one time.
-        if not 0.0 < period_s <= cooldown_s or ready_s < 0.0:
-            raise ValueError(f"period_s is not above 0, cooldown_s below {period_s:g}, or ready_s below 0")
+        if period_s <= 0.0:
+            raise ValueError(f"period_s is {period_s:g}, not above 0")
+        if cooldown_s < period_s:
+            raise ValueError(f"cooldown_s is {cooldown_s:g}, below period_s, which is {period_s:g}")
+        if ready_s < 0.0:
+            raise ValueError(f"ready_s is {ready_s:g}, below 0")
         self.name = "elastic"
         self._starts_at_most = start == "code"
         self._shrinks_for_head = shrink == "code"
