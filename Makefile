@@ -45,7 +45,7 @@ oracles: $(STAMPS)/test ## compare batch schedulers with others' results (MALLOB
 	@[ -d "$${MALLOB_PY_TRACES:-}/oracle" ] || { echo "make oracles: MALLOB_PY_TRACES names no folder with oracle/ in it" >&2; exit 1; }
 	$(BIN)/python -m pytest tests/batch --durations 5
 
-soak: $(STAMPS)/test ## random jobs and faults on a real service (SOAK_MINUTES=5 SOAK_RANKS=6 SOAK_SEED=1)
+soak: $(STAMPS)/test ## random jobs, lost and added ranks on a real service (SOAK_MINUTES=5 SOAK_RANKS=6 SOAK_SEED=1)
 	$(BIN)/python scripts/soak.py --minutes $(SOAK_MINUTES) --ranks $(SOAK_RANKS) --seed $(SOAK_SEED)
 
 large-trees: $(STAMPS)/test ## bags with known results while workers come, go and are killed, and a rank (TREES="'UTS 15' T3L", default: up to 300 M tasks)

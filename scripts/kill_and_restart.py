@@ -5,15 +5,15 @@
 Jobs depend on others, form chains of revisions, are interrupted, and are sometimes wrong. A kill hits the
 service at a random moment, its start included: all of its processes at once (as when a machine loses
 power), the launching process alone, MPI's launcher or its proxy, one rank, a fork server, a worker (which
-may just read an input); with `--rank-loss survive` also the first rank, the client's, and two at once. Some
+may just read an input); unless `--rank-loss restart` also the first rank, the client's, and two at once. Some
 kills are stops instead, for `--stop-seconds`, longer than ranks may be silent. What the service does not
 start again by itself is started on the same folder. Exits with 1, and keeps the folder, if something is
 wrong.
 
 Checked: one reply per job, with the right answer, after those of the jobs it depends on; no reply changes
 once it is there, or comes again when it was removed; nothing else in `out/`, nothing left in `in/` and in
-the journal; no process and no file in shared memory is left; at the end exit code 0. With `--rank-loss
-survive`, ranks are not started again as long as one is left over.
+the journal; no process and no file in shared memory is left; at the end exit code 0. Unless `--rank-loss
+restart`, ranks are not started again as long as one is left over.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from pathlib import Path
 from killing.jobs import Jobs
 from killing.service import DEADLINE_S, Killer, Service
 from soaking.processes import Wrong, wait_until
+
+from mallob_py.cli.rank_options import RANK_LOSSES
 
 JOB_EVERY_S = 0.1
 
@@ -88,9 +90,7 @@ def main() -> int:
     parser.add_argument("--stops", type=int, default=1, help="how many of the kills are stops")
     parser.add_argument("--stop-seconds", type=float, default=30.0)
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument(
-        "--rank-loss", choices=("restart", "survive"), default="restart", help="of the service"
-    )
+    parser.add_argument("--rank-loss", choices=RANK_LOSSES, default="auto", help="of the service")
     parser.add_argument("--durable", action="store_true", help="the service waits for the medium")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

@@ -4,15 +4,16 @@
 
 Starts a service of its own in a new folder. Works in rounds: submit a random mix, kill worker
 processes (now and then a fork server) while it runs, await every reply, then, at rest, take
-memory and open descriptors of the ranks. With `--rank-loss survive`, ranks are killed, and stopped
-until the others give them up, too; when few are left, the service is started again. Every job is
-finite by itself, by a limit or by an interruption, so a reply that is missing is lost. Exits with 1
-and tells the story of a job (events of all ranks, stacks if `py-spy` is there, the status file) if
-something is wrong; the folder is kept then.
+memory and open descriptors of the ranks. Unless `--rank-loss restart`, ranks are killed, stopped until the
+others give them up, added, drained and taken away, too; when few of the first ones are left, the
+service is started again. Every job is finite by itself, by a limit or by an interruption, so a reply
+that is missing is lost. Exits with 1 and tells the story of a job (events of all ranks, stacks if
+`py-spy` is there, the status file) if something is wrong; the folder is kept then.
 
 Checked: one reply per job file and no other file in `out/`; answers; models; how jobs end that
 nobody killed; at the end exit code 0, no process, no file in shared memory; neither memory nor
-descriptors grow with the number of jobs; the others of a rank that is lost go on, with their processes.
+descriptors grow with the number of jobs; the others of a rank that is lost go on, with their processes;
+orders of more or fewer ranks come to what they say.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from collections import Counter
 from pathlib import Path
 
 from soaking.jobs import Mix
-from soaking.losses import RANK_TIMEOUT_S, Losses
 from soaking.processes import Wrong
+from soaking.ranks import Ranks
 from soaking.rounds import Sample, at_rest, check_growth, play_round
 from soaking.service import Service
+
+from mallob_py.cli.rank_options import RANK_LOSSES
 
 #: first rounds are not compared: pools and caches fill
 WARM_UP_ROUNDS = 3
@@ -48,34 +51,35 @@ def soak(options: argparse.Namespace, folder: Path) -> None:
     if rng.random() < 0.25:
         further += ["--durable"]
     if survives := options.rank_loss != "restart":
-        further += ["--rank-timeout", f"{RANK_TIMEOUT_S:g}s"]
+        further += ["--rank-timeout", f"{options.rank_timeout:g}s"]
     further += ["--rank-loss", options.rank_loss, "--pes", str(options.pes)]
     print(f"seed {options.seed}: {clients} clients, {' '.join(further)}; {folder}", flush=True)
     service = Service(folder, options.ranks, clients, further)
     try:
-        mix = Mix(service, clients, options.ranks, rng, loses_ranks=survives)
+        timeout_s = options.rank_timeout if survives else None
+        mix = Mix(service, clients, options.ranks, rng, timeout_s)
         kills: Counter[str] = Counter()
-        losses = Losses(service, clients, rng, kills) if survives else None
+        ranks = None if timeout_s is None else Ranks(service, clients, timeout_s, rng, kills)
         samples: list[Sample] = []
         end_s = time.monotonic() + 60 * options.minutes
         rounds = 0
         while time.monotonic() < end_s:
-            play_round(service, mix, rng, kills, losses)
+            play_round(service, mix, rng, kills, ranks)
             rounds += 1
             if rounds >= WARM_UP_ROUNDS:
-                ranks = options.ranks if losses is None else losses.left
-                samples.append(at_rest(service, ranks, options.pes))
+                count = options.ranks if ranks is None else ranks.left
+                samples.append(at_rest(service, count, options.pes))
             if rounds % 5 == 0 and samples:
                 print(f"round {rounds}, {sum(mix.done.values())} replies: {samples[-1]}", flush=True)
-            if losses is not None:
+            if ranks is not None:
                 if rng.random() < 0.3:
-                    losses.strike_under_one_job(mix)
-                if losses.is_used_up:
+                    ranks.strike_under_one_job(mix)
+                if ranks.is_used_up:
                     service.stop()
                     check_growth(samples)
                     samples, rounds = [], 0
                     service.start()
-                    losses.begin()
+                    ranks.begin()
         check_growth(samples)
         service.stop()
     except Wrong as wrong:
@@ -98,8 +102,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--ranks", type=int, default=6)
     parser.add_argument("--pes", type=int, default=1, help="PEs per rank")
+    parser.add_argument("--rank-loss", choices=RANK_LOSSES, default="auto", help="of the service")
     parser.add_argument(
-        "--rank-loss", choices=("restart", "survive"), default="restart", help="of the service"
+        "--rank-timeout",
+        type=float,
+        default=20.0,
+        help="seconds; more on a machine that is busy with other things for as long (default: 20)",
     )
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

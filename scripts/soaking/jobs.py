@@ -20,8 +20,6 @@ from soaking.processes import Wrong
 from soaking.service import Service
 
 REPLY_DEADLINE_S = 90.0
-#: where ranks are lost, each hang takes its time to be found out, and few ranks do the work of all
-REPLY_DEADLINE_WITH_LOSSES_S = 300.0
 USER = "soak"
 #: what failures that come of our kills say
 KILL_WORDS = ("signal 9", "SIGKILL", "fork server ended", "ended early", "died")
@@ -71,10 +69,11 @@ class Mix:
     )  # fmt: skip
 
     def __init__(
-        self, service: Service, clients: int, ranks: int, rng: random.Random, *, loses_ranks: bool
+        self, service: Service, clients: int, ranks: int, rng: random.Random, rank_timeout_s: float | None
     ) -> None:
+        """`rank_timeout_s`: when ranks that hang are given up, if any are lost at all."""
         self._service = service
-        self._loses_ranks = loses_ranks
+        self._rank_timeout_s = rank_timeout_s
         self._clients = clients
         self._ranks = ranks
         self._rng = rng
@@ -220,7 +219,8 @@ class Mix:
         """Take the replies that are there; raises Wrong for one that is overdue."""
         self._service.check_alive()
         now_s = time.monotonic()
-        deadline_s = REPLY_DEADLINE_WITH_LOSSES_S if self._loses_ranks else REPLY_DEADLINE_S
+        # Where ranks are lost, each hang takes its time to be found out, and few ranks do the work of all.
+        deadline_s = REPLY_DEADLINE_S + 20 * (self._rank_timeout_s or 0)
         left = []
         for expected in self.awaited:
             if expected.path.exists():
@@ -259,7 +259,7 @@ class Mix:
 
     def _take_late_refusals(self, client: int) -> None:
         """An interruption whose rank was lost is read once more, when its job may have ended by it."""
-        if self._loses_ranks:
+        if self._rank_timeout_s is not None:
             for path in (self._service.box(client) / "out").glob("stop-*.json.error.json"):
                 if "no live job" in path.read_text():
                     path.unlink()

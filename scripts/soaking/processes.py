@@ -20,16 +20,29 @@ class Wrong(Exception):
         self.identity = identity
 
 
+def lives(pid: int) -> bool:
+    """Whether it has not ended; whoever waits for its end may not have heard yet."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    return False
+
+
 def marked_processes(mark: str) -> list[int]:
     """The living processes that inherited the mark."""
     needle = f"{MARK}={mark}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
-            if state not in "ZX" and needle in (folder / "environ").read_bytes().split(b"\0"):
+            if needle in (folder / "environ").read_bytes().split(b"\0") and lives(int(folder.name)):
                 found.append(int(folder.name))
     return found
+
+
+def inherits(pid: int, variable: str) -> bool:
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return any(word.startswith(f"{variable}=".encode()) for word in words)
+    return False
 
 
 def command_line(pid: int) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from soaking.jobs import Mix
-from soaking.losses import Losses
 from soaking.processes import Family, Wrong, descriptors, parent_of, resident_bytes, wait_until
+from soaking.ranks import Ranks
 from soaking.service import STOP_DEADLINE_S, Service
 
 ROUND_JOBS_MAX = 60
@@ -73,21 +73,24 @@ def kill_somebody(service: Service, rng: random.Random, kills: Counter[str]) -> 
 
 
 def play_round(
-    service: Service, mix: Mix, rng: random.Random, kills: Counter[str], losses: Losses | None
+    service: Service, mix: Mix, rng: random.Random, kills: Counter[str], ranks: Ranks | None
 ) -> None:
-    """With `losses`, ranks are lost in some rounds, too."""
+    """With `ranks`, ranks are lost, leave and join in some rounds, too."""
 
     def look() -> None:
         if rng.random() < kill_rate / 10:
             kill_somebody(service, rng, kills)
-        if losses is not None:
-            losses.look()
+        if ranks is not None:
+            ranks.look()
             if rng.random() < loss_rate:
-                losses.strike()
+                ranks.strike()
+            if rng.random() < order_rate:
+                ranks.order()
 
     is_burst = rng.random() < 0.15
     kill_rate = rng.choice((0.0, 0.03, 0.15))
     loss_rate = rng.choice((0.0, 0.003, 0.01))
+    order_rate = rng.choice((0.0, 0.01, 0.03))
     for _ in range(BURST_JOBS if is_burst else rng.randint(1, ROUND_JOBS_MAX)):
         if is_burst:
             mix.submit_one(rng.choice(("noop", "noop", "wallclock", "file", "cpu")))
@@ -102,8 +105,8 @@ def play_round(
             look()
             time.sleep(0.02)
     mix.collect_all(look)
-    if losses is not None:
-        losses.settle()
+    if ranks is not None:
+        ranks.settle()
     mix.check_nothing_else()
 
 

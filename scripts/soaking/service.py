@@ -19,8 +19,9 @@ from mallob_py.runtime.world.session_folder import shared_folder, sweep
 from mallob_py.service.telemetry.event_log import parts_of, runs_of
 from soaking.processes import MARK, Wrong, command_line, marked_processes, parent_of, wait_until
 
-READY_DEADLINE_S = 60.0
-STOP_DEADLINE_S = 30.0
+#: six ranks start, on a machine that may be busy with other things
+READY_DEADLINE_S = 180.0
+STOP_DEADLINE_S = 60.0
 
 
 class Service:
@@ -114,7 +115,6 @@ class Service:
         if code != 0:
             raise Wrong(f"the service ended with code {code}")
         wait_until(lambda: not marked_processes(self.mark), "no process is left", STOP_DEADLINE_S)
-        sweep(shared_folder())  # as the next session would: nobody did for hosts that have lost all ranks
         if left := self._session_folders():
             raise Wrong(f"left in shared memory: {left}")
         if "Traceback" in self.output:
@@ -122,12 +122,13 @@ class Service:
 
     def _session_folders(self) -> list[Path]:
         """Ours in shared memory. Their names start with the process that founded the session."""
+        sweep(shared_folder())  # as the next session would: nobody did for hosts that have lost all ranks
         folders = shared_folder().glob("mallob-py.*")
         return [path for path in folders if int(path.name.split(".")[1].split("-")[0]) in self.pids]
 
     def descriptions(self) -> list[str]:
         """The files of jobs in shared memory, such as `7` of job 7."""
-        return [file.name for folder in self._session_folders() for file in folder.glob("[0-9]*")]
+        return [str(file) for folder in self._session_folders() for file in folder.glob("[0-9]*")]
 
     def kill(self) -> None:
         while pids := marked_processes(self.mark):
@@ -147,6 +148,7 @@ class Service:
                     lines.append(json.loads(text))
         lines.sort(key=lambda line: float(line["t"]))
         jobs = {line["job"] for line in lines if f"{line.get('user')}.{line.get('name')}" == identity}
+        print("--- in shared memory", *self.descriptions(), sep="\n")
         print("--- last kills", *self.kills[-60:], sep="\n")
         print(f"--- events of {identity} {jobs}")
         for line in lines:
