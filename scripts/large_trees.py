@@ -50,8 +50,8 @@ _POLL_S = 0.02
 _CHANGE_EVERY_S = 0.2
 _CROWD_EVERY_S = 3.0
 _KILL_EVERY_S = 2.0
-#: so long at most after there is a checkpoint, or after the blow before
-_BLOW_AFTER_S = 3.0
+#: from when there is a checkpoint, or after the blow before, which all ranks have to get over
+_BLOW_AFTER_S = (1.0, 3.0)
 
 
 @dataclass
@@ -77,6 +77,7 @@ class Surroundings:
         self._others: set[Path] = set()
         self._kills_left = Config().restarts_max
         self._killed_at_s = 0.0
+        self._losses_left = ranks - 1
         #: brings the ranks back to their number
         self._resize: subprocess.Popen[str] | None = None
 
@@ -110,15 +111,14 @@ class Surroundings:
                 unrest.workers_killed += self._kill_a_worker()
                 kill_s = now + rng.expovariate(1 / _KILL_EVERY_S)
             if not self._has_checkpoint() or self._is_resizing():
-                blow_s = now + rng.uniform(0.1, _BLOW_AFTER_S)
+                blow_s = now + rng.uniform(*_BLOW_AFTER_S)
             elif blows and now >= blow_s:
                 if blows.pop() == "loss":
-                    self._lose_a_rank()
-                    unrest.ranks_lost += 1
+                    unrest.ranks_lost += self._lose_a_rank()
                 else:
                     self._restart_the_service()
                     unrest.restarts += 1
-                blow_s = now + rng.uniform(0.1, _BLOW_AFTER_S)
+                blow_s = time.monotonic() + rng.uniform(*_BLOW_AFTER_S)
             time.sleep(_POLL_S)
         return unrest
 
@@ -174,7 +174,11 @@ class Surroundings:
                     at_s = max(at_s, start_s + event.t)
         return at_s
 
-    def _lose_a_rank(self) -> None:
+    def _lose_a_rank(self) -> bool:
+        """Any, unless it may be the last of those that were there at the start: with it all would end."""
+        if self._losses_left == 0:
+            return False
+        self._losses_left -= 1
         pid = self._rng.choice(Family.of(self._service.mark).ranks)
         self._service.tell(f"kill rank of process {pid}")
         os.kill(pid, signal.SIGKILL)
@@ -188,6 +192,7 @@ class Surroundings:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        return True
 
     def _is_resizing(self) -> bool:
         if self._resize is None:
@@ -209,6 +214,7 @@ class Surroundings:
         # Before, the loss of a rank would be the end of all.
         wait_until(lambda: "accepting jobs" in self._service.output[told:], "it takes jobs", DEADLINE_S)
         self._kills_left = Config().restarts_max
+        self._losses_left = self._ranks - 1
 
     def end(self) -> None:
         """Until the last of these jobs has ended."""
