@@ -266,12 +266,9 @@ class Tell(msgspec.Struct, frozen=True):
 class Halt(msgspec.Struct, frozen=True):
     """Send no more messages of the present generation, take no more in, suspend the workers where they are.
 
-    `leaves`: this rank will not be in the next one; what others take over, such as a journal, is to be free
-    before the effect that follows, which tells the coordinator so. It may come a second time with
-    this news. Who begins a generation after all takes back what it has freed.
+    Who leaves lets go of what others take over, such as a journal, when it ends, and so keeps it if it stays
+    after all.
     """
-
-    leaves: bool
 
 
 class Begin(msgspec.Struct, frozen=True):
@@ -511,10 +508,8 @@ class Membership:
         self._tell(source, Ready(generation.g))
 
     def _promise(self, proposal: Propose, deadline_s: float) -> None:
-        leaves = self.address in proposal.leavers
-        is_news = self._promised is None or leaves > (self.address in self._promised.leavers)
-        if is_news and self.generation is not None:
-            self.effects.append(Halt(leaves))
+        if not self.is_halted and self.generation is not None:
+            self.effects.append(Halt())
         self._promised = proposal
         self._leavers = proposal.leavers
         self._seen = max(self._seen, proposal.generation.g)

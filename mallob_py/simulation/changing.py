@@ -121,8 +121,6 @@ class ChangingCluster(Cluster):
         self._successions: dict[tuple[int, int], Succession] = {}
         #: by folder, which is called as its first rank: who holds it
         self._holders: dict[int, int] = {}
-        #: of those that were freed by who leaves: by whom
-        self._former: dict[int, int] = {}
         #: by job: its folder, and how it is submitted
         self._journal: dict[int, tuple[int, JobSubmitted]] = {}
         self._interrupted: set[int] = set()
@@ -296,8 +294,8 @@ class ChangingCluster(Cluster):
                     departure_s = max(self.now, self._busy_until_s[address]) + self._sending_s[first]
                     self._busy_until_s[address] = departure_s
                     super()._post(rank.places[0], first, message, departure_s)  # type: ignore[arg-type]
-                case Halt(leaves):
-                    self._halt(rank, leaves)
+                case Halt():
+                    self._halt(rank)
                 case Begin(before, after):
                     self._begin(rank, before, after)
                 case End(why):
@@ -312,17 +310,12 @@ class ChangingCluster(Cluster):
             has_work = process.job in self.orderly and process.is_started and not process.is_suspended
             assert not (has_work and self._loop_of[place] == rank.address), "a drained rank has work of a bag"
 
-    def _halt(self, rank: _Rank, leaves: bool) -> None:
-        rank.halted_s = min(rank.halted_s, self.now)
+    def _halt(self, rank: _Rank) -> None:
+        rank.halted_s = self.now
         for place in rank.places:
             self.pes[place].halt(self.now)
             self._after(place)
             self._next_tick_s[place] = math.inf
-        if leaves:
-            for folder, holder in self._held():
-                if holder == rank.address:
-                    self._holders[folder] = -1
-                    self._former[folder] = rank.address
 
     def _begin(self, rank: _Rank, before: Generation | None, after: Generation) -> None:
         if after.g not in self._place_of:
@@ -332,11 +325,6 @@ class ChangingCluster(Cluster):
             size = len(self._place_of[after.g])
             self._rules[after.g] = shared_rule(local_rule(size), size)
         self.size = len(self._place_of[max(self._place_of)])  # some may begin late what others have left
-        taken_back = [
-            folder for folder, holder in self._held() if holder < 0 and self._former[folder] == rank.address
-        ]
-        for folder in taken_back:  # it was to leave, and stays after all
-            self._holders[folder] = rank.address
         rank.generation = after
         started = {key for key in self.processes if self._loop_of[key[0]] == rank.address}
         self._is_beginning = True
@@ -352,8 +340,6 @@ class ChangingCluster(Cluster):
         waiting, rank.waiting = rank.waiting, []
         for place, stimulus in waiting:
             self.tell(place, stimulus)
-        for folder in taken_back:
-            self._catch_up(folder, rank)
         early, rank.early = rank.early, []
         for dest, source, envelope in early:
             self.deliver(dest, source, envelope)
@@ -463,15 +449,6 @@ class ChangingCluster(Cluster):
         if job in self._interrupted:
             self.tell(self.submitted[job], JobInterrupted(job))
 
-    def _catch_up(self, folder: int, rank: _Rank) -> None:
-        """Meet what users have brought to a folder while nobody held it, and which was this rank's before."""
-        known = {job for place in rank.places for job in self.pes[place].client.jobs}
-        for job in [job for job, (of, _) in self._journal.items() if of == folder and job not in self.ended]:
-            if job not in known:
-                self._hand_in(job)
-            elif job in self._interrupted:
-                self.tell(self.submitted[job], JobInterrupted(job))
-
     def _holder_of(self, folder: int) -> int:
         return self._holders.get(folder, folder)
 
@@ -479,20 +456,18 @@ class ChangingCluster(Cluster):
         return [(folder, self._holder_of(folder)) for folder in self.addresses()]
 
     def _is_held(self, job: int) -> bool:
-        holder = self._holder_of(self._journal[job][0])
-        return holder >= 0 and not self._ranks[holder].is_gone
+        return not self._ranks[self._holder_of(self._journal[job][0])].is_gone
 
     def _inherit(self) -> None:
         """Folders whose holder is gone are taken over by its heir, if that knows."""
         for folder, holder in self._held():
-            former = self._former.get(folder, holder) if holder < 0 else holder
-            if holder >= 0 and not self._ranks[holder].is_gone:
+            if not self._ranks[holder].is_gone:
                 continue
             for rank in self._ranks:
                 present = rank.generation
                 if not rank.is_awake or present is None or rank.membership.is_halted:
                     continue
-                if former not in present.members and heir_of(former, present.members) == rank.address:
+                if holder not in present.members and heir_of(holder, present.members) == rank.address:
                     self._holders[folder] = rank.address
                     for job in [job for job, (of, _) in self._journal.items() if of == folder]:
                         if job not in self.ended:

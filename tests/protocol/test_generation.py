@@ -235,7 +235,7 @@ def test_who_leaves_frees_what_it_has_and_ends_after_all_are_ready() -> None:
     net = _Net(3)
     net.tell(2, Ordered(leaves=(0,)))
     net.settle()
-    assert net.done[0] == [Halt(leaves=True), End(EndReason.LEFT)]
+    assert net.done[0] == [Halt(), End(EndReason.LEFT)]
     assert net.present().members == (1, 2)
 
 
@@ -245,7 +245,7 @@ def test_who_leaves_and_hears_first_from_those_who_have_begun_has_left() -> None
     proposal = net.on_their_way[0, 2].popleft()
     net.tell(2, Heard(0, proposal))
     net.tell(2, Heard(1, Fenced(name_of(2, 0))))
-    assert net.done[2] == [Halt(leaves=True), End(EndReason.LEFT)]
+    assert net.done[2] == [Halt(), End(EndReason.LEFT)]
 
 
 def test_an_order_outlives_the_coordinator_that_was_asked() -> None:
