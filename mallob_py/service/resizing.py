@@ -165,12 +165,16 @@ class Resizing:
     def _members(self) -> tuple[int, ...]:
         return self._rank.placement.members
 
+    def _there_are(self) -> str:
+        present = self._rank.placement
+        return f"there {'is' if present.ranks == 1 else 'are'} {present.describe()}"
+
     def _further(self, order: Resize) -> int:
         """How many ranks more there are to be; negative for fewer."""
         present = len(self._members)
         wanted = present + (order.by or 0) if order.to is None else order.to
         if wanted < 1:
-            raise Refusal(f"the service has {self._rank.placement.describe()}, and one has to stay")
+            raise Refusal(f"{self._there_are()}, and one has to stay")
         return wanted - present
 
     def _grow(self, count: int, order: Resize) -> None:
@@ -199,7 +203,7 @@ class Resizing:
         after, took_s = len(self._members), max(0.0, time.time() - ordered)
         refusal = "; ".join(f"rank {rank} {why}" for rank, why in sorted(problems.items()))
         if refusal:
-            refusal = f"there are {self._rank.placement.describe()} now, before {before}; {refusal}"
+            refusal = f"{self._there_are()} now, before {before}; {refusal}"
         try:
             self._answer(Answer(refusal, before, after, took_s))
         except OSError as error:

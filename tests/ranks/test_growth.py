@@ -67,6 +67,21 @@ def test_ranks_that_join_take_work_and_may_die_or_leave(tmp_path: Path) -> None:
         assert session_folders_of([*service.pids]) == []
 
 
+def test_a_service_of_one_rank_grows_and_shrinks_by_default(tmp_path: Path) -> None:
+    with serving(tmp_path, ranks=1) as service:
+        assert resize(service, "-1").err == "mallob-py resize: there is 1 rank, and one has to stay\n"
+        running = service.submit("running", application="SLEEP", wallclock_limit="1h")
+        service.await_event("started")
+        assert list(grow(service, 2)) == [1, 2]
+        left = resize(service, "=1")
+        assert left.out.startswith("1 rank, before 3; it took "), left.err
+        service.interrupt("running")
+        assert service.reply(running)["result"]["outcome"] == "interrupted"
+        assert service.stop() == 0
+        assert service.processes() == []
+        assert service.output.count("accepting jobs") == 1
+
+
 def test_jobs_go_on_with_those_who_joined_when_all_but_one_of_the_first_ranks_die(tmp_path: Path) -> None:
     with serving(tmp_path, *SURVIVE, ranks=2) as service:
         running = service.submit("running", application="SLEEP", wallclock_limit="1h")

@@ -128,9 +128,17 @@ class Batch:
                     found[pid] = values["SLURMD_NODENAME"]
         return found
 
+    def command(self, *words: str) -> str:
+        """What `mallob-py` says to these."""
+        return self.cluster.run(self.folder / "venv/bin/mallob-py", *words, "--api-dir", self.api_dir)
+
     def logged(self, event: str) -> int:
         texts = [path.read_text() for path in (self.folder / "logs" / self.job).rglob("*.jsonl")]
         return sum(text.count(f'"event":"{event}"') for text in texts)
+
+    def workers(self) -> int:
+        """How many are at work."""
+        return int(json.loads(self.command("status", "--json"))["busy"])
 
     def check_clean_end(self) -> None:
         assert self.logged("stop") == 4, self.story()
@@ -222,6 +230,52 @@ def test_a_node_that_is_lost_is_survived_and_slurm_keeps_the_rest_of_the_allocat
         assert batch.await_end() == "CANCELLED"
         assert not list((batch.box / "journal").iterdir())
         assert "Traceback" not in batch.output
+
+
+# Slurm without accounting changes an allocation once, hence two tests.
+
+
+def test_a_service_takes_in_the_node_of_an_allocation_that_has_grown(batch: Batch) -> None:
+    batch.serve("--nodes=1")
+    assert sorted(batch.ranks().values()) == ["n1", "n1"]
+    running = batch.drop("running", application="SLEEP", wallclock_limit="1h")
+    poll_until(lambda: batch.workers() == 2, batch.story)
+    further = batch.cluster.granted(
+        f"--dependency=expand:{batch.job}", "--nodes=1", "--ntasks=2", "--exclude=n1"
+    )
+    batch.cluster.run("scontrol", "update", f"JobId={further}", "NumNodes=0")
+    assert batch.command("resize", "+2", "--hosts", "n2").startswith("4 ranks, before 2")
+    poll_until(lambda: batch.workers() == 4, batch.story)
+    short = batch.drop("short", application="NOOP")
+    assert batch.reply(short)["result"]["resultcode"] == 10
+    batch.drop("stop", name="running", interrupt=True)
+    assert batch.reply(running)["result"]["outcome"] == "interrupted"
+    batch.cluster.run("scancel", batch.job)
+    assert batch.await_end() == "CANCELLED"
+    assert batch.output.count("accepting jobs") == 1, batch.story()
+    assert "Traceback" not in batch.output
+    assert not batch.ranks()
+
+
+def test_an_allocation_gives_back_a_node_that_its_service_has_left(batch: Batch) -> None:
+    batch.serve()
+    running = batch.drop("running", application="SLEEP", wallclock_limit="1h")
+    poll_until(lambda: batch.workers() == 4, batch.story)
+    assert batch.command("drain", "n2", "--grace", "0").startswith("2 ranks, before 4")
+    batch.cluster.run("scontrol", "update", f"JobId={batch.job}", "NodeList=n1")
+    # The node is there for others.
+    other = batch.cluster.granted("--exclusive", "--nodes=1", "--nodelist=n2")
+    batch.cluster.run("scancel", other)
+    short = batch.drop("short", application="NOOP")
+    assert batch.reply(short)["result"]["resultcode"] == 10
+    batch.drop("stop", name="running", interrupt=True)
+    assert batch.reply(running)["result"]["outcome"] == "interrupted"
+    assert batch.state == "RUNNING"
+    assert set(batch.ranks().values()) == {"n1"}
+    batch.cluster.run("scancel", batch.job)
+    assert batch.await_end() == "CANCELLED"
+    assert batch.output.count("accepting jobs") == 1, batch.story()
+    batch.check_clean_end()
 
 
 def test_a_service_that_cannot_start_says_why_and_is_not_started_again(batch: Batch) -> None:

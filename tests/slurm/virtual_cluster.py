@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -87,6 +88,17 @@ class Cluster:
         )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout
+
+    def granted(self, *options: str) -> str:
+        """The number of an allocation without a command."""
+        done = subprocess.run(
+            ["salloc", "--no-shell", "--immediate=30", *options],
+            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            text=True, timeout=60, check=False, env=self.environment,
+        )  # fmt: skip
+        found = re.search(r"Granted job allocation (\d+)", done.stderr)
+        assert found, done.stderr
+        return found[1]
 
     def processes(self) -> list[int]:
         """All of the cluster and of its jobs."""
