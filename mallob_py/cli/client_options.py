@@ -190,8 +190,27 @@ class InterruptOptions(_Client):
     )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class _Orders(Api):
+    """What the commands that change the number of ranks have in common."""
+
+    orders: str | None = option(
+        "--orders",
+        values.path,
+        None,
+        metavar="DIR",
+        group=SERVICE,
+        help="to a `mallob-py solve` or `run` that has the same option, instead of a service",
+    )
+
+    @property
+    def folder(self) -> str:
+        """The folder with that of the orders."""
+        return self.api_dir if self.orders is None else self.orders
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ResizeOptions(Api):
+class ResizeOptions(_Orders):
     """Options of `mallob-py resize`."""
 
     change: str = positional(
@@ -227,7 +246,7 @@ class ResizeOptions(Api):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class DrainOptions(Api):
+class DrainOptions(_Orders):
     """Options of `mallob-py drain`."""
 
     place: str = positional(

@@ -79,10 +79,13 @@ def run_solve(options: SolveOptions) -> int:
         return solve_rank.be_rank(options, fork_server)
 
     if in_mpi_world():
+        _check_takes_no_orders(options.orders)
         return be_rank()
     ranks = ranks_of(options)
     with StopRequests() as stops:
-        end = launch(ranks, "solve", be_rank, stops, options.rank_loss, keep_input=keep_input)
+        end = launch(
+            ranks, "solve", be_rank, stops, options.rank_loss, keep_input=keep_input, orders=options.orders
+        )
     if end.stopped_by is not None and (end.code is None or end.code == 0 or end.code > 128):
         if end.code is None:
             print("s UNKNOWN\n" * len(options.files), end="")
@@ -102,10 +105,17 @@ def run_run(options: RunOptions) -> int:
         return run_rank.be_rank(options, fork_server)
 
     if in_mpi_world():
+        _check_takes_no_orders(options.orders)
         return be_rank()
     with StopRequests() as stops:
         end = launch(
-            ranks_of(options), "run", be_rank, stops, options.rank_loss, application=options.application
+            ranks_of(options),
+            "run",
+            be_rank,
+            stops,
+            options.rank_loss,
+            application=options.application,
+            orders=options.orders,
         )
     if end.stopped_by is not None and (end.code is None or end.code > 128):
         return 128 + end.stopped_by
@@ -117,6 +127,12 @@ def _check_is_there(file: str) -> None:
         os.stat(file)
     except FileNotFoundError:
         raise CommandError(f"{file}: no such file") from None
+
+
+def _check_takes_no_orders(orders: str | None) -> None:
+    """Of ranks that a launcher of MPI has started, which ends them all when one does."""
+    if orders is not None and INVITED_VARIABLE not in os.environ:
+        raise CommandError("--orders is for ranks that this command starts itself (-n), with MPICH")
 
 
 def _check_is_installed(application: str) -> None:
@@ -305,6 +321,7 @@ def launch(
     *,
     application: str = DEFAULT_APPLICATION,
     keep_input: bool = False,
+    orders: str | None = None,
 ) -> WorldEnd:
     """Run this same command on so many ranks of this machine.
 
@@ -331,11 +348,12 @@ def launch(
             if stops.first is not None:
                 return WorldEnd(None, False, 0, stops.first)
             loss = RankLoss.wanted(rank_loss, launcher_spares_others=True)
-            with order_folder() as orders:
+            with order_folder(orders) as folder:
                 world = ForkedWorld(servers, outcome_of_rank, stops, keep_input=keep_input, rank_loss=loss)
-                with taking_orders(ranks, loss is RankLoss.SURVIVE, orders):
+                with taking_orders(ranks, loss is RankLoss.SURVIVE, folder):
                     return world.wait()
         servers.close()
+    _check_takes_no_orders(orders)
     from mallob_py.runtime.world.launch import run_world
 
     return run_world(ranks, ["-m", "mallob_py", *sys.argv[1:]], os.environ, stops, keep_input=keep_input)

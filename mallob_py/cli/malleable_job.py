@@ -18,12 +18,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mallob_py.cli import CommandError
 from mallob_py.runtime.notices import tell
 
 if TYPE_CHECKING:
     from mallob_py.malleable import Place
+    from mallob_py.service.store.lock import DirectoryLock
 
-#: where orders to the ranks of `solve` and `run` come in, for these
+#: where orders to the ranks of `solve` and `run` come in: by which these have their option `--orders`
 ORDERS_VARIABLE = "MALLOB_PY_ORDERS"
 _LOOK_S = 0.02
 
@@ -40,14 +42,39 @@ def allotted() -> int | None:
 
 
 @contextlib.contextmanager
-def order_folder() -> Iterator[Path | None]:
-    """A folder for orders to ranks that are no service, if anybody may give any; they find it themselves."""
-    if allotted() is None:
+def order_folder(named: str | None) -> Iterator[Path | None]:
+    """A folder for orders to ranks that are no service, if anybody may give any; they find it themselves.
+
+    It is the one that the user has `named`, if any, which is locked meanwhile. Raises CommandError.
+    """
+    if named is not None:
+        lock = _locked(Path(named))
+        try:
+            yield Path(named)
+        finally:
+            lock.close()
+    elif allotted() is None:
         yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="mallob-py-orders-") as folder:
-        os.environ[ORDERS_VARIABLE] = folder
-        yield Path(folder)
+    else:
+        with tempfile.TemporaryDirectory(prefix="mallob-py-orders-") as folder:
+            os.environ[ORDERS_VARIABLE] = folder
+            yield Path(folder)
+
+
+def _locked(place: Path) -> DirectoryLock:
+    """By this, commands know that orders are taken there. Raises CommandError."""
+    from mallob_py.service import ServiceError
+    from mallob_py.service.store.lock import DirectoryLock, holder_of
+    from mallob_py.service.store.orders import FOLDER, OrderFolder
+
+    for folder in (place / FOLDER, place / "jobs.0"):
+        if (who := holder_of(folder)) is not None:
+            raise CommandError(f"--orders {place} is in use ({who}); name another folder")
+    try:
+        OrderFolder(place, is_new_service=True).close()
+        return DirectoryLock(place / FOLDER, tell)
+    except ServiceError as error:
+        raise CommandError(f"--orders: {error}") from None
 
 
 @contextlib.contextmanager

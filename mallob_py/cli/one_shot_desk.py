@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TextIO
 
 from mallob_py.cli.malleable_job import ORDERS_VARIABLE
-from mallob_py.cli.rank_options import event_log_of, settings_of
+from mallob_py.cli.rank_options import STANDARD_INPUT, event_log_of, settings_of
 from mallob_py.protocol.effects import JobEnded
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank
 from mallob_py.runtime.workers.tasks import WorkerEvent
 from mallob_py.runtime.world.mpi import RankLoss
@@ -37,9 +38,16 @@ class OneDesk:
     go on.
     """
 
-    def __init__(self, rank: Rank, make: Callable[[int], Desk]) -> None:
-        """`make(answered)`: begins with what has not been answered yet."""
+    def __init__(
+        self, rank: Rank, make: Callable[[int], Desk], take_orders: Callable[[], None] | None
+    ) -> None:
+        """`make(answered)`: begins with what has not been answered yet.
+
+        `take_orders`: has orders come in here, too, if they do; that hears how all ranks are.
+        """
         self._rank = rank
+        self._take_orders = take_orders
+        self._hear_of_ranks()
         self._make = make
         self._answered = 0
         #: once it is here
@@ -62,11 +70,18 @@ class OneDesk:
     def _is_ours(self) -> bool:
         return self._rank.rank == self._rank.placement.members[0]
 
+    def _hear_of_ranks(self) -> None:
+        if self._take_orders is not None:
+            self._rank.tell_news_to(self._rank.placement.members[0])
+
     def _begin(self) -> Desk:
+        if self._take_orders is not None:
+            self._take_orders()
         self.desk = self._make(self._answered)
         return self.desk
 
     def _follow(self) -> None:
+        self._hear_of_ranks()
         if self.desk is not None:
             self.tell_answered(self._answered)  # to those who have joined, too
         elif self._is_ours():
@@ -192,15 +207,18 @@ def be_rank(
     it is to tell each time that so many have been.
     """
     desks: list[OneShotDesk] = []
+    orders = options.orders or os.environ.get(ORDERS_VARIABLE)
 
     def open_desk(rank: Rank) -> Desk | None:
         def make(answered: int) -> OneShotDesk:
-            if (orders := os.environ.get(ORDERS_VARIABLE)) is not None:
-                _take_orders(rank, Path(orders))
             desks.append(desk_of(rank, answered, one.tell_answered))
             return desks[0]
 
-        one = OneDesk(rank, make)
+        def take_orders() -> None:
+            assert orders is not None
+            _take_orders(rank, Path(orders), has_input=not set(STANDARD_INPUT).isdisjoint(options.files))
+
+        one = OneDesk(rank, make, None if orders is None else take_orders)
         return one.open() if rank.survives or rank.rank == 0 else None
 
     boot.run_rank(
@@ -216,12 +234,18 @@ def be_rank(
     )
 
 
-def _take_orders(rank: Rank, folder: Path) -> None:
+def _take_orders(rank: Rank, place: Path, *, has_input: bool) -> None:
     """How many ranks there are, may be changed from there."""
+    from mallob_py.service import ServiceError
     from mallob_py.service.resizing import Resizing
     from mallob_py.service.store.orders import OrderFolder
 
-    rank.set_orders(Resizing(rank, OrderFolder(folder, is_new_service=rank.generation == 1), ()))
+    try:
+        orders = OrderFolder(place, is_new_service=rank.generation == 1)
+        must_stay = "it has standard input" if has_input else ""
+        rank.set_orders(Resizing(rank, orders, (), must_stay))
+    except ServiceError as error:
+        tell(str(error))
 
 
 def write_to(stream: TextIO, lines: Iterable[str]) -> str | None:

@@ -218,8 +218,22 @@ class _World(Config):
             )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class _OneShot(_World):
+    """What the commands that end with their jobs have in common."""
+
+    orders: str | None = option(
+        "--orders",
+        values.path,
+        None,
+        metavar="DIR",
+        group=WORLD,
+        help="take orders of `mallob-py resize` and `drain`, which get the same option (default: take none)",
+    )
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SolveOptions(Wishes, _World):
+class SolveOptions(Wishes, _OneShot):
     """Options of `mallob-py solve`."""
 
     files: tuple[str, ...] = positional_list(
@@ -275,7 +289,7 @@ class _AnyApplication(_World):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RunOptions(_AnyApplication):
+class RunOptions(_AnyApplication, _OneShot):
     """Options of `mallob-py run`."""
 
     application: str = positional("APPLICATION", values.word, group=INPUT, help="kind of job, such as NOOP")

@@ -15,7 +15,9 @@ from mallob_py.cli import CommandError
 from mallob_py.cli.client_options import DrainOptions, ResizeOptions
 from mallob_py.cli.interrupts import INTERRUPTED
 from mallob_py.service import ServiceError, client
+from mallob_py.service.store.lock import is_locked
 from mallob_py.service.store.orders import (
+    FOLDER,
     Answer,
     Drain,
     HostShare,
@@ -37,21 +39,25 @@ def run_resize(options: ResizeOptions) -> int:
     hosts = tuple(HostShare(name, most) for name, most in options.hosts)
     change = Resize(to=number) if sign == "=" else Resize(by=by)
     order = msgspec.structs.replace(change, hosts=hosts, remote_shell=options.remote_shell or ())
-    return _carry_out("resize", options.api_dir, order)
+    return _carry_out("resize", options, order)
 
 
 def run_drain(options: DrainOptions) -> int:
-    return _carry_out("drain", options.api_dir, Drain(options.place, options.grace_s))
+    return _carry_out("drain", options, Drain(options.place, options.grace_s))
 
 
-def _carry_out(command: str, api_dir: str, order: Order) -> int:
+def _carry_out(command: str, options: ResizeOptions | DrainOptions, order: Order) -> int:
     """Raises CommandError."""
-    if not client.service_is_running(Path(api_dir)):
-        raise CommandError(f"no service is running on {api_dir}")
+    if not _is_running(options):
+        raise CommandError(
+            f"no service is running on {options.api_dir}"
+            if options.orders is None
+            else f"nobody takes orders in {options.orders}: start solve or run with --orders {options.orders}"
+        )
     try:
-        path = give(Path(api_dir), order)
+        path = give(Path(options.folder), order)
         try:
-            answer = _awaited(path, Path(api_dir))
+            answer = _awaited(path, options)
         except KeyboardInterrupt:
             take_back(path)
             print(f"mallob-py {command}: taken back, unless it was under way", file=sys.stderr)
@@ -67,16 +73,23 @@ def _carry_out(command: str, api_dir: str, order: Order) -> int:
     return 0
 
 
-def _awaited(order: Path, api_dir: Path) -> Answer:
+def _is_running(options: ResizeOptions | DrainOptions) -> bool:
+    if options.orders is None:
+        return client.service_is_running(Path(options.api_dir))
+    return is_locked(Path(options.orders) / FOLDER)
+
+
+def _awaited(order: Path, options: ResizeOptions | DrainOptions) -> Answer:
     """Raises ServiceError if there will be no answer."""
     seen_s = time.monotonic()
     while (answer := answer_to(order)) is None:
         now_s = time.monotonic()
-        if client.service_is_running(api_dir) and order.exists():
+        if _is_running(options) and order.exists():
             seen_s = now_s
         elif now_s > seen_s + _GONE_S:
             take_back(order)
-            raise ServiceError("the service has ended, or was started anew, before that was done")
+            who = "the service" if options.orders is None else "what took orders there"
+            raise ServiceError(f"{who} has ended, or was started anew, before that was done")
         time.sleep(_LOOK_S)
     return answer
 

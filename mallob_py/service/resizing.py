@@ -77,8 +77,12 @@ def spread(count: int, hosts: Sequence[HostShare]) -> list[str]:
 class Resizing:
     """The orders of a service (see `runtime.rank.Orders`)."""
 
-    def __init__(self, rank: Rank, folder: OrderFolder, clients: Sequence[int]) -> None:
-        """`clients`: the ranks of all clients, always as they are now."""
+    def __init__(self, rank: Rank, folder: OrderFolder, clients: Sequence[int], must_stay: str = "") -> None:
+        """`clients`: the ranks of all clients, always as they are now.
+
+        `must_stay`: why this rank cannot leave; empty if it can.
+        """
+        self._must_stay = must_stay
         self._rank = rank
         self._clients = clients
         self._folder = folder
@@ -232,12 +236,14 @@ class Resizing:
         if not found:
             raise Refusal(f"there is no {'rank' if place.isdecimal() else 'host'} {place}: {known}")
         if len(found) == len(self._members):
-            raise Refusal("that is all there is, and one rank has to stay; end the service with SIGTERM")
+            raise Refusal("that is all there is, and one rank has to stay; SIGTERM ends all")
         if set(found) >= set(self._members) & set(self._rank.founders.members):
             raise Refusal(
                 "of the ranks that were there at the start one has to stay, which hears of the launcher's"
                 " signals; end the service with SIGTERM, and start it anew elsewhere"
             )
+        if self._must_stay and self._rank.rank in found:
+            raise Refusal(f"rank {self._rank.rank} has to stay: {self._must_stay}")
         return tuple(found)
 
     # --- those who leave ----------------------------------------------------------------------

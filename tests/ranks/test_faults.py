@@ -203,7 +203,7 @@ def test_the_next_start_removes_what_a_killed_service_left_and_nothing_of_a_livi
         with serving(tmp_path / "killed", ranks=2, env=env) as killed:
             left = places_of(killed, temporary)
             killed.kill()
-        assert all(path.exists() for path in left)
+        # By now they may be gone: any start of this user removes them, such as one of another test.
         assert {"mpich", "mallob", "edu"} == {re.split("[-_.]", path.name)[0] for path in left}
         assert len(left) == 5, left
         held = places_of(living, temporary)

@@ -5,12 +5,30 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import uuid
 from pathlib import Path
 
 import pytest
-from running import Finished, Running, needs_mpiexec, parent_of, run, serving, session_folders_of, with_apps
+from running import (
+    COMMAND,
+    Finished,
+    Running,
+    environment,
+    kill_marked,
+    marked_processes,
+    needs_mpiexec,
+    parent_of,
+    run,
+    serving,
+    session_folders_of,
+    with_apps,
+)
 from test_rank_losses import IS_MPICH, await_generation, is_fork_server
-from waiting import poll_until
+from waiting import DEADLINE_S, poll_until
+
+from mallob_py.service.store.lock import is_locked
+from mallob_sat.generate import pigeonhole
 
 pytestmark = [
     needs_mpiexec,
@@ -115,3 +133,43 @@ def test_a_rank_that_joins_a_host_whose_first_rank_has_left_gets_large_inputs(
         assert reply["result"]["outcome"] == "result"
         assert service.stop() == 0
         assert session_folders_of([*service.pids]) == []
+
+
+@pytest.mark.parametrize("standard_input", [False, True])
+def test_a_single_job_takes_orders_too(standard_input: bool, tmp_path: Path) -> None:
+    orders = tmp_path / "orders"
+    formula = tmp_path / "hard.cnf"
+    formula.write_text(pigeonhole(14).text(""))
+    where = ("--orders", orders)
+    assert "nobody takes orders in" in run("resize", "+1", *where).err
+    command = [*COMMAND, "solve", "-n", "2", "--orders", str(orders), "-" if standard_input else str(formula)]
+    mark = uuid.uuid4().hex
+    with formula.open() as text:
+        process = subprocess.Popen(
+            command,
+            stdin=text,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment(mark),
+        )
+    try:
+        poll_until(lambda: is_locked(orders / "orders"), "it takes orders")
+        assert "is in use" in run("solve", *where, formula).err
+        assert run("resize", "+2", *where).out.startswith("4 ranks, before 2")
+        first = run("drain", "0", "--grace", "0", *where)
+        if standard_input:
+            assert first.err == "mallob-py drain: rank 0 has to stay: it has standard input\n"
+        else:
+            assert first.out.startswith("3 ranks, before 4"), first.err
+        left = run("resize", "=1", *where)
+        assert left.out.startswith("1 rank, before "), left.err
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 128 + signal.SIGTERM
+        assert "s UNKNOWN" in out
+        poll_until(lambda: not marked_processes(mark), "no process is left")
+    finally:
+        kill_marked(mark)
+        process.wait()
+    assert "nobody takes orders in" in run("resize", "+1", *where).err

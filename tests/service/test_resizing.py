@@ -104,7 +104,7 @@ def taking_orders(rank: FakeRank, api_dir: Path, *, is_new: bool = True) -> Resi
 @pytest.mark.parametrize(
     ("order", "said"),
     [
-        (Resize(by=-4), "the service has 4 ranks, and one has to stay"),
+        (Resize(by=-4), "there are 4 ranks, and one has to stay"),
         (Resize(by=3, hosts=(HostShare("one", 2),)), "the hosts that are named may have 2 in all"),
         (Resize(to=100_000), "99996 further ranks are wanted, but at most 64 can join by one order"),
         (Drain("7", 0.0), "there is no rank 7: the ranks are 0, 1, 2, 3"),

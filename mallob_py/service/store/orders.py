@@ -100,7 +100,7 @@ class OrderFolder:
             if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
                 raise ServiceError(f"{self.path} is open to others, so no orders are taken: chmod 700 it")
             if is_new_service:
-                for each in self.path.iterdir():
+                for each in self.path.glob("[!.]*"):
                     each.unlink()
             polls = watching is Watching.POLL or is_remote(self.path)
             self._watch = None if polls else InotifyWatch(self.path)

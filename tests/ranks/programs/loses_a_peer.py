@@ -21,5 +21,16 @@ def progress(transport: Transport) -> None:
 
 Transport.take_lost = take_lost  # type: ignore[method-assign]
 Transport.progress = progress  # type: ignore[method-assign]
-sys.argv = ["mallob-py", "serve", "-n", "1", "--restarts", "0", "--api-dir", sys.argv[1]]
+sys.argv = [
+    "mallob-py",
+    "serve",
+    "-n",
+    "1",
+    "--restarts",
+    "0",
+    "--rank-loss",
+    "restart",
+    "--api-dir",
+    sys.argv[1],
+]
 sys.exit(main())
