@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -283,7 +284,7 @@ class UtsApplication(BagApplication):
         return UtsBag(tree, child_table(tree), row)
 
     def bag_from_bytes(self, data: bytes, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
-        tree = tree_of(configuration)
+        tree = _checked_tree(tuple(configuration.items()))
         return UtsBag(tree, child_table(tree), np.frombuffer(data, dtype="<u4").reshape(-1, _WORDS))
 
     def fold(self, one: Counts, other: Counts) -> Counts:
@@ -292,6 +293,12 @@ class UtsApplication(BagApplication):
     def fields(self, result: Counts, configuration: Mapping[str, Any]) -> Mapping[str, Any]:
         nodes, leaves, depth = result
         return {"value": nodes, "leaves": leaves, "depth": depth, "kernel": "numba" if HAS_NUMBA else "numpy"}
+
+
+@lru_cache(maxsize=8)
+def _checked_tree(configuration: tuple[tuple[str, Any], ...]) -> Tree:
+    """That of a configuration that was found right. Bags come often, and of one tree."""
+    return tree_of(dict(configuration))
 
 
 def tree_of(configuration: Mapping[str, Any]) -> Tree:

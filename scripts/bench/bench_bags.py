@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.util
+import itertools
 import json
 import math
 import multiprocessing
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -222,25 +224,59 @@ def _leaves_ms(events: Iterable[Event]) -> Iterator[float]:
             yield (event.t - told_s.pop(place)) * 1e3
 
 
+#: workers of the job whose volume changes, and how often it does
+_BREATHING = 8
+_BREATH_S = 0.2
+
+
+def _breathing_loops(configuration: dict[str, Any]) -> float:
+    """CPU seconds of one of as many plain loops, of which all but one are stopped half of the time."""
+    context = multiprocessing.get_context("fork")
+    ended: multiprocessing.SimpleQueue[float] = context.SimpleQueue()
+    loops = [
+        context.Process(target=lambda: ended.put(_watched_loop(UtsApplication(), configuration)[1]))
+        for _ in range(_BREATHING)
+    ]
+    for loop in loops:
+        loop.start()
+    cpu_s: list[float] = []
+    signals = itertools.cycle((signal.SIGSTOP, signal.SIGCONT))
+    while len(cpu_s) < len(loops):
+        time.sleep(_BREATH_S)
+        number = next(signals)
+        for loop in loops[1:]:
+            assert loop.pid is not None
+            os.kill(loop.pid, number)
+        while not ended.empty() and number is signal.SIGCONT:  # else who is writing may be stopped
+            cpu_s.append(ended.get())
+    for loop in loops:
+        loop.join()
+    return statistics.mean(cpu_s)
+
+
 def breathing(depth: int = 15) -> None:
     """A job on 8 ranks, of which others take 7 for 200 ms each time."""
     configuration = {"depth": depth}
+    small = {"depth": depth - 2}
+    loops_s, alone_s = _breathing_loops(small), _two_loops(UtsApplication(), small)[1]
     _, plain_s = _two_loops(UtsApplication(), configuration)
-    with running_service(8, ["--preload", "UTS", "SLEEP"]) as service:
+    with running_service(_BREATHING, ["--preload", "UTS", "SLEEP"]) as service:
         job = service.drop(_job("UTS", configuration, priority=0.01))
         changes = 0
         while not job.reply_path.exists():
-            time.sleep(0.2)
-            other = service.drop(_job("SLEEP", {}, max_demand=7, wallclock_limit="200ms"))
+            time.sleep(_BREATH_S)
+            limit = f"{_BREATH_S * 1e3:.0f}ms"
+            other = service.drop(_job("SLEEP", {}, max_demand=_BREATHING - 1, wallclock_limit=limit))
             service.await_reply(other, poll_s=0.005)
             changes += 2
         reply = service.reply(job)
     result, cpu_s = reply["result"], reply["stats"]["used_cpu_seconds"]
     vain = result["tasks_in_vain"] / result["tasks"]
-    row = (changes, f"{plain_s:.2f}", f"{cpu_s:.2f}", f"{1 - plain_s / cpu_s:.2%}", f"{vain:.2%}")
+    lost, loops_lost = 1 - plain_s / cpu_s, 1 - alone_s / loops_s
+    row = (changes, f"{plain_s:.2f}", f"{cpu_s:.2f}", f"{lost:.2%}", f"{loops_lost:.2%}", f"{vain:.2%}")
     print_table(
         f"UTS depth {depth} while its volume changes between 1 and 8 every 200 ms, beside a plain loop",
-        ("changes", "plain loop, CPU s", "all workers, CPU s", "lost (< 3 %)", "tasks in vain"),
+        ("changes", "plain loop, CPU s", "all workers, CPU s", "lost (< 3 %)", "by 8 loops", "tasks in vain"),
         [row],
     )
 
