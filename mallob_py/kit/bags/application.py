@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from resource import RUSAGE_THREAD, getrusage, struct_rusage
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -40,8 +40,10 @@ _encode = msgspec.json.Encoder().encode
 #: between two looks at messages a worker works about so long, not counting when others have its core: it has
 #: to get used to each look anew if it comes after others, and that takes a fraction of a millisecond
 _CHUNK_S = 0.002
-#: what is between is as good
-_CHUNK_S_MIN, _CHUNK_S_MAX = _CHUNK_S / 1.5, _CHUNK_S * 2
+#: ... and so long where others do have it: messages wait there anyway
+_SHARED_CHUNK_S = 0.004
+#: by this factor more or less is as good
+_CHUNK_TOLERANCE = 1.5
 #: by so much the chunk grows at most at a time: so a new worker knows soon, and if tasks take longer all of a
 #: sudden, still has its messages after some milliseconds
 _CHUNK_GROWTH = 8.0
@@ -139,12 +141,21 @@ class _Work:
         return self._application.bag_from_bytes(data, *self._given)
 
 
-def _own_s(passed_s: float, before: struct_rusage, after: struct_rusage) -> float:
-    """Of the time that has passed, what was ours; if our core was taken from us, at least enough."""
-    if after.ru_nivcsw == before.ru_nivcsw:
-        return passed_s
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return min(passed_s, max(cpu_s, _CHUNK_S))
+class _Spent(NamedTuple):
+    """On a chunk: our own time, and what would be right."""
+
+    own_s: float
+    right_s: float
+
+    @classmethod
+    def of(cls, passed_s: float, before: struct_rusage, after: struct_rusage) -> _Spent:
+        if after.ru_nivcsw == before.ru_nivcsw:
+            return cls(passed_s, _CHUNK_S)
+        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        if after.ru_nvcsw == before.ru_nvcsw:
+            return cls(min(passed_s, cpu_s), _SHARED_CHUNK_S)
+        # Our core was taken from us, and we have waited for something, too: nobody knows for how long.
+        return cls(min(passed_s, max(cpu_s, _CHUNK_S)), _CHUNK_S)
 
 
 class _Worker:
@@ -236,19 +247,18 @@ class _Worker:
         usage = getrusage(RUSAGE_THREAD)
         while ledger.process(self._count, now) > 0:
             ended_s, usage_before, usage = time.monotonic(), usage, getrusage(RUSAGE_THREAD)
-            self._adapt_count(_own_s(ended_s - now, usage_before, usage))
+            self._adapt_count(_Spent.of(ended_s - now, usage_before, usage))
             now = ended_s
             if now >= due_s or ledger.outbox or not ledger.has_work or self._messages.poll(0):
                 return
 
-    def _adapt_count(self, spent_s: float) -> None:
+    def _adapt_count(self, spent: _Spent) -> None:
         """To what a chunk has taken."""
-        if spent_s > _CHUNK_S_MAX:
-            self._count = max(1, self._count // 2)
-        elif (
-            spent_s < _CHUNK_S_MIN and not self._ledger.ran_dry
-        ):  # small bags would say that tasks take no time
-            self._count = math.ceil(self._count * min(_CHUNK_GROWTH, _CHUNK_S / max(spent_s, 1e-9)))
+        factor = spent.right_s / max(spent.own_s, 1e-9)
+        if factor > 1.0 and self._ledger.ran_dry:
+            return  # a small bag would say that tasks take no time
+        if not 1 / _CHUNK_TOLERANCE <= factor <= _CHUNK_TOLERANCE:
+            self._count = max(1, int(self._count * min(_CHUNK_GROWTH, factor)))
 
     def _take(self, message: TreeMessage) -> None:
         now = time.monotonic()

@@ -21,19 +21,22 @@ class Clock:
     def __init__(self, task_s: float, cpu_s: float, undisturbed: float) -> None:
         self.task_s, self._cpu_s, self._undisturbed = task_s, cpu_s, undisturbed
         self._now_s = self._used_s = 0.0
-        self._switches = 0
+        self._switches = self._waits = 0
 
     def do(self, tasks: int) -> None:
         is_disturbed = tasks > self._undisturbed
         self._now_s += tasks * (self.task_s + 9 * is_disturbed * self._cpu_s)
         self._used_s += tasks * self._cpu_s
         self._switches += is_disturbed
+        self._waits += self.task_s > self._cpu_s
 
     def monotonic(self) -> float:
         return self._now_s
 
     def getrusage(self, _who: int) -> SimpleNamespace:
-        return SimpleNamespace(ru_utime=self._used_s, ru_stime=0.0, ru_nivcsw=self._switches)
+        return SimpleNamespace(
+            ru_utime=self._used_s, ru_stime=0.0, ru_nivcsw=self._switches, ru_nvcsw=self._waits
+        )
 
 
 class Endless(Bag):
@@ -74,15 +77,15 @@ class EndlessApplication(BagApplication):
 
 
 @pytest.mark.parametrize(
-    "clock",
+    ("clock", "right_s"),
     [
-        pytest.param(Clock(task_s=1e-6, cpu_s=1e-6, undisturbed=math.inf), id="alone on its core"),
-        pytest.param(Clock(task_s=1e-6, cpu_s=1e-6, undisturbed=900), id="beside nine others"),
-        pytest.param(Clock(task_s=1e-3, cpu_s=1e-6, undisturbed=1), id="mostly waiting"),
+        pytest.param(Clock(1e-6, cpu_s=1e-6, undisturbed=math.inf), 2e-3, id="alone on its core"),
+        pytest.param(Clock(1e-6, cpu_s=1e-6, undisturbed=900), 4e-3, id="beside nine others"),
+        pytest.param(Clock(1e-3, cpu_s=1e-6, undisturbed=1), 2e-3, id="mostly waiting"),
     ],
 )
 def test_a_chunk_takes_some_milliseconds_without_the_time_that_others_have_the_core(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
+    clock: Clock, right_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(application, "time", clock)
     monkeypatch.setattr(application, "getrusage", clock.getrusage)
@@ -90,7 +93,7 @@ def test_a_chunk_takes_some_milliseconds_without_the_time_that_others_have_the_c
     worker._ledger.open_root(0.0)
     for _ in range(20):
         worker._work(clock.monotonic())
-    assert 1e-3 <= worker._count * clock.task_s <= 4e-3
+    assert right_s / 1.5 <= worker._count * clock.task_s <= 1.5 * right_s
 
 
 def test_a_worker_does_chunk_after_chunk_until_a_message_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,3 +111,20 @@ def test_a_worker_does_chunk_after_chunk_until_a_message_has_come(monkeypatch: p
     before = bag.chunks
     worker._work(clock.monotonic())
     assert bag.chunks == before + 1
+
+
+def test_a_new_worker_knows_after_a_few_chunks_how_long_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(task_s=1e-8, cpu_s=1e-8, undisturbed=math.inf)
+    monkeypatch.setattr(application, "time", clock)
+    monkeypatch.setattr(application, "getrusage", clock.getrusage)
+    worker = application._Worker(EndlessApplication(clock), FakeContext({}, 1, {}))
+    worker._ledger.open_root(0.0)
+    bag = worker._ledger.root.bag
+    while worker._count * clock.task_s < 1e-3:
+        worker._ledger.outbox.append(None)  # that it returns after each chunk
+        worker._work(clock.monotonic())
+        worker._ledger.outbox.clear()
+    assert bag.chunks <= 8
+    clock.task_s = clock._cpu_s = 1e-6
+    worker._work(clock.monotonic())
+    assert worker._count * clock.task_s < 4e-3, "tasks that take longer all of a sudden are seen at once"
