@@ -61,7 +61,8 @@ def play(options: argparse.Namespace, folder: Path) -> None:
         jobs.submit()  # its reply shows that the ranks are up again
         jobs.end_chains()
         try:
-            wait_until(lambda: all_answered(service, jobs), "all jobs are answered", DEADLINE_S)
+            while missing := unanswered(service, jobs):
+                wait_until(lambda: unanswered(service, jobs) < missing, "a further reply", DEADLINE_S)
         except Wrong as wrong:
             raise Wrong(f"{wrong}; no reply: {jobs.missing()}") from None
         wait_until(lambda: not jobs.left(), "the chains have ended", DEADLINE_S)
@@ -75,10 +76,10 @@ def play(options: argparse.Namespace, folder: Path) -> None:
     print(f"kills: {dict(killer.done)}")
 
 
-def all_answered(service: Service, jobs: Jobs) -> bool:
+def unanswered(service: Service, jobs: Jobs) -> int:
     # The last kill may have hit ranks that had not come up, which are not started again.
     service.start_if_ended()
-    return jobs.look() == 0
+    return jobs.look()
 
 
 def main() -> int:
