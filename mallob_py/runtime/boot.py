@@ -152,7 +152,7 @@ def run_rank(
         if transport.rank == 0 and (warning := binding_warning()) is not None:
             tell(f"warning: {warning}")
         problem = (
-            descriptor_shortage(len(pes), processes_per_pe, descriptors)
+            descriptor_shortage(len(pes), processes_per_pe, descriptors, _links(rank, transport))
             or _log_stimuli(settings, rank, pes, start_s)
             or _open_desk(rank, make_desk)
         )
@@ -202,6 +202,12 @@ def run_rank(
         pool.close()
         abort_world(1)
     leave(transport.rank, code, closed, rank.placement.members[0])
+
+
+def _links(rank: Rank, transport: Carrier) -> int:
+    """To how many ranks this one has connections of its own: of other hosts, if these may be lost."""
+    hosts = [transport.host_of(each) for each in rank.placement.members]
+    return sum(host != transport.host_of(rank.rank) for host in hosts) if rank.survives else 0
 
 
 def _pool_options(settings: WorldSettings, pes: range) -> PoolOptions:

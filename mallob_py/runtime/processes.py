@@ -62,17 +62,20 @@ def raise_descriptor_limit() -> int:
     return wanted
 
 
-def descriptors_needed(pes: int, processes_per_pe: int) -> int:
-    """What a rank of so many PEs may come to have; each process's description is locked by one more."""
-    return _OF_THE_RANK + pes * processes_per_pe * (_PER_PROCESS + 1)
+def descriptors_needed(pes: int, processes_per_pe: int, links: int = 0) -> int:
+    """What a rank of so many PEs may come to have; each process's description is locked by one more.
+
+    `links`: to how many ranks it has connections of its own, not MPI's.
+    """
+    return _OF_THE_RANK + links + pes * processes_per_pe * (_PER_PROCESS + 1)
 
 
-def descriptor_shortage(pes: int, processes_per_pe: int, limit: int) -> str | None:
+def descriptor_shortage(pes: int, processes_per_pe: int, limit: int, links: int = 0) -> str | None:
     """Why a rank cannot host so many PEs; None if it can."""
-    wanted = descriptors_needed(pes, processes_per_pe)
+    wanted = descriptors_needed(pes, processes_per_pe, links)
     if wanted <= limit:
         return None
-    most = max(0, (limit - _OF_THE_RANK) // (processes_per_pe * (_PER_PROCESS + 1)))
+    most = max(0, (limit - _OF_THE_RANK - links) // (processes_per_pe * (_PER_PROCESS + 1)))
     return (
         f"--pes: {pes} PEs on one rank may need {wanted} file descriptors, {limit} are allowed: have at most "
         f"{most} PEs per rank, lower --job-cache or --warm, or raise the hard limit (ulimit -Hn, LimitNOFILE)"

@@ -53,6 +53,7 @@ def test_the_limit_of_descriptors_is_raised_and_pes_that_cannot_fit_are_named() 
     assert descriptor_shortage(1, 8, limit) is None
     most = next(pes for pes in range(1, 1000) if descriptors_needed(pes + 1, 8) > 4096)
     assert descriptor_shortage(most, 8, 4096) is None
+    assert descriptor_shortage(most, 8, 4096, links=1000) is not None
     problem = descriptor_shortage(most + 1, 8, 4096)
     assert problem is not None
     assert f"have at most {most} PEs per rank" in problem
