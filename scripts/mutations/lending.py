@@ -289,18 +289,18 @@ LENDING = (
         "test_of_those_looked_at_nobody_gives_who_has_not_much_more",
     ),
     Mutation(
-        "who has had half of its work done looks for more at once",
+        "who has had a share of its work done looks for more",
         _LEDGER,
         "Ledger._ask_ahead",
         never("left < self._level_tasks"),
-        "test_who_has_had_half_of_its_work_done_looks_at_once_else_more_and_more_seldom",
+        "test_who_has_work_looks_for_more_each_time_a_share_of_what_is_left_is_done",
     ),
     Mutation(
-        "who has found nobody with more looks more seldom",
+        "who has found nobody with more does not look again at once",
         _LEDGER,
         "Ledger._ask_ahead",
-        instead_of("2 * self._level_share", "self._level_share"),
-        "test_who_has_had_half_of_its_work_done_looks_at_once_else_more_and_more_seldom",
+        without("self._level_tasks = (1.0 - LEVEL_SHARE) * left"),
+        "test_who_has_work_looks_for_more_each_time_a_share_of_what_is_left_is_done",
     ),
     Mutation(
         "who works on several accounts gives of the one with most left",

@@ -80,17 +80,16 @@ FIRST_REQUEST_S = 0.004
 #: who has so many chunks left asks already
 CHUNKS_AHEAD = 2.0
 #: who does not know yet whether that is soon looks again after so many chunks at the latest
-CHUNKS_UNSEEN_MAX = 16
+CHUNKS_UNSEEN_MAX = 8
 #: how often a request that cannot be served is passed on
 HOPS = 1
 #: a request looks at so many others before one of them gives, and at no more than this share of those known
 LOOKS = 1
 LOOKS_SHARE = 0.25
-#: who has work looks for somebody who has so many times as much: when this share of what it has got is done,
-#: then more and more seldom, at last when half of what it had then is left. So who has little looks often
+#: who has work looks for somebody who has so many times as much, each time when this share of what was left
+#: is done: so who has little looks often
 RICHER = 2.0
-LEVEL_SHARE = 1 / 16
-LEVEL_SHARE_MAX = 0.5
+LEVEL_SHARE = 1 / 32
 #: a loan of which nothing was heard for so long is asked after
 PROBE_S = 5.0
 #: so many questions without an answer, and it is taken back
@@ -327,9 +326,8 @@ class Ledger:
         self._ask_delay_s = ASK_AGAIN_S
         #: that are no longer there
         self._gone: dict[Address, None] = {}
-        #: below how many tasks somebody who has much more is looked for, and what share is done by then
+        #: below how many tasks somebody who has much more is looked for
         self._level_tasks = math.inf
-        self._level_share = LEVEL_SHARE
         self._need = 0
         #: whether tasks have been done since the last ASK
         self._has_worked = False
@@ -451,15 +449,10 @@ class Ledger:
             self._ask(now, is_first=True)
         elif left < self._level_tasks:
             self._ask_one(0, above=RICHER * left)
-            self._level(left, 2 * self._level_share)
+            self._level_tasks = (1.0 - LEVEL_SHARE) * left
         # Half of what is to spare may have been expected in vain.
         till_level = left - self._level_tasks if left < math.inf else math.inf
         self._enough_until = self.done_here + min(spare / 2, till_level, CHUNKS_UNSEEN_MAX * chunk)
-
-    def _level(self, left: float, share: float) -> None:
-        """Look for somebody who has much more when this share of what is left is done."""
-        self._level_share = min(share, LEVEL_SHARE_MAX)
-        self._level_tasks = (1.0 - self._level_share) * left
 
     def _expected_tasks(self) -> float:
         bags = (account.bag for account in self._accounts)
@@ -713,7 +706,7 @@ class Ledger:
         self._note(What.OPENED, account)
         self._ask_delay_s = FIRST_REQUEST_S
         self._ask_s = now
-        self._level(self._expected_tasks(), LEVEL_SHARE)
+        self._level_tasks = (1.0 - LEVEL_SHARE) * self._expected_tasks()
         self._enough_until = 0.0
         if self._has_lifelines:
             self._send(NEIGHBOURS, Cut())

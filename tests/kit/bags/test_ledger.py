@@ -16,7 +16,6 @@ from mallob_py.kit.bags.ledger import (
     HOPS,
     KNOWN_MAX,
     LEVEL_SHARE,
-    LEVEL_SHARE_MAX,
     LIFELINE_AGAIN_S,
     LOOKS,
     MOVED_AGAIN_S,
@@ -349,7 +348,7 @@ def test_what_is_left_is_not_counted_after_each_chunk_but_anew_when_some_of_it_w
     bag = worker.ledger.root.bag = Measured(worker.ledger.root.bag.nodes)
     worker.ledger._level_tasks = 0.0
     chunk = TOTAL[0] // 50
-    for _ in range(12):
+    for _ in range(8):
         worker.work(chunk)
     assert bag.counted == 1
     worker.hear(RIGHT, WorkWanted(None, 7, 0, 1))
@@ -365,7 +364,7 @@ def owner(address: tuple[int, int], copies: int) -> Worker:
     worker.ledger.open_root(0.0)
     worker.ledger.root.bag = Measured([node for node in worker.ledger.root.bag.nodes for _ in range(copies)])
     worker.hear(LEFT, Cut())
-    worker.ledger._level(worker.ledger._expected_tasks(), LEVEL_SHARE)
+    worker.ledger._level_tasks = (1 - LEVEL_SHARE) * worker.ledger._expected_tasks()
     return worker
 
 
@@ -414,20 +413,16 @@ def test_of_those_looked_at_nobody_gives_who_has_not_much_more() -> None:
     assert second.hear(LEFT, onward) == [], "who asks need not hear of it"
 
 
-def test_who_has_had_half_of_its_work_done_looks_at_once_else_more_and_more_seldom() -> None:
+def test_who_has_work_looks_for_more_each_time_a_share_of_what_is_left_is_done() -> None:
     worker = owner(ROOT, 1)
     bag = worker.ledger.root.bag = Counted(10_000)
-    worker.ledger._level(10_000, LEVEL_SHARE)
+    worker.ledger._level_tasks = (1 - LEVEL_SHARE) * 10_000
     lefts = [bag.expected_tasks()]
     while len(lefts) < 7:
         if worker.work(1):
             lefts.append(bag.expected_tasks())
     done = [1 - after / before for before, after in itertools.pairwise(lefts)]
-    share = LEVEL_SHARE
-    for each in done:
-        assert each == pytest.approx(min(share, LEVEL_SHARE_MAX), abs=0.01)
-        share *= 2
-    assert share > LEVEL_SHARE_MAX, "it was played to the end"
+    assert done == pytest.approx([LEVEL_SHARE] * 6, rel=0.05)
     worker.hear(RIGHT, WorkWanted(None, 7, 0, 1))
     assert worker.work(1), "as half of what was left is given away"
 
