@@ -76,7 +76,10 @@ class Service:
         """
         self._rank = rank
         self._directory = directory
-        self._applications = applications
+        #: what jobs are described by, unless they are configured, by those applications that take no input
+        self._without_input = {
+            name: _without_input(name) for name, use in applications.items() if use is InputUse.NONE
+        }
         self._greet = greet
         self._users = users
         self._chain_timeout_s = chain_timeout_s
@@ -276,9 +279,9 @@ class Service:
             self._endings.fail_early(live, field, problem, statistics, now)
             return
         self._running.begin(live.id, now)
-        if self._applications[live.application] is InputUse.NONE and not file.configuration:
-            data = encode_description(live.application, {}, {})
-            self._submit(live, Description(len(data), data))
+        description = self._without_input.get(live.application)
+        if description is not None and not file.configuration:
+            self._submit(live, description)
         else:
             self._inputs.read(live, now)
 
@@ -347,3 +350,8 @@ class Service:
         if self._intake.has_file(live, self._end_interrupted, now):
             statistics = JobStatistics(total_s=now - live.accepted_s)
             self._endings.end_early(live, Outcome.INTERRUPTED, statistics, now)
+
+
+def _without_input(application: str) -> Description:
+    data = encode_description(application, {}, {})
+    return Description(len(data), data)
