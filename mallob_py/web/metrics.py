@@ -55,7 +55,9 @@ def _of_service(status: ServiceStatus) -> Iterator[Metric]:
     yield _gauge("status_age_seconds", "Age of these numbers.", status.age_s())
     yield _gauge("ranks", "Number of ranks.", status.ranks)
     yield _gauge(
-        "generation", "1, and one more each time that ranks were lost or have left.", status.generation
+        "generation",
+        "1, and one more each time that ranks were lost, have left or have joined.",
+        status.generation,
     )
     pes = {"busy": status.busy, "idle": max(0, status.pes - status.busy)}
     yield _gauges("pes", "PEs by state.", "state", pes)

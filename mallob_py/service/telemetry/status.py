@@ -252,7 +252,7 @@ class ServiceStatus(msgspec.Struct, frozen=True):
     threads: int = 1
     #: a job that waits for a PE gains as much as twice the priority in this time
     ageing_s: float = 60.0
-    #: 1, and one more each time that ranks were lost or have left
+    #: 1, and one more each time that ranks were lost, have left or have joined
     generation: int = 1
     #: that decides which jobs begin, and on how many workers; empty: none does
     policy: str = ""
