@@ -190,6 +190,8 @@ class ForkedWorld:
         #: when the ranks have had time enough to end
         self._deadline_s = math.inf
         self._told_to_stop = False
+        #: whoever dies from now on was killed by us
+        self._ends_by_force = False
         gc.freeze()  # else collections in the ranks would copy what they share
         parent = os.getpid()
         with signals_held_back():  # a rank answers them from when it has its own handlers
@@ -264,11 +266,19 @@ class ForkedWorld:
             if self._rank_loss is RankLoss.SURVIVE and self._pids and said:
                 tell(guard.epitaph(rank, pid, self._statuses[rank]))
                 return
-            self._signal_all(signal.SIGKILL)  # who is left would wait for it
+            self._end_by_force(rank, pid)
         else:  # all end now with words of their own, unless somebody waits for it
             self._deadline_s = min(self._deadline_s, time.monotonic() + STOP_GRACE_S)
 
+    def _end_by_force(self, rank: int, pid: int) -> None:
+        """Who is left would wait for the rank that has died. Unless we wanted its end, tell why."""
+        if self._statuses[rank] < 0 and not self._told_to_stop and not self._ends_by_force:
+            consequence = "this ends the others" if self._pids else "none is left"
+            tell(guard.epitaph(rank, pid, self._statuses[rank], consequence))
+        self._signal_all(signal.SIGKILL)
+
     def _signal_all(self, number: int) -> None:
+        self._ends_by_force |= number == signal.SIGKILL
         for pid in self._pids.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)

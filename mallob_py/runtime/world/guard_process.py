@@ -29,10 +29,10 @@ _ANSWER_TIMEOUT_MS = 1000
 STOP_GRACE_S = 30
 
 
-def epitaph(rank: int, pid: int, code: int) -> str:
-    """How a rank has died, for people."""
+def epitaph(rank: int, pid: int, code: int, consequence: str = "the others go on") -> str:
+    """How a rank has died and what follows, for people."""
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "has crashed"
-    return f"rank {rank} (process {pid}) {how}; the others go on"
+    return f"rank {rank} (process {pid}) {how}; {consequence}"
 
 
 def guard(rank: int, link: int, grace_s: float = STOP_GRACE_S) -> NoReturn:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -11,7 +12,7 @@ from mallob_py.runtime.world.launch import Flavour, find_launcher
 from mallob_py.runtime.world.mpi import LaunchError
 
 PROGRAM = """
-    import os, sys
+    import os, signal, sys
     from mallob_py.runtime.world import forked_world
     from mallob_py.runtime.world.forked_world import ForkedServers, ForkedWorld, library_allows_forks
     from mallob_py.runtime.processes import no_orphans
@@ -21,6 +22,8 @@ PROGRAM = """
 
     def be_rank(control):
         if os.environ["PMI_RANK"] == sys.argv[1]:
+            if sys.argv[2] == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
             return int(sys.argv[2])
         from mallob_py.runtime.world.mpi import start_mpi
         start_mpi()
@@ -50,3 +53,14 @@ def test_a_rank_that_ends_before_it_joins_the_world_ends_the_other_that_waits_fo
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(rank), str(code)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.stdout.startswith("ended"), done.stderr
+
+
+@pytest.mark.skipif(not _is_mpich(), reason="needs MPICH")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed_before_all_are_at_work_is_told_of_in_one_line(rank: int) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(rank), "killed"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert re.fullmatch(
+        rf"mallob-py: rank {rank} \(process \d+\) was ended by SIGKILL; this ends the others\n", done.stderr
+    )
+    assert done.stdout.startswith("ended")
