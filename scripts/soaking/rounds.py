@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mallob_py.protocol.config import Config
 from soaking.jobs import Mix
 from soaking.processes import Family, Wrong, descriptors, parent_of, resident_bytes, wait_until
 from soaking.ranks import Ranks
@@ -22,6 +23,8 @@ IN_FLIGHT_MAX = 120
 #: a client remembers 100 000 ended jobs for dependencies: some 30 MB that may come
 RSS_GROWTH_MAX_BYTES = 48 << 20
 FDS_GROWTH_MAX = 24
+#: after a change of ranks, what nobody speaks of any more is kept for so long
+REST_DEADLINE_S = Config().succession_patience_s + STOP_DEADLINE_S
 #: per PE
 WORKERS_AT_REST_MAX = 3
 SPARE_FORK_SERVER_S = 3.0
@@ -120,7 +123,7 @@ def at_rest(service: Service, ranks: int, pes: int) -> Sample:
         most = WORKERS_AT_REST_MAX * pes * ranks
         return len(family.ranks) == servers == ranks and workers <= most and not service.descriptions()
 
-    wait_until(is_at_rest, "workers and descriptions of ended jobs are gone", STOP_DEADLINE_S)
+    wait_until(is_at_rest, "workers and descriptions of ended jobs are gone", REST_DEADLINE_S)
     return Sample.of(service.mark)
 
 
