@@ -263,13 +263,13 @@ def _run_newcomer(
         os._exit(guard.CRASHED)
     carrier, welcome, after = joined.carrier, joined.welcome, joined.generation
     placement = Placement(after.capacities, after.members)
-    pes = placement.pes_of(carrier.rank)
+    processes = {each: peer.process for each, peer in joined.peers.items()}
+    processes[carrier.rank] = RankProcess.here()
+    origin = Origin(welcome.start_s, Placement(welcome.founders), processes, joined.membership)
+    pes = origin.logged_pes(carrier.rank, len(placement.pes_of(carrier.rank)))
     pool = WorkerPool(server, _pool_options(settings, pes))
     try:
         log = make_log(carrier.rank, pes[0], welcome.start_s)
-        processes = {each: peer.process for each, peer in joined.peers.items()}
-        processes[carrier.rank] = RankProcess.here()
-        origin = Origin(welcome.start_s, Placement(welcome.founders), processes, joined.membership)
         rank = _make_rank(settings, carrier, placement, pool, log, stop_bell, origin)
         if (problem := _open_desk(rank, make_desk)) is not None:
             tell(problem)

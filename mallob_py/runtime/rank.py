@@ -280,6 +280,11 @@ class Origin(NamedTuple):
     #: of a rank that has joined
     membership: Membership | None = None
 
+    def logged_pes(self, rank: int, capacity: int) -> range:
+        """By which numbers logs name the PEs of a rank that has joined, in all generations; no others' do."""
+        first = self.founders.size + (rank - self.founders.ranks) * capacity
+        return range(first, first + capacity)
+
 
 class Rank:
     """One rank of the running system. `run` returns when all ranks stop."""
@@ -308,9 +313,10 @@ class Rank:
         numbers = placement.pes_of(self.rank)
         rule = shared_rule(local_rule(placement.size), len(numbers))
         self._health = HostHealth(config)
-        self._first = self._first_of_old = numbers[0]
         if origin is None:
             origin = Origin(0.0, placement, {})
+        logged = numbers if origin.membership is None else origin.logged_pes(self.rank, len(numbers))
+        self._first, self._first_logged = numbers[0], logged[0]
         self._start_s = origin.start_s
         #: the ranks in the beginning
         self.founders = origin.founders
@@ -1083,7 +1089,7 @@ class Rank:
     def _give_back(self, source: int, dest: int, message: TreeMessage) -> None:
         """Its receiver's rank is behind: its sender shall know. Then a returned message is simply lost."""
         self.log.write(
-            self.now(), "dropped message", {"job": message.job}, source + self._first_of_old - self._first
+            self.now(), "dropped message", {"job": message.job}, source + self._first_logged - self._first
         )
         if not message.returned:
             self._arrived.append((dest, source, message.back()))
@@ -1173,7 +1179,7 @@ class Rank:
         match effect:  # the frequent ones first, as classes: a pattern with parts takes several times as long
             case Log():
                 if self.log.is_kept:
-                    author = pe.rank + self._first_of_old - self._first
+                    author = pe.rank + self._first_logged - self._first
                     self.log.write(self.now(), effect.event, effect.fields, author)
             case Send():
                 self._send(pe.rank, effect.dest, effect.message)

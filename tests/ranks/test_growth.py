@@ -56,6 +56,11 @@ def joined(service: Running) -> dict[int, int]:
     return {int(rank): int(pid) for rank, pid in re.findall(r"rank (\d+) \(process (\d+) on", service.output)}
 
 
+def logged_as(service: Running) -> list[int]:
+    """The numbers of those that have joined in logs."""
+    return sorted(event["rank"] for event in service.events("joined"))
+
+
 def workers_of(service: Running, rank: int) -> list[int]:
     """The worker processes of the rank that is this process."""
     forked = [pid for pid in service.processes() if is_fork_server(pid)]
@@ -70,9 +75,11 @@ def test_ranks_that_join_take_work_and_may_die_or_leave(tmp_path: Path) -> None:
         first = grow(service, 2)
         assert list(first) == [2, 3]
         poll_until(lambda: all(workers_of(service, pid) for pid in first.values()), "they have work")
+        poll_until(lambda: logged_as(service) == [2, 3], "their logs have begun")
         os.kill(first[2], signal.SIGKILL)
         await_generation(service, 3)
         assert list(grow(service, 1)) == [4], "numbers are not given twice"
+        poll_until(lambda: logged_as(service) == [2, 3, 4], "nor in logs")
         left = resize(service, "-2")
         assert left.out.startswith("2 ranks, before 4; it took ")
         assert not [pid for pid in joined(service).values() if pid in service.processes()]

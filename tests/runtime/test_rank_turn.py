@@ -57,7 +57,7 @@ G = 7
 def bare_rank() -> Any:
     """Rank 0 in generation G, which shall not survive others, and lacks all that a test does not give it."""
     rank: Any = object.__new__(Rank)
-    rank.rank, rank._first, rank._first_of_old = 0, 0, 0
+    rank.rank, rank._first, rank._first_logged = 0, 0, 0
     rank._g, rank._g_heard, rank._gone, rank._rank_loss = G, G, set(), RankLoss.RESTART
     rank._peers, rank._peer_bell, rank._stopping = None, None, False
     rank._membership, rank._growth, rank._orders = Membership(0, first_generation((1, 1)), 30.0), None, None

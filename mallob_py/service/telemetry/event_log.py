@@ -1,8 +1,8 @@
 """The event log: what each rank did and when, as JSON lines; and how to read it back.
 
 One event a line: {"t": seconds since the service started, "rank", "event", ...fields}. "rank" is the
-number of the PE that it happened at; where each rank hosts one PE, that is the rank. The simulator
-writes the same, so whatever reads this reads both.
+number of the PE that it happened at; where each rank hosts one PE, that is the rank. PEs keep it when
+ranks come and go. The simulator writes the same, so whatever reads this reads both.
 
 Writing stays off the hot path: `write` only appends to a list; encoding and the file are
 touched by `flush`, which the event loop calls now and then and which is due by itself after
