@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mallob_bags.compiled import HAS_NUMBA, compiled
+from mallob_bags.compiled import compiled, kernel
 from mallob_bags.graphs import Graph, rmat, size_bytes
 from mallob_bags.numbers import refuse_unknown, whole_number
 from mallob_bags.ranges import NumberedBag, ranges_from_bytes
@@ -218,7 +218,7 @@ class BetweennessApplication(BagApplication):
             "value": round(sum(map(int, result)) / scale, 3),
             "max": round(int(result[vertex]) / scale, 6),
             "vertex": vertex,
-            "kernel": "numba" if HAS_NUMBA else "python",
+            "kernel": kernel("python"),
         }
 
 

@@ -34,3 +34,8 @@ else:
     def inlined(function: F) -> F:
         """A part of compiled functions of the same module."""
         return cast(F, numba.njit(forceinline=True)(function))
+
+
+def kernel(otherwise: str) -> str:
+    """What runs the kernels here, for replies; `otherwise`: without Numba."""
+    return "numba" if HAS_NUMBA else f"{otherwise}, slower than numba, which the extra 'fast' installs"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mallob_bags.compiled import HAS_NUMBA, compiled
+from mallob_bags.compiled import compiled, kernel
 from mallob_bags.numbers import refuse_unknown, whole_number
 from mallob_py.kit import Payload
 from mallob_py.kit.bags import Bag, BagApplication
@@ -117,4 +117,4 @@ class QueensApplication(BagApplication):
         )
 
     def fields(self, result: int, configuration: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"value": result, "kernel": "numba" if HAS_NUMBA else "python"}
+        return {"value": result, "kernel": kernel("python")}

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mallob_bags.compiled import HAS_NUMBA, compiled
+from mallob_bags.compiled import HAS_NUMBA, compiled, kernel
 from mallob_bags.numbers import chosen, real_number, refuse_unknown, whole_number
 from mallob_bags.sha1 import LANES, hash_arrays, hash_lanes
 from mallob_bags.trees import (
@@ -292,7 +292,7 @@ class UtsApplication(BagApplication):
 
     def fields(self, result: Counts, configuration: Mapping[str, Any]) -> Mapping[str, Any]:
         nodes, leaves, depth = result
-        return {"value": nodes, "leaves": leaves, "depth": depth, "kernel": "numba" if HAS_NUMBA else "numpy"}
+        return {"value": nodes, "leaves": leaves, "depth": depth, "kernel": kernel("numpy")}
 
 
 @lru_cache(maxsize=8)

@@ -209,7 +209,5 @@ for application, configuration in ((BetweennessApplication(), {"n": 6}), (Queens
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     application, configuration, graph = betweenness(6)
     fields = application.fields(emptied(application.first_bag(graph, configuration)), configuration)
-    assert done.stdout.splitlines() == [
-        str(dict(fields) | {"kernel": "python"}),
-        str({"value": 4, "kernel": "python"}),
-    ]
+    slower = {"kernel": "python, slower than numba, which the extra 'fast' installs"}
+    assert done.stdout.splitlines() == [str(dict(fields) | slower), str({"value": 4} | slower)]
