@@ -333,6 +333,21 @@ def test_who_may_not_write_there_is_told_so(tmp_path: Path) -> None:
         give(tmp_path, Resize(by=-1))
 
 
+def test_an_order_that_another_rank_has_answered_does_not_come_back(tmp_path: Path) -> None:
+    slept, heir = OrderFolder(tmp_path, is_new_service=True), OrderFolder(tmp_path, is_new_service=False)
+    given = give(tmp_path, Resize(by=2))
+    assert slept.read(given.name) == heir.read(given.name) == Resize(by=2)
+    heir.decide(given.name, Resize(to=6))
+    assert heir.read(given.name) == Resize(to=6)
+    departure = Departure((1, 2), 0.5, 6, 1.0)
+    heir.decide(given.name, departure)
+    assert heir.read(given.name) == departure
+    heir.answer(given.name, Answer(before=4, after=6))
+    slept.decide(given.name, Resize(to=6))
+    assert heir.oldest() is None
+    assert answer_to(given) == Answer(before=4, after=6)
+
+
 def test_answers_are_as_they_were_written(tmp_path: Path) -> None:
     folder = OrderFolder(tmp_path, is_new_service=True)
     order = Resize(by=1, hosts=(HostShare("a"), HostShare("b", 2)), remote_shell=("rsh",))

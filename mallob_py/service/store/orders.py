@@ -4,8 +4,8 @@
 file `<id>.json`, written under a name that starts with "~" and renamed; its answer is `<id>.answer`, which
 whoever has given the order removes. The service carries out one after the other, the oldest first.
 
-What an order comes down to is decided once: then the file is replaced by what is to come about (`Departure`),
-so that another rank can go on with it. A service that starts anew knows nothing of earlier orders.
+What an order comes down to is decided once: then the file says what is to come about (`Departure`), so that
+another rank can go on with it. A service that starts anew knows nothing of earlier orders.
 """
 
 from __future__ import annotations
@@ -142,8 +142,17 @@ class OrderFolder:
             raise ServiceError(f"no order: {error}") from error
 
     def decide(self, name: str, order: Order) -> None:
-        """What it comes down to, should somebody else have to go on. Raises OSError."""
-        _replace(self.path / name, order)
+        """What it comes down to, should somebody else have to go on. Raises OSError.
+
+        Into the file as it is: one who has slept since it read the order does not bring it back when another
+        has answered it.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            file = os.open(self.path / name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.pwrite(file, msgspec.json.encode(order).ljust(os.fstat(file).st_size), 0)
+            finally:
+                os.close(file)
 
     def answer(self, name: str, answer: Answer) -> None:
         """Nobody waits for that of an order which was taken back. Raises OSError."""
