@@ -30,8 +30,8 @@ class Service:
     def __init__(self, folder: Path, ranks: int, clients: int, options: Sequence[str]) -> None:
         self.folder = folder
         self.mark = uuid.uuid4().hex
-        #: of all processes that were there after a start, or before a stop
-        self.pids: set[int] = set()
+        #: the names of those after a start, or before a stop
+        self._sessions: set[str] = set()
         #: what we have killed, in order
         self.kills: list[str] = []
         #: by rank's process: not before then is its fork server killed again
@@ -67,7 +67,7 @@ class Service:
             )
         self.lives += 1
         wait_until(self._is_ready, "the service accepts jobs", READY_DEADLINE_S)
-        self.pids.update(marked_processes(self.mark))
+        self._note_session()
 
     @property
     def output(self) -> str:
@@ -106,7 +106,7 @@ class Service:
         return found
 
     def stop(self) -> None:
-        self.pids |= set(marked_processes(self.mark))
+        self._note_session()
         self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(STOP_DEADLINE_S)
@@ -120,11 +120,18 @@ class Service:
         if "Traceback" in self.output:
             raise Wrong("a traceback in the output")
 
+    def _note_session(self) -> None:
+        """Folders of a session are named after the process that has made them, and after the session."""
+        ours = {str(pid) for pid in marked_processes(self.mark)}
+        for path in shared_folder().glob("mallob-py.*-*"):
+            maker, _, session = path.name.removeprefix("mallob-py.").partition("-")
+            if maker in ours:
+                self._sessions.add(session)
+
     def _session_folders(self) -> list[Path]:
-        """Ours in shared memory. Their names start with the process that founded the session."""
+        """Ours in shared memory."""
         sweep(shared_folder())  # as the next session would: nobody did for hosts that have lost all ranks
-        folders = shared_folder().glob("mallob-py.*")
-        return [path for path in folders if int(path.name.split(".")[1].split("-")[0]) in self.pids]
+        return [path for each in self._sessions for path in shared_folder().glob(f"mallob-py.*-{each}")]
 
     def descriptions(self) -> list[str]:
         """The files of jobs in shared memory, such as `7` of job 7."""
