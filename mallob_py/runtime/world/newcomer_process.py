@@ -37,6 +37,8 @@ _OF_THIS_HOST = (BELL_ADDRESS_VARIABLE, EXIT_FILE_VARIABLE, HOST_NAME_VARIABLE)
 _LINE_BYTES_MAX = 1 << 20
 _LAST_WORDS_S = 1.0
 _LAST_WORDS_BYTES = 1 << 12
+#: the guard has nothing to look for: it is woken up
+_LOOK_S = 3600.0
 
 
 class Site(NamedTuple):
@@ -77,9 +79,8 @@ class NewcomerProcess:
         if self._words is None:
             return "has died"
         words, writer = self._words
-        with contextlib.suppress(
-            subprocess.TimeoutExpired
-        ):  # what the shell has left behind may hold it open
+        # What the shell has left behind may hold it open.
+        with contextlib.suppress(subprocess.TimeoutExpired):
             writer.wait(_LAST_WORDS_S)
         lines = []
         with contextlib.suppress(OSError), open(words, "rb") as said:
@@ -181,8 +182,6 @@ def _first_line() -> bytes:
         line += more
     return line
 
-
-_LOOK_S = 3600.0
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -217,12 +217,10 @@ class Transfer:
     def go_on(self) -> None:
         """The world has changed, as `keeper_of` knows."""
         former, self._keeper = self._keeper, self._keeper_of(self._rank)
-        self._inherited.clear()
-        if self._keeper == self._rank:
-            names = [path.name for path in self.folder.glob("[0-9]*")]
-            if former != self._rank:
-                self._tidy_up(names)
-            self._inherited.extend(int(name) for name in names if name.isdecimal())
+        names = [path.name for path in self.folder.glob("[0-9]*")] if self._keeper == self._rank else []
+        if former != self._rank:
+            self._tidy_up(names)
+        self._inherited = [int(name) for name in names if name.isdecimal()]
         # A job whose client was lost before it had told the reply is live again, under the same number.
         self._over.clear()
 
