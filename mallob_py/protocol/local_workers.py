@@ -64,7 +64,7 @@ from mallob_py.protocol.messages import (
     WorkerFailed,
 )
 from mallob_py.protocol.progress import Progress
-from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed
+from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed, WorkerMissed
 from mallob_py.protocol.succession import LastWords, Succession
 from mallob_py.protocol.tree_messages import TreeMessages
 from mallob_py.protocol.worker import Happens, Worker, WorkerState
@@ -321,6 +321,7 @@ class LocalWorkers:
         }
         self._out.act(Log("adopted", fields))
         worker.parent_stay = message.parent_stay
+        self._messages.send_waiting(worker)
         if message.past:
             worker.seats.recall(message.past, worker.volume, self._balancer.epoch)
         if worker.description is None and message.description is not None:
@@ -540,6 +541,7 @@ class LocalWorkers:
         self._out.act(Log("idle", {}))
         worker.happens(Happens.LEFT, self._out)
         worker.inbox.clear()
+        worker.unsent.clear()
         if worker.state.has_process:
             self.suspended[worker.job] = worker
             self._halted_job = worker.job
@@ -906,6 +908,15 @@ class LocalWorkers:
             self._messages.send_to(worker, pe, stay, data)
         else:  # an address of a former generation: nobody is there any more
             self._messages.bounce(worker, pe, stay, data)
+
+    def missed(self, it: WorkerMissed) -> None:
+        """Its process will not take this message: the sender shall know, unless its generation is over."""
+        worker = self._by_any_number(it.worker)
+        if worker is None:
+            return
+        self._out.act(Log("dropped message", {"job": worker.job}))
+        if it.sender[1] >> _STAY_BITS == self._era:
+            self._messages.miss(worker, it)
 
     def _active_as(self, number: int) -> Worker | None:
         worker = self.active

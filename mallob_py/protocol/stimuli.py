@@ -189,6 +189,16 @@ class WorkerToWorker(Stimulus, frozen=True):
     data: bytes
 
 
+class WorkerMissed(Stimulus, frozen=True):
+    """The process did not take this message (`DeliverMessage`): it left before, or is far behind."""
+
+    worker: int
+    source_index: int
+    sender: tuple[int, int]
+    data: bytes
+    returned: bool
+
+
 # --- descriptions -----------------------------------------------------------------------------
 
 
@@ -253,6 +263,7 @@ OfWorker: TypeAlias = (
     | WorkerToParent
     | WorkerToChildren
     | WorkerToWorker
+    | WorkerMissed
 )
 
 AnyStimulus: TypeAlias = (

@@ -1,7 +1,8 @@
 """What a job's workers say to each other along their tree, as it passes through the PEs.
 
-A message is for one stay of a worker in the tree. What comes before the worker's process runs waits for it;
-what cannot be delivered goes back to its sender with a flag (race 10).
+A message is for one stay of a worker in the tree. What comes before the worker's process runs waits for it,
+and what it tells its parent before that has accepted it waits for the answer, which says in which stay the
+parent is; what cannot be delivered goes back to its sender with a flag (race 10).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from mallob_py.protocol.effects import DeliverMessage, Outbox
 from mallob_py.protocol.leaving import Leaver
 from mallob_py.protocol.messages import UNKNOWN_INDEX, TreeMessage
+from mallob_py.protocol.stimuli import WorkerMissed
 from mallob_py.protocol.worker import Worker, WorkerState
 
 _INBOX_MAX = 1024
@@ -21,8 +23,14 @@ class TreeMessages:
         self._out = out
 
     def send_to_parent(self, worker: Worker | Leaver, data: bytes) -> None:
-        if worker.index > 0:
+        if worker.index == 0:
+            return
+        if worker.parent_stay >= 0:
             self._send(worker, worker.parent, worker.parent_stay, (worker.index - 1) // 2, data)
+        elif isinstance(worker, Worker) and len(worker.unsent) < _INBOX_MAX:
+            worker.unsent.append(data)
+        else:
+            self.bounce(worker, worker.parent, worker.parent_stay, data)
 
     def send_to_children(self, worker: Worker, data: bytes) -> None:
         for seat in worker.seats.taken():
@@ -37,6 +45,7 @@ class TreeMessages:
         self._out.act(DeliverMessage(worker.number, UNKNOWN_INDEX, (pe, stay), data, True))
 
     def _send(self, worker: Worker | Leaver, rank: int, stay: int, index: int, data: bytes) -> None:
+        assert stay >= 0, f"worker {worker.index} of job {worker.job} writes to nobody"
         message = TreeMessage(
             job=worker.job,
             target=stay,
@@ -70,11 +79,29 @@ class TreeMessages:
             self._deliver(worker, source, message)
         worker.inbox.clear()
 
+    def send_waiting(self, worker: Worker) -> None:
+        """Its parent has accepted it."""
+        for data in worker.unsent:
+            self.send_to_parent(worker, data)
+        worker.unsent.clear()
+
     def give_back_waiting(self, worker: Worker) -> None:
         """It leaves, or its process does not come."""
         for source, message in worker.inbox:
             self._give_back(source, message)
         worker.inbox.clear()
+        if worker.state is WorkerState.RUNNING:
+            for data in worker.unsent:
+                self.bounce(worker, worker.parent, worker.parent_stay, data)
+        worker.unsent.clear()
+
+    def miss(self, worker: Worker | Leaver, it: WorkerMissed) -> None:
+        """Its process has got this message and will not take it."""
+        pe, stay = it.sender
+        message = TreeMessage(
+            worker.job, worker.stay, worker.index, stay, it.source_index, it.returned, it.data
+        )
+        self._give_back(pe, message)
 
     def _give_back(self, source: int, message: TreeMessage) -> None:
         """Undeliverable: its sender shall know. A returned message is not returned once more."""

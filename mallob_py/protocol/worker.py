@@ -143,6 +143,8 @@ class Worker:
         self.gone: frozenset[int] = frozenset()
         #: messages that came before the process runs, with the ranks they came from
         self.inbox: list[tuple[int, TreeMessage]] = []
+        #: what it has to tell its parent, which has not accepted it yet
+        self.unsent: list[bytes] = []
 
     def keep_family(self) -> None:
         """The generation ends while the worker is in the tree: what it knows of those below it."""

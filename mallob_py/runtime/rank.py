@@ -96,7 +96,6 @@ from mallob_py.runtime.workers.hosted import HostedWorkers
 from mallob_py.runtime.workers.pool import WorkerPool
 from mallob_py.runtime.workers.tasks import (
     ApplicationKnown,
-    MessageDropped,
     ReadDone,
     ReadFailed,
     ReadGoesOn,
@@ -1104,9 +1103,6 @@ class Rank:
         for event in self.pool.poll():
             now = self.now()
             match event:
-                case MessageDropped(key):
-                    # It waited behind 64 MB that the worker does not read; who sent it is not known here.
-                    self.log.write(now, "dropped message", {"job": key[0]})
                 case ReadDone() | ReadFailed() | ReadStalled() | ReadGoesOn() | ApplicationKnown():
                     if self._desk is not None:
                         self._desk.worker_event(event, now)

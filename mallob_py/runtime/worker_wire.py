@@ -215,6 +215,8 @@ class Left(ProcessMessage, frozen=True, tag=12):
     """The run has ended, as `Leave` has asked for; with the CPU time that it took."""
 
     cpu_s: float
+    #: so many messages of other workers were taken since; what came after these was not
+    taken: int
 
 
 class InputRead(ProcessMessage, frozen=True, tag=7):

@@ -60,6 +60,7 @@ from mallob_py.protocol.stimuli import (
     WorkerCrashed,
     WorkerLeft,
     WorkerLost,
+    WorkerMissed,
     WorkerStarted,
 )
 from mallob_py.simulation.delays import Delays, RandomDelays
@@ -414,7 +415,11 @@ class Cluster:
 
     def _left(self, rank: int, worker: int) -> None:
         """A process has handed over what it had, unless it has come to its end before."""
-        if (rank, worker) in self.processes:
+        if (process := self.processes.get((rank, worker))) is not None:
+            for late in process.heard[-1:]:
+                self.tell(
+                    rank, WorkerMissed(worker, late.source_index, late.sender, late.data, late.returned)
+                )
             self._end_process(rank, WorkerLeft(worker))
 
     # --- running ------------------------------------------------------------------------

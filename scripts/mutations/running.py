@@ -60,6 +60,20 @@ RUNNING = (
         "test_a_process_that_has_grown_is_not_used_again",
     ),
     Mutation(
+        "what came to a worker after its last look is told as missed",
+        _POOL,
+        "WorkerPool._hear",
+        without("self._conclude(task, missed(task.key, late))"),
+        "test_what_comes_to_a_worker_that_has_just_left_is_known_to_be_missed",
+    ),
+    Mutation(
+        "what a worker took while it left is not told as missed",
+        _PROCESS,
+        "_Context._take_in",
+        without("self._taken_leaving += self.leaving"),
+        "test_what_a_worker_took_while_it_left_is_not_missed",
+    ),
+    Mutation(
         "a process with threads left over is not used again",
         _PROCESS,
         "_left_clean",

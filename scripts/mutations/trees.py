@@ -508,6 +508,27 @@ TREES = (
         "test_race_10_a_message_whose_sender_has_left_too_is_dropped",
     ),
     Mutation(
+        "what a worker tells its parent waits until that has accepted it",
+        _MESSAGES,
+        "TreeMessages.send_to_parent",
+        instead_of("worker.unsent.append(data)", "self._send(worker, worker.parent, 0, 0, data)"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
+        "what a worker told its parent, which does not accept it any more, comes back",
+        _MESSAGES,
+        "TreeMessages.give_back_waiting",
+        never("worker.state is WorkerState.RUNNING"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
+        "a message that a process has not taken comes back",
+        _WORKERS,
+        "LocalWorkers.missed",
+        without("self._messages.miss(worker, it)"),
+        "test_a_race_comes_out_as_it_is_written",
+    ),
+    Mutation(
         "that a PE is sought for a job is told before anybody is asked",
         _CLIENT,
         "ClientJobs._fit",

@@ -20,6 +20,7 @@ moves unless a command moves it, and time stands still but for `settle` and `wai
     demand 0 3             the worker at PE 0 could use 3
     say 0 down|up          it has something for its children, or its parent; `say 0 up leaving`: of the
                            first of those that leave
+    miss 0 [leaving]       its process will not take the message that was delivered last
     progress 0 100         it says that so much is done
     save 0 text            it has this checkpoint (`save 0 text leaving`: of the first of those that leave)
     restore 0              it begins and asks for the last checkpoint
@@ -42,6 +43,7 @@ import msgspec
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
     AnyEffect,
+    DeliverMessage,
     FetchDescription,
     GiveCheckpoint,
     JobEnded,
@@ -74,6 +76,7 @@ from mallob_py.protocol.stimuli import (
     WorkerDemands,
     WorkerLeft,
     WorkerLost,
+    WorkerMissed,
     WorkerProgresses,
     WorkerRaised,
     WorkerSaves,
@@ -115,6 +118,8 @@ class Stage:
         #: (PE, job, number)
         self._starting: list[tuple[int, int, int]] = []
         self._fetching: list[tuple[int, int]] = []
+        #: to a process of that PE, last
+        self._delivered: dict[int, DeliverMessage] = {}
 
     def do(self, words: list[str]) -> list[str]:
         """What comes of one command."""
@@ -197,6 +202,13 @@ class Stage:
         kind = {"up": WorkerToParent, "down": WorkerToChildren}[way]
         return self._tell(int(pe), kind(self._number(pe, whose), b"news"))
 
+    def _do_miss(self, pe: str, *whose: str) -> Iterator[str]:
+        worker = self._number(pe, whose)
+        last = self._delivered[int(pe)]
+        return self._tell(
+            int(pe), WorkerMissed(worker, last.source_index, last.sender, last.data, last.returned)
+        )
+
     def _do_save(self, pe: str, text: str, *whose: str) -> Iterator[str]:
         return self._tell(int(pe), WorkerSaves(self._number(pe, whose), text.encode()))
 
@@ -273,6 +285,9 @@ class Stage:
                     yield f"{dest}: {_told(effect)}"
                 case Log():
                     pass
+                case DeliverMessage():
+                    self._delivered[dest] = effect
+                    yield f"{dest}: {_told(effect)}"
                 case _:
                     yield f"{dest}: {_told(effect)}"
 

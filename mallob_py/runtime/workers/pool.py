@@ -51,7 +51,6 @@ from mallob_py.runtime.workers.tasks import (
     InspectTask,
     JobTask,
     Key,
-    MessageDropped,
     ReadFailed,
     ReadGoesOn,
     Reads,
@@ -59,6 +58,7 @@ from mallob_py.runtime.workers.tasks import (
     ReadTask,
     Task,
     WorkerEvent,
+    missed,
 )
 
 #: chains that have ended and whose processes are not kept any more, should they end only now
@@ -459,6 +459,7 @@ class WorkerPool:
     def leave(self, key: Key) -> None:
         """Have a worker hand over what it has; WorkerLeft follows when it has."""
         if (task := self._jobs.get(key)) is not None and task.link is not None:
+            task.late = []
             self._send(task, task.link, wire.Leave())
 
     def terminate(self, key: Key) -> None:
@@ -484,11 +485,13 @@ class WorkerPool:
     def deliver(self, key: Key, message: TreeMessage) -> None:
         """Hand a message of another worker to this one, or report it as dropped."""
         if (task := self._jobs.get(key)) is None:
-            self._post(MessageDropped(key, message))
+            self._post(missed(key, message))
             return
+        if task.late is not None:
+            task.late.append(message)
         if task.link is None:
             for dropped in task.keep(message, self._options.queue_limit_bytes):
-                self._post(MessageDropped(key, dropped))
+                self._post(missed(key, dropped))
             return
         self._send(
             task, task.link, wire.Deliver(message.source, message.sender, message.data, message.returned)
@@ -652,7 +655,7 @@ class WorkerPool:
 
     def _send(self, task: JobTask, link: WorkerLink, message: wire.ToWorker) -> None:
         for dropped in link.send(message):
-            self._post(MessageDropped(task.key, dropped))
+            self._post(missed(task.key, dropped))
         self._watch.watch(link)
 
     def _enqueue(self, task: Task) -> None:
@@ -847,6 +850,9 @@ class WorkerPool:
             return  # such as a second result
         if isinstance(message, wire.Started) and message.newly_imported:
             self.processes.import_application(message.application)
+        if isinstance(task, JobTask) and isinstance(message, wire.Left) and task.late:
+            for late in task.late[message.taken :]:
+                self._conclude(task, missed(task.key, late))
         if (event := task.event_of(message)) is not None:
             self._conclude(task, event)
 

@@ -205,6 +205,7 @@ class _Context(WorkerContext):
         self._link = link
         #: what came while something else was waited for
         self._held: list[TreeMessage] = []
+        self._taken_leaving = 0
         self._last_checkpoint: wire.CheckpointGiven | None = None
         self._peak_memory_bytes = 0
         self._next_progress_s = time.monotonic() + PROGRESS_PERIOD_S  # short jobs have none to tell
@@ -228,6 +229,7 @@ class _Context(WorkerContext):
                     self.index, self.volume, self.children = index, volume, children
                 case wire.Deliver(source, sender, data, returned):
                     messages.append(TreeMessage(source, data, returned, sender))
+                    self._taken_leaving += self.leaving
                 case wire.CheckpointGiven():
                     self._last_checkpoint = message
                 case wire.Leave():
@@ -303,8 +305,8 @@ class _Context(WorkerContext):
         message = _result_message(result, self.result_string, peak_bytes, cpu_s - self.cpu_before_s)
         return message, memory
 
-    def cpu_s(self) -> float:
-        return own_cpu_seconds() - self.cpu_before_s
+    def left_message(self) -> wire.Left:
+        return wire.Left(own_cpu_seconds() - self.cpu_before_s, self._taken_leaving)
 
 
 def work(connection: socket.socket, registry: AppRegistry, configuration: wire.Configure) -> None:
@@ -370,13 +372,13 @@ class _Worker:
                 message, memory = context.result_message(result)
                 last = (message,)
             elif context.leaving:
-                last = (wire.Left(context.cpu_s()),)
+                last = (context.left_message(),)
             else:
                 context.park()
         except _Finished:
             pass
         except _Left:
-            last = (wire.Left(context.cpu_s()),)
+            last = (context.left_message(),)
         except _Superseded as news:
             return news.run
         except RankGone:

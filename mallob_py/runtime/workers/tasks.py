@@ -38,13 +38,6 @@ class _Event(msgspec.Struct, frozen=True, gc=False):
     pass
 
 
-class MessageDropped(_Event, frozen=True):
-    """A message that the worker did not take in time; return it to its sender."""
-
-    key: Key
-    message: TreeMessage
-
-
 class ReadDone(_Event, frozen=True):
     """An input was read. A mapped description's file belongs to the caller from now on."""
 
@@ -78,7 +71,12 @@ class ApplicationKnown(_Event, frozen=True):
     traits: ApplicationTraits
 
 
-WorkerEvent = OfWorker | MessageDropped | ReadDone | ReadFailed | ReadStalled | ReadGoesOn | ApplicationKnown
+WorkerEvent = OfWorker | ReadDone | ReadFailed | ReadStalled | ReadGoesOn | ApplicationKnown
+
+
+def missed(key: Key, message: TreeMessage) -> WorkerEvent:
+    """What to tell of a message that its worker's process does not take."""
+    return stimuli.WorkerMissed(key[1], message.source, message.sender, message.data, message.returned)
 
 
 #: how long a read waits for a process while none can be had
@@ -113,6 +111,8 @@ class JobTask:
     #: messages that came before there was a process
     early: deque[TreeMessage] = field(default_factory=deque)
     early_bytes: int = 0
+    #: messages since it was told to leave; None: it was not
+    late: list[TreeMessage] | None = None
 
     @property
     def number(self) -> int:
@@ -146,7 +146,7 @@ class JobTask:
                 return stimuli.WorkerAnswered(self.number, body, peak_memory_bytes, cpu_s)
             case wire.Failed(text):
                 return stimuli.WorkerRaised(self.number, text)
-            case wire.Left(cpu_s):
+            case wire.Left(cpu_s=cpu_s):
                 return stimuli.WorkerLeft(self.number, cpu_s)
             case wire.Demand(demand):
                 return stimuli.WorkerDemands(self.number, demand)

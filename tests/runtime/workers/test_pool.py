@@ -6,6 +6,7 @@ import array
 import os
 import random
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -39,7 +40,7 @@ from mallob_py.runtime.workers import tasks
 from mallob_py.runtime.workers.links import WorkerLimits
 from mallob_py.runtime.workers.pool import PoolOptions
 from mallob_py.runtime.workers.process import AppRegistry
-from mallob_py.runtime.workers.tasks import Key, MessageDropped, ReadDone, ReadFailed, ReadGoesOn, ReadStalled
+from mallob_py.runtime.workers.tasks import Key, ReadDone, ReadFailed, ReadGoesOn, ReadStalled
 
 # --- results and failures -----------------------------------------------------
 
@@ -241,6 +242,30 @@ def test_a_worker_that_leaves_in_order_sends_a_last_message_and_its_process_is_u
     rank.until(lambda: pid in rank.idle_pids())
 
 
+def test_what_comes_to_a_worker_that_has_just_left_is_known_to_be_missed(make: Make) -> None:
+    rank = make(PoolOptions(warm=1), preload=("LEAVE",))
+    rank.run("LEAVE")
+    rank.pool.leave(KEY)
+    assert select.select([rank.pool], [], [], DEADLINE_S)[0], "it has not left"
+    late = TreeMessage(1, b"a bag", sender=(3, 4))
+    rank.pool.deliver(KEY, late)
+    rank.hear(stimuli.WorkerLeft)
+    *_, missed, left = rank.seen
+    assert missed == stimuli.WorkerMissed(KEY[1], 1, (3, 4), b"a bag", False)
+    assert isinstance(left, stimuli.WorkerLeft)
+
+
+def test_what_a_worker_took_while_it_left_is_not_missed(rank: Rank) -> None:
+    rank.run("LEAVE")
+    os.kill(rank.pid(), signal.SIGSTOP)  # so that it finds both
+    rank.pool.leave(KEY)
+    rank.pool.deliver(KEY, TreeMessage(1, b"mine", sender=(3, 4)))
+    os.kill(rank.pid(), signal.SIGCONT)
+    rank.hear(stimuli.WorkerLeft)
+    assert rank.of(stimuli.WorkerToWorker)
+    assert not rank.of(stimuli.WorkerMissed)
+
+
 def test_a_parked_worker_leaves_at_once(rank: Rank) -> None:
     rank.run("LEAVE", parked=True)
     rank.pool.leave(KEY)
@@ -405,7 +430,7 @@ def test_messages_to_a_worker_that_does_not_read_are_bounded_and_the_oldest_retu
         rank.pool.deliver(KEY, TreeMessage(number, bytes(10_000)))
         rank.pool.update(KEY, number, number, ())
     rank.turn()
-    dropped = [event.message.source for event in rank.of(MessageDropped)]
+    dropped = [event.source_index for event in rank.of(stimuli.WorkerMissed)]
     assert dropped == list(range(dropped[0], dropped[0] + len(dropped)))
     assert 100 < len(dropped) < 300 - 90
 
@@ -417,13 +442,13 @@ def test_messages_for_a_worker_that_has_no_process_yet_wait_for_it(make: Make) -
     for message in (first, *others):
         rank.pool.deliver(KEY, message)
     assert [event.data[:2] for event in rank.hear(stimuli.WorkerToParent, 3)] == [b"1:", b"2:", b"3:"]
-    assert [event.message for event in rank.of(MessageDropped)] == [first]
+    assert rank.of(stimuli.WorkerMissed) == [tasks.missed(KEY, first)]
 
 
 def test_a_message_for_an_unknown_worker_comes_back(rank: Rank) -> None:
     message = TreeMessage(0, b"late")
     rank.pool.deliver(KEY, message)
-    assert rank.hear(MessageDropped)[0].message == message
+    assert rank.hear(stimuli.WorkerMissed) == [tasks.missed(KEY, message)]
 
 
 # --- inputs -----------------------------------------------------------------------
