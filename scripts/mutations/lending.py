@@ -299,8 +299,22 @@ LENDING = (
         "who has found nobody with more does not look again at once",
         _LEDGER,
         "Ledger._ask_ahead",
-        without("self._level_tasks = (1.0 - LEVEL_SHARE) * left"),
+        without("self._level_tasks = self._next_level(left)"),
         "test_who_has_work_looks_for_more_each_time_a_share_of_what_is_left_is_done",
+    ),
+    Mutation(
+        "among few, who has work seldom looks for more",
+        _LEDGER,
+        "Ledger._next_level",
+        instead_of("max(LEVEL_PARTS_MIN, min(LEVEL_PARTS_MAX, len(self._known)))", "LEVEL_PARTS_MAX"),
+        "test_who_has_work_looks_for_more_each_time_a_share_of_what_is_left_is_done",
+    ),
+    Mutation(
+        "who borrows first does as many tasks at a time as its lender",
+        _LEDGER,
+        "Ledger.receive",
+        without("self.chunk_tasks = max(1, chunk)"),
+        "test_who_borrows_first_does_as_many_at_a_time_as_the_lender",
     ),
     Mutation(
         "who works on several accounts gives of the one with most left",

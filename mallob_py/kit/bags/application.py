@@ -245,6 +245,8 @@ class _Worker:
         ledger = self._ledger
         due_s = min(now + _ROUND_S, ledger.next_deadline(), self._checkpoint_s)
         usage = getrusage(RUSAGE_THREAD)
+        if ledger.done_here == 0:
+            self._count = ledger.chunk_tasks
         while ledger.process(self._count, now) > 0:
             ended_s, usage_before, usage = time.monotonic(), usage, getrusage(RUSAGE_THREAD)
             self._adapt_count(_Spent.of(ended_s - now, usage_before, usage))

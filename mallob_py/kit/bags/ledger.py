@@ -19,7 +19,8 @@ What travels, `number` being a loan's, drawn by its lender and never used twice 
     LIFELINE(need)             the same to the neighbours, if no request has found anything. Stays with them
                                until they have something to give,
     CUT()                      or until somebody else has given.
-    LEND(number, bag)          the answer, directly to whoever asked.
+    LEND(number, bag, chunk)   the answer, directly to whoever asked. `chunk`: tasks that the lender does at a
+                               time, for who has not done any.
     SETTLE(number, seq, state) borrower to lender, now and then: what has been done so far, and the tasks
                                that are left, those lent on included, as the lender's new copy. `final`:
                                none are left.
@@ -86,10 +87,11 @@ HOPS = 1
 #: a request looks at so many others before one of them gives, and at no more than this share of those known
 LOOKS = 1
 LOOKS_SHARE = 0.25
-#: who has work looks for somebody who has so many times as much, each time when this share of what was left
-#: is done: so who has little looks often
+#: who has work looks for somebody who has so many times as much, each time when a share of what was left is
+#: done: so who has little looks often. The share is one part of as many as others are known, within these
+#: bounds: among few, work is even soon, and looking again is in vain
 RICHER = 2.0
-LEVEL_SHARE = 1 / 32
+LEVEL_PARTS_MIN, LEVEL_PARTS_MAX = 4, 32
 #: a loan of which nothing was heard for so long is asked after
 PROBE_S = 5.0
 #: so many questions without an answer, and it is taken back
@@ -168,6 +170,8 @@ class Lend(BagMessage, frozen=True, tag=2):
     number: int
     bag: bytes
     others: tuple[Address, ...] = ()
+    #: tasks that the lender does between two looks at its messages
+    chunk: int = 1
 
 
 class Settle(BagMessage, frozen=True, tag=3):
@@ -333,8 +337,8 @@ class Ledger:
         self._has_worked = False
         #: by token, the need that was served here last, and when
         self._served: dict[int, tuple[int, float]] = {}
-        #: that were to be done by the last call of `process`
-        self._chunk_tasks = 1
+        #: that were to be done by the last call of `process`; before the first one, what is known of others
+        self.chunk_tasks = 1
         #: until so many have been done here, nobody needs to look how many are left
         self._enough_until = 0.0
         #: whether our neighbours may have lifelines of ours, and when they are sent again
@@ -430,7 +434,7 @@ class Ledger:
                 self.done_here += done
                 self._has_worked = True
                 self.ran_dry = account.bag.is_empty()
-                self._chunk_tasks = count
+                self.chunk_tasks = count
                 self._serve(now)
                 self._close_if_done(account, now)
                 if self.has_work and not self._leaving:
@@ -443,16 +447,21 @@ class Ledger:
         if self.done_here < self._enough_until:
             return
         left = self._expected_tasks()
-        chunk = self._chunk_tasks
+        chunk = self.chunk_tasks
         spare = left - CHUNKS_AHEAD * chunk
         if spare < 0 and now >= self._ask_s:
             self._ask(now, is_first=True)
         elif left < self._level_tasks:
             self._ask_one(0, above=RICHER * left)
-            self._level_tasks = (1.0 - LEVEL_SHARE) * left
+            self._level_tasks = self._next_level(left)
         # Half of what is to spare may have been expected in vain.
         till_level = left - self._level_tasks if left < math.inf else math.inf
         self._enough_until = self.done_here + min(spare / 2, till_level, CHUNKS_UNSEEN_MAX * chunk)
+
+    def _next_level(self, left: float) -> float:
+        """Down to how many tasks there is no need to look for somebody richer."""
+        parts = max(LEVEL_PARTS_MIN, min(LEVEL_PARTS_MAX, len(self._known)))
+        return left - left / parts if left < math.inf else math.inf
 
     def _expected_tasks(self) -> float:
         bags = (account.bag for account in self._accounts)
@@ -518,8 +527,10 @@ class Ledger:
                 self._hold(source, message, now)
             case Cut():
                 self._askers.pop(source, None)
-            case Lend(number, bag, others):
+            case Lend(number, bag, others, chunk):
                 self._hear_of(others)
+                if self.done_here == 0:
+                    self.chunk_tasks = max(1, chunk)
                 self._borrow(source, number, bag, now)
             case Settle():
                 self._settled(source, message, now)
@@ -662,7 +673,7 @@ class Ledger:
             if account.bag is not None and not account.bag.is_empty()
         ]
         tasks.sort(key=itemgetter(0), reverse=True)
-        return [account for left, account in tasks if left >= self._chunk_tasks]
+        return [account for left, account in tasks if left >= self.chunk_tasks]
 
     def _give(
         self,
@@ -682,7 +693,7 @@ class Ledger:
             del self._served[next(iter(self._served))]
         self._served[wanted.token] = (wanted.need, now)
         self._note(What.LENT, account, number)
-        self._send(borrower, Lend(number, data, self._some_known()))
+        self._send(borrower, Lend(number, data, self._some_known(), self.chunk_tasks))
 
     def _serve(self, now: float) -> None:
         """Give to those who wait, as long as there is something to give."""
@@ -706,7 +717,7 @@ class Ledger:
         self._note(What.OPENED, account)
         self._ask_delay_s = FIRST_REQUEST_S
         self._ask_s = now
-        self._level_tasks = (1.0 - LEVEL_SHARE) * self._expected_tasks()
+        self._level_tasks = self._next_level(self._expected_tasks())
         self._enough_until = 0.0
         if self._has_lifelines:
             self._send(NEIGHBOURS, Cut())

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import pytest
 from fake_context import FakeContext
 
+from mallob_py.kit import TreeMessage
 from mallob_py.kit.bags import Bag, BagApplication, application
+from mallob_py.kit.bags.ledger import Lend, encode
 
 
 class Clock:
@@ -128,3 +130,20 @@ def test_a_new_worker_knows_after_a_few_chunks_how_long_one_is(monkeypatch: pyte
     clock.task_s = clock._cpu_s = 1e-6
     worker._work(clock.monotonic())
     assert worker._count * clock.task_s < 4e-3, "tasks that take longer all of a sudden are seen at once"
+
+
+def test_who_borrows_first_does_as_many_at_a_time_as_the_lender(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(task_s=1e-6, cpu_s=1e-6, undisturbed=math.inf)
+    monkeypatch.setattr(application, "time", clock)
+    monkeypatch.setattr(application, "getrusage", clock.getrusage)
+    worker = application._Worker(EndlessApplication(clock), FakeContext({}, 1, {}))
+    worker._take(TreeMessage(0, encode(Lend(9, b"", (), 1800)), sender=(0, 0)))
+    bag = worker._ledger._accounts[0].bag
+    os.write(worker._context._other_fd, b"!")  # that it returns after each chunk
+    before_s = clock.monotonic()
+    worker._work(before_s)
+    assert (bag.chunks, worker._count) == (1, 1800)
+    assert clock.monotonic() - before_s == pytest.approx(1.8e-3)
+    worker._take(TreeMessage(0, encode(Lend(10, b"", (), 7)), sender=(0, 0)))
+    worker._work(clock.monotonic())
+    assert worker._count == 1800, "it knows better by now"

@@ -15,7 +15,8 @@ from mallob_py.kit.bags.ledger import (
     GONE_MAX,
     HOPS,
     KNOWN_MAX,
-    LEVEL_SHARE,
+    LEVEL_PARTS_MAX,
+    LEVEL_PARTS_MIN,
     LIFELINE_AGAIN_S,
     LOOKS,
     MOVED_AGAIN_S,
@@ -364,17 +365,17 @@ def owner(address: tuple[int, int], copies: int) -> Worker:
     worker.ledger.open_root(0.0)
     worker.ledger.root.bag = Measured([node for node in worker.ledger.root.bag.nodes for _ in range(copies)])
     worker.hear(LEFT, Cut())
-    worker.ledger._level_tasks = (1 - LEVEL_SHARE) * worker.ledger._expected_tasks()
+    worker.ledger._level_tasks = worker.ledger._next_level(worker.ledger._expected_tasks())
     return worker
 
 
 def test_who_has_work_is_given_half_by_somebody_who_has_much_more() -> None:
-    poor, equal, rich = owner(RIGHT, 2), owner(LEFT, 3), owner(ROOT, 5)
+    poor, equal, rich = owner(RIGHT, 3), owner(LEFT, 4), owner(ROOT, 7)
     bag = poor.ledger.root.bag
     first = bag.expected_tasks()
     while not (sent := poor.work(1)):
         pass
-    assert bag.expected_tasks() == pytest.approx((1 - LEVEL_SHARE) * first, abs=2)
+    assert bag.expected_tasks() == pytest.approx((1 - 1 / LEVEL_PARTS_MIN) * first, abs=2)
     [(dest, wanted)] = sent
     assert dest == LEFT
     assert wanted.above == RICHER * poor.ledger.root.bag.expected_tasks()
@@ -413,16 +414,20 @@ def test_of_those_looked_at_nobody_gives_who_has_not_much_more() -> None:
     assert second.hear(LEFT, onward) == [], "who asks need not hear of it"
 
 
-def test_who_has_work_looks_for_more_each_time_a_share_of_what_is_left_is_done() -> None:
+@pytest.mark.parametrize(("known", "parts"), [(1, LEVEL_PARTS_MIN), (10, 10), (50, LEVEL_PARTS_MAX)])
+def test_who_has_work_looks_for_more_each_time_a_share_of_what_is_left_is_done(
+    known: int, parts: int
+) -> None:
     worker = owner(ROOT, 1)
+    worker.ledger._hear_of((1000 + each, 0) for each in range(known - 1))
     bag = worker.ledger.root.bag = Counted(10_000)
-    worker.ledger._level_tasks = (1 - LEVEL_SHARE) * 10_000
+    worker.ledger._level_tasks = worker.ledger._next_level(10_000)
     lefts = [bag.expected_tasks()]
     while len(lefts) < 7:
         if worker.work(1):
             lefts.append(bag.expected_tasks())
     done = [1 - after / before for before, after in itertools.pairwise(lefts)]
-    assert done == pytest.approx([LEVEL_SHARE] * 6, rel=0.05)
+    assert done == pytest.approx([1 / parts] * 6, rel=0.05)
     worker.hear(RIGHT, WorkWanted(None, 7, 0, 1))
     assert worker.work(1), "as half of what was left is given away"
 
