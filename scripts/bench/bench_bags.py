@@ -9,12 +9,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.util
-import itertools
 import json
 import math
 import multiprocessing
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -58,12 +56,22 @@ def loop_s(
     return time.perf_counter() - begin_s, result
 
 
-def _two_loops(application: BagApplication, configuration: dict[str, Any]) -> tuple[float, float]:
-    """How long two take side by side, which is what the two cores can do, and CPU seconds of one of them."""
-    with multiprocessing.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
-        both = [pool.apply_async(_watched_loop, (application, configuration)) for _ in range(2)]
-        ended = [each.get() for each in both]
-    return max(s for s, _ in ended), sum(cpu_s for _, cpu_s in ended) / 2
+def _side_by_side(
+    number: int, application: BagApplication, configuration: dict[str, Any]
+) -> tuple[float, float]:
+    """How long so many plain loops take side by side, as the cores can do no better; CPU seconds of one."""
+    context = multiprocessing.get_context("fork")
+    ended: multiprocessing.SimpleQueue[tuple[float, float]] = context.SimpleQueue()
+    loops = [
+        context.Process(target=lambda: ended.put(_watched_loop(application, configuration)))
+        for _ in range(number)
+    ]
+    for loop in loops:
+        loop.start()
+    spent = [ended.get() for _ in loops]
+    for loop in loops:
+        loop.join()
+    return max(s for s, _ in spent), statistics.mean(cpu_s for _, cpu_s in spent)
 
 
 def _watched_loop(application: BagApplication, configuration: dict[str, Any]) -> tuple[float, float]:
@@ -126,16 +134,15 @@ def workers() -> None:
     with running_service(2, ["--preload", *(application.name for application, _ in cases)]) as service:
         for application, configuration in cases:
             loops_s, pairs_s, ones_s, twos_s = [], [], [], []
-            for _ in range(2):
+            for _ in range(4):
                 loops_s.append(loop_s(application, configuration)[0])
                 ones_s.append(_job_s(service, application.name, configuration, max_demand=1))
                 twos_s.append(_job_s(service, application.name, configuration, max_demand=2))
-                pairs_s.append(_two_loops(application, configuration)[0])
+                pairs_s.append(_side_by_side(2, application, configuration)[0])
             loop, pair, one, two = map(min, (loops_s, pairs_s, ones_s, twos_s))
             what = f"{application.name} {json.dumps(configuration)}"
-            rows.append(
-                (what, loop, one, f"{one / loop:.3f}", two, f"{one / two:.3f}", f"{2 * loop / pair:.3f}")
-            )
+            ratios = [f"{ratio:.3f}" for ratio in (one / loop, one / two, 2 * loop / pair, 2 * two / pair)]
+            rows.append((what, loop, one, ratios[0], two, *ratios[1:]))
     header = (
         "job",
         "plain loop, s",
@@ -144,6 +151,7 @@ def workers() -> None:
         "2 workers, s",
         "speedup (>= 1.95)",
         "of 2 loops",
+        "2 workers / 2 loops",
     )
     print_table("Workers, from the job's start to its end", header, rows)
 
@@ -224,61 +232,41 @@ def _leaves_ms(events: Iterable[Event]) -> Iterator[float]:
             yield (event.t - told_s.pop(place)) * 1e3
 
 
-#: workers of the job whose volume changes, and how often it does
-_BREATHING = 8
 _BREATH_S = 0.2
 
 
-def _breathing_loops(configuration: dict[str, Any]) -> float:
-    """CPU seconds of one of as many plain loops, of which all but one are stopped half of the time."""
-    context = multiprocessing.get_context("fork")
-    ended: multiprocessing.SimpleQueue[float] = context.SimpleQueue()
-    loops = [
-        context.Process(target=lambda: ended.put(_watched_loop(UtsApplication(), configuration)[1]))
-        for _ in range(_BREATHING)
-    ]
-    for loop in loops:
-        loop.start()
-    cpu_s: list[float] = []
-    signals = itertools.cycle((signal.SIGSTOP, signal.SIGCONT))
-    while len(cpu_s) < len(loops):
-        time.sleep(_BREATH_S)
-        number = next(signals)
-        for loop in loops[1:]:
-            assert loop.pid is not None
-            os.kill(loop.pid, number)
-        while not ended.empty() and number is signal.SIGCONT:  # else who is writing may be stopped
-            cpu_s.append(ended.get())
-    for loop in loops:
-        loop.join()
-    return statistics.mean(cpu_s)
-
-
-def breathing(depth: int = 15) -> None:
-    """A job on 8 ranks, of which others take 7 for 200 ms each time."""
-    configuration = {"depth": depth}
-    small = {"depth": depth - 2}
-    loops_s, alone_s = _breathing_loops(small), _two_loops(UtsApplication(), small)[1]
-    _, plain_s = _two_loops(UtsApplication(), configuration)
-    with running_service(_BREATHING, ["--preload", "UTS", "SLEEP"]) as service:
-        job = service.drop(_job("UTS", configuration, priority=0.01))
-        changes = 0
-        while not job.reply_path.exists():
-            time.sleep(_BREATH_S)
-            limit = f"{_BREATH_S * 1e3:.0f}ms"
-            other = service.drop(_job("SLEEP", {}, max_demand=_BREATHING - 1, wallclock_limit=limit))
-            service.await_reply(other, poll_s=0.005)
-            changes += 2
-        reply = service.reply(job)
-    result, cpu_s = reply["result"], reply["stats"]["used_cpu_seconds"]
-    vain = result["tasks_in_vain"] / result["tasks"]
-    lost, loops_lost = 1 - plain_s / cpu_s, 1 - alone_s / loops_s
-    row = (changes, f"{plain_s:.2f}", f"{cpu_s:.2f}", f"{lost:.2%}", f"{loops_lost:.2%}", f"{vain:.2%}")
+def breathing(depth: int = 14, rounds: int = 9) -> None:
+    """A job on as many ranks as there are cores, or 8: others take all but one for 200 ms each time."""
+    cores = len(os.sched_getaffinity(0))
+    rows = [_breathing(workers, cores, depth, rounds) for workers in sorted({cores, 8})]
+    header = ("workers", "cores", "changes", "CPU lost: median (< 3 %)", "least", "most", "tasks in vain")
     print_table(
-        f"UTS depth {depth} while its volume changes between 1 and 8 every 200 ms, beside a plain loop",
-        ("changes", "plain loop, CPU s", "all workers, CPU s", "lost (< 3 %)", "by 8 loops", "tasks in vain"),
-        [row],
+        f"UTS depth {depth}, its volume changing between 1 and all every 200 ms, beside plain loops",
+        header,
+        rows,
     )
+
+
+def _breathing(workers: int, cores: int, depth: int, rounds: int) -> tuple[Any, ...]:
+    configuration = {"depth": depth}
+    limit = f"{_BREATH_S * 1e3:.0f}ms"
+    lost, vain, changes = [], 0.0, 0
+    with running_service(workers, ["--preload", "UTS", "SLEEP"]) as service:
+        before_s = _side_by_side(cores, UtsApplication(), configuration)[1]
+        for _ in range(rounds):
+            job = service.drop(_job("UTS", configuration, priority=0.01))
+            while not job.reply_path.exists():
+                time.sleep(_BREATH_S)
+                other = service.drop(_job("SLEEP", {}, max_demand=workers - 1, wallclock_limit=limit))
+                service.await_reply(other, poll_s=0.005)
+                changes += 2
+            reply = service.reply(job)
+            after_s = _side_by_side(cores, UtsApplication(), configuration)[1]
+            lost.append(1 - (before_s + after_s) / 2 / reply["stats"]["used_cpu_seconds"])
+            before_s = after_s
+            vain = max(vain, reply["result"]["tasks_in_vain"] / reply["result"]["tasks"])
+    of = [f"{statistics.median(lost):.1%}", f"{min(lost):.1%}", f"{max(lost):.1%}"]
+    return (workers, cores, changes, *of, f"{vain:.2%}")
 
 
 #: jobs of one half each, or of all there is: priority, application, configuration
@@ -322,7 +310,7 @@ def _in_turn(service: Service, half: Iterable[tuple[float, str, dict[str, Any]]]
     return done
 
 
-def peers(depth: int = 14, rounds: int = 2) -> None:
+def peers(depth: int = 14, rounds: int = 4) -> None:
     """The same tree by others' pools of two processes, cut into 1000 pieces beforehand; the best of turns."""
     python, script = sys.executable, str(_BAGS / "peers.py")
     mpiexec = str(Path(python).parent / "mpiexec")
