@@ -260,7 +260,7 @@ LENDING = (
         _LEDGER,
         "Ledger._lenders",
         instead_of(
-            "[account for left, account in tasks if left >= self._chunk_tasks]",
+            "[account for left, account in tasks if left >= self.chunk_tasks]",
             "[account for left, account in tasks]",
         ),
         "test_who_is_nearly_done_asks_already_and_gives_nothing_away",

@@ -338,7 +338,7 @@ def test_who_is_nearly_done_asks_already_and_gives_nothing_away() -> None:
     assert isinstance(worker.hear(RIGHT, WorkWanted(None, 7, 0, 1))[0][1], Lend)
     while worker.ledger.root.bag.expected_tasks() >= chunk:
         worker.work(10)
-    worker.ledger._chunk_tasks = chunk
+    worker.ledger.chunk_tasks = chunk
     assert worker.hear(RIGHT, WorkWanted(None, 7, 0, 2)) == []
 
 

@@ -245,8 +245,9 @@ def test_a_worker_that_leaves_in_order_sends_a_last_message_and_its_process_is_u
 def test_what_comes_to_a_worker_that_has_just_left_is_known_to_be_missed(make: Make) -> None:
     rank = make(PoolOptions(warm=1), preload=("LEAVE",))
     rank.run("LEAVE")
+    link = rank.pool._jobs[KEY].link
     rank.pool.leave(KEY)
-    assert select.select([rank.pool], [], [], DEADLINE_S)[0], "it has not left"
+    assert select.select([link], [], [], DEADLINE_S)[0], "it has not left"
     late = TreeMessage(1, b"a bag", sender=(3, 4))
     rank.pool.deliver(KEY, late)
     rank.hear(stimuli.WorkerLeft)
