@@ -13,7 +13,7 @@ from mallob_py.simulation import bags, fuzz
 from mallob_py.simulation.bags import BagCluster
 from mallob_py.simulation.lives import BAGS
 
-_SEEDS = 500
+_SEEDS = range(1400, 1900)
 #: a hundred times what it takes
 _SHRINK_SECONDS = 100.0
 
@@ -40,7 +40,7 @@ def _is_small(plan: bags.BagPlan) -> bool:
 def test_a_life_that_counts_twice_is_shrunk_told_and_can_be_replayed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = (seed for seed in range(_SEEDS) if _is_small(bags.draw_plan(seed)))
+    small = (seed for seed in _SEEDS if _is_small(bags.draw_plan(seed)))
     found = next(found for seed in small if (found := fuzz.play(seed, BAGS)) is not None)
     shrunk = BAGS.shrink(found.plan, found.failure, _SHRINK_SECONDS)
     assert shrunk.failure.kind == found.failure.kind
@@ -48,7 +48,7 @@ def test_a_life_that_counts_twice_is_shrunk_told_and_can_be_replayed(
     assert shrunk.is_minimal
     assert len(shrunk.plan.events) <= 3
     assert shrunk.plan.slow is not None
-    assert len(shrunk.plan.slow) <= 10
+    assert len(shrunk.plan.slow) <= 5
 
     told = fuzz.tell(fuzz.Found(shrunk.plan, shrunk.failure), tmp_path, 0.0, BAGS)
     path = tmp_path / f"failure_{found.plan.seed}.json"
