@@ -190,7 +190,7 @@ class WorkerToWorker(Stimulus, frozen=True):
 
 
 class WorkerMissed(Stimulus, frozen=True):
-    """The process did not take this message (`DeliverMessage`): it left before, or is far behind."""
+    """The process did not take this message (all of a `DeliverMessage`): it left before, or is far behind."""
 
     worker: int
     source_index: int

@@ -20,6 +20,8 @@ from enum import Enum
 from heapq import heappop, heappush
 from typing import Any
 
+import msgspec
+
 from mallob_py.protocol.balancing import local_rule, shared_rule
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import (
@@ -417,9 +419,7 @@ class Cluster:
         """A process has handed over what it had, unless it has come to its end before."""
         if (process := self.processes.get((rank, worker))) is not None:
             for late in process.heard[-1:]:
-                self.tell(
-                    rank, WorkerMissed(worker, late.source_index, late.sender, late.data, late.returned)
-                )
+                self.tell(rank, WorkerMissed(*msgspec.structs.astuple(late)))
             self._end_process(rank, WorkerLeft(worker))
 
     # --- running ------------------------------------------------------------------------

@@ -20,7 +20,7 @@ moves unless a command moves it, and time stands still but for `settle` and `wai
     demand 0 3             the worker at PE 0 could use 3
     say 0 down|up          it has something for its children, or its parent; `say 0 up leaving`: of the
                            first of those that leave
-    miss 0 [leaving]       its process will not take the message that was delivered last
+    miss 0                 the message that was delivered there last will not be taken by its process
     progress 0 100         it says that so much is done
     save 0 text            it has this checkpoint (`save 0 text leaving`: of the first of those that leave)
     restore 0              it begins and asks for the last checkpoint
@@ -202,12 +202,8 @@ class Stage:
         kind = {"up": WorkerToParent, "down": WorkerToChildren}[way]
         return self._tell(int(pe), kind(self._number(pe, whose), b"news"))
 
-    def _do_miss(self, pe: str, *whose: str) -> Iterator[str]:
-        worker = self._number(pe, whose)
-        last = self._delivered[int(pe)]
-        return self._tell(
-            int(pe), WorkerMissed(worker, last.source_index, last.sender, last.data, last.returned)
-        )
+    def _do_miss(self, pe: str) -> Iterator[str]:
+        return self._tell(int(pe), WorkerMissed(*msgspec.structs.astuple(self._delivered[int(pe)])))
 
     def _do_save(self, pe: str, text: str, *whose: str) -> Iterator[str]:
         return self._tell(int(pe), WorkerSaves(self._number(pe, whose), text.encode()))
