@@ -93,9 +93,9 @@ LOOKS_SHARE = 0.25
 RICHER = 2.0
 LEVEL_PARTS_MIN, LEVEL_PARTS_MAX = 4, 32
 #: a loan of which nothing was heard for so long is asked after
-PROBE_S = 5.0
+PROBE_S = 2.0
 #: so many questions without an answer, and it is taken back
-PROBES_MAX = 6
+PROBES_MAX = 15
 #: a borrower that was taken over, and has not been heard of since, is told so once more after this: before it
 #: has found its former lender gone and has thrown the work away
 MOVED_AGAIN_S = 1.5
