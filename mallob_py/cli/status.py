@@ -89,11 +89,11 @@ def _word(key: str, title: str, value: Callable[[Any], str], spareable: int = 0)
 
 
 JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
-    _number("id", "ID", lambda job: job.id, lambda job: str(job.id), 2),
+    _number("id", "ID", lambda job: job.id, lambda job: str(job.id), 3),
     _name("user", "USER", lambda job: job.user),
     _name("name", "NAME", lambda job: job.name),
-    _word("application", "APPLIC", lambda job: job.application, 3),
-    _number("priority", "PRIORITY", lambda job: job.priority, lambda job: f"{job.priority:.4g}", 1),
+    _word("application", "APPLIC", lambda job: job.application, 4),
+    _number("priority", "PRIORITY", lambda job: job.priority, lambda job: f"{job.priority:.4g}", 2),
     _number("volume", "VOL", lambda job: job.volume, lambda job: str(job.volume)),
     _number("demand", "DEMAND", lambda job: job.demand, lambda job: str(job.demand)),
     _number("age", "AGE", lambda job: job.elapsed_s, lambda job: age_text(job.elapsed_s)),
@@ -103,7 +103,7 @@ JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
 PROGRESS_COLUMN: Column[JobStatus] = Column(
     *("progress", "PROGRESS", lambda job: progress_text(job.progress) if job.progress else "-"),
     lambda job: job.progress.done if job.progress else -1.0,
-    spareable=4,
+    spareable=1,
 )
 ENDED_COLUMNS: tuple[Column[EndedJob], ...] = (
     _number("id", "ID", lambda job: job.id, lambda job: str(job.id), 4),
@@ -289,6 +289,8 @@ _SORT_KEYS = {
     **{"u": "user", "n": "name", "s": "state", "i": "id"},
 }
 _HINT = "q quits, r reverses; sort by " + " ".join(f"{key}:{name}" for key, name in _SORT_KEYS.items())
+#: who reads from a pipe gets whole lines, and all of them
+_PLAIN_CELLS = 1000
 _PLAIN_LINES = 1_000_000
 
 
@@ -337,10 +339,10 @@ def run_top(options: TopOptions) -> int:
 
 
 def _print_block(console: Console, view: _View) -> bool:
-    columns = shutil.get_terminal_size((80, 24)).columns
-    shown, is_running = view.look(columns, _PLAIN_LINES)
+    console.width = shutil.get_terminal_size((_PLAIN_CELLS, _PLAIN_LINES)).columns
+    shown, is_running = view.look(console.width, _PLAIN_LINES)
     with console.capture() as capture:
-        console.print(shown, width=columns)
+        console.print(shown)
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
     return is_running
 

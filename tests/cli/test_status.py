@@ -55,8 +55,13 @@ def test_an_idle_service_has_no_table(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "NAME" not in printed
 
 
-def test_status_has_the_columns_of_top(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_status(tmp_path, status_of(JOB, OTHER))
+def test_status_has_the_columns_of_top(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a pipe: all of them, and whole names."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    long = msgspec.structs.replace(OTHER, name="n" * 90, progress=JobProgress(1.5e9, 2.5e6, unit="tasks"))
+    write_status(tmp_path, status_of(JOB, long))
     run(tmp_path)
     of_status = capsys.readouterr().out.splitlines()
     main_module.main(["top", "--once", "--api-dir", str(tmp_path)])

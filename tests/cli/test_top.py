@@ -110,6 +110,12 @@ def test_a_narrow_terminal_has_fewer_columns() -> None:
     assert header.split() == ["USER", "NAME", "VOL", "DEMAND", "AGE", "STATE"]
 
 
+def test_how_far_a_job_is_stays_longer_than_what_it_is() -> None:
+    far = msgspec.structs.replace(LARGE, progress=JobProgress(1.5e9, 2.5e6, unit="tasks"))
+    header = next(line for line in text_of(far, columns=80).splitlines() if "NAME" in line)
+    assert header.split() == ["ID", "USER", "NAME", "PRIORITY", "VOL", "DEMAND", "AGE", "STATE", "PROGRESS"]
+
+
 def test_jobs_are_sorted_by_a_column_either_way() -> None:
     status = status_of(SMALL, LARGE, OTHER, QUEUED)
     for is_reversed in (False, True):
