@@ -503,12 +503,14 @@ class ClientJobs:
             self._announce_at(record, math.inf)
             self._demand(record, message.demand)
 
-    def receive_result(self, message: ResultFound, now: float) -> None:
+    def receive_result(self, source: int, message: ResultFound, now: float) -> None:
         """The first result ends the job; later ones find it gone."""
         self._now = now
         if (record := self.jobs.get(message.job)) is not None:
             record.used(message.cpu_s, message.peak_memory_bytes)
-            self._end(record, Outcome.RESULT, body=message.body)
+            # Else a worker of a former generation has found it, and there may be a root that does not know.
+            is_of_root = record.seats.is_held(0, source, message.stay)
+            self._end(record, Outcome.RESULT, body=message.body, is_of_root=is_of_root)
 
     def receive_used(self, message: Used) -> None:
         if (record := self.jobs.get(message.job)) is not None:
@@ -578,26 +580,31 @@ class ClientJobs:
             heapq.heapify(self._due)
         self.deadline_s = self._next_due()
 
-    def _has_left_no_trace(self, record: ClientJob, outcome: Outcome) -> bool:
-        """Nobody has heard of it, its one worker ended itself, and its description was in messages only."""
+    def _has_left_no_trace(self, record: ClientJob) -> bool:
+        """But for its root, nobody has heard of it, and its description was in messages only."""
         description = record.seats.description
-        is_in_messages = description is not None and description.inline is not None
-        return outcome is Outcome.RESULT and not record.is_published and is_in_messages
+        return not record.is_published and description is not None and description.inline is not None
 
     def next_announcement(self) -> float:
         """When a job will next be published, or ask for more than its root."""
         return min((record.announce_at_s for record in self.jobs.values()), default=math.inf)
 
     def _end(
-        self, record: ClientJob, outcome: Outcome, body: bytes | None = None, reason: str | None = None
+        self,
+        record: ClientJob,
+        outcome: Outcome,
+        body: bytes | None = None,
+        reason: str | None = None,
+        is_of_root: bool = False,
     ) -> None:
+        """`is_of_root`: its root has found the result, and with that has ended itself."""
         record.count(self._now, self._config.threads)
         del self.jobs[record.job]
         self._unseen.discard(record.job)
         self._seated.discard(record.job)
         self.deadline_s = self._next_due()
         record.seats.close()
-        if not self._has_left_no_trace(record, outcome):
+        if not (is_of_root and self._has_left_no_trace(record)):
             self._balancer.author(
                 JobEvent(record.job, _FINAL_VERSION, 0, record.parameters.priority, record.standing)
             )

@@ -799,7 +799,7 @@ class LocalWorkers:
         worker = self._by_any_number(it.worker)
         if worker is None:
             return
-        found = ResultFound(worker.job, worker.index, it.body, it.peak_memory_bytes, it.cpu_s)
+        found = ResultFound(worker.job, worker.index, worker.stay, it.body, it.peak_memory_bytes, it.cpu_s)
         self._last_words.say(worker.client, found, self._out)
         self._end(worker.job)
         self.update_token()

@@ -334,6 +334,7 @@ class ResultFound(Message, frozen=True, tag=25):
 
     job: int
     index: int
+    stay: int
     body: bytes
     peak_memory_bytes: int = 0
     #: CPU time of that worker that has not been told yet

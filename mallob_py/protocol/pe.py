@@ -374,7 +374,7 @@ _ON_MESSAGE: dict[type, Callable[[PE, int, Any, float], None]] = {
     RootStarted: lambda pe, source, message, now: pe.client.receive_started(source, message, now),
     RootLeft: lambda pe, _, message, now: pe.client.receive_root_left(message),
     DemandChanged: lambda pe, _, message, now: pe.client.receive_demand(message),
-    ResultFound: lambda pe, _, message, now: pe.client.receive_result(message, now),
+    ResultFound: lambda pe, source, message, now: pe.client.receive_result(source, message, now),
     Used: lambda pe, _, message, now: pe.client.receive_used(message),
     Progressed: lambda pe, _, message, now: pe.client.receive_progress(message, now),
     Checkpoint: lambda pe, source, message, now: pe.client.receive_checkpoint(source, message),

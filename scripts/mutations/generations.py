@@ -138,6 +138,13 @@ GENERATIONS = (
         "test_the_oldest_words_go_when_they_are_large_and_what_is_too_large_is_not_kept",
     ),
     Mutation(
+        "a root that another one's answer ends hears of it",
+        _CLIENT,
+        "ClientJobs._end",
+        instead_of("is_of_root and self._has_left_no_trace(record)", "self._has_left_no_trace(record)"),
+        "test_an_answer_of_a_former_worker_ends_the_root_that_its_client_has_just_been_given",
+    ),
+    Mutation(
         "the budget used so far is charged",
         _CLIENT,
         "ClientJobs.halt",

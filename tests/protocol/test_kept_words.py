@@ -21,18 +21,18 @@ def test_the_oldest_words_go_when_they_are_large_and_what_is_too_large_is_not_ke
     words, out = LastWords(), Outbox(0, 2)
     third = succession._KEPT_BYTES_MAX // 3
     for job, size_bytes in enumerate((third, third, third, 10)):
-        words.say(CLIENT, ResultFound(job, 0, bytes(size_bytes)), out)
+        words.say(CLIENT, ResultFound(job, 0, 0, bytes(size_bytes)), out)
     assert sorted(words.jobs()) == [1, 2, 3]
     words.forget(2)
-    words.say(CLIENT, ResultFound(4, 0, bytes(third)), out)
+    words.say(CLIENT, ResultFound(4, 0, 0, bytes(third)), out)
     assert sorted(words.jobs()) == [1, 3, 4]
-    words.say(CLIENT, ResultFound(5, 0, bytes(3 * third + 3)), out)
+    words.say(CLIENT, ResultFound(5, 0, 0, bytes(3 * third + 3)), out)
     assert not words.jobs()
 
 
 def test_what_was_forgotten_makes_room() -> None:
     words, out = LastWords(), Outbox(0, 2)
     for job in range(10):
-        words.say(CLIENT, ResultFound(job, 0, bytes(succession._KEPT_BYTES_MAX)), out)
+        words.say(CLIENT, ResultFound(job, 0, 0, bytes(succession._KEPT_BYTES_MAX)), out)
         assert sorted(words.jobs()) == [job]
         words.forget(job)

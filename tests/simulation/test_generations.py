@@ -178,6 +178,20 @@ def test_an_answer_for_a_client_that_is_lost_is_heard_by_its_heir() -> None:
     assert cluster.ended[1].body == b"found"
 
 
+def test_an_answer_of_a_former_worker_ends_the_root_that_its_client_has_just_been_given() -> None:
+    """That one does not hear of it by its own result, nor by an epoch, as the job is in none yet."""
+    cluster = _cluster(4)
+    _submit(cluster, 1, rank=3, demand=4)
+    place, worker = next(key for key in cluster.running(1) if key[0] in (0, 1))
+    cluster.die(3)
+    cluster.change(0, Ordered(leaves=(2,)))
+    cluster.run(until_s=cluster.now + 0.005)  # all are halted, and wait for who is lost
+    cluster.tell(place, WorkerAnswered(worker, b"found"))
+    _rest(cluster)
+    assert cluster.ended[1].body == b"found"
+    assert not cluster.processes
+
+
 def test_budgets_go_on() -> None:
     cluster = _cluster(4)
     _submit(cluster, 1, rank=0, demand=2, wallclock_limit_s=10.0, cpu_limit_s=30.0)
