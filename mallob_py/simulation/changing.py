@@ -161,14 +161,19 @@ class ChangingCluster(Cluster):
         self._look_for_later(address)
 
     def leave(self, address: int, asked: int) -> None:
-        """Somebody orders, at rank `asked`, that the rank leaves."""
+        """Somebody orders, at rank `asked`, that the rank leaves, whatever is lost by that."""
+        self._ranks[address].drains_until_s = -math.inf
+        self._order_to_leave(address, asked)
+
+    def _order_to_leave(self, address: int, asked: int) -> None:
         self._ranks[address].is_to_leave = True
         self.change(asked, Ordered(leaves=(address,)))
 
     def drain(self, address: int, grace_s: float) -> None:
         """Nothing new starts at the rank; it leaves when nothing is lost by that, or after the grace."""
         rank = self._ranks[address]
-        rank.drains_until_s = self.now + grace_s
+        if not rank.is_to_leave:
+            rank.drains_until_s = self.now + grace_s
         for place in rank.places:
             self.tell(place, Drain())
         self._leave_if_drained(rank)
@@ -180,7 +185,8 @@ class ChangingCluster(Cluster):
         if rank.is_gone or (has_heard and not drains):  # as the last one it takes on work again
             rank.drains_until_s = -math.inf
         elif rank.is_awake and len(awake) > 1 and (self._is_drained(rank) or self.now >= rank.drains_until_s):
-            self.leave(rank.address, min(awake, key=lambda one: mixed(self.seed, rank.address, one)))
+            asked = min(awake, key=lambda one: mixed(self.seed, rank.address, one))
+            self._order_to_leave(rank.address, asked)
             self._later(self._patience_s, lambda: self._leave_if_drained(rank))  # who was asked may be lost
         else:
             self._later(self._detect_s, lambda: self._leave_if_drained(rank))
