@@ -91,7 +91,10 @@ def test_ranks_are_shared_by_priority(service: Running) -> None:
 
 
 def test_a_job_never_gets_more_workers_than_it_can_use(service: Running) -> None:
-    reply = service.ask("modest", application="SLEEP", max_demand=2, cpu_limit="400ms")
+    path = service.submit("modest", application="SLEEP", max_demand=2)
+    service.await_event("volume", job=accepted(service, "modest"), volume=2)
+    service.interrupt("modest")
+    reply = service.reply(path)
     assert reply["stats"]["max_volume"] == 2
     service.await_event("ended", job=reply["internal_id"])
     volumes = service.events("volume")
