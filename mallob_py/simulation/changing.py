@@ -435,9 +435,11 @@ class ChangingCluster(Cluster):
             super().interrupt(job)
 
     def _end_process(self, rank: int, news: WorkerCrashed | WorkerLost | WorkerLeft) -> None:
-        self.tell(
-            rank, news
-        )  # it counts as there until then, as the end of a process that nobody has looked at
+        """It counts as there until its rank looks, but says nothing more."""
+        process = self.processes[rank, news.worker]
+        if not process.has_ended:
+            process.has_ended = True
+            self.tell(rank, news)
 
     def set_terms(self, job: int, priority: float, max_demand: int) -> None:
         if self._is_held(job):

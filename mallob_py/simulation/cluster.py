@@ -112,6 +112,7 @@ class Process:
         self.is_started = False
         self.is_suspended = False
         self.is_leaving = False
+        self.has_ended = False
         self.checkpoint: bytes | None = None
         self.children: tuple[int, ...] = ()
         self.heard: list[DeliverMessage] = []
@@ -256,7 +257,7 @@ class Cluster:
         found = [
             (process.index, key)
             for key, process in self.processes.items()
-            if process.job == job and process.is_started and not process.is_suspended
+            if process.job == job and process.is_started and not (process.is_suspended or process.has_ended)
         ]
         return [key for _, key in sorted(found)]
 
