@@ -659,7 +659,7 @@ class LocalWorkers:
         if self._is_last:  # it was ordered before the others were gone
             return
         self.is_draining = True
-        self._holds.clear()
+        self._holds = {job: until for job, until in self._holds.items() if self._is_to_hand_over(job)}
         self._hand_over(now)
         self.update_token()
 
@@ -667,7 +667,12 @@ class LocalWorkers:
     def is_drained(self) -> bool:
         """Whether no process here does anything, or has anything to hand over."""
         is_at_work = self.active is not None and self.active.is_at_work
-        return self.is_draining and not is_at_work and not self.leaving
+        is_waited_for = any(map(self._is_to_hand_over, self._holds))
+        return self.is_draining and not (is_at_work or self.leaving or is_waited_for)
+
+    def _is_to_hand_over(self, job: int) -> bool:
+        """Whether the job's worker goes on here when it is found, and then leaves in order."""
+        return self._goes_on(job) and self.suspended[job].leaves
 
     def _hand_over(self, now: float) -> None:
         worker = self.active

@@ -167,6 +167,13 @@ GENERATIONS = (
         "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
+        "who is drained waits for a worker that has yet to hand over what it has",
+        _WORKERS,
+        "LocalWorkers.is_drained",
+        instead_of("is_at_work or self.leaving or is_waited_for", "is_at_work or self.leaving"),
+        "test_a_rank_that_is_drained_as_a_generation_begins_waits_for_the_worker_that_goes_on_there",
+    ),
+    Mutation(
         "a drained root gives up its seat when it has saved its job",
         _WORKERS,
         "LocalWorkers.left",

@@ -264,6 +264,23 @@ def test_a_rank_that_is_drained_leaves_when_its_workers_have_handed_over_what_th
     _finish(cluster, 1)
 
 
+def test_a_rank_that_is_drained_as_a_generation_begins_waits_for_the_worker_that_goes_on_there() -> None:
+    """Its parent has not asked for it yet: then it is there, and has something to hand over."""
+    cluster = _cluster(4)
+    _submit(cluster, 1, rank=3, demand=4, leaves=True)
+    former = cluster.generation_of(1)
+    cluster.join([1], asked=0)
+    while cluster.generation_of(1) is former:
+        cluster.run(until_s=cluster.now + 10e-6)
+    assert cluster.pes[1].workers.suspended
+    cluster.drain(1, grace_s=100.0)
+    assert cluster.is_there(1)
+    _rest(cluster)
+    assert cluster.now < 100.0
+    assert not cluster.is_there(1)
+    assert "left" in [event for _, place, event, _ in cluster.logs if place == 1]
+
+
 def test_a_drained_root_is_followed_by_one_that_begins_with_what_it_saved_last() -> None:
     cluster = _cluster(4)
     _submit(cluster, 1, rank=3, demand=4, leaves=True)
