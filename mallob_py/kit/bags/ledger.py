@@ -106,7 +106,7 @@ ORPHANED_S = 2.0
 #: lifelines kept; who is not served asks again elsewhere
 ASKERS_MAX = 64
 #: others that are remembered, and how many of them are told with a request or a bag
-KNOWN_MAX = 64
+KNOWN_MAX = 256
 TOLD = 4
 #: so many that have gone are not remembered again, though others still tell of them
 GONE_MAX = 256
