@@ -387,8 +387,9 @@ CASES = (
     Case(128, 14),
     *(Case(128, 15, lifelines) for lifelines in LIFELINES),
     Case(128, 16),
-    Case(1536, 17),
+    *(Case(1536, 17, lifelines) for lifelines in LIFELINES),
     Case(1536, 18),
+    Case(4096, 18),
 )
 _HEADER = (
     "workers", "depth", "nodes [G]", "lifelines", "time [s]", "efficiency", "lost: start", "search",
