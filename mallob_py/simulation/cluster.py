@@ -438,7 +438,7 @@ class Cluster:
         self,
         until_s: float = math.inf,
         on_quiescent: Callable[[Cluster], None] | None = None,
-        events_max: float = 300_000,
+        events_max: float = 1_000_000,
     ) -> int:
         """Play events up to `until_s`; returns how many. `on_quiescent` is called at quiescent moments."""
         count = 0

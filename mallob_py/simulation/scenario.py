@@ -224,6 +224,8 @@ class Scenario:
     def _change(self, cluster: ChangingCluster, deed: Change) -> None:
         """Ranks come and go; but the last one awake stays, and nobody dies who is to stay alone."""
         awake = cluster.members_awake()
+        if not awake:  # nobody is there to carry it out
+            return
         asked = min(awake, key=lambda address: mixed(self.plan.seed, deed.number, address))
         if isinstance(deed, RanksJoin):
             cluster.join(deed.capacities, asked)
