@@ -162,18 +162,13 @@ class ChangingCluster(Cluster):
 
     def leave(self, address: int, asked: int) -> None:
         """Somebody orders, at rank `asked`, that the rank leaves, whatever is lost by that."""
-        self._ranks[address].drains_until_s = -math.inf
-        self._order_to_leave(address, asked)
-
-    def _order_to_leave(self, address: int, asked: int) -> None:
         self._ranks[address].is_to_leave = True
         self.change(asked, Ordered(leaves=(address,)))
 
     def drain(self, address: int, grace_s: float) -> None:
         """Nothing new starts at the rank; it leaves when nothing is lost by that, or after the grace."""
         rank = self._ranks[address]
-        if not rank.is_to_leave:
-            rank.drains_until_s = self.now + grace_s
+        rank.drains_until_s = self.now + grace_s
         for place in rank.places:
             self.tell(place, Drain())
         self._leave_if_drained(rank)
@@ -186,7 +181,7 @@ class ChangingCluster(Cluster):
             rank.drains_until_s = -math.inf
         elif rank.is_awake and len(awake) > 1 and (self._is_drained(rank) or self.now >= rank.drains_until_s):
             asked = min(awake, key=lambda one: mixed(self.seed, rank.address, one))
-            self._order_to_leave(rank.address, asked)
+            self.change(asked, Ordered(leaves=(rank.address,)))
             self._later(self._patience_s, lambda: self._leave_if_drained(rank))  # who was asked may be lost
         else:
             self._later(self._detect_s, lambda: self._leave_if_drained(rank))
@@ -305,7 +300,8 @@ class ChangingCluster(Cluster):
                 case Begin(before, after):
                     self._begin(rank, before, after)
                 case End(why):
-                    if why is EndReason.LEFT and self.now < rank.drains_until_s:
+                    is_drained = self.now < rank.drains_until_s and not rank.is_to_leave
+                    if why is EndReason.LEFT and is_drained:
                         self._check_nothing_is_lost(rank)
                     self._remove(rank)
         if membership.deadline_s < math.inf:
