@@ -74,6 +74,19 @@ def test_a_job_that_stood_still_for_a_resize_runs_for_a_period_before_the_next()
     assert schedule.starts_s == [0, 30]
 
 
+def test_nodes_are_taken_from_the_largest_job_and_by_the_program_from_the_largest_surplus() -> None:
+    # On 6 nodes with a surplus of 1, and on 4 with one of 3; the third wants one node.
+    jobs = ((0, 5, 6, 6, 100), (0, 1, 4, 4, 100), (10, 1, 1, 1, 10))
+
+    def shrunk(shrink: str) -> set[int]:
+        schedule = simulate(malleable(*jobs, nodes=10), Malleable("code", shrink))
+        assert schedule.starts_s == [0, 0, 10]
+        return {piece.job for piece in schedule.pieces if piece.end_s == 10}
+
+    assert shrunk("paper") == {0}
+    assert shrunk("code") == {1}
+
+
 def test_the_program_shrinks_for_the_first_that_waits_only() -> None:
     jobs = ((0, 2, 4, 4, 100), (10, 3, 3, 3, 10), (10, 2, 2, 2, 900))
     assert simulate(malleable(*jobs, nodes=4), Malleable("code")).starts_s[2] == 10

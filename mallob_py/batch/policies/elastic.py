@@ -8,8 +8,9 @@ EASY here has no extra nodes: behind the first job that does not fit, another st
 estimate, before the earliest end at which that one fits. Estimates hold on any number of nodes.
 
 Where publication ("paper") and published program ("code") differ, three settings of `Malleable` choose:
-`start` on the least number of nodes, or on as many as there are; `shrink` for any waiting job, or for the
-first only; `grow` first the job that has fewest nodes, or the one that can take most.
+`start` on the least number of nodes, or on as many as there are; `shrink` for any waiting job and first
+the job that has most nodes, or for the first that waits only and first the job that can give most; `grow`
+first the job that has fewest nodes, or the one that can take most.
 A job is not resized within `cooldown_s` of its last resize, nor within `ready_s` of its start, nor before it
 has run for `period_s`, that of the program's loop, after it stood still for a resize: else it might be
 resized for ever.
@@ -85,7 +86,7 @@ class Malleable:
             raise ValueError(f"ready_s is {ready_s:g}, below 0")
         self.name = "elastic"
         self._starts_at_most = start == "code"
-        self._shrinks_for_head = shrink == "code"
+        self._shrinks_as_program = shrink == "code"
         self._grows_largest = grow == "code"
         self._cooldown_s = cooldown_s
         self._ready_s = ready_s
@@ -129,13 +130,13 @@ class Malleable:
         # Nodes that were ordered before and are still to come.
         coming = sum(max(0, one.size - one.target) for one in view.running.values() if one.target is not None)
         givers, spare = self._givers(view, able)
-        for job in list(view.queue[:1] if self._shrinks_for_head else view.queue):
+        for job in list(view.queue[:1] if self._shrinks_as_program else view.queue):
             if job.low <= view.free:
                 continue  # it would delay the first
             need = job.low - view.free - coming
             if need > spare:
                 continue
-            for running in sorted(givers, key=lambda one: one.job.low - one.size):
+            for running in givers:
                 given = min(need, running.size - running.job.low)
                 if given > 0:
                     need -= given
@@ -148,8 +149,12 @@ class Malleable:
         return False
 
     def _givers(self, view: View, able: list[Running]) -> tuple[list[Running], int]:
-        """Who can be shrunk now, and by how many nodes in all."""
+        """Who can be shrunk now, in the order in which they are, and by how many nodes in all."""
         givers = [one for one in able if self._free_at(one) <= view.now_s and one.size > one.job.low]
+        if self._shrinks_as_program:
+            givers.sort(key=lambda one: one.job.low - one.size)
+        else:
+            givers.sort(key=lambda one: -one.size)
         return givers, sum(one.size - one.job.low for one in givers)
 
     def _grow(self, view: View, able: list[Running]) -> Iterator[Action]:
