@@ -35,10 +35,12 @@ def page(title: str, results: Sequence[PolicyResult], power: NodePower) -> str:
     """The whole page. OSError: a picture cannot be read."""
     metrics = _table(
         ("policy", "jobs", "makespan [s]", "mean wait [s]", "longest wait [s]", "run time [s]",
-         "turnaround [s]", "slowdown", "bounded slowdown", "utilisation", "resizes"),
+         "turnaround [s]", "slowdown", "bounded slowdown", "stretched slowdown", "stretched, bounded",
+         "utilisation", "resizes"),
         [
             (one.policy, one.jobs, one.makespan_s, one.wait_s, one.wait_max_s, one.run_s, one.turnaround_s,
-             one.slowdown, one.bounded_slowdown, one.utilisation, one.resizes)
+             one.slowdown, one.bounded_slowdown, one.stretched_slowdown, one.stretched_bounded_slowdown,
+             one.utilisation, one.resizes)
             for one in (result.metrics for result in results)
         ],
     )  # fmt: skip
@@ -62,7 +64,8 @@ def page(title: str, results: Sequence[PolicyResult], power: NodePower) -> str:
 <h1>{escape(title)}</h1>
 <h2>Metrics</h2>
 {metrics}
-<p>Means over the jobs. Slowdown is turnaround/run time; bounded: run times count as 10 s at least.</p>
+<p>Means over the jobs. Slowdown is turnaround over the run time on the nodes that a job asks for; stretched:
+over the time that it ran under this policy; bounded: run times count as 10 s at least.</p>
 <h2>Energy</h2>
 {energy}
 <p>From the first submission to the last end, at {power.busy_w:g} W for a node that runs a job and

@@ -87,8 +87,13 @@ def write_swf(schedule: Schedule, path: Path) -> None:
 def _job_rows(schedule: Schedule, power: NodePower) -> Iterable[tuple[object, ...]]:
     busy_node_s = busy_of_jobs(schedule)
     name = schedule.workload.name or "workload"
-    for job, start_s, end_s, nodes in zip(
-        schedule.workload.jobs, schedule.starts_s, schedule.ends_s, schedule.allocations, strict=True
+    for job, truth, start_s, end_s, nodes in zip(
+        schedule.workload.jobs,
+        schedule.workload.truths,
+        schedule.starts_s,
+        schedule.ends_s,
+        schedule.allocations,
+        strict=True,
     ):
         run_s, turnaround_s = end_s - start_s, end_s - job.submit_s
         yield (
@@ -105,7 +110,7 @@ def _job_rows(schedule: Schedule, power: NodePower) -> Iterable[tuple[object, ..
             _number(end_s),
             _number(start_s - job.submit_s),
             _number(turnaround_s),
-            _number(turnaround_s / run_s),
+            _number(turnaround_s / truth.run_s),
             interval_set(nodes),
             _number(busy_node_s[job.id] * power.busy_w),
             _metadata(job),
@@ -135,9 +140,13 @@ def _summary(schedule: Schedule, power: NodePower) -> dict[str, object]:
     metrics, energy = metrics_of(schedule), energy_of(schedule, power)
     rejected = len(schedule.workload.rejected)
     turnarounds = [
-        (end_s - job.submit_s, end_s - start_s)
-        for job, start_s, end_s in zip(
-            schedule.workload.jobs, schedule.starts_s, schedule.ends_s, strict=True
+        (end_s - job.submit_s, truth.run_s, end_s - start_s)
+        for job, truth, start_s, end_s in zip(
+            schedule.workload.jobs,
+            schedule.workload.truths,
+            schedule.starts_s,
+            schedule.ends_s,
+            strict=True,
         )
     ]
     return {
@@ -154,10 +163,13 @@ def _summary(schedule: Schedule, power: NodePower) -> dict[str, object]:
         "mean_waiting_time": metrics.wait_s,
         "max_waiting_time": metrics.wait_max_s,
         "mean_turnaround_time": metrics.turnaround_s,
-        "max_turnaround_time": max(turnaround for turnaround, _ in turnarounds),
+        "max_turnaround_time": max(turnaround for turnaround, _, _ in turnarounds),
         "mean_slowdown": metrics.slowdown,
-        "max_slowdown": max(turnaround / run for turnaround, run in turnarounds),
+        "max_slowdown": max(turnaround / static for turnaround, static, _ in turnarounds),
         "mean_bounded_slowdown": metrics.bounded_slowdown,
+        "mean_stretched_slowdown": metrics.stretched_slowdown,
+        "max_stretched_slowdown": max(turnaround / run for turnaround, _, run in turnarounds),
+        "mean_stretched_bounded_slowdown": metrics.stretched_bounded_slowdown,
         "utilisation": metrics.utilisation,
         "nb_resizes": metrics.resizes,
         "time_computing": energy.busy_node_s,

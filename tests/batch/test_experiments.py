@@ -30,18 +30,24 @@ def test_all_policies_are_played_on_the_parts_of_traces_that_are_there(
     assert [table["title"].partition(":")[0] for table in tables] == [
         "Mean turnaround, relative to EASY",
         "Bounded slowdown, relative to EASY",
+        "All jobs malleable",
         "KTH, means over 2 other parts, from rows 0, 12",
         "KTH, rows 5 to 19, 8 nodes",
         "KTH, rows 5 to 19, 8 nodes",
         "All jobs malleable",
         "Least mean turnaround",
     ]
-    turnarounds = {(row[0], row[1]): row[2:] for row in tables[3]["rows"]}
+    turnarounds = {(row[0], row[1]): row[2:] for row in tables[4]["rows"]}
     shown = {row[0]: row[1:] for row in tables[0]["rows"]}
     assert tables[0]["header"] == ["policy", "KTH 0%", "KTH 40%", "KTH 100%", "KTH JVM"]
     last, with_costs = turnarounds["fair", "0"][-1], turnarounds["fair", "JVM"][-1]
     assert shown["fair"][2:] == [f"{float(last):.2f}", f"{float(with_costs):.2f}"]
     assert shown["fcfs"][1:] == ["", "", ""] != shown["backfilling"][1:]
+    by_definition = {row[0]: row[1:] for row in tables[2]["rows"]}
+    assert tables[2]["header"][1:] == ["KTH slowdown", "KTH bounded", "KTH stretched", "KTH str. bounded"]
+    static, stretched = by_definition["fair"][1], by_definition["fair"][3]
+    assert shown["fair"][2] != static == next(row for row in tables[1]["rows"] if row[0] == "fair")[3]
+    assert static != stretched
     assert turnarounds["easy", ""] == ["1.000"] * len(fair.SHARES)
     # Without malleable jobs it is EASY, whatever resizes cost; with them, these make a difference.
     assert turnarounds["fair", "0"][0] == turnarounds["fair", "JVM"][0] == "1.000"

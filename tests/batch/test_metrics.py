@@ -17,7 +17,39 @@ def test_the_means_are_those_of_a_schedule_made_by_hand() -> None:
     assert metrics.turnaround_s == pytest.approx((10 + 13 + 33) / 3)
     assert metrics.slowdown == pytest.approx((1 + 13 / 5 + 33 / 20) / 3)
     assert metrics.bounded_slowdown == pytest.approx((1 + 13 / 10 + 33 / 20) / 3)
+    # Nobody was resized: either run time is the same one.
+    assert metrics.stretched_slowdown == pytest.approx(metrics.slowdown)
+    assert metrics.stretched_bounded_slowdown == pytest.approx(metrics.bounded_slowdown)
     assert metrics.utilisation == pytest.approx((40 + 20 + 40) / (4 * 35))
+
+
+class OnOneNode:
+    """Whoever is first in the queue, on one node."""
+
+    name = "one"
+    wants_all_arrivals = False
+
+    def begin(self, nodes: int) -> None:
+        pass
+
+    def decide(self, view: View) -> list[Action]:
+        return [Start(view.queue[0].id, 1)] if view.queue and view.free else []
+
+
+def test_a_policy_that_slows_a_job_down_does_not_gain_slowdown_by_it() -> None:
+    # Each of 40 s on its two nodes takes 80 s on one, and the second waits for the first.
+    jobs = ((0, 1, 2, 2, 40), (0, 1, 2, 2, 40))
+    metrics = metrics_of(simulate(malleable(*jobs, nodes=1), OnOneNode()))
+    assert metrics.slowdown == metrics.bounded_slowdown == pytest.approx((80 + 160) / 2 / 40)
+    assert metrics.stretched_slowdown == pytest.approx((1 + 2) / 2)
+    assert metrics.stretched_bounded_slowdown == pytest.approx((1 + 2) / 2)
+
+
+def test_bounded_slowdowns_take_either_run_time_as_ten_seconds_at_least() -> None:
+    # 4 s on its two nodes are 8 s on one.
+    metrics = metrics_of(simulate(malleable((0, 1, 2, 2, 4), (0, 1, 2, 2, 4), nodes=1), OnOneNode()))
+    assert metrics.slowdown == pytest.approx((8 + 16) / 2 / 4)
+    assert metrics.bounded_slowdown == metrics.stretched_bounded_slowdown == pytest.approx((1 + 1.6) / 2)
 
 
 def test_utilisation_counts_each_piece_of_a_resized_job_with_its_own_nodes() -> None:

@@ -121,6 +121,12 @@ def test_a_resized_job_has_a_row_for_each_piece(tmp_path: Path, resized: Schedul
     ]
     (row,) = _rows(tmp_path / "jobs.csv")
     assert (row["allocated_resources"], row["consumed_energy"]) == ("0-3", str((6 * 2 + 2 * 4) * 50))
+    # 10 s on its own nodes; it ran for 8 s.
+    assert (row["turnaround_time"], row["execution_time"], row["stretch"]) == ("8", "8", "0.8")
+    told = json.loads((tmp_path / "schedule.json").read_bytes())
+    assert (told["mean_slowdown"], told["max_slowdown"], told["mean_bounded_slowdown"]) == (0.8, 0.8, 1.0)
+    assert (told["mean_stretched_slowdown"], told["max_stretched_slowdown"]) == (1.0, 1.0)
+    assert told["mean_stretched_bounded_slowdown"] == 1.0
 
 
 def test_energy_is_told_by_what_nodes_do(resized: Schedule) -> None:
