@@ -71,10 +71,18 @@ def _locked(place: Path) -> DirectoryLock:
         if (who := holder_of(folder)) is not None:
             raise CommandError(f"--orders {place} is in use ({who}); name another folder")
     try:
-        OrderFolder(place, is_new_service=True).close()
-        return DirectoryLock(place / FOLDER, tell)
+        OrderFolder(place, is_new_service=False).close()
+        lock = DirectoryLock(place / FOLDER, tell)
+        try:
+            OrderFolder(place, is_new_service=True).close()  # what others have left goes when they are gone
+        except BaseException:
+            lock.close()
+            raise
     except ServiceError as error:
         raise CommandError(f"--orders: {error}") from None
+    except OSError as error:
+        raise CommandError(f"--orders {place} cannot be used: {error.strerror}") from None
+    return lock
 
 
 @contextlib.contextmanager

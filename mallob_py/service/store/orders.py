@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
+import re
 import uuid
 from pathlib import Path
 from typing import TypeAlias
@@ -20,6 +20,7 @@ from typing import TypeAlias
 import msgspec
 
 from mallob_py.service import ServiceError
+from mallob_py.service.store import own_folder
 from mallob_py.service.store.in_folder import InotifyWatch, Watching, is_remote
 
 #: below the api folder
@@ -27,6 +28,8 @@ FOLDER = "orders"
 #: in that folder: how many ranks the last order has led to
 _RANKS = "ranks"
 _ORDER, _ANSWER = ".json", ".answer"
+#: what a former service may have left: nobody else gives such names
+_NAMES = re.compile(rf"~?([0-9a-f]{{32}}({_ORDER}|{_ANSWER})|{_RANKS})".replace(".", r"\."))
 #: where nobody tells of new files
 _POLL_S = 0.2
 _ORDER_BYTES_MAX = 1 << 20
@@ -95,13 +98,12 @@ class OrderFolder:
     def __init__(self, api_dir: Path, is_new_service: bool, watching: Watching = Watching.AUTO) -> None:
         self.path = api_dir / FOLDER
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = self.path.stat()
-            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-                raise ServiceError(f"{self.path} is open to others, so no orders are taken: chmod 700 it")
-            if is_new_service:
-                for each in self.path.glob("[!.]*"):
-                    each.unlink()
+            own_folder.make(self.path)
+            with own_folder.opened(self.path) as folder:
+                if not own_folder.is_private(folder):
+                    raise ServiceError(f"{self.path} is open to others, so no orders are taken: chmod 700 it")
+                if is_new_service:
+                    own_folder.remove_files(folder, _NAMES)
             polls = watching is Watching.POLL or is_remote(self.path)
             self._watch = None if polls else InotifyWatch(self.path)
         except OSError as error:

@@ -1,0 +1,65 @@
+"""Folders of ours below a folder that an option names: under our names, anything of anybody may lie there.
+
+So such a folder is opened as it is, through no link, and looked at and cleared by its descriptor. Removed is
+only what is a file and has a name that nobody else gives; all else stays, and is in nobody's way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+_OTHERS = 0o077
+
+
+@contextlib.contextmanager
+def opened(path: str | Path, within: int | None = None) -> Iterator[int]:
+    """The descriptor of this folder, meanwhile. Raises OSError, also if it is a link.
+
+    `within`: of the folder that a relative `path` starts from.
+    """
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+    except NotADirectoryError as error:
+        raise NotADirectoryError(errno.ENOTDIR, "a link, or no folder", str(path)) from error
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def make(path: Path) -> None:
+    """Unless something is there. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+
+
+def is_ours(folder: int) -> bool:
+    return os.fstat(folder).st_uid == os.geteuid()
+
+
+def is_private(folder: int) -> bool:
+    """It is ours, and nobody else may enter it."""
+    return is_ours(folder) and not stat.S_IMODE(os.fstat(folder).st_mode) & _OTHERS
+
+
+def is_file(name: str, folder: int) -> bool:
+    """Of this folder, and no link to one."""
+    try:
+        return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def remove_files(folder: int, names: re.Pattern[str]) -> None:
+    """Those of our names. Raises OSError."""
+    for name in os.listdir(folder):
+        if names.fullmatch(name) and is_file(name, folder):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)

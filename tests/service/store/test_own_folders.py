@@ -1,0 +1,79 @@
+"""Folders of the service in which there is something else: it stays, and nobody is held up by it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from foreign_files import Kind, found, put, put_all
+
+from mallob_py.cli import CommandError
+from mallob_py.cli.malleable_job import order_folder
+from mallob_py.service import ServiceError
+from mallob_py.service.store.orders import FOLDER, OrderFolder, Resize, give
+
+_ID = "0123456789abcdef" * 2
+#: of orders, and what comes close
+_OWN = [f"{_ID}.json", f"~{_ID}.json", f"{_ID}.answer", f"~{_ID}.answer", "ranks", "~ranks"]
+_ALMOST = [
+    f"{_ID}x.json",
+    f"{_ID[1:]}.json",
+    f"~~{_ID}.json",
+    f"{_ID}.json~",
+    f"{_ID.upper()}.json",
+    "my.json",
+]
+
+
+def _open_for_orders(place: Path) -> None:
+    OrderFolder(place, is_new_service=True).close()
+
+
+def _name_for_orders(place: Path) -> None:
+    with order_folder(str(place)):
+        pass
+    (place / FOLDER / ".lock").unlink()
+
+
+@pytest.mark.parametrize("begin", [_open_for_orders, _name_for_orders])
+def test_orders_of_a_former_service_go_and_all_else_stays(begin: object, tmp_path: Path) -> None:
+    assert callable(begin)
+    put_all(tmp_path / FOLDER, tmp_path / "elsewhere")
+    for name in _ALMOST:
+        put(tmp_path / FOLDER / name, Kind.FILE, tmp_path)
+    before = found(tmp_path)
+    for name in _OWN:
+        put(tmp_path / FOLDER / name, Kind.FILE, tmp_path)
+    give(tmp_path, Resize(by=1))
+    begin(tmp_path)
+    assert found(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.FILE])
+def test_what_is_no_file_stays_under_names_of_orders_as_well(kind: Kind, tmp_path: Path) -> None:
+    for name in _OWN:
+        put(tmp_path / FOLDER / name, kind, tmp_path / "elsewhere")
+    before = found(tmp_path)
+    _open_for_orders(tmp_path)
+    assert found(tmp_path) == before
+
+
+@pytest.mark.parametrize("begin", [_open_for_orders, _name_for_orders])
+def test_a_link_to_a_folder_takes_no_orders(begin: object, tmp_path: Path) -> None:
+    assert callable(begin)
+    elsewhere = tmp_path / "elsewhere"
+    put(tmp_path / FOLDER, Kind.LINK_TO_FOLDER, elsewhere)
+    put(elsewhere / f"{_ID}.json", Kind.FILE, elsewhere)
+    before = found(tmp_path, elsewhere)
+    with pytest.raises((ServiceError, CommandError), match="a link, or no folder"):
+        begin(tmp_path)
+    assert found(tmp_path, elsewhere) == before
+
+
+def test_orders_are_removed_by_nobody_who_does_not_hold_the_folder(tmp_path: Path) -> None:
+    with order_folder(str(tmp_path)):
+        given = give(tmp_path, Resize(by=1))
+        with pytest.raises(CommandError, match="is in use"), order_folder(str(tmp_path)):
+            pass
+        assert os.path.exists(given)
