@@ -88,6 +88,7 @@ from mallob_py.protocol.stimuli import (
 from mallob_py.protocol.succession import Succession
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.growth import Growth, GrowthError
+from mallob_py.runtime.heap import HeapKeeper, c_heap
 from mallob_py.runtime.memory_watch import MemoryWatch, RankReclaimable
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank_reports import RankNews, RankReporter, Roll, RollAnswer, RollCall, WorkerPlace
@@ -343,6 +344,7 @@ class Rank:
         #: what could be given back if the host runs low on memory
         self.reclaimable = RankReclaimable(self._pes, pool, self._workers, self.transfer, self._tell)
         self._memory_watch: MemoryWatch | None = None
+        self._heap = HeapKeeper(c_heap())
         self._voters: tuple[int, ...] = ()
         self._transport = transport
         self._desk: Desk | None = None
@@ -701,6 +703,7 @@ class Rank:
         for slot, used in self._workers.grown_memory():
             self._tell(self._pes[slot], used)
         self.transfer.keep_only(self._workers.jobs() | self._fetching.keys())
+        self._heap.look(now, time.thread_time())
         if self._memory_watch is not None:
             self._memory_watch.look(now)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutations.mutation import Mutation, instead_of, never, without
 
 _RANK = "mallob_py/runtime/rank.py"
+_HEAP = "mallob_py/runtime/heap.py"
 _TRANSPORT = "mallob_py/runtime/world/transport.py"
 _RANK_LINKS = "mallob_py/runtime/world/links.py"
 _POOL = "mallob_py/runtime/workers/pool.py"
@@ -129,5 +130,27 @@ RUNNING = (
         "Suspects.ended",
         never("job == self._tried"),
         "test_suspects_begin_one_after_the_other_after_a_quiet_time",
+    ),
+    # --- a rank's heap --------------------------------------------------------------------------
+    Mutation(
+        "an idle rank gives back what large messages have left",
+        _RANK,
+        "Rank._look_after_memory",
+        without("self._heap.look(now, time.thread_time())"),
+        "test_what_large_messages_have_left_goes_back_when_the_rank_is_idle",
+    ),
+    Mutation(
+        "the unused part of a heap is compared with the least that it was",
+        _HEAP,
+        "HeapKeeper.look",
+        without("self._least_bytes = min(self._least_bytes, unused_bytes)"),
+        "test_what_python_has_given_back_itself_may_come_once_more",
+    ),
+    Mutation(
+        "a busy rank keeps its heap",
+        _HEAP,
+        "HeapKeeper.look",
+        never("cpu_s - last[1] > _BUSY_SHARE * (now_s - last[0])"),
+        "test_a_busy_rank_keeps_its_heap",
     ),
 )

@@ -17,6 +17,7 @@ from mallob_py.protocol.messages import Description, Epoch, Supply, TreeMessage,
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.random_walk import NO_LIMIT
 from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, WorkerStarted
+from mallob_py.runtime.heap import HeapKeeper
 from mallob_py.runtime.rank import PeerFailure, Rank
 from mallob_py.runtime.world.envelope import Arrival, Channel, seal
 from mallob_py.runtime.world.failure_detector import Beat
@@ -219,6 +220,7 @@ def test_the_last_rank_goes_on_at_once_when_it_finds_out_by_silence_that_the_oth
     rank._ahead, rank._news_ahead = [], []
     rank._fetching, rank._how_lost, rank.news_of_ranks = {}, {}, {}
     rank._memory_watch = rank._stimuli = rank._halted_s = rank._growth = None
+    rank._heap = HeapKeeper(None)
     rank._bound, rank.founders = 2, Placement([1, 1])
     transport.give_up_on = lambda lost: None
     (pe,) = rank._pes
@@ -312,6 +314,7 @@ def idle_rank(timeout_s: float | None = None) -> tuple[Any, Clock]:
     rank._transport, rank.pool = Quiet(), NoProcesses()
     rank._workers = rank.transfer = IdleWorkers()
     rank._fetching, rank._stimuli, rank._memory_watch, rank._news_go_to = {}, None, None, None
+    rank._heap = HeapKeeper(None)
     rank._drains_for, rank._drain_look_s = None, math.inf
     rank._unheard_until_s = math.inf
     rank._growth = None

@@ -1,0 +1,150 @@
+"""A rank's heap shrinks again after large messages, seldom, and only while the rank has little to do."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from typing import Any
+
+import pytest
+
+from mallob_py.runtime.heap import CHeap, HeapKeeper, c_heap
+from mallob_py.runtime.rank import Rank
+
+MB = 1 << 20
+
+
+class NoWorkers:
+    def grown_memory(self) -> list[Any]:
+        return []
+
+    def jobs(self) -> set[int]:
+        return set()
+
+
+class NoTransfer:
+    def keep_only(self, jobs: set[int]) -> None:
+        pass
+
+
+def rank_with_a_heap(heap: CHeap | None) -> Any:
+    rank: Any = object.__new__(Rank)
+    rank._workers, rank.transfer, rank._fetching, rank._memory_watch = NoWorkers(), NoTransfer(), {}, None
+    rank._heap = HeapKeeper(heap)
+    return rank
+
+
+def resident_bytes() -> int:
+    """What nobody else has mapped, too."""
+    with open("/proc/self/status") as status:
+        fields = dict(line.split(":", 1) for line in status)
+    return int(fields["RssAnon"].split()[0]) << 10
+
+
+def carry_large_messages(rng: random.Random) -> list[bytes]:
+    """What lives on: above all the others, so that the heap cannot simply end earlier."""
+    kept = []
+    for _ in range(3):
+        large = [b"x" * (MB + rng.randrange(MB // 4)) for _ in range(150)]
+        kept.append(large[-1])
+    return kept
+
+
+@pytest.mark.skipif(c_heap() is None, reason="another C library")
+def test_what_large_messages_have_left_goes_back_when_the_rank_is_idle() -> None:
+    rank = rank_with_a_heap(c_heap())
+    rank._look_after_memory(0.0)
+    rank._look_after_memory(100.0)  # what other tests have left
+    before_bytes = resident_bytes()
+    kept = carry_large_messages(random.Random(1))
+    left_bytes = resident_bytes() - before_bytes
+    assert left_bytes > 50 * MB, "without this the test tells nothing"
+    rank._look_after_memory(200.0)
+    assert resident_bytes() - before_bytes < 20 * MB
+    kept = carry_large_messages(random.Random(2))
+    assert resident_bytes() - before_bytes > 50 * MB, "without this the test tells nothing"
+    rank._look_after_memory(300.0)
+    assert resident_bytes() - before_bytes < 20 * MB, "where it has been trimmed before, too"
+    assert kept
+
+
+class CountedHeap:
+    """A heap whose unused part is what a test says; of that, Python keeps some."""
+
+    def __init__(self, kept_bytes: int = 20 * MB) -> None:
+        self.unused_bytes = self.kept_bytes = kept_bytes
+        self.trims = 0
+
+    def keeper(self) -> HeapKeeper:
+        return HeapKeeper(CHeap(lambda: self.unused_bytes, self._trim))
+
+    def _trim(self) -> None:
+        self.trims += 1
+        self.unused_bytes = self.kept_bytes
+
+
+def test_a_busy_rank_keeps_its_heap() -> None:
+    heap = CountedHeap()
+    keeper = heap.keeper()
+    keeper.look(0.0, 0.0)
+    heap.unused_bytes = 300 * MB
+    keeper.look(10.0, 9.0)
+    assert heap.trims == 0
+    keeper.look(20.0, 10.0)
+    assert heap.trims == 1
+
+
+def test_what_is_not_worth_it_or_not_to_be_had_is_not_asked_for_again_and_again() -> None:
+    heap = CountedHeap()
+    keeper = heap.keeper()
+    heap.unused_bytes += 1 * MB
+    for second in range(100):
+        keeper.look(second, 0.0)
+    assert heap.trims == 0
+    heap.unused_bytes = heap.kept_bytes = 90 * MB
+    for second in range(100, 200):
+        keeper.look(second, 0.0)
+    assert heap.trims == 1
+
+
+def test_what_python_has_given_back_itself_may_come_once_more() -> None:
+    heap = CountedHeap(kept_bytes=90 * MB)
+    keeper = heap.keeper()
+    heap.unused_bytes = heap.kept_bytes = 20 * MB
+    keeper.look(0.0, 0.0)
+    keeper.look(10.0, 0.0)
+    heap.unused_bytes = 60 * MB
+    keeper.look(20.0, 0.0)
+    assert heap.trims == 1
+
+
+def test_a_heap_is_trimmed_seldom() -> None:
+    heap = CountedHeap()
+    keeper = heap.keeper()
+    for second in range(60):
+        heap.unused_bytes += 100 * MB
+        keeper.look(second, 0.0)
+    assert heap.trims == 6
+
+
+def test_with_another_c_library_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    assert c_heap() is None
+    rank = rank_with_a_heap(None)
+    rank._look_after_memory(0.0)
+    rank._look_after_memory(1.0)
+
+
+def test_glibc_before_2_33_is_asked_in_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    if c_heap() is None:
+        pytest.skip("another C library")
+    library = ctypes.CDLL(None)
+
+    class Old:
+        malloc_trim, mallinfo = library.malloc_trim, library.mallinfo
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Old())
+    old = c_heap()
+    assert old is not None
+    assert old.unused_bytes() < 1 << 32
+    old.trim()
