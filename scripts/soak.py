@@ -12,8 +12,8 @@ that is missing is lost. Exits with 1 and tells the story of a job (events of al
 
 Checked: one reply per job file and no other file in `out/`; answers; models; how jobs end that
 nobody killed; at the end exit code 0, no process, no file in shared memory; neither memory nor
-descriptors grow with the number of jobs; the others of a rank that is lost go on, with their processes;
-orders of more or fewer ranks come to what they say.
+descriptors grow with the number of jobs, and no rank stays large; the others of a rank that is lost go on,
+with their processes; orders of more or fewer ranks come to what they say.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 from soaking.jobs import Mix
 from soaking.processes import Wrong
 from soaking.ranks import Ranks
-from soaking.rounds import Sample, at_rest, check_growth, play_round
+from soaking.rounds import Sample, at_rest, check_growth, check_size_at_end, play_round
 from soaking.service import Service
 
 from mallob_py.cli.rank_options import RANK_LOSSES
@@ -81,6 +81,7 @@ def soak(options: argparse.Namespace, folder: Path) -> None:
                     service.start()
                     ranks.begin()
         check_growth(samples)
+        check_size_at_end(service.mark)
         service.stop()
     except Wrong as wrong:
         service.tell(wrong.identity)

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 
 from mallob_py.protocol.config import Config
 from soaking.jobs import Mix
-from soaking.processes import Family, Wrong, descriptors, parent_of, resident_bytes, wait_until
+from soaking.processes import (
+    Family,
+    Wrong,
+    descriptors,
+    parent_of,
+    proportional_bytes,
+    resident_bytes,
+    wait_until,
+)
 from soaking.ranks import Ranks
 from soaking.service import STOP_DEADLINE_S, Service
 
@@ -23,6 +31,9 @@ IN_FLIGHT_MAX = 120
 #: a client remembers 100 000 ended jobs for dependencies: some 30 MB that may come
 RSS_GROWTH_MAX_BYTES = 48 << 20
 FDS_GROWTH_MAX = 24
+#: of each rank at the end, when it has had the time to give back what large messages have left
+RANK_AT_END_MAX_BYTES = 60_000_000
+GIVE_BACK_DEADLINE_S = 40.0
 #: after a change of ranks, what nobody speaks of any more is kept for so long
 REST_DEADLINE_S = Config().succession_patience_s + STOP_DEADLINE_S
 #: per PE
@@ -139,3 +150,13 @@ def check_growth(samples: Sequence[Sample]) -> None:
         grown = min(getattr(one, what) for one in late) - max(getattr(one, what) for one in early)
         if grown > FDS_GROWTH_MAX:
             raise Wrong(f"{what} have grown by {grown}")
+
+
+def check_size_at_end(mark: str, deadline_s: float = GIVE_BACK_DEADLINE_S) -> None:
+    """No rank stays large when all jobs are over. Raises Wrong."""
+
+    def are_small() -> bool:
+        return max(map(proportional_bytes, Family.of(mark).ranks), default=0) < RANK_AT_END_MAX_BYTES
+
+    limit = f"{RANK_AT_END_MAX_BYTES / 1e6:.0f} MB"
+    wait_until(are_small, f"each rank at rest has less than {limit} of memory of its own", deadline_s, 1.0)
