@@ -8,6 +8,8 @@ _RANK = "mallob_py/runtime/rank.py"
 _HEAP = "mallob_py/runtime/heap.py"
 _TRANSPORT = "mallob_py/runtime/world/transport.py"
 _RANK_LINKS = "mallob_py/runtime/world/links.py"
+_NEWCOMER_PROCESS = "mallob_py/runtime/world/newcomer_process.py"
+_MPI = "mallob_py/runtime/world/mpi.py"
 _POOL = "mallob_py/runtime/workers/pool.py"
 _LINKS = "mallob_py/runtime/workers/links.py"
 _PROCESS = "mallob_py/runtime/workers/process.py"
@@ -115,6 +117,20 @@ RUNNING = (
         "Links.has_more",
         instead_of("self._arrived or self._ended", "self._arrived"),
         "test_an_end_that_is_met_while_sending_is_there_to_be_told_at_once",
+    ),
+    Mutation(
+        "a rank that joins does not write the launcher's exit file",
+        _NEWCOMER_PROCESS,
+        "_newcomers_environment",
+        never("name.startswith(_OF_MPI)"),
+        "test_who_joins_on_this_host_knows_nothing_of_the_launchers_exit_file",
+    ),
+    Mutation(
+        "ranks that were at work and left no exit code have not done well",
+        _MPI,
+        "WorldEnd.exit_code",
+        instead_of("self.returned or int(self.had_come_up)", "self.returned"),
+        "test_ranks_that_were_at_work_and_left_no_exit_code_have_not_done_well",
     ),
     # --- jobs that end their rank -----------------------------------------------------------------
     Mutation(

@@ -124,6 +124,24 @@ def test_jobs_go_on_with_those_who_joined_when_all_but_one_of_the_first_ranks_di
         assert service.processes() == []
 
 
+def test_ranks_that_joined_do_not_speak_for_the_first_ones_when_these_are_all_killed(tmp_path: Path) -> None:
+    with serving(tmp_path, *SURVIVE, "--restarts", "5", ranks=2) as service:
+        running = service.submit("running", application="SLEEP", wallclock_limit="1h")
+        service.await_event("started")
+        first = {parent_of(pid) for pid in service.processes() if is_fork_server(pid)}
+        founders = {pid for pid in first if not is_fork_server(pid)}
+        newcomers = set(grow(service, 1).values())
+        assert len(founders) == 2
+        assert not founders & newcomers
+        for pid in founders:
+            os.kill(pid, signal.SIGKILL)
+        poll_until(lambda: service.output.count("accepting jobs") == 2, lambda: service.output)
+        poll_until(lambda: not newcomers & set(service.processes()), "nothing is left of the ranks before")
+        service.interrupt("running")
+        assert service.reply(running)["result"]["outcome"] == "interrupted"
+        assert service.stop() == 0
+
+
 def test_a_rank_that_joins_a_host_whose_first_rank_has_left_gets_large_inputs(
     tmp_path: Path,
 ) -> None:

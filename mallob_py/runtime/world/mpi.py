@@ -304,7 +304,10 @@ class WorldEnd:
             return self.code
         if self.stopped_by is not None:
             return 128 + self.stopped_by
-        return self.returned if self.returned >= 0 else 128 - self.returned
+        if self.returned < 0:
+            return 128 - self.returned
+        # Of ranks that were killed their guards take leave: mpiexec takes that for a good end.
+        return self.returned or int(self.had_come_up)
 
     @property
     def crash(self) -> Crash | None:

@@ -29,11 +29,12 @@ from mallob_py.runtime.world.doorbell import BELL_ADDRESS_VARIABLE
 from mallob_py.runtime.world.failure_detector import HOST_NAME_VARIABLE
 from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, INVITED_VARIABLE
 
-#: what tells a rank that it is one of MPI's world: not for those that are not
-_OF_MPI = ("PMI_", "PMIX_", "HYDI_", "OMPI_", "MPI_")
+#: what tells a rank that it is one of MPI's world: not for those that are not. Nor is the exit file:
+#: the code of one that outlives all whom the launcher has started would be taken for the end of all work.
+_OF_MPI = ("PMI_", "PMIX_", "HYDI_", "OMPI_", "MPI_", EXIT_FILE_VARIABLE)
 #: what goes to other hosts, but for what is true on this one only
 _TAKEN_ALONG = "MALLOB_PY_"
-_OF_THIS_HOST = (BELL_ADDRESS_VARIABLE, EXIT_FILE_VARIABLE, HOST_NAME_VARIABLE)
+_OF_THIS_HOST = (BELL_ADDRESS_VARIABLE, HOST_NAME_VARIABLE)
 _LINE_BYTES_MAX = 1 << 20
 _LAST_WORDS_S = 1.0
 _LAST_WORDS_BYTES = 1 << 12
@@ -104,8 +105,7 @@ def start(site: Site, invitation: bytes, words: Path) -> NewcomerProcess:
 
     What a remote shell says on standard error goes to ours, and to the file `words` as well.
     """
-    env = {name: value for name, value in os.environ.items() if not name.startswith(_OF_MPI)}
-    env |= import_places() | {INVITED_VARIABLE: "1"}
+    env = _newcomers_environment(os.environ)
     if not site.shell:
         return NewcomerProcess(_start_rank(sys.argv[1:], env, invitation), site.host)
     taken = {name: value for name, value in env.items() if name.startswith(_TAKEN_ALONG)}
@@ -129,6 +129,12 @@ def start(site: Site, invitation: bytes, words: Path) -> NewcomerProcess:
         for each in (reader, writer, both):
             os.close(each)
     return NewcomerProcess(shell, site.host, (words, tee))
+
+
+def _newcomers_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Ours, without what is true only of ranks that MPI's launcher has started."""
+    kept = {name: value for name, value in env.items() if not name.startswith(_OF_MPI)}
+    return kept | import_places() | {INVITED_VARIABLE: "1"}
 
 
 def _start_rank(

@@ -47,6 +47,12 @@ def test_no_delay_is_endless_and_none_is_too_large_for_the_clock() -> None:
     assert max(limit.next_delay_s(0.0) or 0.0 for _ in range(5000)) == 30.0
 
 
+def test_ranks_that_were_at_work_and_left_no_exit_code_have_not_done_well() -> None:
+    assert WorldEnd(None, had_come_up=True, returned=0, stopped_by=None).exit_code == 1
+    assert WorldEnd(None, had_come_up=False, returned=0, stopped_by=None).exit_code == 0
+    assert WorldEnd(0, had_come_up=True, returned=0, stopped_by=None).exit_code == 0
+
+
 def test_ranks_that_crash_are_started_again_and_told_so(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
