@@ -33,7 +33,15 @@ OURS = {
     "UTS": "mallob_bags.uts:UtsApplication",
 }
 #: of these, what is declared in a module that imports less than the application
-_DECLARED = {"SAT": "mallob_sat.declaration:SatDeclaration"}
+_DECLARED = {
+    "SAT": "mallob_sat.declaration:SatDeclaration",
+    "BC": "mallob_bags.declaration:BetweennessDeclaration",
+    "PI": "mallob_bags.declaration:PiDeclaration",
+    "QUEENS": "mallob_bags.declaration:QueensDeclaration",
+    "UTS": "mallob_bags.declaration:UtsDeclaration",
+}
+#: of these, which have options for commands: importing others would keep every command
+_WITH_OPTIONS = ("SAT",)
 
 
 class UnknownApplication(Exception):
@@ -66,11 +74,21 @@ def imported(place: str) -> Any:
 def declaration_of(name: str) -> type[Declaration]:
     """What the application declares. Raises UnknownApplication, or whatever importing it raises."""
     place = place_of(name)
-    if name in _DECLARED and place == OURS[name]:
-        return _declaration(_DECLARED[name])
-    if name not in places_without_search():
-        place = installed(DECLARATION_GROUP).get(name, place)
-    return _declaration(place)
+    return declared_apart(name, place) or _declaration(place)
+
+
+def declared_apart(name: str, place: str) -> type[Declaration] | None:
+    """What the application at this place declares elsewhere, found without importing that application.
+
+    Raises whatever importing the declaration raises.
+    """
+    if place == OURS.get(name):
+        apart = _DECLARED.get(name)
+    elif name in places_without_search():
+        return None  # whoever stands in for an application declares what it is itself
+    else:
+        apart = installed(DECLARATION_GROUP).get(name)
+    return None if apart is None else _declaration(apart)
 
 
 def place_of(name: str) -> str:
@@ -90,7 +108,7 @@ def unknown(name: str, known: dict[str, str]) -> str:
 
 def our_declarations() -> tuple[type[Declaration], ...]:
     """Of the applications that come with this package and have options for commands."""
-    return tuple(_declaration(place) for place in _DECLARED.values())
+    return tuple(_declaration(place) for place in map(_DECLARED.__getitem__, _WITH_OPTIONS))
 
 
 def _declaration(place: str) -> type[Declaration]:

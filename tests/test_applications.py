@@ -46,6 +46,20 @@ def test_a_declaration_of_ours_is_read_without_what_takes_its_time() -> None:
     assert not slow & set(done.stdout.split())
 
 
+def test_a_service_learns_what_ours_declare_without_importing_what_takes_its_time() -> None:
+    code = (
+        "import sys\n"
+        "from mallob_py.applications import OURS\n"
+        "from mallob_py.runtime.workers.process import AppRegistry\n"
+        "registry = AppRegistry.discover()\n"
+        "assert [registry.declared(name).name for name in OURS] == list(OURS)\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    slow = {"numpy", "numba", "pysolvers", "mallob_sat.app", "mallob_bags.uts", "importlib.metadata"}
+    assert not slow & set(done.stdout.split())
+
+
 def test_an_application_that_is_not_installed_can_be_named_with_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

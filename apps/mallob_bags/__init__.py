@@ -8,5 +8,6 @@ queens       solutions of the n queens problem
 uts          nodes of unbalanced trees: `trees` says how many children, `sha1` which
 ranges       bags of tasks known by number
 compiled     kernels compiled by Numba, if there is one
+declaration  what a service knows of them without importing any
 numbers      what configurations hold
 """

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_bags.compiled import compiled, kernel
+from mallob_bags.declaration import BetweennessDeclaration
 from mallob_bags.graphs import Graph, rmat, size_bytes
 from mallob_bags.numbers import refuse_unknown, whole_number
 from mallob_bags.ranges import NumberedBag, ranges_from_bytes
@@ -182,10 +183,9 @@ def fraction_bits(vertices: int) -> int:
     return 62 - 2 * (vertices - 1).bit_length()
 
 
-class BetweennessApplication(BagApplication):
+class BetweennessApplication(BetweennessDeclaration, BagApplication):
     """A random graph of 2^`n` vertices and its `seed`; reply: `value` (the sum), `max`, its `vertex`."""
 
-    name: ClassVar[str] = "BC"
     rehearsal: ClassVar[Mapping[str, Any] | None] = {"n": 4}
 
     def check(self, configuration: Mapping[str, Any]) -> None:

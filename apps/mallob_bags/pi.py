@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mallob_bags.declaration import PiDeclaration
 from mallob_bags.numbers import refuse_unknown, whole_number
 from mallob_bags.ranges import NumberedBag, ranges_from_bytes
 from mallob_py.kit import Payload
@@ -58,10 +59,9 @@ class PiBag(NumberedBag):
         return hits
 
 
-class PiApplication(BagApplication):
+class PiApplication(PiDeclaration, BagApplication):
     """`points` and a `seed`; reply: `value` (near pi), `hits` of `points`, standard `error` of the value."""
 
-    name: ClassVar[str] = "PI"
     rehearsal: ClassVar[Mapping[str, Any] | None] = {"points": 4 * CHUNK_POINTS}
 
     def check(self, configuration: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_bags.compiled import compiled, kernel
+from mallob_bags.declaration import QueensDeclaration
 from mallob_bags.numbers import refuse_unknown, whole_number
 from mallob_py.kit import Payload
 from mallob_py.kit.bags import Bag, BagApplication
@@ -98,10 +99,9 @@ def _bits(words: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.bitwise_count(words).astype(np.int64)
 
 
-class QueensApplication(BagApplication):
+class QueensApplication(QueensDeclaration, BagApplication):
     """`n` queens; reply: `value`, the number of solutions."""
 
-    name: ClassVar[str] = "QUEENS"
     rehearsal: ClassVar[Mapping[str, Any] | None] = {"n": 8}
 
     def check(self, configuration: Mapping[str, Any]) -> None:

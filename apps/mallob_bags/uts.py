@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_bags.compiled import HAS_NUMBA, compiled, kernel
+from mallob_bags.declaration import UtsDeclaration
 from mallob_bags.numbers import chosen, real_number, refuse_unknown, whole_number
 from mallob_bags.sha1 import LANES, hash_arrays, hash_lanes
 from mallob_bags.trees import (
@@ -266,10 +267,9 @@ class UtsBag(Bag):
         return self._rows.astype("<u4").tobytes()
 
 
-class UtsApplication(BagApplication):
+class UtsApplication(UtsDeclaration, BagApplication):
     """`type`, `shape`, `depth`, `branching`, `seed`, `q`, `m`; reply: `value` (nodes), `leaves`, `depth`."""
 
-    name: ClassVar[str] = "UTS"
     rehearsal: ClassVar[Mapping[str, Any] | None] = {"depth": 8}
 
     def check(self, configuration: Mapping[str, Any]) -> None:

@@ -15,6 +15,8 @@ user waits, so whoever has imports that take their time declares in a module tha
 
     [project.entry-points."mallob_py.declarations"]
     SAT = "mallob_sat.declaration:SatDeclaration"
+
+A service that starts asks for all of them at once, and takes jobs only then.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 #: the code of a job that ended without an answer: by a limit, an interruption, or since nobody knows one
 UNKNOWN = 0
+#: the code of a bag's exact result
+DONE = 1
 
 
 class JobOption:
@@ -100,6 +104,14 @@ class Declaration:
     def result_string(cls, code: int) -> str:
         """What a result of this code is called."""
         return "UNKNOWN" if code == UNKNOWN else cls.result_strings.get(code, str(code))
+
+
+class BagDeclaration(Declaration):
+    """What all bags of tasks declare (see `kit.bags`)."""
+
+    takes_input: ClassVar[bool] = False
+    leaves_in_order: ClassVar[bool] = True
+    result_strings: ClassVar[Mapping[int, str]] = {DONE: "DONE"}
 
 
 def exit_code_of(exit_codes: Mapping[int, int], code: int) -> int:

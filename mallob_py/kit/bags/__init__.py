@@ -7,8 +7,9 @@ ledger       who works on what for whom: accounts and loans, a pure state machin
 values       results as bytes
 """
 
-from mallob_py.kit.bags.application import DONE, BagApplication
+from mallob_py.kit.bags.application import BagApplication
 from mallob_py.kit.bags.bag import Bag, BagError
 from mallob_py.kit.bags.laws import BrokenLaw, NothingToCheck, check_bag
+from mallob_py.kit.declaration import DONE
 
 __all__ = ["DONE", "Bag", "BagApplication", "BagError", "BrokenLaw", "NothingToCheck", "check_bag"]

@@ -28,9 +28,7 @@ from mallob_py.kit.app import (
 from mallob_py.kit.bags.bag import Bag, BagError
 from mallob_py.kit.bags.laws import check_bag
 from mallob_py.kit.bags.ledger import Ledger, Neighbours, decode, encode
-
-#: the code of an exact result
-DONE = 1
+from mallob_py.kit.declaration import DONE, BagDeclaration
 
 #: an environment variable: the folder where workers write down what they do to their books
 #: (`mallob-py run --log-loans`, `scripts/loans.py`)
@@ -56,15 +54,12 @@ _LAST_CHECKPOINTS_S = 0.1
 _CHECKPOINT_SHARE = 0.01
 
 
-class BagApplication(Application):
+class BagApplication(BagDeclaration, Application):
     """A kind of job that is a bag of tasks. `first_bag` and `bag_from_bytes` must be written.
 
     The result is exact whatever workers join, leave, are stopped or die (`kit.bags.ledger` says why).
     """
 
-    takes_input: ClassVar[bool] = False
-    leaves_in_order: ClassVar[bool] = True
-    result_strings: ClassVar[Mapping[int, str]] = {DONE: "DONE"}
     #: the configuration of a small job without input files. It is done once where workers are forked from:
     #: what bags load at their first use (kernels, modules) is there when a worker begins. None: nothing is
     rehearsal: ClassVar[Mapping[str, Any] | None] = None

@@ -34,7 +34,14 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from mallob_py.applications import UnknownApplication, imported, installed, places_without_search, unknown
+from mallob_py.applications import (
+    UnknownApplication,
+    declared_apart,
+    imported,
+    installed,
+    places_without_search,
+    unknown,
+)
 from mallob_py.kit.app import (
     CHECKPOINT_BYTES_MAX,
     PROGRESS_PERIOD_S,
@@ -48,6 +55,7 @@ from mallob_py.kit.app import (
     WorkerContext,
     check_progress,
 )
+from mallob_py.kit.declaration import Declaration
 from mallob_py.kit.payload import decode_description, description_parts, encode_description
 from mallob_py.kit.result_file import confined_to
 from mallob_py.protocol.progress import Progress
@@ -111,15 +119,23 @@ class AppRegistry:
         """Import and instantiate; raises whatever the application's module raises."""
         if name in self._loaded:
             return self._loaded[name]
+        place = self._place_of(name)
+        made = imported(place)()
+        if not isinstance(made, Application):
+            raise TypeError(f"{place} is not a mallob_py.kit.Application")
+        self._loaded[name] = made
+        return made
+
+    def declared(self, name: str) -> Declaration | type[Declaration]:
+        """What it declares; it is imported only if that is told nowhere else. Raises whatever is raised."""
+        return declared_apart(name, self._place_of(name)) or self.load(name)
+
+    def _place_of(self, name: str) -> str:
         if name not in self._places:
             self._look_for_installed()
         if name not in self._places:
             raise UnknownApplication(unknown(name, self._places))
-        made = imported(self._places[name])()
-        if not isinstance(made, Application):
-            raise TypeError(f"{self._places[name]} is not a mallob_py.kit.Application")
-        self._loaded[name] = made
-        return made
+        return self._places[name]
 
 
 class RankGone(Exception):
@@ -427,14 +443,14 @@ class _Worker:
         """One answer per name, so that the rank knows which one killed us, if one does."""
         for name in names:
             try:
-                one = self._registry.load(name)
+                one = self._registry.declared(name)
                 traits = wire.ApplicationTraits(
                     name, one.takes_input, one.revises, tuple(one.result_files), dict(one.exit_codes)
                 )
             except BaseException as error:
                 traits = wire.ApplicationTraits(name, problem=_describe(error))
             self._link.send(traits)
-        # All applications are in this process's memory now: not a lean worker any more.
+        # Applications may be in this process's memory now: not a lean worker any more.
         _exit(0)
 
     def _fail(self, *last: wire.ProcessMessage) -> NoReturn:
