@@ -106,7 +106,8 @@ class Workload(msgspec.Struct, frozen=True):
     """Jobs by (submission, number), their truths at the same places, and how many nodes their machine had.
 
     `left_out`: why jobs of the source are not among them, and how many each time; `rejected`: which these
-    are. With a `cluster`, jobs share its nodes: they are rigid, and `Job.nodes` counts their units.
+    are; `remarks`: what is to be said of how the source was understood. With a `cluster`, jobs share its
+    nodes: they are rigid, and `Job.nodes` counts their units.
     """
 
     jobs: Sequence[Job]
@@ -116,3 +117,4 @@ class Workload(msgspec.Struct, frozen=True):
     left_out: tuple[tuple[str, int], ...] = ()
     cluster: Cluster | None = None
     rejected: Sequence[Rejected] = ()
+    remarks: tuple[str, ...] = ()

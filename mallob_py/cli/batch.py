@@ -81,6 +81,8 @@ def _read(options: TraceOptions) -> Workload:
         rows=slice(options.first) if options.first else None,
         minimal_run_s=options.minimal_run,
     )
+    for remark in workload.remarks:
+        print(f"mallob-py: {remark}", file=sys.stderr)
     if workload.left_out:
         reasons = ", ".join(f"{count} {reason}" for reason, count in workload.left_out)
         print(f"mallob-py: jobs left out: {reasons}", file=sys.stderr)

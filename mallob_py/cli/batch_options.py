@@ -91,15 +91,16 @@ class TraceOptions(Config):
         0,
         metavar="M",
         group=INPUT,
-        help="size of the machine (default: the trace's)",
+        help="size of the machine in nodes (default: the trace's)",
     )
     cores_per_node: int = option(
         "--cores-per-node",
         values.positive_count,
-        1,
+        0,
         metavar="K",
         group=INPUT,
-        help="the trace counts cores, a node has K of them (default: 1)",
+        help="the trace counts cores, a node has K of them (default: as its header says, if all jobs had "
+        "whole nodes; else 1)",
     )
     partition: int | None = option(
         "--partition", values.count, None, metavar="N", group=INPUT, help="only the jobs of this partition"

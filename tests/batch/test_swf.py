@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import itertools
 import lzma
 from collections.abc import Callable
 from pathlib import Path
@@ -84,6 +85,93 @@ def test_a_trace_that_hides_the_machine_s_size_needs_to_be_told(tmp_path: Path) 
     with pytest.raises(ValueError, match="how many nodes"):
         workload_of(swf)
     assert workload_of(swf, nodes=4).nodes == 4
+
+
+def sized(folder: Path, header: str, *sizes: int, run_s: int = 90) -> Path:
+    """A job of each size in turn every 100 s, for 200 jobs; so their mean size is about the busy nodes."""
+    lines = [
+        f"{number} {100 * number} -1 {run_s} {size} -1 -1 -1 {run_s} -1 1 1 1 1 1 1 -1 -1\n"
+        for number, size in zip(range(200), itertools.cycle(sizes), strict=False)
+    ]
+    return trace(folder, header + "".join(lines))
+
+
+BOTH = "; MaxNodes: 16\n; MaxProcs: 128\n"
+
+
+def test_the_machine_is_its_processors_in_nodes_where_all_jobs_had_whole_ones(tmp_path: Path) -> None:
+    swf = read_swf(sized(tmp_path, BOTH, 8, 128, 64))
+    workload = workload_of(swf)
+    assert (workload.nodes, [job.nodes for job in workload.jobs[:3]]) == (16, [1, 16, 8])
+    assert workload.left_out == ()
+    (remark,) = workload.remarks
+    assert remark == "a node has 8 processors (MaxProcs 128, MaxNodes 16): taken as --cores-per-node 8"
+    # Also of a part in which no job could tell, and on a machine of another size.
+    assert workload_of(swf, rows=slice(1), nodes=32).jobs[0].nodes == 1
+    # Who says how many processors a node has is not contradicted.
+    told = workload_of(swf, processors_per_node=4)
+    assert (told.nodes, told.jobs[0].nodes, told.remarks) == (32, 2, ())
+    assert workload_of(swf, processors_per_node=1).nodes == 128
+
+
+def test_where_jobs_had_parts_of_nodes_each_processor_is_a_node(tmp_path: Path) -> None:
+    workload = workload_of(read_swf(sized(tmp_path, BOTH, 8, 128, 63)))
+    assert (workload.nodes, [job.nodes for job in workload.jobs[:3]]) == (128, [8, 128, 63])
+    assert workload.remarks == (
+        "jobs had parts of its 16 nodes (MaxNodes): each of its 128 processors (MaxProcs) is a node here",
+    )
+    uneven = "; MaxNodes: 16\n; MaxProcs: 130\n"
+    assert workload_of(read_swf(sized(tmp_path, uneven, 8, 128))).nodes == 130
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["; MaxProcs: 128\n", "; MaxNodes: 128\n", "; MaxNodes: 128\n; MaxProcs: 128\n"],
+    ids=["MaxProcs", "MaxNodes", "equal"],
+)
+def test_one_number_in_the_header_is_the_machine(tmp_path: Path, header: str) -> None:
+    workload = workload_of(read_swf(sized(tmp_path, header, 8, 128, 64)))
+    assert (workload.nodes, workload.jobs[1].nodes, workload.remarks) == (128, 128, ())
+
+
+def test_more_load_than_a_machine_can_have_is_said_with_the_likely_cause(tmp_path: Path) -> None:
+    def remark(header: str, *sizes: int, **asked: int) -> str:
+        (found,) = workload_of(read_swf(sized(tmp_path, header, *sizes)), **asked).remarks  # type: ignore[arg-type]
+        return found
+
+    # 60 nodes busy for 90 s of every 100, of 16; jobs too large for these count as well.
+    alone = remark("; MaxNodes: 16\n", 8, 128, 44)
+    assert alone.startswith("the offered load is 3.38 of the machine (16 nodes): ")
+    assert "MaxNodes alone" in alone
+    assert "such as 128)" in alone
+    smaller = remark("; MaxProcs: 128\n", 60, nodes=32)
+    assert smaller.endswith("--nodes 32 is a smaller machine than the trace's, which has 128")
+    assert "is --nodes 32 right? On 60 the load is usual" in remark("", 60, nodes=32)
+    assert "come faster than they can run" in remark("; MaxProcs: 40\n", 60)
+
+
+def test_a_load_that_a_machine_can_have_is_not_remarked_upon(tmp_path: Path) -> None:
+    swf = read_swf(sized(tmp_path, "; MaxProcs: 50\n", 60))
+    assert workload_of(swf, nodes=45).remarks == (
+        "the offered load is 1.20 of the machine (45 nodes): "
+        "--nodes 45 is a smaller machine than the trace's, which has 50",
+    )
+    assert workload_of(swf, nodes=46).remarks == workload_of(swf).remarks == ()
+    # One job after the other, and many at once: nobody can tell how large the machine was.
+    assert workload_of(swf, nodes=6, rows=slice(1)).remarks == ()
+    assert workload_of(read_swf(trace(tmp_path, HEAD + LINES)), nodes=3).remarks == ()
+
+
+def test_without_any_number_the_largest_job_or_the_load_decides_what_is_suggested(tmp_path: Path) -> None:
+    large = read_swf(sized(tmp_path, "", 1, 128))
+    with pytest.raises(ValueError, match=r"job has 128, and 58 would be busy .* --nodes 128 is a load"):
+        workload_of(large)
+    many = read_swf(sized(tmp_path, "", 8, run_s=10_000))
+    with pytest.raises(ValueError, match=r"has 8, and 535 .* --nodes 669 is a load of 0.80; .* of 8:"):
+        workload_of(many)
+    with pytest.raises(ValueError, match=r"has 1, and 67 .* --nodes 84 is a load of 0.80$"):
+        workload_of(many, processors_per_node=8)
+    assert workload_of(many, nodes=669).remarks == ()
 
 
 def test_a_file_without_jobs_is_an_error(tmp_path: Path) -> None:

@@ -149,6 +149,27 @@ def test_jobs_that_are_left_out_are_counted(tmp_path: Path, capsys: pytest.Captu
     )
 
 
+def test_what_is_strange_about_the_machine_is_said_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cores.swf"
+    path.write_text(
+        "; MaxNodes: 4\n; MaxProcs: 32\n"
+        + "".join(
+            f"{number} {20 * number} -1 10 {8 * number} -1 -1 -1 10 -1 1 1 1 1 1 1 -1 -1\n"
+            for number in range(1, 5)
+        )
+    )
+    assert main(["batch", "simulate", str(path)]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("cores.swf: 4 jobs, 4 nodes\n")
+    assert told.err == (
+        "mallob-py: a node has 8 processors (MaxProcs 32, MaxNodes 4): taken as --cores-per-node 8\n"
+    )
+    assert main(["batch", "simulate", str(path), "--nodes", "1", "--cores-per-node", "8"]) == 0
+    assert "--nodes 1 is a smaller machine than the trace's, which has 4\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--idle-watts", "--busy-watts"])
 def test_power_is_a_number_of_watts(trace: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["batch", "simulate", trace, option, "-3"]) == 2

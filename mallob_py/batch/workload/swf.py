@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_py.batch.job import Job, Kind, Rejected, Truth, Workload
+from mallob_py.batch.workload.machine import Header, demand_of, machine_of, overload, unknown
 
 FIELDS = 18
 _UNPACK: dict[str, Callable[[bytes], bytes]] = {
@@ -132,7 +133,7 @@ def workload_of(
     *,
     name: str = "",
     nodes: int = 0,
-    processors_per_node: int = 1,
+    processors_per_node: int = 0,
     partition: int | None = None,
     rows: slice | None = None,
     minimal_run_s: int | None = None,
@@ -140,27 +141,31 @@ def workload_of(
     """The jobs of a trace as rigid ones, by (submission, number), the first at second 1.
 
     Left out are jobs without processors or run time (with `minimal_run_s`, a run time below it becomes
-    that), and those too large for the machine (`nodes`, else the header's); `left_out` counts them,
-    `rejected` has them. An estimate is at least the run time. `rows`: these only, after sorting.
+    that), and those too large for the machine; `left_out` counts them, `rejected` has them. An estimate is
+    at least the run time. `rows`: these only, after sorting. The machine is `nodes` of so many processors,
+    each 0: by the header (see machine.py), with `remarks` on it.
     ValueError: nothing is known of the machine's size.
     """
     data = swf.rows
     if partition is not None:
         data = data[data[:, 15] == partition]
+    header = Header(swf.header_number("MaxProcs"), swf.header_number("MaxNodes"))
+    machine = machine_of(header, _processors(data), nodes, processors_per_node)
     data = data[np.lexsort((data[:, 0], data[:, 1]))]
     if rows is not None:
         data = data[rows]
-    processors = np.where(data[:, 4] > 0, data[:, 4], data[:, 7])
-    sizes = -(-processors // processors_per_node)
+    processors = _processors(data)
+    sizes = -(-processors // machine.processors_per_node)
     runs = data[:, 3] if minimal_run_s is None else np.maximum(data[:, 3], minimal_run_s)
-    machine = nodes or (swf.header_number("MaxNodes") or swf.header_number("MaxProcs"))
-    if not machine:
-        raise ValueError("the trace does not say how many nodes its machine had: give the number (--nodes)")
-    has_processors, has_run, has_room = processors > 0, runs > 0, sizes <= machine
+    demand = demand_of(data[:, 1], sizes, runs)
+    if not machine.nodes:
+        raise ValueError(unknown(demand))
+    remarks = tuple(filter(None, (machine.remark, overload(header, machine, demand, nodes))))
+    has_processors, has_run, has_room = processors > 0, runs > 0, sizes <= machine.nodes
     reasons = {
         "without processors": ~has_processors,
         "without run time": has_processors & ~has_run,
-        f"larger than the machine ({machine} nodes)": has_processors & has_run & ~has_room,
+        f"larger than the machine ({machine.nodes} nodes)": has_processors & has_run & ~has_room,
     }
     left_out = tuple((reason, int(them.sum())) for reason, them in reasons.items() if them.any())
     fits = has_processors & has_run & has_room
@@ -174,7 +179,7 @@ def workload_of(
     )  # fmt: skip
     data, sizes, runs = data[fits], sizes[fits].astype(int), runs[fits]
     if not len(data):
-        return Workload((), (), machine, name, left_out, rejected=rejected)
+        return Workload((), (), machine.nodes, name, left_out, rejected=rejected, remarks=remarks)
     estimates = np.maximum(data[:, 8], runs)
     submissions = data[:, 1] - first_s + 1
     jobs = [
@@ -191,7 +196,13 @@ def workload_of(
             )
         )
     ]
-    return Workload(jobs, [Truth(run) for run in runs.tolist()], machine, name, left_out, rejected=rejected)
+    truths = [Truth(run) for run in runs.tolist()]
+    return Workload(jobs, truths, machine.nodes, name, left_out, rejected=rejected, remarks=remarks)
+
+
+def _processors(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Those that jobs had, else those that they asked for."""
+    return np.where(rows[:, 4] > 0, rows[:, 4], rows[:, 7])
 
 
 def _texts(numbers: NDArray[np.float64]) -> Sequence[str]:

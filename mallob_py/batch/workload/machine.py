@@ -1,0 +1,132 @@
+"""Which machine a trace is of, by what its header says and its jobs ask for.
+
+Sizes of jobs in a trace are processors. `MaxProcs` is the machine in them, `MaxNodes` its nodes. Where both
+are said and all sizes are multiples of their ratio, jobs had whole nodes, of so many processors; where they
+are not, each processor is a node here, since jobs had parts of nodes. Where `MaxNodes` stands alone, it is
+the machine, in whatever sizes count: the load tells if that cannot be.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+#: above it, more is asked for than a real machine was ever asked for over the length of a trace
+LOAD_MAX = 1.2
+#: of a machine that is suggested
+_USUAL_LOAD = 0.8
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What a trace says of its machine; 0: nothing."""
+
+    max_procs: int
+    max_nodes: int
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """`nodes`: 0 if nobody knows. `remark`: how it was understood, where that is not plain."""
+
+    nodes: int
+    processors_per_node: int = 1
+    remark: str = ""
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """What jobs ask for: the largest size, how many nodes they would have busy, their sizes' divisor.
+
+    `busy` is the mean from the first submission until the last job would end if nobody ever waited. A burst
+    is over sooner than its jobs run: its load says nothing of the machine.
+    """
+
+    largest: int = 0
+    busy: float = 0.0
+    divisor: int = 1
+    is_burst: bool = True
+
+
+def machine_of(header: Header, processors: NDArray[np.float64], nodes: int, per_node: int) -> Machine:
+    """By what was asked for (`nodes`, processors `per_node`; 0: not), else by the header.
+
+    `processors`: the sizes of all jobs of the trace.
+    """
+    procs, hosts = header.max_procs, header.max_nodes
+    if per_node:
+        return Machine(nodes or (max(1, procs // per_node) if procs else hosts), per_node)
+    if not (procs and hosts and procs > hosts):
+        return Machine(nodes or procs or hosts)
+    ratio, rest = divmod(procs, hosts)
+    sizes = processors[processors > 0]
+    if rest or (sizes % ratio).any():
+        parts = f"jobs had parts of its {hosts} nodes (MaxNodes)"
+        remark = "" if nodes else f"{parts}: each of its {procs} processors (MaxProcs) is a node here"
+        return Machine(nodes or procs, remark=remark)
+    said = f"MaxProcs {procs}, MaxNodes {hosts}"
+    return Machine(
+        nodes or hosts, ratio, f"a node has {ratio} processors ({said}): taken as --cores-per-node {ratio}"
+    )
+
+
+def demand_of(
+    submissions_s: NDArray[np.float64], sizes: NDArray[np.float64], runs_s: NDArray[np.float64]
+) -> Demand:
+    """Of jobs with these sizes in nodes; jobs without size or run time ask for nothing."""
+    asks = (sizes > 0) & (runs_s > 0)
+    if not asks.any():
+        return Demand()
+    submissions_s, sizes, runs_s = submissions_s[asks], sizes[asks], runs_s[asks]
+    span_s = float((submissions_s + runs_s).max() - submissions_s.min())
+    return Demand(
+        largest=int(sizes.max()),
+        busy=float((sizes * runs_s).sum()) / span_s,
+        divisor=int(np.gcd.reduce(sizes.astype(np.int64))),
+        is_burst=bool(np.ptp(submissions_s) < runs_s.mean()),
+    )
+
+
+def unknown(demand: Demand) -> str:
+    """What is wrong if nobody knows the machine, with a number that would do."""
+    said = "the trace does not say how many nodes its machine had: give the number (--nodes)"
+    if not demand.largest:
+        return said
+    enough = _enough(demand)
+    said += (
+        f"; its largest job has {demand.largest}, and {demand.busy:.0f} would be busy on average:"
+        f" --nodes {enough} is a load of {demand.busy / enough:.2f}"
+    )
+    if demand.divisor > 1:
+        said += f"; all sizes are multiples of {demand.divisor}: see --cores-per-node, too"
+    return said
+
+
+def overload(header: Header, machine: Machine, demand: Demand, nodes: int) -> str:
+    """A warning with the likely cause if the load is more than a machine can have had; else nothing.
+
+    `nodes`: those that were asked for instead of the header's.
+    """
+    load = demand.busy / machine.nodes
+    if load <= LOAD_MAX or demand.is_burst:
+        return ""
+    said = machine_of(header, np.zeros(0), 0, machine.processors_per_node).nodes
+    if nodes and nodes < said:
+        cause = f"--nodes {nodes} is a smaller machine than the trace's, which has {said}"
+    elif nodes:
+        cause = f"is --nodes {nodes} right? On {_enough(demand)} the load is usual"
+    elif not header.max_procs and machine.processors_per_node == 1:
+        cause = (
+            "its header says MaxNodes alone, and sizes of jobs count processors: give --cores-per-node, or"
+            f" --nodes (such as {_enough(demand)})"
+        )
+    else:
+        cause = "its jobs come faster than they can run, as in a busy part of a trace; or the header is wrong"
+    return f"the offered load is {load:.2f} of the machine ({machine.nodes} nodes): {cause}"
+
+
+def _enough(demand: Demand) -> int:
+    """Those of the largest job, which often had the whole machine, or as many as the load asks for."""
+    if demand.busy <= LOAD_MAX * demand.largest:
+        return demand.largest
+    return math.ceil(demand.busy / _USUAL_LOAD)
