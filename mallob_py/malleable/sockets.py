@@ -6,8 +6,10 @@ A path may be longer than the 107 bytes that the system takes: it is reached by 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
+import stat
 from collections.abc import Iterator
 
 Address = str | tuple[str, int]
@@ -24,12 +26,14 @@ def short_path(path: str) -> Iterator[str]:
 
 
 def listen(address: Address) -> socket.socket:
-    """A socket that takes connections there; a path of former use is taken over. Raises OSError."""
+    """A socket that takes connections there; the path of a former one is taken over. Raises OSError."""
     if isinstance(address, tuple):
         return socket.create_server(address)
     server = socket.socket(socket.AF_UNIX)
     try:
         with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(os.lstat(address).st_mode):
+                raise FileExistsError(errno.EEXIST, "not a socket", address)
             os.unlink(address)
         with short_path(address) as path:
             server.bind(path)

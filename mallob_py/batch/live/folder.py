@@ -23,12 +23,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import select
 import shutil
 import signal
-import stat
 import time
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,10 +38,16 @@ import msgspec
 from mallob_py.batch.live.launch import TOKEN, Begun, Status, sync_folder, write_atomically
 from mallob_py.batch.live.nodes import Node
 from mallob_py.batch.live.script import Wishes
+from mallob_py.service.store import own_folder
 
 _T = TypeVar("_T")
 #: one that was killed while it started a keeper holds its lock until that runs
 _LOCK_S = 2.0
+#: a job's folder; whatever has such a name, or that of one that is being made
+_NUMBER, _PART = re.compile("[1-9][0-9]{0,17}"), re.compile(r"\.[1-9][0-9]{0,17}")
+_TAKEN = re.compile(r"\.?[1-9][0-9]{0,17}")
+#: what may be in the folder of one that is being made
+_PART_FILES = ("script", "job.json", ".job.json.part")
 
 
 class FolderError(Exception):
@@ -156,22 +163,27 @@ class Folder:
 
     def open(self) -> None:
         """Be the one scheduler here. Raises FolderError, OSError."""
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = self.path.stat()
-        if found.st_uid != os.geteuid():
-            raise FolderError(f"{self.path} belongs to somebody else")
-        if stat.S_IMODE(found.st_mode) & 0o077:
-            raise FolderError(f"{self.path} is open to others: chmod 700 {self.path}")
-        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        own_folder.make(self.path)
+        with own_folder.opened(self.path) as folder:
+            if not own_folder.is_ours(folder):
+                raise FolderError(f"{self.path} belongs to somebody else")
+            if not own_folder.is_private(folder):
+                raise FolderError(f"{self.path} is open to others: chmod 700 {self.path}")
+        self._lock = own_folder.open_file(self.path / "lock", os.O_RDWR | os.O_CREAT)
         until_s = time.monotonic() + _LOCK_S
         while not _is_locked(self._lock):
             if time.monotonic() > until_s:
                 raise FolderError(f"a scheduler runs in {self.path} already")
             time.sleep(_LOCK_S / 20)
-        self._jobs.mkdir(mode=0o700, exist_ok=True)
-        self._ended.mkdir(mode=0o700, exist_ok=True)
-        for part in self._jobs.glob(".*"):
-            shutil.rmtree(part)
+        for part in (self._jobs, self._ended):
+            own_folder.make(part)
+            with own_folder.opened(part) as folder:
+                if not own_folder.is_ours(folder):
+                    raise FolderError(f"{part} belongs to somebody else")
+        with own_folder.opened(self._jobs) as folder:
+            for name in os.listdir(folder):
+                if _PART.fullmatch(name) and _is_part(name, folder):
+                    shutil.rmtree(name, dir_fd=folder)
 
     def clock(self) -> Clock | None:
         return _read(self.path / "clock.json", Clock)
@@ -186,8 +198,11 @@ class Folder:
         write_atomically(self.path / "nodes.json", msgspec.json.encode(list(nodes)))
 
     def next_number(self) -> int:
-        known = (job.number for part in (self._jobs, self._ended) for job in _folders(part))
-        return 1 + max(known, default=0)
+        """None of these names is taken, whatever has it."""
+        taken = [0]
+        for part in (self._jobs, self._ended):
+            taken += (int(name.removeprefix(".")) for name in os.listdir(part) if _TAKEN.fullmatch(name))
+        return 1 + max(taken)
 
     def add(self, submitted: Submitted, script: str) -> JobFolder:
         """It is there as a whole or not at all."""
@@ -203,11 +218,11 @@ class Folder:
 
     def jobs(self) -> list[JobFolder]:
         """Those that wait or run, in the order of their submission."""
-        return sorted(_folders(self._jobs), key=lambda job: job.number)
+        return list(_folders(self._jobs))[::-1]
 
     def ended(self, last: int) -> list[JobFolder]:
         """Of those that have ended, the last submitted."""
-        return sorted(_folders(self._ended), key=lambda job: job.number)[-last:]
+        return list(islice(_folders(self._ended), last))[::-1]
 
     def end(self, job: JobFolder, status: Status) -> JobFolder:
         """Nothing of it is left but the files."""
@@ -228,15 +243,40 @@ def _is_locked(descriptor: int) -> bool:
 
 
 def _folders(path: Path) -> Iterator[JobFolder]:
-    with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir(path):
-            if name.isdecimal():
-                yield JobFolder(path / name)
+    """The last submitted first. Who has put something else there keeps it."""
+    with contextlib.suppress(FileNotFoundError), own_folder.opened(path) as folder:
+        for number in sorted(
+            (int(name) for name in os.listdir(folder) if _NUMBER.fullmatch(name)), reverse=True
+        ):
+            if _is_job(str(number), folder):
+                yield JobFolder(path / str(number))
+
+
+def _is_job(name: str, within: int) -> bool:
+    try:
+        with own_folder.opened(name, within) as folder:
+            return own_folder.is_ours(folder) and own_folder.is_file("job.json", folder)
+    except (NotADirectoryError, FileNotFoundError):
+        return False
+
+
+def _is_part(name: str, within: int) -> bool:
+    """Whether it is the beginning of a job, and there is nothing else in it."""
+    try:
+        with own_folder.opened(name, within) as folder:
+            if not own_folder.is_ours(folder):
+                return False
+            names = os.listdir(folder)
+            return bool(names) and all(
+                each in _PART_FILES and own_folder.is_file(each, folder) for each in names
+            )
+    except (NotADirectoryError, FileNotFoundError):
+        return False
 
 
 def _decode(path: Path, kind: type[_T]) -> _T:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(own_folder.read_file(path), type=kind)
     except msgspec.DecodeError as error:
         raise FolderError(f"{path} is damaged: {error}") from None
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from mallob_py.runtime.processes import STOP_SIGNALS
+from mallob_py.service.store.own_folder import open_to_write
 
 #: between SIGTERM and SIGKILL
 GRACE_S = 5.0
@@ -110,7 +111,7 @@ def read_allotment(path: Path) -> Allotment:
 def write_atomically(path: Path, content: bytes) -> None:
     """It is there as a whole or not at all, also after a loss of power."""
     part = path.with_name(f".{path.name}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    descriptor = open_to_write(part)
     try:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(content)

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _OTHERS = 0o077
+#: of what is opened as a file: a link, a folder, a socket or a FIFO that nobody reads
+_NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
 
 
 @contextlib.contextmanager
@@ -63,3 +65,37 @@ def remove_files(folder: int, names: re.Pattern[str]) -> None:
         if names.fullmatch(name) and is_file(name, folder):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=folder)
+
+
+# --- files of ours --------------------------------------------------------------------------
+
+
+def open_file(path: str | Path, flags: int, mode: int = 0o600) -> int:
+    """A descriptor of it. Raises OSError, also if it is a link or no file; waits for nobody."""
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, mode)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise OSError(error.errno, "a link, or no file", str(path)) from error
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "a link, or no file", str(path))
+
+
+def open_to_write(path: str | Path, mode: int = 0o600) -> int:
+    """The same, made if need be, and empty: nothing is lost if it is not a file."""
+    descriptor = open_file(path, os.O_WRONLY | os.O_CREAT, mode)
+    try:
+        os.ftruncate(descriptor, 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_file(path: str | Path) -> bytes:
+    with open(open_file(path, os.O_RDONLY), "rb") as file:
+        return file.read()

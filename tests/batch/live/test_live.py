@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from foreign_files import Kind, found, put, put_all
 from other_user import as_nobody, folder_for_all, needs_root
 from running import COMMAND, processes_with
 from waiting import DEADLINE_S, poll_until
@@ -696,3 +697,18 @@ def test_another_user_gets_no_answer_even_where_the_folder_was_opened_to_him() -
         finally:
             scheduler.folder.chmod(0o700)
             scheduler.stop()
+
+
+def test_what_somebody_else_has_in_its_folders_stays(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+    for part in ("", "jobs", "ended"):
+        put_all(tmp_path / "batch0" / part, tmp_path / "elsewhere")
+    put(tmp_path / "batch0" / "jobs" / ".git" / "config", Kind.FILE, tmp_path)
+    put(tmp_path / "batch0" / "jobs" / "7", Kind.FOLDER, tmp_path)
+    (tmp_path / "batch0").chmod(0o700)
+    before = found(tmp_path)
+    scheduler = make()
+    job = scheduler.submit("REQUIRED_TIME 600000; NODES 1", "echo here\n")
+    assert job == 8
+    assert scheduler.ended(job).state == "exit code 0"
+    after = found(tmp_path)
+    assert {path: after.get(path) for path in before} == before
