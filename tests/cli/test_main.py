@@ -174,3 +174,20 @@ def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
 def test_closed_streams_are_no_error() -> None:
     command = f"{sys.executable} -m mallob_py --version <&- >&- 2>&-"
     assert subprocess.run(["sh", "-c", command], timeout=DEADLINE_S, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape", "latin-1", "utf-8"])
+def test_names_that_the_output_cannot_encode_are_printed_all_the_same(encoding: str) -> None:
+    program = (
+        "import sys; from mallob_py.cli import main\n"
+        "main._dispatch = lambda given: print('\\u65e5\\ud800') or print('\\u65e5\\ud800', file=sys.stderr) or 0\n"
+        "sys.exit(main.main(['status']))"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        capture_output=True,
+        timeout=DEADLINE_S,
+    )
+    shown = ("\u65e5" if encoding == "utf-8" else r"\u65e5").encode() + rb"\ud800" + b"\n"
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, shown, shown)
