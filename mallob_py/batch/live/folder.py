@@ -208,12 +208,20 @@ class Folder:
         """It is there as a whole or not at all."""
         part = self._jobs / f".{submitted.number}"
         part.mkdir(mode=0o700)
-        (part / "script").write_text(script, encoding="utf-8")
-        (part / "script").chmod(0o700)
-        write_atomically(part / "job.json", msgspec.json.encode(submitted))
         final = self._jobs / str(submitted.number)
-        part.rename(final)
-        sync_folder(self._jobs)
+        try:
+            (part / "script").write_text(script, encoding="utf-8")
+            (part / "script").chmod(0o700)
+            write_atomically(part / "job.json", msgspec.json.encode(submitted))
+            part.rename(final)
+            try:
+                sync_folder(self._jobs)
+            except BaseException:
+                final.rename(part)  # who is refused has no job that runs all the same
+                raise
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)  # else the next one of this number is refused as well
+            raise
         return JobFolder(final)
 
     def jobs(self) -> list[JobFolder]:

@@ -32,7 +32,7 @@ from mallob_py.batch.live.launch import (
     RunEnd,
     Status,
     read_allotment,
-    write_atomically,
+    write_in_the_end,
 )
 from mallob_py.runtime.processes import descendants, die_with, no_orphans
 
@@ -47,7 +47,7 @@ def main() -> int:
     os.set_inheritable(lock, False)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     launch = msgspec.json.decode((folder / "launch.json").read_bytes(), type=Launch)
-    write_atomically(folder / "begun.json", msgspec.json.encode(Begun(os.getpid())))
+    write_in_the_end(folder / "begun.json", msgspec.json.encode(Begun(os.getpid())))
     started_s = time.monotonic()
     with no_orphans():
         if launch.remote:  # who keeps a job here does without what that takes
@@ -58,7 +58,7 @@ def main() -> int:
             with open(folder / OUTPUT, "ab") as output:
                 status = keep(launch, output.fileno(), folder / ALLOTMENT)
     status = msgspec.structs.replace(status, ran_s=time.monotonic() - started_s)
-    write_atomically(folder / "status.json", msgspec.json.encode(status))
+    write_in_the_end(folder / "status.json", msgspec.json.encode(status))
     return 0
 
 

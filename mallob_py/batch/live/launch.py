@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 import enum
+import errno
 import os
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +25,21 @@ GRACE_S = 5.0
 TOKEN = "MALLOB_PY_BATCH_JOB"
 OUTPUT = "output"
 ALLOTMENT = "allotment.json"
+#: until what has failed for a reason that passes is tried again
+AGAIN_S = 1.0
+#: a disk, a quota, or a table of the system is full
+_PASSING = frozenset(
+    (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.EAGAIN,
+        errno.ENOMEM,
+    )
+)
 #: for which a keeper waits
 SIGNALS = (signal.SIGCHLD, signal.SIGUSR1, *STOP_SIGNALS)
 
@@ -120,6 +137,24 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.close(descriptor)
     os.replace(part, path)
     sync_folder(path.parent)
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether what failed may succeed in a while, with nothing changed about the job."""
+    return isinstance(error, OSError) and error.errno in _PASSING
+
+
+def write_in_the_end(path: Path, content: bytes) -> None:
+    """The same, however long a disk is full. Raises OSError for what does not pass."""
+    while True:
+        try:
+            write_atomically(path, content)
+        except OSError as error:
+            if not is_passing(error):
+                raise
+            time.sleep(AGAIN_S)
+        else:
+            return
 
 
 def sync_folder(folder: Path) -> None:

@@ -32,7 +32,7 @@ from mallob_py.batch.live.folder import (
     Run,
     Submitted,
 )
-from mallob_py.batch.live.launch import TOKEN, Allotment, RunEnd, Status
+from mallob_py.batch.live.launch import AGAIN_S, TOKEN, Allotment, RunEnd, Status, is_passing
 from mallob_py.batch.live.launch import Launch as KeeperLaunch
 from mallob_py.batch.live.nodes import LOCALHOST, Node, NodeBook, NodesError, NodeState
 from mallob_py.batch.live.requests import (
@@ -127,6 +127,8 @@ class _Entry(msgspec.Struct):
     pidfd: int = -1
     #: it has not carried out an order
     has_failed: bool = False
+    #: why it could not be started the last time, which was said
+    trouble: str = ""
 
 
 class _Server:
@@ -144,6 +146,7 @@ class _Server:
         self._is_wanted = False
         self._decided_s = (-math.inf, 0.0)
         self._timer: asyncio.TimerHandle | None = None
+        self._again: asyncio.TimerHandle | None = None
 
     async def run(self) -> int:
         self._restore()
@@ -239,6 +242,15 @@ class _Server:
             delay_s = max(0.0, ended_s + _SHARE * took_s - self._now_s)
             asyncio.get_running_loop().call_later(delay_s, self._decide)
 
+    def _want_decision_later(self) -> None:
+        """What has failed is tried again then, or when there is anything else to decide."""
+        if self._again is None:
+            self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._decide_again)
+
+    def _decide_again(self) -> None:
+        self._again = None
+        self._want_decision()
+
     def _decide(self) -> None:
         self._is_wanted = False
         now_s = self._now_s
@@ -252,7 +264,10 @@ class _Server:
         took_s = self._now_s - now_s
         effects, scheduler.effects = scheduler.effects, []
         for effect in effects:
-            self._carry_out(effect)
+            try:
+                self._carry_out(effect)
+            except Exception as error:  # the others are carried out all the same
+                self._say(f"job {effect.job}: {type(error).__name__}: {error}")
         if hosts := self._nodes.leaving(scheduler.taken):
             for host in hosts:
                 self._nodes.drain(host, "is given back")
@@ -271,19 +286,38 @@ class _Server:
             return  # whose cores were to change has ended
         match effect:
             case Launch(_, slots, mates, factor):
-                for mate in mates:
-                    self._slow_down(self._entries[mate], entry.wishes.required_s)
+                hosts = [self._entries[mate] for mate in mates if mate in self._entries]
+                self._slow_down(hosts, entry.wishes.required_s)
                 try:
-                    self._start_task(self._watch(entry, self._launch(entry, list(slots), factor)))
-                except OSError as error:
-                    self._scheduler.ended(effect.job)
-                    self._end(entry, Status(RunEnd.NOT_STARTED, error=str(error)))
+                    keeper = self._launch(entry, list(slots), factor)
+                except Exception as error:
+                    self._slow_down(hosts, -entry.wishes.required_s)
+                    self._not_launched(entry, error)
+                else:
+                    entry.trouble = ""
+                    self._start_task(self._watch(entry, keeper))
             case Rebind():
                 self._rebind(entry)
             case OrderShrink(_, count):
                 self._start_task(self._shrink(entry, count))
             case OrderGrow(_, slots):
                 self._start_task(self._grow(entry, slots))
+
+    def _not_launched(self, entry: _Entry, error: Exception) -> None:
+        """It waits again if that may pass, such as a full disk; else it has ended. The slots are free."""
+        if not is_passing(error):
+            self._scheduler.ended(entry.folder.number)
+            self._end(entry, Status(RunEnd.NOT_STARTED, error=str(error)))
+            self._want_decision()
+            return
+        if entry.trouble != str(error):
+            entry.trouble = str(error)
+            self._say(f"job {entry.folder.number} {entry.wishes.name} waits again: {error}")
+        entry.run = None
+        with contextlib.suppress(OSError):  # a next life of ours forgets it as well
+            entry.folder.forget_run()
+        self._scheduler.put_back(self._job(entry))
+        self._want_decision_later()
 
     def _write_run(self, entry: _Entry) -> None:
         """Raises OSError."""
@@ -355,12 +389,12 @@ class _Server:
         """Until the keeper has ended; one from a former life of ours is not our child."""
         job = entry.folder
         if process is not None:
-            entry.pidfd = os.pidfd_open(process.pid)
+            entry.pidfd = await _pidfd_of(process.pid)
         else:
             while (begun := job.begun()) is None and job.has_keeper:
                 await asyncio.sleep(_KEEPER_POLL_S)  # it has just been started
             with contextlib.suppress(OSError):
-                entry.pidfd = os.pidfd_open(begun.keeper) if begun is not None else -1
+                entry.pidfd = await _pidfd_of(begun.keeper) if begun is not None else -1
         # The process of this number is the keeper if that lives still.
         if process is not None or (entry.pidfd >= 0 and job.has_keeper):
             if job.is_cancelled:
@@ -371,7 +405,7 @@ class _Server:
         if entry.pidfd >= 0:
             os.close(entry.pidfd)
             entry.pidfd = -1
-        if self._bury(entry):
+        if await self._bury_in_the_end(entry):
             self._scheduler.ended(job.number)
         else:
             job.forget_run()
@@ -379,6 +413,17 @@ class _Server:
             self._scheduler.put_back(self._job(entry))
             self._nodes_changed()
         self._want_decision()
+
+    async def _bury_in_the_end(self, entry: _Entry) -> bool:
+        """The same, whatever cannot be read or written now: else its slots would be nobody's for ever."""
+        while True:
+            try:
+                return self._bury(entry)
+            except (OSError, FolderError) as error:
+                if not is_passing(error):
+                    self._end(entry, Status(RunEnd.KEEPER_KILLED, error=str(error)))
+                    return True
+            await asyncio.sleep(AGAIN_S)
 
     def _bury(self, entry: _Entry) -> bool:
         """Nobody looks after it any more. Returns whether it has ended, or else has not begun."""
@@ -403,10 +448,22 @@ class _Server:
     def _end(self, entry: _Entry, status: Status) -> None:
         try:
             self._folder.end(entry.folder, status)
-        except OSError as error:
+        except (OSError, FolderError) as error:
             self._say(f"job {entry.folder.number}: that it has ended cannot be written down: {error}")
+            if is_passing(error):
+                self._start_task(self._write_end_later(entry.folder, status))
         del self._entries[entry.folder.number]
         self._say(f"job {entry.folder.number} {entry.wishes.name} has ended: {status}")
+
+    async def _write_end_later(self, job: JobFolder, status: Status) -> None:
+        error: Exception | None = None
+        while error is None or is_passing(error):
+            await asyncio.sleep(AGAIN_S)
+            try:
+                self._folder.end(job, status)
+                return
+            except (OSError, FolderError) as again:
+                error = again
 
     def _signal(self, entry: _Entry) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -548,14 +605,16 @@ class _Server:
         if entry is None:
             known = 0 < number < self._next
             return Refused(f"job {number} has ended already" if known else f"there is no job {number}")
+        try:
+            entry.folder.cancel()  # a next life of ours is to know it before it is said
+        except OSError as error:
+            return Refused(f"it cannot be written down: {error}")
         if self._scheduler.knows(number):
             self._scheduler.withdraw(number)
             self._end(entry, Status(RunEnd.CANCELLED))
             self._want_decision()
-        else:
-            entry.folder.cancel()
-            if entry.pidfd >= 0:
-                self._signal(entry)
+        elif entry.pidfd >= 0:
+            self._signal(entry)
         return Done(number)
 
     def _queue(self, request: Queue) -> Answer:
@@ -682,11 +741,15 @@ class _Server:
         parts = [(places[slot], first, last) for slot, first, last in shares if slot in places]
         return Allotment(parts, len(node.slots), self._limit_s(entry))
 
-    def _slow_down(self, mate: _Entry, guest_s: float) -> None:
-        """A guest is about to begin there, which takes as much from a job as it may take itself."""
-        assert mate.run is not None
-        mate.run = msgspec.structs.replace(mate.run, extra_s=mate.run.extra_s + guest_s)
-        self._rebind(mate)
+    def _slow_down(self, mates: Sequence[_Entry], guest_s: float) -> None:
+        """A guest is about to begin there, which takes as much from each as it may take itself.
+
+        Less than 0: it has not begun after all.
+        """
+        for mate in mates:
+            if mate.run is not None:  # else it could not be started itself
+                mate.run = msgspec.structs.replace(mate.run, extra_s=mate.run.extra_s + guest_s)
+                self._rebind(mate)
 
     def _rebind(self, entry: _Entry) -> None:
         """A running job has other slots now, or other cores of them."""
@@ -733,8 +796,8 @@ class _Server:
         task.add_done_callback(self._tasks.discard)
 
     def _say(self, line: str) -> None:
-        """Whoever listens may have left."""
-        with contextlib.suppress(OSError):
+        """Whoever listens may have left, or know other letters: what is done does not depend on it."""
+        with contextlib.suppress(OSError, ValueError):
             print(line, flush=True)
 
 
@@ -771,6 +834,17 @@ def _user_of(connection: socket.socket) -> int:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     user: int = struct.unpack("3i", credentials)[1]
     return user
+
+
+async def _pidfd_of(pid: int) -> int:
+    """Raises OSError for what does not pass."""
+    while True:
+        try:
+            return os.pidfd_open(pid)
+        except OSError as error:
+            if not is_passing(error):
+                raise
+        await asyncio.sleep(AGAIN_S)
 
 
 async def _readable(descriptor: int) -> None:

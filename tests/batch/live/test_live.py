@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +21,7 @@ from other_user import as_nobody, folder_for_all, needs_root
 from running import COMMAND, processes_with
 from waiting import DEADLINE_S, poll_until
 
-from mallob_py.batch.live.launch import TOKEN
+from mallob_py.batch.live.launch import TOKEN, write_in_the_end
 from mallob_py.batch.live.nodes import NodeState
 from mallob_py.batch.live.requests import (
     Answer,
@@ -264,6 +267,109 @@ def test_a_program_that_cannot_be_started_says_so(make: Callable[..., Scheduler]
     )
     assert isinstance(answer, Done)
     assert scheduler.ended(answer.job).state.startswith("not started: ")
+
+
+# --- what becomes of some when others fail -----------------------------------------------------
+
+
+def fill_disk(scheduler: Scheduler, is_full: bool) -> None:
+    """For the scheduler alone, as long as it is said to be full, no file has room for anything."""
+    assert scheduler.process is not None
+    size_bytes = 0 if is_full else resource.RLIM_INFINITY
+    resource.prlimit(scheduler.process.pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
+
+
+def test_jobs_that_were_to_start_while_the_disk_was_full_start_when_it_is_not(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    scheduler = make("--policy", "fcfs", slots=2)
+    go, waits = the_file(tmp_path, "go")
+    first = scheduler.submit("REQUIRED_TIME 600000; NODES 2", waits)
+    others = [scheduler.submit(RIGID, "echo done\n") for _ in range(3)]
+    poll_until(lambda: scheduler.queue().running)
+    fill_disk(scheduler, True)
+    go.touch()
+    assert scheduler.ended(first).state == "exit code 0"
+    for job in others[:2]:
+        poll_until((scheduler.folder / "jobs" / str(job) / ".run.json.part").exists, scheduler.story)
+    assert [line.job for line in scheduler.queue().waiting] == others
+    fill_disk(scheduler, False)
+    for job in others:
+        assert scheduler.ended(job).state == "exit code 0"
+        assert scheduler.output(job) == "done\n"
+
+
+def test_a_submission_that_had_no_room_on_the_disk_is_no_hindrance_to_the_next(
+    make: Callable[..., Scheduler],
+) -> None:
+    scheduler = make("--policy", "fcfs")
+    fill_disk(scheduler, True)
+    for _ in range(2):
+        with pytest.raises(LiveError, match=r"it cannot be kept: .*File too large"):
+            scheduler.submit(RIGID, "echo done\n")
+    fill_disk(scheduler, False)
+    assert scheduler.ended(scheduler.submit(RIGID, "echo done\n")).state == "exit code 0"
+
+
+def test_a_job_that_is_cancelled_while_the_disk_is_full_does_not_run_after_a_restart(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    scheduler = make("--policy", "fcfs", slots=1)
+    go, waits = the_file(tmp_path, "go")
+    first = scheduler.submit(RIGID, waits)
+    second = scheduler.submit(RIGID, "echo done\n")
+    fill_disk(scheduler, True)
+    scheduler.cancel(second)
+    assert not scheduler.queue().waiting
+    scheduler.kill()
+    scheduler.start()
+    assert scheduler.ended(second).state == "cancelled"
+    go.touch()
+    assert scheduler.ended(first).state == "exit code 0"
+
+
+def test_a_keeper_writes_how_its_job_has_ended_once_the_disk_has_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = list[float]()
+
+    def no_room(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def passes(time_s: float) -> None:
+        tries.append(time_s)
+        if len(tries) == 3:
+            monkeypatch.undo()
+
+    monkeypatch.setattr(os, "fsync", no_room)
+    monkeypatch.setattr(time, "sleep", passes)
+    write_in_the_end(tmp_path / "status.json", b"{}")
+    assert (len(tries), (tmp_path / "status.json").read_bytes()) == (3, b"{}")
+    with pytest.raises(FileNotFoundError):
+        write_in_the_end(tmp_path / "none" / "status.json", b"{}")
+
+
+def test_a_job_that_cannot_be_started_keeps_no_other_from_its_start(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    scheduler = make("--policy", "fcfs", slots=2)
+    go, waits = the_file(tmp_path, "go")
+    scheduler.submit("REQUIRED_TIME 600000; NODES 2", waits)
+    damaged, good, next_one = (scheduler.submit(RIGID, "echo done\n") for _ in range(3))
+    (scheduler.folder / "jobs" / str(damaged) / "job.json").write_text("{")
+    go.touch()
+    assert scheduler.ended(good).state == scheduler.ended(next_one).state == "exit code 0"
+    assert f"job {damaged} job has ended: not started: " in scheduler.story()
+
+
+def test_a_job_whose_name_cannot_be_printed_runs_and_ends(
+    make: Callable[..., Scheduler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONIOENCODING", "ascii")
+    scheduler = make("--policy", "fcfs", slots=1)
+    jobs = [scheduler.submit(f"JOB_NAME größe; {RIGID}", "echo done\n") for _ in range(2)]
+    assert [scheduler.ended(job).state for job in jobs] == ["exit code 0"] * 2
+    assert "job 1 gr\\xf6\\xdfe starts on 1 slot" in scheduler.story()
 
 
 @pytest.fixture(scope="module")
