@@ -180,7 +180,8 @@ def test_closed_streams_are_no_error() -> None:
 def test_names_that_the_output_cannot_encode_are_printed_all_the_same(encoding: str) -> None:
     program = (
         "import sys; from mallob_py.cli import main\n"
-        "main._dispatch = lambda given: print('\\u65e5\\ud800') or print('\\u65e5\\ud800', file=sys.stderr) or 0\n"
+        "text = '\\u65e5\\ud800'\n"
+        "main._dispatch = lambda given: print(text) or print(text, file=sys.stderr) or 0\n"
         "sys.exit(main.main(['status']))"
     )
     finished = subprocess.run(
