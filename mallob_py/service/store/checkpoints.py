@@ -9,17 +9,21 @@ not used, and its job begins anew.
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
+from mallob_py.service.store import own_folder
 from mallob_py.service.store.flush_policy import FlushPolicy
 
 _HEADER = b"mallob-py checkpoint 1\n"
 _SUM_BYTES = 4
 #: of the time may be spent on writing those of one job
 _SHARE = 0.02
+#: of one, and of one that is being written
+_NAME = re.compile("~?[0-9]{1,19}")
 
 
 class Checkpoints:
@@ -46,13 +50,21 @@ class Checkpoints:
 
     def recover(self, live: Collection[int]) -> None:
         """See which ones a former service has left; those of jobs that are over are removed."""
-        with suppress(FileNotFoundError):
-            for name in os.listdir(self._dir):
-                if name.isdecimal() and int(name) in live:
-                    self.jobs.add(int(name))
-                else:
-                    with suppress(OSError):
-                        os.unlink(self._dir / name)
+        try:
+            with own_folder.opened(self._dir) as folder:
+                there = [name for name in os.listdir(folder) if _NAME.fullmatch(name)]
+                for name in there:
+                    if not own_folder.is_file(name, folder):
+                        continue
+                    if name.isdecimal() and int(name) in live:
+                        self.jobs.add(int(name))
+                    else:
+                        with suppress(OSError):
+                            os.unlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._log(f"cannot look for checkpoints in {self._dir}: {error.strerror}; jobs begin anew")
 
     def save(self, internal_id: int, data: bytes) -> None:
         """Keep this one. If the disk is slow, some are passed over: a newer one comes."""
@@ -78,7 +90,8 @@ class Checkpoints:
             return None
         path = self._dir / str(internal_id)
         try:
-            content = path.read_bytes()
+            with own_folder.opened(self._dir) as folder:
+                content = own_folder.read_file(path.name, folder)
         except OSError as error:
             self._log(f"cannot read {path}: {error.strerror}; its job begins anew")
             return None
@@ -94,8 +107,8 @@ class Checkpoints:
         self._passed_over.pop(internal_id, None)
         if internal_id in self.jobs:
             self.jobs.discard(internal_id)
-            with suppress(OSError):
-                os.unlink(self._dir / str(internal_id))
+            with suppress(OSError), own_folder.opened(self._dir) as folder:
+                os.unlink(str(internal_id), dir_fd=folder)
 
     def close(self) -> None:
         """No newer ones come: keep those that were passed over."""
@@ -104,12 +117,14 @@ class Checkpoints:
             self.save(internal_id, data)
 
     def _write(self, internal_id: int, data: bytes) -> None:
-        temporary = self._dir / f"~{internal_id}"
-        self._dir.mkdir(exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.writelines((_HEADER, _sum_of(data), data))
-        self._flush_policy.flush([temporary])
-        os.replace(temporary, self._dir / str(internal_id))
+        temporary = f"~{internal_id}"
+        with suppress(FileExistsError):
+            self._dir.mkdir()
+        with own_folder.opened(self._dir) as folder:
+            with open(own_folder.open_to_write(temporary, 0o666, folder), "wb") as file:
+                file.writelines((_HEADER, _sum_of(data), data))
+            self._flush_policy.flush([self._dir / temporary])
+            own_folder.replace(temporary, str(internal_id), folder)
         self._flush_policy.flush([self._dir])
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _OTHERS = 0o077
+_NO_FILE_TEXT = "a link, or no file"
 #: of what is opened as a file: a link, a folder, a socket or a FIFO that nobody reads
 _NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
 
@@ -70,32 +71,41 @@ def remove_files(folder: int, names: re.Pattern[str]) -> None:
 # --- files of ours --------------------------------------------------------------------------
 
 
-def open_file(path: str | Path, flags: int, mode: int = 0o600) -> int:
+def open_file(path: str | Path, flags: int, mode: int = 0o600, within: int | None = None) -> int:
     """A descriptor of it. Raises OSError, also if it is a link or no file; waits for nobody."""
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags, mode)
+        descriptor = os.open(path, flags, mode, dir_fd=within)
     except OSError as error:
         if error.errno in _NO_FILE:
-            raise OSError(error.errno, "a link, or no file", str(path)) from error
+            raise OSError(error.errno, _NO_FILE_TEXT, str(path)) from error
         raise
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EINVAL, "a link, or no file", str(path))
+    raise OSError(errno.EINVAL, _NO_FILE_TEXT, str(path))
 
 
-def open_to_write(path: str | Path, mode: int = 0o600) -> int:
+def open_to_write(path: str | Path, mode: int = 0o600, within: int | None = None) -> int:
     """The same, made if need be, and empty: nothing is lost if it is not a file."""
-    descriptor = open_file(path, os.O_WRONLY | os.O_CREAT, mode)
+    descriptor = open_file(path, os.O_WRONLY | os.O_CREAT, mode, within)
     try:
-        os.ftruncate(descriptor, 0)
+        if os.fstat(descriptor).st_size:
+            os.ftruncate(descriptor, 0)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def read_file(path: str | Path) -> bytes:
-    with open(open_file(path, os.O_RDONLY), "rb") as file:
+def read_file(path: str | Path, within: int | None = None) -> bytes:
+    with open(open_file(path, os.O_RDONLY, within=within), "rb") as file:
         return file.read()
+
+
+def replace(source: str, target: str, within: int) -> None:
+    """Rename, unless there is something that is no file. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.stat(target, dir_fd=within, follow_symlinks=False).st_mode):
+            raise OSError(errno.EEXIST, _NO_FILE_TEXT, target)
+    os.replace(source, target, src_dir_fd=within, dst_dir_fd=within)

@@ -11,6 +11,8 @@ from foreign_files import Kind, found, put, put_all
 from mallob_py.cli import CommandError
 from mallob_py.cli.malleable_job import order_folder
 from mallob_py.service import ServiceError
+from mallob_py.service.store.checkpoints import Checkpoints
+from mallob_py.service.store.flush_policy import Buffered
 from mallob_py.service.store.orders import FOLDER, OrderFolder, Resize, give
 
 _ID = "0123456789abcdef" * 2
@@ -77,3 +79,49 @@ def test_orders_are_removed_by_nobody_who_does_not_hold_the_folder(tmp_path: Pat
         with pytest.raises(CommandError, match="is in use"), order_folder(str(tmp_path)):
             pass
         assert os.path.exists(given)
+
+
+# --- checkpoints ----------------------------------------------------------------------------
+
+
+def _checkpoints(folder: Path, complaints: list[str], *live: int) -> Checkpoints:
+    checkpoints = Checkpoints(folder, Buffered(), complaints.append, lambda: 0.0)
+    checkpoints.recover(live)
+    return checkpoints
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_of_checkpoints_only_those_of_jobs_that_are_over_go(kind: Kind, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    put_all(folder, tmp_path / "elsewhere")
+    for name in ("٣", "1.bak", "~", "~~1", "1" * 20):
+        put(folder / name, kind, tmp_path / "elsewhere")
+    if kind is not Kind.FILE:
+        for name in ("1", "2", "~1", "~2"):
+            put(folder / name, kind, tmp_path / "elsewhere")
+    before = found(tmp_path)
+    for name in ("3", "~3"):
+        put(folder / name, Kind.FILE, tmp_path)
+    complaints: list[str] = []
+    checkpoints = _checkpoints(tmp_path, complaints, 1)
+    checkpoints.save(4, b"state")
+    assert checkpoints.load(4) == b"state"
+    checkpoints.remove(4)
+    assert complaints == []
+    if kind is not Kind.FILE:
+        checkpoints.save(1, b"state")
+        assert checkpoints.load(1) is None
+        assert "a link, or no file" in complaints[0]
+    assert found(tmp_path) == before
+
+
+def test_checkpoints_of_another_folder_are_left_alone(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    put(tmp_path / "checkpoints", Kind.LINK_TO_FOLDER, elsewhere)
+    before = found(tmp_path)
+    complaints: list[str] = []
+    checkpoints = _checkpoints(tmp_path, complaints, 5)
+    checkpoints.save(1, b"state")
+    checkpoints.remove(1)
+    assert found(tmp_path) == before
+    assert ["a link, or no folder" in complaint for complaint in complaints] == [True, True]
