@@ -44,6 +44,13 @@ LENDING = (
         "test_a_settlement_that_was_overtaken_is_passed_over",
     ),
     Mutation(
+        "a settlement that comes back from a former lender is no news of the present one",
+        _LEDGER,
+        "Ledger.undelivered",
+        instead_of("account is not None and account.lender == dest", "account is not None"),
+        "test_a_settlement_that_comes_back_from_a_former_lender_makes_nobody_give_up",
+    ),
+    Mutation(
         "what is taken back is told on if nothing is left of its account",
         _LEDGER,
         "Ledger._take_back",

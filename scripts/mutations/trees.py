@@ -724,6 +724,27 @@ TREES = (
     ),
     # --- workers that leave in order (leaving.py) -----------------------------------------------
     Mutation(
+        "a PE that is to be empty does not take a suspended worker back",
+        _WORKERS,
+        "LocalWorkers.receive_query",
+        always("not self.is_draining or self._goes_on(request.job)"),
+        "test_a_pe_that_is_to_be_empty_does_not_take_its_suspended_worker_back",
+    ),
+    Mutation(
+        "the client hears that a root has left",
+        _LEAVING,
+        "Leaving._remove",
+        without("if leaver.index == 0: ..."),
+        "test_the_client_hears_that_the_root_that_was_to_save_its_job_has_left",
+    ),
+    Mutation(
+        "a root that has left saves nothing more",
+        _CLIENT,
+        "ClientJobs.receive_root_left",
+        instead_of("record.is_saved_by_root = False", "pass"),
+        "test_the_client_hears_that_the_root_that_was_to_save_its_job_has_left",
+    ),
+    Mutation(
         "who leaves in order gets what comes for it",
         _MESSAGES,
         "TreeMessages.receive",

@@ -12,6 +12,7 @@ from mallob_py.protocol.messages import (
     Accepted,
     Adopt,
     AnyMessage,
+    Denied,
     Described,
     Description,
     Epoch,
@@ -21,12 +22,14 @@ from mallob_py.protocol.messages import (
     Message,
     Offer,
     Prefer,
+    Query,
     Request,
     RequestFailed,
     Supply,
 )
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.stimuli import (
+    Drain,
     HostRests,
     JobInterrupted,
     JobParameters,
@@ -197,6 +200,25 @@ def test_a_pe_keeps_itself_free_when_its_suspended_worker_is_deserved_again_and_
     played.hear_epoch(job_2=1)
     assert played.pe.balancer.volume(1) == 2
     assert played.pe.workers.is_free(), "it has waited for this growth already"
+
+
+@pytest.mark.parametrize("is_draining", [False, True])
+def test_a_pe_that_is_to_be_empty_does_not_take_its_suspended_worker_back(*, is_draining: bool) -> None:
+    played = Played()
+    played.hear_epoch(job_1=2)
+    started = played.hear(Adopt(_request(1, index=1, epoch=1)))
+    (offer,) = _sent(started, Offer)
+    played.hear(Accepted(1, 1, offer.stay, 1, 0, (), None))
+    (start,) = (effect for effect in started if isinstance(effect, StartWorker))
+    played.pe.handle(WorkerStarted(start.worker), played.now)
+    played.hear_epoch(job_1=1)
+    played.hear_epoch(job_1=2)
+    assert list(played.pe.workers.suspended) == [1]
+    if is_draining:
+        played.pe.handle(Drain(), played.now)
+    answer = played.hear(Query(_request(1, index=1, epoch=3)))
+    assert (_sent(answer, Denied) == [Denied(1, 1)]) == is_draining
+    assert bool(_sent(answer, Offer)) != is_draining
 
 
 # --- budgets ---------------------------------------------------------------------------------------------

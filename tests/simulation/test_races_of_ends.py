@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from stage import Stage
 from stories import (
     active,
     answer,
@@ -253,3 +254,22 @@ def test_race_15_the_cpu_limit_is_spent_faster_by_more_workers() -> None:
     assert ended.stats.wallclock_s == pytest.approx(15.0, abs=0.1)
     assert ended.stats.max_volume == 4
     rest(cluster)
+
+
+def test_the_client_hears_that_the_root_that_was_to_save_its_job_has_left() -> None:
+    """As the system ends, its rank waits for no root that has gone."""
+    stage = Stage()
+
+    def do(command: str) -> list[str]:
+        return stage.do(command.split())
+
+    for command in ("pes 2", "submit 0 job 1 max_demand=1", "settle"):
+        do(command)
+    do("submit 0 job 2 max_demand=1 leaves=true")  # where its client is, there is no room
+    do("settle")
+    client = stage._pes[0].client
+    assert do("end 1") == ["1: LeaveWorker worker 0"]
+    assert client.awaits_roots
+    assert do("left 1") == ["1->0: RootLeft job 2"]
+    do("deliver 1->0 RootLeft")
+    assert not client.awaits_roots

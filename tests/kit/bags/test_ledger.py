@@ -540,6 +540,30 @@ def test_a_borrower_that_was_not_told_of_its_new_lender_is_told_again_before_it_
     assert right.ledger.wasted == 0
 
 
+def test_a_settlement_that_comes_back_from_a_former_lender_makes_nobody_give_up(root: Worker) -> None:
+    left, right = Worker(LEFT), Worker(RIGHT)
+    lend(root, left)
+    left.work(4)
+    onward = lend(left, right)
+    right.work(2)
+    right.ledger.tick(1.0)
+    [(dest, settlement)] = right.sent()
+    assert dest == LEFT
+    left.ledger.leave(1.0)
+    [(_, message)] = left.sent()
+    root.hear(LEFT, message)
+    right.hear(ROOT, Moved(onward.number), 1.0)
+    right.ledger.undelivered(LEFT, settlement, 1.0)  # which has gone: that is no news of its lender now
+    right.ledger.tick(1.0 + ORPHANED_S)
+    assert right.ledger.has_work
+    for dest, repayment in (*right.sent(), *right.work()):
+        if dest == ROOT:
+            root.hear(RIGHT, repayment)
+    root.work()
+    assert tuple(map(int, root.ledger.result())) == TOTAL
+    assert right.ledger.wasted == 0
+
+
 def test_who_hears_nothing_of_a_lender_that_is_gone_throws_its_work_away(root: Worker) -> None:
     left, right = Worker(LEFT), Worker(RIGHT)
     lend(root, left)
