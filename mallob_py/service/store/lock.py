@@ -2,7 +2,9 @@
 
 The lock is flock on `jobs.<i>/.lock`, whose text says who holds it. On NFS, flock works across
 hosts since Linux 2.6.12 unless mounted with `nolock` or `local_lock`; where the file system
-has no locks at all, the service goes on and says so.
+has no locks at all, the service goes on and says so. Who may open a file may hold its lock, so nobody else
+may open this one: to other users, the kernel tells on the same host whether it is held. Nothing is written
+through a link, or into a file that does not look like a lock.
 
 Files in the temporary folder tell clients on this host where a service takes jobs, as in Mallob:
 `edu.kit.iti.mallob.apipath.<pid>`, and `mallob.apipath.<pid>` for earlier releases of Mallob's IPASIR
@@ -18,6 +20,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import socket
 import stat
 import time
@@ -25,9 +28,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mallob_py.service import ServiceError
+from mallob_py.service.store import own_folder
+from mallob_py.service.store.in_folder import is_remote
 
 _TRIES = 10
 _RETRY_DELAY_S = 0.02  # outlasts a client that is just looking whether a service runs
+_NAME = ".lock"
+#: what ours holds: who has it; part of that, or zeros, after a full disk or a loss of power
+_TEXT = re.compile(rb"([0-9]{0,10}|[0-9]{1,10} [^\s]*\n?)\0*")
+_TEXT_BYTES_MAX = 300
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 
@@ -35,20 +44,55 @@ class DirectoryLock:
     """Held from construction to `close`."""
 
     def __init__(self, client_dir: Path, log: Callable[[str], None]) -> None:
-        self._path = client_dir / ".lock"
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        """Raises ServiceError if another service holds it; OSError, also if what is there is not ours."""
+        self._path = client_dir / _NAME
+        self._descriptor = -1
         try:
-            self._acquire(client_dir, log)
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
+            self._take(client_dir, log)
+            while self.is_lost():  # who held it has put another file in its place
+                self._take(client_dir, log)
+            if not _TEXT.fullmatch(os.pread(self._descriptor, _TEXT_BYTES_MAX + 1, 0)):
+                raise OSError(errno.EEXIST, f"{_NAME} is not ours", str(self._path))
+            if self._others_may_open_it():
+                self._make_anew()
+            else:
+                os.ftruncate(self._descriptor, 0)
+                os.pwrite(self._descriptor, _own_text(), 0)
         except BaseException:
             self.close()
             raise
 
+    def _take(self, client_dir: Path, log: Callable[[str], None]) -> None:
+        self.close()
+        self._descriptor = own_folder.open_file(self._path, os.O_RDWR | os.O_CREAT)
+        self._acquire(client_dir, log)
+
+    def _others_may_open_it(self) -> bool:
+        """As those of earlier releases: whoever may read it may hold it, when we are gone."""
+        status = os.fstat(self._descriptor)
+        return status.st_uid == os.geteuid() and bool(stat.S_IMODE(status.st_mode) & 0o077)
+
+    def _make_anew(self) -> None:
+        """Who has the old file open, has nothing of the new one. Nobody sees that before it is locked."""
+        hidden = self._path.with_name(f"~lock.{os.urandom(8).hex()}")
+        descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks, which was said
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.pwrite(descriptor, _own_text(), 0)
+            os.rename(hidden, self._path)
+        except BaseException:
+            os.close(descriptor)
+            with contextlib.suppress(OSError):
+                os.unlink(hidden)
+            raise
+        self.close()
+        self._descriptor = descriptor
+
     def is_lost(self) -> bool:
         """Whether the folder was removed, and perhaps made again: what is locked is not its lock any more."""
         try:
-            there = os.stat(self._path)
+            there = os.lstat(self._path)
         except FileNotFoundError:
             return True
         except OSError:
@@ -77,9 +121,13 @@ class DirectoryLock:
         )
 
 
+def _own_text() -> bytes:
+    return f"{os.getpid()} {socket.gethostname()}\n".encode()
+
+
 def _named_in(descriptor: int) -> str:
     """Who holds a lock, as its text says."""
-    pid, _, host = os.pread(descriptor, 300, 0).decode("utf-8", "replace").strip().partition(" ")
+    pid, _, host = os.pread(descriptor, _TEXT_BYTES_MAX, 0).decode("utf-8", "replace").strip().partition(" ")
     return f"process {pid} on {host}" if host else "another process"
 
 
@@ -91,7 +139,9 @@ def is_locked(client_dir: Path) -> bool:
 def holder_of(client_dir: Path) -> str | None:
     """The service that holds this client folder, for people; None if none does."""
     try:
-        descriptor = os.open(client_dir / ".lock", os.O_RDONLY)
+        descriptor = own_folder.open_file(client_dir / _NAME, os.O_RDONLY)
+    except PermissionError:
+        return _holder_of_another_user(client_dir)
     except OSError:
         return None
     try:
@@ -101,6 +151,33 @@ def holder_of(client_dir: Path) -> str | None:
     finally:
         os.close(descriptor)
     return None
+
+
+def _holder_of_another_user(client_dir: Path) -> str | None:
+    """The same for a lock that we may not open: the kernel tells everybody who holds it, on this host."""
+    try:
+        status = os.lstat(client_dir / _NAME)
+    except OSError:
+        return None  # as good as not there: nor may we hand in anything
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    try:
+        if pid := _holder_told(status.st_ino):
+            return f"process {pid} of another user"
+        is_certain = not is_remote(client_dir)
+    except OSError:
+        is_certain = False
+    return None if is_certain else "another user's process, perhaps"
+
+
+def _holder_told(inode: int) -> str:
+    """Its process id, or nothing. The device is not compared: file systems name theirs differently there."""
+    with open("/proc/locks", "rb") as locks:
+        for line in locks:
+            match line.split():
+                case [_, b"FLOCK", _, b"WRITE", pid, where, *_] if where.endswith(b":%d" % inode):
+                    return pid.decode()
+    return ""
 
 
 _PREFIXES = ("edu.kit.iti.mallob.apipath.", "mallob.apipath.")

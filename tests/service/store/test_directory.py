@@ -438,7 +438,7 @@ def test_a_read_only_folder_is_a_clear_error(tmp_path: Path) -> None:
 def test_a_read_only_file_system_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     JobDirectory(tmp_path / "api", tmp_dir=tmp_path).close()
 
-    def fail(*arguments: object) -> None:
+    def fail(*arguments: object, **options: object) -> None:
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(os, "open", fail)
