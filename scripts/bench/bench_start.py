@@ -1,0 +1,74 @@
+"""From the launch of a service to its first answer, which is that of a job that lies ready in its folder.
+
+Beside it what the original took on a quiet machine of two cores: such figures say something only if ours are
+taken on one like it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from common import REPLY_POLL_S, START_TIMEOUT_S, STOP_TIMEOUT_S, BenchmarkError, print_table, write_results
+
+#: C++ Mallob on a quiet machine of two cores, by the number of its ranks: taken once, not measured here
+ORIGINAL_S = {4: 0.43, 16: 0.71, 64: 3.35}
+_JOB = {"user": "bench", "name": "first", "application": "NOOP", "priority": 1}
+
+
+def first_answer_s(ranks: int) -> float:
+    """Start a service and end it again; how long its first answer took."""
+    with tempfile.TemporaryDirectory(prefix="mallob-py-bench.") as folder:
+        client = Path(folder) / "jobs.0"
+        (client / "in").mkdir(parents=True)
+        (client / "in" / "bench.first.json").write_text(json.dumps(_JOB))
+        command = [sys.executable, "-m", "mallob_py.cli.main", "serve", "-n", str(ranks), "--api-dir", folder]
+        begin_s = time.monotonic()
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            _await_reply(process, client / "out" / "bench.first.json", begin_s + START_TIMEOUT_S)
+            taken_s = time.monotonic() - begin_s
+            process.send_signal(signal.SIGTERM)
+            process.wait(STOP_TIMEOUT_S)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return taken_s
+
+
+def _await_reply(process: subprocess.Popen[bytes], reply: Path, deadline_s: float) -> None:
+    while not reply.exists():
+        if process.poll() is not None:
+            raise BenchmarkError(f"the service ended with exit code {process.returncode}")
+        if time.monotonic() > deadline_s:
+            raise BenchmarkError(f"no answer within {START_TIMEOUT_S:.0f} s")
+        time.sleep(REPLY_POLL_S)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[4, 16])
+    parser.add_argument("--times", type=int, default=3, help="the median of so many is told")
+    options = parser.parse_args()
+    measured = {
+        ranks: statistics.median(first_answer_s(ranks) for _ in range(options.times))
+        for ranks in options.ranks
+    }
+    rows = [(ranks, f"{seconds:.2f}", ORIGINAL_S.get(ranks, "")) for ranks, seconds in measured.items()]
+    print_table("launch to first answer", ("ranks", "seconds", "the original, once"), rows)
+    write_results("start", {"seconds": {str(ranks): seconds for ranks, seconds in measured.items()}})
+
+
+if __name__ == "__main__":
+    main()
