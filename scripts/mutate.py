@@ -216,7 +216,8 @@ def test_places(root: Path) -> dict[str, str]:
 
 def _tests_of_part(root: Path, file: str) -> list[str]:
     """All files with tests of the same part, quick ones first."""
-    mirrored = Path("tests", *Path(file).parent.parts[1:])
+    is_apps = file.startswith("apps/")  # the tests of all applications lie together
+    mirrored = Path("tests/apps") if is_apps else Path("tests", *Path(file).parent.parts[1:])
     folders = ("tests/protocol", "tests/simulation") if file.startswith(_PROTOCOL) else (str(mirrored),)
     paths = [path for folder in folders for path in sorted((root / folder).glob("test_*.py"))]
     paths = [path for path in paths if path.name not in _TESTS_OF_THE_SIMULATOR]

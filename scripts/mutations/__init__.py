@@ -6,6 +6,7 @@ notices it. The lists are kept by hand: one entry for each rule that somebody co
 
 from __future__ import annotations
 
+from mutations.answering import ANSWERING
 from mutations.finding import FINDING
 from mutations.generations import GENERATIONS
 from mutations.lending import LENDING
@@ -14,6 +15,6 @@ from mutations.running import RUNNING
 from mutations.sharing import SHARING
 from mutations.trees import TREES
 
-MUTATIONS = (*SHARING, *FINDING, *TREES, *GENERATIONS, *RUNNING, *LENDING)
+MUTATIONS = (*SHARING, *FINDING, *TREES, *GENERATIONS, *RUNNING, *LENDING, *ANSWERING)
 
 __all__ = ["MUTATIONS", "Mutation", "apply", "describe"]

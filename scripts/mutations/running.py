@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutations.mutation import Mutation, instead_of, never, without
+from mutations.mutation import Mutation, always, instead_of, never, without
 
 _RANK = "mallob_py/runtime/rank.py"
 _HEAP = "mallob_py/runtime/heap.py"
@@ -13,6 +13,8 @@ _MPI = "mallob_py/runtime/world/mpi.py"
 _POOL = "mallob_py/runtime/workers/pool.py"
 _LINKS = "mallob_py/runtime/workers/links.py"
 _PROCESS = "mallob_py/runtime/workers/process.py"
+_SERVER = "mallob_py/runtime/workers/fork_server.py"
+_JOINING = "mallob_py/runtime/world/joining.py"
 _CRASHES = "mallob_py/service/jobs/crashes.py"
 
 RUNNING = (
@@ -91,6 +93,13 @@ RUNNING = (
         "test_a_process_that_was_left_with_threads_or_children_is_not_used_again",
     ),
     Mutation(
+        "what is left in the process group of a dead worker is killed",
+        _SERVER,
+        "Server._reap",
+        without("with suppress(ProcessLookupError, PermissionError): ..."),
+        "test_what_a_process_has_started_is_killed_when_it_dies",
+    ),
+    Mutation(
         "processes of one server draw different random numbers",
         _PROCESS,
         "_settle",
@@ -131,6 +140,42 @@ RUNNING = (
         "WorldEnd.exit_code",
         instead_of("self.returned or int(self.had_come_up)", "self.returned"),
         "test_ranks_that_were_at_work_and_left_no_exit_code_have_not_done_well",
+    ),
+    # --- who connects to a rank's port, and who joins ----------------------------------------------
+    Mutation(
+        "who connects to a rank's port knows the secret",
+        _RANK_LINKS,
+        "Links._get_to_know",
+        always("hmac.compare_digest(secret, self._secret)"),
+        "test_who_does_not_know_the_secret_is_not_let_in_by_any_address",
+    ),
+    Mutation(
+        "nobody is let in under the address of the rank itself",
+        _RANK_LINKS,
+        "Links._get_to_know",
+        always("peer != self.rank"),
+        "test_nobody_is_let_in_under_the_address_of_this_rank",
+    ),
+    Mutation(
+        "a rank has one connection",
+        _RANK_LINKS,
+        "Links._get_to_know",
+        always("peer not in self._links"),
+        "test_a_rank_has_one_connection_and_a_second_one_is_sent_away",
+    ),
+    Mutation(
+        "so many strangers are waited for at most",
+        _RANK_LINKS,
+        "Links._accept",
+        never("len(self._strangers) >= _STRANGERS_MAX"),
+        "test_no_more_than_so_many_strangers_are_waited_for",
+    ),
+    Mutation(
+        "a newcomer to whom nobody speaks ends",
+        _JOINING,
+        "_Newcomer.become_member",
+        never("now > heard_s + 3 * self._patience_s"),
+        "test_a_newcomer_to_whom_nobody_speaks_ends",
     ),
     # --- jobs that end their rank -----------------------------------------------------------------
     Mutation(

@@ -145,6 +145,19 @@ def test_a_reply_holds_no_more_than_it_can(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(set(solutions_of(result))) == 16
 
 
+def test_when_time_has_ended_before_the_first_solution_that_one_is_still_looked_for() -> None:
+    """Nothing found yet is no answer, least of all that there is no solution."""
+    result = run([1, 2, 3, 4, 5, 0], solutions="all", **{"solutions-until": 0})
+    assert result.code == 10
+    assert counted(result) == (1, False)
+
+
+def test_when_time_has_ended_a_formula_without_solutions_has_none_all_the_same() -> None:
+    result = run([1, 2, 0, -1, 2, 0, 1, -2, 0, -1, -2, 0], solutions="all", **{"solutions-until": 0})
+    assert result.code == 20
+    assert counted(result) == (0, True)
+
+
 @pytest.mark.parametrize("wanted", [1, 7, 15, 16, "all"])
 def test_a_file_gets_every_solution_once(wanted: int | str, tmp_path: Path) -> None:
     path = tmp_path / "solutions"

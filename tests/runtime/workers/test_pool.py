@@ -170,6 +170,18 @@ def test_a_process_that_dies_is_reported_with_the_reason(rank: Rank, how: str, r
     assert reason in crashed.reason
 
 
+def test_what_a_process_has_started_is_killed_when_it_dies(rank: Rank) -> None:
+    rank.run("LITTER", what="child beside it")
+    (said,) = rank.hear(stimuli.WorkerSaves)
+    child = int(said.data)
+    try:
+        os.kill(rank.pid(), signal.SIGKILL)
+        poll_until(lambda: is_gone(child))  # before the pool hears of it: this is the fork server's
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+
 # --- CPU time --------------------------------------------------------------------
 
 

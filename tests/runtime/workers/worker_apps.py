@@ -172,15 +172,18 @@ class Sum(Application):
 
 
 class Litter(_NoInput):
-    """Leaves a thread or a child process behind, as configured."""
+    """Leaves a thread or a child process behind, as configured; or goes on beside a child."""
 
     name = "LITTER"
 
-    def run(self, context: WorkerContext) -> Result:
+    def run(self, context: WorkerContext) -> Result | None:
         if context.configuration["what"] == "thread":
             threading.Thread(target=threading.Event().wait, daemon=True).start()
             return Result(10, [os.getpid()])
         child = subprocess.Popen(["sleep", "1000"], close_fds=False)
+        if context.configuration["what"] == "child beside it":
+            context.checkpoint(b"%d" % child.pid)
+            return None
         return Result(10, [os.getpid(), child.pid])
 
 

@@ -12,7 +12,7 @@ import pytest
 from waiting import poll_until
 
 from mallob_py.runtime.world.envelope import Arrival, Channel
-from mallob_py.runtime.world.links import SECRET_BYTES, LinkError, Links, Place
+from mallob_py.runtime.world.links import _STRANGERS_MAX, SECRET_BYTES, LinkError, Links, Place
 
 SECRET = os.urandom(SECRET_BYTES)
 
@@ -46,6 +46,30 @@ def take(links: Links, count: int, sender: Links) -> list[Arrival]:
 
     poll_until(turn)
     return found
+
+
+def hello(secret: bytes, address: int) -> bytes:
+    """What whoever connects says first."""
+    return secret + address.to_bytes(4, "little")
+
+
+def say(place: Place, said: bytes) -> socket.socket:
+    """As a stranger."""
+    stranger = socket.create_connection((place.address, place.port))
+    stranger.sendall(said)
+    return stranger
+
+
+def is_sent_away(stranger: socket.socket, links: Links) -> bool:
+    """Whether the rank has closed the connection by now; it has a turn."""
+    assert list(links.receive()) == []
+    stranger.setblocking(False)
+    try:
+        return stranger.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["unix", "tcp"])
@@ -182,23 +206,45 @@ def test_each_growth_has_a_secret_of_its_own(links: tuple[Links, Links], tmp_pat
 def test_strangers_are_not_let_in(links: tuple[Links, Links], tmp_path: Path) -> None:
     old, _ = links
     place = old.listen(SECRET, tmp_path, wide=True)
-    for said in (b"", b"G", b"GET / HTTP/1.0\r\n\r\n" * 10, bytes(SECRET_BYTES + 4)):
-        with socket.create_connection((place.address, place.port)) as stranger:
-            stranger.sendall(said)
+    for said in (b"", b"G", b"GET / HTTP/1.0\r\n\r\n" * 10):
+        with say(place, said) as stranger:
             stranger.shutdown(socket.SHUT_WR)
-            stranger.settimeout(0.01)
-
-            def is_sent_away(stranger: socket.socket = stranger) -> bool:
-                assert list(old.receive()) == []
-                try:
-                    return stranger.recv(1) == b""
-                except TimeoutError:
-                    return False
-                except ConnectionResetError:
-                    return True
-
-            poll_until(is_sent_away)
+            poll_until(lambda stranger=stranger: is_sent_away(stranger, old))
     assert not old.has(0)
+
+
+def test_who_does_not_know_the_secret_is_not_let_in_by_any_address(
+    links: tuple[Links, Links], tmp_path: Path
+) -> None:
+    old, _ = links
+    place = old.listen(SECRET, tmp_path, wide=True)
+    almost = SECRET[:-1] + bytes([SECRET[-1] ^ 1])
+    for secret in (bytes(SECRET_BYTES), almost):
+        with say(place, hello(secret, 7)) as stranger:
+            poll_until(lambda stranger=stranger: is_sent_away(stranger, old) or old.has(7))
+        assert not old.has(7)
+    with say(place, hello(SECRET, 7)):  # it is the secret alone that they lacked
+        poll_until(lambda: list(old.receive()) == [] and old.has(7))
+
+
+def test_nobody_is_let_in_under_the_address_of_this_rank(links: tuple[Links, Links], tmp_path: Path) -> None:
+    old, _ = links
+    place = old.listen(SECRET, tmp_path, wide=True)
+    with say(place, hello(SECRET, 0)) as stranger:
+        poll_until(lambda: is_sent_away(stranger, old) or old.has(0))
+    assert not old.has(0)
+
+
+def test_a_rank_has_one_connection_and_a_second_one_is_sent_away(
+    links: tuple[Links, Links], tmp_path: Path
+) -> None:
+    connect(links, tmp_path, wide=True)
+    old, new = links
+    assert old.place is not None
+    with say(old.place, hello(SECRET, 7)) as second:
+        poll_until(lambda: is_sent_away(second, old))
+    old.send(7, Channel.CONTROL, b"to the first")
+    assert [each.data for each in take(new, 1, old)] == [b"to the first"]
 
 
 def test_strangers_who_say_nothing_keep_nobody_out(links: tuple[Links, Links], tmp_path: Path) -> None:
@@ -216,6 +262,17 @@ def test_strangers_who_say_nothing_keep_nobody_out(links: tuple[Links, Links], t
             return old.has(7)
 
         poll_until(is_known)
+
+
+def test_no_more_than_so_many_strangers_are_waited_for(links: tuple[Links, Links], tmp_path: Path) -> None:
+    """They would take all descriptors of this rank."""
+    old, _ = links
+    place = old.listen(SECRET, tmp_path, wide=True)
+    with contextlib.ExitStack() as silent:
+        strangers = [silent.enter_context(say(place, b"")) for _ in range(_STRANGERS_MAX + 3)]
+        for stranger in strangers[:3]:
+            poll_until(lambda stranger=stranger: is_sent_away(stranger, old))
+        assert not any(is_sent_away(stranger, old) for stranger in strangers[3:])
 
 
 def test_who_is_not_there_is_named(links: tuple[Links, Links], tmp_path: Path) -> None:

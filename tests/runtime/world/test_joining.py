@@ -1,0 +1,54 @@
+"""A newcomer that nobody takes in: turns and time are counted here, nothing waits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mallob_py.runtime.world import joining
+from mallob_py.runtime.world.failure_detector import RankProcess
+from mallob_py.runtime.world.joining import Invitation, JoinError, Peer
+from mallob_py.runtime.world.links import SECRET_BYTES, Links
+from mallob_py.runtime.world.session_folder import PrivateFolder
+
+SECRET = os.urandom(SECRET_BYTES)
+PATIENCE_S = 10.0
+TURNS_MAX = 100
+
+
+class Time:
+    """Stands for `time` and `select`: a second passes at each turn."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    def monotonic(self) -> float:
+        return float(self.turns)
+
+    def select(self, *_: object) -> None:
+        self.turns += 1
+        assert self.turns < TURNS_MAX, "it waits for ever"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Links]:
+    """The rank that has started the newcomer, and never has a turn."""
+    links = Links(0)
+    folder = PrivateFolder.create(tmp_path)
+    links.listen(SECRET, folder.path, wide=False)
+    yield links
+    links.close()
+
+
+def test_a_newcomer_to_whom_nobody_speaks_ends(host: Links, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be there for ever if its host hangs, or has forgotten it."""
+    time = Time()
+    monkeypatch.setattr(joining, "time", time)
+    monkeypatch.setattr(joining, "select", time)
+    invitation = Invitation(7, SECRET, Peer(0, 0, RankProcess.here(), host.place), 1, False, "session")
+    with pytest.raises(JoinError, match="rank 7 was not taken in"):
+        joining.join(invitation, None, PATIENCE_S)
+    assert time.turns > 3 * PATIENCE_S
