@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from mutations.mutation import Mutation, instead_of, without
+from mutations.mutation import Mutation, always, instead_of, never, without
 
 _ENUMERATION = "apps/mallob_sat/enumeration.py"
 _CORES = "apps/mallob_sat/cores.py"
+_JOURNAL = "mallob_py/service/store/journal.py"
+_CRASHES = "mallob_py/service/jobs/crashes.py"
+_ENDINGS = "mallob_py/service/endings.py"
+_TURNS = "mallob_py/service/turns.py"
+_SERVICE = "mallob_py/service/service.py"
 
 ANSWERING = (
     # --- SAT ------------------------------------------------------------------------------------
@@ -22,5 +27,67 @@ ANSWERING = (
         "find_core",
         without("check_core(formula, strategy)"),
         "test_another_solver_confirms_each_core",
+    ),
+    # --- replies, turns, and who is to blame -----------------------------------------------------
+    Mutation(
+        "one reply that cannot be written to the journal does not hold up others",
+        _JOURNAL,
+        "Replies._finish",
+        instead_of("self._finish([item])", "self._postpone(item, error)"),
+        "test_one_reply_that_cannot_be_written_does_not_hold_up_those_gathered_with_it",
+    ),
+    Mutation(
+        "one reply that cannot be published does not hold up others",
+        _JOURNAL,
+        "Replies._finish",
+        instead_of(
+            """
+            try:
+                self._publish(item)
+                del self._unpublished[item.decided.internal_id]
+            except OSError as error:
+                self._postpone(item, error)
+            """,
+            """
+            self._publish(item)
+            del self._unpublished[item.decided.internal_id]
+            """,
+        ),
+        "test_one_reply_that_cannot_be_written_does_not_hold_up_those_gathered_with_it",
+    ),
+    Mutation(
+        "a job that is handed over is not to blame",
+        _CRASHES,
+        "RunningJobs.hand_over",
+        without("for job in list(self._slot_of): ..."),
+        "test_handing_over_a_folder_blames_no_job",
+    ),
+    Mutation(
+        "a service that hands its folder over says that nobody is to blame",
+        _SERVICE,
+        "Service.hand_over",
+        instead_of("self._running.hand_over()", "self._running.close()"),
+        "test_a_service_that_hands_its_folder_over_blames_no_job",
+    ),
+    Mutation(
+        "a job that has ended is not to blame",
+        _ENDINGS,
+        "Endings._forget",
+        without("self._running.end(live.id)"),
+        "test_the_end_of_a_job_clears_it_of_blame",
+    ),
+    Mutation(
+        "a held job does not age",
+        _TURNS,
+        "Turns._enqueue",
+        never("now > live.accepted_s"),
+        "test_a_held_job_does_not_age",
+    ),
+    Mutation(
+        "a job that is not held ages from when it was handed in",
+        _TURNS,
+        "Turns._enqueue",
+        always("now > live.accepted_s"),
+        "test_a_job_that_is_not_held_has_waited_since_it_was_handed_in",
     ),
 )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 from mallob_py.runtime.world.mpi import Crash
 from mallob_py.service.jobs.crashes import ACQUITTED_AFTER_S, RunningJobs
+from mallob_py.service.service import Service
 
 #: of themselves, without anybody killing a rank
 CRASHES_MAX = 3
@@ -56,6 +58,25 @@ def test_a_rank_that_ends_in_good_order_after_the_crash_of_another_blames_its_jo
     running.begin(7, 0.0)
     running.close()
     assert after_crash(tmp_path).crashes(7) == 1
+
+
+def test_handing_over_a_folder_blames_no_job(tmp_path: Path) -> None:
+    """Else each rank that leaves in order would weigh on all that its clients have at work."""
+    running = RunningJobs(tmp_path, None, silent)
+    running.begin(7, 0.0)
+    running.begin(8, 0.0)
+    running.hand_over()
+    found = after_crash(tmp_path, Crash.KILLED)
+    assert (found.crashes(7), found.crashes(8)) == (0, 0)
+
+
+def test_a_service_that_hands_its_folder_over_blames_no_job(tmp_path: Path) -> None:
+    running = RunningJobs(tmp_path, None, silent)
+    running.begin(7, 0.0)
+    service = object.__new__(Service)  # of all its parts these matter
+    service._intake, service._directory, service._running = Mock(), Mock(), running
+    service.hand_over()
+    assert after_crash(tmp_path).crashes(7) == 0
 
 
 def test_a_start_by_hand_blames_nobody(tmp_path: Path) -> None:

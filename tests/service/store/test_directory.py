@@ -346,6 +346,34 @@ def test_a_full_disk_delays_replies_and_loses_none(
     assert left_over(directory) == []
 
 
+@pytest.mark.parametrize("where", ["journal", "out"])
+def test_one_reply_that_cannot_be_written_does_not_hold_up_those_gathered_with_it(
+    open_directory: Open, clock: Clock, log: list[str], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    directory = open_directory(flush_policy=Durable())
+    for name in "abc":
+        drop(directory, f"{name}.json", text(name))
+    replace = os.replace
+
+    def fail_for_one(source: str, target: str) -> None:
+        if str(target).endswith("u.b.json") and f"/{where}/" in str(target):
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    with monkeypatch.context() as trouble:
+        trouble.setattr(os, "replace", fail_for_one)
+        for incoming in directory.take():
+            answer(directory, incoming)
+        assert replies(directory) == {}, "they are not gathered"
+        directory.take()
+    assert set(replies(directory)) == {"u.a.json", "u.c.json"}
+    assert ["u.b.json" in line for line in log] == [True]
+    clock.now += 100
+    directory.take()
+    assert set(replies(directory)) == {"u.a.json", "u.b.json", "u.c.json"}
+    assert left_over(directory) == []
+
+
 @pytest.mark.parametrize("flush_policy", [Buffered(), Durable()], ids=["buffered", "durable"])
 @pytest.mark.parametrize("failing", [None, "replace"])
 def test_a_job_is_tidied_up_after_when_it_will_never_run_again_and_before_its_reply_is_seen(

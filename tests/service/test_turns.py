@@ -1,0 +1,90 @@
+"""Whose turn it is, as the parts of a client work together: what waits ages, what is held does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from mallob_py.protocol.effects import Outcome
+from mallob_py.runtime.world.mpi import Crash
+from mallob_py.service.endings import Endings
+from mallob_py.service.jobs.bookkeeping import JobBook, LiveJob, LiveJobs
+from mallob_py.service.jobs.crashes import RunningJobs
+from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
+from mallob_py.service.jobs.reply import JobStatistics
+from mallob_py.service.turns import JobQueue, Turns
+
+AGEING_S = 60.0
+
+
+def silent(_message: str) -> None:
+    pass
+
+
+class Client:
+    """One with a single PE, its turns and its endings; what these tell others is lost."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.jobs = LiveJobs()
+        self.queue = JobQueue(1, AGEING_S, window=1)
+        self.running = RunningJobs(folder, None, silent)
+        rank: Any = SimpleNamespace(now=lambda: 0.0, log=Mock())
+        self.book = JobBook()
+        self.turns = Turns(rank, self.jobs, self.queue, None, self.running, 0, [0])
+        self.endings = Endings(
+            *(rank, Mock(), Mock(), self.jobs, self.book, Mock(), self.turns, self.running, Mock(), Mock())
+        )
+
+    def take(self, job: int, accepted_s: float, since_s: float) -> LiveJob:
+        """`since_s`: when its file was handed in."""
+        content = json.dumps({"user": "u", "name": f"n{job}", "application": "NOOP"}).encode()
+        file = parse_job(content, {"NOOP": InputUse.NONE})
+        assert isinstance(file, JobFile)
+        live = LiveJob(job, file, accepted_s, since_s)
+        self.jobs.add(live)
+        self.book.admit(job, file.identity, file.arrival_s, file.dependencies)
+        return live
+
+    def begun(self) -> list[int]:
+        """One after the other, as each makes room for the next."""
+        order = []
+        while (job := self.turns.next()) is not None:
+            order.append(job)
+            self.queue.drop(job)
+        return order
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Client:
+    return Client(tmp_path)
+
+
+def test_a_held_job_does_not_age(client: Client) -> None:
+    """It was held for its time or for others: it waits for a PE from then on only."""
+    held = client.take(1, accepted_s=0.0, since_s=0.0)
+    later = client.take(2, accepted_s=95.0, since_s=95.0)
+    client.turns.wait(later, 95.0)
+    client.turns.wait(held, 100.0)
+    assert client.begun() == [2, 1]
+
+
+def test_a_job_that_is_not_held_has_waited_since_it_was_handed_in(client: Client) -> None:
+    early = client.take(1, accepted_s=50.0, since_s=10.0)  # the service was busy, or not there
+    other = client.take(2, accepted_s=40.0, since_s=40.0)
+    client.turns.wait(other, 40.0)
+    client.turns.wait(early, 50.0)
+    assert client.begun() == [1, 2]
+
+
+def test_the_end_of_a_job_clears_it_of_blame(client: Client) -> None:
+    """Else its place in the file would name it at each crash to come, or nobody else could have that."""
+    live = client.take(1, accepted_s=0.0, since_s=0.0)
+    client.running.begin(1, 0.0)
+    client.endings.end_early(live, Outcome.INTERRUPTED, JobStatistics(), 1.0)
+    assert RunningJobs(client.folder, Crash.OF_ITSELF, silent).blamed == {}
