@@ -15,6 +15,7 @@ _LINKS = "mallob_py/runtime/workers/links.py"
 _PROCESS = "mallob_py/runtime/workers/process.py"
 _SERVER = "mallob_py/runtime/workers/fork_server.py"
 _JOINING = "mallob_py/runtime/world/joining.py"
+_OWN_FOLDER = "mallob_py/service/store/own_folder.py"
 _CRASHES = "mallob_py/service/jobs/crashes.py"
 
 RUNNING = (
@@ -213,5 +214,27 @@ RUNNING = (
         "HeapKeeper.look",
         never("cpu_s - last[1] > _BUSY_SHARE * (now_s - last[0])"),
         "test_a_busy_rank_keeps_its_heap",
+    ),
+    # --- checkpoints ----------------------------------------------------------------------------
+    Mutation(
+        "a pipe or a device in the place of a checkpoint is not read",
+        _OWN_FOLDER,
+        "open_file",
+        always("stat.S_ISREG(os.fstat(descriptor).st_mode)"),
+        "test_what_can_be_none_of_ours_is_not_read",
+    ),
+    Mutation(
+        "a link in the place of a checkpoint is not followed",
+        _OWN_FOLDER,
+        "open_file",
+        instead_of("os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC", "os.O_NONBLOCK | os.O_CLOEXEC"),
+        "test_what_can_be_none_of_ours_is_not_read",
+    ),
+    Mutation(
+        "a file larger than any checkpoint is not read",
+        _OWN_FOLDER,
+        "read_file",
+        never("size_bytes > bytes_max"),
+        "test_what_can_be_none_of_ours_is_not_read",
     ),
 )

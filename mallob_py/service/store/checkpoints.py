@@ -3,7 +3,8 @@
 `jobs.<i>/checkpoints/<id>` is one job's: a line that says what it is, the checksum of what follows, and that.
 Each replaces the one before atomically and goes when the job's reply is decided. All that it is worth is
 work: one that cannot be written is reported and done without, one that is damaged (as by a loss of power) is
-not used, and its job begins anew.
+not used, and its job begins anew. So is what is no plain file or larger than any of ours, whoever has put it
+there: a pipe or a device is neither waited for nor read.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
+from mallob_py.kit.app import CHECKPOINT_BYTES_MAX
 from mallob_py.service.store import own_folder
 from mallob_py.service.store.flush_policy import FlushPolicy
 
 _HEADER = b"mallob-py checkpoint 1\n"
 _SUM_BYTES = 4
+_BYTES_MAX = len(_HEADER) + _SUM_BYTES + CHECKPOINT_BYTES_MAX
 #: of the time may be spent on writing those of one job
 _SHARE = 0.02
 #: of one, and of one that is being written
@@ -91,7 +94,7 @@ class Checkpoints:
         path = self._dir / str(internal_id)
         try:
             with own_folder.opened(self._dir) as folder:
-                content = own_folder.read_file(path.name, folder)
+                content = own_folder.read_file(path.name, _BYTES_MAX, folder)
         except OSError as error:
             self._log(f"cannot read {path}: {error.strerror}; its job begins anew")
             return None

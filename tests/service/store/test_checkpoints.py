@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import resource
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -88,6 +91,72 @@ def test_one_with_a_changed_byte_is_not_used(tmp_path: Path, disk: Disk, complai
     path = tmp_path / "checkpoints" / str(JOB)
     path.write_bytes(path.read_bytes().replace(b"state", b"stake"))
     assert opened(tmp_path, disk, complaints, JOB).load(JOB) is None
+
+
+def a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_link_to_a_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def a_link_to_a_checkpoint(path: Path) -> None:
+    elsewhere = path.parent.parent / "elsewhere"
+    os.replace(path.with_name(str(OTHER)), elsewhere)
+    path.symlink_to(elsewhere)
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def a_file_with_a_hole(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize(
+    "put", [a_pipe, a_link_to_a_device, a_link_to_a_checkpoint, a_folder, a_file_with_a_hole]
+)
+@pytest.mark.timeout(20, method="signal")
+def test_what_can_be_none_of_ours_is_not_read(
+    put: Callable[[Path], None],
+    tmp_path: Path,
+    disk: Disk,
+    complaints: list[str],
+) -> None:
+    opened(tmp_path, disk, complaints).save(OTHER, b"state")
+    put(tmp_path / "checkpoints" / str(JOB))
+    after = opened(tmp_path, disk, complaints, JOB, OTHER)
+    with address_space(4 << 30):
+        assert after.load(JOB) is None
+    for complaint in complaints:
+        assert complaint.startswith(f"cannot read {tmp_path}/checkpoints/{JOB}: ")
+
+
+@contextmanager
+def address_space(size_bytes: int) -> Iterator[None]:
+    """So that what reads without end does so in a test only."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_where_one_is_written_a_link_is_not_followed(
+    tmp_path: Path, disk: Disk, complaints: list[str]
+) -> None:
+    checkpoints = opened(tmp_path, disk, complaints)
+    checkpoints.save(OTHER, b"other")
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(b"theirs")
+    (tmp_path / "checkpoints" / f"~{JOB}").symlink_to(theirs)
+    checkpoints.save(JOB, b"state")
+    assert theirs.read_bytes() == b"theirs"
+    assert opened(tmp_path, disk, complaints, JOB, OTHER).load(OTHER) == b"other"
 
 
 def test_a_disk_that_takes_none_is_reported_once(tmp_path: Path, disk: Disk, complaints: list[str]) -> None:
