@@ -80,6 +80,20 @@ RUNNING = (
         "test_what_a_worker_took_while_it_left_is_not_missed",
     ),
     Mutation(
+        "who is told to leave does not wait for messages first",
+        _PROCESS,
+        "_Context.poll",
+        instead_of("self.leaving == was_leaving", "True"),
+        "test_who_is_told_to_leave_does_not_wait_for_messages_first",
+    ),
+    Mutation(
+        "what ours declare is read without importing them",
+        _PROCESS,
+        "AppRegistry.declared",
+        never("declared_apart(name, self._place_of(name))"),
+        "test_a_service_learns_what_ours_declare_without_importing_what_takes_its_time",
+    ),
+    Mutation(
         "a process with threads left over is not used again",
         _PROCESS,
         "_left_clean",

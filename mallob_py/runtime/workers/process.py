@@ -230,9 +230,11 @@ class _Context(WorkerContext):
         self.cpu_before_s = cpu_before_s
 
     def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:
+        was_leaving = self.leaving
         messages = self._held + self._take_in()
         self._held = []
-        if not messages and timeout_s > 0:
+        # Who is to leave has a second for it, and would pass that here waiting for messages.
+        if not messages and timeout_s > 0 and self.leaving == was_leaving:
             self._link.wait(timeout_s)
             messages = self._take_in()
         return messages
