@@ -287,11 +287,15 @@ class Import(ProcessMessage, frozen=True, tag=3):
     application: str
 
 
-ToServer = Configure | Fork | Import
+class FindApplications(ProcessMessage, frozen=True, tag=4):
+    """Which applications are there? Who takes jobs asks as it starts; others are told at leisure."""
+
+
+ToServer = Configure | Fork | Import | FindApplications
 
 
 class Applications(ProcessMessage, frozen=True, tag=1):
-    """Answer to `Configure`: the names found; nothing but `preload` has been imported."""
+    """Answer to `FindApplications`, or unasked: the names found; none has been imported for it."""
 
     names: tuple[str, ...]
 

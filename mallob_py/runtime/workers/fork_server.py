@@ -65,6 +65,8 @@ def exit_reason(status: int) -> str:
 
 #: until applications are looked for again
 _RETRY_S = 0.5
+#: so long nothing is asked before they are looked for unasked, for jobs of those that are not ours
+_UNASKED_S = 5.0
 
 
 class _Child:
@@ -89,7 +91,7 @@ class Server:
         self._serial = 0
         self._generation = 0
         self._configuration = wire.Configure((), None, 0)
-        #: whether the rank waits for the names of all applications, which take a while to find
+        #: whether the names of all applications are still to be told, which take a while to find
         self._are_names_due = False
         self._names_delay_s = 0.0
 
@@ -130,6 +132,8 @@ class Server:
                     self._fork()
             case wire.Import(application):
                 self._import(application)
+            case wire.FindApplications():
+                self._are_names_due, self._names_delay_s = True, 0.0
 
     def _configure(self, configuration: wire.Configure) -> None:
         self._configuration = configuration
@@ -139,7 +143,7 @@ class Server:
         # would otherwise write to (and so copy) every page that holds one.
         gc.collect()
         gc.freeze()
-        self._are_names_due = True
+        self._are_names_due, self._names_delay_s = True, _UNASKED_S
 
     def _import(self, application: str) -> None:
         _prepare_application(self._registry, application)

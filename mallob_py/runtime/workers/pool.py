@@ -284,6 +284,11 @@ class Processes:
             self._imports_asked.add(application)
             self._server.send(wire.Import(application))
 
+    def find_applications(self) -> None:
+        """Ask which there are; the answer is news of the server."""
+        if not self.is_given_up:
+            self._server.send(wire.FindApplications())
+
     def keep_none_ready(self) -> None:
         """Memory is short: processes are forked only for tasks that wait."""
         self._warm = 0
@@ -528,6 +533,8 @@ class WorkerPool:
         self._inspected = only
         if self._names is not None:
             self._inspect()
+        else:
+            self.processes.find_applications()
 
     @property
     def applications_complete(self) -> bool:
@@ -670,6 +677,8 @@ class WorkerPool:
         except OSError as error:
             self._give_up_all(f"no worker process can be started: no fork server either: {error.strerror}")
             return False
+        if self._is_inspection_wanted:
+            self.processes.find_applications()
         return True
 
     def _give_up_all(self, text: str) -> None:

@@ -330,3 +330,18 @@ def test_every_worker_ends_exactly_once_whatever_happens(seed: int) -> None:
         take_in()
     assert open_numbers == set()
     assert set(ends.values()) <= {1}
+
+
+def test_who_inspects_applications_asks_for_their_names_and_asks_a_new_server_again() -> None:
+    host = Host()
+    assert wire.FindApplications() not in host.asked  # other ranks' servers have better things to do
+    host.pool.inspect_applications()
+    assert host.asked.count(wire.FindApplications()) == 1
+    host.is_gone = True
+    host.poll()
+    assert host.asked.count(wire.FindApplications()) == 2
+    host.report(wire.Applications(("NOOP",)))
+    host.poll()
+    host.is_gone = True
+    host.poll()
+    assert host.asked.count(wire.FindApplications()) == 2
