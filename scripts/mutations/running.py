@@ -9,6 +9,7 @@ _HEAP = "mallob_py/runtime/heap.py"
 _TRANSPORT = "mallob_py/runtime/world/transport.py"
 _RANK_LINKS = "mallob_py/runtime/world/links.py"
 _NEWCOMER_PROCESS = "mallob_py/runtime/world/newcomer_process.py"
+_WORDS_PROCESS = "mallob_py/runtime/world/words_process.py"
 _MPI = "mallob_py/runtime/world/mpi.py"
 _POOL = "mallob_py/runtime/workers/pool.py"
 _LINKS = "mallob_py/runtime/workers/links.py"
@@ -148,6 +149,13 @@ RUNNING = (
         "_newcomers_environment",
         never("name.startswith(_OF_MPI)"),
         "test_who_joins_on_this_host_knows_nothing_of_the_launchers_exit_file",
+    ),
+    Mutation(
+        "of what a joined rank says only the end is kept",
+        _WORDS_PROCESS,
+        "_keep",
+        never("os.fstat(file).st_size + len(more) > 2 * KEPT_BYTES"),
+        "test_of_what_a_joined_rank_says_all_is_passed_on_and_only_the_end_is_kept",
     ),
     Mutation(
         "ranks that were at work and left no exit code have not done well",

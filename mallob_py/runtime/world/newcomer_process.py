@@ -25,6 +25,7 @@ import msgspec
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import StopRequests, die_with, import_places, no_orphans, python
 from mallob_py.runtime.remote_shell import for_any_step
+from mallob_py.runtime.world import words_process
 from mallob_py.runtime.world.doorbell import BELL_ADDRESS_VARIABLE
 from mallob_py.runtime.world.failure_detector import HOST_NAME_VARIABLE
 from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, INVITED_VARIABLE
@@ -37,7 +38,6 @@ _TAKEN_ALONG = "MALLOB_PY_"
 _OF_THIS_HOST = (BELL_ADDRESS_VARIABLE, HOST_NAME_VARIABLE)
 _LINE_BYTES_MAX = 1 << 20
 _LAST_WORDS_S = 1.0
-_LAST_WORDS_BYTES = 1 << 12
 #: the guard has nothing to look for: it is woken up
 _LOOK_S = 3600.0
 
@@ -85,7 +85,7 @@ class NewcomerProcess:
             writer.wait(_LAST_WORDS_S)
         lines = []
         with contextlib.suppress(OSError), open(words, "rb") as said:
-            lines = said.read(_LAST_WORDS_BYTES).decode(errors="replace").split("\n")
+            lines = said.read(2 * words_process.KEPT_BYTES).decode(errors="replace").split("\n")
         words.unlink(missing_ok=True)
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         return f"has ended on {self._host}: {last or f'its remote shell has exit code {code}'}"
@@ -103,7 +103,7 @@ class Begin(msgspec.Struct, frozen=True):
 def start(site: Site, invitation: bytes, words: Path) -> NewcomerProcess:
     """Run this process's command again, as a rank that joins. Raises OSError.
 
-    What a remote shell says on standard error goes to ours, and to the file `words` as well.
+    What a remote shell says on standard error goes to ours, and the end of it to the file `words`.
     """
     env = _newcomers_environment(os.environ)
     if not site.shell:
@@ -119,7 +119,12 @@ def start(site: Site, invitation: bytes, words: Path) -> NewcomerProcess:
     both = os.open(f"/proc/self/fd/{reader}", os.O_RDWR | os.O_CLOEXEC)
     try:
         os.write(writer, msgspec.json.encode(begin) + b"\n")
-        tee = subprocess.Popen(["tee", words], stdin=subprocess.PIPE, stdout=2, start_new_session=True)
+        tee = subprocess.Popen(
+            [sys.executable, "-I", "-S", words_process.__file__, words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         assert tee.stdin is not None
         with tee.stdin:
             shell = subprocess.Popen(

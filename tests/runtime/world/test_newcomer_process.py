@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from mallob_py.runtime.world import newcomer_process
+from mallob_py.runtime.world import newcomer_process, words_process
 from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, INVITED_VARIABLE
 from mallob_py.runtime.world.newcomer_process import Site
 
@@ -38,3 +40,21 @@ def test_who_joins_on_this_host_knows_nothing_of_the_launchers_exit_file(
     assert EXIT_FILE_VARIABLE not in env
     assert "PMI_RANK" not in env
     assert env["KEPT"] == env[INVITED_VARIABLE] == "1"
+
+
+def test_of_what_a_joined_rank_says_all_is_passed_on_and_only_the_end_is_kept(tmp_path: Path) -> None:
+    said = b"".join(b"line %d\n" % number for number in range(10_000))
+    words = tmp_path / "words"
+    program = [sys.executable, "-I", "-S", words_process.__file__, words]
+    passed_on = subprocess.run(program, input=said, capture_output=True, check=True, timeout=60)
+    assert passed_on.stderr == said
+    kept = words.read_bytes()
+    assert words_process.KEPT_BYTES <= len(kept) <= 2 * words_process.KEPT_BYTES
+    assert said.endswith(kept)
+
+
+def test_what_cannot_be_kept_is_passed_on_all_the_same(tmp_path: Path) -> None:
+    program = [sys.executable, "-I", "-S", words_process.__file__, tmp_path / "nowhere" / "words"]
+    assert (
+        subprocess.run(program, input=b"said", capture_output=True, check=True, timeout=60).stderr == b"said"
+    )

@@ -1,0 +1,49 @@
+"""The program that passes on what a remote shell says on standard error, and keeps the end of it in a file.
+
+It outlives whoever has started it, as the shell does. It imports next to nothing (see `guard_process.py`).
+
+    words_process.py FILE
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+#: what the file holds at least of the end, if so much was said, and twice that at most
+KEPT_BYTES = 1 << 12
+
+
+def pass_on(source: int, target: int, path: str) -> None:
+    """Until the end of `source`; what cannot be passed on or kept is not."""
+    said = b""
+    while more := os.read(source, KEPT_BYTES):
+        _write(target, more)
+        said = (said + more)[-KEPT_BYTES:]
+        try:  # noqa: SIM105
+            _keep(path, more, said)
+        except OSError:
+            pass
+
+
+def _write(target: int, text: bytes) -> None:
+    try:
+        while text:
+            text = text[os.write(target, text) :]
+    except OSError:
+        pass
+
+
+def _keep(path: str, more: bytes, said: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(file).st_size + len(more) > 2 * KEPT_BYTES:
+            os.ftruncate(file, 0)
+            more = said
+        os.write(file, more)
+    finally:
+        os.close(file)
+
+
+if __name__ == "__main__":
+    pass_on(0, 2, sys.argv[1])
