@@ -43,8 +43,6 @@ from mallob_py.service.store import own_folder
 _T = TypeVar("_T")
 #: one that was killed while it started a keeper holds its lock until that runs
 _LOCK_S = 2.0
-#: a job's entry has its command and its environment, which the system bounds
-_FILE_BYTES_MAX = 64 << 20
 #: a job's folder; whatever has such a name, or that of one that is being made
 _NUMBER, _PART = re.compile("[1-9][0-9]{0,17}"), re.compile(r"\.[1-9][0-9]{0,17}")
 _TAKEN = re.compile(r"\.?[1-9][0-9]{0,17}")
@@ -286,7 +284,7 @@ def _is_part(name: str, within: int) -> bool:
 
 def _decode(path: Path, kind: type[_T]) -> _T:
     try:
-        return msgspec.json.decode(own_folder.read_file(path, _FILE_BYTES_MAX), type=kind)
+        return msgspec.json.decode(own_folder.read_file(path), type=kind)
     except msgspec.DecodeError as error:
         raise FolderError(f"{path} is damaged: {error}") from None
 

@@ -94,7 +94,7 @@ class Checkpoints:
         path = self._dir / str(internal_id)
         try:
             with own_folder.opened(self._dir) as folder:
-                content = own_folder.read_file(path.name, _BYTES_MAX, folder)
+                content = own_folder.read_file(path.name, folder, _BYTES_MAX)
         except OSError as error:
             self._log(f"cannot read {path}: {error.strerror}; its job begins anew")
             return None

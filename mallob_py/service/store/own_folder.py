@@ -98,13 +98,13 @@ def open_to_write(path: str | Path, mode: int = 0o600, within: int | None = None
     return descriptor
 
 
-def read_file(path: str | Path, bytes_max: int, within: int | None = None) -> bytes:
+def read_file(path: str | Path, within: int | None = None, bytes_max: int | None = None) -> bytes:
     """All of it. Raises OSError, also if it is larger than `bytes_max`, as a file with holes may be."""
     with open(open_file(path, os.O_RDONLY, within=within), "rb") as file:
         size_bytes = os.fstat(file.fileno()).st_size
-        if size_bytes > bytes_max:
+        if bytes_max is not None and size_bytes > bytes_max:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-        return file.read(size_bytes)
+        return file.read()
 
 
 def replace(source: str, target: str, within: int) -> None:
