@@ -61,7 +61,8 @@ class RunningJobs:
         self._descriptor = -1
         path = client_dir / ".running"
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # nobody else's
+            self._descriptor = os.open(path, flags, 0o666)
             if crash is not None:
                 left = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
                 whole = left[: len(left) // _RECORD.size * _RECORD.size]

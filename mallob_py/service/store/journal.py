@@ -37,6 +37,7 @@ import hashlib
 import heapq
 import math
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -46,19 +47,21 @@ from typing import NamedTuple, assert_never
 import msgspec
 
 from mallob_py.service.jobs.reply import Reply
+from mallob_py.service.store import own_folder
 from mallob_py.service.store.entries import (
     ChainEnd,
     Claimed,
     Decided,
     Entry,
     Kept,
-    is_unfinished,
     read_entries,
 )
 from mallob_py.service.store.flush_policy import FlushPolicy
 from mallob_py.service.store.reply_pipes import ReplyPipes
 
 KEEP_MAX = 100_000
+#: what a former service may have been writing
+_UNFINISHED = re.compile("~[0-9]{1,19}")
 
 
 class FinishedLog:
@@ -73,7 +76,7 @@ class FinishedLog:
     def load(self) -> list[str]:
         """The identities that ended, oldest first; [] if there is no such file."""
         try:
-            text = self.path.read_text("utf-8", errors="replace")
+            text = own_folder.read_file(self.path).decode("utf-8", "replace")
         except FileNotFoundError:
             return []
         lines = text.split("\n")
@@ -84,11 +87,11 @@ class FinishedLog:
 
     def append(self, identity: str) -> None:
         if self._descriptor < 0:
-            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            self._descriptor = own_folder.open_file(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         os.write(self._descriptor, f"{identity}\n".encode())
         self._line_count += 1
         if self._line_count > 2 * self._keep_max:
-            self._rewrite(self.path.read_text("utf-8", errors="replace").splitlines())
+            self._rewrite(own_folder.read_file(self.path).decode("utf-8", "replace").splitlines())
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -98,7 +101,7 @@ class FinishedLog:
     def _rewrite(self, lines: list[str]) -> None:
         kept = lines[-self._keep_max :]
         temporary = self.path.with_name("~" + self.path.name.lstrip("."))
-        temporary.write_text("".join(f"{line}\n" for line in kept), "utf-8")
+        write_file(temporary, "".join(f"{line}\n" for line in kept).encode("utf-8"))
         os.replace(temporary, self.path)
         self._line_count = len(kept)
         self.close()  # the descriptor leads to the file that was replaced
@@ -294,9 +297,8 @@ class Journal:
         decided: list[Decided] = []
         kept: list[Kept] = []
         ends: list[ChainEnd] = []
-        for name in os.listdir(self._dir):
-            if is_unfinished(name):
-                _remove(f"{self._own}/{name}")
+        with own_folder.opened(self._dir) as folder:
+            own_folder.remove_files(folder, _UNFINISHED)
         for entry in sorted(read_entries(self._dir), key=lambda entry: (entry.internal_id, entry.entry)):
             match entry:
                 case Claimed():
@@ -517,8 +519,8 @@ def _remove(path: str) -> None:
 
 
 def write_file(path: str | Path, data: bytes) -> None:
-    """Write all of a new file, or raise OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    """Write all of a new file, or raise OSError, also if something is there that is no file."""
+    descriptor = own_folder.open_to_write(path, 0o666)
     try:
         view = memoryview(data)
         while view:
@@ -628,7 +630,7 @@ def _last_id(api_dir: Path) -> int:
     for client_dir in api_dir.glob("jobs.*"):
         # A file that is absent or damaged does not matter as long as the journal is there.
         with contextlib.suppress(OSError, ValueError):
-            last = max(last, int((client_dir / _LAST_ID_NAME).read_text("ascii").strip()[:18]))
+            last = max(last, int(own_folder.read_file(client_dir / _LAST_ID_NAME).strip()[:18]))
         with contextlib.suppress(OSError):
             for entry in read_entries(client_dir / "journal"):
                 last = max(last, entry.internal_id)

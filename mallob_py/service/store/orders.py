@@ -88,7 +88,8 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _replace(path: Path, content: object) -> None:
     hidden = path.with_name(f"~{path.name}")
-    hidden.write_bytes(msgspec.json.encode(content))
+    with open(own_folder.open_to_write(hidden), "wb") as file:
+        file.write(msgspec.json.encode(content))
     hidden.rename(path)
 
 

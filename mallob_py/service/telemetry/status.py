@@ -28,6 +28,7 @@ import msgspec
 from mallob_py.protocol.progress import Progression
 from mallob_py.runtime.rank_reports import WorkerPlace
 from mallob_py.service.jobs.reply import JobStatistics
+from mallob_py.service.store import own_folder
 
 #: upper bounds of the buckets in seconds; a last one without a bound follows
 BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600, 3600)
@@ -288,7 +289,8 @@ def write_status(api_dir: str | os.PathLike[str], status: ServiceStatus, client:
     """Replace a client's status file. Raises OSError."""
     target = _path(api_dir, client)
     temporary = target.with_name(f"~{STATUS_FILE_NAME}")
-    temporary.write_bytes(msgspec.json.encode(status))
+    with open(own_folder.open_to_write(temporary, 0o666), "wb") as file:
+        file.write(msgspec.json.encode(status))
     temporary.replace(target)
 
 

@@ -22,7 +22,7 @@ from mallob_py.service import JobFileError
 from mallob_py.service.jobs.chains import ChainBook
 from mallob_py.service.jobs.job_file import InputUse, JobFile
 from mallob_py.service.jobs.reply import Ending, JobStatistics, result_reply
-from mallob_py.service.store import journal
+from mallob_py.service.store import journal, own_folder
 from mallob_py.service.store.directory import JobDirectory
 from mallob_py.service.store.flush_policy import FlushPolicy
 
@@ -47,9 +47,9 @@ class Doom:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _deadly(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             self._tick()
-            result = function(*arguments)
+            result = function(*arguments, **options)
             self._tick()
             return result
 
@@ -97,6 +97,7 @@ def run_doomed(service: Callable[[], object], moment: int) -> int:
     if child == 0:
         doom = Doom(moment)
         doom.watch(journal)
+        doom.watch(own_folder)
         try:
             service()
         finally:

@@ -329,7 +329,7 @@ def test_a_full_disk_delays_replies_and_loses_none(
     drop(directory, "one.json", text())
     (incoming,) = directory.take()
 
-    def fail(*arguments: object) -> None:
+    def fail(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as full_disk:

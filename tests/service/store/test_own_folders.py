@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 from foreign_files import Kind, found, put, put_all
 
 from mallob_py.cli import CommandError
 from mallob_py.cli.malleable_job import order_folder
+from mallob_py.runtime.world.mpi import Crash
 from mallob_py.service import ServiceError
+from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.store.checkpoints import Checkpoints
+from mallob_py.service.store.directory import JobDirectory
 from mallob_py.service.store.flush_policy import Buffered
+from mallob_py.service.store.journal import write_file
 from mallob_py.service.store.orders import FOLDER, OrderFolder, Resize, give
+from mallob_py.service.telemetry.status import ServiceStatus, write_status
 
 _ID = "0123456789abcdef" * 2
 #: of orders, and what comes close
@@ -125,3 +131,72 @@ def test_checkpoints_of_another_folder_are_left_alone(tmp_path: Path) -> None:
     checkpoints.remove(1)
     assert found(tmp_path) == before
     assert ["a link, or no folder" in complaint for complaint in complaints] == [True, True]
+
+
+# --- what is written ------------------------------------------------------------------------
+
+_NO_FILES = [kind for kind in Kind if kind is not Kind.FILE]
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_of_the_journal_only_what_was_being_written_goes(kind: Kind, tmp_path: Path) -> None:
+    journal = tmp_path / "jobs.0" / "journal"
+    put_all(journal, tmp_path / "elsewhere")
+    for name in ("~mine", "~", "~~1", "~1.bak", "7.bak"):
+        put(journal / name, kind, tmp_path / "elsewhere")
+    if kind is not Kind.FILE:
+        put(journal / "~2", kind, tmp_path / "elsewhere")
+    before = found(journal, tmp_path / "elsewhere")
+    put(journal / "~1", Kind.FILE, tmp_path)
+    JobDirectory(tmp_path, tmp_dir=tmp_path).close()
+    after = found(tmp_path)
+    assert {path: after.get(path) for path in before} == before
+    assert not (journal / "~1").exists()
+
+
+@pytest.mark.parametrize("kind", _NO_FILES)
+@pytest.mark.parametrize("name", ["~last_id", ".last_id", ".running"])
+def test_what_is_no_file_under_names_of_the_service_is_not_written_to(
+    name: str, kind: Kind, tmp_path: Path
+) -> None:
+    put(tmp_path / "jobs.0" / name, kind, tmp_path / "elsewhere")
+    before = found(tmp_path)
+    if name == ".last_id":
+        before.pop(tmp_path / "jobs.0" / name)  # it is replaced by a rename
+    complaints: list[str] = []
+    directory = JobDirectory(tmp_path, tmp_dir=tmp_path, log=complaints.append)
+    RunningJobs(directory.path, Crash.KILLED, complaints.append)
+    put(tmp_path / "jobs.0" / "in" / "job.json", Kind.FILE, tmp_path)
+    directory.close()
+    after = found(tmp_path)
+    assert {path: after.get(path) for path in before} == before
+
+
+@pytest.mark.parametrize("kind", _NO_FILES)
+@pytest.mark.parametrize("name", [".finished", ".lock"])
+def test_where_the_service_needs_a_file_something_else_is_an_error(
+    name: str, kind: Kind, tmp_path: Path
+) -> None:
+    put(tmp_path / "jobs.0" / name, kind, tmp_path / "elsewhere")
+    before = found(tmp_path)
+    with pytest.raises(ServiceError, match="a link, or no file"):
+        JobDirectory(tmp_path, tmp_dir=tmp_path)
+    after = found(tmp_path)
+    assert {path: after.get(path) for path in before} == before
+
+
+@pytest.mark.parametrize("kind", _NO_FILES)
+def test_files_are_written_through_no_link(kind: Kind, tmp_path: Path) -> None:
+    put(tmp_path / "~1", kind, tmp_path / "elsewhere")
+    put(tmp_path / "~status.json", kind, tmp_path / "elsewhere")
+    put(tmp_path / FOLDER / "~ranks", kind, tmp_path / "elsewhere")
+    folder = OrderFolder(tmp_path, is_new_service=True)
+    before = found(tmp_path)
+    with pytest.raises(OSError, match="a link, or no file"):
+        write_file(tmp_path / "~1", b"text")
+    with pytest.raises(OSError, match="a link, or no file"):
+        write_status(tmp_path, cast(ServiceStatus, Resize()))
+    with pytest.raises(OSError, match="a link, or no file"):
+        folder.note_ranks(2)
+    folder.close()
+    assert found(tmp_path) == before

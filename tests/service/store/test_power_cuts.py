@@ -23,7 +23,7 @@ from test_crashes import CHAINED, ENDED, EXPECTED, run_chain_service, run_servic
 
 from mallob_py.service import client
 from mallob_py.service.jobs.reply import Reply
-from mallob_py.service.store import flush_policy, journal
+from mallob_py.service.store import flush_policy, journal, own_folder
 from mallob_py.service.store.directory import JobDirectory
 from mallob_py.service.store.flush_policy import Buffered, Durable, FlushPolicy
 
@@ -87,12 +87,13 @@ class Tape:
             "replace": self.rename,
             "unlink": self.unlink,
             "fsync": self.fsync,
+            "ftruncate": self.ftruncate,
         }
-        for module in (journal, flush_policy):
+        for module in (journal, flush_policy, own_folder):
             patch.setattr(module, "os", SimpleNamespace(**{**vars(os), **watched}))
 
-    def open(self, path: str | Path, flags: int, mode: int = 0o777) -> int:
-        name = os.fspath(path)
+    def open(self, path: str | Path, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        name = _whole(path, dir_fd)
         with self._mutex:
             descriptor = os.open(name, flags, mode)
             if os.path.isdir(name):
@@ -118,10 +119,17 @@ class Tape:
             os.replace(source, target)
             self._change(Change(self._names[os.fspath(source)], os.fspath(source), os.fspath(target)))
 
-    def unlink(self, path: str | Path) -> None:
+    def unlink(self, path: str | Path, *, dir_fd: int | None = None) -> None:
+        name = _whole(path, dir_fd)
         with self._mutex:
-            os.unlink(path)
-            self._change(Change(self._names[os.fspath(path)], os.fspath(path), None))
+            os.unlink(name)
+            self._change(Change(self._names[name], name, None))
+
+    def ftruncate(self, descriptor: int, size: int) -> None:
+        assert size == 0
+        with self._mutex:
+            os.ftruncate(descriptor, size)
+            self._set(self._inodes[descriptor], b"")
 
     def fsync(self, descriptor: int) -> None:
         with self._mutex:
@@ -172,6 +180,10 @@ class Tape:
         for inode in self.before.values():
             assert id(inode) not in touched, "the files that were there are not written to"
             yield inode, inode.content
+
+
+def _whole(path: str | Path, folder: int | None) -> str:
+    return os.path.join("" if folder is None else os.readlink(f"/proc/self/fd/{folder}"), path)
 
 
 def _apply(change: Change, names: dict[str, Inode]) -> None:
