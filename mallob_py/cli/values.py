@@ -182,14 +182,13 @@ def word(text: str) -> str:
     return text
 
 
-_HOST = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.@-]*)(?::([0-9]{1,6}))?")
-
-
 def host_shares(text: str) -> tuple[tuple[str, int | None], ...]:
     """Hosts with commas in between, each with how many at most: "node2", "node2:4,node3"."""
+    from mallob_py.runtime.remote_shell import HOST_NAME
+
     found: dict[str, int | None] = {}
     for each in words(text):
-        match = _HOST.fullmatch(each)
+        match = re.fullmatch(rf"({HOST_NAME})(?::([0-9]{{1,6}}))?", each)
         if match is None or (match[2] and not int(match[2])):
             raise ValueError(f"{each!r} is no host such as node2, or node2:4 for four ranks there")
         if match[1] in found:

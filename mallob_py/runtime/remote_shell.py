@@ -5,6 +5,7 @@ What is to be kept secret goes to standard input, not into the command, which ot
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -13,10 +14,16 @@ SSH = (
     "ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10",
     "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3",
 )  # fmt: skip
+#: none that a remote shell takes for an option
+HOST_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.@-]*"
 #: by which we are known to be inside an allocation
 SLURM_JOB = "SLURM_JOB_ID"
 #: what of Slurm's variables is true for every step of an allocation, also when that has changed
 _LASTING = ("SLURM_CONF", SLURM_JOB, "SLURM_JOBID")
+
+
+def is_host_name(text: str) -> bool:
+    return re.fullmatch(HOST_NAME, text) is not None
 
 
 def command_words(text: str) -> tuple[str, ...]:

@@ -13,13 +13,14 @@ import math
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from mallob_py.runtime.growth import GrowthError
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Rank
-from mallob_py.runtime.remote_shell import shell_to
+from mallob_py.runtime.remote_shell import is_host_name, shell_to
 from mallob_py.runtime.world.failure_detector import host_name
 from mallob_py.runtime.world.newcomer_process import Site
 from mallob_py.service import ServiceError
@@ -28,6 +29,10 @@ from mallob_py.service.store.orders import Answer, Departure, Drain, HostShare, 
 #: ranks that may join by one order: whoever starts them does nothing else meanwhile, and must not be
 #: taken for dead
 FURTHER_MAX = 64
+#: a rank's number has no more digits
+_DIGITS_MAX = 9
+#: until an order is tried again that could not be dealt with, as when the disk is full
+_AGAIN_AFTER_S = 1.0
 
 
 class Refusal(Exception):
@@ -74,6 +79,24 @@ def spread(count: int, hosts: Sequence[HostShare]) -> list[str]:
     return found
 
 
+def check_hosts(order: Resize) -> None:
+    """Who writes an order need not be our command line, which lets no such thing pass. Raises Refusal."""
+    for host in order.hosts:
+        if not is_host_name(host.name) or (host.most is not None and host.most < 1):
+            raise Refusal(f"{host.name!r} is no host such as node2, with one rank there at least")
+    if len({host.name for host in order.hosts}) < len(order.hosts):
+        raise Refusal("a host is there twice")
+    if any(not word or "\0" in word for word in order.remote_shell):
+        raise Refusal(f"{order.remote_shell!r} is no command")
+
+
+class _Aside(NamedTuple):
+    """An order that nobody begins before that time. `answer`: it only wants this; None: to be read anew."""
+
+    until_s: float
+    answer: Answer | None = None
+
+
 class Resizing:
     """The orders of a service (see `runtime.rank.Orders`)."""
 
@@ -96,6 +119,8 @@ class Resizing:
         self._told_in = 0
         self._ready: set[int] = set()
         self._is_ordered = False
+        #: by name: orders that could not be dealt with, or what cannot be removed and was refused
+        self._aside: dict[str, _Aside] = {}
         self.deadline_s = -math.inf
 
     # --- the event loop's side ------------------------------------------------------------
@@ -104,15 +129,26 @@ class Resizing:
         return self._folder.fileno()
 
     def turn(self, now: float) -> None:
+        self._folder.hear()  # whatever is under way: else we would be woken for it without end
         poll_s = self._folder.poll_s
         self.deadline_s = math.inf if poll_s is None else now + poll_s
+        for name, one in list(self._aside.items()):
+            if one.answer is not None and one.until_s <= now:
+                self._answer(name, one.answer)
         try:
-            while self._growing is None and (self._departure is not None or self._take_next()):
+            while self._growing is None and (self._departure is not None or self._take_next(now)):
                 if self._departure is not None and not self._go_on():
-                    return
+                    break
         except OSError as error:
-            tell(f"an order in {self._folder.path} cannot be dealt with: {error}")
             self._departure = None
+            self._put_off(self._name, None, error)
+            self.deadline_s = -math.inf  # others may be waiting
+        for name, one in self._aside.items():
+            if one.until_s == -math.inf:
+                self._aside[name] = one._replace(until_s=now + _AGAIN_AFTER_S)
+        is_under_way = self._growing is not None or self._departure is not None
+        due = [one.until_s for one in self._aside.values() if one.answer is not None or not is_under_way]
+        self.deadline_s = min([self.deadline_s, *due])
 
     def drained(self, rank: int) -> None:
         self._ready.add(rank)
@@ -126,16 +162,18 @@ class Resizing:
 
     # --- orders ------------------------------------------------------------------------------
 
-    def _take_next(self) -> bool:
+    def _take_next(self, now: float) -> bool:
         """Begin with the oldest one; False if there is none."""
-        while (name := self._folder.oldest()) is not None:
+        for gone in [each for each in self._aside if not self._folder.is_there(each)]:
+            del self._aside[gone]
+        while (name := self._folder.oldest(self._waiting(now))) is not None:
             self._name = name
             try:
                 if (order := self._folder.read(name)) is None:
                     continue
                 departure = self._decided(order)
             except (Refusal, GrowthError, ServiceError) as refusal:
-                self._folder.answer(name, Answer(str(refusal)))
+                self._answer(name, Answer(str(refusal)))
                 continue
             if departure is None:
                 return True
@@ -145,12 +183,41 @@ class Resizing:
             return True
         return False
 
+    def _waiting(self, now: float) -> set[str]:
+        """The orders that are not to be begun now."""
+        return {name for name, one in self._aside.items() if one.answer is not None or one.until_s > now}
+
+    def _put_off(self, name: str, answer: Answer | None, error: OSError) -> None:
+        """Until after the next turn, and a pause; said once."""
+        if name not in self._aside:
+            tell(f"the order {self._folder.path / name} cannot be dealt with, which is tried again: {error}")
+        self._aside[name] = _Aside(-math.inf, answer)
+
+    def _answer(self, name: str, answer: Answer) -> None:
+        """Later if that cannot be written now; what cannot be removed is not begun again."""
+        try:
+            if answer.before:  # it was carried out
+                self._note_ranks()
+            is_gone = self._folder.answer(name, answer)
+        except OSError as error:
+            self._put_off(name, answer, error)
+            return
+        self._aside.pop(name, None)
+        if not is_gone:
+            self._aside[name] = _Aside(math.inf)
+
+    def _note_ranks(self) -> None:
+        """Raises OSError."""
+        home = self._rank.host_of(self._who_stays())  # where a service that starts its ranks has them all
+        self._folder.note_ranks(sum(self._rank.host_of(rank) == home for rank in self._members))
+
     def _decided(self, order: Order) -> Departure | None:
         """Which ranks leave; None if others have been started. Raises Refusal, GrowthError."""
         match order:
             case Departure():
                 return order
             case Resize():
+                check_hosts(order)
                 more = self._further(order)
                 if more > 0:
                     self._grow(more, order)
@@ -158,6 +225,8 @@ class Resizing:
                 host_of = {rank: self._rank.host_of(rank) for rank in self._members}
                 leaves, grace_s = leavers_of(host_of, -more, self._who_stays(), self._clients), 0.0
             case Drain(place, grace_s):
+                if not 0.0 <= grace_s < math.inf:
+                    raise Refusal(f"{grace_s:g} s is no time to wait")
                 leaves = self._at(place)
         if leaves and not self._rank.survives:
             raise Refusal(
@@ -194,9 +263,10 @@ class Resizing:
             Site(host) if host == here else Site(host, shell_to(host, os.environ, shell)) for host in hosts
         ]
         before = len(self._members)
+        # First: what cannot be noted down would be begun again and again.
+        self._folder.decide(self._name, replace(order, by=None, to=before + count))
         self._rank.grow(sites, self._has_grown)
         self._growing = time.time(), before
-        self._folder.decide(self._name, Resize(to=before + count))
 
     def _has_grown(self, problems: Mapping[int, str]) -> None:
         """All that were started have joined or failed."""
@@ -208,16 +278,7 @@ class Resizing:
         refusal = "; ".join(f"rank {rank} {why}" for rank, why in sorted(problems.items()))
         if refusal:
             refusal = f"{self._there_are()} now, before {before}; {refusal}"
-        try:
-            self._answer(Answer(refusal, before, after, took_s))
-        except OSError as error:
-            tell(f"an order in {self._folder.path} cannot be answered: {error}")
-
-    def _answer(self, answer: Answer) -> None:
-        """The order under way has been carried out. Raises OSError."""
-        home = self._rank.host_of(self._who_stays())  # where a service that starts its ranks has them all
-        self._folder.note_ranks(sum(self._rank.host_of(rank) == home for rank in self._members))
-        self._folder.answer(self._name, answer)
+        self._answer(self._name, Answer(refusal, before, after, took_s))
 
     def _who_stays(self) -> int:
         """One of those that the launcher has started: the others hear of its signals by that one."""
@@ -226,7 +287,8 @@ class Resizing:
 
     def _at(self, place: str) -> tuple[int, ...]:
         """The ranks that a number, or a host's name, means."""
-        if place.isdecimal():
+        is_number = place.isdecimal() and len(place) <= _DIGITS_MAX
+        if is_number:
             found = [rank for rank in self._members if rank == int(place)]
             known = f"the ranks are {', '.join(map(str, self._members))}"
         else:
@@ -234,7 +296,7 @@ class Resizing:
             found = [rank for rank in self._members if rank in news and news[rank].host == place]
             known = f"the hosts are {', '.join(sorted({one.host for one in news.values()}))}"
         if not found:
-            raise Refusal(f"there is no {'rank' if place.isdecimal() else 'host'} {place}: {known}")
+            raise Refusal(f"there is no {'rank' if is_number else 'host'} {place}: {known}")
         if len(found) == len(self._members):
             raise Refusal("that is all there is, and one rank has to stay; SIGTERM ends all")
         if set(found) >= set(self._members) & set(self._rank.founders.members):
@@ -262,7 +324,7 @@ class Resizing:
             refusal = ""
             if departure.stays is not None:
                 refusal = f"rank {departure.stays} stays: all others are gone, and one has to stay"
-            self._answer(Answer(refusal, departure.before, len(self._members), took_s))
+            self._answer(self._name, Answer(refusal, departure.before, len(self._members), took_s))
             self._departure = None
             return True
         if self._told_in != self._rank.generation:

@@ -17,6 +17,7 @@ _PROCESS = "mallob_py/runtime/workers/process.py"
 _SERVER = "mallob_py/runtime/workers/fork_server.py"
 _JOINING = "mallob_py/runtime/world/joining.py"
 _OWN_FOLDER = "mallob_py/service/store/own_folder.py"
+_RESIZING = "mallob_py/service/resizing.py"
 _CRASHES = "mallob_py/service/jobs/crashes.py"
 
 RUNNING = (
@@ -199,6 +200,28 @@ RUNNING = (
         "_Newcomer.become_member",
         never("now > heard_s + 3 * self._patience_s"),
         "test_a_newcomer_to_whom_nobody_speaks_ends",
+    ),
+    # --- orders -----------------------------------------------------------------------------------
+    Mutation(
+        "what is written among the orders does not keep a rank busy while one is under way",
+        _RESIZING,
+        "Resizing.turn",
+        without("self._folder.hear()"),
+        "test_a_rank_is_not_kept_busy_while_an_order_is_under_way",
+    ),
+    Mutation(
+        "an answer that could not be written is given later, as it was",
+        _RESIZING,
+        "Resizing._answer",
+        instead_of("self._put_off(name, answer, error)", "self._put_off(name, None, error)"),
+        "test_an_order_that_was_carried_out_while_the_disk_was_full_is_answered_later_and_not_begun_again",
+    ),
+    Mutation(
+        "an order's hosts are checked as on the command line",
+        _RESIZING,
+        "Resizing._decided",
+        without("check_hosts(order)"),
+        "test_an_order_that_the_command_line_would_not_give_is_refused",
     ),
     # --- jobs that end their rank -----------------------------------------------------------------
     Mutation(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -401,3 +403,157 @@ def test_other_hosts_are_reached_by_what_the_user_names_else_by_srun_or_ssh(
     assert rank.sites[1].host == "n2"
     assert set(shell.split()) <= set(rank.sites[1].shell)
     assert rank.sites[1].shell[0] == shell.split()[0]
+
+
+# --- whatever becomes of an order, the rank is neither kept busy nor lost --------------------------------
+
+
+def turns_until_quiet(resizing: Resizing, now: float) -> int:
+    """How often a rank's loop would call `turn`, if time stood still and nothing came."""
+    for turns in range(50):
+        bell = resizing.fileno()
+        is_rung = bell is not None and bool(select.select([bell], [], [], 0.0)[0])
+        if not is_rung and resizing.deadline_s > now:
+            return turns
+        resizing.turn(now)
+    return 50
+
+
+@pytest.mark.parametrize("order", [Resize(by=2), Resize(by=-1), Drain("1", 60.0)])
+def test_a_rank_is_not_kept_busy_while_an_order_is_under_way(order: Order, tmp_path: Path) -> None:
+    rank = FakeRank(4)
+    resizing = taking_orders(rank, tmp_path)
+    give(tmp_path, order)
+    assert 1 <= turns_until_quiet(resizing, 0.0) <= 3
+    assert rank.grown or rank.drains
+    give(tmp_path, Resize(by=-1))  # it has to wait, and is not forgotten
+    assert 1 <= turns_until_quiet(resizing, 0.1) <= 3
+    if rank.done is not None:
+        rank.begin(*range(6))
+        rank.done({})
+        turns_until_quiet(resizing, 0.2)
+        assert [each for each, _ in rank.drains] == [5]
+
+
+class FullDisk(OrderFolder):
+    """Nothing can be written there as long as it `is_full`."""
+
+    is_full = True
+    tries = 0
+
+    def _try(self) -> None:
+        self.tries += 1
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def decide(self, name: str, order: Order) -> None:
+        self._try()
+        super().decide(name, order)
+
+    def answer(self, name: str, answer: Answer) -> bool:
+        self._try()
+        return super().answer(name, answer)
+
+
+@pytest.mark.parametrize("order", [Resize(by=2), Resize(by=-1), Drain("77", 0.0)])
+def test_an_order_that_cannot_be_noted_down_is_not_begun_and_tried_again_after_a_pause(
+    order: Order, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rank: Any = FakeRank(4)
+    folder = FullDisk(tmp_path, is_new_service=True)
+    resizing = Resizing(rank, folder, [])
+    given = give(tmp_path, order)
+    for now in range(10):
+        turns_until_quiet(resizing, float(now))
+        assert now < resizing.deadline_s <= now + 1.0
+    assert 5 <= folder.tries <= 10
+    assert (rank.grown, rank.drains) == ([], [])
+    assert capsys.readouterr().err.count("tried again") == 1
+    folder.is_full = False
+    turns_until_quiet(resizing, 20.0)
+    assert rank.grown or rank.drains or answer_to(given)
+
+
+def test_an_order_that_was_carried_out_while_the_disk_was_full_is_answered_later_and_not_begun_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rank: Any = FakeRank(2)
+    folder = FullDisk(tmp_path, is_new_service=True)
+    folder.is_full = False
+    resizing = Resizing(rank, folder, [])
+    given = give(tmp_path, Resize(by=2))
+    resizing.turn(0.0)
+    folder.is_full = True
+    rank.begin(0, 1, 2)
+    rank.done({3: "has died"})
+    for now in range(1, 10):
+        turns_until_quiet(resizing, float(now))
+    assert rank.grown == [2]
+    assert capsys.readouterr().err.count("tried again") == 1
+    other = give(tmp_path, Resize(by=-9))
+    folder.is_full = False
+    turns_until_quiet(resizing, 20.0)
+    answer = answer_to(given)
+    assert answer is not None
+    assert "rank 3 has died" in answer.refusal
+    assert (answer.before, answer.after) == (2, 3)
+    assert answer_to(other) is not None
+    assert rank.grown == [2]
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "dangling link", "nested", "no text"])
+def test_what_lies_among_the_orders_and_is_none_is_refused_once(kind: str, tmp_path: Path) -> None:
+    rank = FakeRank(2)
+    resizing = taking_orders(rank, tmp_path)
+    path = tmp_path / "orders" / "x.json"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text('{"type": "resize", "by": -1}')
+    match kind:
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "link":
+            path.symlink_to(elsewhere)
+        case "dangling link":
+            path.symlink_to(tmp_path / "nowhere")
+        case "nested":
+            path.write_text("[" * 100_000)
+        case _:
+            path.write_bytes(b'{"type": "drain", "place": "\xff", "grace_s": 0}')
+    assert turns_until_quiet(resizing, 0.0) <= 3
+    answer = answer_to(path)
+    assert answer is not None
+    assert answer.refusal
+    assert turns_until_quiet(resizing, 10.0) <= 3
+    assert answer_to(path) is None
+    assert rank.drains == []
+    assert elsewhere.exists()
+    give(tmp_path, Resize(by=-1))
+    turns_until_quiet(resizing, 11.0)
+    assert rank.drains == [(1, 100.0)]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        Resize(by=1, hosts=(HostShare("-oProxyCommand=true"),)),
+        Resize(by=1, hosts=(HostShare("a\0b"),)),
+        Resize(by=1, hosts=(HostShare(""),)),
+        Resize(by=1, hosts=(HostShare("a", -1), HostShare("b"))),
+        Resize(by=3, hosts=(HostShare("a", 2), HostShare("a", 2))),
+        Resize(by=1, hosts=(HostShare("a"),), remote_shell=("rsh", "a\0b")),
+        Drain("9" * 5000, 0.0),
+        Drain("1", -1.0),
+    ],
+)
+def test_an_order_that_the_command_line_would_not_give_is_refused(order: Order, tmp_path: Path) -> None:
+    rank = FakeRank(2)
+    resizing = taking_orders(rank, tmp_path)
+    given = give(tmp_path, order)
+    assert turns_until_quiet(resizing, 0.0) <= 3
+    answer = answer_to(given)
+    assert answer is not None
+    assert answer.refusal
+    assert (rank.grown, rank.drains) == ([], [])
+    assert not given.exists()

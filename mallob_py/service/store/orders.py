@@ -13,7 +13,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 from typing import TypeAlias
 
@@ -119,14 +121,19 @@ class OrderFolder:
         """How often to look where nobody tells of news."""
         return _POLL_S if self._watch is None else None
 
-    def oldest(self) -> str | None:
-        """The name of the order that has waited longest."""
+    def hear(self) -> None:
+        """Take note of what is new, our own writing included: the descriptor stays readable until then."""
         if self._watch is not None:
             self._watch.news()
+
+    def oldest(self, but: Collection[str] = ()) -> str | None:
+        """The name of the order that has waited longest, `but` for these."""
+        self.hear()
         found = []
         with contextlib.suppress(OSError), os.scandir(self.path) as entries:
             for entry in entries:
-                if entry.name.endswith(_ORDER) and not entry.name.startswith(("~", ".")):
+                is_order = entry.name.endswith(_ORDER) and not entry.name.startswith(("~", "."))
+                if is_order and entry.name not in but:
                     with contextlib.suppress(FileNotFoundError):
                         found.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name))
         return min(found)[1] if found else None
@@ -134,15 +141,22 @@ class OrderFolder:
     def read(self, name: str) -> Order | None:
         """None if it was taken back. Raises ServiceError if it is no order."""
         try:
-            with open(self.path / name, "rb") as file:
-                order: Order = msgspec.json.decode(file.read(_ORDER_BYTES_MAX), type=Order)
+            # Nobody is waited for at a pipe's other end, and no other file is read than the one that is here.
+            file = os.open(self.path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(file, "rb") as content:
+                if not stat.S_ISREG(os.fstat(file).st_mode):
+                    raise ServiceError("no order: it is no regular file")
+                order: Order = msgspec.json.decode(content.read(_ORDER_BYTES_MAX), type=Order)
                 return order
         except FileNotFoundError:
             return None
         except OSError as error:
             raise ServiceError(f"cannot be read: {error.strerror}") from error
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ServiceError(f"no order: {error}") from error
+
+    def is_there(self, name: str) -> bool:
+        return os.path.lexists(self.path / name)
 
     def decide(self, name: str, order: Order) -> None:
         """What it comes down to, should somebody else have to go on. Raises OSError.
@@ -151,18 +165,23 @@ class OrderFolder:
         has answered it.
         """
         with contextlib.suppress(FileNotFoundError):
-            file = os.open(self.path / name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            file = os.open(self.path / name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 os.pwrite(file, msgspec.json.encode(order).ljust(os.fstat(file).st_size), 0)
             finally:
                 os.close(file)
 
-    def answer(self, name: str, answer: Answer) -> None:
-        """Nobody waits for that of an order which was taken back. Raises OSError."""
-        if not (self.path / name).exists():
-            return
+    def answer(self, name: str, answer: Answer) -> bool:
+        """Whether the order is gone; what is no file stays. Raises OSError.
+
+        Nobody waits for the answer to an order which was taken back.
+        """
+        if not self.is_there(name):
+            return True
         _replace(self.path / (name.removesuffix(_ORDER) + _ANSWER), answer)
-        (self.path / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            (self.path / name).unlink(missing_ok=True)
+        return not self.is_there(name)
 
     def note_ranks(self, ranks: int) -> None:
         """So many are to be started again, should all be lost. Raises OSError."""
