@@ -14,7 +14,8 @@ from mutations.mutation import Mutation, apply, describe
 from mutations.running import RUNNING
 from mutations.sharing import SHARING
 from mutations.trees import TREES
+from mutations.whole_jobs import WHOLE_JOBS
 
-MUTATIONS = (*SHARING, *FINDING, *TREES, *GENERATIONS, *RUNNING, *LENDING, *ANSWERING)
+MUTATIONS = (*SHARING, *FINDING, *TREES, *GENERATIONS, *RUNNING, *LENDING, *ANSWERING, *WHOLE_JOBS)
 
 __all__ = ["MUTATIONS", "Mutation", "apply", "describe"]

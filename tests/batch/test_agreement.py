@@ -54,6 +54,13 @@ def test_a_running_job_gives_nodes_to_one_that_waits_at_its_next_resize_point() 
     assert list(schedule.starts_s) == [0, 40]
 
 
+@pytest.mark.parametrize("size", ["min", "pref", "average"])
+def test_who_overtakes_for_long_uses_up_the_nodes_that_the_first_does_not_need(size: str) -> None:
+    # Job 1 can start at 100 s, when 2 nodes more than it needs are free: room for one of jobs 2 and 3.
+    workload = rigid((0, 4, 100), (1, 6, 10), (1, 2, 1000), (1, 2, 1000), nodes=8)
+    assert simulate(workload, Agreement(size)).starts_s == [0, 100, 1, 110]
+
+
 def test_with_the_quirk_nobody_overtakes_and_one_job_starts_at_a_time() -> None:
     workload = rigid((0, 2, 200), (0, 3, 10), (0, 1, 10), (0, 1, 10), nodes=4)
     assert simulate(workload, RigidEasy("pecs23")).starts_s == [0, 200, 210, 220]

@@ -52,6 +52,12 @@ def test_partition_rows_and_cores_per_node_are_as_wished(tmp_path: Path) -> None
     assert [job.nodes for job in workload_of(swf, processors_per_node=2).jobs] == [1, 2]
 
 
+def test_processors_are_those_that_a_job_had_and_else_those_that_it_asked_for(tmp_path: Path) -> None:
+    had = "1 0 5 10 2 -1 -1 4 20 -1 1 7 1 1 3 1 -1 -1\n"
+    workload = workload_of(read_swf(trace(tmp_path, HEAD + had + had.replace(" 2 ", " -1 ", 1))))
+    assert [job.nodes for job in workload.jobs] == [2, 4]
+
+
 @pytest.mark.parametrize(
     ("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)]
 )

@@ -38,6 +38,7 @@ from mallob_py.batch.live.requests import (
     Submit,
     ask,
 )
+from mallob_py.malleable.sockets import connect
 
 ROOT = Path(__file__).parents[3]
 PATH = os.pathsep.join([str(ROOT), str(ROOT / "apps"), os.environ.get("PYTHONPATH", "")])
@@ -477,6 +478,51 @@ def test_nobody_waits_for_a_job_that_does_not_answer(make: Callable[..., Schedul
     assert [(one.job, one.state, one.nodes) for one in scheduler.queue().running] == [(deaf, "runs", 2)]
     scheduler.cancel(deaf)
     assert scheduler.ended(rigid).state == "exit code 0"
+
+
+# --- notices -----------------------------------------------------------------------------------
+
+
+def tell(scheduler: Scheduler, line: str) -> None:
+    with connect(str(scheduler.folder / "scheduler.sock"), DEADLINE_S) as connection:
+        connection.sendall(f"{line}\n".encode())
+
+
+def test_a_job_never_releases_the_slot_where_its_script_runs(
+    make: Callable[..., Scheduler], tmp_path: Path
+) -> None:
+    scheduler = make("--policy", "fcfs", slots=2)
+    go, waits = the_file(tmp_path, "go")
+    job = scheduler.submit("JOB_CLASS evolving; REQUIRED_TIME 600000; MIN_NODES 2; MAX_NODES 2", waits)
+    poll_until(lambda: scheduler.queue().running)
+    release = f"Evolving;Release;localhost:{scheduler.folder}/jobs/{job}/orders.sock"
+    tell(scheduler, release)
+    poll_until(lambda: scheduler.queue().running[0].nodes == 1, scheduler.story)
+    tell(scheduler, release)
+    poll_until(
+        lambda: "job 1 job: released 'localhost', where it has nothing to release" in scheduler.story(),
+        scheduler.story,
+    )
+    answer = scheduler.ask(Nodes())
+    assert isinstance(answer, NodeLines)
+    assert sorted(answer.nodes[0].jobs, key=bool) == [None, job]
+    go.touch()
+    assert scheduler.ended(job).state == "exit code 0"
+
+
+def test_a_notice_names_the_socket_of_its_own_job(make: Callable[..., Scheduler], tmp_path: Path) -> None:
+    scheduler = make("--policy", "elastic:cooldown-s=5,start=code", slots=2)
+    go, waits = the_file(tmp_path, "go")
+    job = scheduler.submit("JOB_CLASS malleable; REQUIRED_TIME 600000; MIN_NODES 1; MAX_NODES 2", waits)
+    poll_until(lambda: scheduler.queue().running)
+    elsewhere = tmp_path / str(job) / "orders.sock"
+    tell(scheduler, f"APGAS-Ready:{elsewhere}")
+    poll_until(lambda: f"no job takes orders at {elsewhere}" in scheduler.story(), scheduler.story)
+    assert [line.state for line in scheduler.queue().running] == ["runs"]
+    tell(scheduler, f"APGAS-Ready:{scheduler.folder}/jobs/{job}/orders.sock")
+    poll_until(lambda: scheduler.queue().running[0].state == "runs, takes orders", scheduler.story)
+    go.touch()
+    assert scheduler.ended(job).state == "exit code 0"
 
 
 # --- other nodes -----------------------------------------------------------------------------

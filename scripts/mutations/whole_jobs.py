@@ -1,0 +1,100 @@
+"""Rules of batch scheduling: policies for whole jobs, traces, and the scheduler of jobs that really run."""
+
+from __future__ import annotations
+
+from mutations.mutation import Mutation, always, instead_of, never, without
+
+_AGREEMENT = "mallob_py/batch/policies/agreement.py"
+_SWF = "mallob_py/batch/workload/swf.py"
+_SERVER = "mallob_py/batch/live/server.py"
+_FOLDER = "mallob_py/batch/live/folder.py"
+_KEEPER = "mallob_py/batch/live/launch.py"
+_MAIN = "mallob_py/cli/main.py"
+
+WHOLE_JOBS = (
+    # --- policies and traces --------------------------------------------------------------------
+    Mutation(
+        "nodes that the first job does not need are used up by who overtakes it",
+        _AGREEMENT,
+        "Agreement._overtaking",
+        without("extra -= size"),
+        "test_who_overtakes_for_long_uses_up_the_nodes_that_the_first_does_not_need",
+    ),
+    Mutation(
+        "a job of a trace has the processors that it had, not those that it asked for",
+        _SWF,
+        "workload_of",
+        instead_of("np.where(data[:, 4] > 0, data[:, 4], data[:, 7])", "data[:, 7]"),
+        "test_processors_are_those_that_a_job_had_and_else_those_that_it_asked_for",
+    ),
+    # --- jobs that really run -------------------------------------------------------------------
+    Mutation(
+        "a job never releases the slot where its script runs",
+        _SERVER,
+        "_Server._release",
+        instead_of("running.nodes[1:]", "running.nodes"),
+        "test_a_job_never_releases_the_slot_where_its_script_runs",
+    ),
+    Mutation(
+        "a notice names the socket of its own job",
+        _SERVER,
+        "_Server._notice",
+        never("str(entry.folder.orders) != notice.address"),
+        "test_a_notice_names_the_socket_of_its_own_job",
+    ),
+    Mutation(
+        "a job that could not be started for a reason that passes waits again",
+        _SERVER,
+        "_Server._not_launched",
+        always("not is_passing(error)"),
+        "test_jobs_that_were_to_start_while_the_disk_was_full_start_when_it_is_not",
+    ),
+    Mutation(
+        "what could not be started is tried again though nothing else happens",
+        _SERVER,
+        "_Server._not_launched",
+        without("self._want_decision_later()"),
+        "test_jobs_that_were_to_start_while_the_disk_was_full_start_when_it_is_not",
+    ),
+    Mutation(
+        "a job that cannot be started keeps no other from its start",
+        _SERVER,
+        "_Server._not_launched",
+        without(
+            """
+            self._want_decision()
+            return
+            """
+        ),
+        "test_a_job_that_cannot_be_started_keeps_no_other_from_its_start",
+    ),
+    Mutation(
+        "that a waiting job is cancelled is on disk before it is said",
+        _SERVER,
+        "_Server._cancel",
+        instead_of("entry.folder.cancel()", "pass"),
+        "test_a_job_that_is_cancelled_while_the_disk_is_full_does_not_run_after_a_restart",
+    ),
+    Mutation(
+        "a submission that had no room leaves no folder behind",
+        _FOLDER,
+        "Folder.add",
+        without("shutil.rmtree(part, ignore_errors=True)"),
+        "test_a_submission_that_had_no_room_on_the_disk_is_no_hindrance_to_the_next",
+    ),
+    Mutation(
+        "a keeper waits for room to write how its job has ended",
+        _KEEPER,
+        "write_in_the_end",
+        always("not is_passing(error)"),
+        "test_a_keeper_writes_how_its_job_has_ended_once_the_disk_has_room_again",
+    ),
+    # --- whatever is printed --------------------------------------------------------------------
+    Mutation(
+        "a name that the output cannot encode is printed all the same",
+        _MAIN,
+        "_open_standard_streams",
+        without('stream.reconfigure(errors="backslashreplace")'),
+        "test_names_that_the_output_cannot_encode_are_printed_all_the_same",
+    ),
+)
