@@ -60,12 +60,7 @@ WHOLE_JOBS = (
         "a job that cannot be started keeps no other from its start",
         _SERVER,
         "_Server._not_launched",
-        without(
-            """
-            self._want_decision()
-            return
-            """
-        ),
+        without("self._want_decision()"),
         "test_a_job_that_cannot_be_started_keeps_no_other_from_its_start",
     ),
     Mutation(
