@@ -56,7 +56,8 @@ class Result:
     """An answer. `code` is as the application likes (see `Declaration.result_strings`); 0 is UNKNOWN.
 
     `solution` are integers (a model as literals, for SAT), or bytes, which replies hold in Base64;
-    `fields` are further JSON fields of the reply's `result` object.
+    `fields` are further JSON fields of the reply's `result` object; NaN and infinity are an error, as JSON
+    does not have them.
     """
 
     code: int

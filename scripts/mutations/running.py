@@ -282,4 +282,30 @@ RUNNING = (
         never("bytes_max is not None and size_bytes > bytes_max"),
         "test_what_can_be_none_of_ours_is_not_read",
     ),
+    Mutation(
+        "a checkpoint is not written through a link",
+        _CHECKPOINTS,
+        "Checkpoints._write",
+        instead_of(
+            """
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+            with open(temporary, "xb") as file:
+                file.writelines((_HEADER, _sum_of(data), data))
+            """,
+            """
+            with open(temporary, "wb") as file:
+                file.writelines((_HEADER, _sum_of(data), data))
+            """,
+        ),
+        "test_where_one_is_written_a_link_is_not_followed",
+    ),
+    # --- results --------------------------------------------------------------------------------
+    Mutation(
+        "a result that is no number is an error, not null",
+        _PROCESS,
+        "_check_finite",
+        never("isinstance(value, float) and not math.isfinite(value)"),
+        "test_whatever_an_application_raises_is_reported_as_its_traceback",
+    ),
 )

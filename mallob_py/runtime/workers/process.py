@@ -17,6 +17,7 @@ Guarantees
 from __future__ import annotations
 
 import array
+import math
 import mmap
 import os
 import resource
@@ -27,7 +28,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
@@ -563,6 +564,9 @@ def _result_message(
     if not isinstance(result, Result):
         raise TypeError(f"an application's result must be a Result or None, not {result!r:.80}")
     fields = msgspec.json.encode(dict(result.fields))
+    if b"null" in fields:  # what is no number is written so, too
+        for name, value in result.fields.items():
+            _check_finite(name, value)
     if isinstance(result.solution, bytes):
         solution, form = result.solution, wire.SolutionForm.BYTES
     else:
@@ -570,6 +574,17 @@ def _result_message(
     code = int(result.code)
     body = wire.ResultBody(code, fields, solution, form, result_string(code))
     return wire.ResultFound(wire.encode_result(body), peak_memory_bytes, cpu_s)
+
+
+def _check_finite(name: str, value: object) -> None:
+    """Raises ValueError if there is a number anywhere in it that JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"a result's {name} is {value}, which no JSON number can be")
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            _check_finite(name, item)
 
 
 def _integers(literals: bytes | None) -> list[int] | None:

@@ -138,6 +138,8 @@ def test_a_process_that_was_left_with_threads_or_children_is_not_used_again(make
         ("recursion", "RecursionError"),
         ("bad result", "must be a Result or None"),
         ("wide result", "fit into 32 bits"),
+        ("no number", "a result's value is nan, which no JSON number can be"),
+        ("no end", "a result's value is -inf, which no JSON number can be"),
     ],
 )
 def test_whatever_an_application_raises_is_reported_as_its_traceback(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import random
 import signal
@@ -103,6 +104,10 @@ class Raise(_NoInput):
                 return [1, 2]  # type: ignore[return-value]
             case "wide result":
                 return Result(10, [2**31])
+            case "no number":
+                return Result(0, fields={"value": {"mean": [1.5, math.nan]}, "other": None})
+            case "no end":
+                return Result(0, fields={"value": (1, -math.inf)})
             case "foreseen":
                 raise InputError("the disk is full")
             case _:
