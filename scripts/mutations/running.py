@@ -308,4 +308,19 @@ RUNNING = (
         never("isinstance(value, float) and not math.isfinite(value)"),
         "test_whatever_an_application_raises_is_reported_as_its_traceback",
     ),
+    # --- what others say ------------------------------------------------------------------------
+    Mutation(
+        "a line of a remote shell that does not end is taken in pieces",
+        "mallob_py/batch/live/remote.py",
+        "_Link._hear",
+        instead_of("self._from_guard.readline(_MESSAGE_BYTES_MAX)", "self._from_guard.readline()"),
+        "test_noise_of_a_remote_shell_is_taken_in_bounds_and_what_follows_is_heard",
+    ),
+    Mutation(
+        "a request that is nested too deeply is refused like any other",
+        "mallob_py/batch/live/server.py",
+        "_Server._answer",
+        instead_of("(msgspec.DecodeError, RecursionError)", "msgspec.DecodeError"),
+        "test_a_request_that_is_nested_too_deeply_is_refused",
+    ),
 )

@@ -54,6 +54,8 @@ START_S = 30.0
 LAST_WORDS_S = 15.0
 _RETRY_S = 0.5
 _LINE_S = 20.0
+#: JSON may need six bytes for one of a program's line
+_MESSAGE_BYTES_MAX = 8 * LINE_MAX_BYTES
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
@@ -214,10 +216,11 @@ class _Link:
     # --- what the guard says ------------------------------------------------------------------
 
     def _hear(self) -> None:
-        for line in self._from_guard:
+        # A remote shell may say anything, and a line of its need not end.
+        while line := self._from_guard.readline(_MESSAGE_BYTES_MAX):
             try:
                 message: ToKeeper = msgspec.json.decode(line, type=ToKeeper)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 self._said = line.decode(errors="replace").strip()[:200] or self._said
                 continue
             match message:

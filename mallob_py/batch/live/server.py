@@ -558,7 +558,7 @@ class _Server:
     async def _answer(self, line: bytes) -> Answer:
         try:
             request: Request = msgspec.json.decode(line, type=Request)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             return Refused(f"not a request: {error}")
         match request:
             case Submit():

@@ -1,0 +1,55 @@
+"""What a remote shell says may be anything: a keeper takes in so much of it at a time, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import queue
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+from mallob_py.batch.live import remote
+from mallob_py.batch.live.remote import Ready
+from mallob_py.batch.live.requests import Refused
+from mallob_py.batch.live.server import _Server
+
+
+class Words(io.BytesIO):
+    """How long the longest piece was that somebody has taken."""
+
+    longest = 0
+
+    def _note(self, piece: bytes) -> bytes:
+        self.longest = max(self.longest, len(piece))
+        return piece
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        return self._note(super().readline(size))
+
+    def __next__(self) -> bytes:
+        return self._note(super().__next__())
+
+
+@pytest.mark.parametrize(
+    "noise", [b"x" * (20 << 20), b"[" * 100_000, b'{"type":"Ready","more":' + b"[" * 100_000]
+)
+def test_noise_of_a_remote_shell_is_taken_in_bounds_and_what_follows_is_heard(noise: bytes) -> None:
+    link: Any = object.__new__(remote._Link)
+    words = Words(noise + b"\n" + msgspec.json.encode(Ready()) + b"\n")
+    link._from_guard, link._said = words, ""
+    link._is_ready, link._answers, told = threading.Event(), queue.Queue(), []
+    link._tell = told.append
+    link._hear()
+    assert link._is_ready.is_set()
+    assert len(link._said) <= 200
+    assert words.longest <= 8 << 20
+
+
+def test_a_request_that_is_nested_too_deeply_is_refused() -> None:
+    server: Any = object.__new__(_Server)
+    answer = asyncio.run(server._answer(b'{"type":"Cancel","job":1,"more":' + b"[" * 100_000))
+    assert isinstance(answer, Refused)
+    assert "not a request" in answer.error
