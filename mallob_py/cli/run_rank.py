@@ -136,8 +136,7 @@ class RunDesk(OneShotDesk):
     def _answer(self, ending: replies.Ending, statistics: replies.JobStatistics) -> None:
         self._clear()
         self._code = exit_code_of(self._declared.exit_codes, ending.code)
-        beside = os.devnull  # never used: nothing is too long
-        reply = replies.result_reply(self._job, _JOB, ending, statistics, beside, inline_max=sys.maxsize)
+        reply = replies.result_reply(self._job, _JOB, ending, statistics, "", inline_max=sys.maxsize)
         if problem := write_to(sys.stdout, [reply.body.decode()]):
             self._fail(f"the result cannot be written: {problem}")
         self._end()

@@ -13,8 +13,9 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import Rank
 from mallob_py.service import JobFileError
 from mallob_py.service.inputs import drop_description
+from mallob_py.service.jobs import mallob_clients
 from mallob_py.service.jobs.bookkeeping import JobBook, LiveJob, LiveJobs
-from mallob_py.service.jobs.chains import Chain, ChainBook
+from mallob_py.service.jobs.chains import Chain, ChainBook, Revision
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import JobFile
 from mallob_py.service.jobs.reply import (
@@ -145,6 +146,8 @@ class Endings:
 
     def _let_go(self, chain: Chain, why: str) -> None:
         drop_description(chain)
+        if chain.revisions:
+            self._discard_solution(chain.revisions[-1])
         self._chains.end(chain, why)
         self._rank.end_chain(chain.first)
 
@@ -152,11 +155,23 @@ class Endings:
 
     def _reply(self, live: LiveJob, ending: Ending, statistics: JobStatistics) -> None:
         file, (number, revision, chain) = live.known_file, self._numbers(live)
-        solution_path = self._directory.solution_path(live.id, live.identity) if ending.solution else ""
+        solution_path = self._directory.solution_path(live.id, live.identity)
         files = self._results.delivered(live.id, file) if file.configuration else None
         reply = result_reply(file, number, ending, statistics, solution_path, files, revision=revision)
         self._publish(live, file, reply, chain)
+        self._discard_solution_before(live)
         self._status.job_ended(live, ending.outcome, statistics, ending.name)
+
+    def _discard_solution_before(self, live: LiveJob) -> None:
+        """A program that asks again and again would fill the folder, one solution each."""
+        if live.is_incremental and (place := self._chains.place_of(live.id)) is not None:
+            chain, revision = place
+            if revision.number:
+                self._discard_solution(chain.revisions[revision.number - 1])
+
+    def _discard_solution(self, revision: Revision) -> None:
+        if mallob_clients.has_read(revision.identity):
+            self._directory.discard_solution(revision.job, revision.identity)
 
     def _numbers(self, live: LiveJob) -> tuple[int, int, int | None]:
         """The internal id and revision in a job's reply, and its chain."""

@@ -248,7 +248,8 @@ class Intake:
         job = incoming.internal_id
         live = LiveJob(job, file, now, now - max(0.0, time.time() - incoming.handed_in_s))
         identity = live.identity
-        if self._directory.came_before_reply(incoming, identity):
+        # What ends a chain has no reply. The IPASIR bridge leaves a file of a byte where one would be.
+        if not file.done and self._directory.came_before_reply(incoming, identity):
             # Accepted, it would replace a reply that nobody can have seen.
             text = f"a job {identity} was live when this came; choose another name, or wait for its reply"
             raise JobFileError("name", text)

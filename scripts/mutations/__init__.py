@@ -7,6 +7,7 @@ notices it. The lists are kept by hand: one entry for each rule that somebody co
 from __future__ import annotations
 
 from mutations.answering import ANSWERING
+from mutations.clients import CLIENTS
 from mutations.finding import FINDING
 from mutations.generations import GENERATIONS
 from mutations.lending import LENDING
@@ -17,5 +18,6 @@ from mutations.trees import TREES
 from mutations.whole_jobs import WHOLE_JOBS
 
 MUTATIONS = (*SHARING, *FINDING, *TREES, *GENERATIONS, *RUNNING, *LENDING, *ANSWERING, *WHOLE_JOBS)
+MUTATIONS = (*SHARING, *FINDING, *TREES, *GENERATIONS, *RUNNING, *LENDING, *CLIENTS)
 
 __all__ = ["MUTATIONS", "Mutation", "apply", "describe"]

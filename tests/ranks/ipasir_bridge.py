@@ -4,7 +4,10 @@ It writes its job files straight into `in/`, under their final names, hands over
 integers through named pipes, and reads each reply from a named pipe that it has made where the reply
 will be (its later releases), or from a file (its earlier ones). It opens that pipe for reading when it
 has handed over the formula, removes it when it has the reply, and asks nothing else of anybody.
-A model is indexed by variable, so something stands at index 0.
+A model is indexed by variable, so something stands at index 0. It never removes a `solution-file`.
+
+The later releases, interrupted, write a byte of ones where they wait for their reply, so as to wait no
+longer, and do the same when they are released, though nobody waits there: a file of one byte is left.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import array
 import json
 import os
 import threading
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,57 @@ from waiting import DEADLINE_S, poll_until
 
 ASSUMPTIONS_MARK = 2**31 - 1
 _USER = "ipasir"
+_END_OF_FILE = b"\xff"
+
+
+class Release(Enum):
+    """How a release takes what it is told, the earliest first."""
+
+    #: a reply from a file; cores as integers in the reply only
+    INTEGER_CORES = "integer cores"
+    #: a reply from a file; cores from `solution-file`, too
+    FILES = "files"
+    #: a reply through a pipe, otherwise the same
+    PIPED = "piped"
+    #: a reply through a pipe; without a `solution-file`, lines of DIMACS
+    STRINGS = "strings"
+    #: the last release, built without pipes for replies
+    STRINGS_UNPIPED = "strings, unpiped"
+
+    @property
+    def is_piped(self) -> bool:
+        return self in (Release.PIPED, Release.STRINGS)
+
+    @property
+    def says_whether_piped(self) -> bool:
+        return self.is_piped or self is Release.STRINGS_UNPIPED
+
+    def solution(self, code: int, result: dict[str, Any]) -> list[int]:
+        """As nlohmann's JSON has it for C++: whatever is not of the wanted type is an error."""
+        in_reply_only = self is Release.INTEGER_CORES and code == UNSAT
+        if "solution-file" in result and not in_reply_only:
+            size = result["solution-size"]
+            with open(result["solution-file"], "rb") as file:
+                raw = file.read(4 * size)
+            assert len(raw) == 4 * size, "bytes not read"
+            return array.array("i", raw).tolist()
+        wants_lines = self in (Release.STRINGS, Release.STRINGS_UNPIPED)
+        kind = str if wants_lines else int
+        for item in result["solution"]:
+            assert type(item) is kind, f"type must be {kind.__name__}, but is {type(item).__name__}"
+        return list(result["solution"]) if not wants_lines else _of_lines(result["solution"])
+
+
+def _of_lines(lines: list[str]) -> list[int]:
+    """Of lines such as `v 1 -2 0`: what stands at each index."""
+    literals = [int(word) for line in lines for word in line.split()[1:] if word != "0"]
+    model = [0] * (max(map(abs, literals), default=0) + 1)
+    for literal in literals:
+        model[abs(literal)] = literal
+    return model
+
+
+SAT, UNSAT, UNKNOWN = 10, 20, 0
 
 
 class IpasirBridge:
@@ -32,14 +87,14 @@ class IpasirBridge:
         number: int = 0,
         *,
         incremental: bool = True,
-        has_piped_replies: bool = True,
+        release: Release = Release.PIPED,
         ends_clauses_with: int = ASSUMPTIONS_MARK,
     ) -> None:
         self._client_dir = client_dir
         self._pipes = pipes
         self._number = number
         self._incremental = incremental
-        self._has_piped_replies = has_piped_replies
+        self._release = release
         self._ends_clauses_with = ends_clauses_with
         self._formula: list[int] = []
         self._assumptions: list[int] = []
@@ -70,8 +125,9 @@ class IpasirBridge:
             "content-mode": "raw",
         }
         reply_path = self._client_dir / "out" / f"{_USER}.{name}.json"
-        if self._has_piped_replies:
-            job["piped-response"] = True
+        if self._release.says_whether_piped:
+            job["piped-response"] = self._release.is_piped
+        if self._release.is_piped:
             os.mkfifo(reply_path, 0o777)
         if self._incremental and self.revision:
             job["precursor"] = f"{_USER}.{self._name(self.revision - 1)}"
@@ -81,14 +137,27 @@ class IpasirBridge:
             stop = {"user": _USER, "name": name, "application": "SAT"}
             stop |= {"incremental": self._incremental, "interrupt": True}
             self._write(stop, f"{_USER}.{name}.interrupt.json")
-        if not self._has_piped_replies:
-            poll_until(reply_path.exists, f"{reply_path}")
-        reply = json.loads(within_time(reply_path.read_bytes, f"a reply comes to {reply_path}"))
-        reply_path.unlink()
+        reply = self._reply(reply_path, is_interrupted=terminates and self._release.is_piped)
         self.revision += 1
         if self._incremental:
             self._formula, self._assumptions = [], []
-        return self._take(reply["result"])
+        self.model, self.failed = [], set()
+        return UNKNOWN if reply is None else self._take(reply["result"])
+
+    def _reply(self, path: Path, *, is_interrupted: bool) -> dict[str, Any] | None:
+        """None if it was no reply, which stays where it is then."""
+        if not self._release.is_piped:
+            poll_until(path.exists, f"{path}")
+        if is_interrupted:
+            waker = threading.Thread(target=lambda: path.write_bytes(_END_OF_FILE), daemon=True)
+            waker.start()
+        content = within_time(path.read_bytes, f"a reply comes to {path}")
+        try:
+            reply: dict[str, Any] = json.loads(content)
+        except ValueError:
+            return None
+        path.unlink()
+        return reply
 
     def value(self, literal: int) -> int:
         """As the bridge has it: the variable's entry of the model, with the literal's sign."""
@@ -100,6 +169,8 @@ class IpasirBridge:
             end = {"user": _USER, "name": name, "application": "SAT", "incremental": True, "done": True}
             end["precursor"] = f"{_USER}.{self._name(self.revision - 1)}"
             self._write(end, f"{_USER}.{name}.json")
+        if self.revision and self._release.is_piped:
+            (self._client_dir / "out" / f"{_USER}.{self._name(self.revision)}.json").write_bytes(_END_OF_FILE)
 
     def _name(self, revision: int) -> str:
         return f"job-{os.getpid()}_{self._number}-{revision}"
@@ -120,14 +191,10 @@ class IpasirBridge:
 
     def _take(self, result: dict[str, Any]) -> int:
         code: int = result["resultcode"]
-        integers = result.get("solution", [])
-        if "solution-file" in result:
-            raw = array.array("i")
-            with open(result["solution-file"], "rb") as file:
-                raw.fromfile(file, result["solution-size"])
-            integers = raw.tolist()
-        self.model = integers if code == 10 else []
-        self.failed = set(integers) if code == 20 else set()
+        if code == SAT:
+            self.model = self._release.solution(code, result)
+        elif code == UNSAT:
+            self.failed = set(self._release.solution(code, result)) - {0}
         return code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -10,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ipasir_bridge import ASSUMPTIONS_MARK, IpasirBridge, within_time
+from ipasir_bridge import ASSUMPTIONS_MARK, SAT, UNKNOWN, UNSAT, IpasirBridge, Release, within_time
 from running import Running, needs_mpiexec, serving
 from waiting import PipeReader, poll_until
 
 pytestmark = needs_mpiexec
 
-SAT, UNSAT, UNKNOWN = 10, 20, 0
 #: what stood between clauses and assumptions in earlier releases: a clause without literals
 EMPTY_CLAUSE = 0
+NUMBERS = itertools.count(100)
 
 
 @pytest.fixture(scope="module")
@@ -38,18 +39,27 @@ def pigeons(bridge: IpasirBridge, holes: int) -> None:
                 bridge.add(-variable(one, hole), -variable(other, hole))
 
 
-@pytest.mark.parametrize("has_piped_replies", [True, False])
+@pytest.fixture
+def numbers() -> Iterator[int]:
+    """Of solvers: no two have the same in one process."""
+    return NUMBERS
+
+
+def await_solutions(service: Running, count: int) -> None:
+    out = service.box() / "out"
+    poll_until(lambda: len(list(out.glob("*.solution"))) == count, f"{count} solutions are there")
+
+
+@pytest.mark.parametrize("release", Release)
 @pytest.mark.parametrize("ends_clauses_with", [ASSUMPTIONS_MARK, EMPTY_CLAUSE])
 def test_revisions_with_assumptions_come_and_go_through_named_pipes(
-    service: Running, tmp_path: Path, has_piped_replies: bool, ends_clauses_with: int
+    service: Running, tmp_path: Path, release: Release, ends_clauses_with: int, numbers: Iterator[int]
 ) -> None:
-    number = 10 * has_piped_replies + (ends_clauses_with == EMPTY_CLAUSE)
-    bridge = IpasirBridge(
-        service.box(),
-        tmp_path,
-        number,
-        has_piped_replies=has_piped_replies,
-        ends_clauses_with=ends_clauses_with,
+    bridge, other = (
+        IpasirBridge(
+            service.box(), tmp_path, next(numbers), release=release, ends_clauses_with=ends_clauses_with
+        )
+        for _ in range(2)
     )
     bridge.add(1, 2)
     bridge.add(-1, 3)
@@ -57,19 +67,38 @@ def test_revisions_with_assumptions_come_and_go_through_named_pipes(
     assert len(bridge.model) == 4
     assert bridge.value(1) > 0 or bridge.value(2) > 0
     assert bridge.value(1) < 0 or bridge.value(3) > 0
+    other.add(1)
+    assert other.solve() == SAT
+    assert other.model == [0, 1]
     bridge.assume(-2)
     bridge.assume(-3)
     assert bridge.solve() == UNSAT
     assert bridge.failed == {-2, -3}
+    other.assume(-1)
+    assert other.solve() == UNSAT
+    assert other.failed == {-1}
     bridge.add(-3)
     assert bridge.solve() == SAT
     assert [bridge.value(one) for one in (1, 2, 3)] == [-1, 2, -3]
+    await_solutions(service, 2)  # the last of each
     bridge.add(-2)
     assert bridge.solve() == UNSAT
     assert bridge.failed == set()
     bridge.release()
-    poll_until(lambda: not list((service.box() / "journal").iterdir()), "the chain is forgotten")
-    assert not list((service.box() / "out").iterdir())
+    other.release()
+    poll_until(lambda: not list((service.box() / "journal").iterdir()), "the chains are forgotten")
+    await_solutions(service, 0)
+
+
+@pytest.mark.parametrize("release", Release)
+def test_a_formula_without_variables_has_a_model_that_every_release_understands(
+    service: Running, tmp_path: Path, release: Release, numbers: Iterator[int]
+) -> None:
+    bridge = IpasirBridge(service.box(), tmp_path, next(numbers), release=release)
+    assert bridge.solve() == SAT
+    assert bridge.model == [0]
+    bridge.release()
+    await_solutions(service, 0)
 
 
 def test_a_solver_that_is_not_incremental_has_assumptions_as_clauses(
@@ -80,10 +109,15 @@ def test_a_solver_that_is_not_incremental_has_assumptions_as_clauses(
     bridge.assume(-1)
     assert bridge.solve() == SAT
     assert bridge.model == [0, -1, 2]
+    for left in (service.box() / "out").glob("*.solution"):  # nobody says when it may go
+        left.unlink()
 
 
-def test_a_solver_that_is_terminated_has_its_reply_and_goes_on(service: Running, tmp_path: Path) -> None:
-    bridge = IpasirBridge(service.box(), tmp_path, 30)
+@pytest.mark.parametrize("release", Release)
+def test_a_solver_that_is_terminated_has_its_reply_and_goes_on(
+    service: Running, tmp_path: Path, release: Release, numbers: Iterator[int]
+) -> None:
+    bridge = IpasirBridge(service.box(), tmp_path, next(numbers), release=release)
     pigeons(bridge, 12)
     assert bridge.solve(terminates=True) == UNKNOWN
     bridge.add(1)
@@ -91,6 +125,19 @@ def test_a_solver_that_is_terminated_has_its_reply_and_goes_on(service: Running,
     assert bridge.solve() == UNSAT
     bridge.release()
     poll_until(lambda: not list((service.box() / "journal").iterdir()), "the chain is forgotten")
+
+
+def test_a_chain_ends_though_something_lies_where_the_reply_to_its_end_would_be(tmp_path: Path) -> None:
+    with serving(tmp_path) as service:
+        assert service.ask("left-0", literals=[1, 0], incremental=True)["result"]["resultcode"] == SAT
+        assert service.stop() == 0
+        end = {"user": "u", "name": "left-1", "incremental": True, "done": True, "precursor": "u.left-0"}
+        service.drop("left-1.json", json.dumps(end))
+        left = service.box() / "out" / "u.left-1.json"
+        left.write_bytes(b"\xff")
+    with serving(tmp_path) as service:
+        poll_until(lambda: not list((service.box() / "journal").iterdir()), "the chain is forgotten")
+        assert left.read_bytes() == b"\xff"
 
 
 def revision(service: Running, pipe: Path, name: str, **fields: Any) -> tuple[Path, int]:
@@ -157,6 +204,7 @@ def test_a_model_beyond_what_fits_into_a_pipe_arrives_whole(service: Running, tm
     assert len(bridge.model) == n_vars + 1
     assert bridge.value(n_vars) == -n_vars
     bridge.release()
+    await_solutions(service, 0)
 
 
 def test_a_refusal_reaches_who_waits_at_a_pipe(service: Running, tmp_path: Path) -> None:
@@ -170,3 +218,17 @@ def test_a_refusal_reaches_who_waits_at_a_pipe(service: Running, tmp_path: Path)
     reply: dict[str, Any] = json.loads(reader.received)
     assert reply["error"]["field"] == "stranger"
     assert json.loads(out.read_bytes()) == reply
+
+
+def test_large_models_of_earlier_revisions_stay(service: Running) -> None:
+    """Whoever is no bridge may read them when it likes."""
+    count = 1_000_001
+    first = service.ask("stays-0", literals=[1, 0, -count, 0], incremental=True)["result"]
+    path = Path(first["solution-file"])
+    service.ask("stays-1", literals=[2, 0], incremental=True, precursor="u.stays-0")
+    service.submit("stays-2", incremental=True, precursor="u.stays-1", done=True)
+    late = service.ask("stays-3", literals=[3, 0], incremental=True, precursor="u.stays-1")
+    assert "done" in late["error"]["message"]
+    assert path.stat().st_size == 4 * first["solution-size"] == 4 * count
+    for left in path.parent.glob("u.stays-*.solution"):
+        left.unlink()

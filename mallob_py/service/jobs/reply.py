@@ -3,8 +3,8 @@
 Compatible with Mallob's replies: the submitted fields echoed, `internal_id`,
 `internal_revision`, `result` and `stats`. A solution beyond `inline_max` integers goes to a
 file beside the reply (32-bit little-endian integers), named in `result.solution-file` with its
-number of integers in `result.solution-size`. Every reply that was run carries statistics, also
-after timeouts, interruptions and failures.
+number of integers in `result.solution-size`; the IPASIR bridge always has that file. Every reply that
+was run carries statistics, also after timeouts, interruptions and failures.
 
 A solution that an application gives as bytes is a text in Base64, with `result.solution-format`
 "base64". In a file it is these bytes themselves, `result.solution-size` their number and the format
@@ -106,8 +106,9 @@ def result_reply(
 ) -> Reply:
     """The reply of a job that ended with a result, by a limit or by interruption.
 
-    `internal_id` is that of a chain's first revision for all of them. `result_files` are the files that
-    it has written, by the keys of its configuration that name them.
+    `internal_id` is that of a chain's first revision for all of them. Without a `solution_path`, the solution
+    is in the reply, and the reply for no bridge. `result_files` are the files that it has written, by the
+    keys of its configuration that name them.
     """
     result: dict[str, Any] = {
         "resultcode": ending.code,
@@ -119,24 +120,26 @@ def result_reply(
     own = {"resultcode", "resultstring", "outcome", "result-files"}
     own |= {"solution", "solution-file", "solution-size", "solution-format"}
     result.update((key, value) for key, value in extra.items() if key not in own)
-    is_model = ending.code == mallob_clients.SATISFIABLE and ending.form is SolutionForm.INTEGERS
-    if is_model and "solutions" not in extra and mallob_clients.indexes_model(job.user, job.submitted):
+    is_plain = ending.form is SolutionForm.INTEGERS and "solutions" not in extra
+    is_waiting = bool(solution_path) and mallob_clients.is_bridge(job.user, job.name, job.submitted)
+    is_bridge = is_plain and is_waiting
+    if is_bridge and ending.code == mallob_clients.SATISFIABLE:
         solution = bytes(_INTEGER_BYTES) + solution
     is_long = len(solution) > _INTEGER_BYTES * inline_max
+    is_beside = is_long or (is_bridge and bool(solution))
     if ending.form is SolutionForm.BYTES:
         result["solution-format"] = "bytes" if is_long else "base64"
-    if is_long:
+    if is_beside:
         result["solution-file"] = str(solution_path)
         unit_bytes = 1 if ending.form is SolutionForm.BYTES else _INTEGER_BYTES
         result["solution-size"] = len(solution) // unit_bytes
-    elif ending.form is SolutionForm.BYTES:
-        result["solution"] = base64.b64encode(solution).decode()
-    else:
-        result["solution"] = _integers(solution).tolist()
+    if not is_long:
+        is_text = ending.form is SolutionForm.BYTES
+        result["solution"] = base64.b64encode(solution).decode() if is_text else _integers(solution).tolist()
     if result_files:
         result["result-files"] = result_files
     body = _body(job, internal_id, revision, {"result": result, "stats": _statistics(statistics)})
-    return Reply(body, solution_path, solution) if is_long else Reply(body)
+    return Reply(body, solution_path, solution) if is_beside else Reply(body)
 
 
 def failure_reply(

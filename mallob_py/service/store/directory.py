@@ -256,6 +256,11 @@ class JobDirectory:
         """Where a solution goes that is too large for the reply."""
         return f"{self._out}/{identity}.{internal_id}.solution"
 
+    def discard_solution(self, internal_id: int, identity: str) -> None:
+        """It has been read by the only one who does, or nobody will."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.solution_path(internal_id, identity))
+
     @property
     def unpublished(self) -> int:
         """Replies that wait to be written."""
@@ -454,6 +459,9 @@ class ThreadedDirectory:
 
     def solution_path(self, internal_id: int, identity: str) -> str:
         return self._directory.solution_path(internal_id, identity)
+
+    def discard_solution(self, internal_id: int, identity: str) -> None:
+        self._request(partial(self._directory.discard_solution, internal_id, identity))
 
     def reply(
         self,

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, JobFileError, parse_job
-from mallob_py.service.jobs.mallob_clients import indexes_model
+from mallob_py.service.jobs.mallob_clients import is_bridge
 
 APPLICATIONS = {"SAT": InputUse.REVISIONS, "NOOP": InputUse.NONE, "OTHER": InputUse.UNKNOWN}
 SMALLEST = {"user": "admin", "name": "job", "application": "NOOP"}
@@ -85,11 +85,13 @@ def test_what_the_ipasir_bridge_of_mallob_writes_is_understood() -> None:
     fields = {"application": "SAT", "files": ["/tmp/x.pipe"], "content-mode": "raw", "incremental": True}
     limits = {"wallclock-limit": "0", "cpu-limit": "0"}
     job = parse(**fields, **limits, **{"piped-response": True, "precursor": "ipasir.job-7_0-0"})
-    assert indexes_model(job.user, job.submitted)
+    assert is_bridge(job.user, job.name, job.submitted)
     assert job.warnings == ()
-    of_bridge, of_others = parse(user="ipasir", **fields), parse(**fields)
-    assert indexes_model(of_bridge.user, of_bridge.submitted)
-    assert not indexes_model(of_others.user, of_others.submitted)
+    of_bridge = parse(user="ipasir", name="job-7_0-0", **fields)
+    assert is_bridge(of_bridge.user, of_bridge.name, of_bridge.submitted)
+    for user, name in (("ipasir", "py-7"), ("u", "job-7_0-0")):
+        of_others = parse(user=user, name=name, **fields)
+        assert not is_bridge(of_others.user, of_others.name, of_others.submitted)
 
 
 def test_wishes_that_change_nothing_are_told() -> None:

@@ -7,6 +7,8 @@ import base64
 import json
 from typing import Any
 
+import pytest
+
 from mallob_py.protocol.effects import Outcome
 from mallob_py.runtime.worker_wire import SolutionForm
 from mallob_py.service import JobFileError
@@ -67,20 +69,39 @@ def test_a_timeout_says_so_and_has_statistics() -> None:
     assert reply["stats"]["used_wallclock_seconds"] == 3.0
 
 
-def test_a_model_for_the_ipasir_bridge_has_something_at_index_0() -> None:
-    bridge = job(**{"piped-response": True})
+BRIDGE = {"user": "ipasir", "name": "job-7_0-0"}
 
-    def solution_of(ending: Ending, **options: Any) -> Any:
-        return json.loads(result_reply(bridge, 7, ending, JobStatistics(), BESIDE, **options).body)["result"]
 
-    assert solution_of(Ending(Outcome.RESULT, 10, b"{}", solution(1, -2)))["solution"] == [0, 1, -2]
-    assert solution_of(Ending(Outcome.RESULT, 20, b"{}", solution(-2)))["solution"] == [-2]
-    assert solution_of(Ending(Outcome.INTERRUPTED))["solution"] == []
-    long = result_reply(
-        bridge, 7, Ending(Outcome.RESULT, 10, b"{}", solution(1, -2)), JobStatistics(), BESIDE, inline_max=2
-    )
-    assert json.loads(long.body)["result"]["solution-size"] == 3
-    assert long.solution == solution(0, 1, -2)
+@pytest.mark.parametrize("fields", [BRIDGE, {"piped-response": True}, {**BRIDGE, "piped-response": False}])
+def test_the_ipasir_bridge_has_models_and_cores_as_integers_and_in_a_file(fields: dict[str, Any]) -> None:
+    def answer(code: int, *literals: int, **options: Any) -> tuple[Any, bytes]:
+        ending = Ending(Outcome.RESULT, code, b"{}", solution(*literals))
+        reply = result_reply(job(**fields), 7, ending, JobStatistics(), BESIDE, **options)
+        assert (reply.solution_path is None) == (reply.solution == b"")
+        return json.loads(reply.body)["result"], reply.solution
+
+    model, beside = answer(10, 1, -2)
+    assert (model["solution-file"], model["solution-size"]) == (BESIDE, 3)
+    assert beside == solution(*model["solution"]) == solution(0, 1, -2)
+    core, beside = answer(20, -2)
+    assert (core["solution-file"], core["solution-size"]) == (BESIDE, 1)
+    assert beside == solution(*core["solution"]) == solution(-2)
+    empty, beside = answer(10)
+    assert (empty["solution-size"], beside) == (1, solution(0))
+    for code in (0, 20):
+        nothing, _ = answer(code)
+        assert nothing["solution"] == []
+        assert "solution-file" not in nothing
+    long, beside = answer(10, 1, -2, inline_max=2)
+    assert (long["solution-size"], beside) == (3, solution(0, 1, -2))
+    assert "solution" not in long
+
+
+def test_others_whose_user_is_called_as_that_of_the_bridge_have_their_models_as_they_are() -> None:
+    ending = Ending(Outcome.RESULT, 10, b"{}", solution(1, -2))
+    reply = result_reply(job(user="ipasir"), 7, ending, JobStatistics(), BESIDE)
+    assert json.loads(reply.body)["result"]["solution"] == [1, -2]
+    assert reply.solution_path is None
 
 
 def test_wishes_in_vain_are_told_in_the_reply() -> None:
