@@ -13,9 +13,11 @@ Clauses wait here until the next call of `solve`.
 
 from __future__ import annotations
 
+import time
 import uuid
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,6 +28,7 @@ from mallob_py.api.client import Answer, Client, FormulaLike, JobError, integers
 
 #: the field at fault of a job that failed though it was run
 _FAILED_AT_WORK = "application"
+_NO_ATMOST = "the service takes clauses; encode constraints on numbers of literals with pysat.card"
 
 
 class _Chain:
@@ -44,6 +47,7 @@ class _Chain:
         self.n_clauses = 0
         self.answer: Answer | None = None
         self.stats: Counter[str] = Counter()
+        self.last_s = self.total_s = 0.0
         self._at_work = ""
 
     def add(self, formula: FormulaLike) -> None:
@@ -67,6 +71,7 @@ class _Chain:
         self._submitted += 1
         self._last, self._new = name, []
         self._at_work = name
+        began_s = time.monotonic()
         try:
             self.answer = future.result()
             self._count(self.answer)
@@ -78,6 +83,8 @@ class _Chain:
             raise
         finally:
             self._at_work = ""
+            self.last_s = time.monotonic() - began_s
+            self.total_s += self.last_s
         return self.answer
 
     def interrupt(self) -> None:
@@ -117,12 +124,43 @@ class IncrementalSolver:
     ) -> None:
         self.delete()
 
-    def add_clause(self, clause: Iterable[int]) -> None:
+    def add_clause(self, clause: Iterable[int], no_return: bool = True) -> bool | None:
+        """None, or True if it is to return something: nobody looks at clauses before `solve`."""
         self._chain.add([clause])
+        return None if no_return else True
 
-    def append_formula(self, formula: FormulaLike) -> None:
+    def append_formula(self, formula: FormulaLike, no_return: bool = True) -> bool | None:
         """Add clauses, in any form that `Client.submit` takes but for a path."""
+        if getattr(formula, "atmosts", ()):
+            self.add_atmost((), 0)
         self._chain.add(formula)
+        return None if no_return else True
+
+    def supports_atmost(self) -> bool:
+        """PySAT's algorithms ask, and encode such constraints as clauses then."""
+        return False
+
+    def activate_atmost(self) -> None:
+        raise NotImplementedError(_NO_ATMOST)
+
+    def add_atmost(
+        self, lits: Iterable[int], k: int, weights: Sequence[int] = (), no_return: bool = True
+    ) -> bool | None:
+        raise NotImplementedError(_NO_ATMOST)
+
+    def add_xor_clause(self, lits: Iterable[int], value: bool = True) -> None:
+        raise NotImplementedError("the service takes clauses; encode XORs as such")
+
+    def start_mode(self, warm: bool = False) -> None:
+        """Only False, the usual mode, is possible."""
+        if warm:
+            raise NotImplementedError("several solvers work on a job; none starts from another's trail")
+
+    def configure(self, parameters: Mapping[str, Any]) -> None:
+        raise NotImplementedError("a job's configuration is given with its solver: configuration={...}")
+
+    def get_proof(self) -> list[str] | None:
+        raise NotImplementedError("there are no proofs of revisions; see `mallob-py solve --proof`")
 
     def solve(self, assumptions: Iterable[int] = (), **fields: Any) -> bool | None:
         """True, False, or None if a limit (`wallclock_limit_s=10`) or an interruption ended it."""
@@ -154,7 +192,8 @@ class IncrementalSolver:
         _refuse_budget("decisions", budget)
 
     def set_phases(self, literals: Iterable[int] = ()) -> None:
-        raise NotImplementedError("several solvers of unlike kinds work on a job; they take no phases")
+        """Advice that nobody takes changes no answer, so it is a warning, as with some of PySAT's solvers."""
+        warnings.warn("several solvers of unlike kinds work on a job; they take no phases", stacklevel=2)
 
     def propagate(self, assumptions: Iterable[int] = (), phase_saving: int = 0) -> tuple[bool, list[int]]:
         raise NotImplementedError("the service answers whole formulas; propagate with a solver of PySAT's")
@@ -162,6 +201,14 @@ class IncrementalSolver:
     def accum_stats(self) -> dict[str, float]:
         """What all calls of `solve` have used, summed up: `solves`, and the `used_...` of their replies."""
         return dict(self._chain.stats)
+
+    def time(self) -> float:
+        """What the last call of `solve` took, in seconds, its way through the service included."""
+        return self._chain.last_s
+
+    def time_accum(self) -> float:
+        """What all calls of `solve` have taken, in seconds."""
+        return self._chain.total_s
 
     def get_status(self) -> bool | None:
         return None if self._chain.answer is None else self._chain.answer.satisfiable

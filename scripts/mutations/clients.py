@@ -8,6 +8,7 @@ _REPLY = "mallob_py/service/jobs/reply.py"
 _MALLOB_CLIENTS = "mallob_py/service/jobs/mallob_clients.py"
 _ENDINGS = "mallob_py/service/endings.py"
 _INTAKE = "mallob_py/service/intake.py"
+_INCREMENTAL = "mallob_py/api/incremental.py"
 
 CLIENTS = (
     # --- the IPASIR bridge --------------------------------------------------------------------
@@ -62,5 +63,13 @@ CLIENTS = (
         "Endings._discard_solution",
         instead_of("mallob_clients.has_read(revision.identity)", "True"),
         "test_large_models_of_earlier_revisions_stay",
+    ),
+    # --- PySAT's methods ------------------------------------------------------------------------
+    Mutation(
+        "constraints on numbers of literals are refused and not left out",
+        _INCREMENTAL,
+        "IncrementalSolver.append_formula",
+        never('getattr(formula, "atmosts", ())'),
+        "test_what_cannot_be_had_is_told_as_pysats_solvers_tell_it",
     ),
 )

@@ -111,7 +111,6 @@ def test_what_several_solvers_together_cannot_do_is_refused_with_a_reason(desk: 
         lambda: solver.conf_budget(10),
         lambda: solver.prop_budget(10),
         lambda: solver.dec_budget(10),
-        lambda: solver.set_phases([1]),
         lambda: solver.propagate([1]),
     ):
         with pytest.raises(NotImplementedError, match=" "):
