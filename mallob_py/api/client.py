@@ -75,6 +75,8 @@ def integers_of(formula: Any) -> NDArray[np.int32]:
         integers = _of_array(formula)
     else:
         clauses = getattr(formula, "clauses", formula)
+        if getattr(formula, "atmosts", ()):  # left out, the answer would be that of another formula
+            raise ValueError("the service takes clauses; encode constraints on numbers of literals as such")
         integers = np.array(list(chain.from_iterable(map(_closed, clauses))) or (), dtype=np.int64)
     if integers.size and int(np.abs(integers).max()) > LITERAL_MAX:
         raise ValueError(f"literals go from 1 to {LITERAL_MAX} and -1 to -{LITERAL_MAX}")

@@ -153,3 +153,5 @@ def test_what_cannot_be_had_is_told_as_pysats_solvers_tell_it(service: Running) 
         for call in refused:
             with pytest.raises(NotImplementedError):
                 call()
+        with pytest.raises(ValueError, match="numbers of literals"):
+            client.solve(plus)
