@@ -17,7 +17,16 @@ from mutations.sharing import SHARING
 from mutations.trees import TREES
 from mutations.whole_jobs import WHOLE_JOBS
 
-MUTATIONS = (*SHARING, *FINDING, *TREES, *GENERATIONS, *RUNNING, *LENDING, *ANSWERING, *WHOLE_JOBS)
-MUTATIONS = (*SHARING, *FINDING, *TREES, *GENERATIONS, *RUNNING, *LENDING, *CLIENTS)
+MUTATIONS = (
+    *SHARING,
+    *FINDING,
+    *TREES,
+    *GENERATIONS,
+    *RUNNING,
+    *LENDING,
+    *ANSWERING,
+    *CLIENTS,
+    *WHOLE_JOBS,
+)
 
 __all__ = ["MUTATIONS", "Mutation", "apply", "describe"]

@@ -217,6 +217,13 @@ RUNNING = (
         "test_an_order_that_was_carried_out_while_the_disk_was_full_is_answered_later_and_not_begun_again",
     ),
     Mutation(
+        "a file among the orders that has not the name of one is somebody's own",
+        "mallob_py/service/store/orders.py",
+        "OrderFolder.oldest",
+        instead_of("_ORDER_NAME.fullmatch(entry.name)", "entry.name.endswith(_ORDER)"),
+        "test_a_file_of_another_name_is_no_order_and_stays_as_it_is",
+    ),
+    Mutation(
         "an order's hosts are checked as on the command line",
         _RESIZING,
         "Resizing._decided",
@@ -281,24 +288,6 @@ RUNNING = (
         "read_file",
         never("bytes_max is not None and size_bytes > bytes_max"),
         "test_what_can_be_none_of_ours_is_not_read",
-    ),
-    Mutation(
-        "a checkpoint is not written through a link",
-        _CHECKPOINTS,
-        "Checkpoints._write",
-        instead_of(
-            """
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
-            with open(temporary, "xb") as file:
-                file.writelines((_HEADER, _sum_of(data), data))
-            """,
-            """
-            with open(temporary, "wb") as file:
-                file.writelines((_HEADER, _sum_of(data), data))
-            """,
-        ),
-        "test_where_one_is_written_a_link_is_not_followed",
     ),
     # --- results --------------------------------------------------------------------------------
     Mutation(

@@ -23,8 +23,8 @@ WHOLE_JOBS = (
     Mutation(
         "a job of a trace has the processors that it had, not those that it asked for",
         _SWF,
-        "workload_of",
-        instead_of("np.where(data[:, 4] > 0, data[:, 4], data[:, 7])", "data[:, 7]"),
+        "_processors",
+        instead_of("np.where(rows[:, 4] > 0, rows[:, 4], rows[:, 7])", "rows[:, 7]"),
         "test_processors_are_those_that_a_job_had_and_else_those_that_it_asked_for",
     ),
     # --- jobs that really run -------------------------------------------------------------------

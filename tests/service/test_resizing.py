@@ -290,14 +290,27 @@ def test_where_nobody_tells_of_files_orders_are_looked_for(tmp_path: Path) -> No
 def test_what_is_no_order_is_refused_and_the_next_one_is_carried_out(tmp_path: Path) -> None:
     rank = FakeRank(2)
     resizing = taking_orders(rank, tmp_path)
-    (tmp_path / "orders" / "0.json").write_text('{"type": "resize", "by": "much"}')
-    os.utime(tmp_path / "orders" / "0.json", (0, 0))
+    wrong = tmp_path / "orders" / f"{'0' * 32}.json"
+    wrong.write_text('{"type": "resize", "by": "much"}')
+    os.utime(wrong, (0, 0))
     give(tmp_path, Resize(by=-1))
     resizing.turn(0.0)
-    answer = answer_to(tmp_path / "orders" / "0.json")
+    answer = answer_to(wrong)
     assert answer is not None
     assert "no order" in answer.refusal
     assert [drained for drained, _ in rank.drains] == [1]
+
+
+def test_a_file_of_another_name_is_no_order_and_stays_as_it_is(tmp_path: Path) -> None:
+    rank = FakeRank(2)
+    resizing = taking_orders(rank, tmp_path)
+    theirs = [tmp_path / "orders" / name for name in ("notes.json", "1.json", f"{'A' * 32}.json")]
+    for each in theirs:
+        each.write_text('{"type": "resize", "by": -1}')
+    resizing.turn(0.0)
+    assert rank.drains == []
+    assert sorted((tmp_path / "orders").iterdir()) == sorted(theirs)
+    assert {each.read_text() for each in theirs} == {'{"type": "resize", "by": -1}'}
 
 
 def test_an_order_that_was_taken_back_is_not_carried_out(tmp_path: Path) -> None:
@@ -505,7 +518,7 @@ def test_an_order_that_was_carried_out_while_the_disk_was_full_is_answered_later
 def test_what_lies_among_the_orders_and_is_none_is_refused_once(kind: str, tmp_path: Path) -> None:
     rank = FakeRank(2)
     resizing = taking_orders(rank, tmp_path)
-    path = tmp_path / "orders" / "x.json"
+    path = tmp_path / "orders" / f"{'0' * 32}.json"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text('{"type": "resize", "by": -1}')
     match kind:

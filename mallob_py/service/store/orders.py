@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 import uuid
 from collections.abc import Collection
 from pathlib import Path
@@ -30,6 +29,8 @@ FOLDER = "orders"
 #: in that folder: how many ranks the last order has led to
 _RANKS = "ranks"
 _ORDER, _ANSWER = ".json", ".answer"
+#: whatever else ends so is somebody's own
+_ORDER_NAME = re.compile(rf"[0-9a-f]{{32}}\{_ORDER}")
 #: what a former service may have left: nobody else gives such names
 _NAMES = re.compile(rf"~?([0-9a-f]{{32}}({_ORDER}|{_ANSWER})|{_RANKS})".replace(".", r"\."))
 #: where nobody tells of new files
@@ -132,8 +133,7 @@ class OrderFolder:
         found = []
         with contextlib.suppress(OSError), os.scandir(self.path) as entries:
             for entry in entries:
-                is_order = entry.name.endswith(_ORDER) and not entry.name.startswith(("~", "."))
-                if is_order and entry.name not in but:
+                if _ORDER_NAME.fullmatch(entry.name) and entry.name not in but:
                     with contextlib.suppress(FileNotFoundError):
                         found.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name))
         return min(found)[1] if found else None
@@ -142,10 +142,7 @@ class OrderFolder:
         """None if it was taken back. Raises ServiceError if it is no order."""
         try:
             # Nobody is waited for at a pipe's other end, and no other file is read than the one that is here.
-            file = os.open(self.path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(file, "rb") as content:
-                if not stat.S_ISREG(os.fstat(file).st_mode):
-                    raise ServiceError("no order: it is no regular file")
+            with open(own_folder.open_file(self.path / name, os.O_RDONLY), "rb") as content:
                 order: Order = msgspec.json.decode(content.read(_ORDER_BYTES_MAX), type=Order)
                 return order
         except FileNotFoundError:
@@ -165,7 +162,7 @@ class OrderFolder:
         has answered it.
         """
         with contextlib.suppress(FileNotFoundError):
-            file = os.open(self.path / name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            file = own_folder.open_file(self.path / name, os.O_WRONLY)
             try:
                 os.pwrite(file, msgspec.json.encode(order).ljust(os.fstat(file).st_size), 0)
             finally:
