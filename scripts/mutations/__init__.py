@@ -9,6 +9,7 @@ from __future__ import annotations
 from mutations.answering import ANSWERING
 from mutations.clients import CLIENTS
 from mutations.finding import FINDING
+from mutations.folders import FOLDERS
 from mutations.generations import GENERATIONS
 from mutations.lending import LENDING
 from mutations.mutation import Mutation, apply, describe
@@ -26,6 +27,7 @@ MUTATIONS = (
     *LENDING,
     *ANSWERING,
     *CLIENTS,
+    *FOLDERS,
     *WHOLE_JOBS,
 )
 

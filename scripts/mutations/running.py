@@ -269,20 +269,6 @@ RUNNING = (
     ),
     # --- checkpoints ----------------------------------------------------------------------------
     Mutation(
-        "a pipe or a device in the place of a checkpoint is not read",
-        _OWN_FOLDER,
-        "open_file",
-        always("stat.S_ISREG(os.fstat(descriptor).st_mode)"),
-        "test_what_can_be_none_of_ours_is_not_read",
-    ),
-    Mutation(
-        "a link in the place of a checkpoint is not followed",
-        _OWN_FOLDER,
-        "open_file",
-        instead_of("os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC", "os.O_NONBLOCK | os.O_CLOEXEC"),
-        "test_what_can_be_none_of_ours_is_not_read",
-    ),
-    Mutation(
         "a file larger than any checkpoint is not read",
         _OWN_FOLDER,
         "read_file",

@@ -1,0 +1,71 @@
+"""What lies in folders that a user names is left alone, and nobody else gets what is ours."""
+
+from __future__ import annotations
+
+from mutations.mutation import Mutation, instead_of, never
+
+_OWN = "mallob_py/service/store/own_folder.py"
+_LOCK = "mallob_py/service/store/lock.py"
+_BATCH = "mallob_py/batch/live/folder.py"
+
+FOLDERS = (
+    Mutation(
+        "a folder is opened through no link",
+        _OWN,
+        "opened",
+        instead_of(
+            "os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC",
+            "os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC",
+        ),
+        "test_checkpoints_of_another_folder_are_left_alone",
+    ),
+    Mutation(
+        "only files of our names are removed",
+        _OWN,
+        "remove_files",
+        instead_of("names.fullmatch(name) and is_file(name, folder)", "is_file(name, folder)"),
+        "test_orders_of_a_former_service_go_and_all_else_stays",
+    ),
+    Mutation(
+        "what is no file is not removed",
+        _OWN,
+        "remove_files",
+        instead_of("names.fullmatch(name) and is_file(name, folder)", "names.fullmatch(name)"),
+        "test_what_is_no_file_stays_under_names_of_orders_as_well",
+    ),
+    Mutation(
+        "a file is written through no link",
+        _OWN,
+        "open_file",
+        instead_of("os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC", "os.O_NONBLOCK | os.O_CLOEXEC"),
+        "test_files_are_written_through_no_link",
+    ),
+    Mutation(
+        "a lock that others may open is replaced",
+        _LOCK,
+        "DirectoryLock.__init__",
+        never("self._others_may_open_it()"),
+        "test_who_has_that_of_an_earlier_release_open_does_not_get_it",
+    ),
+    Mutation(
+        "who gets a lock that was replaced meanwhile takes the new one",
+        _LOCK,
+        "DirectoryLock.__init__",
+        never("self.is_lost()"),
+        "test_one_who_opened_the_old_file_takes_the_new_one",
+    ),
+    Mutation(
+        "no number of a job is given out that anything there has for a name",
+        _BATCH,
+        "Folder.next_number",
+        instead_of("_TAKEN.fullmatch(name)", "_NUMBER.fullmatch(name)"),
+        "test_what_is_no_job_stays_and_prevents_no_start",
+    ),
+    Mutation(
+        "a job that was cut off while it was submitted has no other files",
+        _BATCH,
+        "Folder.open",
+        instead_of("_PART.fullmatch(name) and _is_part(name, folder)", "_PART.fullmatch(name)"),
+        "test_what_is_no_job_stays_and_prevents_no_start",
+    ),
+)
