@@ -200,7 +200,7 @@ class Links:
                 self._listen(listener, (address, 0))
                 port = listener.getsockname()[1]
         except OSError as error:
-            problem = f"rank {self.rank} cannot listen for ranks that join: {error.strerror}"
+            problem = f"rank {self.rank} cannot listen for ranks that join: {error.strerror or error}"
             if error.errno == errno.EADDRNOTAVAIL:
                 problem += f"; {address} is no address of this host, name one by {BELL_ADDRESS_VARIABLE}"
             raise LinkError(problem) from None

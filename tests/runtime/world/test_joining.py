@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,13 +35,14 @@ class Time:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Links]:
+def host() -> Iterator[Links]:
     """The rank that has started the newcomer, and never has a turn."""
     links = Links(0)
-    folder = PrivateFolder.create(tmp_path)
-    links.listen(SECRET, folder.path, wide=False)
-    yield links
-    links.close()
+    with tempfile.TemporaryDirectory() as short:  # the path of a socket has 107 characters at most
+        folder = PrivateFolder.create(Path(short))
+        links.listen(SECRET, folder.path, wide=False)
+        yield links
+        links.close()
 
 
 def test_a_newcomer_to_whom_nobody_speaks_ends(host: Links, monkeypatch: pytest.MonkeyPatch) -> None:
