@@ -42,8 +42,7 @@ WARM_UP_ROUNDS = 3
 def soak(options: argparse.Namespace, folder: Path) -> None:
     rng = random.Random(options.seed)
     clients = rng.choice((1, 1, 2))
-    further = ["--reuse", rng.choice(("none", "basic", "full", "full"))]
-    further += ["--job-cache", str(rng.choice((1, 4, 4))), "--threads", str(rng.choice((1, 1, 2)))]
+    further = ["--job-cache", str(rng.choice((0, 1, 4, 4))), "--threads", str(rng.choice((1, 1, 2)))]
     if rng.random() < 0.5:
         rules = folder / "users.toml"
         rules.write_text("[default]\nactive-jobs = 10\nshare = 0.75\n")

@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
 _RESERVE = Reserve(share=0.05)
 RANK_LOSSES = ("auto", "survive", "restart")
-REUSE_STRATEGIES = ("none", "basic", "full")
-BALANCINGS = ("local", "distributed")
-MATCHINGS = ("prefix-sum", "routing-tree")
 #: names of files that stand for standard input
 STANDARD_INPUT = ("-", "/dev/stdin")
 
@@ -142,27 +139,6 @@ class _World(Config):
         help="what the death of a rank means to the others: survive, they go on with its work, if the "
         "launcher lets them; restart, all end, and `serve` starts them again; auto (default), survive if "
         "ours, MPICH's or Open MPI's with ULFM has started them",
-    )
-    reuse: str = choice(
-        "--reuse",
-        REUSE_STRATEGIES,
-        "full",
-        group=SCHEDULING,
-        help="how hard to look for suspended workers when a job grows again (default full)",
-    )
-    balancing: str = choice(
-        "--balancing",
-        BALANCINGS,
-        "local",
-        group=SCHEDULING,
-        help="who computes the volumes: each rank all of them, or all ranks together (default local)",
-    )
-    matching: str = choice(
-        "--matching",
-        MATCHINGS,
-        "prefix-sum",
-        group=SCHEDULING,
-        help="how requests for workers find idle ranks (default prefix-sum)",
     )
     job_cache: int = option(
         "--job-cache",
@@ -464,9 +440,6 @@ def settings_of(
 
     return WorldSettings(
         config=config.Config(
-            balancing=config.Balancing(options.balancing),
-            matcher=config.Matching(options.matching),
-            reuse=config.Reuse(options.reuse),
             job_cache=options.job_cache,
             threads=options.solvers,
         ),

@@ -51,7 +51,7 @@ def test_options_are_completed(script: Path) -> None:
 
 
 def test_values_are_completed(script: Path) -> None:
-    assert completed(script, "mallob-py", "serve", "--reuse", "f") == ["full"]
+    assert completed(script, "mallob-py", "serve", "--rank-loss", "su") == ["survive"]
     assert completed(script, "mallob-py", "top", "--sort", "vo") == ["volume"]
     assert completed(script, "mallob-py", "completion", "z") == ["zsh"]
 

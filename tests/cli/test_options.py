@@ -40,7 +40,7 @@ def config_file(folder: Path, text: str) -> str:
 
 def test_defaults_are_used_where_nothing_is_said() -> None:
     parsed = serve()
-    assert (parsed.api_dir, parsed.clients, parsed.ranks, parsed.reuse) == (".api", 1, None, "full")
+    assert (parsed.api_dir, parsed.clients, parsed.ranks, parsed.rank_loss) == (".api", 1, None, "auto")
     assert parsed.time_limit_s is None
 
 
@@ -171,7 +171,8 @@ def test_an_empty_variable_says_nothing() -> None:
         ["--time-limit", "-5m"],
         ["--memory-limit", "2x"],
         ["--memory-limit", "nan"],
-        ["--reuse", "maybe"],
+        ["--rank-loss", "maybe"],
+        ["--reuse", "none"],
         ["--api-dir", ""],
         ["--unheard-of"],
         ["--api", "x"],

@@ -75,7 +75,7 @@ def is_gone(path: Path) -> bool:
 
 @pytest.mark.parametrize(
     ("seed", "options"),
-    [(1, ()), (2, ("--reuse", "none")), (3, ("--job-cache", "1")), (4, ("--pes", "2"))],
+    [(1, ()), (2, ("--job-cache", "0")), (3, ("--job-cache", "1")), (4, ("--pes", "2"))],
     ids=lambda value: str(value),
 )
 def test_each_of_many_jobs_gets_its_right_reply(seed: int, options: tuple[str, ...], tmp_path: Path) -> None:
