@@ -137,7 +137,7 @@ class JobError(Exception):
         self.message = message
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Answer:
     """A reply. `reply` holds all of it, as the service wrote it."""
 
@@ -150,6 +150,27 @@ class Answer:
     reply: Mapping[str, Any]
     #: those that a job with `configuration={"solutions": ...}` has found
     solutions: list[NDArray[np.int32]] | None = None
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """What the application has found, as the reply has it: for a bag of tasks, its `value` and counts."""
+        found: Mapping[str, Any] = self.reply["result"]
+        return found
+
+    def __repr__(self) -> str:
+        """In one short line: `<Answer SAT, 120 variables>`, `<Answer DONE, value=92>`."""
+        words = [str(self.result.get("resultstring", ""))]
+        if self.model is not None:
+            words.append(f"{len(self.model)} variables")
+        elif self.solutions is not None:
+            words.append(f"{len(self.solutions)} solutions")
+        elif self.core:
+            words.append(f"{len(self.core)} failed assumptions")
+        elif "value" in self.result:
+            words.append(f"value={self.result['value']!r:.60}")
+        if self.satisfiable is None and (outcome := self.result.get("outcome", "result")) != "result":
+            words.append(str(outcome))
+        return f"<Answer {', '.join(words)}>"
 
 
 class JobFuture(Future[Answer]):
@@ -287,16 +308,47 @@ class Client:
         futures = [self.submit(formula, **fields) for formula in formulas]
         return [future.result() for future in futures]
 
-    def wait(self, name: str, timeout_s: float | None = None) -> Answer:
-        """The answer to a job of this user that was handed in at any time, by this client or another.
+    def run(
+        self,
+        application: str,
+        *files: str | os.PathLike[str],
+        name: str = "",
+        priority: float = 1.0,
+        max_demand: int = 0,
+        wallclock_limit_s: float | None = None,
+        cpu_limit_s: float | None = None,
+        **configuration: Any,
+    ) -> Answer:
+        """Run a job of any application and wait for its answer: `client.run("UTS", depth=12)`.
 
+        `files` are its inputs, `configuration` is what the application wants to know (`_` stays `_`).
+        `max_demand` is its largest number of workers; 0 means no limit. Raises what `submit` and its future
+        raise.
+        """
+        return self.submit(
+            application=application,
+            files=[os.path.abspath(file) for file in files],
+            name=name,
+            priority=priority,
+            max_demand=max_demand,
+            wallclock_limit_s=wallclock_limit_s,
+            cpu_limit_s=cpu_limit_s,
+            configuration=configuration,
+        ).result()
+
+    def wait(self, name: str, timeout_s: float | None = None) -> Answer:
+        """The answer to a job that was handed in at any time, by this client or another.
+
+        `name` is that of a job of this client's user; if the user has no such job, it is read as `USER.NAME`.
         Raises JobError as the job's future would, LookupError if there is no such job, TimeoutError, and
         ServiceError if no service is there to answer it.
         """
         client_dir = service.folder_of(self._api_dir, self._client)
+        jobs = PendingJobs(client_dir)
         identity = identity_of(self._user, name)
         path = client_dir / "out" / reply_name(identity)
-        jobs = PendingJobs(client_dir)
+        if "." in name and identity not in jobs.look().identities and service.signature_of(path) is None:
+            identity, path = name, client_dir / "out" / reply_name(name)
         began_s = served_s = time.monotonic()
         while identity in jobs.look().identities:
             now = time.monotonic()

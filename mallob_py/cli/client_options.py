@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +14,7 @@ from mallob_py.applications import DEFAULT_APPLICATION, our_declarations
 from mallob_py.cli import values
 from mallob_py.cli.option_sources import (
     OptionError,
+    list_option,
     option,
     positional,
     positional_list,
@@ -26,6 +30,7 @@ from mallob_py.cli.shared_options import (
     Api,
     Wishes,
     choice,
+    one_of,
 )
 
 #: columns of live jobs (see status_tables.py)
@@ -47,6 +52,9 @@ class _Client(Api):
 JSON = "json"
 #: `--output-format`: JSON, or as text where the application declares a form
 _OUTPUT_FORMATS = (JSON, *(one.text_format for one in our_declarations() if one.text_format))
+
+
+TABLE = "table"
 
 
 def _output_format(help_text: str) -> Any:
@@ -135,16 +143,48 @@ class SubmitOptions(Wishes, _Client):
         group=JOB,
         help="how long it takes, for serve --policy (default: --wallclock-limit)",
     )
+    settings: tuple[tuple[str, tuple[Any, ...]], ...] = list_option(
+        "--set",
+        values.sweep,
+        (),
+        metavar="KEY=VALUE",
+        group=JOB,
+        help="a key of the job's configuration; the value is JSON or a text. May be repeated. KEY=1..100 and"
+        " KEY=8,9,10 are sweeps: a job for each value, or for each combination of several sweeps",
+        goes_on=lambda word: False,
+    )
     wait: bool = switch_option(
         "--wait",
         group=OUTPUT,
         help="wait for the replies and print them; implied where results go to a FILE, which is brought then",
     )
-    output_format: str = _output_format("print JSON, or s and v lines; sat implies --wait (default json)")
+    wanted_format: str | None = option(
+        "--output-format",
+        one_of(*_OUTPUT_FORMATS, TABLE),
+        None,
+        metavar="|".join((*_OUTPUT_FORMATS, TABLE)),
+        group=OUTPUT,
+        help="print JSON, s and v lines, or a table of all answers; sat and table imply --wait"
+        " (default json, for sweeps table)",
+    )
+
+    @property
+    def output_format(self) -> str:
+        return self.wanted_format or (TABLE if self.is_sweep else JSON)
 
     @property
     def waits(self) -> bool:
-        return self.wait or self.output_format != JSON or bool(self.results)
+        return self.wait or self.wanted_format not in (None, JSON) or bool(self.results)
+
+    @property
+    def is_sweep(self) -> bool:
+        return any(len(taken) > 1 for _, taken in self.settings)
+
+    def combinations(self) -> Iterator[dict[str, Any]]:
+        """What `--set` says of each job of one input, in order: the last key's values change first."""
+        keys = [key for key, _ in self.settings]
+        for combination in itertools.product(*(taken for _, taken in self.settings)):
+            yield dict(zip(keys, combination, strict=True))
 
     def validate(self) -> None:
         super().validate()
@@ -152,6 +192,11 @@ class SubmitOptions(Wishes, _Client):
             raise OptionError("no FILE is given: name the formula or a job file")
         if self.name is not None and len(self.files) > 1:
             raise OptionError(f"--name is for one job, but {len(self.files)} FILEs are given")
+        count = max(len(self.files), 1) * math.prod(len(taken) for _, taken in self.settings)
+        if count > values.SWEEP_MAX:
+            raise OptionError(f"--set: these are {count} jobs; at most {values.SWEEP_MAX} are possible")
+        if self.results and self.is_sweep:
+            raise OptionError(f"--{next(iter(self.results))} is for one job, but --set makes {count}")
         for key, target in self.results.items():
             if len(self.files) != 1 or self.files[0].endswith(".json"):
                 raise OptionError(f"--{key} is for one formula")

@@ -39,12 +39,14 @@ from mallob_py.applications import DEFAULT_APPLICATION, UnknownApplication, decl
 from mallob_py.cli import CommandError
 from mallob_py.cli.client_options import (
     JSON,
+    TABLE,
     ExplainOptions,
     InterruptOptions,
     SubmitOptions,
     WaitOptions,
 )
 from mallob_py.cli.interrupts import INTERRUPTED
+from mallob_py.cli.reply_text import answer_table, json_text
 from mallob_py.cli.values import age_text, printable, progress_text
 from mallob_py.kit.declaration import exit_code_of
 from mallob_py.service import client
@@ -81,6 +83,7 @@ def run_submit(options: SubmitOptions) -> int:
         return 0
     progress = ProgressLine(options.api_dir, options.client)
     printer = ReplyPrinter("submit", options.output_format, len(jobs))
+    rows: list[tuple[dict[str, Any], str, dict[str, Any]]] = []
     awaited = [_identity(job) for job in jobs]
     try:
         for job, submission in submissions:
@@ -96,14 +99,23 @@ def run_submit(options: SubmitOptions) -> int:
                 print(f"{identity}: the chain of {job.get('precursor')} has ended", flush=True)
             else:
                 _bring_results(options, reply)
-                printer.print(identity, reply)
+                if options.output_format == TABLE:
+                    rows.append((_settings_of(options, job), identity, reply))
+                else:
+                    printer.print(identity, reply)
             del awaited[0]
     except KeyboardInterrupt:
         progress.clear()
         return say_what_goes_on("submit", awaited, options.api_dir, options.client)
     finally:
         progress.clear()
-    return printer.exit_code
+        if rows:
+            print(answer_table(rows))
+    return 2 if any("error" in reply for _, _, reply in rows) else printer.exit_code
+
+
+def _settings_of(options: SubmitOptions, job: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: job["configuration"][key] for key, _ in options.settings}
 
 
 def _ticking(progress: ProgressLine, identity: str) -> Callable[[], None]:
@@ -156,9 +168,14 @@ def _bring_results(options: SubmitOptions, reply: dict[str, Any]) -> None:
 
 def make_jobs(options: SubmitOptions) -> list[dict[str, Any]]:
     """The job files' contents. Raises CommandError."""
-    if not options.files:
-        return [_completed({}, "", options)]
-    return [_completed(_fields_of(file), file, options) for file in options.files]
+    jobs = []
+    for file in options.files or ("",):
+        for number, settings in enumerate(options.combinations(), 1):
+            job = _completed(_fields_of(file) if file else {}, file, options, settings)
+            if options.is_sweep:
+                job["name"] = f"{job['name']}-{number}"
+            jobs.append(job)
+    return jobs
 
 
 def _fields_of(file: str) -> dict[str, Any]:
@@ -168,8 +185,10 @@ def _fields_of(file: str) -> dict[str, Any]:
     return {"files": [os.path.abspath(file)]}
 
 
-def _completed(job: dict[str, Any], file: str, options: SubmitOptions) -> dict[str, Any]:
-    """With what the command line says."""
+def _completed(
+    job: dict[str, Any], file: str, options: SubmitOptions, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """With what the command line says; `settings` are of its configuration."""
     given = {
         "name": options.name,
         "user": options.user,
@@ -184,7 +203,7 @@ def _completed(job: dict[str, Any], file: str, options: SubmitOptions) -> dict[s
     }
     job.update({field: value for field, value in given.items() if value is not None})
     results = {key: _result_name(options, target) for key, target in options.results.items()}
-    wishes = options.configuration_with(results)
+    wishes = options.configuration_with(results) | dict(settings)
     if wishes:
         configuration = job.get("configuration", {})
         if not isinstance(configuration, dict):
@@ -318,7 +337,7 @@ class ReplyPrinter:
         if error is not None:
             self._code = 2
         if not self._is_text:
-            print(json.dumps(reply, indent=2), flush=True)
+            print(json_text(reply), flush=True)
             return
         if not self._is_single:
             print(f"c {identity}")

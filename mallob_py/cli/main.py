@@ -57,6 +57,8 @@ def _dispatch(given: list[str]) -> int:
     from mallob_py.cli import options
     from mallob_py.cli.option_sources import OptionError
 
+    if given and given[0] == "help" and given[1:]:
+        given = [*given[1:], "--help"]
     if not given or given[0] in _HELP:
         print(_overview(options.COMMANDS))
         return 0 if given else fail("mallob-py: a command is needed")
@@ -85,23 +87,25 @@ def _command(given: list[str], commands: Iterable[str]) -> tuple[str, list[str]]
 
 def _without_command(word: str, rest: list[str]) -> int:
     """The first word names a group of commands without one of them, or nothing."""
+    from mallob_py.cli.option_sources import suggestion
     from mallob_py.cli.options import COMMANDS
 
     of_group = {name: COMMANDS[name] for name in COMMANDS if name.startswith(f"{word} ")}
     if not of_group:
-        return fail(f"mallob-py: no command {word!r} (there are {', '.join(COMMANDS)})")
+        hint = suggestion(word, {*COMMANDS, *(name.partition(" ")[0] for name in COMMANDS)})
+        return fail(f"mallob-py: no command {word!r}{hint} (there are {', '.join(COMMANDS)})")
     if rest and rest[0] in _HELP:
         print(_overview(of_group))
         return 0
-    names = ", ".join(name.removeprefix(f"{word} ") for name in of_group)
-    missing = f"no command {rest[0]!r}" if rest else "a command is needed"
-    return fail(f"mallob-py {word}: {missing} (there are {names})")
+    names = [name.removeprefix(f"{word} ") for name in of_group]
+    missing = f"no command {rest[0]!r}{suggestion(rest[0], names)}" if rest else "a command is needed"
+    return fail(f"mallob-py {word}: {missing} (there are {', '.join(names)})")
 
 
 def _overview(commands: Mapping[str, tuple[str, object]]) -> str:
     lines = ["usage: mallob-py COMMAND [options]", ""]
     lines += [f"  {name:<18}{summary}" for name, (summary, _) in commands.items()]
-    lines += ["", "mallob-py COMMAND --help lists a command's options; mallob-py --version the version."]
+    lines += ["", "mallob-py help COMMAND lists a command's options; mallob-py --version prints the version."]
     return "\n".join(lines)
 
 

@@ -20,7 +20,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -222,7 +222,13 @@ def parse_options(
     summary, options_class = commands[command]
     rows = table(options_class)
     arguments = _one_value_each(arguments, [spec for spec, _ in rows.values()])
-    given = vars(make_parser(command, summary, options_class).parse_intermixed_args(arguments))
+    parser = make_parser(command, summary, options_class)
+    namespace, unknown = parser.parse_known_intermixed_args(arguments)
+    if unknown:
+        flags = {flag for spec, _ in rows.values() for flag in spec.flags} | {"--help"}
+        hint = suggestion(unknown[0].partition("=")[0], flags)
+        raise OptionError(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    given = vars(namespace)
     chosen: dict[str, Any] = {}
     config_path = given.get("config") or environment.get(ENVIRONMENT_PREFIX + "CONFIG")
     if config_path:
@@ -282,16 +288,16 @@ def _from_file(
         if key in tables:
             continue
         if key not in known_anywhere:
-            raise OptionError(f"{config_path}: unknown option {key!r}{_suggestion(key, known_anywhere)}")
+            raise OptionError(f"{config_path}: unknown option {key!r}{suggestion(key, known_anywhere)}")
         if key in by_key[command]:
             attribute, spec = by_key[command][key]
             chosen[attribute] = _parsed_toml(spec, value, f"{config_path}: {key}")
     for name, entries in tables.items():
         if name not in commands:
-            raise OptionError(f"{config_path}: unknown table [{name}]{_suggestion(name, set(commands))}")
+            raise OptionError(f"{config_path}: unknown table [{name}]{suggestion(name, set(commands))}")
         for key, value in entries.items():
             if key not in by_key[name]:
-                hint = _suggestion(key, set(by_key[name]))
+                hint = suggestion(key, set(by_key[name]))
                 raise OptionError(f"{config_path}: [{name}] has no option {key!r}{hint}")
             attribute, spec = by_key[name][key]
             parsed = _parsed_toml(spec, value, f"{config_path}: [{name}] {key}")
@@ -333,8 +339,9 @@ def _read_toml(config_path: str) -> dict[str, Any]:
         raise OptionError(f"{config_path}: not TOML: {error}") from None
 
 
-def _suggestion(word: str, known: set[str]) -> str:
-    import difflib
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """` (did you mean 'WORD'?)` for the known word that is closest, or nothing if none is close."""
+    import difflib  # only a mistake pays for it
 
     close = difflib.get_close_matches(word, sorted(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

@@ -292,6 +292,9 @@ class RunOptions(_AnyApplication, _OneShot):
     quiet: bool = switch_option(
         "--quiet", group=OUTPUT, help="no line on the terminal that tells of progress"
     )
+    json: bool = switch_option(
+        "--json", group=OUTPUT, help="print the whole reply as JSON, as where the output is no terminal"
+    )
     check_laws: bool = switch_option(
         "--check-laws",
         group=OUTPUT,

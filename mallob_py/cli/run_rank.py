@@ -1,8 +1,9 @@
 """A rank of `mallob-py run`: one job of any application, its result as JSON.
 
-Standard output gets what a service would reply to the job, as one line, and nothing if the job fails; then
-standard error says why. If that is a terminal, a line there tells how the job is getting on. Exit code: as
-the application declares for its result's code, else 0; without a result (a limit) 1 unless declared; 2 if the
+Standard output gets what a service would reply to the job, as one line of JSON, or, if it is a terminal and
+JSON is not asked for, the answer in a few lines. It gets nothing if the job fails; then standard error says
+why. If standard error is a terminal, a line there tells how the job is getting on. Exit code: as the
+application declares for its result's code, else 0; without a result (a limit) 1 unless declared; 2 if the
 job failed; 128 + the number of a signal that ended it.
 """
 
@@ -80,6 +81,7 @@ class RunDesk(OneShotDesk):
             self._job = job_of(options, self._declared)
         except JobFileError as error:
             raise boot.DeskError(f"{error.field}: {error.message}") from None
+        self._prints_json = options.json or not sys.stdout.isatty()
         self._shows_progress = sys.stderr.isatty() and not options.quiet
         self._is_over = False
         self._began_s = self._read_s = 0.0
@@ -137,7 +139,12 @@ class RunDesk(OneShotDesk):
         self._clear()
         self._code = exit_code_of(self._declared.exit_codes, ending.code)
         reply = replies.result_reply(self._job, _JOB, ending, statistics, "", inline_max=sys.maxsize)
-        if problem := write_to(sys.stdout, [reply.body.decode()]):
+        lines = [reply.body.decode()]
+        if not self._prints_json:
+            from mallob_py.cli.reply_text import answer_lines
+
+            lines = [f"{line}\n" for line in answer_lines(json.loads(reply.body))]
+        if problem := write_to(sys.stdout, lines):
             self._fail(f"the result cannot be written: {problem}")
         self._end()
 

@@ -259,6 +259,32 @@ def assignment(text: str) -> tuple[tuple[str, Any]]:
         return ((key, value),)
 
 
+#: a sweep over more values is a mistake
+SWEEP_MAX = 100_000
+
+
+def sweep(text: str) -> tuple[tuple[str, tuple[Any, ...]]]:
+    """KEY=VALUE, KEY=FROM..TO or KEY=VALUE,VALUE...: a key and the values it takes, the only one of a list.
+
+    Each value is JSON if it is any, else a text; so a list or a text with a comma is written as JSON.
+    """
+    ((key, value),) = assignment(text)
+    if not isinstance(value, str) or value != text.partition("=")[2]:
+        return ((key, (value,)),)
+    first, dots, last = value.partition("..")
+    if dots and _is_integer(first) and _is_integer(last):
+        if int(last) < int(first):
+            raise ValueError(f"{text!r} is a range that ends before it begins")
+        if int(last) - int(first) >= SWEEP_MAX:
+            raise ValueError(f"{text!r} is a range of more than {SWEEP_MAX} values")
+        return ((key, tuple(range(int(first), int(last) + 1))),)
+    return ((key, tuple(assignment(f"{key}={part}")[0][1] for part in value.split(","))),)
+
+
+def _is_integer(text: str) -> bool:
+    return text.removeprefix("-").isdecimal() and len(text) < 20
+
+
 def json_object(text: str) -> dict[str, Any]:
     """An object such as {"seed": 1}."""
     try:

@@ -49,6 +49,36 @@ def test_jobs_of_others_can_be_waited_for(desk: Desk) -> None:
         desk.client.wait("c")
 
 
+def test_a_job_of_another_user_is_waited_for_by_its_whole_name(desk: Desk) -> None:
+    for identity in ("v.a", "u.v.b"):
+        (desk.directory.path / "out" / f"{identity}.json").write_text(json.dumps(SAT))
+    assert desk.client.wait("v.a").satisfiable
+    assert desk.client.wait("v.b").satisfiable  # this user's own job of that name comes first
+    with pytest.raises(LookupError, match=r"no job v\.c"):
+        desk.client.wait("v.c")
+
+
+def test_a_job_of_any_application_is_run_by_its_name_and_settings(desk: Desk) -> None:
+    done = {"result": {"resultcode": 1, "resultstring": "DONE", "outcome": "result", "value": 92}}
+    run = lambda: desk.client.run("QUEENS", n=8, max_demand=2)  # noqa: E731
+    answer, fields = desk.during(desk.say(done), run)
+    assert fields["application"] == "QUEENS"
+    assert fields["configuration"] == {"n": 8}
+    assert fields["max-demand"] == 2
+    assert answer.result["value"] == 92
+    assert repr(answer) == "<Answer DONE, value=92>"
+
+
+def test_an_answer_is_short_to_look_at(desk: Desk) -> None:
+    sat = {"result": SAT["result"] | {"resultstring": "SAT"}}
+    assert (
+        repr(desk.during(desk.say(sat), lambda: desk.client.solve([[1]]))[0]) == "<Answer SAT, 1 variables>"
+    )
+    late = {"result": {"resultcode": 0, "resultstring": "UNKNOWN", "outcome": "wallclock-limit"}}
+    answer, _ = desk.during(desk.say(late), lambda: desk.client.solve([[1]]))
+    assert repr(answer) == "<Answer UNKNOWN, wallclock-limit>"
+
+
 def test_jobs_of_others_can_be_interrupted(desk: Desk) -> None:
     desk.client.interrupt("a")
     assert desk.take()[1] == {"user": "u", "name": "a", "interrupt": True}

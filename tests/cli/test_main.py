@@ -48,6 +48,28 @@ def test_commands_of_two_words_are_listed_behind_the_first(capsys: pytest.Captur
         assert line.count("\n") == 1
 
 
+def test_help_of_a_command_may_stand_before_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main_module.main(["help", "batch", "submit"])
+    assert "usage: mallob-py batch submit" in capsys.readouterr().out
+    assert main_module.main(["help", "batch"]) == 0
+    assert "batch submit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        *((["slove"], "solve"), (["btach"], "batch"), (["batch", "sumbit"], "submit")),
+        (["submit", "f.cnf", "--wiat=3"], "--wait"),
+    ],
+)
+def test_a_mistyped_word_gets_the_one_that_was_meant(
+    arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main_module.main(arguments) == 2
+    assert f"(did you mean {meant!r}?)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments", [["solv"], ["solve"], ["serve", "--clients", "x"], ["report", "/nonexistent/logs"]]
 )

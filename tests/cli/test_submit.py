@@ -18,6 +18,7 @@ from mallob_py.cli import CommandError, options
 from mallob_py.cli import main as main_module
 from mallob_py.cli.client_options import SubmitOptions
 from mallob_py.cli.jobs import make_jobs
+from mallob_py.cli.option_sources import OptionError
 from mallob_py.service import JobFileError, client
 from mallob_py.service.jobs.job_file import InputUse, parse_job
 from mallob_py.service.jobs.reply import Reply
@@ -414,3 +415,57 @@ def test_interrupting_an_unknown_job_is_an_error(api_dir: Path, capsys: pytest.C
 def test_interrupt_without_a_service_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main_module.main(["interrupt", "u.n", "--api-dir", str(tmp_path)]) == 2
     assert "no service is running" in capsys.readouterr().err
+
+
+def test_a_sweep_is_a_job_for_each_combination(formula: Path) -> None:
+    parsed = options.parse("submit", [str(formula), "--set", "seed=1..2", "--set", "mode=a,b"], {})
+    assert isinstance(parsed, SubmitOptions)
+    jobs = make_jobs(parsed)
+    assert [job["configuration"] for job in jobs] == [
+        {"seed": seed, "mode": mode} for seed in (1, 2) for mode in ("a", "b")
+    ]
+    assert len({job["name"] for job in jobs}) == 4
+    assert parsed.output_format == "table"
+    assert not parsed.waits
+
+
+def test_one_setting_is_one_job_whose_name_is_kept(formula: Path) -> None:
+    job = job_of(str(formula), "--set", "seed=7", "--name", "a", "--configuration", '{"seed": 1, "x": 2}')
+    assert job["name"] == "a"
+    assert job["configuration"] == {"seed": 7, "x": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--set", "a=1..1000", "--set", "b=1..1000"], "these are 1000000 jobs; at most 100000"),
+        (["--set", "a=1,2", "--proof", "p"], "--proof is for one job, but --set makes 2"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_refused(arguments: list[str], complaint: str, formula: Path) -> None:
+    with pytest.raises(OptionError, match=complaint):
+        options.parse("submit", [str(formula), *arguments], {})
+
+
+def test_a_sweeps_answers_are_one_table(
+    api_dir: Path, formula: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(job: dict[str, Any]) -> dict[str, Any]:
+        result = {"resultcode": 1, "resultstring": "DONE", "value": job["configuration"]["n"] ** 2}
+        return job | {"result": result, "stats": {"time": {"processing": 1.0}, "max_volume": 1}}
+
+    arguments = [
+        "submit",
+        str(formula),
+        "--api-dir",
+        str(api_dir),
+        "--set",
+        "n=3",
+        "--output-format",
+        "table",
+    ]
+    with answering(api_dir, answer):
+        assert main_module.main(arguments) == 0
+    header, _, row = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert header[:3] == ["n", "answer", "value"]
+    assert row[:3] == ["3", "DONE", "9"]

@@ -59,3 +59,24 @@ def test_no_text_makes_a_parser_fail_otherwise(text: str) -> None:
     for parse in [*parsers, values.priority, values.switch, values.path, values.word]:
         with contextlib.suppress(ValueError):
             parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        *(("seed=1..4", (1, 2, 3, 4)), ("n=8,9,10", (8, 9, 10)), ("x=-1..1", (-1, 0, 1))),
+        *(("k=", ("",)), ("k=a,1", ("a", 1)), ("k=7", (7,)), ("k=1..2..3", ("1..2..3",))),
+        *(("k=[1, 2]", ([1, 2],)), ('k="a,b"', ("a,b",)), ("k=a=b", ("a=b",)), ("k=..2", ("..2",))),
+    ],
+)
+def test_a_sweep_is_a_range_or_a_list_of_values(text: str, taken: tuple[object, ...]) -> None:
+    assert values.sweep(text) == ((text.partition("=")[0], taken),)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [("n", "KEY=VALUE"), ("=1", "KEY=VALUE"), ("n=3..1", "ends before"), ("n=1..100001", "more than 100000")],
+)
+def test_a_sweep_that_makes_no_sense_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        values.sweep(text)

@@ -1,0 +1,86 @@
+"""Replies as text for people: JSON on few lines, answers in a few lines, tables of many answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mallob_py.cli.values import printable
+
+_WIDTH = 100
+_INDENT = "  "
+#: fields of a result that `answer_lines` says otherwise, or not at all
+_SAID = frozenset(("resultcode", "resultstring", "outcome", "solution"))
+
+
+def json_text(value: Any, indent: str = "") -> str:
+    """JSON with a key on each line; a list of numbers or short words fills lines of 100 columns."""
+    inner = indent + _INDENT
+    if isinstance(value, dict) and value:
+        fields = (f"{inner}{json.dumps(key)}: {json_text(field, inner)}" for key, field in value.items())
+        return "{\n" + ",\n".join(fields) + f"\n{indent}}}"
+    if not isinstance(value, list) or not value:
+        return json.dumps(value)
+    if any(isinstance(item, dict | list) for item in value):
+        return "[\n" + ",\n".join(f"{inner}{json_text(item, inner)}" for item in value) + f"\n{indent}]"
+    return _filled([json.dumps(item) for item in value], indent)
+
+
+def _filled(texts: Sequence[str], indent: str) -> str:
+    """A list of these items: on one line, or on lines that are full."""
+    if len(indent) + sum(map(len, texts)) + 2 * len(texts) <= _WIDTH:
+        return f"[{', '.join(texts)}]"
+    lines, line = [], indent + _INDENT
+    for position, text in enumerate(texts, 1):
+        if line.strip() and len(line) + len(text) >= _WIDTH:
+            lines.append(line.rstrip())
+            line = indent + _INDENT
+        line += text + (", " if position < len(texts) else "")
+    return "\n".join(["[", *lines, line, f"{indent}]"])
+
+
+def answer_lines(reply: Mapping[str, Any]) -> list[str]:
+    """What a reply with a result says: a line with its outcome and time, then its fields, a line each."""
+    result, stats = reply["result"], reply["stats"]
+    outcome = result.get("outcome", "result")
+    ended = "" if outcome == "result" else f" ({outcome})"
+    workers = stats["max_volume"]
+    time_s = stats["time"]["processing"]
+    head = f"{result['resultstring']}{ended} in {time_s:.3g} s, {workers} worker{'s' * (workers != 1)}"
+    fields = {key: value for key, value in result.items() if key not in _SAID}
+    if result.get("solution"):
+        fields["solution"] = result["solution"]
+    width = max(map(len, fields), default=0)
+    texts = [f"{key:<{width}}  {_one_line(value)}" for key, value in fields.items()]
+    return [head, *(printable(text) for text in texts)]
+
+
+def _one_line(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def answer_table(rows: Iterable[tuple[Mapping[str, Any], str, Mapping[str, Any]]]) -> str:
+    """A table of (settings, USER.NAME, reply): a column for each setting, then answer, time and job."""
+    from mallob_py.text_table import format_table  # only who has several replies
+
+    rows = list(rows)
+    keys = list(dict.fromkeys(key for settings, _, _ in rows for key in settings))
+    header = [*keys, "answer", "value", "seconds", "job"]
+    cells = [[*(_cell(s.get(key)) for key in keys), *_answer_cells(reply), job] for s, job, reply in rows]
+    return format_table(header, cells)
+
+
+def _cell(value: Any) -> str | int | float | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | float | None):
+        return json.dumps(value)
+    return value
+
+
+def _answer_cells(reply: Mapping[str, Any]) -> Sequence[str | int | float | None]:
+    if "error" in reply:
+        return "ERROR", printable(str(reply["error"].get("message"))), None
+    result = reply["result"]
+    outcome = result.get("outcome", "result")
+    answer = result["resultstring"] if outcome == "result" else outcome
+    return answer, _cell(result.get("value")), reply["stats"]["time"]["processing"]
