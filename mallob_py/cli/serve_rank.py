@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from mallob_py.cli.rank_options import ServeOptions, event_log_of, settings_of
-from mallob_py.protocol.generation import heir_of
+from mallob_py.protocol.placement import heir_of
 from mallob_py.runtime import boot
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import die_with

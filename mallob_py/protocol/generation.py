@@ -35,178 +35,22 @@ twice. When the parts hear each other again, that with the lesser generation end
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from enum import Enum
-from itertools import accumulate
 from typing import TypeAlias
 
 import msgspec
 
-
-class Placement:
-    """The PEs 0..size-1 on their ranks, the same table on every rank.
-
-    A rank is one process with one event loop. It hosts as many PEs as it can run workers at a time: its cores
-    or, on machines of unequal speed, its speed in multiples of the slowest. The PEs of a rank have
-    consecutive numbers. So the protocol and its invariants stay as they are, with m the sum of all
-    capacities; shares are fair by capacity, up to one unit; and most neighbours in the tree of PEs
-    (`protocol/rank_tree.py`) share an event loop.
-
-    This is the heterogeneous environment that the paper leaves to future work (P 6).
-    """
-
-    def __init__(self, capacities: Sequence[int], members: Sequence[int] | None = None) -> None:
-        """`members`: the numbers of the ranks with these capacities, ascending; None: 0 and so on."""
-        assert capacities, "a system has at least one rank"
-        assert min(capacities) >= 1, f"each rank hosts at least one PE: {capacities}"
-        self.capacities = tuple(capacities)
-        #: the ranks, of which some numbers may be missing: ranks that were lost or have left
-        self.members = tuple(range(len(capacities)) if members is None else members)
-        assert len(self.members) == len(capacities)
-        self._place_of = {rank: place for place, rank in enumerate(self.members)}
-        #: from a PE to its rank
-        self.rank_of = tuple(
-            rank for rank, capacity in zip(self.members, capacities, strict=True) for _ in range(capacity)
-        )
-        self._ends = tuple(accumulate(capacities))
-
-    @property
-    def ranks(self) -> int:
-        """How many ranks there are."""
-        return len(self.capacities)
-
-    @property
-    def size(self) -> int:
-        """How many PEs there are."""
-        return len(self.rank_of)
-
-    def pes_of(self, rank: int) -> range:
-        """The PEs of a rank."""
-        place = self._place_of[rank]
-        return range(self._ends[place] - self.capacities[place], self._ends[place])
-
-    def first_pe(self, rank: int) -> int:
-        """The PE that speaks for its rank."""
-        place = self._place_of[rank]
-        return self._ends[place] - self.capacities[place]
-
-    def children(self, rank: int, origin: int) -> list[int]:
-        """The ranks below this one in the binary tree of all ranks whose root is `origin`."""
-        first = self._place_of[origin]
-        place = (self._place_of[rank] - first) % self.ranks
-        below = range(2 * place + 1, min(2 * place + 3, self.ranks))
-        return [self.members[(first + child) % self.ranks] for child in below]
-
-    def describe(self) -> str:
-        """In words: "3 ranks", or "3 ranks with 6 PEs" where that is not the same."""
-        ranks = f"{self.ranks} rank{'s' * (self.ranks > 1)}"
-        return ranks if self.size == self.ranks else f"{ranks} with {self.size} PEs"
-
-
-_COORDINATOR_BITS = 20
-ADDRESSES_MAX = 1 << _COORDINATOR_BITS
-
-
-def name_of(number: int, coordinator: int) -> int:
-    """The g of a generation; greater is later."""
-    return number << _COORDINATOR_BITS | (ADDRESSES_MAX - 1 - coordinator)
-
-
-def number_of(g: int) -> int:
-    """How many generations there were up to it, as far as its coordinator knew: for people."""
-    return g >> _COORDINATOR_BITS
-
-
-def coordinator_of(g: int) -> int:
-    return ADDRESSES_MAX - 1 - (g & (ADDRESSES_MAX - 1))
-
-
-class Generation(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`members[i]`, an address, is rank i of generation `g`, and hosts `capacities[i]` PEs."""
-
-    g: int
-    members: tuple[int, ...]
-    capacities: tuple[int, ...]
-
-    @property
-    def number(self) -> int:
-        return number_of(self.g)
-
-    def rank_of(self, address: int) -> int | None:
-        """None if it is no member."""
-        return self.members.index(address) if address in self.members else None
-
-    def placement(self) -> Placement:
-        return Placement(self.capacities)
-
-
-def first_generation(capacities: tuple[int, ...]) -> Generation:
-    """That of a system which starts: its ranks have the addresses 0, 1, ..."""
-    return Generation(name_of(1, 0), tuple(range(len(capacities))), capacities)
-
-
-def heir_of(address: int, members: tuple[int, ...]) -> int:
-    """The member that takes over what a former one had: the next lower one, else the lowest.
-
-    The same for who has seen all generations since and for who has missed some, as addresses only grow.
-    """
-    return max((member for member in members if member <= address), default=members[0])
-
-
-# --- messages, from address to address ---------------------------------------------------------
-
-
-class GenerationMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of the messages below. They are not of any generation."""
-
-
-class Suspect(GenerationMessage, frozen=True, tag=80):
-    """To the coordinator: these are lost; and I have promised or begun generation `seen`."""
-
-    lost: tuple[int, ...]
-    seen: int
-
-
-class Wanted(GenerationMessage, frozen=True, tag=81):
-    """To the coordinator: these shall join, with these capacities, and those leave."""
-
-    joins: tuple[tuple[int, int], ...]
-    leaves: tuple[int, ...]
-
-
-class Propose(GenerationMessage, frozen=True, tag=82):
-    """From the coordinator: stop, and be ready for `generation`; `leavers` will not be in it, by order."""
-
-    generation: Generation
-    leavers: tuple[int, ...] = ()
-
-
-class Ready(GenerationMessage, frozen=True, tag=83):
-    """To the coordinator: I have stopped, and wait for g."""
-
-    g: int
-
-
-class Outdated(GenerationMessage, frozen=True, tag=84):
-    """To a coordinator: I have promised `seen` already, which is no less than what you propose."""
-
-    seen: int
-
-
-class Commit(GenerationMessage, frozen=True, tag=85):
-    """From the coordinator: all are ready, begin."""
-
-    g: int
-
-
-class Fenced(GenerationMessage, frozen=True, tag=86):
-    """To somebody who is thought dead: generation g, or a part of it, goes on without you."""
-
-    g: int
-
-
-AnyGenerationMessage: TypeAlias = Suspect | Wanted | Propose | Ready | Outdated | Commit | Fenced
-
+from mallob_py.protocol.placement import Generation, coordinator_of, name_of, number_of
+from mallob_py.protocol.rank_messages import (
+    AnyGenerationMessage,
+    Commit,
+    Fenced,
+    Outdated,
+    Propose,
+    Ready,
+    Suspect,
+    Wanted,
+)
 
 # --- stimuli --------------------------------------------------------------------------------------
 

@@ -29,8 +29,8 @@ from collections import OrderedDict
 from collections.abc import Set
 
 from mallob_py.protocol.effects import Outbox
-from mallob_py.protocol.generation import Generation, heir_of
 from mallob_py.protocol.messages import ResultFound, WorkerFailed
+from mallob_py.protocol.placement import Generation, heir_of
 
 
 class Succession:

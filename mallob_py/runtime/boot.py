@@ -28,7 +28,9 @@ from msgspec.structs import replace
 
 from mallob_py import __version__
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.generation import EndReason, Placement
+from mallob_py.protocol.generation import EndReason
+from mallob_py.protocol.placement import Placement
+from mallob_py.protocol.rank_messages import RankProcess
 from mallob_py.runtime.memory import Reserve, rooms
 from mallob_py.runtime.memory_watch import HostVote, MemoryWatch
 from mallob_py.runtime.notices import tell
@@ -39,7 +41,7 @@ from mallob_py.runtime.workers.links import ForkServer, WorkerLimits
 from mallob_py.runtime.workers.pool import PoolOptions, WorkerPool
 from mallob_py.runtime.world import guard
 from mallob_py.runtime.world.carrier import Carrier
-from mallob_py.runtime.world.failure_detector import LocalPeers, RankProcess, Ring, host_name, patience_of
+from mallob_py.runtime.world.failure_detector import LocalPeers, Ring, host_name, patience_of, process_here
 from mallob_py.runtime.world.joining import JoinError, is_invited, join, read_invitation
 from mallob_py.runtime.world.mpi import (
     LaunchError,
@@ -146,7 +148,7 @@ def run_rank(
     closed = may_be_lost = False
     try:
         log = make_log(transport.rank, pes[0], start_s)
-        processes: list[RankProcess] = world.allgather(RankProcess.here())
+        processes: list[RankProcess] = world.allgather(process_here())
         origin = Origin(start_s, placement, dict(enumerate(processes)))
         rank = _make_rank(settings, transport, placement, pool, log, stop_bell, origin)
         if transport.rank == 0 and (warning := binding_warning()) is not None:
@@ -264,7 +266,7 @@ def _run_newcomer(
     carrier, welcome, after = joined.carrier, joined.welcome, joined.generation
     placement = Placement(after.capacities, after.members)
     processes = {each: peer.process for each, peer in joined.peers.items()}
-    processes[carrier.rank] = RankProcess.here()
+    processes[carrier.rank] = process_here()
     origin = Origin(welcome.start_s, Placement(welcome.founders), processes, joined.membership)
     pes = origin.logged_pes(carrier.rank, len(placement.pes_of(carrier.rank)))
     pool = WorkerPool(server, _pool_options(settings, pes))

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 
 from mallob_py.protocol.generation import Ordered
-from mallob_py.runtime.world.joining import Joining, Peer
+from mallob_py.protocol.rank_messages import Joining, Peer
 from mallob_py.runtime.world.newcomer_process import NewcomerProcess
 
 #: a newcomer imports much, perhaps from the disk of a network

@@ -28,7 +28,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -49,27 +49,48 @@ from mallob_py.protocol.effects import (
 )
 from mallob_py.protocol.generation import (
     AnyChange,
-    AnyGenerationMessage,
     Begin,
     End,
     EndReason,
-    Fenced,
-    Generation,
-    GenerationMessage,
     Halt,
     Heard,
     Lost,
     Membership,
     Ordered,
-    Placement,
     Strayed,
     Tell,
     TimePassed,
-    first_generation,
 )
 from mallob_py.protocol.host_health import Fault, HostHealth
 from mallob_py.protocol.messages import AnyMessage, Description, Message, TreeMessage, encode
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.placement import Generation, Placement, first_generation
+from mallob_py.protocol.rank_messages import (
+    AnyWireMessage,
+    Beat,
+    ChainOver,
+    Connected,
+    DeskNews,
+    Fenced,
+    GenerationMessage,
+    Joining,
+    JoiningMessage,
+    Listen,
+    Listening,
+    Noted,
+    Peer,
+    Place,
+    RankDrained,
+    RankDrains,
+    RankNews,
+    RankProcess,
+    RollAnswer,
+    RollCall,
+    Stop,
+    Welcome,
+    WorkerPlace,
+    decode_wire,
+)
 from mallob_py.protocol.stimuli import (
     AnyStimulus,
     DescriptionHere,
@@ -91,7 +112,7 @@ from mallob_py.runtime.growth import Growth, GrowthError
 from mallob_py.runtime.heap import HeapKeeper, c_heap
 from mallob_py.runtime.memory_watch import MemoryWatch, RankReclaimable
 from mallob_py.runtime.notices import tell
-from mallob_py.runtime.rank_reports import RankNews, RankReporter, Roll, RollAnswer, RollCall, WorkerPlace
+from mallob_py.runtime.rank_reports import RankReporter, Roll
 from mallob_py.runtime.stimulus_log import StimulusLog
 from mallob_py.runtime.workers.hosted import HostedWorkers
 from mallob_py.runtime.workers.pool import WorkerPool
@@ -106,23 +127,13 @@ from mallob_py.runtime.workers.tasks import (
 from mallob_py.runtime.world import newcomer_process
 from mallob_py.runtime.world.doorbell import Parking
 from mallob_py.runtime.world.envelope import Arrival, Channel, WireError, open_envelope, seal
-from mallob_py.runtime.world.failure_detector import Beat, LocalPeers, RankProcess, Ring, patience_of
-from mallob_py.runtime.world.joining import (
-    Connected,
-    Invitation,
-    Joining,
-    JoiningMessage,
-    Listen,
-    Listening,
-    Noted,
-    Peer,
-    Welcome,
-)
-from mallob_py.runtime.world.links import SECRET_BYTES, LinkError, Place
+from mallob_py.runtime.world.failure_detector import LocalPeers, Ring, patience_of, process_here
+from mallob_py.runtime.world.joining import Invitation
+from mallob_py.runtime.world.links import SECRET_BYTES, LinkError
 from mallob_py.runtime.world.mpi import RankLoss
 from mallob_py.runtime.world.newcomer_process import NewcomerProcess, Site
 from mallob_py.runtime.world.session_folder import session_of
-from mallob_py.runtime.world.transfer import Transfer, TransferMessage
+from mallob_py.runtime.world.transfer import Transfer
 
 if TYPE_CHECKING:
     from mallob_py.runtime.world.carrier import Carrier
@@ -135,52 +146,9 @@ _LAST_SHELL_S = 5.0
 _TRANSFERS_PER_TURN = 4
 
 
-class Stop(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=70):
-    """All ranks end now."""
-
-
-class ChainOver(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=72):
-    """No further revision of this chain comes, says rank `origin`; spread along a tree of ranks."""
-
-    chain: int
-    origin: int
-
-
-class RankDrains(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=87):
-    """To a rank that is to leave: start nothing new, and say when you are ready, then at the latest."""
-
-    until_s: float
-
-
-class RankDrained(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=88):
-    """The answer: I am."""
-
-
-class DeskNews(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=73):
-    """What the desk of one rank has to say to that of another."""
-
-    data: bytes
-
-
-AnyWireMessage: TypeAlias = (
-    AnyMessage
-    | TransferMessage
-    | Stop
-    | ChainOver
-    | Beat
-    | DeskNews
-    | RankDrains
-    | RankDrained
-    | RollCall
-    | RollAnswer
-    | RankNews
-    | AnyGenerationMessage
-    | JoiningMessage
-)
 _TICK = Tick()
 #: the generation whose messages are taken in by a rank that has halted: none
 _NO_GENERATION = 0
-_decode: Callable[[bytes | memoryview], AnyWireMessage] = msgspec.msgpack.Decoder(AnyWireMessage).decode
 
 
 class Desk(Protocol):
@@ -609,7 +577,7 @@ class Rank:
         if arrival.channel is Channel.BULK:
             self.transfer.receive_chunk(arrival.source, arrival.data)
             return True
-        g, source, dest, message = open_envelope(arrival.data, _decode)
+        g, source, dest, message = open_envelope(arrival.data, decode_wire)
         if isinstance(message, Message):
             if g == self._g_heard:
                 self._check_envelope(arrival.source, source, dest)
@@ -869,7 +837,7 @@ class Rank:
         new = dict(zip(range(self._bound, call.bound), sites, strict=True))
         if (place := self._listen(call)) is None:
             raise GrowthError(f"rank {self.rank} cannot listen for them")
-        me = Peer(self.rank, here, RankProcess.here(), place)
+        me = Peer(self.rank, here, process_here(), place)
         folder = self._transport.folder
         newcomers: dict[int, NewcomerProcess] = {}
         try:
@@ -878,7 +846,7 @@ class Rank:
                 process = newcomers[address] = newcomer_process.start(
                     site, msgspec.msgpack.encode(invitation), folder.path / f"shell.{address}"
                 )
-                self._expect(address, here, RankProcess.here(process.pid))
+                self._expect(address, here, process_here(process.pid))
         except OSError as error:
             for process in newcomers.values():
                 process.kill()

@@ -15,19 +15,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-import msgspec
-
+from mallob_py.protocol.rank_messages import RankNews, WorkerPlace
 from mallob_py.runtime.world.failure_detector import host_name
-
-
-class RankNews(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=76):
-    """How a rank is: `busy` of its `pes` run a worker. `troubles` are short texts, for people."""
-
-    host: str
-    pid: int
-    pes: int
-    busy: int
-    troubles: tuple[str, ...] = ()
 
 
 class RankReporter:
@@ -49,26 +38,6 @@ class RankReporter:
             return None
         self._told = news
         return news
-
-
-class WorkerPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """On this PE the worker `index` of `job` is active. Its parent has the index (index - 1) // 2."""
-
-    pe: int
-    job: int
-    index: int
-
-
-class RollCall(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=74):
-    """Rank `origin` asks who works for what."""
-
-    origin: int
-
-
-class RollAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=75):
-    """The active workers of one rank."""
-
-    workers: tuple[WorkerPlace, ...]
 
 
 class Roll:

@@ -24,7 +24,6 @@ from mallob_py.protocol.generation import (
     Begin,
     End,
     EndReason,
-    Generation,
     Halt,
     Heard,
     Lost,
@@ -33,12 +32,11 @@ from mallob_py.protocol.generation import (
     Strayed,
     Tell,
     TimePassed,
-    first_generation,
-    heir_of,
 )
 from mallob_py.protocol.host_health import HostHealth
 from mallob_py.protocol.messages import AnyMessage
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.placement import Generation, first_generation, heir_of
 from mallob_py.protocol.stimuli import (
     AnyStimulus,
     Drain,

@@ -44,10 +44,10 @@ from mallob_py.protocol.effects import (
     TerminateWorker,
     UpdateWorker,
 )
-from mallob_py.protocol.generation import Placement
 from mallob_py.protocol.host_health import Fault, HostHealth
 from mallob_py.protocol.messages import AnyMessage, Description
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.stimuli import (
     AnyStimulus,
     DescriptionHere,

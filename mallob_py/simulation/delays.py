@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 import numpy as np
 
-from mallob_py.protocol.generation import Placement
+from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.splitmix import splitmix64
 from mallob_py.simulation.setting import Setting
 

@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from mallob_py.applications import UnknownApplication, declaration_of
-from mallob_py.runtime.rank_reports import WorkerPlace
+from mallob_py.protocol.rank_messages import WorkerPlace
 from mallob_py.service.jobs.job_file import identity_of
 from mallob_py.service.telemetry.status import EndedJob, HostStatus, JobProgress, JobStatus, ServiceStatus
 from mallob_py.web import ApiError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutations.mutation import Mutation, always, instead_of, never, without
 
 _GENERATION = "mallob_py/protocol/generation.py"
+_PLACEMENT = "mallob_py/protocol/placement.py"
 _SUCCESSION = "mallob_py/protocol/succession.py"
 _CLIENT = "mallob_py/protocol/client.py"
 _WORKERS = "mallob_py/protocol/local_workers.py"
@@ -14,7 +15,7 @@ GENERATIONS = (
     # --- who belongs to the system --------------------------------------------------------------
     Mutation(
         "a generation's name tells its coordinator, so that two have not the same",
-        _GENERATION,
+        _PLACEMENT,
         "name_of",
         instead_of(
             "number << _COORDINATOR_BITS | (ADDRESSES_MAX - 1 - coordinator)", "number << _COORDINATOR_BITS"

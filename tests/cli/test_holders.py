@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mallob_py.cli.serve_rank import holders
-from mallob_py.protocol.generation import first_generation, heir_of
+from mallob_py.protocol.placement import first_generation, heir_of
 
 
 @given(st.data())

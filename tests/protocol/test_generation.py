@@ -9,30 +9,27 @@ import pytest
 
 from mallob_py.protocol.generation import (
     AnyChange,
-    AnyGenerationMessage,
     Begin,
     End,
     EndReason,
-    Fenced,
-    Generation,
     Halt,
     Heard,
     Lost,
     Membership,
     Ordered,
-    Outdated,
-    Propose,
-    Ready,
     Strayed,
-    Suspect,
     Tell,
     TimePassed,
+)
+from mallob_py.protocol.placement import (
+    Generation,
     coordinator_of,
     first_generation,
     heir_of,
     name_of,
     number_of,
 )
+from mallob_py.protocol.rank_messages import AnyGenerationMessage, Fenced, Outdated, Propose, Ready, Suspect
 
 _PATIENCE_S = 1.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mallob_py.protocol.generation import Placement
+from mallob_py.protocol.placement import Placement
 
 capacities = st.lists(st.integers(1, 9), min_size=1, max_size=20)
 

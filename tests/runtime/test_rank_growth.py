@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from mallob_py.protocol.generation import Ordered
+from mallob_py.protocol.rank_messages import Joining, Peer, Place
 from mallob_py.runtime.growth import PATIENCE_S, Growth
-from mallob_py.runtime.world.failure_detector import RankProcess
-from mallob_py.runtime.world.joining import Joining, Peer
-from mallob_py.runtime.world.links import Place
+from mallob_py.runtime.world.failure_detector import process_here
 
-HERE = RankProcess.here(os.getpid())
+HERE = process_here(os.getpid())
 
 
 class Process:

@@ -12,15 +12,16 @@ import pytest
 from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import ResumeWorker, StartWorker, SuspendWorker, UpdateWorker
-from mallob_py.protocol.generation import Membership, Placement, first_generation
+from mallob_py.protocol.generation import Membership
 from mallob_py.protocol.messages import Description, Epoch, Supply, TreeMessage, encode
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.placement import Placement, first_generation
 from mallob_py.protocol.random_walk import NO_LIMIT
+from mallob_py.protocol.rank_messages import Beat
 from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, WorkerStarted
 from mallob_py.runtime.heap import HeapKeeper
 from mallob_py.runtime.rank import PeerFailure, Rank
 from mallob_py.runtime.world.envelope import Arrival, Channel, seal
-from mallob_py.runtime.world.failure_detector import Beat
 from mallob_py.runtime.world.failure_detector import Ring as HeartbeatRing
 from mallob_py.runtime.world.mpi import RankLoss
 

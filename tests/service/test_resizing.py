@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mallob_py.protocol.generation import Placement
-from mallob_py.runtime.rank_reports import RankNews
+from mallob_py.protocol.placement import Placement
+from mallob_py.protocol.rank_messages import RankNews
 from mallob_py.runtime.remote_shell import SSH
 from mallob_py.runtime.world.newcomer_process import Site
 from mallob_py.service import ServiceError

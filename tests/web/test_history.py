@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mallob_py.runtime.rank_reports import WorkerPlace
+from mallob_py.protocol.rank_messages import WorkerPlace
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus
 from mallob_py.web import views
 from mallob_py.web.views import SAMPLES_MAX, History, HistoryPart

@@ -24,8 +24,7 @@ import signal
 import socket
 from collections.abc import Container, Mapping, Sequence
 
-import msgspec
-
+from mallob_py.protocol.rank_messages import RankProcess
 from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RUNNING
 
 #: as much as one look may add to a silence: watchers look more often than that, unless they are asleep
@@ -61,12 +60,6 @@ BEAT_S = 1.0
 _LATE_S = 2.5 * BEAT_S
 _REACH_GROWS_BY = 8
 _NO_FILE = -1
-
-
-class Beat(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=71):
-    """I am still here; `answer`: are you? Each rank says so to the next one, without being asked."""
-
-    answer: bool = False
 
 
 #: where ranks may be silent for ever
@@ -189,23 +182,10 @@ def host_name() -> str:
     return env.get(HOST_NAME_VARIABLE) or env.get("SLURMD_NODENAME") or socket.gethostname()
 
 
-class RankProcess(msgspec.Struct, frozen=True, array_like=True):
-    """A rank's process, as it tells the others at the start."""
-
-    pid: int
-    host: str
-    #: the namespace that the number is of, and when the process began, in ticks since the host did
-    namespace: int
-    began: int
-
-    @classmethod
-    def here(cls, pid: int | None = None) -> RankProcess:
-        """This process, or another one on this host."""
-        own = os.getpid()
-        return cls(pid or own, host_name(), _namespace(), _began(str(pid or own)) or 0)
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}"
+def process_here(pid: int | None = None) -> RankProcess:
+    """This process, or another one on this host."""
+    own = os.getpid()
+    return RankProcess(pid or own, host_name(), _namespace(), _began(str(pid or own)) or 0)
 
 
 class LocalPeers:

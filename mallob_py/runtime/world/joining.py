@@ -25,84 +25,31 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
-from mallob_py.protocol.generation import (
-    AnyChange,
-    AnyGenerationMessage,
-    Begin,
-    End,
-    Generation,
-    GenerationMessage,
-    Heard,
-    Lost,
-    Membership,
-    Tell,
-    TimePassed,
-)
+from mallob_py.protocol.generation import AnyChange, Begin, End, Heard, Lost, Membership, Tell, TimePassed
 from mallob_py.protocol.messages import encode
+from mallob_py.protocol.placement import Generation
+from mallob_py.protocol.rank_messages import (
+    AnyGenerationMessage,
+    AnyJoiningMessage,
+    Connected,
+    GenerationMessage,
+    Joining,
+    Noted,
+    Peer,
+    Welcome,
+)
 from mallob_py.runtime.world.carrier import Carrier
 from mallob_py.runtime.world.envelope import Arrival, Channel, open_envelope, seal
-from mallob_py.runtime.world.failure_detector import RankProcess
-from mallob_py.runtime.world.links import LinkError, Links, Place
+from mallob_py.runtime.world.failure_detector import process_here
+from mallob_py.runtime.world.links import LinkError, Links
 from mallob_py.runtime.world.mpi import INVITED_VARIABLE
 from mallob_py.runtime.world.session_folder import PrivateFolder, session_folder_here
 
 _INVITATION_BYTES_MAX = 1 << 20
-
-
-class Listen(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=77):
-    """To all members: ranks below the address `bound` may connect that know the secret."""
-
-    bound: int
-    secret: bytes
-    wide: bool
-
-
-class Listening(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=78):
-    """The answer; None: it is not possible."""
-
-    place: Place | None
-
-
-class Joining(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=79):
-    """From a newcomer, the first word that it says to anybody: this is where and what it is."""
-
-    process: RankProcess
-    host: int
-    place: Place
-    capacity: int
-
-
-class Peer(msgspec.Struct, frozen=True, array_like=True):
-    """A rank, as newcomers are told of it. `place` None: it has been connected already."""
-
-    address: int
-    host: int
-    process: RankProcess
-    place: Place | None
-
-
-class Welcome(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=67):
-    """To a newcomer: all who are to be connected to, and what the system has been from its start on."""
-
-    peers: tuple[Peer, ...]
-    start_s: float
-    #: the capacities of the ranks that it began with
-    founders: tuple[int, ...]
-
-
-class Noted(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=69):
-    """To a newcomer: I know who you are. Before that, it cannot be spoken to from there."""
-
-
-class Connected(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=68):
-    """From a newcomer to its host: all that it was told of have noted it."""
-
-
-JoiningMessage: TypeAlias = Listen | Listening | Joining | Welcome | Noted | Connected
 
 
 class Invitation(msgspec.Struct, frozen=True):
@@ -155,7 +102,7 @@ def join(invitation: Invitation, pes: int | None, patience_s: float) -> Joined:
     try:
         folder, host = _folder_of(invitation)
         place = links.listen(invitation.secret, folder.path, wide=invitation.wide)
-        me = Joining(RankProcess.here(), host, place, invitation.pes if pes is None else pes)
+        me = Joining(process_here(), host, place, invitation.pes if pes is None else pes)
         return _Newcomer(invitation, links, folder, me, patience_s).become_member()
     except (LinkError, OSError) as error:
         raise JoinError(str(error)) from error
@@ -218,7 +165,7 @@ class _Newcomer:
         self._peers[peer.address] = peer
         self._say(peer.address, self._me)
 
-    def _say(self, address: int, message: JoiningMessage | AnyGenerationMessage) -> None:
+    def _say(self, address: int, message: AnyJoiningMessage | AnyGenerationMessage) -> None:
         self._carrier.send(address, seal(0, 0, 0, encode(message)))
 
     def _take_in(self, arrival: Arrival) -> None:
@@ -275,12 +222,12 @@ class _Other(msgspec.Struct, frozen=True):
     """A message for a member, which can wait."""
 
 
-_ours = msgspec.msgpack.Decoder(JoiningMessage | AnyGenerationMessage)
+_ours = msgspec.msgpack.Decoder(AnyJoiningMessage | AnyGenerationMessage)
 
 
-def _decode(body: bytes | memoryview) -> JoiningMessage | AnyGenerationMessage | _Other:
+def _decode(body: bytes | memoryview) -> AnyJoiningMessage | AnyGenerationMessage | _Other:
     try:
-        message: JoiningMessage | AnyGenerationMessage = _ours.decode(body)
+        message: AnyJoiningMessage | AnyGenerationMessage = _ours.decode(body)
         return message
     except msgspec.ValidationError:
         return _Other()

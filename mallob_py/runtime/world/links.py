@@ -33,8 +33,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-import msgspec
-
+from mallob_py.protocol.rank_messages import Place
 from mallob_py.runtime.world.doorbell import BELL_ADDRESS_VARIABLE, reachable_address
 from mallob_py.runtime.world.envelope import Arrival, Channel
 
@@ -59,14 +58,6 @@ Buffer = bytes | bytearray | memoryview
 
 class LinkError(Exception):
     """Somebody cannot be connected to."""
-
-
-class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where a rank listens: on its host, and (port 0: not) for other hosts."""
-
-    path: str
-    address: str = ""
-    port: int = 0
 
 
 class _Link:

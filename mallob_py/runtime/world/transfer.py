@@ -29,74 +29,26 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Set
 from pathlib import Path
-from typing import TypeAlias
 
 import msgspec
 
 from mallob_py.protocol.host_health import Fault
+from mallob_py.protocol.rank_messages import (
+    AnyFileMessage,
+    ChunkRefused,
+    ChunkTaken,
+    FileFailed,
+    FileHere,
+    FileMissing,
+    FileNeeded,
+    FileWanted,
+)
 from mallob_py.runtime.world.envelope import WireError
 
 CHUNK_BYTES = 256 << 10
 WINDOW = 4
 # Requests that were under way when their job ended are late by milliseconds, not by so many jobs.
 _OVER_MAX = 10_000
-
-
-class FileNeeded(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=60):
-    """To the keeper of one's own host: bring the job's description of `size` bytes here."""
-
-    job: int
-    size: int
-    sources: tuple[int, ...]
-
-
-class FileHere(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=61):
-    """From the keeper: the file is complete."""
-
-    job: int
-
-
-class FileWanted(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=62):
-    """To the keeper of a host that should have it: send me its `size` bytes as transfer `number` of mine."""
-
-    job: int
-    size: int
-    number: int
-
-
-class FileMissing(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=63):
-    """Answer to `FileWanted`: not here, for this reason."""
-
-    job: int
-    number: int
-    reason: str
-
-
-class FileFailed(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=65):
-    """From the keeper: the description cannot be had on this host."""
-
-    job: int
-    reason: str
-    fault: Fault
-
-
-class ChunkTaken(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=64):
-    """Acknowledgement of one chunk."""
-
-    job: int
-    number: int
-
-
-class ChunkRefused(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=66):
-    """Nobody waits for this transfer any more: send nothing further."""
-
-    job: int
-    number: int
-
-
-TransferMessage: TypeAlias = (
-    FileNeeded | FileHere | FileWanted | FileMissing | FileFailed | ChunkTaken | ChunkRefused
-)
 
 
 class _ChunkHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -178,7 +130,7 @@ class Transfer:
         rank: int,
         folder: Path,
         keeper_of: Callable[[int], int | None],
-        send: Callable[[int, TransferMessage], None],
+        send: Callable[[int, AnyFileMessage], None],
         send_bulk: Callable[[int, bytes], None],
         on_here: Callable[[int], None],
         on_failed: Callable[[int, str, Fault], None],
@@ -325,7 +277,7 @@ class Transfer:
 
     # --- messages -----------------------------------------------------------------------
 
-    def receive(self, source: int, message: TransferMessage) -> None:
+    def receive(self, source: int, message: AnyFileMessage) -> None:
         match message:
             case FileNeeded(job, size, sources):
                 self._need(source, job, size, sources)

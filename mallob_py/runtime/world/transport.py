@@ -46,11 +46,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 
+from mallob_py.protocol.rank_messages import Place
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.world.carrier import CONGESTED_BYTES, DOES_NOT_READ, WAITING_BYTES_MAX, Carrier
 from mallob_py.runtime.world.doorbell import Doorbell
 from mallob_py.runtime.world.envelope import Arrival, Channel
-from mallob_py.runtime.world.links import MESSAGE_BYTES_MAX, SECRET_BYTES, LinkError, Links, Place
+from mallob_py.runtime.world.links import MESSAGE_BYTES_MAX, SECRET_BYTES, LinkError, Links
 from mallob_py.runtime.world.mpi import LaunchError, OthersRefused, RankLoss, prepare_mpi
 from mallob_py.runtime.world.session_folder import PrivateFolder, open_session_folder
 

@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 
 from mallob_py.protocol.progress import Progression
-from mallob_py.runtime.rank_reports import WorkerPlace
+from mallob_py.protocol.rank_messages import WorkerPlace
 from mallob_py.service.jobs.reply import JobStatistics
 from mallob_py.service.store import own_folder
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from mallob_py.protocol.rank_messages import Peer
 from mallob_py.runtime.world import joining
-from mallob_py.runtime.world.failure_detector import RankProcess
-from mallob_py.runtime.world.joining import Invitation, JoinError, Peer
+from mallob_py.runtime.world.failure_detector import process_here
+from mallob_py.runtime.world.joining import Invitation, JoinError
 from mallob_py.runtime.world.links import SECRET_BYTES, Links
 from mallob_py.runtime.world.session_folder import PrivateFolder
 
@@ -50,7 +51,7 @@ def test_a_newcomer_to_whom_nobody_speaks_ends(host: Links, monkeypatch: pytest.
     time = Time()
     monkeypatch.setattr(joining, "time", time)
     monkeypatch.setattr(joining, "select", time)
-    invitation = Invitation(7, SECRET, Peer(0, 0, RankProcess.here(), host.place), 1, False, "session")
+    invitation = Invitation(7, SECRET, Peer(0, 0, process_here(), host.place), 1, False, "session")
     with pytest.raises(JoinError, match="rank 7 was not taken in"):
         joining.join(invitation, None, PATIENCE_S)
     assert time.turns > 3 * PATIENCE_S

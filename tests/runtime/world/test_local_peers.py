@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 from waiting import DEADLINE_S, poll_until
 
-from mallob_py.runtime.world.failure_detector import LocalPeers, RankProcess
+from mallob_py.protocol.rank_messages import RankProcess
+from mallob_py.runtime.world.failure_detector import LocalPeers, process_here
 
 
 def sleeper() -> subprocess.Popen[bytes]:
@@ -19,7 +20,7 @@ def sleeper() -> subprocess.Popen[bytes]:
 
 def record_of(pid: int) -> RankProcess:
     """As the process itself would tell it."""
-    own = RankProcess.here()
+    own = process_here()
     with open(f"/proc/{pid}/stat") as stat:
         began = int(stat.read().rsplit(")", 1)[1].split()[19])
     return RankProcess(pid, own.host, own.namespace, began)
@@ -41,7 +42,7 @@ def is_readable(peers: LocalPeers, timeout_s: float = 0.0) -> bool:
 def test_the_death_of_a_rank_of_this_host_is_heard_of_once(
     processes: list[subprocess.Popen[bytes]],
 ) -> None:
-    records = [RankProcess.here(), *(record_of(each.pid) for each in processes)]
+    records = [process_here(), *(record_of(each.pid) for each in processes)]
     peers = LocalPeers(0, dict(enumerate(records)), {0: 0, 1: 0, 2: 0})
     assert peers.take_dead() == []
     assert not is_readable(peers)
@@ -56,7 +57,7 @@ def test_the_death_of_a_rank_of_this_host_is_heard_of_once(
 def test_a_rank_that_hangs_can_be_ended_unless_it_is_on_another_host(
     processes: list[subprocess.Popen[bytes]],
 ) -> None:
-    records = [RankProcess.here(), *(record_of(each.pid) for each in processes)]
+    records = [process_here(), *(record_of(each.pid) for each in processes)]
     peers = LocalPeers(0, dict(enumerate(records)), {0: 0, 1: 0, 2: 2})
     for each in processes:
         each.send_signal(signal.SIGSTOP)
@@ -76,7 +77,7 @@ def test_a_rank_that_has_died_before_it_is_watched_is_dead_also_if_its_number_wa
     gone = record_of(processes[1].pid)
     processes[1].kill()
     processes[1].wait()
-    peers = LocalPeers(0, {0: RankProcess.here(), 1: reused, 2: gone}, {0: 0, 1: 0, 2: 0})
+    peers = LocalPeers(0, {0: process_here(), 1: reused, 2: gone}, {0: 0, 1: 0, 2: 0})
     assert peers.take_dead() == [1, 2]
     peers.end(1)
     assert processes[0].poll() is None
@@ -88,6 +89,6 @@ def test_who_has_process_numbers_of_its_own_is_not_watched(
 ) -> None:
     foreign = record_of(processes[0].pid)
     foreign = RankProcess(os.getpid(), foreign.host, foreign.namespace + 1, foreign.began)
-    peers = LocalPeers(0, {0: RankProcess.here(), 1: foreign}, {0: 0, 1: 0})
+    peers = LocalPeers(0, {0: process_here(), 1: foreign}, {0: 0, 1: 0})
     assert peers.take_dead() == []
     peers.close()

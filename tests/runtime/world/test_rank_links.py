@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from waiting import poll_until
 
+from mallob_py.protocol.rank_messages import Place
 from mallob_py.runtime.world.envelope import Arrival, Channel
-from mallob_py.runtime.world.links import _STRANGERS_MAX, SECRET_BYTES, LinkError, Links, Place
+from mallob_py.runtime.world.links import _STRANGERS_MAX, SECRET_BYTES, LinkError, Links
 
 SECRET = os.urandom(SECRET_BYTES)
 

@@ -12,7 +12,8 @@ import pytest
 from transfer_net import Network
 
 from mallob_py.protocol.host_health import Fault
-from mallob_py.runtime.world.transfer import CHUNK_BYTES, WINDOW, ChunkTaken, FileWanted
+from mallob_py.protocol.rank_messages import ChunkTaken, FileWanted
+from mallob_py.runtime.world.transfer import CHUNK_BYTES, WINDOW
 
 
 @pytest.fixture

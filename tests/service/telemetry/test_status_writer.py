@@ -10,11 +10,12 @@ import pytest
 
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outcome
-from mallob_py.protocol.generation import Placement
 from mallob_py.protocol.messages import Description
 from mallob_py.protocol.pe import PE
+from mallob_py.protocol.placement import Placement
+from mallob_py.protocol.rank_messages import RankNews
 from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, Tick, WorkerStarted, WorkerUsed
-from mallob_py.runtime.rank_reports import RankNews, RankReporter, Roll
+from mallob_py.runtime.rank_reports import RankReporter, Roll
 from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job

@@ -1,0 +1,311 @@
+"""Every message from rank to rank that is of no PE, one typed struct each, in the order of their tags.
+
+Encoded and told apart as the messages between PEs (`messages.py`, tags 1 to 59), with which they share the
+wire. What a rank does with each is in the table at the end of `node.py`.
+
+    60..66  descriptions, as files      `runtime/world/transfer.py`
+    70..79  one rank to another         `node.py`, and its parts
+    80..86  who belongs to the system   `generation.py`
+    90..95  ranks that join             `growth.py`, and `runtime/world/joining.py` at the newcomer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+from mallob_py.protocol.host_health import Fault
+from mallob_py.protocol.messages import AnyMessage
+from mallob_py.protocol.placement import Generation
+
+
+class RankMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of all these messages."""
+
+
+# --- descriptions, as files -------------------------------------------------------------------------
+
+
+class FileMessage(RankMessage, frozen=True):
+    """Base of the messages on descriptions."""
+
+
+class FileNeeded(FileMessage, frozen=True, tag=60):
+    """To the keeper of one's own host: bring the job's description of `size` bytes here."""
+
+    job: int
+    size: int
+    sources: tuple[int, ...]
+
+
+class FileHere(FileMessage, frozen=True, tag=61):
+    """From the keeper: the file is complete."""
+
+    job: int
+
+
+class FileWanted(FileMessage, frozen=True, tag=62):
+    """To the keeper of a host that should have it: send me its `size` bytes as transfer `number` of mine."""
+
+    job: int
+    size: int
+    number: int
+
+
+class FileMissing(FileMessage, frozen=True, tag=63):
+    """Answer to `FileWanted`: not here, for this reason."""
+
+    job: int
+    number: int
+    reason: str
+
+
+class ChunkTaken(FileMessage, frozen=True, tag=64):
+    """Acknowledgement of one chunk."""
+
+    job: int
+    number: int
+
+
+class FileFailed(FileMessage, frozen=True, tag=65):
+    """From the keeper: the description cannot be had on this host."""
+
+    job: int
+    reason: str
+    fault: Fault
+
+
+class ChunkRefused(FileMessage, frozen=True, tag=66):
+    """Nobody waits for this transfer any more: send nothing further."""
+
+    job: int
+    number: int
+
+
+AnyFileMessage: TypeAlias = (
+    FileNeeded | FileHere | FileWanted | FileMissing | FileFailed | ChunkTaken | ChunkRefused
+)
+
+# --- one rank to another ----------------------------------------------------------------------------
+
+
+class Stop(RankMessage, frozen=True, tag=70):
+    """All ranks end now."""
+
+
+class Beat(RankMessage, frozen=True, tag=71):
+    """I am still here; `answer`: are you? Each rank says so to the next one, without being asked."""
+
+    answer: bool = False
+
+
+class ChainOver(RankMessage, frozen=True, tag=72):
+    """No further revision of this chain comes, says rank `origin`; spread along a tree of ranks."""
+
+    chain: int
+    origin: int
+
+
+class DeskNews(RankMessage, frozen=True, tag=73):
+    """What the desk of one rank has to say to that of another."""
+
+    data: bytes
+
+
+class RollCall(RankMessage, frozen=True, tag=74):
+    """Rank `origin` asks who works for what; spread along a tree of ranks."""
+
+    origin: int
+
+
+class WorkerPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """On this PE the worker `index` of `job` is active. Its parent has the index (index - 1) // 2."""
+
+    pe: int
+    job: int
+    index: int
+
+
+class RollAnswer(RankMessage, frozen=True, tag=75):
+    """The active workers of one rank."""
+
+    workers: tuple[WorkerPlace, ...]
+
+
+class RankNews(RankMessage, frozen=True, tag=76):
+    """How a rank is: `busy` of its `pes` run a worker. `troubles` are short texts, for people.
+
+    `turns`: how many turns its loop has made in a second lately (`loop_rate.shown`).
+    """
+
+    host: str
+    pid: int
+    pes: int
+    busy: int
+    troubles: tuple[str, ...] = ()
+    turns: int = 0
+
+
+class RankDrains(RankMessage, frozen=True, tag=77):
+    """To a rank that is to leave: start nothing new, and say when you are ready, then at the latest."""
+
+    until_s: float
+
+
+class RankDrained(RankMessage, frozen=True, tag=78):
+    """The answer to `RankDrains`: the rank is ready to leave."""
+
+
+# --- who belongs to the system ----------------------------------------------------------------------
+
+
+class GenerationMessage(RankMessage, frozen=True):
+    """Base of the messages between `Membership`s. They are not of any generation."""
+
+
+class Suspect(GenerationMessage, frozen=True, tag=80):
+    """To the coordinator: these are lost; and I have promised or begun generation `seen`."""
+
+    lost: tuple[int, ...]
+    seen: int
+
+
+class Wanted(GenerationMessage, frozen=True, tag=81):
+    """To the coordinator: these shall join, with these capacities, and those leave."""
+
+    joins: tuple[tuple[int, int], ...]
+    leaves: tuple[int, ...]
+
+
+class Propose(GenerationMessage, frozen=True, tag=82):
+    """From the coordinator: stop, and be ready for `generation`; `leavers` will not be in it, by order."""
+
+    generation: Generation
+    leavers: tuple[int, ...] = ()
+
+
+class Ready(GenerationMessage, frozen=True, tag=83):
+    """To the coordinator: I have stopped, and wait for g."""
+
+    g: int
+
+
+class Outdated(GenerationMessage, frozen=True, tag=84):
+    """To a coordinator: I have promised `seen` already, which is no less than what you propose."""
+
+    seen: int
+
+
+class Commit(GenerationMessage, frozen=True, tag=85):
+    """From the coordinator: all are ready, begin."""
+
+    g: int
+
+
+class Fenced(GenerationMessage, frozen=True, tag=86):
+    """To somebody who is thought dead: generation g, or a part of it, goes on without you."""
+
+    g: int
+
+
+AnyGenerationMessage: TypeAlias = Suspect | Wanted | Propose | Ready | Outdated | Commit | Fenced
+
+# --- ranks that join --------------------------------------------------------------------------------
+
+
+class RankProcess(msgspec.Struct, frozen=True, array_like=True):
+    """A rank's process, as it tells the others at the start."""
+
+    pid: int
+    host: str
+    #: the namespace that the number is of, and when the process began, in ticks since the host did
+    namespace: int
+    began: int
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a rank listens: on its host, and (port 0: not) for other hosts."""
+
+    path: str
+    address: str = ""
+    port: int = 0
+
+
+class Peer(msgspec.Struct, frozen=True, array_like=True):
+    """A rank, as newcomers are told of it. `place` None: it has been connected already."""
+
+    address: int
+    host: int
+    process: RankProcess
+    place: Place | None
+
+
+class JoiningMessage(RankMessage, frozen=True):
+    """Base of the messages by which ranks join."""
+
+
+class Listen(JoiningMessage, frozen=True, tag=90):
+    """To all members: ranks below the address `bound` may connect that know the secret."""
+
+    bound: int
+    secret: bytes
+    wide: bool
+
+
+class Listening(JoiningMessage, frozen=True, tag=91):
+    """The answer to `Listen`; None: it is not possible."""
+
+    place: Place | None
+
+
+class Joining(JoiningMessage, frozen=True, tag=92):
+    """From a newcomer, the first word that it says to anybody: this is where and what it is."""
+
+    process: RankProcess
+    host: int
+    place: Place
+    capacity: int
+
+
+class Welcome(JoiningMessage, frozen=True, tag=93):
+    """To a newcomer: all who are to be connected to, and what the system has been from its start on."""
+
+    peers: tuple[Peer, ...]
+    start_s: float
+    #: the capacities of the ranks that it began with
+    founders: tuple[int, ...]
+
+
+class Noted(JoiningMessage, frozen=True, tag=94):
+    """To a newcomer: I know who you are. Before that, it cannot be spoken to from there."""
+
+
+class Connected(JoiningMessage, frozen=True, tag=95):
+    """From a newcomer to its host: all that it was told of have noted it."""
+
+
+AnyJoiningMessage: TypeAlias = Listen | Listening | Joining | Welcome | Noted | Connected
+
+AnyRankMessage: TypeAlias = (
+    AnyFileMessage
+    | Stop
+    | Beat
+    | ChainOver
+    | DeskNews
+    | RollCall
+    | RollAnswer
+    | RankNews
+    | RankDrains
+    | RankDrained
+    | AnyGenerationMessage
+    | AnyJoiningMessage
+)
+
+#: all that crosses the wire between ranks, but for parts of files
+AnyWireMessage: TypeAlias = AnyMessage | AnyRankMessage
+decode_wire: Callable[[bytes | memoryview], AnyWireMessage] = msgspec.msgpack.Decoder(AnyWireMessage).decode
