@@ -308,12 +308,18 @@ class DrainOptions(_Orders):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
-class _Jobs(Api):
-    """What the commands that list jobs have in common."""
+class _OfUser(Api):
+    """What the commands that list jobs, live or ended, have in common."""
 
     user: str | None = option(
         "--user", values.word, None, metavar="USER", group=OUTPUT, help="only jobs of this user"
     )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
+class _Jobs(_OfUser):
+    """What the commands that list live jobs have in common."""
+
     sort: str = choice(
         "--sort", JOB_ORDERS, "volume", group=OUTPUT, help="order of the jobs (default volume)"
     )
@@ -331,6 +337,34 @@ class StatusOptions(_Jobs):
         super().validate()
         if self.hosts and self.ended:
             raise OptionError("--hosts and --ended are two lists; ask for one of them")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HistoryOptions(_OfUser):
+    """Options of `mallob-py history`."""
+
+    state: str | None = option(
+        "--state",
+        values.word,
+        None,
+        metavar="STATE",
+        group=OUTPUT,
+        help="only jobs that ended so: result, failed, refused, interrupted, wallclock-limit, cpu-limit, or"
+        " with this result, such as SAT",
+    )
+    since_s: float | None = option(
+        "--since",
+        values.duration_limit_s,
+        None,
+        metavar="T",
+        group=OUTPUT,
+        help="only jobs that ended in the last T, such as 2h (default: all that are kept)",
+    )
+    limit: int = option(
+        "--limit", values.count, 50, metavar="N", group=OUTPUT, help="the last N jobs; 0 for all (default 50)"
+    )
+    by_user: bool = switch_option("--by-user", group=OUTPUT, help="what the jobs of each user have cost")
+    json: bool = switch_option("--json", group=OUTPUT, help="print a line of JSON for each job, or user")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -91,6 +91,11 @@ COMMANDS = _Commands(
             "client_options:StatusOptions",
             "status:run_status",
         ),
+        "history": (
+            "Show jobs that have ended, of earlier runs of the service, too.",
+            "client_options:HistoryOptions",
+            "history:run_history",
+        ),
         "resize": (
             "Have the service go on with more or fewer ranks.",
             "client_options:ResizeOptions",

@@ -10,6 +10,7 @@ And what a client says when it ends: what it leaves behind, and where.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import socket
@@ -30,6 +31,7 @@ from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJ
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.reply import JobStatistics, valid_text
 from mallob_py.service.jobs.users import UserBook
+from mallob_py.service.telemetry.history import HistoryWriter
 from mallob_py.service.telemetry.status import (
     ClientProcess,
     Counters,
@@ -127,7 +129,9 @@ class StatusWriter:
         self._process = ClientProcess(socket.gethostname(), os.getpid())
         self._started = time.time()
         self._ended: deque[EndedJob] = deque(maxlen=ENDED_MAX)
+        self._history = HistoryWriter(api_dir / f"jobs.{client}")
         self._counters = counters
+        self._history_problem = ""
         self._onlookers = Onlookers(api_dir) if client == 0 else None
         self._next_write_s = -math.inf
         self._next_roll_s = math.inf
@@ -135,6 +139,7 @@ class StatusWriter:
         self.deadline_s = -math.inf
 
     def turn(self, now: float) -> None:
+        self._write_history(now)
         if now >= self._next_roll_s:
             self._next_roll_s = math.inf
             self._rank.call_roll()
@@ -165,7 +170,7 @@ class StatusWriter:
         error: str = "",
     ) -> None:
         """A job has its reply."""
-        self._ended.append(
+        self._tell_of(
             EndedJob(
                 id=job.id,
                 user=job.user,
@@ -189,7 +194,23 @@ class StatusWriter:
         """A file was refused; whose job it was may not be known."""
         text = valid_text(error)[:_TEXT_MAX]
         name = valid_text(file_name)
-        self._ended.append(EndedJob(job, "", name, "refused", time.time(), error=text, client=self._client))
+        self._tell_of(EndedJob(job, "", name, "refused", time.time(), error=text, client=self._client))
+
+    def _tell_of(self, job: EndedJob) -> None:
+        self._ended.append(job)
+        self._history.add(job)
+        if not self._history_problem:
+            self.deadline_s = -math.inf  # its line is written in this turn
+
+    def _write_history(self, now: float) -> None:
+        try:
+            self._history.flush()
+            self._history_problem = ""
+        except OSError as error:
+            problem = f"cannot write the history: {error.strerror}"
+            if problem != self._history_problem:
+                self._rank.log.write(now, "problem", {"message": problem})
+            self._history_problem = problem  # tried again with each status
 
     def write(self, now: float) -> None:
         """Raises OSError."""
@@ -197,6 +218,8 @@ class StatusWriter:
 
     def remove(self) -> None:
         """The client ends."""
+        with contextlib.suppress(OSError):
+            self._history.flush()
         remove_status(self._api_dir, self._client)
 
     def status(self, now: float) -> ServiceStatus:

@@ -1,0 +1,88 @@
+"""`mallob-py history`: jobs that have ended, from the files that each client of a service appends to.
+
+Works with and without a running service. `--by-user` sums up what the listed jobs have cost. Exit code: 0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from mallob_py.cli import CommandError
+from mallob_py.cli.client_options import HistoryOptions
+from mallob_py.cli.status import ENDED_COLUMNS, make_table
+from mallob_py.service.telemetry.history import read_history
+from mallob_py.service.telemetry.status import EndedJob
+from mallob_py.text_table import format_table, plain
+
+
+class UserCost(msgspec.Struct, frozen=True):
+    """What the jobs of one user have cost: PE-seconds, CPU seconds; `failed` counts jobs without a result."""
+
+    user: str
+    jobs: int
+    failed: int
+    pe_s: float
+    cpu_s: float
+
+
+def run_history(options: HistoryOptions) -> int:
+    api_dir = Path(options.api_dir)
+    if not api_dir.is_dir():
+        raise CommandError(f"{api_dir} is no folder of a service; name it with --api-dir")
+    jobs = [job for job in read_history(api_dir) if _is_wanted(job, options)]
+    shown = jobs[-options.limit :] if options.limit and not options.by_user else jobs
+    if options.by_user:
+        _print_costs(costs_of(jobs), options.json)
+    elif options.json:
+        for job in shown:
+            print(msgspec.json.encode(job).decode())
+    elif not jobs:
+        print("no job that has ended is kept here" if options.user is None else "no such job is kept here")
+    else:
+        console = Console(highlight=False, emoji=False, soft_wrap=True)
+        table = make_table(ENDED_COLUMNS, shown[::-1], console.width if console.is_terminal else None)
+        console.print(table if console.is_terminal else Text(plain(table)))
+        if len(shown) < len(jobs):
+            print(f"... and {len(jobs) - len(shown)} older ones (--limit 0 shows all)")
+    return 0
+
+
+def _is_wanted(job: EndedJob, options: HistoryOptions) -> bool:
+    return (
+        (options.user is None or job.user == options.user)
+        and (options.state is None or options.state in (job.outcome, job.result))
+        and (options.since_s is None or job.ended >= time.time() - options.since_s)
+    )
+
+
+def costs_of(jobs: Sequence[EndedJob]) -> list[UserCost]:
+    """A row for each user, the one who has used most first."""
+    by_user: dict[str, list[EndedJob]] = {}
+    for job in jobs:
+        by_user.setdefault(job.user, []).append(job)
+    costs = [
+        UserCost(
+            user,
+            len(own),
+            sum(job.outcome in ("failed", "refused") for job in own),
+            sum(job.pe_s for job in own),
+            sum(job.cpu_s for job in own),
+        )
+        for user, own in by_user.items()
+    ]
+    return sorted(costs, key=lambda cost: (-cost.pe_s, cost.user))
+
+
+def _print_costs(costs: Sequence[UserCost], as_json: bool) -> None:
+    if as_json:
+        for cost in costs:
+            print(msgspec.json.encode(cost).decode())
+        return
+    rows = [(cost.user or "-", cost.jobs, cost.failed, cost.pe_s, cost.cpu_s) for cost in costs]
+    print(format_table(("USER", "JOBS", "FAILED", "PE [s]", "CPU [s]"), rows))

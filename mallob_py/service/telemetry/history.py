@@ -1,0 +1,80 @@
+"""The history of a client: one line for each job that has ended, which outlives the service.
+
+`jobs.<i>/history.jsonl` holds `EndedJob`s as JSON, oldest first. At `SIZE_MAX_BYTES` it becomes
+`history.1.jsonl`, and the one before that goes: a client keeps 64 MB at most, some 200,000 jobs. A job's
+line is appended in the turn of the event loop in which its reply is decided; a kill at that very moment can
+lose the line, and never the reply. On a full disk lines wait in memory, the last `WAITING_MAX` of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from mallob_py.service.store import own_folder
+from mallob_py.service.telemetry.status import EndedJob
+
+SIZE_MAX_BYTES = 32 << 20
+WAITING_MAX = 10_000
+_NAME, _OLDER_NAME = "history.jsonl", "history.1.jsonl"
+
+
+class HistoryWriter:
+    """Appends to the history of one client."""
+
+    def __init__(self, client_dir: Path) -> None:
+        self._path = client_dir / _NAME
+        self._waiting: deque[bytes] = deque(maxlen=WAITING_MAX)
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, job: EndedJob) -> None:
+        """Have `flush` write a line for the job."""
+        self._waiting.append(msgspec.json.encode(job) + b"\n")
+
+    def flush(self) -> None:
+        """Append all that waits. Raises OSError; then it goes on waiting."""
+        if not self._waiting:
+            return
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        descriptor = own_folder.open_file(self._path, flags, 0o666)
+        try:
+            size_bytes = os.fstat(descriptor).st_size
+            data = b"".join(self._waiting)
+            if size_bytes and os.pread(descriptor, 1, size_bytes - 1) != b"\n":
+                data = b"\n" + data  # a crash has left half a line
+            if os.write(descriptor, data) < len(data):
+                os.ftruncate(descriptor, size_bytes)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        finally:
+            os.close(descriptor)
+        self._waiting.clear()
+        if size_bytes + len(data) > SIZE_MAX_BYTES:
+            self._path.replace(self._path.with_name(_OLDER_NAME))
+
+
+def read_history(api_dir: Path) -> list[EndedJob]:
+    """All ended jobs of all clients, in the order of their ends. Raises OSError."""
+    jobs = [job for folder in api_dir.glob("jobs.*") for job in _jobs_in(folder)]
+    return sorted(jobs, key=lambda job: job.ended)
+
+
+def _jobs_in(client_dir: Path) -> Iterator[EndedJob]:
+    decoder = msgspec.json.Decoder(EndedJob)
+    for name in (_OLDER_NAME, _NAME):
+        try:
+            data = own_folder.read_file(client_dir / name)
+        except FileNotFoundError:
+            continue
+        for line in data.splitlines():
+            try:
+                yield decoder.decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                continue  # half a line of a crash, or of another release
