@@ -12,6 +12,7 @@ RANKS   ?= 4
 SOAK_MINUTES ?= 5
 SOAK_RANKS ?= 6
 SOAK_SEED ?= 1
+KILLS_SEED ?= 1
 # At least four: many tests wait more than they compute.
 TEST_JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 4 ? cores : 4)))
 FUZZ_SECONDS ?= 60
@@ -23,7 +24,7 @@ STAMPS  := $(VENV)/.stamps
 SOURCES := mallob_py apps tests scripts
 AT_ONCE := --numprocesses $(TEST_JOBS) --dist worksteal
 
-.PHONY: help demo test test-slurm test-quick oracles soak large-trees check format fuzz mutate bench figures site native clean
+.PHONY: help demo test test-slurm test-quick oracles soak kills large-trees check format fuzz mutate bench figures site native clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -46,10 +47,13 @@ oracles: $(STAMPS)/test ## compare batch schedulers with others' results (MALLOB
 	$(BIN)/python -m pytest tests/batch --durations 5
 
 soak: $(STAMPS)/test ## random jobs, lost and added ranks on a real service (SOAK_MINUTES=5 SOAK_RANKS=6 SOAK_SEED=1)
-	$(BIN)/python scripts/soak.py --minutes $(SOAK_MINUTES) --ranks $(SOAK_RANKS) --seed $(SOAK_SEED)
+	$(BIN)/python scripts/chaos.py soak --minutes $(SOAK_MINUTES) --ranks $(SOAK_RANKS) --seed $(SOAK_SEED)
 
 large-trees: $(STAMPS)/test ## bags with known results while workers come, go and are killed, and a rank (TREES="'UTS 15' T3L", default: up to 300 M tasks)
-	$(BIN)/python scripts/large_trees.py $(TREES) --losses 1 --restarts 1
+	$(BIN)/python scripts/chaos.py trees $(TREES) --losses 1 --restarts 1
+
+kills: $(STAMPS)/test ## 500 small jobs and more while everything is killed again and again, 20 times (KILLS_SEED=1)
+	$(BIN)/python scripts/chaos.py kills --seed $(KILLS_SEED)
 
 check: $(STAMPS)/dev ## lint, formatting, types, and who may import whom
 	$(BIN)/ruff check $(SOURCES)

@@ -19,21 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from faults.jobs import INTERRUPTED, Jobs
+from faults.processes import Family, Wrong, inherits, lives, rank_number, wait_until
+from faults.service import Service
+from faults.strikes import PARTS, SOAK_RANKS, Target, draw, hit
 from mallob_py.runtime.world.mpi import INVITED_VARIABLE
 from mallob_py.service.store.orders import Answer, Drain, Order, Resize, answer_to, give
 from mallob_py.service.telemetry.status import read_status
-from soaking.jobs import USER, Mix
-from soaking.processes import (
-    Family,
-    Wrong,
-    inherits,
-    lives,
-    marked_processes,
-    parent_of,
-    rank_number,
-    wait_until,
-)
-from soaking.service import Service
 
 #: those that join have a minute
 JOIN_S = 60.0
@@ -41,7 +33,6 @@ JOIN_S = 60.0
 FURTHER_MAX = 2
 #: logs are read to look
 _LOOK_EVERY_S = 0.2
-KILLS = ("any", "any", "first", "client's", "two")
 #: what an order may be refused with if ranks are lost before it is carried out
 _REFUSALS_OF_LOSSES = ("one rank has to stay", "one has to stay", "there is no rank", "now, before")
 
@@ -81,9 +72,7 @@ class Ordered:
 class Ranks:
     """Whom we have taken from the service since its last start, or added to it, and who has to be left."""
 
-    def __init__(
-        self, service: Service, clients: int, timeout_s: float, rng: random.Random, deeds: Counter[str]
-    ) -> None:
+    def __init__(self, service: Service, timeout_s: float, rng: random.Random, deeds: Counter[str]) -> None:
         """`timeout_s`: a rank that is silent for longer is given up by the others."""
         #: after so long, one that was stopped goes on, and finds out that it has been given up
         self._stop_s = 2.5 * timeout_s
@@ -92,12 +81,13 @@ class Ranks:
         self._loss_deadline_s = self._stop_s + self._change_deadline_s
         self._order_deadline_s = self._loss_deadline_s + JOIN_S
         self._service = service
-        self._clients = clients
         self._rng = rng
         #: what was done to ranks, for people
         self._deeds = deeds
         self._lost: list[Lost] = []
         self._ordered: Ordered | None = None
+        #: jobs that ran while ranks were taken from them
+        self._endless = 0
         self._left: set[int] = set()
         self._founders: frozenset[int] = frozenset()
         self.begin()
@@ -134,52 +124,34 @@ class Ranks:
             return False
         if self._ordered is not None and self._ordered.by > 0 and self._rng.random() < 0.3:
             return self._strike_newcomer()
-        kind = self._rng.choice(KILLS)
-        victims = self._victims(kind)
-        if len(self._founders & set(victims)) > self._spare_founders():
+        part = draw(SOAK_RANKS, self._rng)
+        victims = PARTS[part](self._target(self._left))
+        if not victims or len(self._founders & set(victims)) > self._spare_founders():
             return False
         verb = "stop" if self._rng.random() < 0.25 else "kill"
-        for pid in victims:
-            self._left.discard(pid)
-            self._take(pid, verb, kind)
-        self._deeds[f"{verb} {kind} rank" + "s" * (kind == "two")] += 1
+        self._left.difference_update(victims)
+        self._take(victims, verb, part)
         return True
 
-    def _victims(self, kind: str) -> list[int]:
-        ranks = sorted(self._left, key=self._number_of)
-        match kind:
-            case "first":
-                return ranks[:1]
-            case "client's":
-                lock = self._service.box(self._rng.randrange(self._clients)) / ".lock"
-                with contextlib.suppress(OSError, ValueError, IndexError):  # on its way to another rank
-                    if (holder := int(lock.read_text().split()[0])) in self._left:
-                        return [holder]
-                return ranks[-1:]
-            case "two" if len(ranks) > 2:
-                return self._rng.sample(ranks, 2)
-        return [self._rng.choice(ranks)]
+    def _target(self, ranks: set[int]) -> Target:
+        family = Family.of(self._service.mark)
+        return Target(self._service, family, sorted(ranks), self._rng, self._number_of)
 
     def _strike_newcomer(self) -> bool:
         """Kill one that may not have joined yet."""
-        known = self._left | self._founders
-        pids = [pid for pid in marked_processes(self._service.mark) if pid not in known]
-        invited = {pid for pid in pids if inherits(pid, INVITED_VARIABLE)}
-        newcomers = [pid for pid in invited if parent_of(pid) not in invited]
-        if newcomers:
-            self._take(self._rng.choice(newcomers), "kill", "newcomer")
-            self._deeds["kill newcomer"] += 1
-        return bool(newcomers)
+        victims = PARTS["newcomer"](self._target(self._left | self._founders))
+        if victims:
+            self._take(victims, "kill", "newcomer")
+        return bool(victims)
 
-    def _take(self, pid: int, verb: str, kind: str) -> None:
+    def _take(self, pids: list[int], verb: str, part: str) -> None:
         now_s = time.monotonic()
         resumes_s = now_s + self._stop_s if verb == "stop" else now_s
-        self._service.note_kill(f"{verb} rank {self._number_of(pid)}, process {pid} ({kind})")
-        self._lost.append(Lost(pid, resumes_s, resumes_s + self._change_deadline_s))
+        self._lost += [Lost(pid, resumes_s, resumes_s + self._change_deadline_s) for pid in pids]
         if self._ordered is not None:
             self._ordered.is_struck = True
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP if verb == "stop" else signal.SIGKILL)
+        self._deeds[f"{verb} {part}"] += 1
+        hit(self._service, verb, f"{part} of numbers {list(map(self._number_of, pids))}", pids)
 
     def _number_of(self, pid: int) -> int:
         """As the ranks tell it; of one that has joined, none (-1) before that was told."""
@@ -213,7 +185,7 @@ class Ranks:
         if -by > spare or len(self._left) + by > len(self._founders) + FURTHER_MAX:
             return
         path = give(self._service.api_dir, order)
-        self._service.note_kill(str(order))
+        self._service.note(str(order))
         until_s = time.monotonic() + self._order_deadline_s
         self._ordered = Ordered(path, str(order), by, until_s, is_struck=not is_settled)
         self._deeds[type(order).__name__.lower() + ("" if isinstance(order, Drain) else f" {by:+}")] += 1
@@ -226,7 +198,7 @@ class Ranks:
         if ordered.answer is None:
             if (answer := answer_to(ordered.path)) is None:
                 return
-            self._service.note_kill(f"answer to {ordered.text}: {answer}")
+            self._service.note(f"answer to {ordered.text}: {answer}")
             self._check(ordered, answer)
             ordered.answer, ordered.answered_s = answer, time.time()
         if now_s > ordered.look_s:
@@ -289,18 +261,23 @@ class Ranks:
         )
         self._await_generation()
 
-    def strike_under_one_job(self, mix: Mix) -> None:
+    def strike_under_one_job(self, jobs: Jobs) -> None:
         """Take ranks from a job that runs on most of them, and look at its worker processes."""
         self.settle()
-        name = mix.begin_endless()
+        self._endless += 1
+        name = f"endless-{self._endless}"
+        fields = {"application": "SLEEP", "priority": 1, "max-demand": len(self._left)}
+        expected = jobs.add("endless", name, fields, (INTERRUPTED,))
         self._await_started(name, max(1, len(self._left) // 2))  # a user may have a share only
         ended = self._processes_ended(name)
         if self.strike():
             self._await_generation()
             if self._processes_ended(name) > ended:
-                raise Wrong("a change of the ranks has ended worker processes of others", f"{USER}.{name}")
-        mix.end_endless(name)
-        mix.collect_all(self.look)
+                raise Wrong("a change of the ranks has ended worker processes of others", expected.identity)
+        if expected.path.exists():
+            raise Wrong(f"ended by itself: {expected.path.read_text()}", expected.identity)
+        jobs.interrupt(name)
+        jobs.await_all(self.look)
         self.settle()
 
     def _processes_ended(self, name: str) -> int:

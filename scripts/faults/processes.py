@@ -20,11 +20,16 @@ class Wrong(Exception):
         self.identity = identity
 
 
+def state(pid: int) -> str:
+    """The letter of /proc: R of one that computes, Z of one that has ended; X as well if there is none."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    return "X"
+
+
 def lives(pid: int) -> bool:
     """Whether it has not ended; whoever waits for its end may not have heard yet."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    return False
+    return state(pid) not in "ZX"
 
 
 def marked_processes(mark: str) -> list[int]:

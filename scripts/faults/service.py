@@ -1,4 +1,4 @@
-"""A service with all its processes and files: started, killed, stopped, and its story told."""
+"""A service with all its processes and files: started, hit, stopped, and its story told."""
 
 from __future__ import annotations
 
@@ -15,48 +15,47 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from faults.processes import MARK, Wrong, command_line, marked_processes, parent_of, wait_until
 from mallob_py.runtime.world.session_folder import shared_folder, sweep
+from mallob_py.service.client import service_is_running
 from mallob_py.service.telemetry.event_log import parts_of, runs_of
-from soaking.processes import MARK, Wrong, command_line, marked_processes, parent_of, wait_until
 
-#: six ranks start, on a machine that may be busy with other things
-READY_DEADLINE_S = 180.0
-STOP_DEADLINE_S = 60.0
+#: a service whose ranks are being started again may be silent for so long (the longest delay and a start)
+DEADLINE_S = 180.0
 
 
 class Service:
-    """`mallob-py serve` in a folder of its own; all its processes inherit a mark."""
+    """`mallob-py serve` in one or many lives; all its processes inherit a mark."""
 
     def __init__(self, folder: Path, ranks: int, clients: int, options: Sequence[str]) -> None:
         self.folder = folder
+        self.clients = clients
         self.mark = uuid.uuid4().hex
-        #: the names of those after a start, or before a stop
+        #: of all processes that were alive at a start, a kill or a stop, and of what they have made in memory
+        self._pids: set[int] = set()
         self._sessions: set[str] = set()
-        #: what we have killed, in order
-        self.kills: list[str] = []
-        #: by rank's process: not before then is its fork server killed again
-        self.spared_until_s: dict[int, float] = {}
         self.api_dir, self.log_dir = folder / "api", folder / "logs"
         self.output_path = folder / "output"
         (folder / "tmp").mkdir()
-        command = [sys.executable, "-m", "mallob_py.cli.main", "serve", "-n", str(ranks)]
-        command += ["--clients", str(clients), "--api-dir", str(self.api_dir)]
-        command += ["--log-dir", str(self.log_dir), *options]
+        self._command = [sys.executable, "-m", "mallob_py.cli.main", "serve", "-n", str(ranks)]
+        self._command += ["--clients", str(clients), "--api-dir", str(self.api_dir)]
+        self._command += ["--log-dir", str(self.log_dir), *options]
         programs = Path(__file__).parents[2] / "tests/ranks/programs"
-        environment = {
+        self._environment = os.environ | {
             MARK: self.mark,
             "TMPDIR": str(folder / "tmp"),
             "MALLOB_PY_RANKS_PER_HOST": "2",
             "MALLOB_PY_APPS": "FAIL=rank_apps:Fail",
             "PYTHONPATH": os.pathsep.join([str(programs), os.environ.get("PYTHONPATH", "")]),
         }
-        self._command, self._environment = command, os.environ | environment
-        #: how often its ranks have been started
+        #: how often the launching process has been started
         self.lives = 0
         self.start()
 
+    # --- lives ----------------------------------------------------------------------------------------
+
     def start(self) -> None:
-        with open(self.output_path, "a") as output:
+        with open(self.output_path, "ab") as output:
             self.process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -66,33 +65,84 @@ class Service:
                 start_new_session=True,
             )
         self.lives += 1
-        wait_until(self._is_ready, "the service accepts jobs", READY_DEADLINE_S)
-        self._note_session()
 
-    @property
-    def output(self) -> str:
-        return self.output_path.read_text()
+    def start_if_ended(self) -> None:
+        """The launching process may have ended by itself: ranks that never came up are not started again."""
+        if self.process.poll() is not None:
+            self.await_nobody("all ranks end with their launching process")
+            self.start()
 
-    def _is_ready(self) -> bool:
-        self.check_alive()
-        return self.output.count("accepting jobs") >= self.lives
+    def await_running(self) -> None:
+        """Until it takes jobs, if need be in another life: before that a signal ends it with an error."""
+
+        def runs() -> bool:
+            self.start_if_ended()
+            return service_is_running(self.api_dir)
+
+        wait_until(runs, "the service runs", DEADLINE_S)
+
+    def await_ready(self) -> None:
+        """Until all ranks of this life take jobs. Raises Wrong if it ends or begins again before that."""
+
+        def is_ready() -> bool:
+            self.check_alive()
+            return self.output.count("accepting jobs") >= self.lives
+
+        wait_until(is_ready, "the service accepts jobs", DEADLINE_S)
+        self.note_processes()
 
     def check_alive(self) -> None:
+        """Raises Wrong if this life is over."""
         if (code := self.process.poll()) is not None:
             raise Wrong(f"the service ended with code {code}")
         if self.output.count("accepting jobs") > self.lives:
             raise Wrong("the ranks were started again, though some were left over")
 
-    def box(self, client: int) -> Path:
+    def await_nobody(self, what: str) -> None:
+        wait_until(lambda: not marked_processes(self.mark), what, DEADLINE_S)
+
+    def stop(self) -> None:
+        """Raises Wrong if it does not end well, or leaves anything behind."""
+        self.note_processes()
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise Wrong("the service does not end") from None
+        if code != 0:
+            raise Wrong(f"the service ended with code {code}")
+        self.await_nobody("no process is left")
+        if left := self._session_folders():
+            raise Wrong(f"left in shared memory: {left}")
+        if "Traceback" in self.output:
+            raise Wrong("a traceback in the output")
+
+    def kill(self) -> None:
+        while pids := marked_processes(self.mark):
+            self.note_processes()
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    # --- files ----------------------------------------------------------------------------------------
+
+    @property
+    def output(self) -> str:
+        return self.output_path.read_text(errors="replace")
+
+    def note(self, what: str) -> None:
+        """Into the output, between what the service says."""
+        with open(self.output_path, "a") as output:
+            output.write(f"--- {time.time():.3f} {what}\n")
+
+    def box(self, client: int = 0) -> Path:
         return self.api_dir / f"jobs.{client}"
 
-    def drop(self, client: int, file_name: str, content: str) -> None:
+    def drop(self, file_name: str, content: str, client: int = 0) -> None:
         hidden = self.box(client) / "in" / f"~{file_name}"
         hidden.write_text(content)
         hidden.rename(hidden.with_name(file_name))
-
-    def note_kill(self, what: str) -> None:
-        self.kills.append(f"{time.time():.3f}: {what}")
 
     def events(self, *names: str) -> list[dict[str, Any]]:
         """Those of these names in the logs of all ranks since the last start, as far as written."""
@@ -105,49 +155,27 @@ class Service:
                         found.append(json.loads(line))
         return found
 
-    def stop(self) -> None:
-        self._note_session()
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            code = self.process.wait(STOP_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            raise Wrong("the service does not end") from None
-        if code != 0:
-            raise Wrong(f"the service ended with code {code}")
-        wait_until(lambda: not marked_processes(self.mark), "no process is left", STOP_DEADLINE_S)
-        if left := self._session_folders():
-            raise Wrong(f"left in shared memory: {left}")
-        if "Traceback" in self.output:
-            raise Wrong("a traceback in the output")
-
-    def _note_session(self) -> None:
+    def note_processes(self) -> None:
         """Folders of a session are named after the process that has made them, and after the session."""
-        ours = {str(pid) for pid in marked_processes(self.mark)}
+        self._pids.update(marked_processes(self.mark))
         for path in shared_folder().glob("mallob-py.*-*"):
             maker, _, session = path.name.removeprefix("mallob-py.").partition("-")
-            if maker in ours:
+            if maker.isdigit() and int(maker) in self._pids:
                 self._sessions.add(session)
 
     def _session_folders(self) -> list[Path]:
         """Ours in shared memory."""
         sweep(shared_folder())  # as the next session would: nobody did for hosts that have lost all ranks
+        self.note_processes()
         return [path for each in self._sessions for path in shared_folder().glob(f"mallob-py.*-{each}")]
 
     def descriptions(self) -> list[str]:
         """The files of jobs in shared memory, such as `7` of job 7."""
         return [str(file) for folder in self._session_folders() for file in folder.glob("[0-9]*")]
 
-    def kill(self) -> None:
-        while pids := marked_processes(self.mark):
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
-        self.process.wait()
-
     def tell(self, identity: str | None) -> None:
         """The story of what went wrong."""
-        print(f"--- output\n{self.output[-8000:]}")
+        print(f"--- output\n{self.output[-12000:]}")
         lines: list[dict[str, Any]] = []
         for path in self.log_dir.rglob("*.jsonl"):
             for text in path.read_text().splitlines():
@@ -156,7 +184,6 @@ class Service:
         lines.sort(key=lambda line: float(line["t"]))
         jobs = {line["job"] for line in lines if f"{line.get('user')}.{line.get('name')}" == identity}
         print("--- in shared memory", *self.descriptions(), sep="\n")
-        print("--- last kills", *self.kills[-60:], sep="\n")
         print(f"--- events of {identity} {jobs}")
         for line in lines:
             if line.get("job") in jobs or (identity and identity.partition(".")[2] in str(line.get("file"))):

@@ -1,0 +1,112 @@
+"""Faults on purpose, on a service of its own in a new folder: is nothing lost, doubled or left behind?
+
+    python scripts/chaos.py soak --minutes 5 --ranks 6 --seed 1     jobs of all kinds, kills in between
+    python scripts/chaos.py kills --jobs 500 --kills 20 --seed 1    everything is killed again and again
+    python scripts/chaos.py trees 'UTS 15' T3L --losses 1           bags with known results: all exact?
+
+`CAMPAIGN --help` says what each one does and checks; `faults/strikes.py` has all ways to hit a part,
+`faults/jobs.py` all kinds of jobs. Exits with 1 and tells the story (events of the job on all ranks, stacks
+if `py-spy` is there) if something is wrong; the folder is kept then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from faults import kills, soak, trees
+from faults.known_trees import TREES
+from faults.processes import Wrong
+from faults.service import Service
+
+from mallob_py.cli.rank_options import RANK_LOSSES
+
+
+class Campaign(Protocol):
+    """A service under watch, and what is done to it; both methods may raise Wrong."""
+
+    service: Service
+
+    def play(self) -> None: ...
+
+    def tell(self) -> None: ...
+
+
+CAMPAIGNS: Mapping[str, type[soak.Soak] | type[kills.Campaign] | type[trees.Trees]] = {
+    "soak": soak.Soak,
+    "kills": kills.Campaign,
+    "trees": trees.Trees,
+}
+
+
+def parse() -> argparse.Namespace:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    commands = parser.add_subparsers(dest="campaign", required=True, metavar="CAMPAIGN")
+
+    def add(name: str, description: str | None, ranks: int) -> argparse.ArgumentParser:
+        one = commands.add_parser(
+            name, help=(description or "").split("\n")[0], description=description, formatter_class=raw
+        )
+        one.add_argument("--ranks", type=int, default=ranks)
+        one.add_argument("--seed", type=int, default=1)
+        one.add_argument("--rank-loss", choices=RANK_LOSSES, default="auto", help="of the service")
+        return one
+
+    one = add("soak", soak.__doc__, 6)
+    one.add_argument("--minutes", type=float, default=5.0)
+    one.add_argument("--pes", type=int, default=1, help="PEs per rank")
+    one.add_argument(
+        "--rank-timeout",
+        type=float,
+        default=20.0,
+        help="seconds; more on a machine that is busy with other things for as long (default: 20)",
+    )
+    one = add("kills", kills.__doc__, 4)
+    one.add_argument("--jobs", type=int, default=500, help="at least so many")
+    one.add_argument("--kills", type=int, default=20)
+    one.add_argument("--stops", type=int, default=1, help="how many of the kills are stops")
+    one.add_argument("--stop-seconds", type=float, default=30.0)
+    one.add_argument("--durable", action="store_true", help="the service waits for the medium")
+    one = add("trees", trees.__doc__, 4)
+    names = ", ".join(tree.name for tree in TREES)
+    one.add_argument("trees", nargs="*", metavar="TREE", help=f"of {names}; default: up to 300 million tasks")
+    one.add_argument("--losses", type=int, default=0, help="of ranks, for each tree that lasts")
+    one.add_argument("--restarts", type=int, default=0, help="of the service, for each tree that lasts")
+    one.add_argument("--minutes", type=float, default=30.0, help="a tree that takes longer is taken to hang")
+    options = parser.parse_args()
+    if options.campaign == "trees":
+        try:
+            options.trees = trees.chosen(options.trees)
+        except ValueError as error:
+            one.error(str(error))
+    return options
+
+
+def main() -> int:
+    options = parse()
+    folder = Path(tempfile.mkdtemp(prefix=f"chaos-{options.campaign}-"))
+    campaign: Campaign | None = None
+    try:
+        campaign = CAMPAIGNS[options.campaign](folder, options)
+        campaign.play()
+    except Wrong as wrong:
+        if campaign is not None:
+            campaign.service.tell(wrong.identity)
+        print(f"WRONG: {wrong}\nkept: {folder}")
+        return 1
+    finally:
+        if campaign is not None:
+            campaign.service.kill()
+    campaign.tell()
+    shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

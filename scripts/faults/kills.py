@@ -1,0 +1,161 @@
+"""Small jobs flow in while everything is killed again and again: exactly one right reply each?
+
+Jobs depend on others, form chains of revisions, are interrupted, and are sometimes wrong. A kill hits the
+service at a random moment, its start included: all of its processes at once (as when a machine loses power),
+the launching process alone, MPI's launcher or its proxy, one rank, a fork server, a worker (which may just
+read an input); unless `--rank-loss restart` also the first rank, the client's, and two at once. Some kills
+are stops instead, for `--stop-seconds`, longer than ranks may be silent. What the service does not start
+again by itself is started on the same folder.
+
+Checked: one reply per job, with the right answer, after those of the jobs it depends on; no reply changes
+once it is there, or comes again when it was removed; nothing else in `out/`, nothing left in `in/` and in the
+journal; no process and no file in shared memory is left; at the end exit code 0. Unless `--rank-loss
+restart`, ranks are not started again as long as one is left over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from faults import jobs as mixes
+from faults.jobs import Jobs
+from faults.processes import Wrong, wait_until
+from faults.service import DEADLINE_S, Service
+from faults.strikes import KILLS, LOSSES, PARTS, STOPS, Target, draw, hit, signal_all
+from mallob_py.service.client import service_is_running
+
+JOB_EVERY_S = 0.1
+#: shorter than a stop, so that ranks give each other up
+RANK_TIMEOUT_S = 10.0
+LIFE_MEAN_S = 2.0
+#: before so many of the kills, the service has come up
+UP_SHARE = 0.8
+
+
+class Campaign:
+    """A service that is killed many times, and its jobs."""
+
+    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
+        self._rng = random.Random(options.seed)
+        self._options = options
+        further = ["--rank-timeout", f"{RANK_TIMEOUT_S:g}s", "--restarts", "1000"]
+        further += ["--rank-loss", options.rank_loss, *["--durable"] * options.durable]
+        self.service = Service(folder, options.ranks, 1, further)
+        wait_until((self.service.box() / "in").exists, "the service makes its folders", DEADLINE_S)
+        self._jobs = Jobs(self.service, mixes.KILLS, self._rng, options.ranks + 1, are_late=True)
+        self._killer = Killer(self.service, options, random.Random(self._rng.random()))
+
+    def play(self) -> None:
+        """Raises Wrong."""
+        jobs, killer, service = self._jobs, self._killer, self.service
+        try:
+            killer.start()
+            for _ in range(self._options.jobs):
+                self._go_on(JOB_EVERY_S)
+            while killer.is_alive():  # none of them finds the service idle
+                self._go_on(10 * JOB_EVERY_S)
+            if killer.problem is not None:
+                raise killer.problem
+            jobs.submit()  # its reply shows that the ranks are up again
+            jobs.end_chains()
+            # The last kill may have hit ranks that had not come up, which are not started again.
+            jobs.await_all(service.start_if_ended)
+            wait_until(lambda: not jobs.left(), "the chains have ended", DEADLINE_S)
+            service.await_running()
+            service.stop()
+            jobs.look()
+            if left := jobs.left():
+                raise Wrong(f"left: {left[:10]}")
+        finally:
+            killer.join()
+
+    def tell(self) -> None:
+        print(f"{self._jobs.count} jobs, one right reply each: {dict(sorted(self._jobs.outcomes.items()))}")
+        print(f"kills: {dict(self._killer.done)}")
+
+    def _go_on(self, mean_s: float) -> None:
+        self._jobs.submit()
+        self._jobs.look()
+        time.sleep(self._rng.expovariate(1 / mean_s))
+
+
+class Killer(threading.Thread):
+    """Kills and stops parts of the service, so many times, and sees that there is one again."""
+
+    def __init__(self, service: Service, options: argparse.Namespace, rng: random.Random) -> None:
+        super().__init__()
+        self._service = service
+        self._kills = options.kills
+        self._stops = frozenset(rng.sample(range(options.kills), min(options.stops, options.kills)))
+        self._stop_s = options.stop_seconds
+        self._rng = rng
+        self._survives = options.rank_loss != "restart"
+        self.done: Counter[str] = Counter()
+        self.problem: Wrong | None = None
+
+    def run(self) -> None:
+        try:
+            for number in range(self._kills):
+                self._let_live()
+                if number in self._stops:
+                    self._hit("stop", STOPS)
+                else:
+                    self._hit("kill", KILLS | LOSSES if self._survives else KILLS)
+            self._service.start_if_ended()
+        except Wrong as wrong:
+            self.problem = wrong
+
+    def _let_live(self) -> None:
+        """Mostly until it takes jobs, and then for a while; sometimes it is hit while it starts."""
+        if self._rng.random() < UP_SHARE:
+            self._service.await_running()
+        time.sleep(self._rng.expovariate(1 / LIFE_MEAN_S))
+        self._service.start_if_ended()
+
+    def _hit(self, verb: str, weights: Mapping[str, int]) -> None:
+        """One of the parts that are there now; ranks may just be waiting for their restart."""
+        service, target = self._service, Target.of(self._service, self._rng)
+        victims = {part: PARTS[part](target) for part in weights}
+        part = draw({part: weights[part] for part, pids in victims.items() if pids}, self._rng)
+        pids = victims[part]
+        told = len(service.output)
+        hit(service, verb, part, pids)
+        if verb == "stop":
+            time.sleep(self._stop_s)
+            signal_all(pids, signal.SIGCONT)
+        elif part == "everything":
+            service.kill()
+        elif service.process.pid in pids:
+            service.process.wait()
+            service.await_nobody("all ranks end without their launching process")
+        elif self._survives and part.endswith(("rank", "ranks")):
+            self._check_others(pids, set(target.ranks) - set(pids), told)
+        self.done[f"{verb} {part}"] += 1
+
+    def _check_others(self, victims: Sequence[int], left: set[int], told: int) -> None:
+        """They go on, unless a victim was just starting: then all are started again."""
+        news = ""
+
+        def is_over() -> bool:
+            nonlocal news
+            news = self._service.output[told:]
+            return "ranks have crashed" in news or service_is_running(self._service.api_dir)
+
+        if not left:
+            return
+        wait_until(is_over, "the other ranks go on, or all are started again", DEADLINE_S)
+        if "ranks have crashed" in news:
+            epitaphs = [re.search(rf"process {pid}\).*the others go on", news) for pid in victims]
+            if all(epitaphs):
+                raise Wrong(f"the ranks were started again, though {left} were left over")
+        elif gone := [pid for pid in left if not os.path.exists(f"/proc/{pid}")]:
+            raise Wrong(f"ranks {gone} have gone with {victims}")

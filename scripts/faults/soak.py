@@ -1,0 +1,240 @@
+"""Jobs of all kinds at random for minutes, with kills in between: who loses a reply or leaks?
+
+Works in rounds: submit a random mix, kill worker processes (now and then a fork server) while it runs, await
+every reply, then, at rest, take memory and open descriptors of the ranks. Unless `--rank-loss restart`, ranks
+are killed, stopped until the others give them up, added, drained and taken away, too; when few of the first
+ones are left, the service is started again.
+
+Checked: one reply per job file and no other file in `out/`; answers; models; how jobs end that nobody killed;
+at the end exit code 0, no process, no file in shared memory; neither memory nor descriptors grow with the
+number of jobs, and no rank stays large; the others of a rank that is lost go on, with their processes; orders
+of more or fewer ranks come to what they say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from faults import jobs as mixes
+from faults.jobs import Jobs
+from faults.processes import (
+    Family,
+    Wrong,
+    descriptors,
+    parent_of,
+    proportional_bytes,
+    resident_bytes,
+    wait_until,
+)
+from faults.ranks import Ranks
+from faults.service import Service
+from faults.strikes import PARTS, SOAK_PROCESSES, Target, draw, hit
+from mallob_py.protocol.config import Config
+
+#: first rounds are not compared: pools and caches fill
+WARM_UP_ROUNDS = 3
+ROUND_JOBS_MAX = 60
+BURST_JOBS = 200
+IN_FLIGHT_MAX = 120
+#: where ranks are lost, each hang takes its time to be found out, and few ranks do the work of all
+REPLY_DEADLINE_S, REPLY_DEADLINE_TIMEOUTS = 90.0, 20
+#: a client remembers 100 000 ended jobs for dependencies: some 30 MB that may come
+RSS_GROWTH_MAX_BYTES = 48 << 20
+FDS_GROWTH_MAX = 24
+#: of each rank at the end, when it has had the time to give back what large messages have left
+RANK_AT_END_MAX_BYTES = 60_000_000
+GIVE_BACK_DEADLINE_S = 40.0
+#: after a change of ranks, what nobody speaks of any more is kept for so long
+REST_DEADLINE_S = Config().succession_patience_s + 60.0
+#: per PE
+WORKERS_AT_REST_MAX = 3
+SPARE_FORK_SERVER_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The ranks at rest."""
+
+    resident_bytes: int
+    fds: int
+    server_fds: int
+    workers: int
+
+    @classmethod
+    def of(cls, mark: str) -> Sample:
+        family = Family.of(mark)
+        return cls(
+            max(map(resident_bytes, family.ranks)),
+            max(map(descriptors, family.ranks)),
+            max(map(descriptors, family.fork_servers)),
+            len(family.workers),
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"rank at most {self.resident_bytes / 2**20:.1f} MB, {self.fds} descriptors; "
+            f"fork server at most {self.server_fds}; {self.workers} worker processes"
+        )
+
+
+class Soak:
+    """A service, its jobs, its ranks and what they are held against."""
+
+    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
+        self._rng = rng = random.Random(options.seed)
+        self._options = options
+        survives = options.rank_loss != "restart"
+        clients, further = rng.choice((1, 1, 2)), _random_options(options, folder, rng)
+        print(f"seed {options.seed}: {clients} clients, {' '.join(further)}; {folder}", flush=True)
+        self.service = Service(folder, options.ranks, clients, further)
+        self.service.await_ready()
+        self._jobs = Jobs(self.service, mixes.SOAK, rng, options.ranks + 1, are_late=survives)
+        self._deeds: Counter[str] = Counter()
+        self._ranks = Ranks(self.service, options.rank_timeout, rng, self._deeds) if survives else None
+        self._silence_s = REPLY_DEADLINE_S + REPLY_DEADLINE_TIMEOUTS * options.rank_timeout * survives
+        #: by rank's process: not before then is its fork server killed again
+        self._spared_until_s: dict[int, float] = {}
+        self._samples: list[Sample] = []
+
+    def play(self) -> None:
+        """Raises Wrong."""
+        end_s, rounds, ranks = time.monotonic() + 60 * self._options.minutes, 0, self._ranks
+        while time.monotonic() < end_s:
+            self._play_round()
+            rounds += 1
+            if rounds >= WARM_UP_ROUNDS:
+                self._samples.append(self._at_rest())
+            if rounds % 5 == 0 and self._samples:
+                print(f"round {rounds}, {self._jobs.count} replies: {self._samples[-1]}", flush=True)
+            if ranks is not None:
+                if self._rng.random() < 0.3:
+                    ranks.strike_under_one_job(self._jobs)
+                if ranks.is_used_up:
+                    self.service.stop()
+                    check_growth(self._samples)
+                    self._samples, rounds = [], 0
+                    self.service.start()
+                    self.service.await_ready()
+                    ranks.begin()
+        check_growth(self._samples)
+        check_size_at_end(self.service.mark)
+        self.service.stop()
+
+    def tell(self) -> None:
+        print(f"killed: {dict(self._deeds)}; replies: {dict(sorted(self._jobs.outcomes.items()))}")
+        for kind, latencies_s in sorted(self._jobs.latencies_s.items()):
+            ordered = sorted(latencies_s)
+            print(f"{kind}: median {ordered[len(ordered) // 2]:.3f} s, longest {ordered[-1]:.3f} s")
+        for sample in (self._samples[0], self._samples[-1]) if self._samples else ():
+            print(sample)
+
+    def _play_round(self) -> None:
+        """With `ranks`, ranks are lost, leave and join in some rounds, too."""
+        rng, jobs, ranks = self._rng, self._jobs, self._ranks
+        is_burst = rng.random() < 0.15
+        kill_rate = rng.choice((0.0, 0.03, 0.15))
+        loss_rate = rng.choice((0.0, 0.003, 0.01))
+        order_rate = rng.choice((0.0, 0.01, 0.03))
+
+        def look() -> None:
+            self.service.check_alive()
+            if rng.random() < kill_rate / 10:
+                self._kill_a_process()
+            if ranks is not None:
+                ranks.look()
+                if rng.random() < loss_rate:
+                    ranks.strike()
+                if rng.random() < order_rate:
+                    ranks.order()
+
+        for _ in range(BURST_JOBS if is_burst else rng.randint(1, ROUND_JOBS_MAX)):
+            if is_burst:
+                jobs.submit_one(rng.choice(("noop", "noop", "wallclock", "file", "cpu")))
+            else:
+                jobs.submit()
+                time.sleep(rng.choice((0.0, 0.0, 0.005, 0.05)))  # so that jobs meet others in all states
+            if rng.random() < kill_rate:
+                self._kill_a_process()
+            look()
+            while len(jobs.awaited) > IN_FLIGHT_MAX and not is_burst:
+                jobs.look()
+                look()
+                time.sleep(0.02)
+        jobs.await_all(look, self._silence_s)
+        if ranks is not None:
+            ranks.settle()
+        jobs.look()
+        if left := [name for name in jobs.left() if name.startswith("in/")]:
+            raise Wrong(f"not taken: {left[:10]}")
+
+    def _kill_a_process(self) -> None:
+        part = draw(SOAK_PROCESSES, self._rng)
+        victims = PARTS[part](Target.of(self.service, self._rng))
+        for victim in victims:
+            parent, now_s = parent_of(victim), time.monotonic()
+            if part == "fork server":
+                # A rank gives up on fork servers that end before they have done anything, several in a row.
+                if now_s < self._spared_until_s.get(parent, 0.0):
+                    return
+                self._spared_until_s[parent] = now_s + SPARE_FORK_SERVER_S
+            self._deeds[part] += 1
+            hit(self.service, "kill", f"{part} of {parent}", [victim])
+
+    def _at_rest(self) -> Sample:
+        """Once no worker process of an ended job is left."""
+        ranks = self._options.ranks if self._ranks is None else self._ranks.left
+        most = WORKERS_AT_REST_MAX * self._options.pes * ranks
+
+        def is_at_rest() -> bool:
+            self.service.check_alive()
+            family = Family.of(self.service.mark)
+            servers, workers = len(family.fork_servers), len(family.workers)
+            return (
+                len(family.ranks) == servers == ranks and workers <= most and not self.service.descriptions()
+            )
+
+        wait_until(is_at_rest, "workers and descriptions of ended jobs are gone", REST_DEADLINE_S)
+        return Sample.of(self.service.mark)
+
+
+def _random_options(options: argparse.Namespace, folder: Path, rng: random.Random) -> list[str]:
+    further = ["--job-cache", str(rng.choice((0, 1, 4, 4))), "--threads", str(rng.choice((1, 1, 2)))]
+    if rng.random() < 0.5:
+        rules = folder / "users.toml"
+        rules.write_text("[default]\nactive-jobs = 10\nshare = 0.75\n")
+        further += ["--users", str(rules)]
+    if rng.random() < 0.25:
+        further += ["--durable"]
+    if options.rank_loss != "restart":
+        further += ["--rank-timeout", f"{options.rank_timeout:g}s"]
+    return [*further, "--rank-loss", options.rank_loss, "--pes", str(options.pes)]
+
+
+def check_growth(samples: Sequence[Sample]) -> None:
+    """Of one life. Raises Wrong."""
+    if not samples:
+        return
+    early, late = samples[: len(samples) // 3 or 1], samples[-(len(samples) // 3 or 1) :]
+    grown_bytes = min(one.resident_bytes for one in late) - max(one.resident_bytes for one in early)
+    if grown_bytes > RSS_GROWTH_MAX_BYTES:
+        raise Wrong(f"memory of a rank has grown by {grown_bytes / 2**20:.1f} MB")
+    for what in ("fds", "server_fds"):
+        grown = min(getattr(one, what) for one in late) - max(getattr(one, what) for one in early)
+        if grown > FDS_GROWTH_MAX:
+            raise Wrong(f"{what} have grown by {grown}")
+
+
+def check_size_at_end(mark: str, deadline_s: float = GIVE_BACK_DEADLINE_S) -> None:
+    """No rank stays large when all jobs are over. Raises Wrong."""
+
+    def are_small() -> bool:
+        return max(map(proportional_bytes, Family.of(mark).ranks), default=0) < RANK_AT_END_MAX_BYTES
+
+    limit = f"{RANK_AT_END_MAX_BYTES / 1e6:.0f} MB"
+    wait_until(are_small, f"each rank at rest has less than {limit} of memory of its own", deadline_s, 1.0)

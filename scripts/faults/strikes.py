@@ -1,0 +1,112 @@
+"""All ways to hit a part of a service, as data: which part, how often a campaign hits it, and how.
+
+A new way to hit is a line of `PARTS` and a weight in the tables of the campaigns that use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from faults.processes import Family, command_line, inherits, marked_processes, parent_of, rank_number, state
+from faults.service import Service
+from mallob_py.runtime.world.mpi import INVITED_VARIABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What can be hit now: a service and its processes, by part; only `ranks` may be taken of the ranks."""
+
+    service: Service
+    family: Family
+    ranks: Sequence[int]
+    rng: random.Random
+    number_of: Callable[[int], int] = rank_number
+
+    @classmethod
+    def of(cls, service: Service, rng: random.Random) -> Target:
+        family = Family.of(service.mark)
+        return cls(service, family, family.ranks, rng)
+
+
+#: from a part's name to the processes that a blow to it takes; none if there is no such part now
+PARTS: Mapping[str, Callable[[Target], list[int]]] = {
+    "everything": lambda at: marked_processes(at.service.mark),
+    "launching process": lambda at: [at.service.process.pid],
+    "launcher": lambda at: _one(at, [pid for pid in _programs(at, "mpiexec") if _is_launched(at, pid)]),
+    "proxy": lambda at: _one(at, _programs(at, "hydra_pmi_proxy")),
+    "rank": lambda at: _one(at, at.ranks),
+    "first rank": lambda at: sorted(at.ranks, key=at.number_of)[:1],
+    "client's rank": lambda at: _client_rank(at),
+    "two ranks": lambda at: at.rng.sample(list(at.ranks), 2) if len(at.ranks) > 2 else [],
+    "newcomer": lambda at: _one(at, _newcomers(at)),
+    "fork server": lambda at: _one(at, at.family.fork_servers),
+    "worker": lambda at: _one(at, at.family.workers),
+    "computing worker": lambda at: _one(at, [pid for pid in at.family.workers if state(pid) == "R"]),
+}
+
+#: what the campaign of kills hits how often, and what it stops for a while instead
+KILLS = {
+    "everything": 3, "launching process": 3, "launcher": 2, "proxy": 2, "rank": 6, "worker": 3,
+    "fork server": 1,
+}  # fmt: skip
+#: the same of ranks that the others survive
+LOSSES = {"first rank": 3, "client's rank": 4, "two ranks": 3}
+STOPS = {"everything": 1, "launching process": 1, "launcher": 1, "proxy": 1, "rank": 1}
+#: what the soak hits, all the time and if the others survive it
+SOAK_PROCESSES = {"worker": 9, "fork server": 1}
+SOAK_RANKS = {"rank": 2, "first rank": 1, "client's rank": 1, "two ranks": 1}
+
+
+def draw(weights: Mapping[str, int], rng: random.Random) -> str:
+    (name,) = rng.choices(list(weights), list(weights.values()))
+    return name
+
+
+def signal_all(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def hit(service: Service, verb: str, part: str, pids: Sequence[int]) -> None:
+    """`kill` or `stop` these processes, and note that in the service's output."""
+    service.note_processes()
+    service.note(f"{verb} {part} {list(pids)}")
+    signal_all(pids, signal.SIGSTOP if verb == "stop" else signal.SIGKILL)
+
+
+def _one(at: Target, pids: Sequence[int]) -> list[int]:
+    return [at.rng.choice(pids)] if pids else []
+
+
+def _programs(at: Target, name: str) -> list[int]:
+    def is_one(pid: int) -> bool:
+        return any(Path(word).name.startswith(name) for word in command_line(pid).split(" ")[:2])
+
+    return [pid for pid in marked_processes(at.service.mark) if is_one(pid)]
+
+
+def _is_launched(at: Target, pid: int) -> bool:
+    return parent_of(pid) == at.service.process.pid
+
+
+def _client_rank(at: Target) -> list[int]:
+    """The one that holds a client's folder; while the folder is on its way to another rank, none."""
+    lock = at.service.box(at.rng.randrange(at.service.clients)) / ".lock"
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        holder = int(lock.read_text().split()[0])
+        return [pid for pid in at.ranks if pid == holder]
+    return []
+
+
+def _newcomers(at: Target) -> list[int]:
+    """Processes of ranks that may not have joined yet: those that are not among `ranks`."""
+    pids = set(marked_processes(at.service.mark)) - set(at.ranks)
+    invited = {pid for pid in pids if inherits(pid, INVITED_VARIABLE)}
+    return [pid for pid in sorted(invited) if parent_of(pid) not in invited]

@@ -1,1 +1,0 @@
-"""The parts of `scripts/soak.py`: a service under watch, a random mix of jobs, rounds of them."""
