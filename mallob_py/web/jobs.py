@@ -12,12 +12,12 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mallob_py.applications import DEFAULT_APPLICATION
+from mallob_py.applications import DEFAULT_APPLICATION, installed, places_without_search
 from mallob_py.kit.result_file import open_result
 from mallob_py.service import JobFileError, ServiceError, client
 from mallob_py.service.client import Pending
@@ -32,6 +32,7 @@ from mallob_py.service.jobs.job_file import (
 from mallob_py.service.jobs.reply import RESULTS_FOLDER
 from mallob_py.service.store.entries import refusal_name, reply_name
 from mallob_py.service.store.flush_policy import flush_policy_of
+from mallob_py.service.telemetry.history import RecentHistory
 from mallob_py.service.telemetry.status import (
     ServiceStatus,
     look,
@@ -40,6 +41,7 @@ from mallob_py.web import ApiError
 from mallob_py.web.looks import SharedLook, SharedStatus
 from mallob_py.web.store import Ended, Record, Signature, Store, Upload, is_submission, now
 from mallob_py.web.views import (
+    EndedJobs,
     History,
     Job,
     Overview,
@@ -50,12 +52,27 @@ from mallob_py.web.views import (
     job_of_status,
     job_told_of,
     queued_job,
+    reasons_of_waiting,
     solution_of,
     summary_of,
     users_of,
 )
 
 _RECENT_MAX = 50
+#: which outcomes belong to a kind
+ENDED_KINDS: Mapping[str, Callable[[str], bool]] = {
+    "all": lambda outcome: True,
+    "results": lambda outcome: outcome == "result",
+    "failures": lambda outcome: outcome in ("failed", "refused", "lost"),
+    "stopped": lambda outcome: outcome not in ("result", "failed", "refused", "lost"),
+}
+ENDED_ORDERS: Mapping[str, Callable[[Job], Any]] = {
+    "ended": end_of,
+    "user": lambda job: (job.user, job.name),
+    "name": lambda job: job.name,
+    "time": lambda job: job.age,
+    "pe-seconds": lambda job: job.pe_seconds,
+}
 _NESTING_MAX = 100
 _FORGOTTEN = "another job of that name has replied since; its reply is under USER.NAME"
 
@@ -71,6 +88,8 @@ class Jobs:
         self._allowed = None if allow_paths is None else os.path.realpath(allow_paths)
         self._status = SharedStatus(api_dir)
         self.history = History()
+        self._ends = RecentHistory(api_dir)
+        self._applications = sorted(installed() | places_without_search())
         self._mutex = threading.Lock()
         #: of each client that was asked for
         self._looks: dict[int, SharedLook] = {}
@@ -98,6 +117,7 @@ class Jobs:
             up=status.time - status.started,
             states=status.states,
             hosts=list(status.hosts),
+            applications=self._applications,
         )
 
     def overview(self) -> Overview:
@@ -106,7 +126,8 @@ class Jobs:
         records = self._store.open_records()
         ids = {(record.client, record.identity): record.id for record in records}
         jobs = () if status is None else status.jobs
-        live = [job_of_status(job, ids, shares) for job in jobs]
+        why = {} if status is None else reasons_of_waiting(status)
+        live = [job_of_status(job, ids, shares, why.get(job.id, "")) for job in jobs]
         shown = {job.id for job in live}
         queued = [queued_job(record) for record in records if record.id not in shown]
         users = [] if status is None else users_of(status)
@@ -121,6 +142,34 @@ class Jobs:
         """Keep this moment for the history."""
         if (status := self.status()) is not None:
             self.history.note(status)
+
+    def ended(self, text: str, kind: str, order: str, descending: bool, offset: int, limit: int) -> EndedJobs:
+        """Jobs that have ended, the last ten thousand or so of each client, one page of them.
+
+        `text` is part of user, name, application or result; `kind` a key of `ENDED_KINDS`, `order` of
+        `ENDED_ORDERS`.
+        """
+        with self._mutex:
+            told = self._ends.jobs()
+        ours = [job for job in map(ended_job, self._store.recent(_RECENT_MAX)) if job.ended]
+        known = {(job.client, job.ended.number) for job in ours if job.ended}
+        jobs = ours + [
+            job_told_of(job, self._without_paths(job.error))
+            for job in told
+            if (job.client, job.id) not in known and ENDED_KINDS[kind](job.outcome)
+        ]
+        wanted = text.casefold()
+        found = [
+            job
+            for job in jobs
+            if job.ended
+            and ENDED_KINDS[kind](job.ended.outcome)
+            and (not wanted or wanted in _searched(job).casefold())
+        ]
+        found.sort(key=end_of, reverse=True)
+        if order != "ended" or not descending:
+            found.sort(key=ENDED_ORDERS[order], reverse=descending)
+        return EndedJobs(len(found), found[offset : offset + limit])
 
     def _recent(self, status: ServiceStatus | None) -> list[Job]:
         """What ended last: handed in over HTTP, or told of by the service that runs now."""
@@ -427,6 +476,12 @@ class _Found:
     ended: Ended
     signature: Signature | None
     is_its_own: bool
+
+
+def _searched(job: Job) -> str:
+    assert job.ended is not None
+    error = "" if job.ended.error is None else job.ended.error.get("message", "")
+    return f"{job.user}.{job.name} {job.application} {job.ended.resultstring} {job.ended.outcome} {error}"
 
 
 def _read_reply(path: Path) -> dict[str, Any] | None:

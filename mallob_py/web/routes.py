@@ -14,7 +14,7 @@ import html
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import resources
@@ -32,12 +32,20 @@ from mallob_py import __version__
 from mallob_py.applications import DEFAULT_APPLICATION
 from mallob_py.service.jobs.job_file import JobFields, json_schema
 from mallob_py.web import ApiError
-from mallob_py.web.jobs import Jobs
+from mallob_py.web.jobs import ENDED_KINDS, ENDED_ORDERS, Jobs
 from mallob_py.web.looks import Arrivals
 from mallob_py.web.metrics import CONTENT_TYPE, metrics
 from mallob_py.web.receiving import Receiver
 from mallob_py.web.store import Store, Token
-from mallob_py.web.views import HistoryPart, Job, Overview, ServiceState, answer_lines, solution_json
+from mallob_py.web.views import (
+    EndedJobs,
+    HistoryPart,
+    Job,
+    Overview,
+    ServiceState,
+    answer_lines,
+    solution_json,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +165,10 @@ def readable(operations: Sequence[Operation]) -> str:
 
 
 _WAIT_MAX_S = 300.0
+#: of jobs that have ended
+_PAGE_SIZE, _PAGE_SIZE_MAX = 20, 200
+#: of what they are searched for
+_TEXT_MAX = 200
 _SWEEP_S = 2.0
 _NOTE_S = 1.0
 _JSON = "application/json"
@@ -252,6 +264,20 @@ HISTORY = Operation(
     {_JSON: HistoryPart},
     (_SINCE,),
 )
+ENDED = Operation(
+    "GET",
+    "/api/ended",
+    "Jobs that have ended, of earlier runs of the service, too: one page of those that match.",
+    {_JSON: EndedJobs},
+    (
+        Parameter("text", "string", "part of user, name, application, result or reason"),
+        Parameter("kind", "string", f"{', '.join(ENDED_KINDS)} (default all)"),
+        Parameter("order", "string", f"{', '.join(ENDED_ORDERS)} (default ended)"),
+        Parameter("ascending", "integer", "1: the smallest first (default 0)"),
+        Parameter("offset", "integer", "how many of them to leave out (default 0)"),
+        Parameter("limit", "integer", "how many to tell, at most 200 (default 20)"),
+    ),
+)
 SERVICE = Operation("GET", "/api/service", "Whether a service runs, how busy it is.", {_JSON: ServiceState})
 METRICS = Operation("GET", "/metrics", "Numbers for Prometheus.", {_TEXT: {"type": "string"}})
 PAGE = Operation("GET", "/", "The page.", {"text/html": {"type": "string"}}, is_open=True)
@@ -268,6 +294,7 @@ _OPERATIONS = (
     MODEL,
     RESULT_FILE,
     HISTORY,
+    ENDED,
     SERVICE,
     METRICS,
     PAGE,
@@ -298,6 +325,17 @@ class Interface:
         await run_in_threadpool(self.jobs.look)
         await run_in_threadpool(self.jobs.note)
         return Response(await run_in_threadpool(self.jobs.history.since, since_s), media_type=_JSON)
+
+    async def ended(self, request: Request) -> Response:
+        page = (
+            request.query_params.get("text", "")[:_TEXT_MAX],
+            _one_of(request, "kind", ENDED_KINDS),
+            _one_of(request, "order", ENDED_ORDERS),
+            not _number(request, "ascending"),
+            _number(request, "offset") or 0,
+            min(_number(request, "limit") or _PAGE_SIZE, _PAGE_SIZE_MAX),
+        )
+        return _json(await run_in_threadpool(self.jobs.ended, *page))
 
     async def service(self, request: Request) -> Response:
         return _json(await run_in_threadpool(self.jobs.service))
@@ -368,7 +406,7 @@ class Interface:
 def make_app(interface: Interface) -> Starlette:
     page, page_policy = _page()
     description = msgspec.json.encode(
-        document(_OPERATIONS, (JobFields, Job, Overview, ServiceState, HistoryPart))
+        document(_OPERATIONS, (JobFields, Job, Overview, EndedJobs, ServiceState, HistoryPart))
     )
     docs = readable(_OPERATIONS)
 
@@ -391,6 +429,7 @@ def make_app(interface: Interface) -> Starlette:
         (RESULT_FILE, interface.result_file),
         (INTERRUPT, interface.interrupt),
         (HISTORY, interface.history),
+        (ENDED, interface.ended),
         (SERVICE, interface.service),
         (METRICS, interface.metrics),
         (PAGE, show_page),
@@ -521,6 +560,14 @@ def _number(request: Request, parameter: str) -> int | None:
     if text is not None and not re.fullmatch("[0-9]{1,18}", text):
         raise ApiError(400, "must be a number", parameter)
     return None if text is None else int(text)
+
+
+def _one_of(request: Request, parameter: str, names: Mapping[str, object]) -> str:
+    """The parameter's value; the first of the names if it is not given."""
+    text = request.query_params.get(parameter, next(iter(names)))
+    if text not in names:
+        raise ApiError(400, f"must be one of {', '.join(names)}", parameter)
+    return text
 
 
 def _wait_s(request: Request) -> float:

@@ -30,6 +30,7 @@ import msgspec
 from mallob_py.applications import UnknownApplication, declaration_of
 from mallob_py.protocol.rank_messages import WorkerPlace
 from mallob_py.service.jobs.job_file import identity_of
+from mallob_py.service.telemetry.explanation import reasons
 from mallob_py.service.telemetry.status import EndedJob, HostStatus, JobProgress, JobStatus, ServiceStatus
 from mallob_py.web import ApiError
 from mallob_py.web.store import Ended, Record, Signature, now
@@ -129,6 +130,8 @@ class ServiceState(msgspec.Struct, frozen=True):
     up: float = 0.0
     states: Mapping[str, int] = {}
     hosts: list[HostStatus] = []
+    #: names of those that are installed
+    applications: list[str] = []
 
 
 class UserState(msgspec.Struct, frozen=True):
@@ -163,7 +166,16 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     pe_seconds: float = 0.0
     cpu_seconds: float = 0.0
     progress: JobProgress | None = None
+    #: of a job without workers: what it waits for
+    why: str = ""
     ended: Ended | None = None
+
+
+class EndedJobs(msgspec.Struct, frozen=True):
+    """One page of the jobs that have ended: `total` match what was asked for."""
+
+    total: int
+    jobs: list[Job]
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -175,7 +187,9 @@ class Overview(msgspec.Struct, frozen=True):
     recent: list[Job]
 
 
-def job_of_status(job: JobStatus, ids: Mapping[tuple[int, str], str], shares: Mapping[int, float]) -> Job:
+def job_of_status(
+    job: JobStatus, ids: Mapping[tuple[int, str], str], shares: Mapping[int, float], why: str = ""
+) -> Job:
     """Live, as the service tells. `ids`: submissions by client and name; `shares`: by number."""
     return Job(
         user=job.user,
@@ -194,7 +208,18 @@ def job_of_status(job: JobStatus, ids: Mapping[tuple[int, str], str], shares: Ma
         pe_seconds=job.pe_s,
         cpu_seconds=job.cpu_s,
         progress=job.progress,
+        why=why,
     )
+
+
+#: to say of each where it stands takes a look at all others
+_EXPLAINED_MAX = 50
+
+
+def reasons_of_waiting(status: ServiceStatus) -> dict[int, str]:
+    """Why the first jobs of those without workers wait, by number."""
+    waiting = [job for job in status.jobs if not job.volume][:_EXPLAINED_MAX]
+    return {job.id: " ".join(reasons(status, job)) for job in waiting}
 
 
 def queued_job(record: Record) -> Job:

@@ -274,11 +274,11 @@ def test_the_page_draws_volumes_pes_and_trees_and_goes_back_in_time(web: WebServ
             web.post_job(user="http", name=name, application="SLEEP", max_demand=demand).json["id"]
             for name, demand in (("small", 1), ("large", 2))
         ]
-        browser.await_truth(f"{count('#grid [data-job]')} === {RANKS} && {count('#trees figure')} === 2")
-        browser.await_truth(f"{count('#trees circle')} === {RANKS} && {count('#trees line')} === 1")
+        browser.await_truth(f"{count('#trees circle')} === {RANKS} && {count('#trees figure')} === 2")
+        browser.await_truth(f"{count('#grid rect')} === 0 && {count('#trees line')} === 1")
         assert browser.evaluate(f"{count('#volumes path[data-job]')} >= 2")
         assert "http.large" in browser.evaluate("document.getElementById('legend').textContent")
-        fills = "[...document.querySelectorAll('#grid [data-job] rect')].map(one => one.getAttribute('fill'))"
+        fills = "[...document.querySelectorAll('#trees circle')].map(one => one.style.fill)"
         assert browser.evaluate(f"new Set({fills}).size") == 2
         browser.await_truth("document.getElementById('users').textContent.includes('3 / 3')")
 
@@ -286,16 +286,77 @@ def test_the_page_draws_volumes_pes_and_trees_and_goes_back_in_time(web: WebServ
         slide = "slider.dispatchEvent(new Event('input'))"
         for job in jobs:
             web.ask("POST", f"/api/jobs/{job}/interrupt")
-        browser.await_truth(f"{count('#grid [data-job]')} === 0")
+        browser.await_truth(f"{count('#grid .empty')} === {RANKS} && {count('#trees circle')} === 0")
         browser.await_truth("document.getElementById('moment').textContent === 'now'")
         find = "samples.findLastIndex(sample => sample.workers && sample.workers.length === 3)"
         browser.evaluate(f"(() => {{ const slider = at('slider'); slider.value = {find}; {slide} }})()")
-        assert browser.evaluate(count("#grid [data-job]")) == RANKS
+        assert browser.evaluate(count("#trees circle")) == RANKS
         assert browser.evaluate(count("#trees line")) == 1
         assert "ago" in browser.evaluate("document.getElementById('moment').textContent")
         browser.evaluate("document.getElementById('now').click()")
-        assert browser.evaluate(count("#grid [data-job]")) == 0
+        assert browser.evaluate(count("#trees circle")) == 0
         assert browser.complaints == []
+
+
+@needs_browser
+def test_the_page_finds_sorts_and_pages_ended_jobs_and_takes_any_application(web: WebServer) -> None:
+    with browsing() as browser:
+        browser.open(f"{web.url}#token={web.token}")
+        browser.await_truth("document.getElementById('state').textContent.startsWith('Running')")
+        for field, text in {
+            "application": "QUEENS",
+            "name": "board",
+            "user": "page",
+            "settings": "n=6",
+        }.items():
+            browser.evaluate(f"at('{field}').value = '{text}'")
+        browser.evaluate("at('submit').requestSubmit()")
+        browser.await_truth("at('sent').textContent.includes('page.board: ended: DONE')")
+        browser.evaluate(
+            "at('name').value = 'wrong'; at('settings').value = 'n=x'; at('submit').requestSubmit()"
+        )
+        browser.await_truth("at('sent').textContent.includes('page.wrong: ended')")
+        click(browser, row_of("board", "ended"), "Answer")
+        browser.await_truth("at('result').textContent.includes('\"value\": 4')")
+        browser.evaluate("at('result-close').click()")
+
+        names = (
+            "[...document.querySelectorAll('#ended [data-label=Name]')].map(one => one.textContent).join()"
+        )
+        search = "at('ended-text').value = 'page.'; at('ended-text').dispatchEvent(new Event('input'))"
+        browser.evaluate(search)
+        browser.await_truth(f"{names} === 'wrong,board'")
+        browser.evaluate("document.querySelector('#ended-head [data-order=name]').click()")
+        browser.await_truth(f"{names} === 'board,wrong'")
+        browser.evaluate(
+            "at('ended-kind').value = 'failures'; at('ended-kind').dispatchEvent(new Event('change'))"
+        )
+        browser.await_truth(f"{names} === 'wrong'")
+        assert "number" in browser.evaluate("document.querySelector('#ended .failed').textContent")
+        browser.evaluate(
+            "at('application').value = ''; at('settings').value = ''; at('submit').requestSubmit()"
+        )
+        browser.await_truth("at('message').textContent.includes('choose an input')")
+
+        web.post_job(user="page", name="late", application="SLEEP", dependencies=["page.nobody"])
+        browser.await_truth(f"{cell_of('late', 'live', 'Progress')}?.includes('waits for the end of 1 job')")
+        assert browser.complaints == []
+
+
+def test_ended_jobs_are_told_page_by_page(web: WebServer) -> None:
+    for name in ("one", "two", "three"):
+        web.post_job(user="paged", name=name, application="NOOP")
+    query = "/api/ended?text=paged.&limit=2"
+    poll_until(lambda: web.get(query).json["total"] == 3)
+    first, second = web.get(query).json, web.get(f"{query}&offset=2").json
+    assert (len(first["jobs"]), len(second["jobs"])) == (2, 1)
+    ordered = web.get("/api/ended?text=paged.&order=name&ascending=1").json["jobs"]
+    assert [job["name"] for job in ordered] == ["one", "three", "two"]
+    assert web.get("/api/ended?text=paged.&kind=failures").json == {"total": 0, "jobs": []}
+    for wrong in ("kind=none", "order=none", "offset=x"):
+        answer = web.ask("GET", f"/api/ended?{wrong}")
+        assert answer.status == 400
+        assert answer.error["field"] == wrong.partition("=")[0]
 
 
 @needs_browser

@@ -19,7 +19,16 @@ _STATES_AT_WORK = ("reading", "submitted", "waiting", "running")
 
 def explain(status: ServiceStatus, job: JobStatus) -> list[str]:
     """What is to be said of a live job: its state, the reasons, what else bears on it."""
-    reasons = {
+    told = [_headline(job), *reasons(status, job)]
+    told += _priority(status, job)
+    told += _crashes(job)
+    told += _limits(status, job)
+    return told
+
+
+def reasons(status: ServiceStatus, job: JobStatus) -> list[str]:
+    """Why a live job is in its state."""
+    by_state = {
         "held": _why_held,
         "queued": _why_queued,
         "reading": _why_reading,
@@ -27,13 +36,8 @@ def explain(status: ServiceStatus, job: JobStatus) -> list[str]:
         "waiting": _why_waiting,
         "running": _why_this_volume,
     }
-    told = [_headline(job)]
-    if (reason := reasons.get(job.state)) is not None:
-        told += reason(status, job)
-    told += _priority(status, job)
-    told += _crashes(job)
-    told += _limits(status, job)
-    return told
+    reason = by_state.get(job.state)
+    return [] if reason is None else list(reason(status, job))
 
 
 def explain_ended(identity: str, reply: Mapping[str, Any], ended_ago_s: float | None = None) -> list[str]:

@@ -8,8 +8,10 @@ lose the line, and never the reply. On a full disk lines wait in memory, the las
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,8 @@ from mallob_py.service.telemetry.status import EndedJob
 
 SIZE_MAX_BYTES = 32 << 20
 WAITING_MAX = 10_000
+#: of each file, in `RecentHistory`
+RECENT_BYTES_MAX = 4 << 20
 _NAME, _OLDER_NAME = "history.jsonl", "history.1.jsonl"
 
 
@@ -66,14 +70,38 @@ def read_history(api_dir: Path) -> list[EndedJob]:
     return sorted(jobs, key=lambda job: job.ended)
 
 
+class RecentHistory:
+    """The last jobs that have ended, some ten thousand for each client; for who asks again and again."""
+
+    def __init__(self, api_dir: Path) -> None:
+        self._api_dir = api_dir
+        self._signature: tuple[tuple[str, int, int], ...] = ()
+        self._jobs: list[EndedJob] = []
+
+    def jobs(self) -> list[EndedJob]:
+        """In the order of their ends; read again if a file has changed. Raises OSError."""
+        paths = [folder / name for folder in self._api_dir.glob("jobs.*") for name in (_OLDER_NAME, _NAME)]
+        signature = tuple(
+            (str(path), (found := path.stat()).st_ino, found.st_size) for path in paths if path.is_file()
+        )
+        if signature != self._signature:
+            tails = [_lines_of(Path(path), RECENT_BYTES_MAX) for path, _, _ in signature]
+            self._jobs = sorted((job for lines in tails for job in lines), key=lambda job: job.ended)
+            self._signature = signature
+        return self._jobs
+
+
 def _jobs_in(client_dir: Path) -> Iterator[EndedJob]:
-    decoder = msgspec.json.Decoder(EndedJob)
     for name in (_OLDER_NAME, _NAME):
-        try:
-            data = own_folder.read_file(client_dir / name)
-        except FileNotFoundError:
-            continue
-        for line in data.splitlines():
+        yield from _lines_of(client_dir / name, sys.maxsize)
+
+
+def _lines_of(path: Path, bytes_max: int) -> Iterator[EndedJob]:
+    """The jobs in the last bytes of a file, or in none if there is none."""
+    decoder = msgspec.json.Decoder(EndedJob)
+    with contextlib.suppress(FileNotFoundError), open(own_folder.open_file(path, os.O_RDONLY), "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - bytes_max))
+        for line in file:
             try:
                 yield decoder.decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError):
