@@ -47,7 +47,7 @@ from mallob_py.cli.client_options import (
 )
 from mallob_py.cli.interrupts import INTERRUPTED
 from mallob_py.cli.reply_text import answer_table, json_text
-from mallob_py.cli.values import age_text, printable, progress_text
+from mallob_py.cli.values import age_text, far_text, printable
 from mallob_py.kit.declaration import exit_code_of
 from mallob_py.service import client
 from mallob_py.service.client import PendingJobs
@@ -433,8 +433,8 @@ def waiting_text(identity: str, status: ServiceStatus | None, client: int, waite
     if job is None:
         return f"{identity}: handed in, {age_text(waited_s)}"
     workers = f"{job.volume} of {job.demand} workers, " if job.demand else ""
-    far = f", {progress_text(job.progress)}" if job.progress is not None else ""
-    return f"{identity}: {job.state}, {workers}{age_text(job.elapsed_s)}{far}"
+    parts = (f"{job.state}, {workers}{age_text(job.elapsed_s)}", far_text(job.progress, job.interim))
+    return f"{identity}: {', '.join(filter(None, parts))}"
 
 
 # --- explain -------------------------------------------------------------------------------

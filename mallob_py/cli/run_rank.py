@@ -16,10 +16,12 @@ import socket
 import sys
 from typing import NoReturn
 
+import msgspec
+
 from mallob_py.cli import one_shot_desk
 from mallob_py.cli.one_shot_desk import OneShotDesk, write_to
 from mallob_py.cli.rank_options import RunOptions
-from mallob_py.cli.values import progress_text
+from mallob_py.cli.values import far_text
 from mallob_py.kit.declaration import exit_code_of
 from mallob_py.kit.result_file import discard_unfinished
 from mallob_py.protocol.effects import JobEnded, Outcome
@@ -32,7 +34,7 @@ from mallob_py.service import JobFileError
 from mallob_py.service.client import login_name
 from mallob_py.service.jobs import reply as replies
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
-from mallob_py.service.telemetry.status import progress_of
+from mallob_py.service.telemetry.status import interim_of, progress_of
 
 #: there is one
 _JOB = 1
@@ -95,6 +97,7 @@ class RunDesk(OneShotDesk):
 
     def close(self) -> None:
         self._clear()
+        self._tell_interim(self._rank.now())
         for key in self._declared.result_files:
             if isinstance(path := self._job.configuration.get(key), str):
                 discard_unfinished(path)
@@ -126,27 +129,39 @@ class RunDesk(OneShotDesk):
         if ended.outcome is Outcome.FAILED:
             self._fail(ended.reason or "the job has failed")
             return
-        # Nobody but us ends a job before its time: it is our own limit, however it was done.
-        outcome = Outcome.WALLCLOCK_LIMIT if ended.body is None else ended.outcome
-        ending = replies.Ending(outcome)
+        if ended.body is None:
+            # Nobody but us ends a job before its time: it is our own limit, however it was done.
+            ended = msgspec.structs.replace(ended, outcome=Outcome.WALLCLOCK_LIMIT)
+        ending = replies.ending_of(ended)
         if ended.body is not None:
-            body = wire.decode_result(ended.body)
-            ending = replies.Ending(outcome, body.code, body.fields, body.solution, body.form, body.name)
-            self._rank.log.write(now, "answered", {"job": _JOB, "code": body.code, "result": body.name})
+            self._rank.log.write(now, "answered", {"job": _JOB, "code": ending.code, "result": ending.name})
         self._answer(ending, replies.statistics_of(ended.stats, self._read_s, now - self._began_s))
 
     def _answer(self, ending: replies.Ending, statistics: replies.JobStatistics) -> None:
         self._clear()
         self._code = exit_code_of(self._declared.exit_codes, ending.code)
+        if problem := self._write(ending, statistics):
+            self._fail(f"the result cannot be written: {problem}")
+        self._end()
+
+    def _tell_interim(self, now: float) -> None:
+        """The best so far, if a signal has ended the job before its time."""
+        record = self._rank.pe.client.jobs.get(_JOB)
+        if self._is_over or record is None or record.interim is None:
+            return
+        ended = JobEnded(_JOB, Outcome.INTERRUPTED, None, None, record.stats(now), record.interim)
+        statistics = replies.statistics_of(ended.stats, self._read_s, now - self._began_s)
+        self._write(replies.ending_of(ended), statistics)
+
+    def _write(self, ending: replies.Ending, statistics: replies.JobStatistics) -> str | None:
+        """Why that is not possible, None if it is."""
         reply = replies.result_reply(self._job, _JOB, ending, statistics, "", inline_max=sys.maxsize)
         lines = [reply.body.decode()]
         if not self._prints_json:
             from mallob_py.cli.reply_text import answer_lines
 
             lines = [f"{line}\n" for line in answer_lines(json.loads(reply.body))]
-        if problem := write_to(sys.stdout, lines):
-            self._fail(f"the result cannot be written: {problem}")
-        self._end()
+        return write_to(sys.stdout, lines)
 
     def _fail(self, message: str) -> None:
         self._clear()
@@ -166,9 +181,10 @@ class RunDesk(OneShotDesk):
 
     def _progress(self, now: float) -> str:
         """What the application tells, if it does."""
-        record = self._rank.pe.client.jobs.get(_JOB)
-        progress = None if record is None else progress_of(record.progression, now)
-        return "" if progress is None else f", {progress_text(progress)}"
+        if (record := self._rank.pe.client.jobs.get(_JOB)) is None:
+            return ""
+        far = far_text(progress_of(record.progression, now), interim_of(record.interim))
+        return f", {far}" if far else ""
 
     def _show(self, text: str) -> None:
         print(f"{_CLEAR_LINE}{text}", end="", file=sys.stderr, flush=True)

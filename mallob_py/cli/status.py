@@ -34,7 +34,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mallob_py.cli.client_options import StatusOptions, TopOptions
-from mallob_py.cli.values import age_text, printable, progress_text
+from mallob_py.cli.values import age_text, far_text, printable
 from mallob_py.service.telemetry.status import (
     EndedJob,
     HostStatus,
@@ -101,7 +101,7 @@ JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
 )
 #: beside these where any job tells it
 PROGRESS_COLUMN: Column[JobStatus] = Column(
-    *("progress", "PROGRESS", lambda job: progress_text(job.progress) if job.progress else "-"),
+    *("progress", "PROGRESS", lambda job: far_text(job.progress, job.interim) or "-"),
     lambda job: job.progress.done if job.progress else -1.0,
     spareable=1,
 )
@@ -134,7 +134,7 @@ HOST_COLUMNS: tuple[Column[HostStatus], ...] = (
 
 def job_table(jobs: Sequence[JobStatus], width: int | None, sorted_by: str = "") -> Table:
     """A table of live jobs, as `make_table`."""
-    more = (PROGRESS_COLUMN,) if any(job.progress is not None for job in jobs) else ()
+    more = (PROGRESS_COLUMN,) if any(far_text(job.progress, job.interim) for job in jobs) else ()
     return make_table((*JOB_COLUMNS, *more), jobs, width, sorted_by)
 
 

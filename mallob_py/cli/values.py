@@ -15,7 +15,7 @@ from mallob_py.runtime.memory import Reserve
 from mallob_py.service.jobs.durations import parse_duration_s
 
 if TYPE_CHECKING:
-    from mallob_py.service.telemetry.status import JobProgress
+    from mallob_py.service.telemetry.status import JobInterim, JobProgress
 
 #: beyond it one event loop is too slow, and it is a slip of the keyboard anyway
 CAPACITY_MAX = 256
@@ -318,6 +318,27 @@ def progress_text(progress: JobProgress) -> str:
         share = min(1.0, progress.done / progress.total)
         text = f"{short_number(progress.done)} of {short_number(progress.total)}{unit} ({share:.0%})"
     return printable(f"{text}, {short_number(progress.rate)}/s" if progress.rate > 0 else text)
+
+
+def interim_text(interim: JobInterim) -> str:
+    """Such as cost 184, at least 179: the value is left out if it is not to be seen."""
+    parts = []
+    if interim.value is not None and interim.label:
+        parts.append(f"{interim.label} {_exact(interim.value)}")
+    if interim.bound is not None:
+        parts.append(f"at {'least' if interim.minimizes else 'most'} {_exact(interim.bound)}")
+    return printable(", ".join(parts))
+
+
+def _exact(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:.6g}"
+
+
+def far_text(progress: JobProgress | None, interim: JobInterim | None) -> str:
+    """How far a job is, and what it has to offer so far; empty if it tells neither."""
+    done = "" if progress is None else progress_text(progress)
+    best = "" if interim is None else interim_text(interim)
+    return ", ".join(filter(None, (done, best)))
 
 
 def short_number(number: float) -> str:

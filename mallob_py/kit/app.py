@@ -99,6 +99,34 @@ def check_progress(done: float, total: float | None) -> None:
         raise ValueError(f"progress cannot be of {total!r} in all: it is a number above 0, or None")
 
 
+#: offers are passed on at most this often
+OFFER_PERIOD_S = 0.2
+#: of one offered result
+OFFER_BYTES_MAX = 1 << 28
+#: offered integers within these are exact wherever they are told
+OFFER_INTEGER_MIN, OFFER_INTEGER_MAX = -(2**63), 2**64 - 1
+
+
+def check_offer(result: Result | None, value: float | None, bound: float | None) -> None:
+    """Raises ValueError or TypeError for what `WorkerContext.offer` does not take."""
+    if result is None and bound is None:
+        raise ValueError("an offer has a result, a bound, or both")
+    if result is None and value is not None:
+        raise ValueError("the value of an offer is that of its result, which is missing")
+    if result is not None and not isinstance(result, Result):
+        raise TypeError(f"what is offered must be a Result or None, not {result!r:.80}")
+    for name, number in (("value", value), ("bound", bound)):
+        if number is None:
+            continue
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise TypeError(f"an offer's {name} must be an int or a float, not {number!r:.80}")
+        if isinstance(number, int):
+            if not OFFER_INTEGER_MIN <= number <= OFFER_INTEGER_MAX:
+                raise ValueError(f"an offer's {name} must lie between -2^63 and 2^64-1, not {number}")
+        elif not math.isfinite(number):
+            raise ValueError(f"an offer's {name} is {number}, with which nothing can be compared")
+
+
 class WorkerContext(ABC):
     """A running worker's view of its job. All of it may be used from the thread of `run` only."""
 
@@ -164,6 +192,20 @@ class WorkerContext(ABC):
         PROGRESS_PERIOD_S. Commands and the web page show it, with its change per second. `done` should grow;
         after the loss of a root it may go back. A `unit` is a word such as "tasks". Raises ValueError for
         what is no count.
+        """
+
+    def offer(  # noqa: B027 (without effect where nobody looks)
+        self, result: Result | None = None, *, value: float | None = None, bound: float | None = None
+    ) -> None:
+        """Offer an answer that need not be the last word, or a bound that no answer can beat.
+
+        The job's client keeps the best `result` by its `value` and the best `bound`, of all workers: larger
+        values are better unless the application `minimizes`; a result without a value replaces another such.
+        Commands and the web page show both, and a job that reaches a limit or is interrupted is answered with
+        them, marked `"complete": false`. Heard of any worker, as often as you like: the best is passed on,
+        at most every OFFER_PERIOD_S, the rest when you poll. Do not change a solution that you have offered.
+        An offer does not end the job. Raises ValueError or TypeError for what cannot be compared or is
+        larger than OFFER_BYTES_MAX.
         """
 
     def checkpoint(self, data: bytes) -> None:  # noqa: B027 (without effect where nobody keeps it)

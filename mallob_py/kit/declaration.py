@@ -78,6 +78,11 @@ class Declaration:
     #: folder for results only, and makes these paths absolute before the application sees them
     result_files: ClassVar[tuple[str, ...]] = ()
 
+    #: of two answers that workers offer (`WorkerContext.offer`), whether that of the smaller value is better
+    minimizes: ClassVar[bool] = False
+    #: what commands and the web page call the value of an offer, such as "cost"; "" if it is not to be shown
+    value_label: ClassVar[str] = "best"
+
     #: what replies, `status` and reports call a result of a code; others are called by their number
     result_strings: ClassVar[Mapping[int, str]] = {}
     #: exit codes of commands that answer for one job of it, by the result's code; others are 0, of UNKNOWN 1

@@ -24,6 +24,7 @@ import msgspec
 from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import JobEnded, JobSaved, JobSought, JobStats, Log, Outbox, Outcome
+from mallob_py.protocol.interim import Interim
 from mallob_py.protocol.job_tree import Seats, SeatState
 from mallob_py.protocol.matching import Matcher
 from mallob_py.protocol.messages import (
@@ -37,6 +38,7 @@ from mallob_py.protocol.messages import (
     Description,
     JobEvent,
     Offer,
+    Offered,
     Prefer,
     Progressed,
     Remember,
@@ -151,6 +153,8 @@ class ClientJob:
         #: its root runs, and leaves in order
         self.is_saved_by_root = False
         self.progression: Progression | None = None
+        #: the best that its workers have offered
+        self.interim: Interim | None = None
         self.root: int | None = None
         #: PEs that had the root and could not start it, since it last ran
         self.lost_at: list[int] = []
@@ -521,6 +525,11 @@ class ClientJobs:
             record.progression = record.progression or Progression()
             record.progression.note(message.progress, now)
 
+    def receive_offered(self, message: Offered) -> None:
+        if (record := self.jobs.get(message.job)) is not None:
+            known, offered = record.interim, message.interim
+            record.interim = offered if known is None else known.joined(offered)
+
     def receive_checkpoint(self, source: int, message: Checkpoint) -> None:
         if (record := self.jobs.get(message.job)) is not None:
             record.checkpoint = record.checkpoint or LastCheckpoint()
@@ -620,4 +629,4 @@ class ClientJobs:
             "peak_memory_bytes": stats.peak_memory_bytes,
         }
         self._out.act(Log("ended", fields))
-        self._out.act(JobEnded(record.job, outcome, body, reason, stats))
+        self._out.act(JobEnded(record.job, outcome, body, reason, stats, record.interim))

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from mallob_py.protocol.host_health import Fault
+from mallob_py.protocol.interim import Interim
 from mallob_py.protocol.messages import AnyMessage, Description
 
 
@@ -172,13 +173,17 @@ class JobSaved(Effect, frozen=True):
 
 
 class JobEnded(Effect, frozen=True):
-    """A job taken in here has ended: exactly one for each submitted job."""
+    """A job taken in here has ended: exactly one for each submitted job.
+
+    `interim`: the best that its workers had offered, whatever the outcome.
+    """
 
     job: int
     outcome: Outcome
     body: bytes | None
     reason: str | None
     stats: JobStats
+    interim: Interim | None = None
 
 
 class Log(Effect, frozen=True):

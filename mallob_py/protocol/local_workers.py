@@ -38,6 +38,7 @@ from mallob_py.protocol.effects import (
     Outbox,
 )
 from mallob_py.protocol.host_health import Fault
+from mallob_py.protocol.interim import Interim
 from mallob_py.protocol.job_tree import Seats, in_subtree
 from mallob_py.protocol.leaving import Leaver, Leaving
 from mallob_py.protocol.matching import Matcher
@@ -51,6 +52,7 @@ from mallob_py.protocol.messages import (
     Denied,
     Description,
     Offer,
+    Offered,
     PastWorker,
     Progressed,
     Rejected,
@@ -877,6 +879,11 @@ class LocalWorkers:
         if worker is not None and worker.index == 0:
             worker.done = progress.done
             self._out.send(worker.client, Progressed(worker.job, progress))
+
+    def offers(self, number: int, interim: Interim) -> None:
+        """Heard of all workers, of those that leave or have been suspended, too: an answer is an answer."""
+        if (worker := self._by_any_number(number)) is not None:
+            self._out.send(worker.client, Offered(worker.job, interim))
 
     def saves(self, number: int, data: bytes) -> None:
         """Heard of a root that leaves or has been suspended, too: nobody knows more of its job."""

@@ -12,6 +12,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from mallob_py.protocol.interim import Interim
 from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.volume_search import AnyAnswer, AnyQuestion, EpochVolumes
 
@@ -356,6 +357,13 @@ class Progressed(Message, frozen=True, tag=39):
     progress: Progress
 
 
+class Offered(Message, frozen=True, tag=50):
+    """A worker offers an answer or a bound that is better than what it has offered before."""
+
+    job: int
+    interim: Interim
+
+
 class Checkpoint(Message, frozen=True, tag=33):
     """The root, in that stay, is so far: the job's next one shall go on from here."""
 
@@ -510,6 +518,7 @@ AnyMessage: TypeAlias = (
     | ResultFound
     | Used
     | Progressed
+    | Offered
     | Checkpoint
     | CheckpointWanted
     | CheckpointGiven

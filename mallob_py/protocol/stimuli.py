@@ -15,6 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from mallob_py.protocol.host_health import Fault
+from mallob_py.protocol.interim import Interim
 from mallob_py.protocol.messages import AnyMessage, Description
 from mallob_py.protocol.progress import Progress
 
@@ -153,6 +154,13 @@ class WorkerProgresses(Stimulus, frozen=True):
     progress: Progress
 
 
+class WorkerOffers(Stimulus, frozen=True):
+    """The application offers an answer or a bound, at whichever worker."""
+
+    worker: int
+    interim: Interim
+
+
 class WorkerSaves(Stimulus, frozen=True):
     """The application has a checkpoint; heard of the root only."""
 
@@ -258,6 +266,7 @@ OfWorker: TypeAlias = (
     | WorkerUsed
     | WorkerDemands
     | WorkerProgresses
+    | WorkerOffers
     | WorkerSaves
     | WorkerWantsCheckpoint
     | WorkerToParent

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from mallob_py.kit.result_file import ResultsFolder
+from mallob_py.protocol.interim import Interim
 from mallob_py.protocol.progress import Progress
 
 #: a frame above this is a broken peer, not a message
@@ -185,6 +186,12 @@ class Progressed(ProcessMessage, frozen=True, tag=15):
     progress: Progress
 
 
+class Offered(ProcessMessage, frozen=True, tag=16):
+    """An answer or a bound (see `mallob_py.kit.app.WorkerContext.offer`)."""
+
+    interim: Interim
+
+
 class Checkpoint(ProcessMessage, frozen=True, tag=13):
     """The job's next root shall go on from here."""
 
@@ -253,6 +260,7 @@ FromWorker = (
     | Failed
     | Demand
     | Progressed
+    | Offered
     | Checkpoint
     | CheckpointWanted
     | ToParent

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 
 from mallob_py.protocol.effects import JobEnded, Outcome
-from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import Rank
 from mallob_py.service import JobFileError
 from mallob_py.service.inputs import drop_description
@@ -23,6 +22,7 @@ from mallob_py.service.jobs.reply import (
     JobStatistics,
     Reply,
     ResultFiles,
+    ending_of,
     failure_reply,
     result_reply,
     statistics_of,
@@ -78,13 +78,11 @@ class Endings:
         self._forget(live, now, stats.root)
 
     def _ending_of(self, ended: JobEnded, now: float) -> Ending:
-        if ended.body is None:
-            return Ending(ended.outcome)
-        body = wire.decode_result(ended.body)
-        if self._rank.log.is_kept:
-            answered = {"job": ended.job, "code": body.code, "result": body.name}
+        ending = ending_of(ended)
+        if ended.body is not None and self._rank.log.is_kept:
+            answered = {"job": ended.job, "code": ending.code, "result": ending.name}
             self._rank.log.write(now, "answered", answered)
-        return Ending(ended.outcome, body.code, body.fields, body.solution, body.form, body.name)
+        return ending
 
     # --- before it --------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from functools import partial
 import msgspec
 
 from mallob_py.protocol.config import Config
+from mallob_py.protocol.interim import Interim
 from mallob_py.protocol.messages import AnyMessage
 from mallob_py.protocol.progress import Progress
 from mallob_py.protocol.random_walk import NO_LIMIT, WALK_PERIOD_S
@@ -27,6 +28,7 @@ from mallob_py.protocol.stimuli import (
     UnpauseWorker,
     WorkerAnswered,
     WorkerDemands,
+    WorkerOffers,
     WorkerProgresses,
     WorkerRaised,
     WorkerSaves,
@@ -301,9 +303,10 @@ def _stimuli_of(deed: AnyDeed, worker: int, process: Process | None) -> tuple[An
             )
             used = WorkerUsed(worker, 0.5, _PEAK_BYTES)
             progress = WorkerProgresses(worker, Progress(done=1.0, unit="tasks"))
+            offers = WorkerOffers(worker, Interim(value=worker, body=b"answer"))
             wants, saves = WorkerWantsCheckpoint(worker), WorkerSaves(worker, b"state")
             down, up = WorkerToChildren(worker, b"down"), WorkerToParent(worker, b"up")
-            return (used, progress, wants, saves, down, up, *heard)
+            return (used, progress, offers, wants, saves, down, up, *heard)
         case Find():
             return (WorkerAnswered(worker, b"result"),)
         case Fail():

@@ -31,7 +31,14 @@ from mallob_py.applications import UnknownApplication, declaration_of
 from mallob_py.protocol.rank_messages import WorkerPlace
 from mallob_py.service.jobs.job_file import identity_of
 from mallob_py.service.telemetry.explanation import reasons
-from mallob_py.service.telemetry.status import EndedJob, HostStatus, JobProgress, JobStatus, ServiceStatus
+from mallob_py.service.telemetry.status import (
+    EndedJob,
+    HostStatus,
+    JobInterim,
+    JobProgress,
+    JobStatus,
+    ServiceStatus,
+)
 from mallob_py.web import ApiError
 from mallob_py.web.store import Ended, Record, Signature, now
 
@@ -146,8 +153,8 @@ class UserState(msgspec.Struct, frozen=True):
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job. Times in seconds; `volume` is its number of workers, `fair_share` the PEs that it deserves.
 
-    `number` is its number in the service, once it has one. `progress` is there if its application tells it,
-    `ended` once it has a reply.
+    `number` is its number in the service, once it has one. `progress` and `interim` are there if its
+    application tells them, `ended` once it has a reply.
     """
 
     user: str
@@ -166,6 +173,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     pe_seconds: float = 0.0
     cpu_seconds: float = 0.0
     progress: JobProgress | None = None
+    interim: JobInterim | None = None
     #: of a job without workers: what it waits for
     why: str = ""
     ended: Ended | None = None
@@ -208,6 +216,7 @@ def job_of_status(
         pe_seconds=job.pe_s,
         cpu_seconds=job.cpu_s,
         progress=job.progress,
+        interim=job.interim,
         why=why,
     )
 

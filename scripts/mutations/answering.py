@@ -11,8 +11,55 @@ _CRASHES = "mallob_py/service/jobs/crashes.py"
 _ENDINGS = "mallob_py/service/endings.py"
 _TURNS = "mallob_py/service/turns.py"
 _SERVICE = "mallob_py/service/service.py"
+_INTERIM = "mallob_py/protocol/interim.py"
+_CLIENT = "mallob_py/protocol/client.py"
+_OFFERING = "mallob_py/runtime/workers/offering.py"
+_REPLY = "mallob_py/service/jobs/reply.py"
 
 ANSWERING = (
+    # --- interim results ------------------------------------------------------------------------
+    Mutation(
+        "a worse answer replaces no better one",
+        _INTERIM,
+        "Interim.is_beaten_by",
+        instead_of("self._is_better(other.value, self.value)", "True"),
+        "test_the_best_value_and_the_best_bound_stand_whatever_the_order",
+    ),
+    Mutation(
+        "a weaker bound replaces no stronger one",
+        _INTERIM,
+        "Interim.joined",
+        instead_of("self._is_better(self.bound, other.bound)", "True"),
+        "test_the_best_value_and_the_best_bound_stand_whatever_the_order",
+    ),
+    Mutation(
+        "the client joins what all workers offer",
+        _CLIENT,
+        "ClientJobs.receive_offered",
+        instead_of("offered if known is None else known.joined(offered)", "offered"),
+        "test_the_client_keeps_the_best_of_all_workers_and_an_interrupted_job_ends_with_it",
+    ),
+    Mutation(
+        "an offer that comes too soon is passed on later",
+        _OFFERING,
+        "Offering.offer",
+        without("self.due_s = self._may_send_s"),
+        "test_the_first_offer_is_passed_on_at_once_and_the_best_of_those_that_come_soon_after_it_later",
+    ),
+    Mutation(
+        "an answer without a value is not repeated",
+        _OFFERING,
+        "Offering.turn",
+        instead_of("self._best.value is not None or self._best.body is None", "True"),
+        "test_an_answer_without_a_value_is_not_repeated_since_the_last_to_come_stands",
+    ),
+    Mutation(
+        "what is offered is not told as the last word",
+        _REPLY,
+        "result_reply",
+        without('result["complete"] = False'),
+        "test_an_interrupted_job_is_answered_with_the_best_offer_of_any_worker",
+    ),
     # --- SAT ------------------------------------------------------------------------------------
     Mutation(
         "time that ends before the first solution is no answer",

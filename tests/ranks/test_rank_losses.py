@@ -28,6 +28,7 @@ from running import (
 from waiting import DEADLINE_S
 
 from mallob_py.runtime.world.launch import Flavour, find_launcher
+from mallob_py.service.telemetry.status import JobInterim, read_status
 
 try:
     IS_MPICH = find_launcher().flavour is Flavour.HYDRA
@@ -182,6 +183,28 @@ def test_a_bag_is_exact_whichever_ranks_are_lost(tmp_path: Path) -> None:
         assert service.output.count("accepting jobs") == 1
         assert service.stop() == 0
         assert "Traceback" not in service.output
+
+
+@pytest.mark.parametrize("wanted", ["other", "client"])
+def test_the_best_offer_outlives_a_rank(wanted: str, tmp_path: Path) -> None:
+    def interim() -> object:
+        status = read_status(service.api_dir)
+        job = None if status is None else status.job("u.descends", client=0)
+        return job and job.interim
+
+    with serving(tmp_path, ranks=3, env=with_apps(DESCEND="rank_apps:Descend")) as service:
+        reply = service.submit("descends", application="DESCEND")
+        poll_until(lambda: interim() == JobInterim("cost", True, 5, 3), "all have offered")
+        ranks = ranks_of(service)
+        (victim,) = victims_of(service, [wanted], ranks)
+        os.kill(ranks[victim], signal.SIGKILL)
+        await_generation(service, 2)
+        # Who was not the client's repeats what is of use.
+        poll_until(lambda: interim() == JobInterim("cost", True, 5, 3), "the client knows")
+        service.interrupt("descends")
+        result = service.reply(reply)["result"]
+        assert (result["resultcode"], result["value"], result["complete"]) == (10, 5, False)
+        assert service.stop() == 0
 
 
 def test_a_policy_goes_on_with_the_ranks_that_are_left(tmp_path: Path) -> None:

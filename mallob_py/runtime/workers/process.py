@@ -69,6 +69,7 @@ from mallob_py.runtime.memory import (
     peak_bytes_of,
     private_bytes_of,
 )
+from mallob_py.runtime.workers.offering import Offering
 
 _RECEIVE_BYTES = 1 << 18
 #: the answer for a root is lost if its process is stopped just then
@@ -226,11 +227,14 @@ class _Context(WorkerContext):
         self._last_checkpoint: wire.CheckpointGiven | None = None
         self._peak_memory_bytes = 0
         self._next_progress_s = time.monotonic() + PROGRESS_PERIOD_S  # short jobs have none to tell
+        self._offering = Offering(self._encoded, lambda interim: link.send(wire.Offered(interim)))
         #: what the application calls a result of a code
         self.result_string: Callable[[int], str] = str
         self.cpu_before_s = cpu_before_s
 
     def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:
+        if self._offering.due_s < math.inf:
+            self._offering.turn(time.monotonic())
         was_leaving = self.leaving
         messages = self._held + self._take_in()
         self._held = []
@@ -263,6 +267,7 @@ class _Context(WorkerContext):
         return self._link.fileno()
 
     def park(self) -> NoReturn:
+        self._offering.flush_news()
         while True:
             self._take_in()
             if self.leaving:
@@ -279,6 +284,19 @@ class _Context(WorkerContext):
             self._next_progress_s = now + PROGRESS_PERIOD_S
             total = None if total is None else float(total)
             self._link.send(wire.Progressed(Progress(float(done), total, unit[:PROGRESS_UNIT_MAX])))
+
+    def offer(
+        self, result: Result | None = None, *, value: float | None = None, bound: float | None = None
+    ) -> None:
+        self._offering.offer(result, value, bound, time.monotonic())
+
+    def declare(self, application: Application) -> None:
+        """Whose run it is."""
+        self.result_string = application.result_string
+        self._offering.declare(application)
+
+    def _encoded(self, result: Result) -> bytes:
+        return wire.encode_result(_result_body(result, self.result_string))
 
     def checkpoint(self, data: bytes) -> None:
         if len(data) > CHECKPOINT_BYTES_MAX:
@@ -325,6 +343,7 @@ class _Context(WorkerContext):
         return message, memory
 
     def left_message(self) -> wire.Left:
+        self._offering.flush_news()
         return wire.Left(own_cpu_seconds() - self.cpu_before_s, self._taken_leaving)
 
 
@@ -376,7 +395,7 @@ class _Worker:
             context = _Context(self._link, run, self._cpu_before_s)
             newly_imported = not self._registry.is_prepared(context.application)
             application = self._registry.prepared(context.application)
-            context.result_string = application.result_string
+            context.declare(application)
             started = wire.Started(
                 context.application,
                 newly_imported,
@@ -561,6 +580,11 @@ def _check_takes_input(application: Application, read: wire.Read) -> None:
 def _result_message(
     result: Result, result_string: Callable[[int], str], peak_memory_bytes: int, cpu_s: float
 ) -> wire.ResultFound:
+    body = wire.encode_result(_result_body(result, result_string))
+    return wire.ResultFound(body, peak_memory_bytes, cpu_s)
+
+
+def _result_body(result: Result, result_string: Callable[[int], str]) -> wire.ResultBody:
     if not isinstance(result, Result):
         raise TypeError(f"an application's result must be a Result or None, not {result!r:.80}")
     fields = msgspec.json.encode(dict(result.fields))
@@ -572,8 +596,7 @@ def _result_message(
     else:
         solution, form = _int32_bytes(result.solution), wire.SolutionForm.INTEGERS
     code = int(result.code)
-    body = wire.ResultBody(code, fields, solution, form, result_string(code))
-    return wire.ResultFound(wire.encode_result(body), peak_memory_bytes, cpu_s)
+    return wire.ResultBody(code, fields, solution, form, result_string(code))
 
 
 def _check_finite(name: str, value: object) -> None:

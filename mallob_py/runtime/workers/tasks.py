@@ -152,6 +152,8 @@ class JobTask:
                 return stimuli.WorkerDemands(self.number, demand)
             case wire.Progressed(progress):
                 return stimuli.WorkerProgresses(self.number, progress)
+            case wire.Offered(interim):
+                return stimuli.WorkerOffers(self.number, interim)
             case wire.Checkpoint(data):
                 return stimuli.WorkerSaves(self.number, data)
             case wire.CheckpointWanted():

@@ -10,6 +10,10 @@ A solution that an application gives as bytes is a text in Base64, with `result.
 "base64". In a file it is these bytes themselves, `result.solution-size` their number and the format
 "bytes".
 
+A job that did not end by itself is answered with the best that its workers had offered, if they had: then
+`result.complete` is false, `result.value` tells how good that answer is and `result.bound` what no answer can
+beat, as far as these are known.
+
 The files for large results that jobs name: which keys of a configuration name files, its application
 declares (`Application.result_files`); where they may be, the operator says; how a job is kept to that is up
 to `mallob_py.kit.result_file`.
@@ -31,8 +35,9 @@ import msgspec
 
 from mallob_py.kit.declaration import UNKNOWN
 from mallob_py.kit.result_file import ResultFileError, ResultsFolder, discard_unfinished, is_delivered
-from mallob_py.protocol.effects import JobStats, Outcome
-from mallob_py.runtime.worker_wire import SolutionForm
+from mallob_py.protocol.effects import JobEnded, JobStats, Outcome
+from mallob_py.protocol.interim import Interim
+from mallob_py.runtime.worker_wire import SolutionForm, decode_result
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs import mallob_clients
 from mallob_py.service.jobs.job_file import JobFile
@@ -84,6 +89,22 @@ class Ending(msgspec.Struct, frozen=True):
     form: SolutionForm = SolutionForm.INTEGERS
     #: what the application calls its result
     name: str = "UNKNOWN"
+    #: the result is the best that workers had offered when the job was ended, if they had
+    interim: Interim | None = None
+
+
+def ending_of(ended: JobEnded) -> Ending:
+    """Of a job that was run and has not failed."""
+    interim, body = None, ended.body
+    if body is None:
+        interim = ended.interim
+        body = None if interim is None else interim.body
+    if body is None:
+        return Ending(ended.outcome, interim=interim)
+    result = decode_result(body)
+    return Ending(
+        ended.outcome, result.code, result.fields, result.solution, result.form, result.name, interim
+    )
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -119,7 +140,13 @@ def result_reply(
     extra = msgspec.json.decode(ending.fields or b"{}", type=dict[str, msgspec.Raw])
     own = {"resultcode", "resultstring", "outcome", "result-files"}
     own |= {"solution", "solution-file", "solution-size", "solution-format"}
+    if ending.interim is not None:
+        own |= {"complete", "value", "bound"}
     result.update((key, value) for key, value in extra.items() if key not in own)
+    if ending.interim is not None:
+        result["complete"] = False
+        numbers = {"value": ending.interim.value, "bound": ending.interim.bound}
+        result.update((key, number) for key, number in numbers.items() if number is not None)
     is_plain = ending.form is SolutionForm.INTEGERS and "solutions" not in extra
     is_waiting = bool(solution_path) and mallob_clients.is_bridge(job.user, job.name, job.submitted)
     is_bridge = is_plain and is_waiting

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import msgspec
 
+from mallob_py.protocol.interim import Interim, Number
 from mallob_py.protocol.progress import Progression
 from mallob_py.protocol.rank_messages import WorkerPlace
 from mallob_py.service.jobs.reply import JobStatistics
@@ -119,6 +120,18 @@ class JobProgress(msgspec.Struct, frozen=True):
     unit: str = ""
 
 
+class JobInterim(msgspec.Struct, frozen=True):
+    """The best that its workers have offered: an answer of this `value`, and a `bound` of all values.
+
+    `label`: what its application calls the value; "" if that is not to be seen.
+    """
+
+    label: str
+    minimizes: bool
+    value: Number | None = None
+    bound: Number | None = None
+
+
 class JobStatus(msgspec.Struct, frozen=True):
     """One live job. `volume` is its number of workers, `client` the one that took it in.
 
@@ -166,6 +179,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     peak_memory_bytes: int = 0
     #: None: its application tells nothing
     progress: JobProgress | None = None
+    #: None: its workers have offered nothing
+    interim: JobInterim | None = None
 
     @property
     def identity(self) -> str:
@@ -283,6 +298,13 @@ def progress_of(progression: Progression | None, now: float) -> JobProgress | No
     if progression is None or (last := progression.last) is None:
         return None
     return JobProgress(last.done, progression.rate(now), last.total, last.unit)
+
+
+def interim_of(interim: Interim | None) -> JobInterim | None:
+    """What a PE knows of a job's offers, for people."""
+    if interim is None:
+        return None
+    return JobInterim(interim.label, interim.minimizes, interim.value, interim.bound)
 
 
 def write_status(api_dir: str | os.PathLike[str], status: ServiceStatus, client: int = 0) -> None:

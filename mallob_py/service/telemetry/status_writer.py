@@ -41,6 +41,7 @@ from mallob_py.service.telemetry.status import (
     Onlookers,
     ServiceStatus,
     UserStatus,
+    interim_of,
     progress_of,
     remove_status,
     write_status,
@@ -305,6 +306,7 @@ class StatusWriter:
             cpu_s=record.cpu_s,
             peak_memory_bytes=record.peak_memory_bytes,
             progress=progress_of(record.progression, now),
+            interim=interim_of(record.interim),
         )
 
     def states(self) -> dict[str, int]:

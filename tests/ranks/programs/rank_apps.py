@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import numpy as np
 
@@ -141,3 +141,26 @@ class Bulk(Application):
         while len(list(folder.glob("[0-9]*"))) < int(context.configuration["workers"]):
             time.sleep(0.01)
         return Result(10, [checksum])
+
+
+class Descend(Application):
+    """Offers costs from 10 to 7 or, as any worker but the root, 5, and a bound; then waits for the end."""
+
+    name = "DESCEND"
+    takes_input = False
+    minimizes = True
+    value_label = "cost"
+    result_strings: ClassVar = {10: "FOUND"}
+
+    def read(self, job: JobInput) -> Payload:
+        return {}
+
+    def run(self, context: WorkerContext) -> Result:
+        if context.index:
+            context.offer(Result(10, [5], {"complete": True}), value=5)
+        else:
+            for cost in range(10, 6, -1):
+                context.offer(Result(10, [cost]), value=cost)
+        context.offer(bound=3)
+        while True:
+            context.poll(timeout_s=0.05)

@@ -1,0 +1,55 @@
+"""Interim results: the best answer and bounds that a job's workers have offered so far.
+
+Any worker may offer at any time. An offer travels to the job's client once and is stored nowhere else; the
+client keeps the best answer and the best bound, each by itself, whoever found it. Offers may be lost, doubled
+or late, and come in any order: what the client holds never gets worse. Only of answers without a value, which
+cannot be compared, the last to come stands.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+#: integers from -2^63 to 2^64-1 stay exact on their way
+Number: TypeAlias = int | float
+
+
+class Interim(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One offer, or the best of several.
+
+    `body` is an encoded result, opaque to PEs; `value` its quality, None where answers cannot be compared.
+    `bound`: no answer is better than that. `minimizes`: smaller values are better. `label`: what people
+    call the value, such as "cost"; "" if it is for comparing only.
+    """
+
+    minimizes: bool = False
+    label: str = ""
+    value: Number | None = None
+    bound: Number | None = None
+    body: bytes | None = None
+
+    def joined(self, other: Interim) -> Interim:
+        """The best of both; `other` has come later. It is `self` if nothing in the other one is better."""
+        has_answer = self.is_beaten_by(other)
+        has_bound = other.bound is not None
+        if other.bound is not None and self.bound is not None:
+            has_bound = self._is_better(self.bound, other.bound)
+        if not (has_answer or has_bound):
+            return self
+        bound = other.bound if has_bound else self.bound
+        answer = other if has_answer else self
+        return msgspec.structs.replace(answer, bound=bound)
+
+    def is_beaten_by(self, other: Interim) -> bool:
+        """Whether the answer of `other`, which has come later, is to stand."""
+        if other.body is None:
+            return False
+        if self.value is None or other.value is None:
+            return self.value is None
+        return self._is_better(other.value, self.value)
+
+    def _is_better(self, one: Number, other: Number) -> bool:
+        """As values: bounds are better the other way round."""
+        return one < other if self.minimizes else one > other

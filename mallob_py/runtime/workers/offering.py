@@ -1,0 +1,90 @@
+"""What a worker process passes on of the answers and bounds that its application offers.
+
+An application may offer as often as it likes. Its rank hears the best, at most every PERIOD_S, and less often
+where answers are large; what comes too soon waits here, where a better one replaces it. What was passed on is
+repeated now and then, for a client that was lost together with what it knew; answers without a value are not,
+since the last to come stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import msgspec
+
+from mallob_py.kit.app import OFFER_BYTES_MAX, OFFER_PERIOD_S, Result, check_offer
+from mallob_py.kit.declaration import Declaration
+from mallob_py.protocol.interim import Interim, Number
+
+LABEL_MAX = 20
+REPEAT_PERIOD_S = 5.0
+#: of one worker's offers, and of what it repeats
+_BYTES_PER_S, _REPEATED_BYTES_PER_S = 20e6, 1e6
+#: stands for a result that is not encoded yet
+_UNENCODED = b""
+
+
+class Offering:
+    """The offers of one run. Times are in seconds on any one clock."""
+
+    def __init__(self, encode: Callable[[Result], bytes], send: Callable[[Interim], None]) -> None:
+        self._encode = encode
+        self._send = send
+        #: of the application
+        self._declared: Declaration | type[Declaration] = Declaration
+        #: the best so far; its body stands for `_result` until that is encoded
+        self._best: Interim | None = None
+        self._result: Result | None = None
+        self._is_news = False
+        self._may_send_s = self._repeat_s = -math.inf
+        #: when `turn` is wanted next
+        self.due_s = math.inf
+
+    def declare(self, declaration: Declaration) -> None:
+        self._declared = declaration
+
+    def offer(self, result: Result | None, value: Number | None, bound: Number | None, now: float) -> None:
+        """Raises ValueError or TypeError for what cannot be offered."""
+        check_offer(result, value, bound)
+        body = None if result is None else _UNENCODED
+        declared = self._declared
+        offered = Interim(declared.minimizes, declared.value_label[:LABEL_MAX], value, bound, body)
+        known = offered if self._best is None else self._best
+        best = known.joined(offered)
+        if best is self._best:
+            return
+        if known is offered or known.is_beaten_by(offered):
+            self._result = result
+        self._best = best
+        self._is_news = True
+        self.due_s = self._may_send_s
+        self.turn(now)
+
+    def turn(self, now: float) -> None:
+        """Pass on what is due."""
+        if now < self.due_s or self._best is None:
+            return
+        self.flush()
+        size = len(self._best.body or b"")
+        self._may_send_s = now + max(OFFER_PERIOD_S, size / _BYTES_PER_S)
+        is_comparable = self._best.value is not None or self._best.body is None
+        self.due_s = now + max(REPEAT_PERIOD_S, size / _REPEATED_BYTES_PER_S) if is_comparable else math.inf
+
+    def flush(self) -> None:
+        """Pass on what there is."""
+        if self._best is None:
+            return
+        if self._result is not None:
+            body = self._encode(self._result)
+            if len(body) > OFFER_BYTES_MAX:
+                raise ValueError(f"an offer has {OFFER_BYTES_MAX} bytes at most, not {len(body)}")
+            self._best = msgspec.structs.replace(self._best, body=body)
+            self._result = None
+        self._is_news = False
+        self._send(self._best)
+
+    def flush_news(self) -> None:
+        """Pass on what waits: there is no later."""
+        if self._is_news:
+            self.flush()

@@ -1,0 +1,94 @@
+"""Interim results on real ranks: offers are seen while a job runs, and are its answer if it is ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from running import (
+    COMMAND,
+    DEADLINE_S,
+    Running,
+    environment,
+    needs_mpiexec,
+    poll_until,
+    run,
+    serving,
+    with_apps,
+)
+
+from mallob_py.service.telemetry.status import JobInterim, read_status
+
+pytestmark = needs_mpiexec
+APPS = with_apps(DESCEND="rank_apps:Descend")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("service"), ranks=4, env=APPS) as running:
+        yield running
+        assert running.stop() == 0
+        assert "Traceback" not in running.output
+
+
+def _interim(service: Running, name: str) -> JobInterim | None:
+    status = read_status(service.api_dir)
+    job = None if status is None else status.job(f"u.{name}", client=0)
+    return None if job is None else job.interim
+
+
+def test_an_interrupted_job_is_answered_with_the_best_offer_of_any_worker(service: Running) -> None:
+    path = service.submit("descends", application="DESCEND")
+    best = JobInterim("cost", True, 5, 3)
+    poll_until(lambda: _interim(service, "descends") == best, "another worker's offer and the root's bound")
+    command = [*COMMAND, "status", "--api-dir", str(service.api_dir)]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True).stdout
+    assert "cost 5, at least 3" in shown
+    service.interrupt("descends")
+    result = service.reply(path)["result"]
+    assert result["outcome"] == "interrupted"
+    assert (result["resultcode"], result["resultstring"], result["solution"]) == (10, "FOUND", [5])
+    assert (result["complete"], result["value"], result["bound"]) == (False, 5, 3)
+
+
+def test_a_job_at_its_limit_is_answered_with_the_best_offer(service: Running) -> None:
+    result = service.ask("limited", application="DESCEND", wallclock_limit="1s", max_demand=1)["result"]
+    assert (result["outcome"], result["resultcode"]) == ("wallclock-limit", 10)
+    assert (result["complete"], result["value"], result["bound"]) == (False, 7, 3)
+
+
+def test_run_prints_the_best_offer_at_its_limit() -> None:
+    at_limit = run("run", "DESCEND", "-n", "1", "--time-limit", "1", env=APPS)
+    result = json.loads(at_limit.out)["result"]
+    assert (result["outcome"], result["value"], result["complete"]) == ("wallclock-limit", 7, False)
+
+
+def test_run_prints_the_best_offer_when_a_signal_ends_it() -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "run", "DESCEND", "-n", "1"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=environment("interim", APPS),
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        shown = b""
+        while b"cost 7, at least 3" not in shown:
+            shown += os.read(ours, 1000)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    result = json.loads(out)["result"]
+    assert (result["outcome"], result["value"], result["complete"]) == ("interrupted", 7, False)
+    assert process.returncode == 128 + signal.SIGTERM
