@@ -231,7 +231,9 @@ class Client:
         self._new_replies = NewFiles(service.folder_of(self._api_dir, client) / "out")
         #: what chains of revisions need until they end, by the name of their last revision
         self._chain_files: dict[str, list[Path]] = {}
-        self._changed = threading.Condition()
+        self._mutex = threading.Lock()
+        #: written to when a job is submitted, and at the end
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._service_timeout_s = service_timeout_s
         self._next_service_look_s = -math.inf
         self._served_s = math.inf
@@ -278,7 +280,7 @@ class Client:
             self._keep(job, input_file)
             input_file = None
         future = JobFuture(job["name"])
-        with self._changed:
+        with self._mutex:
             if self._closed:
                 raise RuntimeError("the client is closed")
             if job["name"] in self._pending:
@@ -295,7 +297,7 @@ class Client:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="mallob-py-client", daemon=True)
                 self._thread.start()
-            self._changed.notify()
+            os.eventfd_write(self._wake, 1)
         future.add_done_callback(lambda done: self.interrupt(job["name"]) if done.cancelled() else None)
         return future
 
@@ -401,10 +403,11 @@ class Client:
 
     def close(self) -> None:
         """Cancel what is not answered, which ends these jobs."""
-        with self._changed:
+        with self._mutex:
             self._closed = True
             pending = list(self._pending.values())
-            self._changed.notify()
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
         for one in pending:
             one.future.cancel()
             _remove(one.input_file)
@@ -412,6 +415,9 @@ class Client:
             self._thread.join()
             self._thread = None
         self._new_replies.close()
+        if self._wake >= 0:
+            os.close(self._wake)
+            self._wake = -1
 
     # --- formulas -----------------------------------------------------------------------------
 
@@ -462,7 +468,7 @@ class Client:
         try:
             self._check_service(now - self._served_s)
         except ServiceError as error:
-            with self._changed:
+            with self._mutex:
                 pending = list(self._pending.values())
                 self._pending.clear()
                 self._awaited.clear()
@@ -473,20 +479,24 @@ class Client:
                     one.future.set_exception(error)
 
     def _watch(self) -> None:
-        """In a thread of its own: look for replies, often at first and while they come."""
+        """In a thread of its own: look for replies, as soon as they come where the folder tells of them.
+
+        Elsewhere it looks often at first and while they come.
+        """
         delay_s = _POLL_DELAY_MIN_S
         while True:
-            with self._changed:
-                if self._changed.wait(None if not self._pending and not self._closed else delay_s):
-                    delay_s = _POLL_DELAY_MIN_S
-                if self._closed:
-                    return
+            with self._mutex:
+                is_idle = not self._pending
+            if self._new_replies.wait(self._wake, None if is_idle else delay_s):
+                delay_s = _POLL_DELAY_MIN_S
+            if self._closed:
+                return
             files = self._new_replies.look()
-            with self._changed:  # whoever has submitted a job meanwhile awaits its reply now
+            with self._mutex:  # whoever has submitted a job meanwhile awaits its reply now
                 names = {self._awaited[file] for file in files if file in self._awaited}
                 pending = [(name, self._pending[name]) for name in names]
             answered = [name for name, one in pending if self._settle(one)]
-            with self._changed:
+            with self._mutex:
                 for name in answered:
                     self._forget(name)
             self._look_for_service()

@@ -7,7 +7,10 @@ where nobody removes old replies, so it gets a fifth of the time at most.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
+import select
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +20,8 @@ from mallob_py.service.store.in_folder import InotifyWatch, is_remote
 #: with inotify: a safety net
 _RELIST_S = 10.0
 _RELIST_POLLING_S = 1.0
+#: with inotify: how long to wait for its news; whoever waits has more to look for
+_LOOK_S = 1.0
 #: changes of a folder within this may leave it with the same time
 _CLOCK_STEP_S = 0.02
 _SHARE_OF_TIME = 0.2
@@ -55,6 +60,21 @@ class NewFiles:
             pause_s = _RELIST_POLLING_S if self._watch is None else _RELIST_S
             self._due_s = now + (_CLOCK_STEP_S if has_changed else pause_s)
         return names
+
+    def wait(self, wake: int, delay_s: float | None) -> bool:
+        """Until it is worth looking again; whether that is because `wake`, an eventfd, was written to.
+
+        As soon as there are news where inotify tells, else after `delay_s`. None: only when woken.
+        """
+        poll = select.poll()
+        poll.register(wake, select.POLLIN)
+        if delay_s is not None and self._watch is not None:
+            poll.register(self._watch.fileno(), select.POLLIN)
+            delay_s = _LOOK_S
+        poll.poll(None if delay_s is None else math.ceil(1000 * delay_s))
+        with contextlib.suppress(BlockingIOError):
+            return os.eventfd_read(wake) > 0
+        return False
 
     def close(self) -> None:
         if self._watch is not None:

@@ -17,8 +17,9 @@ import os
 import resource
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from mallob_py.cli.client_options import WebOptions
     from mallob_py.cli.rank_options import RunOptions, ServeOptions, SolveOptions
     from mallob_py.runtime.memory import Room
+    from mallob_py.runtime.world.exit_file import ExitFile
 
 #: how often to look whether a folder is free, and the shortest time limit
 _LOOK_S = 0.2
@@ -195,37 +197,82 @@ def run_serve(options: ServeOptions) -> int:
         if not _wait_for_folders(options, math.inf if end_s is None else end_s):
             return 0
         if end_s is not None:
-            options = dataclasses.replace(options, time_limit_s=max(_MOMENT_S, end_s - time.monotonic()))
-    if in_mpi_world() or (ranks == 1 and options.restarts == 0):
-        from mallob_py.runtime.processes import want_no_numeric_threads
+            options = with_time_left(options, end_s - time.monotonic())
+    from mallob_py.runtime.processes import want_no_numeric_threads
 
-        want_no_numeric_threads()
+    want_no_numeric_threads()
+    if in_mpi_world() or (ranks == 1 and options.restarts == 0):
         from mallob_py.cli.serve_rank import be_rank
 
         return be_rank(options)
-    from mallob_py.runtime.world.launch import supervise
-
-    count = ranks
-
-    def argv() -> list[str]:
-        # Of an option that is given twice, the second counts.
-        command = ["-m", "mallob_py.cli.main", *sys.argv[1:]]
-        if count != ranks:
-            command += ["-n", str(count)]
-        if end_s is not None:
-            command += ["--time-limit", f"{max(_MOMENT_S, end_s - time.monotonic()):.3f}s"]
-        return command
+    from mallob_py.runtime.world.launch import run_world, supervise
 
     def ranks_again(before: int) -> int:
         from mallob_py.service.store.orders import ordered_ranks
 
-        nonlocal count
-        count = max(options.clients, ordered_ranks(Path(options.api_dir)) or before)
-        return count
+        return max(options.clients, ordered_ranks(Path(options.api_dir)) or before)
+
+    def run(count: int, env: Mapping[str, str], stops: StopRequests) -> WorldEnd:
+        now = options if end_s is None else with_time_left(options, end_s - time.monotonic())
+        if _allows_forks():
+            return _run_forks(now, count, env, stops)
+        # Of an option that is given twice, the second counts.
+        argv = ["-m", "mallob_py.cli.main", *sys.argv[1:]]
+        if count != ranks:
+            argv += ["-n", str(count)]
+        if now.time_limit_s is not None:
+            argv += ["--time-limit", f"{now.time_limit_s:.3f}s"]
+        return run_world(count, argv, env, stops, options.rank_timeout_s)
 
     survives = RankLoss.wanted(options.rank_loss, launcher_spares_others=True) is RankLoss.SURVIVE
     with taking_orders(ranks, survives, Path(options.api_dir)):
-        return supervise(ranks, argv, options.restarts, options.rank_timeout_s, ranks_again)
+        return supervise(ranks, run, options.restarts, ranks_again)
+
+
+def with_time_left(options: ServeOptions, left_s: float) -> ServeOptions:
+    """For ranks that are started now: a time limit counts from the start of the command."""
+    return dataclasses.replace(options, time_limit_s=max(_MOMENT_S, left_s))
+
+
+def _allows_forks() -> bool:
+    """Whether ranks can be forks of this process; imports for them what they are made of, if so."""
+    if threading.active_count() > 1:  # such as one that takes a scheduler's orders
+        return False
+    from mallob_py.runtime.world.forked_world import library_allows_forks
+
+    loading = begin_loading_mpi()
+    for module in ("cli.serve_rank", "cli.serve_desk", "runtime.workers.process"):
+        importlib.import_module(f"mallob_py.{module}")
+    loading.join()
+    if not library_allows_forks():
+        return False
+    importlib.import_module("mallob_py.runtime.world.transport")
+    return True
+
+
+def _run_forks(options: ServeOptions, ranks: int, env: Mapping[str, str], stops: StopRequests) -> WorldEnd:
+    from mallob_py.cli.main import outcome_of
+    from mallob_py.cli.serve_rank import be_rank
+    from mallob_py.runtime.world.forked_world import ForkedWorld
+    from mallob_py.runtime.world.launch import with_exit_file
+
+    def outcome_of_rank(_fork_server: socket.socket | None) -> int:
+        return outcome_of("mallob-py serve", lambda: be_rank(options))
+
+    def run_world(exit_file: ExitFile) -> WorldEnd:
+        if stops.first is not None:
+            return WorldEnd(None, False, 0, stops.first)
+        world = ForkedWorld(
+            ranks,
+            outcome_of_rank,
+            stops,
+            title="mallob-py serve: rank",
+            env={**env, **exit_file.environment},
+            rank_loss=RankLoss.wanted(options.rank_loss, launcher_spares_others=True),
+        )
+        return world.wait(exit_file)
+
+    return with_exit_file(run_world, options.rank_timeout_s)
 
 
 def _wait_for_folders(options: ServeOptions, until_s: float) -> bool:
@@ -333,7 +380,7 @@ def launch(
     from mallob_py.runtime.processes import no_orphans, raise_descriptor_limit
     from mallob_py.runtime.world.forked_world import ForkedWorld, library_allows_forks
 
-    def outcome_of_rank(fork_server: socket.socket) -> int:
+    def outcome_of_rank(fork_server: socket.socket | None) -> int:
         return outcome_of(f"mallob-py {command}", lambda: be_rank(fork_server))
 
     raise_descriptor_limit()
@@ -349,7 +396,15 @@ def launch(
                 return WorldEnd(None, False, 0, stops.first)
             loss = RankLoss.wanted(rank_loss, launcher_spares_others=True)
             with order_folder(orders) as folder:
-                world = ForkedWorld(servers, outcome_of_rank, stops, keep_input=keep_input, rank_loss=loss)
+                world = ForkedWorld(
+                    ranks,
+                    outcome_of_rank,
+                    stops,
+                    title=f"mallob-py {command}: rank",
+                    servers=servers,
+                    keep_input=keep_input,
+                    rank_loss=loss,
+                )
                 with taking_orders(ranks, loss is RankLoss.SURVIVE, folder):
                     return world.wait()
         servers.close()

@@ -29,12 +29,15 @@ if TYPE_CHECKING:
 
 def be_rank(options: ServeOptions) -> NoReturn:
     is_of_mpi = EXIT_FILE_VARIABLE in os.environ and declared_world_size(os.environ) > 1
-    if is_of_mpi and not is_invited(os.environ):
+    can_have_guard = guard.is_needed(os.environ)
+    is_fork = guard.has_parent_who_reads()
+    if is_of_mpi and not is_fork and not is_invited(os.environ):
         # MPI's launcher does not always notice that its proxy, our parent, is gone; nobody else would end us.
         die_with(os.getppid(), signal.SIGKILL)
-    can_have_guard = guard.is_needed(os.environ)
     is_alone = declared_world_size(os.environ) == 1  # it has nobody to lose but those who will join
-    rank_loss = RankLoss.wanted(options.rank_loss, is_alone or can_have_guard or spares_others(os.environ))
+    rank_loss = RankLoss.wanted(
+        options.rank_loss, is_alone or can_have_guard or is_fork or spares_others(os.environ)
+    )
     if can_have_guard and rank_loss is RankLoss.SURVIVE:
         guard.stand_guard()
     if rank_loss is RankLoss.SURVIVE and options.rank_loss == "auto":

@@ -124,7 +124,10 @@ def run_rank(
     stop_bell = StopBell(stop_signals())
     descriptors = raise_descriptor_limit()
     limits = WorkerLimits(memory_limit_bytes=settings.memory_limit_bytes)
-    server = ForkServer.start(settings.preload, limits, fork_server)
+    if fork_server is None:
+        server = ForkServer.fork(settings.preload, limits)
+    else:
+        server = ForkServer.start(settings.preload, limits, fork_server)
     if is_invited(os.environ):
         _run_newcomer(settings, make_log, make_desk, exit_code, server, stop_bell)
     try:

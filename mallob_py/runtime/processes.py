@@ -2,6 +2,7 @@
 
 - They are started with the imports of this process, not with the working folder's: `python -m` would look for
   modules in the working folder first, where it may be anybody who has put them, as in /tmp.
+- Forks can have titles of their own (`set_title`).
 - They want no threads of numeric libraries, and as many descriptors as they may have.
 - Whoever stands in for others catches the signals that ask for the end (`StopRequests`), and is the parent
   of all that lose theirs (`no_orphans`): after a crash, the next world meets nobody who still holds a lock
@@ -18,7 +19,7 @@ import resource
 import select
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import FrameType
 
 
@@ -155,11 +156,11 @@ def no_orphans() -> Iterator[None]:
             _prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
-def bury_orphans(own: int) -> None:
-    """Let go of children that have ended; `own` is one that somebody else waits for."""
+def bury_orphans(own: Collection[int]) -> None:
+    """Let go of children that have ended; `own` are those that the caller waits for, soon."""
     with contextlib.suppress(ChildProcessError):  # there are none
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            if ended.si_pid == own:
+            if ended.si_pid in own:
                 break
             os.waitpid(ended.si_pid, 0)
 
@@ -168,6 +169,23 @@ def _prctl(option: int, value: int) -> None:
     import ctypes  # no rank needs it while it runs
 
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def set_title(title: str) -> None:
+    """Have `ps` show this instead of the command line, as far as it has room; to be called by a fork.
+
+    It is written where the kernel has put the arguments of the program that this process stems from. Nothing
+    else of it changes; where the kernel does not tell the place, nothing does.
+    """
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        with open("/proc/self/stat") as stat:
+            begin, end = map(int, stat.read().rsplit(")", 1)[1].split()[45:47])
+        if 0 < begin < end:
+            import ctypes
+
+            text = os.fsencode(title)[: end - begin - 1]
+            ctypes.memset(begin, 0, end - begin)
+            ctypes.memmove(begin, text, len(text))
 
 
 def _children(parent_pid: int) -> list[int]:

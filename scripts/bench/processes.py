@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
-_FORK_SERVER = b"mallob_py.runtime.workers.fork_server"
+_FORK_SERVER = b"fork_server"
 _GUARD = b"world/guard_process.py"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ class Family:
     @classmethod
     def of(cls, mark: str) -> Family:
         pids = marked_processes(mark)
-        forked = [pid for pid in pids if "workers.fork_server" in command_line(pid)]
+        forked = [pid for pid in pids if "fork_server" in command_line(pid)]
         servers = [pid for pid in forked if parent_of(pid) not in forked]
         workers = [pid for pid in forked if pid not in servers]
         return cls(sorted({parent_of(pid) for pid in servers} & set(pids)), servers, workers)
@@ -97,6 +98,8 @@ class Family:
 
 def rank_number(pid: int) -> int:
     """Of a rank, in the world that it was started in."""
+    if (title := re.search(r": rank (\d+)", command_line(pid))) is not None:
+        return int(title[1])
     with contextlib.suppress(OSError):
         for word in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             if word.startswith(b"PMI_RANK="):

@@ -161,9 +161,9 @@ def test_a_job_is_not_lost_when_a_rank_is_killed_and_all_end(tmp_path: Path) -> 
     with serving(tmp_path, "--rank-loss", "restart", "--restarts", "0", ranks=2) as first:
         path = first.submit("survivor", **hard_job(tmp_path, holes=8))
         poll_until(lambda: busy_solvers(first) or path.exists())
-        ranks = [pid for pid in first.processes() if "hydra_pmi_proxy" in command_line(parent_of(pid))]
-        ranks = ranks or [pid for pid in first.processes() if "mpiexec" in command_line(parent_of(pid))]
-        os.kill(ranks[-1], signal.SIGKILL)
+        forked = {pid for pid in first.processes() if "fork_server" in command_line(pid)}
+        ranks = set(map(parent_of, forked)) - forked - {0}
+        os.kill(max(ranks), signal.SIGKILL)
         poll_until(lambda: not first.processes(), "nothing is left of the service")
         assert first.process.wait() != 0
         assert path.exists() or list((first.box() / "journal").iterdir())

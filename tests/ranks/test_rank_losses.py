@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import uuid
@@ -48,6 +49,8 @@ def is_fork_server(pid: int) -> bool:
 
 def number_of(pid: int) -> int:
     """Of a rank, in MPI's world."""
+    if (title := re.search(r": rank (\d+)", command_line(pid))) is not None:
+        return int(title[1])
     words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return next(int(word.removeprefix(b"PMI_RANK=")) for word in words if word.startswith(b"PMI_RANK="))
 

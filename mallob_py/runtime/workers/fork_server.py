@@ -1,13 +1,15 @@
 """The process that worker processes are forked from, one per rank.
 
-It is a fresh interpreter that never touches MPI, has the applications in use
+It never initialises MPI, has the applications in use
 imported, has a single thread, and does nothing but fork, reap and report. So a new worker
 process costs a fork instead of an interpreter start, and shares its memory with the others
 until it writes to it.
 
-Started by `mallob_py.runtime.workers.links.ForkServer` as
+`mallob_py.runtime.workers.links.ForkServer` has it forked from the rank before that starts MPI (`be_server`),
+and starts a later one as
 `python -m mallob_py.runtime.workers.fork_server <control socket fd> <pid of the rank>`. Where one process
-starts several ranks by forking, it has one process import for all their servers (`import_for_servers`).
+forks the ranks of a single job, it has another process import the application for all their servers
+meanwhile (`import_for_servers`).
 
 Guarantees
 - It ends, with all children, when the control socket closes, as it does when its rank is gone. Its
@@ -35,7 +37,10 @@ from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.processes import (
     STOP_SIGNALS,
     die_with,
+    import_places,
     raise_descriptor_limit,
+    set_title,
+    use_no_input,
     want_no_numeric_threads,
 )
 
@@ -63,6 +68,8 @@ def exit_reason(status: int) -> str:
     return f"killed by signal {-code}"
 
 
+#: what `ps` shows of one that is a fork, and of its workers
+_TITLE = "mallob-py: fork_server"
 #: until applications are looked for again
 _RETRY_S = 0.5
 #: so long nothing is asked before they are looked for unasked, for jobs of those that are not ours
@@ -249,8 +256,32 @@ def import_for_servers(orders: socket.socket, preload: Sequence[str], parent_pid
                 for other in controls:
                     if other is not control:
                         other.close()
+                set_title(_TITLE)
                 Server(control, registry, work).run()
                 break
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def be_server(control: socket.socket, rank_pid: int) -> NoReturn:
+    """Be the server of a rank that has just been forked from it, and had a single thread and no MPI then."""
+    status = 1
+    try:
+        die_with(rank_pid, signal.SIGKILL)
+        os.setpgid(0, 0)  # a terminal's Ctrl-C is for the rank
+        gc.freeze()  # else collections would copy what this process shares with the rank
+        signal.set_wakeup_fd(-1)
+        own = control.detach()
+        os.closerange(3, own)
+        os.closerange(own + 1, os.sysconf("SC_OPEN_MAX"))
+        use_no_input()
+        os.dup2(2, 1)  # stdout is for results
+        os.environ.update(import_places())
+        set_title(_TITLE)
+        Server(socket.socket(fileno=own), *_prepare()).run()
         status = 0
     except BaseException:
         traceback.print_exc()

@@ -8,8 +8,8 @@ the process, so that they never hit a stranger with a recycled pid.
 `LinkWatch`: which of all these have something to say or room for more. It is an epoll object, itself a
 descriptor that the event loop can wait for: however many workers there are, the loop sees one.
 
-`ForkServer`: start it before MPI is: its interpreter comes up while MPI does. It is a new program (not a
-fork of the rank), so it never shares anything with MPI even when it has to be started again later.
+`ForkServer`: start it before MPI is. The first one may be a fork of this process, which costs little; one
+that replaces it is a new program, so it never shares anything with an MPI that runs.
 """
 
 from __future__ import annotations
@@ -291,16 +291,47 @@ class ServerPacket(msgspec.Struct, frozen=True):
     fds: tuple[int, ...]
 
 
+class _Fork:
+    """A child process of ours that runs no other program."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """For its end. Raises subprocess.TimeoutExpired."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        try:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            if not poll.poll(None if timeout_s is None else timeout_s * 1000):
+                raise subprocess.TimeoutExpired("fork server", timeout_s or 0.0)
+        finally:
+            os.close(descriptor)
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
 class ForkServer:
-    """A running fork server (use `ForkServer.start`)."""
+    """A running fork server (use `ForkServer.start` or `ForkServer.fork`)."""
 
     def __init__(
-        self, preload: tuple[str, ...], limits: WorkerLimits, running: socket.socket | None = None
+        self,
+        preload: tuple[str, ...],
+        limits: WorkerLimits,
+        running: socket.socket | None,
+        process: _Fork | None = None,
     ) -> None:
         self._preload = preload
         self._limits = limits
         self._outgoing: deque[bytes] = deque()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | _Fork | None = process
         if running is None:
             self._launch()
         else:
@@ -320,6 +351,22 @@ class ForkServer:
         `running`: the control socket of a server that somebody else has started for us.
         """
         return cls(preload, limits or WorkerLimits(), running)
+
+    @classmethod
+    def fork(cls, preload: tuple[str, ...] = (), limits: WorkerLimits | None = None) -> ForkServer:
+        """The same by a fork of this process, which has a single thread and no MPI yet."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        rank = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                from mallob_py.runtime.workers.fork_server import be_server
+
+                be_server(theirs, rank)
+            finally:
+                os._exit(1)
+        theirs.close()
+        return cls(preload, limits or WorkerLimits(), ours, _Fork(pid))
 
     def _launch(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -349,7 +396,7 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """Only of a server that we have started ourselves."""
+        """Only of a server that is a child of this process."""
         assert self._process is not None
         return self._process.pid
 

@@ -1,10 +1,10 @@
 """A world on this machine whose ranks are forks of one process, which has imported everything for them.
 
-With mpiexec each rank is a program of its own: it starts an interpreter, imports, loads the MPI library,
-then starts a fork server that does so again. For a single job that takes longer than the job. Here one
-process imports for all ranks, a second one meanwhile for all of their fork servers, both are forked, and
-we are the process manager that MPICH asks for the addresses of the others. Open MPI asks for
-more than that, so its worlds are started by mpiexec (`launch.py`).
+With mpiexec each rank is a program of its own: it starts an interpreter, imports, loads the MPI library. Here
+one process imports for all ranks, which are its forks; where all are to run one application, a second process
+imports that meanwhile, for all of their fork servers (`ForkedServers`). And we are the process manager that
+MPICH asks for the addresses of the others. Open MPI asks for more than that, so its worlds are started by
+mpiexec (`launch.py`).
 
 The process manager (`PmiServer`, pure: bytes in, bytes out) speaks PMI-1, what mpiexec answers on the
 descriptor that it leaves each rank (`PMI_FD`): lines of `key=value` words, every question answered by one
@@ -26,13 +26,22 @@ import math
 import os
 import signal
 import socket
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from mallob_py.runtime.notices import tell
-from mallob_py.runtime.processes import StopRequests, die_with, signals_held_back, use_no_input
+from mallob_py.runtime.processes import (
+    StopRequests,
+    bury_orphans,
+    die_with,
+    set_title,
+    signals_held_back,
+    use_no_input,
+)
 from mallob_py.runtime.world import guard
+from mallob_py.runtime.world.exit_file import FORCE_GRACE_S, LOOK_AFTER_S, SILENT, ExitFile
 from mallob_py.runtime.world.mpi import RankLoss, WorldEnd, load_mpi
 
 #: limits that the ranks are told, as hydra does
@@ -162,23 +171,30 @@ def _raise_servers(orders: socket.socket, preload: Sequence[str], parent_pid: in
 
 
 class ForkedWorld:
-    """Ranks that run `be_rank(rank)`, whose value is their exit code; `servers` are theirs.
+    """Ranks that run `be_rank(control)`, whose value is their exit code.
 
+    `servers`: those that ranks have instead of starting their own; `control` is the socket of one's server,
+    or None. `env`: the ranks' environment (None: ours). `title`: what `ps` shows, with the rank's number
+    behind.
     The caller has a single thread, and is inside `no_orphans`.
     """
 
     def __init__(
         self,
-        servers: ForkedServers,
-        be_rank: Callable[[socket.socket], int],
+        ranks: int,
+        be_rank: Callable[[socket.socket | None], int],
         stops: StopRequests,
         *,
+        title: str,
+        servers: ForkedServers | None = None,
+        env: Mapping[str, str] | None = None,
         keep_input: bool = False,
         rank_loss: RankLoss = RankLoss.RESTART,
     ) -> None:
         self._stops = stops
         self._rank_loss = rank_loss
-        self._ranks = len(servers.controls)
+        self._ranks = ranks
+        controls: list[socket.socket | None] = [None] * ranks if servers is None else [*servers.controls]
         self._pmi = PmiServer(self._ranks, f"mallob_py_{os.getpid()}_{time.time_ns():x}")
         pairs = [socket.socketpair() for _ in range(self._ranks)]
         self._sockets = [ours for ours, _ in pairs]
@@ -192,6 +208,10 @@ class ForkedWorld:
         self._told_to_stop = False
         #: whoever dies from now on was killed by us
         self._ends_by_force = False
+        #: how those ended that nobody had asked to, in this order
+        self._crashes: list[int] = []
+        self._was_silent = False
+        sys.stdout.flush()  # else each rank would print it, too
         gc.freeze()  # else collections in the ranks would copy what they share
         parent = os.getpid()
         with signals_held_back():  # a rank answers them from when it has its own handlers
@@ -202,31 +222,37 @@ class ForkedWorld:
                     for link in (*self._links, reader):
                         os.close(link)
                     guard.report_to(writer)
-                    mine, control = pairs[rank][1], servers.controls[rank]
-                    for each in (*(one for pair in pairs for one in pair), *servers.controls):
-                        if each is not mine and each is not control:
+                    mine, control = pairs[rank][1], controls[rank]
+                    for each in (*(one for pair in pairs for one in pair), *controls):
+                        if each is not None and each is not mine and each is not control:
                             each.close()
-                    _become_rank(rank, self._ranks, mine, parent, keep_input)
+                    _become_rank(rank, self._ranks, mine, parent, keep_input, env)
+                    set_title(f"{title} {rank}")
                     _end_with(be_rank, control)
                 os.close(writer)
                 self._links.append(reader)
                 self._pids[rank] = pid
         for _, theirs in pairs:
             theirs.close()
-        servers.close()
+        if servers is not None:
+            servers.close()
         self._pidfds = {os.pidfd_open(pid): rank for rank, pid in self._pids.items()}
 
-    def wait(self) -> WorldEnd:
-        """Until all ranks have ended."""
+    def wait(self, exit_file: ExitFile | None = None) -> WorldEnd:
+        """Until all ranks have ended. With `exit_file`, those that are silent for too long are ended."""
         listening = {each.fileno(): rank for rank, each in enumerate(self._sockets)}
+        look_s = _LOOK_MAX_S if exit_file is None else LOOK_AFTER_S
         while self._pids:
+            if exit_file is not None:
+                self._end_if_silent(exit_file)
             if self._stops.first is not None and not self._told_to_stop:
                 self._told_to_stop = True
                 self._deadline_s = time.monotonic() + STOP_GRACE_S
                 self._signal_all(signal.SIGINT if self._stops.first == signal.SIGINT else signal.SIGTERM)
             if self._stops.insisted or time.monotonic() > self._deadline_s or self._pmi.is_aborted:
                 self._signal_all(signal.SIGKILL)
-            timeout_s = min(_LOOK_MAX_S, self._deadline_s - time.monotonic())
+            bury_orphans(self._pids.values())  # what lost ranks have left
+            timeout_s = min(look_s, self._deadline_s - time.monotonic())
             for descriptor in self._stops.wait(timeout_s, *listening, *self._pidfds):
                 if descriptor in self._pidfds:
                     self._bury(descriptor)
@@ -241,7 +267,27 @@ class ForkedWorld:
         if self._rank_loss is RankLoss.SURVIVE:
             # Whoever spoke for all at last says how it all ended, the others end with 0.
             status = max(sound, default=status)
-        return WorldEnd(status if status in sound else None, True, status, self._stops.first)
+        # Not of one that was killed because another one had crashed, nor of one that somebody has killed.
+        status_of_crash = next(
+            (each for each in self._crashes if each != -signal.SIGKILL), next(iter(self._crashes), status)
+        )
+        code = status if status in sound else None
+        return WorldEnd(
+            code,
+            True,
+            status if code is not None else status_of_crash,
+            self._stops.first,
+            self._was_silent,
+            has_launcher=False,
+        )
+
+    def _end_if_silent(self, exit_file: ExitFile) -> None:
+        now = time.monotonic()
+        if exit_file.is_silent(now) and self._deadline_s == math.inf:
+            tell(SILENT)
+            self._was_silent = self._told_to_stop = True
+            self._deadline_s = now + FORCE_GRACE_S
+            self._signal_all(signal.SIGTERM)
 
     def _serve(self, rank: int) -> bool:
         """Answer a question about the world; False if this rank has none any more."""
@@ -263,6 +309,8 @@ class ForkedWorld:
         if rank in self._pmi.finalized or guard.LEAVES in said:
             return
         if self._statuses[rank] < 0 or self._statuses[rank] == guard.CRASHED:
+            if not self._told_to_stop and not self._ends_by_force:
+                self._crashes.append(self._statuses[rank])
             if self._rank_loss is RankLoss.SURVIVE and self._pids and said:
                 tell(guard.epitaph(rank, pid, self._statuses[rank]))
                 return
@@ -284,17 +332,27 @@ class ForkedWorld:
                 os.kill(pid, number)
 
 
-def _become_rank(rank: int, ranks: int, link: socket.socket, parent_pid: int, keep_input: bool) -> None:
+def _become_rank(
+    rank: int,
+    ranks: int,
+    link: socket.socket,
+    parent_pid: int,
+    keep_input: bool,
+    env: Mapping[str, str] | None,
+) -> None:
     die_with(parent_pid, signal.SIGTERM)
     os.setsid()  # Ctrl-C in a terminal is for the process that we stem from
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if rank > 0 or not keep_input:
         use_no_input()
     link.set_inheritable(True)
+    if env is not None:
+        os.environ.clear()
+        os.environ.update(env)
     os.environ.update(pmi_environment(rank, ranks, link.fileno()))
 
 
-def _end_with(be_rank: Callable[[socket.socket], int], control: socket.socket) -> NoReturn:
+def _end_with(be_rank: Callable[[socket.socket | None], int], control: socket.socket | None) -> NoReturn:
     status = guard.CRASHED
     try:
         status = be_rank(control)

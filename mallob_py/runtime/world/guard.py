@@ -26,7 +26,16 @@ from mallob_py.runtime.processes import die_with
 from mallob_py.runtime.world import guard_process
 from mallob_py.runtime.world.guard_process import CRASHED, PASSED_ON, epitaph
 
-__all__ = ["CRASHED", "epitaph", "is_needed", "leaves", "may_be_lost", "report_to", "stand_guard"]
+__all__ = [
+    "CRASHED",
+    "epitaph",
+    "has_parent_who_reads",
+    "is_needed",
+    "leaves",
+    "may_be_lost",
+    "report_to",
+    "stand_guard",
+]
 
 #: the rank's end of a pipe to its guard
 _link: int | None = None
@@ -62,6 +71,11 @@ def report_to(link: int) -> None:
     """This process is a rank whose parent reads at the other end of `link` what is said below."""
     global _link
     _link = link
+
+
+def has_parent_who_reads() -> bool:
+    """Whether this is such a rank: its parent spares the others if it dies."""
+    return _link is not None
 
 
 MAY_BE_LOST, LEAVES = b"!", b"L"

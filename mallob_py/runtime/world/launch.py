@@ -36,7 +36,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mallob_py.runtime.notices import tell
@@ -48,11 +48,9 @@ from mallob_py.runtime.processes import (
     no_orphans,
     python,
 )
-from mallob_py.runtime.world.failure_detector import Watch
+from mallob_py.runtime.world.exit_file import FORCE_GRACE_S, LOOK_AFTER_S, SILENT, ExitFile
 from mallob_py.runtime.world.mpi import (
     AFTER_CRASH_VARIABLE,
-    EXIT_FILE_VARIABLE,
-    RUNNING,
     STOP_SIGNAL_VARIABLE,
     LaunchError,
     WorldEnd,
@@ -73,8 +71,6 @@ __all__ = [
 
 #: how long ranks may take to end after they have been asked to
 STOP_GRACE_S = 30.0
-_FORCE_GRACE_S = 3.0
-_LOOK_AFTER_S = 0.5
 _VERSION_TIMEOUT_S = 20.0
 
 
@@ -161,20 +157,29 @@ def run_world(
         command, further, stop_signal = launcher.command(ranks), launcher.environment(), launcher.stop_signal
     else:
         command, further, stop_signal = [], {}, signal.SIGTERM
-    with _own_folder() as folder, no_orphans():
-        exit_file = folder / "exit-code"
-        environment = {**env, **further, **import_places(), EXIT_FILE_VARIABLE: str(exit_file)}
-        watch = Watch(None if rank_timeout_s is None else 1.5 * rank_timeout_s)
+
+    def run(exit_file: ExitFile) -> WorldEnd:
+        environment = {**env, **further, **import_places(), **exit_file.environment}
         world = _World([*command, *python(), *argv], environment, stop_signal, stops, keep_input)
+        returned = world.wait(exit_file)
+        return WorldEnd(None, False, returned, stops.first, world.was_silent, ranks > 1)
+
+    return with_exit_file(run, rank_timeout_s)
+
+
+def with_exit_file(run: Callable[[ExitFile], WorldEnd], rank_timeout_s: float | None) -> WorldEnd:
+    """Run a world whose ranks say by a file how they end; nothing of it is alive then."""
+    with _own_folder() as folder, no_orphans():
+        exit_file = ExitFile(folder, rank_timeout_s)
         oom_kills = _oom_kills()
-        returned = world.wait(exit_file, watch)
+        end = run(exit_file)
         sweep(shared_folder())  # where all ranks of a host were killed, nobody has removed what they shared
-        left = b""
-        with contextlib.suppress(OSError):
-            left = exit_file.read_bytes()
-    code = None if left in (b"", RUNNING) else int(left)
-    return WorldEnd(
-        code, left != b"", returned, stops.first, world.was_silent, ranks > 1, _oom_kills() > oom_kills
+        said = exit_file.said()
+    return replace(
+        end,
+        code=said.code,
+        had_come_up=said.had_come_up,
+        was_out_of_memory=_oom_kills() > oom_kills,
     )
 
 
@@ -203,10 +208,9 @@ class _World:
         except OSError as error:
             raise LaunchError(f"cannot run {command[0]}: {error}") from error
 
-    def wait(self, exit_file: Path, watch: Watch) -> int:
+    def wait(self, exit_file: ExitFile) -> int:
         process, stops = self._process, self._stops
         deadline_s = math.inf
-        seen: os.stat_result | None = None
         descriptor = os.pidfd_open(process.pid)
         try:
             while process.poll() is None:
@@ -217,18 +221,13 @@ class _World:
                 if stops.insisted or now > deadline_s:
                     self._end_by_force()
                     break
-                with contextlib.suppress(OSError):
-                    status = exit_file.stat()
-                    if seen is None or status.st_mtime_ns != seen.st_mtime_ns:
-                        watch.heard()
-                    seen = status
-                if seen is not None and deadline_s == math.inf and watch.is_silent(now):
-                    tell("no rank answers any more; ended by force")
+                if exit_file.is_silent(now) and deadline_s == math.inf:
+                    tell(SILENT)
                     self.was_silent = True
-                    deadline_s = now + _FORCE_GRACE_S
+                    deadline_s = now + FORCE_GRACE_S
                     process.send_signal(self._stop_signal)
-                bury_orphans(process.pid)  # what lost ranks have left, such as their fork servers
-                stops.wait(_LOOK_AFTER_S, descriptor)
+                bury_orphans({process.pid})  # what lost ranks have left, such as their fork servers
+                stops.wait(LOOK_AFTER_S, descriptor)
         finally:
             os.close(descriptor)
             if process.poll() is None:
@@ -238,7 +237,7 @@ class _World:
     def _end_by_force(self) -> None:
         # mpiexec's helpers see it vanish and kill the ranks; those who do not are orphans soon.
         self._process.kill()
-        self._process.wait(_FORCE_GRACE_S)
+        self._process.wait(FORCE_GRACE_S)
 
 
 @contextlib.contextmanager
@@ -299,13 +298,13 @@ class RestartLimit:
 
 def supervise(
     ranks: int,
-    argv: Callable[[], Sequence[str]],
+    run: Callable[[int, Mapping[str, str], StopRequests], WorldEnd],
     restarts_max: int,
-    rank_timeout_s: float | None,
     ranks_again: Callable[[int], int] = lambda ranks: ranks,
 ) -> int:
-    """Run `python argv()...` on `ranks` ranks, again after each crash; the exit code of the last world.
+    """Have `run` run a world of `ranks` ranks to its end, again after each crash; the last one's exit code.
 
+    `run` is told how many ranks, and their environment.
     `ranks_again(before)`: on how many ranks it is started again.
     """
     environment = dict(os.environ)
@@ -313,7 +312,7 @@ def supervise(
     has_come_up = False
     with StopRequests() as stops:
         while True:
-            end = run_world(ranks, argv(), environment, stops, rank_timeout_s)
+            end = run(ranks, environment, stops)
             has_come_up = has_come_up or end.had_come_up
             if end.code is not None or stops.first is not None or not has_come_up:
                 return end.exit_code

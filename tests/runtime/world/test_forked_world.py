@@ -14,7 +14,7 @@ from mallob_py.runtime.world.mpi import LaunchError
 PROGRAM = """
     import os, signal, sys
     from mallob_py.runtime.world import forked_world
-    from mallob_py.runtime.world.forked_world import ForkedServers, ForkedWorld, library_allows_forks
+    from mallob_py.runtime.world.forked_world import ForkedWorld, library_allows_forks
     from mallob_py.runtime.processes import no_orphans
     from mallob_py.runtime.processes import StopRequests
 
@@ -30,10 +30,8 @@ PROGRAM = """
         return 0
 
     with StopRequests() as stops, no_orphans():
-        servers = ForkedServers(())
-        servers.open(2)
         assert library_allows_forks()
-        print("ended", ForkedWorld(servers, be_rank, stops).wait().code)
+        print("ended", ForkedWorld(2, be_rank, stops, title="rank").wait().code)
 """
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mallob_py.runtime.world.launch import RESTART_WINDOW_S, RestartLimit, supervise
+from mallob_py.runtime.world.launch import RESTART_WINDOW_S, RestartLimit, run_world, supervise
 from mallob_py.runtime.world.mpi import AFTER_CRASH_VARIABLE, EXIT_FILE_VARIABLE, Crash, WorldEnd
 
 #: a rank alone: notes what it was told, says that it is up if told so, and ends by the code or signal given
@@ -26,7 +26,8 @@ def run(folder: Path, says: str, how: str, restarts_max: int) -> tuple[int, list
     """The exit code, and what each world was told about crashes."""
     program = folder / "rank.py"
     program.write_text(RANK)
-    code = supervise(1, lambda: [str(program), str(folder / "notes"), says, how], restarts_max, None)
+    argv = [str(program), str(folder / "notes"), says, how]
+    code = supervise(1, lambda ranks, env, stops: run_world(ranks, argv, env, stops), restarts_max)
     return code, (folder / "notes").read_text().split()
 
 

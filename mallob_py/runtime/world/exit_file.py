@@ -1,0 +1,62 @@
+"""What the ranks of a service have to say to the process that has started them, by one file.
+
+From when they are at work it holds `mpi.RUNNING`, and its time changes as long as the first of them lives
+(`failure_detector.Ring`); at the end it holds the exit code of the one that speaks for all (`mpi.leave`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from mallob_py.runtime.world.failure_detector import Watch
+from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RUNNING
+
+#: how often to look
+LOOK_AFTER_S = 0.5
+#: how long ranks that are silent have to end by themselves
+FORCE_GRACE_S = 3.0
+#: what is told of them
+SILENT = "no rank answers any more; ended by force"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """At the end."""
+
+    #: None: nobody left one
+    code: int | None
+    #: whether the ranks came so far as to work
+    had_come_up: bool
+
+
+class ExitFile:
+    """As the starting process sees it. `rank_timeout_s`: how long ranks may be silent (None: for ever)."""
+
+    def __init__(self, folder: Path, rank_timeout_s: float | None) -> None:
+        self._path = folder / "exit-code"
+        # The ranks come first: they know more.
+        self._watch = Watch(None if rank_timeout_s is None else 1.5 * rank_timeout_s)
+        self._seen_ns: int | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """By which ranks find it."""
+        return {EXIT_FILE_VARIABLE: str(self._path)}
+
+    def is_silent(self, now: float) -> bool:
+        """Whether ranks that were at work have not said anything for too long; to be asked often."""
+        with contextlib.suppress(OSError):
+            changed_ns = os.stat(self._path).st_mtime_ns
+            if changed_ns != self._seen_ns:
+                self._watch.heard()
+            self._seen_ns = changed_ns
+        return self._seen_ns is not None and self._watch.is_silent(now)
+
+    def said(self) -> Said:
+        left = b""
+        with contextlib.suppress(OSError):
+            left = self._path.read_bytes()
+        return Said(None if left in (b"", RUNNING) else int(left), left != b"")
