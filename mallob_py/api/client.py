@@ -58,6 +58,7 @@ from mallob_py.service.jobs.durations import format_duration
 from mallob_py.service.jobs.job_file import identity_of
 from mallob_py.service.store.entries import reply_name
 from mallob_py.service.store.flush_policy import flush_policy_of
+from mallob_py.service.store.spare_file import SpareFile
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status
 
 #: a file; clauses; an object with `clauses`, such as PySAT's CNF; an array: integers with a 0 after each
@@ -228,7 +229,9 @@ class Client:
         self._pending: dict[str, _Pending] = {}
         #: whose reply a file of `out/` may be: the names of pending jobs
         self._awaited: dict[str, str] = {}
-        self._new_replies = NewFiles(service.folder_of(self._api_dir, client) / "out")
+        folder = service.folder_of(self._api_dir, client)
+        self._new_replies = NewFiles(folder / "out")
+        self._spare = SpareFile(os.fspath(folder / "in"))
         #: what chains of revisions need until they end, by the name of their last revision
         self._chain_files: dict[str, list[Path]] = {}
         self._mutex = threading.Lock()
@@ -286,7 +289,7 @@ class Client:
             if job["name"] in self._pending:
                 raise ValueError(f"a job named {job['name']} is being solved")
             try:
-                submission = service.submit(self._api_dir, job, self._client)
+                submission = service.submit(self._api_dir, job, self._client, spare=self._spare)
             except BaseException:
                 _remove(input_file)
                 raise
@@ -298,6 +301,8 @@ class Client:
                 self._thread = threading.Thread(target=self._watch, name="mallob-py-client", daemon=True)
                 self._thread.start()
             os.eventfd_write(self._wake, 1)
+            if len(self._pending) == 1:  # whoever waits for it is likely to submit the next one then
+                self._spare.prepare()
         future.add_done_callback(lambda done: self.interrupt(job["name"]) if done.cancelled() else None)
         return future
 
@@ -415,6 +420,7 @@ class Client:
             self._thread.join()
             self._thread = None
         self._new_replies.close()
+        self._spare.close()
         if self._wake >= 0:
             os.close(self._wake)
             self._wake = -1

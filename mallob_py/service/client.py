@@ -37,6 +37,7 @@ from mallob_py.service.store.entries import (
 )
 from mallob_py.service.store.flush_policy import flush_policy_of
 from mallob_py.service.store.lock import is_locked
+from mallob_py.service.store.spare_file import SpareFile
 
 _POLL_DELAY_MIN_S, _POLL_DELAY_MAX_S = 0.0005, 0.02
 
@@ -54,9 +55,16 @@ class Submission:
 
 
 def submit(
-    api_dir: Path, job: Mapping[str, Any], client: int = 0, file_name: str | None = None
+    api_dir: Path,
+    job: Mapping[str, Any],
+    client: int = 0,
+    file_name: str | None = None,
+    spare: SpareFile | None = None,
 ) -> Submission:
-    """Hand in a job (the fields of a job file). `user` and `name` must be strings."""
+    """Hand in a job (the fields of a job file). `user` and `name` must be strings.
+
+    `spare`: of the folder `in`, if there is one.
+    """
     identity = identity_of(str(job.get("user", "")), str(job.get("name", "")))
     client_dir = folder_of(api_dir, client)
     file_name = file_name or f"{uuid.uuid4().hex}.json"
@@ -66,7 +74,9 @@ def submit(
     temporary = client_dir / "in" / f"~{file_name}"
     try:
         flush_policy = flush_policy_of(client_dir)
-        temporary.write_text(json.dumps(job), "ascii")
+        content = json.dumps(job).encode("ascii")
+        if spare is None or not spare.put(os.fspath(temporary), content):
+            temporary.write_bytes(content)
         flush_policy.flush([temporary])
         temporary.rename(client_dir / "in" / file_name)
         flush_policy.flush([client_dir / "in"])

@@ -58,6 +58,7 @@ from mallob_py.service.store.entries import (
 )
 from mallob_py.service.store.flush_policy import FlushPolicy
 from mallob_py.service.store.reply_pipes import ReplyPipes
+from mallob_py.service.store.spare_file import SpareFile
 
 KEEP_MAX = 100_000
 #: what a former service may have been writing
@@ -136,6 +137,7 @@ class Journal:
         self._in, self._out, self._own = (os.fspath(d) for d in (self.in_dir, self.out_dir, self._dir))
         self._finished = finished
         self._flush_policy = flush_policy
+        self._spare = SpareFile(self._own)
         #: claimed files that are worth a look, whatever becomes of them
         self._damaged: set[int] = set()
         self._claimed: dict[int, Claimed] = {}
@@ -214,6 +216,10 @@ class Journal:
         except FileNotFoundError:  # somebody has removed `out/`
             self.out_dir.mkdir(exist_ok=True)
             _move(source, target)
+
+    def prepare(self) -> None:
+        """For the next reply, while nobody waits for it."""
+        self._spare.prepare()
 
     def confirm_publications(self) -> None:
         """From now on published replies stay where they are."""
@@ -356,7 +362,8 @@ class Journal:
         """Files of `folder`, each by the job's id, its path and what it shall hold."""
         temporaries = [f"{self._own}/~{internal_id}" for internal_id, _, _ in files]
         for temporary, (_, _, data) in zip(temporaries, files, strict=True):
-            write_file(temporary, data)
+            if not self._spare.put(temporary, data):
+                write_file(temporary, data)
         self._flush(temporaries)
         for temporary, (_, path, _) in zip(temporaries, files, strict=True):
             _move(temporary, path)
@@ -477,6 +484,8 @@ class Replies:
             self._journal.confirm_publications()
         except OSError as error:
             self._log(f"cannot flush replies: {error.strerror}; a loss of power may bring them back")
+        if len(items) == 1:  # else so many come that it makes no difference
+            self._journal.prepare()
 
     def _await(self, item: _Unpublished) -> None:
         heapq.heappush(self._due, (item.due, item.decided.internal_id))
