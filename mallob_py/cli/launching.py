@@ -241,7 +241,7 @@ def _allows_forks() -> bool:
     from mallob_py.runtime.world.forked_world import library_allows_forks
 
     loading = begin_loading_mpi()
-    for module in ("cli.serve_rank", "cli.serve_desk", "runtime.workers.process"):
+    for module in ("cli.serve_rank", "cli.serve_desk", "service.resizing", "runtime.workers.process"):
         importlib.import_module(f"mallob_py.{module}")
     loading.join()
     if not library_allows_forks():

@@ -49,6 +49,7 @@ from mallob_py.runtime.world.mpi import (
     RankLoss,
     abort_world,
     binding_warning,
+    gathered,
     leave,
     start_mpi,
     stop_signals,
@@ -98,6 +99,15 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
     stimuli_dir: str | None = None
 
 
+class _Arrival(msgspec.Struct, frozen=True):
+    """What a rank tells all others when it has come up."""
+
+    #: since 1970; of the first rank this is the start of the system
+    now_s: float
+    offer: CapacityOffer
+    process: RankProcess
+
+
 class DeskError(Exception):
     """The desk cannot be opened; all ranks end with this message and exit code 2. Or it has to close."""
 
@@ -140,9 +150,10 @@ def run_rank(
     except (LaunchError, OthersRefused):
         server.stop()
         raise
-    start_s: float = world.bcast(time.time())
     offer = CapacityOffer.here(settings.pes, settings.config.threads, transport.host_of(transport.rank))
-    placement = Placement(capacities_of(world.allgather(offer)))
+    arrivals = gathered(world, _Arrival(time.time(), offer, process_here()))
+    start_s = arrivals[0].now_s
+    placement = Placement(capacities_of([each.offer for each in arrivals]))
     pes = placement.pes_of(transport.rank)
     pool_options = _pool_options(settings, pes)
     pool = WorkerPool(server, pool_options)
@@ -151,8 +162,8 @@ def run_rank(
     closed = may_be_lost = False
     try:
         log = make_log(transport.rank, pes[0], start_s)
-        processes: list[RankProcess] = world.allgather(process_here())
-        origin = Origin(start_s, placement, dict(enumerate(processes)))
+        processes = {number: each.process for number, each in enumerate(arrivals)}
+        origin = Origin(start_s, placement, processes)
         rank = _make_rank(settings, transport, placement, pool, log, stop_bell, origin)
         if transport.rank == 0 and (warning := binding_warning()) is not None:
             tell(f"warning: {warning}")
@@ -161,7 +172,7 @@ def run_rank(
             or _log_stimuli(settings, rank, pes, start_s)
             or _open_desk(rank, make_desk)
         )
-        told = world.allgather((problem, pool.applications if rank.survives else {}))
+        told = gathered(world, (problem, pool.applications if rank.survives else {}))
         problems = [text for text, _ in told if text is not None]
         # Whoever takes a desk over is to be quick.
         pool.learn(next((known for _, known in told if known), {}))

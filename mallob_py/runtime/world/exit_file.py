@@ -14,13 +14,6 @@ from pathlib import Path
 from mallob_py.runtime.world.failure_detector import Watch
 from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RUNNING
 
-#: how often to look
-LOOK_AFTER_S = 0.5
-#: how long ranks that are silent have to end by themselves
-FORCE_GRACE_S = 3.0
-#: what is told of them
-SILENT = "no rank answers any more; ended by force"
-
 
 @dataclass(frozen=True, slots=True)
 class Said:
@@ -35,6 +28,13 @@ class Said:
 class ExitFile:
     """As the starting process sees it. `rank_timeout_s`: how long ranks may be silent (None: for ever)."""
 
+    #: what is told of ranks that are silent
+    complaint = "no rank answers any more; ended by force"
+    #: how often to look
+    look_s = 0.5
+    #: how long ranks that are silent have to end by themselves
+    grace_s = 3.0
+
     def __init__(self, folder: Path, rank_timeout_s: float | None) -> None:
         self._path = folder / "exit-code"
         # The ranks come first: they know more.
@@ -47,7 +47,7 @@ class ExitFile:
         return {EXIT_FILE_VARIABLE: str(self._path)}
 
     def is_silent(self, now: float) -> bool:
-        """Whether ranks that were at work have not said anything for too long; to be asked often."""
+        """Whether ranks that were at work have not said anything for too long; to be asked every `look_s`."""
         with contextlib.suppress(OSError):
             changed_ns = os.stat(self._path).st_mtime_ns
             if changed_ns != self._seen_ns:

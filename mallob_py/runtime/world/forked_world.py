@@ -29,7 +29,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import (
@@ -41,12 +41,18 @@ from mallob_py.runtime.processes import (
     use_no_input,
 )
 from mallob_py.runtime.world import guard
-from mallob_py.runtime.world.exit_file import FORCE_GRACE_S, LOOK_AFTER_S, SILENT, ExitFile
-from mallob_py.runtime.world.mpi import RankLoss, WorldEnd, load_mpi
+from mallob_py.runtime.world.mpi import RankLoss, WorldEnd, is_of_wheel, load_mpi
+
+if TYPE_CHECKING:
+    from mallob_py.runtime.world.exit_file import ExitFile
 
 #: limits that the ranks are told, as hydra does
 _KEY_LENGTH_MAX = 64
 _VALUE_LENGTH_MAX = 1024
+
+
+#: MPICH's wheel starts this network sooner than its usual one; within a host none is used
+_QUICK_NETWORK = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
 
 
 def pmi_environment(rank: int, ranks: int, descriptor: int) -> dict[str, str]:
@@ -241,7 +247,7 @@ class ForkedWorld:
     def wait(self, exit_file: ExitFile | None = None) -> WorldEnd:
         """Until all ranks have ended. With `exit_file`, those that are silent for too long are ended."""
         listening = {each.fileno(): rank for rank, each in enumerate(self._sockets)}
-        look_s = _LOOK_MAX_S if exit_file is None else LOOK_AFTER_S
+        look_s = _LOOK_MAX_S if exit_file is None else exit_file.look_s
         while self._pids:
             if exit_file is not None:
                 self._end_if_silent(exit_file)
@@ -284,9 +290,9 @@ class ForkedWorld:
     def _end_if_silent(self, exit_file: ExitFile) -> None:
         now = time.monotonic()
         if exit_file.is_silent(now) and self._deadline_s == math.inf:
-            tell(SILENT)
+            tell(exit_file.complaint)
             self._was_silent = self._told_to_stop = True
-            self._deadline_s = now + FORCE_GRACE_S
+            self._deadline_s = now + exit_file.grace_s
             self._signal_all(signal.SIGTERM)
 
     def _serve(self, rank: int) -> bool:
@@ -350,6 +356,9 @@ def _become_rank(
         os.environ.clear()
         os.environ.update(env)
     os.environ.update(pmi_environment(rank, ranks, link.fileno()))
+    if is_of_wheel():
+        for name, value in _QUICK_NETWORK.items():
+            os.environ.setdefault(name, value)
 
 
 def _end_with(be_rank: Callable[[socket.socket | None], int], control: socket.socket | None) -> NoReturn:

@@ -48,7 +48,7 @@ from mallob_py.runtime.processes import (
     no_orphans,
     python,
 )
-from mallob_py.runtime.world.exit_file import FORCE_GRACE_S, LOOK_AFTER_S, SILENT, ExitFile
+from mallob_py.runtime.world.exit_file import ExitFile
 from mallob_py.runtime.world.mpi import (
     AFTER_CRASH_VARIABLE,
     STOP_SIGNAL_VARIABLE,
@@ -71,6 +71,7 @@ __all__ = [
 
 #: how long ranks may take to end after they have been asked to
 STOP_GRACE_S = 30.0
+_FORCE_GRACE_S = 3.0
 _VERSION_TIMEOUT_S = 20.0
 
 
@@ -222,12 +223,12 @@ class _World:
                     self._end_by_force()
                     break
                 if exit_file.is_silent(now) and deadline_s == math.inf:
-                    tell(SILENT)
+                    tell(exit_file.complaint)
                     self.was_silent = True
-                    deadline_s = now + FORCE_GRACE_S
+                    deadline_s = now + exit_file.grace_s
                     process.send_signal(self._stop_signal)
                 bury_orphans({process.pid})  # what lost ranks have left, such as their fork servers
-                stops.wait(LOOK_AFTER_S, descriptor)
+                stops.wait(exit_file.look_s, descriptor)
         finally:
             os.close(descriptor)
             if process.poll() is None:
@@ -237,7 +238,7 @@ class _World:
     def _end_by_force(self) -> None:
         # mpiexec's helpers see it vanish and kill the ranks; those who do not are orphans soon.
         self._process.kill()
-        self._process.wait(FORCE_GRACE_S)
+        self._process.wait(_FORCE_GRACE_S)
 
 
 @contextlib.contextmanager

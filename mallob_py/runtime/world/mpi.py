@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,11 +126,16 @@ def prepare_mpi() -> None:
     """What must be set before `from mpi4py import MPI`, which initialises MPI."""
     for name, value in _MPICH_DEFAULTS.items():
         os.environ.setdefault(name, value)
-    if "MPI4PY_LIBMPI" not in os.environ and os.path.exists(_library_of_wheel()):
+    if is_of_wheel():
         os.environ.setdefault("UCX_TLS", _UCX_WITHOUT_SHARED_MEMORY)
     import mpi4py
 
     mpi4py.rc.thread_level = "funneled"
+
+
+def is_of_wheel() -> bool:
+    """Whether the MPI library is that of MPICH's wheel."""
+    return "MPI4PY_LIBMPI" not in os.environ and os.path.exists(_library_of_wheel())
 
 
 def _library_of_wheel() -> str:
@@ -183,6 +189,24 @@ def start_mpi() -> MPI.Intracomm:
     if any(world.allgather(False)):
         raise OthersRefused
     return world
+
+
+#: between looks whether all have come: at first, and at most
+_LOOK_MIN_S, _LOOK_MAX_S = 0.0002, 0.002
+
+
+def gathered(world: MPI.Intracomm, value: Any) -> list[Any]:
+    """What each rank gives, by rank. Collective.
+
+    Those who come early sleep: inside MPI they would keep a core busy, which the last ones need.
+    """
+    all_are_here = world.Ibarrier()
+    delay_s = _LOOK_MIN_S
+    while not all_are_here.Test():
+        time.sleep(delay_s)
+        delay_s = min(1.5 * delay_s, _LOOK_MAX_S)
+    values: list[Any] = world.allgather(value)
+    return values
 
 
 def refuse_to_start() -> None:

@@ -23,7 +23,7 @@ from test_crashes import CHAINED, ENDED, EXPECTED, run_chain_service, run_servic
 
 from mallob_py.service import client
 from mallob_py.service.jobs.reply import Reply
-from mallob_py.service.store import flush_policy, journal, own_folder
+from mallob_py.service.store import flush_policy, journal, own_folder, spare_file
 from mallob_py.service.store.directory import JobDirectory
 from mallob_py.service.store.flush_policy import Buffered, Durable, FlushPolicy
 
@@ -83,19 +83,24 @@ class Tape:
         watched: dict[str, Callable[..., Any]] = {
             "open": self.open,
             "write": self.write,
+            "link": self.link,
             "rename": self.rename,
             "replace": self.rename,
             "unlink": self.unlink,
             "fsync": self.fsync,
             "ftruncate": self.ftruncate,
         }
-        for module in (journal, flush_policy, own_folder):
+        for module in (journal, flush_policy, own_folder, spare_file):
             patch.setattr(module, "os", SimpleNamespace(**{**vars(os), **watched}))
 
     def open(self, path: str | Path, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         name = _whole(path, dir_fd)
         with self._mutex:
             descriptor = os.open(name, flags, mode)
+            if flags & os.O_TMPFILE == os.O_TMPFILE:
+                self._folders.pop(descriptor, None)
+                self._inodes[descriptor] = Inode()
+                return descriptor
             if os.path.isdir(name):
                 self._folders[descriptor] = name
                 return descriptor
@@ -113,6 +118,12 @@ class Tape:
             self._set(inode, before + bytes(data[: len(data) // 2]))
             self._set(inode, before + bytes(data))
             return os.write(descriptor, data)
+
+    def link(self, source: str, target: str, *, src_dir_fd: int) -> None:
+        """Of a file that had no name."""
+        with self._mutex:
+            os.link(source, target, src_dir_fd=src_dir_fd)
+            self._change(Change(self._inodes[src_dir_fd], None, target))
 
     def rename(self, source: str | Path, target: str | Path) -> None:
         with self._mutex:
