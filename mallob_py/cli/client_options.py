@@ -6,13 +6,14 @@ import dataclasses
 import itertools
 import math
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, make_dataclass
+from typing import TYPE_CHECKING, Any
 
 from mallob_py.applications import DEFAULT_APPLICATION, our_declarations
 from mallob_py.cli import values
 from mallob_py.cli.option_sources import (
+    CommandOptions,
     OptionError,
     list_option,
     option,
@@ -32,6 +33,8 @@ from mallob_py.cli.shared_options import (
     choice,
     one_of,
 )
+from mallob_py.protocol.job_terms import TERMS, DeclaredTerm
+from mallob_py.service.jobs.durations import format_duration
 
 #: columns of live jobs (see status_tables.py)
 JOB_ORDERS = ("id", "user", "name", "application", "priority", "volume", "demand", "age", "state")
@@ -61,9 +64,29 @@ def _output_format(help_text: str) -> Any:
     return choice("--output-format", _OUTPUT_FORMATS, JSON, group=OUTPUT, help=help_text)
 
 
+def _term_option(term: DeclaredTerm) -> tuple[str, type, Any]:
+    """A field for `make_dataclass`."""
+    kinds: dict[type, tuple[str, Callable[[str], Any]]]
+    kinds = {float: ("P", values.priority), int: ("K", values.count)}
+    metavar, parse = ("T", values.duration_limit_s) if term.is_duration else kinds[term.type]
+    hint = "; such as 300s or 5m" if term.is_duration else f" (default {term.default:g})" * bool(term.default)
+    flag = f"--{term.file_name}"
+    return term.name, object, option(flag, parse, None, metavar=metavar, group=JOB, help=term.meaning + hint)
+
+
+if TYPE_CHECKING:
+
+    class _Terms(CommandOptions): ...
+
+else:
+    _Terms = make_dataclass(
+        "_Terms", map(_term_option, TERMS), bases=(CommandOptions,), frozen=True, kw_only=True, eq=False
+    )
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SubmitOptions(Wishes, _Client):
-    """Options of `mallob-py submit`. Limits are None where the job shall have none."""
+class SubmitOptions(_Terms, Wishes, _Client):
+    """Options of `mallob-py submit`, and one for each of a job's terms (`protocol/job_terms.py`)."""
 
     files: tuple[str, ...] = positional_list(
         "FILE",
@@ -92,57 +115,6 @@ class SubmitOptions(Wishes, _Client):
         group=JOB,
         help=f"kind of job (default {DEFAULT_APPLICATION})",
     )
-    priority: float | None = option(
-        "--priority", values.priority, None, metavar="P", group=JOB, help="share of the cores (default 1.0)"
-    )
-    wallclock_limit_s: float | None = option(
-        "--wallclock-limit",
-        values.duration_limit_s,
-        None,
-        metavar="T",
-        group=JOB,
-        help="time from its first execution on, such as 300s or 5m (default: no limit)",
-    )
-    cpu_limit_s: float | None = option(
-        "--cpu-limit",
-        values.duration_limit_s,
-        None,
-        metavar="T",
-        group=JOB,
-        help="PE-seconds: time summed over its workers and their threads (default: no limit)",
-    )
-    max_demand: int | None = option(
-        "--max-demand",
-        values.count,
-        None,
-        metavar="K",
-        group=JOB,
-        help="largest number of workers (default: no limit)",
-    )
-    min_workers: int | None = option(
-        "--min-workers",
-        values.positive_count,
-        None,
-        metavar="K",
-        group=JOB,
-        help="fewest workers, for serve --policy (default 1)",
-    )
-    workers: int | None = option(
-        "--workers",
-        values.positive_count,
-        None,
-        metavar="K",
-        group=JOB,
-        help="number of workers to begin with, for serve --policy (default: --max-demand, or the fewest)",
-    )
-    required_s: float | None = option(
-        "--required-time",
-        values.duration_limit_s,
-        None,
-        metavar="T",
-        group=JOB,
-        help="how long it takes, for serve --policy (default: --wallclock-limit)",
-    )
     settings: tuple[tuple[str, tuple[Any, ...]], ...] = list_option(
         "--set",
         values.sweep,
@@ -167,6 +139,16 @@ class SubmitOptions(Wishes, _Client):
         help="print JSON, s and v lines, or a table of all answers; sat and table imply --wait"
         " (default json, for sweeps table)",
     )
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """The terms that are given, as in a job file."""
+        given = {each: getattr(self, each.name) for each in TERMS}
+        return {
+            each.file_name: format_duration(value) if each.is_duration else value
+            for each, value in given.items()
+            if value is not None
+        }
 
     @property
     def output_format(self) -> str:

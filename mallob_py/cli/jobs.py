@@ -51,7 +51,6 @@ from mallob_py.cli.values import age_text, far_text, printable
 from mallob_py.kit.declaration import exit_code_of
 from mallob_py.service import client
 from mallob_py.service.client import PendingJobs
-from mallob_py.service.jobs.durations import format_duration
 from mallob_py.service.jobs.job_file import identity_of, unfit_for_file_name
 from mallob_py.service.store.entries import Claimed, read_entries, reply_name
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_live_status, read_status
@@ -193,13 +192,7 @@ def _completed(
         "name": options.name,
         "user": options.user,
         "application": options.application,
-        "priority": options.priority,
-        "wallclock-limit": _limit(options.wallclock_limit_s),
-        "cpu-limit": _limit(options.cpu_limit_s),
-        "max-demand": options.max_demand,
-        "min-workers": options.min_workers,
-        "workers": options.workers,
-        "required-time": _limit(options.required_s),
+        **options.terms,
     }
     job.update({field: value for field, value in given.items() if value is not None})
     results = {key: _result_name(options, target) for key, target in options.results.items()}
@@ -255,10 +248,6 @@ def _existing(written: Any, absolute: Any) -> Any:
     if written != absolute:
         _check_is_there(absolute)
     return absolute
-
-
-def _limit(limit_s: float | None) -> str | None:
-    return None if limit_s is None else format_duration(limit_s)
 
 
 def _identity(job: dict[str, Any]) -> str:

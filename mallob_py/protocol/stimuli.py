@@ -16,6 +16,7 @@ import msgspec
 
 from mallob_py.protocol.host_health import Fault
 from mallob_py.protocol.interim import Interim
+from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.protocol.messages import AnyMessage, Description
 from mallob_py.protocol.progress import Progress
 
@@ -41,17 +42,13 @@ class Tick(Stimulus, frozen=True):
 # --- where jobs come from ---------------------------------------------------------------------
 
 
-class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user may ask for. 0 means no limit.
+class JobParameters(JobTerms, frozen=True, kw_only=True):
+    """A job's terms, as those who decide have changed them, and what its client knows beside them.
 
     `near`: a PE where the root had better be, if it is free. `growth_delay_s`: instead of the config's.
     `waiting_since_s`: for who comes first where PEs are scarce; None: since the submission.
     """
 
-    priority: float = 1.0
-    max_demand: int = 0
-    wallclock_limit_s: float = 0.0
-    cpu_limit_s: float = 0.0
     near: int | None = None
     growth_delay_s: float | None = None
     waiting_since_s: float | None = None

@@ -55,7 +55,8 @@ class Inputs:
         """Begin; the desk hears of the end as an event (`workers.tasks.ReadDone`)."""
         self._jobs.enter(live, JobState.READING)
         live.reading_s = now
-        if limits_s := [limit_s for limit_s in (live.wallclock_limit_s, live.cpu_limit_s) if limit_s]:
+        terms = live.terms
+        if limits_s := [limit_s for limit_s in (terms.wallclock_limit_s, terms.cpu_limit_s) if limit_s]:
             heapq.heappush(self._read_until, (now + min(limits_s), live.id))
             self.deadline_s = min(self.deadline_s, now + min(limits_s))
         self._rank.pool.read(live.id, self._task(live.id, live.known_file))
@@ -90,13 +91,13 @@ class Inputs:
             if live is None or live.state is not JobState.READING:
                 continue
             lasted_s, cpu_s = now - live.reading_s, self._rank.pool.read_cpu_s(job)
-            if live.wallclock_limit_s and lasted_s >= live.wallclock_limit_s:
+            if live.terms.wallclock_limit_s and lasted_s >= live.terms.wallclock_limit_s:
                 outcome = Outcome.WALLCLOCK_LIMIT
-            elif live.cpu_limit_s and cpu_s >= live.cpu_limit_s:
+            elif live.terms.cpu_limit_s and cpu_s >= live.terms.cpu_limit_s:
                 outcome = Outcome.CPU_LIMIT
             else:
-                left_s = [live.wallclock_limit_s - lasted_s] if live.wallclock_limit_s else []
-                left_s += [live.cpu_limit_s - cpu_s] if live.cpu_limit_s else []
+                left_s = [live.terms.wallclock_limit_s - lasted_s] if live.terms.wallclock_limit_s else []
+                left_s += [live.terms.cpu_limit_s - cpu_s] if live.terms.cpu_limit_s else []
                 heapq.heappush(self._read_until, (now + max(_LOOK_MIN_S, min(left_s)), job))
                 continue
             self._stop(job)

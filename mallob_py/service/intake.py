@@ -274,7 +274,7 @@ class Intake:
                 "user": file.user,
                 "name": file.name,
                 "application": file.application,
-                "priority": file.priority,
+                "priority": file.terms.priority,
             }
             self._rank.log.write(now, "accepted", fields)
 

@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+from msgspec.structs import asdict
+
 from mallob_py.kit.payload import encode_description
 from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.messages import Description
@@ -311,12 +313,8 @@ class Service:
         self._jobs.enter(live, JobState.SUBMITTED)
         place = self._chains.place_of(live.id) if live.is_incremental else None
         adds_to_others = place is not None and place[1].number > 0
-        terms = self._turns.terms(live)
         parameters = JobParameters(
-            priority=terms.priority,
-            max_demand=terms.max_demand,
-            wallclock_limit_s=live.wallclock_limit_s,
-            cpu_limit_s=live.cpu_limit_s,
+            **asdict(live.terms) | self._turns.terms(live)._asdict(),
             near=None if place is None else place[0].root,
             growth_delay_s=_TRIVIAL_S if adds_to_others else None,
             waiting_since_s=live.since_s,

@@ -13,11 +13,12 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
 from mallob_py.protocol.balancing import standing
+from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.runtime.rank import Rank
 from mallob_py.service.jobs.bookkeeping import JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.crashes import RunningJobs, Suspects
@@ -232,16 +233,6 @@ class ClientMessage(msgspec.Struct, frozen=True, array_like=True):
 decode_client_message = msgspec.msgpack.Decoder(ClientMessage).decode
 
 
-class PolicyRequest(NamedTuple):
-    """What a job asks of a policy. `workers`, `max_demand` 0: it does not say."""
-
-    user: str
-    workers: int
-    min_workers: int
-    max_demand: int
-    required_s: float
-
-
 class Decider(Protocol):
     """A policy that decides which jobs begin, and how many workers each may have."""
 
@@ -251,7 +242,7 @@ class Decider(Protocol):
     def check(self, file: JobFile) -> None:
         """Raises JobFileError for a job that can never begin."""
 
-    def ask(self, job: int, request: PolicyRequest, since_s: float) -> None:
+    def ask(self, job: int, user: str, terms: JobTerms, since_s: float) -> None:
         """A job could begin; `decide` will name it, unless it ends before."""
 
     def ended(self, job: int) -> None:
@@ -349,9 +340,9 @@ class Turns:
     def terms(self, live: LiveJob) -> Terms:
         """What a job at work is handed to the PE with."""
         if self._policy is not None:
-            return Terms(live.priority, self._policy.bound(live.id))
+            return Terms(live.terms.priority, self._policy.bound(live.id))
         if self._users is None:
-            return Terms(live.priority, live.max_demand)
+            return Terms(live.terms.priority, live.terms.max_demand)
         return self._users.terms(live.id)
 
     def look_again(self) -> None:
@@ -393,15 +384,15 @@ class Turns:
         if now > live.accepted_s:  # it was held
             live.since_s = now
         if self._policy is not None:
-            self._policy.ask(live.id, _request_of(live), live.since_s)
+            self._policy.ask(live.id, live.user, live.terms, live.since_s)
         elif self._users is None:
             self._put(live)
         else:
-            self._users.ask(live.id, live.user, live.priority, live.max_demand)
+            self._users.ask(live.id, live.user, live.terms.priority, live.terms.max_demand)
         self._note_deadline()
 
     def _put(self, live: LiveJob) -> None:
-        self._queue.put(live.id, live.user, live.priority, live.since_s)
+        self._queue.put(live.id, live.user, live.terms.priority, live.since_s)
         self.may_begin = True
 
     def _set_terms(self, job: int, terms: Terms, now: float) -> None:
@@ -414,7 +405,7 @@ class Turns:
         """Bounds shrink before others begin, so that there is room for these."""
         begun = policy.decide(now)
         for job, bound in policy.changes().items():
-            self._set_terms(job, Terms(self._jobs[job].priority, bound), now)
+            self._set_terms(job, Terms(self._jobs[job].terms.priority, bound), now)
         for job in begun:
             self._put(self._jobs[job])
         ended_s = self._rank.now()
@@ -442,7 +433,3 @@ class Turns:
     def _tell(self, client: int, message: UserMessage) -> None:
         data = msgspec.msgpack.encode(ClientMessage(self._client, client, message))
         self._rank.tell_desk(self._client_ranks[client], data)
-
-
-def _request_of(live: LiveJob) -> PolicyRequest:
-    return PolicyRequest(live.user, live.workers, live.min_workers, live.max_demand, live.required_s)

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
+from mallob_py.protocol.job_terms import TERMS
 from mallob_py.web import ApiError
 from mallob_py.web.jobs import Jobs
 from mallob_py.web.store import Record, Store
@@ -88,7 +89,10 @@ _SILENCE_MAX_S = 60.0
 _AT_ONCE = 4
 _DEFAULT_USER = "web"
 #: fields that the query gives as text and a job file as JSON
-_JSON_FIELDS = ("priority", "max-demand", "configuration", "dependencies", "arrival")
+_JSON_FIELDS = (
+    *(term.file_name for term in TERMS if not term.is_duration),
+    *("configuration", "dependencies", "arrival"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from starlette.routing import Route
 
 from mallob_py import __version__
 from mallob_py.applications import DEFAULT_APPLICATION
+from mallob_py.protocol.job_terms import TERMS
 from mallob_py.service.jobs.job_file import JobFields, json_schema
 from mallob_py.web import ApiError
 from mallob_py.web.jobs import ENDED_KINDS, ENDED_ORDERS, Jobs
@@ -182,13 +183,11 @@ _CLIENT = Parameter("client", "integer", "whose client the job is, for USER.NAME
 _NUMBER = Parameter("number", "integer", "the job's number, so that no other job of that USER.NAME is meant")
 _WAIT = Parameter("wait", "number", "seconds to wait for the job's end, at most 300 (default 0)")
 _SINCE = Parameter("since", "number", "seconds since 1970: only what is younger (default: all)")
+_TYPES = {(float, True): "string", (float, False): "number", (int, False): "integer"}
 _FIELDS = (
     Parameter("name", "string", "name of the job (default: made up)"),
     Parameter("user", "string", "who submits (default: web)"),
-    Parameter("priority", "number", "share of the cores (default 1)"),
-    Parameter("wallclock-limit", "string", "time from its first execution on, such as 5m"),
-    Parameter("cpu-limit", "string", "time summed over its workers"),
-    Parameter("max-demand", "integer", "largest number of workers"),
+    *(Parameter(term.file_name, _TYPES[term.type, term.is_duration], term.meaning) for term in TERMS),
     Parameter("configuration", "string", 'for the application, as JSON: {"seed": 1}'),
 )
 _INPUT = {

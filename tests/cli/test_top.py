@@ -81,7 +81,9 @@ def test_the_largest_jobs_stand_first_and_the_queue_last() -> None:
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
-    wide = JobStatus(9, "u" * 60, "名" * 60, "running", 1e-9, 2**31 - 1, 2**31 - 1, 1e9, "APPLICATION")
+    wide = JobStatus(
+        9, "u" * 60, "名" * 60, "running", 2**31 - 1, 2**31 - 1, 1e9, "APPLICATION", priority=1e-9
+    )
     for line in lines_of(status_of(wide, LARGE), columns, 24):
         assert len(line) + line.count("名") <= columns
 

@@ -21,6 +21,7 @@ from waiting import poll_until
 from web_process import DEADLINE_S, Answer, WebServer
 
 from mallob_py.protocol.effects import Outcome
+from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.runtime.worker_wire import SolutionForm
 from mallob_py.service.jobs.job_file import InputUse, JobFile
 from mallob_py.service.jobs.reply import Ending, JobStatistics, failure_reply, result_reply
@@ -129,7 +130,8 @@ def test_an_upload_is_kept_until_the_service_will_never_read_it_again(web: WebSe
     job = keyed(web.upload(FORMULA, "name=n&user=u&priority=2&wallclock-limit=5m&max-demand=3"))
     internal_id, taken = desk.take()
     assert Path(taken.files[0]).read_bytes() == FORMULA
-    assert (taken.identity, taken.priority, taken.wallclock_limit_s, taken.max_demand) == ("u.n", 2.0, 300, 3)
+    assert taken.identity == "u.n"
+    assert taken.terms == JobTerms(priority=2, wallclock_limit_s=300, required_time_s=300, max_demand=3)
     assert web.get(job).json["state"] == "queued"
     assert web.uploads() == ["input"]
     desk.answer(internal_id, taken)

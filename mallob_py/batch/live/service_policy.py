@@ -17,9 +17,9 @@ from mallob_py.batch.job import Job, Kind
 from mallob_py.batch.live.scheduler import Launch, LiveScheduler, OrderGrow, OrderShrink
 from mallob_py.batch.live.script import ANY_NUMBER
 from mallob_py.batch.policy import Policy, PolicyError
+from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import JobFile
-from mallob_py.service.turns import PolicyRequest
 
 #: decisions look at all that wait
 SHOWN_MAX = 1000
@@ -50,24 +50,24 @@ class ServicePolicy:
 
     def check(self, file: JobFile) -> None:
         """Raises JobFileError for a job that the policy can never begin, or knows too little of."""
-        if not file.done and not file.required_s:
+        if not file.done and not file.terms.required_time_s:
             text = f"missing: --policy {self.name} has to know how long a job takes, or its wallclock-limit"
             raise JobFileError("required-time", text, file.identity)
-        if file.min_workers > self._pes:
-            text = f"is {file.min_workers}, but there are {self._pes} PEs"
+        if file.terms.min_workers > self._pes:
+            text = f"is {file.terms.min_workers}, but there are {self._pes} PEs"
             raise JobFileError("min-workers", text, file.identity)
 
-    def ask(self, job: int, request: PolicyRequest, since_s: float) -> None:
+    def ask(self, job: int, user: str, terms: JobTerms, since_s: float) -> None:
         """A job could begin; `decide` will name it."""
-        low = max(1, request.min_workers)
-        high = max(low, min(request.max_demand or self._pes, self._pes))
-        nodes = min(max(request.workers or (high if request.max_demand else low), low), high)
+        low = max(1, terms.min_workers)
+        high = max(low, min(terms.max_demand or self._pes, self._pes))
+        nodes = min(max(terms.workers or (high if terms.max_demand else low), low), high)
         kind = Kind.MALLEABLE if low < high else Kind.RIGID
         number = self._count
         self._count += 1
         self._jobs[number], self._numbers[job] = job, number
         self._unseen[number] = Job(
-            number, since_s, nodes, request.required_s, kind, low, high, ANY_NUMBER, user=request.user
+            number, since_s, nodes, terms.required_time_s, kind, low, high, ANY_NUMBER, user=user
         )
         self._show()
 

@@ -41,7 +41,6 @@ class LiveJob:
     __slots__ = (
         "accepted_s",
         "application",
-        "cpu_limit_s",
         "file",
         "id",
         "identity",
@@ -49,19 +48,14 @@ class LiveJob:
         "is_incremental",
         "is_large",
         "is_sought",
-        "max_demand",
-        "min_workers",
         "name",
         "parsed_bytes",
         "parsing_s",
-        "priority",
         "reading_s",
-        "required_s",
         "since_s",
         "state",
+        "terms",
         "user",
-        "wallclock_limit_s",
-        "workers",
     )
 
     def __init__(self, job: int, file: JobFile, now: float, since_s: float) -> None:
@@ -71,13 +65,7 @@ class LiveJob:
         self.user = file.user
         self.name = file.name
         self.application = file.application
-        self.priority = file.priority
-        self.max_demand = file.max_demand
-        self.workers = file.workers
-        self.min_workers = file.min_workers
-        self.required_s = file.required_s
-        self.wallclock_limit_s = file.wallclock_limit_s
-        self.cpu_limit_s = file.cpu_limit_s
+        self.terms = file.terms
         self.is_done = file.done
         self.is_incremental = file.incremental
         #: whether its file is to be parsed elsewhere

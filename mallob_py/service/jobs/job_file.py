@@ -1,6 +1,7 @@
 """The schema of job files: bytes from a user in, a checked job (or interruption) out.
 
-`JobFields` declares each field's type, bounds, default and meaning, once. From there come the checks that
+`JobFields` declares each field's type, bounds, default and meaning, once; those of the terms are declared in
+`protocol/job_terms.py`. From there come the checks that
 are made first, with their messages, the table of `docs/job-files.md` and what the web interface's description
 of itself says of jobs. What is more than a type (a path is absolute, two fields agree) is checked after that.
 
@@ -24,8 +25,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
 from mallob_py.applications import DEFAULT_APPLICATION
+from mallob_py.protocol.job_terms import TERMS, DeclaredTerm, JobTerms, says
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs import mallob_clients
 from mallob_py.service.jobs.durations import parse_duration_s, shortened
@@ -34,8 +37,6 @@ from mallob_py.service.jobs.durations import parse_duration_s, shortened
 JOB_FILE_BYTES_MAX = 8 << 20
 IDENTITY_SIZE_MAX = 200  # "user.name" plus suffixes must stay below the 255 bytes of a file name
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
-PRIORITY_MIN, PRIORITY_MAX = 1e-9, 1e9  # so that neither 1/p nor sums of them overflow or vanish
-DEMAND_MAX = 2**31 - 1
 DEPENDENCIES_MAX = 10_000
 _INTEGER_MIN, _INTEGER_MAX = -(2**31), 2**31 - 1
 
@@ -45,58 +46,64 @@ else:
     _Integers = array.array  # which Python cannot subscript
 
 
-def _says(meaning: str, be: str | None = None, **bounds: Any) -> Meta:
-    """`be`: what a value must be, where type and bounds do not say it."""
-    return Meta(description=meaning, extra=None if be is None else {"be": be}, **bounds)
-
-
 _DURATION = 'a duration such as "5m", or a number of seconds'
 _PATHS = "absolute paths of its input: plain or compressed files, named pipes"
 _LITERALS = "its input itself, in integers: for SAT clauses, each ended by 0; after 2147483647, assumptions"
 
 
-class JobFields(Struct, frozen=True, kw_only=True, rename="kebab"):
+class _Work(Struct, frozen=True, kw_only=True, rename="kebab"):
+    user: Annotated[str, says("whose job it is; fit for a file name")]
+    name: Annotated[str, says("no other live job of this user has it; fit for a file name")]
+    application: Annotated[str, says("what works on it")] = DEFAULT_APPLICATION
+    files: Annotated[tuple[str, ...], says(_PATHS)] = ()
+    literals: Annotated[_Integers | UnsetType, says(_LITERALS, "a list of integers")] = UNSET
+    configuration: Annotated[dict[str, Any], says("for the application")] = {}
+
+
+def _type_in_file(term: DeclaredTerm) -> Any:
+    if term.is_duration:
+        return Annotated[str | float, says(term.meaning, _DURATION)]
+    return Annotated[term.type, term.meta]
+
+
+if TYPE_CHECKING:
+    _WorkOnTerms = _Work
+else:
+    _WorkOnTerms = msgspec.defstruct(
+        "_WorkOnTerms",
+        [
+            (each.file_name.replace("-", "_"), _type_in_file(each), 0 if each.is_duration else each.default)
+            for each in TERMS
+        ],
+        bases=(_Work,),
+        frozen=True,
+        kw_only=True,
+        rename="kebab",
+    )
+
+
+class JobFields(_WorkOnTerms, frozen=True, kw_only=True, rename="kebab"):
     """A job for the service: its user and name, what it works on, and what it may use."""
 
-    user: Annotated[str, _says("whose job it is; fit for a file name")]
-    name: Annotated[str, _says("no other live job of this user has it; fit for a file name")]
-    application: Annotated[str, _says("what works on it")] = DEFAULT_APPLICATION
-    files: Annotated[tuple[str, ...], _says(_PATHS)] = ()
-    literals: Annotated[_Integers | UnsetType, _says(_LITERALS, "a list of integers")] = UNSET
-    configuration: Annotated[dict[str, Any], _says("for the application")] = {}
-    priority: Annotated[float, _says("its weight beside other jobs", ge=PRIORITY_MIN, le=PRIORITY_MAX)] = 1.0
-    wallclock_limit: Annotated[str | float, _says("from its first execution on; 0: none", _DURATION)] = 0
-    cpu_limit: Annotated[str | float, _says("its workers added up over time; 0: none", _DURATION)] = 0
-    max_demand: Annotated[int, _says("most workers at a time; 0: no bound", ge=0, le=DEMAND_MAX)] = 0
-    workers: Annotated[
-        int,
-        _says("for --policy: workers it begins with best; 0: max-demand, or the fewest", ge=0, le=DEMAND_MAX),
-    ] = 0
-    min_workers: Annotated[int, _says("for --policy: fewest workers; 0: one", ge=0, le=DEMAND_MAX)] = 0
-    required_time: Annotated[
-        str | float, _says("for --policy: how long it takes; 0: its `wallclock-limit`", _DURATION)
-    ] = 0
-    arrival: Annotated[float, _says("seconds since the service's start; it waits until then", ge=0)] = 0.0
+    arrival: Annotated[float, says("seconds since the service's start; it waits until then", ge=0)] = 0.0
     dependencies: Annotated[
         tuple[str, ...],
-        _says('the jobs ("user.name") that have to end before', max_length=DEPENDENCIES_MAX),
+        says('the jobs ("user.name") that have to end before', max_length=DEPENDENCIES_MAX),
     ] = ()
-    interrupt: Annotated[bool, _says("to end the live job of this user and name; nothing else counts")] = (
-        False
-    )
-    incremental: Annotated[bool, _says("a revision of a chain, to which others are added")] = False
-    precursor: Annotated[str, _says('the revision ("user.name") before it; the first one has none')] = ""
-    done: Annotated[bool, _says("ends the chain of `precursor`; without a reply")] = False
+    interrupt: Annotated[bool, says("to end the live job of this user and name; nothing else counts")] = False
+    incremental: Annotated[bool, says("a revision of a chain, to which others are added")] = False
+    precursor: Annotated[str, says('the revision ("user.name") before it; the first one has none')] = ""
+    done: Annotated[bool, says("ends the chain of `precursor`; without a reply")] = False
     assumptions: Annotated[
         tuple[Annotated[int, Meta(ge=_INTEGER_MIN, le=_INTEGER_MAX)], ...],
-        _says("literals that hold for this revision only"),
+        says("literals that hold for this revision only"),
     ] = ()
-    content_mode: Annotated[str, _says("the same as in the configuration")] = ""
-    file: Annotated[str | UnsetType, _says("as Mallob had it at first: the one path in `files`")] = UNSET
-    group_id: Annotated[str, _says("no effect")] = ""
-    description_id: Annotated[str, _says("no effect")] = ""
-    checksum: Annotated[tuple[int, int] | UnsetType, _says("no effect", "a list of two integers")] = UNSET
-    piped_response: Annotated[bool, _says("of Mallob's IPASIR bridge: where it reads its reply")] = False
+    content_mode: Annotated[str, says("the same as in the configuration")] = ""
+    file: Annotated[str | UnsetType, says("as Mallob had it at first: the one path in `files`")] = UNSET
+    group_id: Annotated[str, says("no effect")] = ""
+    description_id: Annotated[str, says("no effect")] = ""
+    checksum: Annotated[tuple[int, int] | UnsetType, says("no effect", "a list of two integers")] = UNSET
+    piped_response: Annotated[bool, says("of Mallob's IPASIR bridge: where it reads its reply")] = False
 
 
 FIELD_NAMES = JobFields.__struct_encode_fields__
@@ -249,15 +256,8 @@ class JobFile(msgspec.Struct, frozen=True):
     application: str
     files: tuple[str, ...]
     literals: array.array[int] | None
-    priority: float
-    wallclock_limit_s: float
-    cpu_limit_s: float
-    max_demand: int
-    #: of a policy: how many it begins with best, and at least; 0: it does not say
-    workers: int
-    min_workers: int
-    #: its wallclock limit, unless it says itself how long it takes; 0: unknown
-    required_s: float
+    #: with the wallclock limit as required time, unless it says itself how long it takes
+    terms: JobTerms
     arrival_s: float
     dependencies: tuple[str, ...]
     #: a revision of a chain, which goes on from `precursor` ("": it is the first) or, if `done`, ends there
@@ -333,8 +333,7 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         _check_revision(identity_of(user, name), use, job)
         if not job.incremental:
             _check_input(application, use, files, literals)
-    _check_workers(job)
-    wallclock_limit_s = _limit_s("wallclock-limit", job.wallclock_limit)
+    terms = _terms(job)
     configuration = _configuration(job)
     fields.pop("literals", None)
     return JobFile(
@@ -343,13 +342,7 @@ def _job(user: str, name: str, fields: dict[str, Any], applications: Mapping[str
         application=application,
         files=files,
         literals=literals,
-        priority=job.priority,
-        wallclock_limit_s=wallclock_limit_s,
-        cpu_limit_s=_limit_s("cpu-limit", job.cpu_limit),
-        max_demand=job.max_demand,
-        workers=job.workers,
-        min_workers=job.min_workers,
-        required_s=_limit_s("required-time", job.required_time) or wallclock_limit_s,
+        terms=terms,
         arrival_s=job.arrival,
         dependencies=tuple(dict.fromkeys(job.dependencies)),
         incremental=job.incremental,
@@ -396,19 +389,24 @@ def _check_identity(key: str, identity: str) -> None:
         raise JobFileError(key, f'{_clipped(identity)!r} is not of the form "user.name"')
 
 
-def _limit_s(key: str, limit: str | float) -> float:
-    try:
-        return parse_duration_s(limit) if limit != 0 else 0.0
-    except ValueError as error:
-        raise JobFileError(key, str(error)) from None
-
-
-def _check_workers(job: JobFields) -> None:
-    if job.workers and job.workers < job.min_workers:
-        raise JobFileError("workers", f"is {job.workers}, below min-workers {job.min_workers}")
-    for key, number in (("workers", job.workers), ("min-workers", job.min_workers)):
-        if 0 < job.max_demand < number:
-            raise JobFileError(key, f"is {number}, above max-demand {job.max_demand}")
+def _terms(job: JobFields) -> JobTerms:
+    """Raises JobFileError where they contradict each other."""
+    found = {}
+    for each in TERMS:
+        value = getattr(job, each.file_name.replace("-", "_"))
+        if each.is_duration:
+            try:
+                value = parse_duration_s(value) if value != 0 else 0.0
+            except ValueError as error:
+                raise JobFileError(each.file_name, str(error)) from None
+        found[each.name] = value
+    terms = JobTerms(**found)
+    if terms.workers and terms.workers < terms.min_workers:
+        raise JobFileError("workers", f"is {terms.workers}, below min-workers {terms.min_workers}")
+    for key, number in (("workers", terms.workers), ("min-workers", terms.min_workers)):
+        if 0 < terms.max_demand < number:
+            raise JobFileError(key, f"is {number}, above max-demand {terms.max_demand}")
+    return replace(terms, required_time_s=terms.required_time_s or terms.wallclock_limit_s)
 
 
 def _configuration(job: JobFields) -> dict[str, Any]:

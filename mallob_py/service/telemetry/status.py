@@ -26,6 +26,7 @@ from pathlib import Path
 import msgspec
 
 from mallob_py.protocol.interim import Interim, Number
+from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.protocol.progress import Progression
 from mallob_py.protocol.rank_messages import WorkerPlace
 from mallob_py.service.jobs.reply import JobStatistics
@@ -132,9 +133,10 @@ class JobInterim(msgspec.Struct, frozen=True):
     bound: Number | None = None
 
 
-class JobStatus(msgspec.Struct, frozen=True):
-    """One live job. `volume` is its number of workers, `client` the one that took it in.
+class JobStatus(JobTerms, frozen=True):
+    """One live job, with the terms that its file asks for.
 
+    `volume` is its number of workers, `client` the one that took it in.
     `balanced_priority` is what it is balanced with, as its user's share allows; 0 before it is.
     Limits and bounds of 0 are none.
     """
@@ -143,17 +145,12 @@ class JobStatus(msgspec.Struct, frozen=True):
     user: str
     name: str
     state: str
-    priority: float = 1.0
     volume: int = 0
     demand: int = 0
     elapsed_s: float = 0.0
     application: str = ""
     client: int = 0
     balanced_priority: float = 0.0
-    # --- what its job file asks for
-    max_demand: int = 0
-    wallclock_limit_s: float = 0.0
-    cpu_limit_s: float = 0.0
     # --- before it runs
     #: some of the jobs that it depends on and that have not ended, and how many these are
     waits_for: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import asdict
 
 from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.effects import Outcome
@@ -181,7 +182,7 @@ class StatusWriter:
                 result=result,
                 error=error and valid_text(error)[:_TEXT_MAX],
                 application=job.application,
-                priority=job.priority,
+                priority=job.terms.priority,
                 max_volume=statistics.max_volume,
                 total_s=statistics.total_s,
                 wallclock_s=statistics.used_wallclock_s,
@@ -269,19 +270,16 @@ class StatusWriter:
             user=live.user,
             name=live.name,
             state=_state(live, volume, event),
-            priority=live.priority,
             volume=volume,
             demand=event.demand if event else 0,
             elapsed_s=now - live.accepted_s,
             application=live.application,
             client=self._client,
-            max_demand=live.max_demand,
-            wallclock_limit_s=live.wallclock_limit_s,
-            cpu_limit_s=live.cpu_limit_s,
+            **asdict(live.terms),
             waits_for=tuple(sorted(unmet)[:_DEPENDENCIES_MAX]),
             waits_for_count=len(unmet),
             arrives_in_s=max(0.0, arrival_s - now),
-            standing=standing(live.priority, live.since_s, self._rank.config.ageing_s),
+            standing=standing(live.terms.priority, live.since_s, self._rank.config.ageing_s),
             reading_s=now - live.reading_s if live.state is JobState.READING else 0.0,
             crashes=self._running.crashes(job),
             balanced_priority=event.priority if event else 0.0,

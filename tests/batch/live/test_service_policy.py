@@ -12,19 +12,19 @@ import pytest
 from mallob_py.batch.live.service_policy import SHOWN_MAX, ServicePolicy
 from mallob_py.batch.policy import Action, Start, View
 from mallob_py.batch.registry import PolicyTextError, policy_for, policy_names, policy_of
+from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.service import JobFileError
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
-from mallob_py.service.turns import PolicyRequest
 
 PES = 8
 LIVE = [name for name in policy_names() if not getattr(policy_of(name), "shares_nodes", False)]
 
 
-def request(workers: int = 0, low: int = 0, high: int = 0, required_s: float = 60.0) -> PolicyRequest:
-    return PolicyRequest("u", workers, low, high, required_s)
+def request(workers: int = 0, low: int = 0, high: int = 0, required_s: float = 60.0) -> JobTerms:
+    return JobTerms(workers=workers, min_workers=low, max_demand=high, required_time_s=required_s)
 
 
-def rigid(workers: int, required_s: float = 60.0) -> PolicyRequest:
+def rigid(workers: int, required_s: float = 60.0) -> JobTerms:
     return request(workers, workers, workers, required_s)
 
 
@@ -37,8 +37,8 @@ class Table:
         self.bounds: dict[int, int] = {}
         self.now_s = 0.0
 
-    def ask(self, job: int, request: PolicyRequest) -> None:
-        self.policy.ask(job, request, self.now_s)
+    def ask(self, job: int, terms: JobTerms) -> None:
+        self.policy.ask(job, "u", terms, self.now_s)
 
     def end(self, job: int) -> None:
         self.policy.ended(job)
@@ -190,7 +190,7 @@ def test_a_policy_that_raises_is_told_once_and_what_it_has_begun_stays_begun() -
     complaints: list[str] = []
     policy = ServicePolicy(Broken(), PES, complaints.append)
     for job in range(3):
-        policy.ask(job, rigid(1), 0.0)
+        policy.ask(job, "u", rigid(1), 0.0)
         assert list(policy.decide(float(job))) == [job]
     assert complaints == ["policy broken: ZeroDivisionError: oops"]
 

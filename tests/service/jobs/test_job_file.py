@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, JobFileError, parse_job
 from mallob_py.service.jobs.mallob_clients import is_bridge
 
@@ -37,7 +38,7 @@ def refusal(**fields: Any) -> JobFileError:
 def test_smallest_job_gets_all_defaults() -> None:
     job = parse()
     assert job.identity == "admin.job"
-    assert (job.priority, job.wallclock_limit_s, job.cpu_limit_s, job.max_demand) == (1.0, 0.0, 0.0, 0)
+    assert job.terms == JobTerms()
     assert (job.arrival_s, job.dependencies, job.literals, job.files) == (0.0, (), None, ())
     assert {key: json.loads(text) for key, text in job.submitted.items()} == SMALLEST
 
@@ -58,7 +59,10 @@ def test_complete_job_is_understood() -> None:
         checksum=[1, 2],
         **{"group-id": "g", "description-id": "d"},
     )
-    assert (job.wallclock_limit_s, job.cpu_limit_s, job.max_demand, job.arrival_s) == (300, 7200, 3, 1.5)
+    assert job.terms == JobTerms(
+        priority=0.5, wallclock_limit_s=300, cpu_limit_s=7200, required_time_s=300, max_demand=3
+    )
+    assert job.arrival_s == 1.5
     assert job.literals is not None
     assert job.literals.tolist() == [1, -2, 0, 2147483647, -1]
     assert job.dependencies == ("admin.first", "a.b.c")
@@ -351,4 +355,4 @@ def test_valid_jobs_come_back_as_written(
     assert isinstance(job, JobFile)
     assert job.literals is not None
     assert (job.user, job.name, job.literals.tolist()) == (user, name, literals)
-    assert (job.priority, job.cpu_limit_s, job.max_demand) == (priority, limit_s, max_demand)
+    assert job.terms == JobTerms(priority=priority, cpu_limit_s=limit_s, max_demand=max_demand)

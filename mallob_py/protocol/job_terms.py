@@ -1,0 +1,63 @@
+"""What a job may ask for, declared once: each term's type, bounds, default and meaning.
+
+A job file has a term under its name with `-` for `_`, and without the unit: `wallclock_limit_s` stands there
+as `wallclock-limit`, a duration. From here come the fields of job files and their checks, options of
+`submit`, parameters of the web interface, the table in `docs/job-files.md`, and what the status shows.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+PRIORITY_MIN, PRIORITY_MAX = 1e-9, 1e9  # so that neither 1/p nor sums of them overflow or vanish
+DEMAND_MAX = 2**31 - 1
+
+
+def says(meaning: str, be: str | None = None, **bounds: Any) -> Meta:
+    """`be`: what a value must be, where type and bounds do not say it."""
+    return Meta(description=meaning, extra=None if be is None else {"be": be}, **bounds)
+
+
+def _count(meaning: str) -> Meta:
+    return says(meaning, ge=0, le=DEMAND_MAX)
+
+
+class JobTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """The terms of one job. Except for the priority, 0 means that the job does not say."""
+
+    priority: Annotated[float, says("its weight beside other jobs", ge=PRIORITY_MIN, le=PRIORITY_MAX)] = 1.0
+    wallclock_limit_s: Annotated[float, says("most time from its first execution on; 0: no limit")] = 0.0
+    cpu_limit_s: Annotated[float, says("most time of its workers, added up; 0: no limit")] = 0.0
+    max_demand: Annotated[int, _count("most workers at a time; 0: no bound")] = 0
+    workers: Annotated[
+        int, _count("for --policy: workers it begins with best; 0: max-demand, or the fewest")
+    ] = 0
+    min_workers: Annotated[int, _count("for --policy: fewest workers; 0: one")] = 0
+    required_time_s: Annotated[float, says("for --policy: how long it takes; 0: its `wallclock-limit`")] = 0.0
+
+
+class DeclaredTerm(msgspec.Struct, frozen=True):
+    """One term as others are made of it: its name here and in a job file, and what it is."""
+
+    name: str
+    file_name: str
+    #: in a job file, a duration is a text such as "5m", or a number of seconds
+    is_duration: bool
+    type: type
+    meaning: str
+    meta: Meta
+    default: float
+
+
+def _declared(field: msgspec.structs.FieldInfo) -> DeclaredTerm:
+    kind, meta = field.type.__origin__, field.type.__metadata__[0]
+    file_name = field.name.removesuffix("_s").replace("_", "-")
+    return DeclaredTerm(
+        field.name, file_name, field.name.endswith("_s"), kind, meta.description, meta, field.default
+    )
+
+
+TERMS = tuple(map(_declared, msgspec.structs.fields(JobTerms)))
