@@ -25,6 +25,7 @@ ENVIRONMENT_VARIABLE = "MALLOB_PY_APPS"
 #: those that come with this package, as in pyproject.toml
 OURS = {
     "SAT": "mallob_sat:SatApplication",
+    "SMT": "mallob_smt:SmtApplication",
     "NOOP": "mallob_dummy:NoopApplication",
     "SLEEP": "mallob_dummy:SleepApplication",
     "BC": "mallob_bags.betweenness:BetweennessApplication",
@@ -35,6 +36,7 @@ OURS = {
 #: of these, what is declared in a module that imports less than the application
 _DECLARED = {
     "SAT": "mallob_sat.declaration:SatDeclaration",
+    "SMT": "mallob_smt.declaration:SmtDeclaration",
     "BC": "mallob_bags.declaration:BetweennessDeclaration",
     "PI": "mallob_bags.declaration:PiDeclaration",
     "QUEENS": "mallob_bags.declaration:QueensDeclaration",

@@ -53,6 +53,7 @@ package and nothing else of mallob_py, and nothing in it knows any application. 
     declaration     what others must know of an application: names of results, options, answers as text
     bags            jobs that split into any number of tasks, exact whoever comes and goes
     tree_reduction  something from all workers of a job, combined, to all of them
+    gossip          a few statements that all workers of a job come to know
     process_race    several processes of one worker, of which the first answer wins
     input_file      bytes of an input file, whatever it is compressed with
     result_file     results too large for a message
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         WorkerContext,
     )
     from mallob_py.kit.declaration import UNKNOWN, Declaration, JobOption
+    from mallob_py.kit.gossip import Gossip
     from mallob_py.kit.input_file import (
         COMPRESSED_SUFFIXES,
         decompressed_blocks,
@@ -92,6 +94,7 @@ __all__ = [
     "Attempt",
     "Declaration",
     "Finished",
+    "Gossip",
     "InputError",
     "JobInput",
     "JobOption",
@@ -122,6 +125,7 @@ _HOMES = {
     "Result": "app",
     "TreeMessage": "app",
     "WorkerContext": "app",
+    "Gossip": "gossip",
     "COMPRESSED_SUFFIXES": "input_file",
     "decompressed_blocks": "input_file",
     "plain_blocks": "input_file",

@@ -1,0 +1,202 @@
+"""What an engine says to a script, and what that is worth.
+
+An engine is asked part by part, in a process of its own, and what it prints is kept apart for each. So it is
+known what belongs to a check, and an error is known by the command that it is for:
+
+- an error in a declaration or an assertion means that the engine has not taken the script in. All that it
+  says afterwards is void (Z3 for example goes on, with an assertion less).
+- a request that no engine could answer, such as `get-value` after `unsat`, is answered with an error here.
+- another request that the engine has no answer to leaves its transcript valid, but flawed: others may have one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from mallob_smt.commands import Kind
+from mallob_smt.confinement import confine, deepen_stack
+from mallob_smt.engines import Strategy
+from mallob_smt.script import Part, Script
+from mallob_smt.sessions import EngineError, Session, open_session
+
+#: what an engine may print to one script
+TRANSCRIPT_BYTES_MAX = 64 << 20
+_WORDS = ("sat", "unsat", "unknown")
+_COMPLAINT = re.compile(r"\s*(\(error|unsupported)")
+_SIZE = struct.Struct("<Q")
+_READ_BYTES = 1 << 16
+_REASON_MAX = 300
+
+
+class Checked(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """The answer to the next check."""
+
+    word: str
+
+
+class Completed(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """The engine has come to the end."""
+
+    transcript: str
+    #: requests that it had no answer to, though there may be one
+    flaws: int
+    reason_unknown: str
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """The engine cannot do it. One line that says why."""
+
+    reason: str
+
+
+Saying = Checked | Completed | Failed
+_DECODER: msgspec.msgpack.Decoder[Saying] = msgspec.msgpack.Decoder(Saying)
+
+
+class SayingReader:
+    """Puts together what comes from an engine's process."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+
+    def read(self, descriptor: int) -> list[Saying] | None:
+        """What has come; None at the end. Reads once."""
+        data = os.read(descriptor, _READ_BYTES)
+        if not data:
+            return None
+        self._received += data
+        return list(self._complete())
+
+    def _complete(self) -> Iterator[Saying]:
+        while len(self._received) >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(self._received)
+            if len(self._received) < _SIZE.size + size:
+                return
+            yield _DECODER.decode(self._received[_SIZE.size : _SIZE.size + size])
+            del self._received[: _SIZE.size + size]
+
+
+def say(descriptor: int, saying: Saying) -> None:
+    """Write it to a pipe that a `SayingReader` reads."""
+    data = msgspec.msgpack.encode(saying)
+    left = memoryview(_SIZE.pack(len(data)) + data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def be_engine(script: Script, strategy: Strategy, descriptor: int) -> None:
+    """In a process of its own: answer the script, and say so on a pipe."""
+    deepen_stack()
+
+    def tell(saying: Saying) -> None:
+        say(descriptor, saying)
+
+    facts = script.facts
+    try:
+        session = open_session(strategy, facts.needs, facts.is_incremental)
+        confine(TRANSCRIPT_BYTES_MAX if strategy.engine == "bitwuzla" else 0)
+        tell(answer(script, session, tell))
+    except EngineError as error:
+        tell(Failed(one_line(str(error))))
+    except MemoryError:
+        tell(Failed("out of memory"))
+
+
+def answer(script: Script, session: Session, tell: Callable[[Saying], None]) -> Completed:
+    """Ask the engine for everything. Raises EngineError."""
+    return _Dialogue(script, session, tell).hold()
+
+
+def one_line(text: str) -> str:
+    """The beginning of an engine's words."""
+    line = " ".join(text.split())
+    found = re.fullmatch(r'\(error "(.*?)"\).*', line)
+    line = line if found is None else found.group(1)
+    return line if len(line) <= _REASON_MAX else line[:_REASON_MAX] + "..."
+
+
+class _Dialogue:
+    def __init__(self, script: Script, session: Session, tell: Callable[[Saying], None]) -> None:
+        self._script = script
+        self._session = session
+        self._tell = tell
+        self._printed: list[str] = []
+        self._size = 0
+        self._flaws = 0
+        #: the answer to the last check, if nothing has been asserted since
+        self._word = ""
+        self._reason_unknown = ""
+
+    def hold(self) -> Completed:
+        for number, part in enumerate(self._script.parts()):
+            self._print("success\n" * part.successes)
+            self._print(self._answer(number, part))
+        return Completed("".join(self._printed), self._flaws, self._reason_unknown)
+
+    def _print(self, text: str) -> None:
+        if text and not text.endswith("\n"):
+            text += "\n"
+        self._size += len(text)
+        if self._size > TRANSCRIPT_BYTES_MAX:
+            raise EngineError(f"it printed more than {TRANSCRIPT_BYTES_MAX >> 20} MB")
+        self._printed.append(text)
+
+    def _answer(self, number: int, part: Part) -> str:
+        match part.kind:
+            case Kind.OURS:
+                return self._script.facts.replies[number]
+            case Kind.CHECK:
+                return self._check(part)
+            case Kind.MODEL if self._word not in ("sat", "unknown"):
+                return self._refuse(part, "sat")
+            case Kind.CORE if self._word != "unsat":
+                return self._refuse(part, "unsat")
+            case Kind.MODEL | Kind.CORE | Kind.SPEAKS:
+                return self._request(part)
+        if part.kind is not Kind.SILENT:
+            self._word = ""
+        if printed := self._ask(part).strip():
+            raise EngineError(one_line(printed))
+        return ""
+
+    def _ask(self, part: Part) -> str:
+        text = self._script.text_of(part).decode()
+        return self._session.answer(text) if text and not text.isspace() else ""
+
+    def _check(self, part: Part) -> str:
+        printed = self._ask(part)
+        word = printed.strip()
+        if word not in _WORDS:
+            raise EngineError(one_line(printed) or "no answer to a check")
+        self._word = word
+        self._tell(Checked(word))
+        if word == "unknown":
+            self._reason_unknown = self._reason()
+        return word
+
+    def _reason(self) -> str:
+        """Why it does not know, as far as it says so."""
+        try:
+            printed = self._session.reason_unknown()
+        except EngineError:
+            return ""
+        found = re.match(r'\s*\(:reason-unknown "?(.*?)"?\)\s*$', printed, re.DOTALL)
+        return "" if found is None else one_line(found.group(1))
+
+    def _request(self, part: Part) -> str:
+        printed = self._ask(part)
+        if not printed.strip():
+            self._flaws += 1
+            return f'(error "line {part.line}: no answer")'
+        self._flaws += _COMPLAINT.match(printed) is not None
+        return printed
+
+    def _refuse(self, part: Part, wanted: str) -> str:
+        name = self._script.text_of(part).decode().split("(", 1)[1].split()[0].rstrip(")")
+        last = f"the last one said {self._word}" if self._word else "there is none"
+        return f'(error "line {part.line}: {name} needs a check before it that says {wanted}; {last}")'

@@ -1,0 +1,58 @@
+"""What the process of an engine may do: compute, in memory, and write to descriptors that it has.
+
+A script comes from whoever may submit jobs, and engines have commands and options that name files. None of
+those that we know reaches an engine (see `commands`); this holds for those that we do not know. With
+Landlock, which most kernels since 5.13 have, the process can open no file at all, neither read nor write, and
+can connect to nothing (since 6.7).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import signal
+import struct
+
+_CREATE_RULESET, _RESTRICT_SELF = 444, 446  # the same on all architectures
+_VERSION_QUERY = 1
+_PR_SET_NO_NEW_PRIVS = 38
+#: rights on files by the version of Landlock that brought them, as numbers of bits that are known then
+_FILE_BITS = {1: 13, 2: 14, 3: 15, 5: 16}
+_NETWORK_VERSION, _NETWORK_BITS = 4, 0b11
+#: terms may be nested by the hundred thousand, and engines go through some of them by recursion
+_STACK_BYTES = 120 << 20
+
+
+def confine(file_bytes_max: int) -> bool:
+    """For ever, this process and its children. Whether the kernel could do it; some limits hold anyhow.
+
+    No file, in memory or on a disk, can become larger than `file_bytes_max`. Everything that is to be
+    imported or opened must be so by now.
+    """
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, file_bytes_max))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    return _forbid_files()
+
+
+def deepen_stack() -> None:
+    """As far as the limits of this process allow."""
+    _, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    wanted = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(_STACK_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_STACK, (wanted, hard))
+
+
+def _forbid_files() -> bool:
+    library = ctypes.CDLL(None)
+    version = library.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION_QUERY)
+    if version < 1:
+        return False
+    bits = max(bits for since, bits in _FILE_BITS.items() if since <= version)
+    rights = struct.pack("<Q", (1 << bits) - 1)
+    if version >= _NETWORK_VERSION:
+        rights += struct.pack("<Q", _NETWORK_BITS)
+    ruleset = library.syscall(_CREATE_RULESET, rights, ctypes.c_size_t(len(rights)), 0)
+    if ruleset < 0:
+        return False
+    library.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    return bool(library.syscall(_RESTRICT_SELF, ruleset, 0) == 0)

@@ -1,0 +1,33 @@
+"""What commands and the service know of SMT: names of results, answers as text. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from mallob_py.kit.declaration import DONE, UNKNOWN, Declaration
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any, ClassVar
+
+SATISFIABLE = 10
+UNSATISFIABLE = 20
+#: results by the answer to the last check; DONE is for scripts that check nothing
+CODES = {"sat": SATISFIABLE, "unsat": UNSATISFIABLE, "unknown": UNKNOWN}
+
+
+class SmtDeclaration(Declaration):
+    """Of the application SMT."""
+
+    name: ClassVar[str] = "SMT"
+    result_strings: ClassVar[Mapping[int, str]] = {SATISFIABLE: "SAT", UNSATISFIABLE: "UNSAT", DONE: "DONE"}
+    exit_codes: ClassVar[Mapping[int, int]] = {SATISFIABLE: 10, UNSATISFIABLE: 20, UNKNOWN: 0, DONE: 0}
+    text_format: ClassVar[str] = "smt"
+
+    @classmethod
+    def answer_lines(cls, result: Mapping[str, Any], solution: Sequence[int] | bytes) -> Iterator[str]:
+        """What one engine has printed, as a whole; `unknown` if no engine has come to the end."""
+        text = bytes(solution).decode(errors="replace") if isinstance(solution, bytes) else ""
+        if text:
+            yield text.removesuffix("\n")
+        elif result["resultcode"] == UNKNOWN:
+            yield "unknown"

@@ -1,0 +1,138 @@
+"""What all engines of a job together have said: an answer, a contradiction, or nothing yet.
+
+Statements come from all workers of the job, by `Gossip`. The answer is the complete transcript of one engine,
+never a mixture. It is an answer at once if each check has said sat or unsat and each request got its due, or
+as soon as as many engines agree as the job wants. Else it waits for the other strategies of the base;
+when all of these have given up, the best there is counts, if that is anything.
+
+Guarantees: two engines of which one has said sat and the other unsat to the same check are a Contradiction,
+whatever else they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from mallob_smt.engines import Portfolio, Strategy
+
+_DEFINITE = ("sat", "unsat")
+
+
+class Statement(msgspec.Struct, frozen=True, array_like=True):
+    """All that one strategy has said so far. `ended` is set when nothing more follows."""
+
+    #: larger ones are later: what `Gossip` keeps
+    serial: int
+    #: the answers to the checks
+    words: tuple[str, ...] = ()
+    ended: bool = False
+    #: why it could not go on
+    failure: str = ""
+    #: complete only
+    transcript: str = ""
+    flaws: int = 0
+    reason_unknown: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.ended and not self.failure
+
+    @property
+    def is_definite(self) -> bool:
+        return self.is_complete and all(word in _DEFINITE for word in self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The job's. `engines` have said the same; fewer than wanted: `is_agreed` is not set."""
+
+    strategy: Strategy
+    statement: Statement
+    engines: tuple[str, ...]
+    is_agreed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Two engines contradict each other."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No engine can do anything with the script."""
+
+    message: str
+
+
+def judge(
+    portfolio: Portfolio, statements: Mapping[int, Statement], agreement: int
+) -> Answer | Contradiction | Refusal | None:
+    """`statements` by number of the strategy. None: wait for more."""
+    strategies = portfolio.strategies
+    if (clash := _clash(strategies, statements)) is not None:
+        return clash
+    definite = [number for number, one in sorted(statements.items()) if one.is_definite]
+    engines = tuple(dict.fromkeys(strategies[number].engine for number in definite))
+    flawless = [number for number in definite if not statements[number].flaws]
+    if flawless and len(engines) >= agreement:
+        return Answer(strategies[flawless[0]], statements[flawless[0]], engines, True)
+    useless = gone(portfolio, statements)
+    silent = [number for number in range(len(portfolio.base)) if number not in useless]
+    possible = {strategies[number].engine for number in silent}.union(engines)
+    if silent and (not flawless or len(possible) >= agreement):
+        return None
+    complete = [number for number, one in sorted(statements.items()) if one.is_complete]
+    if not complete:
+        return Refusal(_refusals(strategies, statements))
+    best = min(complete, key=lambda number: _quality(statements[number]))
+    return Answer(strategies[best], statements[best], engines, len(engines) >= agreement)
+
+
+def gone(portfolio: Portfolio, statements: Mapping[int, Statement]) -> set[int]:
+    """The strategies that it is no use to run: they have ended, or their engine has answered."""
+    strategies = portfolio.strategies
+    answered = {strategies[number].engine for number, one in statements.items() if one.is_definite}
+    refused = {strategies[number].engine for number, one in statements.items() if one.failure}
+    return {
+        number
+        for number, strategy in enumerate(strategies)
+        if (number in statements and statements[number].ended)
+        or strategy.engine in answered
+        or (strategy.engine in refused and number >= len(portfolio.base))
+    }
+
+
+def _clash(strategies: Sequence[Strategy], statements: Mapping[int, Statement]) -> Contradiction | None:
+    said: dict[tuple[int, str], int] = {}
+    for number, statement in sorted(statements.items()):
+        for check, word in enumerate(statement.words, start=1):
+            if word not in _DEFINITE:
+                continue
+            opposite = "unsat" if word == "sat" else "sat"
+            if (other := said.get((check, opposite))) is not None:
+                return Contradiction(
+                    f"the engines contradict each other at check {check}: {strategies[other].title} says"
+                    f" {opposite}, {strategies[number].title} says {word}; one of them is wrong, so this is no"
+                    " answer. Please report it to its authors"
+                )
+            said.setdefault((check, word), number)
+    return None
+
+
+def _quality(statement: Statement) -> tuple[int, int]:
+    """The less the better."""
+    return sum(word not in _DEFINITE for word in statement.words), statement.flaws
+
+
+def _refusals(strategies: Sequence[Strategy], statements: Mapping[int, Statement]) -> str:
+    said = "; ".join(
+        f"{strategies[number].title}: {one.failure}"
+        for number, one in sorted(statements.items())
+        if one.failure
+    )
+    return f"no engine could answer. {said}"

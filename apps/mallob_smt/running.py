@@ -1,0 +1,272 @@
+"""The engines of one worker: processes that are started, stopped, let go on and killed.
+
+A worker runs as many engines at a time as it has cores, and lets others have some of the time (see
+`schedule`): those whose turn it is not stand still by SIGSTOP. The runtime suspends and continues a worker with
+all its processes, so at each turn those that are to stand still are told so again. None of the engines can
+be interrupted (cvc5 and Bitwuzla even hold the interpreter's lock while they search), hence a process each,
+which is killed when the job ends or goes elsewhere.
+
+What an engine says goes to all workers (`Gossip`), and each of them judges it all (`judging`); the first one
+that knows enough ends the job. What is lost with a worker is its own search.
+
+Guarantees: no process is left when `run_engines` returns or raises, none outlives the worker process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import selectors
+import signal
+import struct
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import NoReturn
+
+import msgspec
+
+from mallob_py.kit import Gossip, InputError, Result, WorkerContext
+from mallob_py.kit.declaration import DONE, UNKNOWN
+from mallob_smt import schedule
+from mallob_smt.answering import Checked, Completed, Failed, SayingReader, be_engine
+from mallob_smt.declaration import CODES
+from mallob_smt.engines import Portfolio, Strategy, Wishes
+from mallob_smt.judging import Answer, Contradiction, Refusal, Statement, gone, judge
+from mallob_smt.script import Script
+
+#: how often the worker looks around without any news
+_TURN_S = 0.25
+#: of an answer that waits for other engines; it is sent from worker to worker
+_SHARED_BYTES_MAX = 1 << 20
+#: processes that stand still hold memory
+_PROCESSES_MAX = 3
+_PR_SET_PDEATHSIG = 1
+_SERIAL = struct.Struct(">Q")
+
+
+def run_engines(context: WorkerContext, script: Script, wishes: Wishes) -> Result:
+    """Work as a worker of the job. Raises InputError if no engine can answer, or two contradict each other."""
+    with _Engines(context, script, wishes) as engines:
+        return engines.first_result()
+
+
+class _Engine:
+    """The process of a strategy."""
+
+    def __init__(self, script: Script, number: int, strategy: Strategy) -> None:
+        self.number = number
+        self.strategy = strategy
+        self.words: list[str] = []
+        self.reader = SayingReader()
+        self._is_stopped = False
+        self.fd, theirs = os.pipe()
+        worker_pid = os.getpid()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            os.close(self.fd)
+            os.close(theirs)
+            raise
+        if self.pid == 0:
+            _be_child(script, strategy, theirs, worker_pid)
+        os.close(theirs)
+
+    @property
+    def used_s(self) -> float:
+        """Its processor time."""
+        return time.clock_gettime((~self.pid << 3) | 2)  # as clock_getcpuclockid has it
+
+    def let_run(self, runs: bool) -> None:
+        """Let it go on, or have it stand still, whoever has continued it meanwhile."""
+        if not runs:
+            os.kill(self.pid, signal.SIGSTOP)
+        elif self._is_stopped:
+            os.kill(self.pid, signal.SIGCONT)
+        self._is_stopped = not runs
+
+    def end(self) -> str:
+        """Kill it; why it had ended, if it had."""
+        os.kill(self.pid, signal.SIGKILL)  # ours and not waited for, hence no stranger
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self.fd)
+        code = os.waitstatus_to_exitcode(status)
+        if code >= 0:
+            return f"its process has ended with status {code}"
+        with suppress(ValueError):
+            return f"its process was killed by {signal.Signals(-code).name}"
+        return f"its process was killed by signal {-code}"
+
+
+class _Engines:
+    def __init__(self, context: WorkerContext, script: Script, wishes: Wishes) -> None:
+        self._context = context
+        self._script = script
+        self._wishes = wishes
+        self._portfolio: Portfolio = wishes.portfolio(script.facts)
+        self._gossip = Gossip(context)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(context.fileno(), selectors.EVENT_READ)
+        self._engines: dict[int, _Engine] = {}
+        self._statements: dict[int, Statement] = {}
+        self._is_lending = False
+        self._demand = 0
+
+    def __enter__(self) -> _Engines:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._context.note_memory()
+        for engine in list(self._engines.values()):
+            self._end(engine)
+        self._selector.close()
+
+    def first_result(self) -> Result:
+        while True:
+            if self._gossip.turn(self._context.poll()):
+                self._hear_others()
+            if (result := self._judge()) is not None:
+                return result
+            pause_s = self._schedule()
+            for key, _ in self._selector.select(pause_s):
+                if key.data is not None:
+                    self._hear(key.data)
+
+    # --- who runs ---------------------------------------------------------------------------
+
+    def _schedule(self) -> float:
+        """Start, stop and continue; how long it may stay so."""
+        context, portfolio = self._context, self._portfolio
+        useless = gone(portfolio, self._statements)
+        for number in useless.intersection(self._engines):
+            self._end(self._engines[number])
+        self._ask_for_workers(len(portfolio.strategies) - len(useless))
+        place = schedule.Place(context.index, context.volume, context.threads)
+        chosen = schedule.own(place, len(portfolio.strategies), useless)
+        lent = schedule.lent(place, len(portfolio.base), useless, chosen)
+        running = schedule.running(chosen, lent, self._used_s, self._is_lending)
+        self._is_lending = running != chosen
+        for number in running:
+            if number not in self._engines:
+                self._start(number)
+        for number, engine in list(self._engines.items()):
+            if number in running:
+                engine.let_run(True)
+            elif number in chosen or number in lent or len(self._engines) <= _PROCESSES_MAX + context.threads:
+                engine.let_run(False)
+            else:
+                self._end(engine)
+        return schedule.SLICE_S if lent else _TURN_S
+
+    def _used_s(self, number: int) -> float:
+        return self._engines[number].used_s if number in self._engines else 0.0
+
+    def _ask_for_workers(self, useful: int) -> None:
+        demand = max(1, -(-useful // self._context.threads))
+        if self._context.index == 0 and demand != self._demand:
+            self._demand = demand
+            self._context.set_demand(demand)
+
+    def _start(self, number: int) -> None:
+        strategy = self._portfolio.strategies[number]
+        try:
+            engine = _Engine(self._script, number, strategy)
+        except OSError as error:  # too many processes
+            self._state(number, Statement(1, ended=True, failure=f"cannot be started: {error.strerror}"))
+            return
+        self._engines[number] = engine
+        self._selector.register(engine.fd, selectors.EVENT_READ, engine)
+
+    def _end(self, engine: _Engine) -> str:
+        self._selector.unregister(engine.fd)
+        del self._engines[engine.number]
+        return engine.end()
+
+    # --- who says what ----------------------------------------------------------------------
+
+    def _hear(self, engine: _Engine) -> None:
+        sayings = engine.reader.read(engine.fd)
+        if sayings is None:
+            self._fail(engine, self._end(engine))
+            return
+        for saying in sayings:
+            match saying:
+                case Checked(word):
+                    engine.words.append(word)
+                    self._state(engine.number, Statement(2 * len(engine.words), tuple(engine.words)))
+                case Completed(transcript, flaws, reason):
+                    words = tuple(engine.words)
+                    statement = Statement(2 * len(words) + 1, words, True, "", transcript, flaws, reason)
+                    self._statements[engine.number] = statement
+                    if self._is_enough():
+                        return
+                    if len(transcript) > _SHARED_BYTES_MAX:
+                        self._fail(engine, f"its output of {len(transcript)} bytes is too large to be kept")
+                    else:
+                        self._state(engine.number, statement)
+                case Failed(reason):
+                    self._fail(engine, reason)
+
+    def _fail(self, engine: _Engine, reason: str) -> None:
+        words = tuple(engine.words)
+        self._state(engine.number, Statement(2 * len(words) + 1, words, True, reason))
+
+    def _state(self, number: int, statement: Statement) -> None:
+        self._statements[number] = statement
+        self._gossip.put(str(number), _SERIAL.pack(statement.serial) + msgspec.msgpack.encode(statement))
+
+    def _hear_others(self) -> None:
+        for number, data in self._gossip.table.items():
+            known = self._statements.get(int(number))
+            if known is None or known.serial < _SERIAL.unpack_from(data)[0]:
+                statement = msgspec.msgpack.decode(data[_SERIAL.size :], type=Statement)
+                self._statements[int(number)] = statement
+
+    # --- what that means --------------------------------------------------------------------
+
+    def _is_enough(self) -> bool:
+        return judge(self._portfolio, self._statements, self._wishes.agreement) is not None
+
+    def _judge(self) -> Result | None:
+        match judge(self._portfolio, self._statements, self._wishes.agreement):
+            case Answer() as answer:
+                return _result(answer, self._wishes)
+            case Contradiction(message) | Refusal(message):
+                raise InputError(message)
+        return None
+
+
+def _result(answer: Answer, wishes: Wishes) -> Result:
+    statement = answer.statement
+    fields: dict[str, object] = {"solver": answer.strategy.title, "answers": list(statement.words)}
+    if statement.reason_unknown:
+        fields["reason-unknown"] = statement.reason_unknown
+    if wishes.agreement > 1:
+        fields["agreement"] = {"wanted": wishes.agreement, "engines": list(answer.engines)}
+    if not answer.is_agreed and wishes.agreement > 1:
+        # Too few have answered: what they say is no answer of this job.
+        return Result(UNKNOWN, b"", fields)
+    code = CODES[statement.words[-1]] if statement.words else DONE
+    return Result(code, statement.transcript.encode(), fields)
+
+
+def _be_child(script: Script, strategy: Strategy, descriptor: int, worker_pid: int) -> NoReturn:
+    """Never returns into the code of the worker."""
+    try:
+        if (
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0
+            or os.getppid() != worker_pid
+        ):
+            os._exit(1)
+        os.closerange(3, descriptor)
+        os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(nothing, standard)
+        be_engine(script, strategy, descriptor)
+        while True:  # the worker looks how much memory it took, then kills us
+            signal.pause()
+    finally:
+        os._exit(1)

@@ -1,0 +1,336 @@
+"""A script in SMT-LIB 2: its commands, checked and cut into parts that are answered one by one.
+
+A part is one command that speaks (`check-sat`, `get-value`, ...), or all the silent ones between two of these
+(`declare-fun`, `assert`, ...); so it is known what each thing that an engine prints is for. All of it
+is found without recursion and mostly without a loop over characters: one term may have 100 MB.
+
+Before any engine sees the script, all that is not listed in `commands` is refused, and options and infos are
+taken out: those that an engine may know are put down as they are, `print-success` is done here, and of
+others the answer is `unsupported`, as the standard has it. What is taken out is replaced by spaces, so that
+lines and columns stay.
+
+Guarantees: parentheses are balanced, strings and quoted symbols are closed, the text is UTF-8 without NUL;
+an InputError names file and line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mallob_py.kit import InputError, Payload
+from mallob_smt.commands import (
+    CHANNELS,
+    COMMANDS,
+    NEEDS,
+    PASSED_OPTIONS,
+    PRINT_SUCCESS,
+    SWALLOWED_OPTIONS,
+    Kind,
+)
+
+_BLOCK_BYTES = 1 << 22
+_OPEN, _CLOSE = ord("("), ord(")")
+#: string literals (a doubled quote ends one and begins the next), quoted symbols, comments
+_OPAQUE = re.compile(rb'"[^"]*"|\|[^|]*\||;[^\r\n]*')
+_UNCLOSED = re.compile(rb'["|]')
+_HEAD = re.compile(rb"\(\s*([^\s()]*)")
+_OPTION = re.compile(rb"\(\s*[gs]et-option\s+:([^\s()]+)\s*(.*?)\s*\)\Z", re.DOTALL)
+_LOGIC = re.compile(rb"\(\s*set-logic\s+([^\s()]+)")
+#: values of options that are passed on
+_PLAIN_VALUE = re.compile(rb"true|false|\d+(\.\d+)?")
+_BITS = re.compile(rb"BitVec|FloatingPoint|RoundingMode|Float(16|32|64|128)")
+_NUMBERS = re.compile(rb"\b(Int|Real|String|Seq|Set|RegLan)\b|declare-datatype")
+_QUANTIFIERS = re.compile(rb"\(\s*(forall|exists)\b")
+_STRINGS = re.compile(rb"\b(String|RegLan|Seq|Set|Bag)\b")
+_SHOWN = 60
+
+
+class Part(NamedTuple):
+    """A command that speaks, or several silent ones, of which `kind` is the most consequential."""
+
+    begin: int
+    end: int
+    kind: Kind
+    #: where it stands, from 1 on
+    line: int
+    #: how often `success` is to be printed
+    successes: int
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What is known of a script without running it."""
+
+    logic: str = ""
+    has_bits: bool = False
+    has_numbers: bool = False
+    has_quantifiers: bool = False
+    has_strings: bool = False
+    #: whether an engine has to be ready for more than one check
+    is_incremental: bool = False
+    checks: int = 0
+    #: options that commands of the script need
+    needs: tuple[str, ...] = ()
+    #: answers given here, by the number of the part
+    replies: dict[int, str] = {}
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script as engines get it. `table`: a row per part, as `Part` without its begin."""
+
+    text: NDArray[np.uint8]
+    table: NDArray[np.int64]
+    facts: Facts
+
+    @classmethod
+    def from_payload(cls, payload: Payload) -> Script:
+        """The inverse of `to_payload`, without copying the text."""
+        facts = msgspec.json.decode(payload["facts"].tobytes(), type=Facts)
+        return cls(payload["text"], payload["parts"], facts)
+
+    def to_payload(self) -> Payload:
+        facts = np.frombuffer(msgspec.json.encode(self.facts), dtype=np.uint8)
+        return {"text": self.text, "parts": self.table, "facts": facts}
+
+    def parts(self) -> Iterator[Part]:
+        begin = 0
+        for end, kind, line, successes in self.table.tolist():
+            yield Part(begin, end, Kind(kind), line, successes)
+            begin = end
+
+    def text_of(self, part: Part) -> bytes:
+        return self.text[part.begin : part.end].tobytes()
+
+
+def script_from_text(text: bytes, name: str) -> Script:
+    """Check a script and cut it into parts. `name` is for errors. Raises InputError."""
+    return _Cutter(text, name).cut()
+
+
+@dataclass(slots=True)
+class _Cutter:
+    text: bytes
+    name: str
+    #: the same with nothing opaque in it
+    masked: bytearray = field(init=False)
+    #: what engines get
+    given: bytearray = field(init=False)
+    rows: list[tuple[int, int, int, int]] = field(default_factory=list)
+    needs: dict[str, None] = field(default_factory=dict)
+    replies: dict[int, str] = field(default_factory=dict)
+    prints_success: bool = False
+    #: silent commands since the last part: what they are, where the first one is, `success`es due
+    silent: Kind | None = None
+    silent_line: int = 0
+    successes: int = 0
+    #: newlines are counted up to here
+    counted: int = 0
+    line: int = 1
+    checks: int = 0
+    is_incremental: bool = False
+
+    def cut(self) -> Script:
+        self._check_letters()
+        self._mask()
+        self.given = bytearray(self.text)
+        end = 0
+        for begin, behind in self._commands():
+            self._check_gap(end, begin)
+            end = behind
+            if not self._take(begin, behind):
+                break
+        else:
+            self._check_gap(end, len(self.text))
+        self._close_silent(end)
+        end = self.rows[-1][0] if self.rows else 0
+        text = np.frombuffer(bytes(self.given[:end]), dtype=np.uint8)
+        return Script(text, np.array(self.rows, dtype=np.int64).reshape(-1, 4), self._facts())
+
+    # --- the form of the text ---------------------------------------------------------------
+
+    def _check_letters(self) -> None:
+        if (at := self.text.find(b"\0")) >= 0:
+            raise self._error(at, "a NUL byte; this is no SMT-LIB script")
+        if not self.text.isascii():
+            try:
+                self.text.decode()
+            except UnicodeDecodeError as error:
+                byte = self.text[error.start]
+                raise self._error(error.start, f"byte 0x{byte:02x} is no UTF-8; this is no script") from None
+
+    def _mask(self) -> None:
+        masked = bytearray(self.text)
+        for found in _OPAQUE.finditer(self.text):
+            begin, end = found.span()
+            masked[begin:end] = (b" " if self.text[begin] == ord(";") else b"x") * (end - begin)
+        self.masked = masked
+        if (unclosed := _UNCLOSED.search(masked)) is not None:
+            what = "string" if unclosed.group() == b'"' else "quoted symbol"
+            raise self._error(unclosed.start(), f"the {what} that begins here is never closed")
+
+    def _commands(self) -> Iterator[tuple[int, int]]:
+        """Where each command begins, and the place behind it."""
+        letters = np.frombuffer(self.masked, dtype=np.uint8)
+        depth, begin = 0, -1
+        for first in range(0, letters.size, _BLOCK_BYTES):
+            block = letters[first : first + _BLOCK_BYTES]
+            places = np.flatnonzero((block == _OPEN) | (block == _CLOSE))
+            opens = block[places] == _OPEN
+            depths = np.cumsum(np.where(opens, 1, -1)) + depth
+            if depths.size:
+                depth = int(depths[-1])
+            too_many = np.flatnonzero(depths < 0)
+            last = int(too_many[0]) if too_many.size else depths.size
+            edges = np.flatnonzero(np.where(opens, depths == 1, depths == 0)[:last])
+            for place, is_open in zip((places[edges] + first).tolist(), opens[edges].tolist(), strict=True):
+                if is_open:
+                    begin = place
+                else:
+                    yield begin, place + 1
+            if too_many.size:
+                place = int(places[too_many[0]]) + first
+                raise self._error(place, "a ')' without its '('")
+        if depth > 0:
+            raise self._error(begin, f"the command that begins here is never closed: {depth} ')' are missing")
+
+    def _check_gap(self, begin: int, end: int) -> None:
+        if junk := self.masked[begin:end].strip():
+            at = self.masked.find(junk[:1], begin)
+            shown = self.text[at : at + _SHOWN].split()[0].decode(errors="replace")
+            raise self._error(at, f"{shown!r} stands outside of any command")
+
+    # --- one command ------------------------------------------------------------------------
+
+    def _take(self, begin: int, end: int) -> bool:
+        """False if the script ends with it."""
+        head = _HEAD.match(self.masked, begin, end)
+        name = head.group(1).decode() if head is not None else ""
+        kind = COMMANDS.get(name)
+        if kind is None:
+            raise self._error(begin, f"the command {name[:_SHOWN]!r} {_REFUSED.get(name, _UNKNOWN)}")
+        if option := NEEDS.get(name):
+            self.needs[option] = None
+        if kind is Kind.OURS:
+            return self._do(name, begin, end)
+        if kind in (Kind.SILENT, Kind.ASSERTS):
+            self.is_incremental |= name in ("push", "pop", "reset-assertions")
+            self._add_silent(kind, begin)
+        elif name == "get-option":
+            self._get_option(begin, end)
+        else:
+            self.checks += kind is Kind.CHECK
+            self.is_incremental |= name == "check-sat-assuming"
+            self._close(begin, end, kind)
+            if kind is Kind.RESET:
+                self.prints_success = False
+        return True
+
+    def _do(self, name: str, begin: int, end: int) -> bool:
+        """Take a command out, and do it; False if the script ends with it."""
+        if name == "set-option":
+            self._set_option(begin, end)
+            return True
+        self._blank(begin, end)
+        self._add_silent(Kind.SILENT, begin)
+        return name != "exit"
+
+    def _set_option(self, begin: int, end: int) -> None:
+        found = _OPTION.match(self.text[begin:end])
+        if found is None:
+            raise self._error(begin, "set-option needs a keyword, such as :produce-models, and a value")
+        option, value = found.group(1).decode(), found.group(2)
+        if option in PASSED_OPTIONS:
+            if _PLAIN_VALUE.fullmatch(value) is None:
+                shown = value[:_SHOWN].decode(errors="replace")
+                raise self._error(begin, f":{option} is {shown!r}; it must be true, false or a number")
+            self._add_silent(Kind.SILENT, begin)
+            return
+        self._blank(begin, end)
+        if option in CHANNELS and value.strip(b'"') not in (b"stdout", b"stderr"):
+            raise self._error(
+                begin, f":{option} names a file, but the engines of a job write none; remove this command"
+            )
+        if option == PRINT_SUCCESS:
+            self.prints_success = value == b"true"
+        if option in CHANNELS or option in SWALLOWED_OPTIONS or option == PRINT_SUCCESS:
+            self._add_silent(Kind.SILENT, begin)
+        else:
+            self._reply(begin, end, "unsupported")
+
+    def _get_option(self, begin: int, end: int) -> None:
+        found = _OPTION.match(self.text[begin:end])
+        option = found.group(1).decode() if found is not None else ""
+        if option in PASSED_OPTIONS:
+            self._close(begin, end, Kind.SPEAKS)
+            return
+        self._blank(begin, end)
+        known = {name: f'"{channel}"' for name, channel in CHANNELS.items()}
+        known[PRINT_SUCCESS] = str(self.prints_success).lower()
+        self._reply(begin, end, known.get(option, "unsupported"))
+
+    def _reply(self, begin: int, end: int, text: str) -> None:
+        self._close(begin, end, Kind.OURS)
+        self.replies[len(self.rows) - 1] = text
+
+    def _add_silent(self, kind: Kind, begin: int) -> None:
+        if self.silent is None:
+            self.silent_line = self._line_of(begin)
+        self.silent = kind if self.silent is None else max(self.silent, kind)
+        self.successes += self.prints_success
+
+    def _close_silent(self, end: int) -> None:
+        if self.silent is not None:
+            self.rows.append((end, self.silent, self.silent_line, self.successes))
+        self.silent, self.successes = None, 0
+
+    def _close(self, begin: int, end: int, kind: Kind) -> None:
+        self._close_silent(begin)
+        success = kind is Kind.RESET and self.prints_success
+        self.rows.append((end, kind, self._line_of(begin), int(success)))
+
+    def _blank(self, begin: int, end: int) -> None:
+        newlines = self.given[begin:end].split(b"\n")
+        self.given[begin:end] = b"\n".join(b" " * len(line) for line in newlines)
+
+    # --- the whole --------------------------------------------------------------------------
+
+    def _facts(self) -> Facts:
+        head = bytes(self.masked[:_BLOCK_BYTES])
+        logic = _LOGIC.search(head)
+        name = "" if logic is None else logic.group(1).decode(errors="replace")
+        return Facts(
+            logic="" if name == "ALL" else name,
+            has_bits=_BITS.search(head) is not None,
+            has_numbers=_NUMBERS.search(head) is not None,
+            has_quantifiers=_QUANTIFIERS.search(head) is not None,
+            has_strings=_STRINGS.search(head) is not None,
+            is_incremental=self.is_incremental or self.checks > 1,
+            checks=self.checks,
+            needs=tuple(self.needs),
+            replies=self.replies,
+        )
+
+    def _line_of(self, place: int) -> int:
+        if place < self.counted:
+            return 1 + self.text.count(b"\n", 0, place)
+        self.line += self.text.count(b"\n", self.counted, place)
+        self.counted = place
+        return self.line
+
+    def _error(self, place: int, message: str) -> InputError:
+        line = 1 + self.text.count(b"\n", 0, place)
+        return InputError(f"{self.name}, line {line}: {message}")
+
+
+_UNKNOWN = "is none of SMT-LIB that could be passed on; docs/smt.md lists those that are"
+_REFUSED = {
+    "include": "would read another file; write its content here",
+    "": "has no name",
+}
