@@ -13,7 +13,7 @@ def main() -> None:
     if sys.argv[1:2] == ["solve"] and sys.argv[2:] and not {"-h", "--help"} & set(sys.argv):
         from mallob_py.cli.launching import begin_early
 
-        begin_early()
+        begin_early(sys.argv[2:])
     from mallob_py.cli.main import main as run
 
     interrupts.exit_with(run())

@@ -11,14 +11,16 @@ from __future__ import annotations
 import importlib
 import os
 
-from mallob_py.kit.declaration import Declaration
+from mallob_py.kit.declaration import COMPRESSED_SUFFIXES, Declaration
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING would have every command import typing before anything else
 if TYPE_CHECKING:
     from typing import Any
 
-#: of job files that name none; `solve` is a command for its jobs alone
+#: of job files that name none
 DEFAULT_APPLICATION = "SAT"
+#: what `solve` and `submit` take a file for, by the end of its name; others are formulas
+_OF_SUFFIX = {".smt2": "SMT"}
 ENTRY_POINT_GROUP = "mallob_py.apps"
 DECLARATION_GROUP = "mallob_py.declarations"
 ENVIRONMENT_VARIABLE = "MALLOB_PY_APPS"
@@ -43,7 +45,7 @@ _DECLARED = {
     "UTS": "mallob_bags.declaration:UtsDeclaration",
 }
 #: of these, which have options for commands: importing others would keep every command
-_WITH_OPTIONS = ("SAT",)
+_WITH_OPTIONS = ("SAT", "SMT")
 
 
 class UnknownApplication(Exception):
@@ -111,6 +113,13 @@ def unknown(name: str, known: dict[str, str]) -> str:
 def our_declarations() -> tuple[type[Declaration], ...]:
     """Of the applications that come with this package and have options for commands."""
     return tuple(_declaration(place) for place in map(_DECLARED.__getitem__, _WITH_OPTIONS))
+
+
+def application_of(file: str) -> str:
+    """What works on a file of this name if nothing else is said: DEFAULT_APPLICATION, or as the name ends."""
+    for compressed in COMPRESSED_SUFFIXES:
+        file = file.removesuffix(compressed)
+    return _OF_SUFFIX.get(os.path.splitext(file)[1], DEFAULT_APPLICATION)
 
 
 def _declaration(place: str) -> type[Declaration]:

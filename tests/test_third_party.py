@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, metadata
+from importlib.metadata import PackageNotFoundError, files, metadata
 from pathlib import Path
 
 import pytest
@@ -67,6 +67,8 @@ def test_a_package_is_under_the_licence_that_is_told(package: str, licence: str)
         says = " ".join(one for one in record.get_all("Classifier", []) if one.startswith("License ::"))
     if not says:
         says = (record.get("License") or "").partition("\n")[0]
+    if not says:
+        says = next((file.read_text() for file in files(package) or () if file.name == "COPYING"), "")
     families = [ours for theirs, ours in _FAMILIES.items() if re.search(theirs, says)]
     assert families, f"its record says {says!r}"
     assert [one for one in families if one not in licence] == [], f"its record says {says!r}"

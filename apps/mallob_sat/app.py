@@ -16,8 +16,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mallob_py.kit import Application, InputError, JobInput, Payload, Result, WorkerContext
-from mallob_py.kit.input_file import COMPRESSED_SUFFIXES, decompressed_blocks, read_decompressed, read_plain
+from mallob_py.kit import (
+    COMPRESSED_SUFFIXES,
+    Application,
+    InputError,
+    JobInput,
+    Payload,
+    Result,
+    WorkerContext,
+    decompressed_blocks,
+    read_decompressed,
+    read_plain,
+)
 from mallob_sat.declaration import SatDeclaration
 from mallob_sat.dimacs import read_dimacs
 from mallob_sat.formula import Formula, formula_from_list, formula_from_raw

@@ -5,11 +5,11 @@ Imports nothing heavy: every command that takes SAT's options reads this.
 
 from __future__ import annotations
 
-from mallob_py.kit.declaration import UNKNOWN, Declaration, JobOption
+from mallob_py.kit.declaration import SEED, UNKNOWN, Declaration, JobOption, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any, ClassVar
 
 SATISFIABLE = 10
@@ -33,25 +33,12 @@ def _portfolio(text: str) -> str:
     return text
 
 
-def _number(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            raise ValueError(f"{text!r} is not a whole number") from None
-        if number < least:
-            raise ValueError(f"{text} is less than {least}")
-        return number
-
-    return parse
-
-
 def _solution_count(text: str) -> int | str:
-    return "all" if text.strip().lower() == "all" else _number(1)(text)
+    return "all" if text.strip().lower() == "all" else whole_number(1)(text)
 
 
 def _variables(text: str) -> list[int]:
-    return [_number(1)(one.strip()) for one in text.split(",")]
+    return [whole_number(1)(one.strip()) for one in text.split(",")]
 
 
 def _proof_format(text: str) -> str:
@@ -86,7 +73,7 @@ class SatDeclaration(Declaration):
     exit_codes: ClassVar[Mapping[int, int]] = {SATISFIABLE: 10, UNSATISFIABLE: 20, UNKNOWN: 0}
     options: ClassVar[tuple[JobOption, ...]] = (
         PORTFOLIO,
-        JobOption("--seed", _number(0), metavar="S", help="seed of the solvers (default 0)"),
+        SEED,
         JobOption(
             "--solutions",
             _solution_count,
@@ -129,6 +116,7 @@ class SatDeclaration(Declaration):
     )
     service_option: ClassVar[JobOption | None] = PORTFOLIO
     settles_default: ClassVar[frozenset[str]] = _ABOUT_SOLVERS
+    comment: ClassVar[str] = "c "
     text_format: ClassVar[str] = "sat"
 
     @classmethod

@@ -6,7 +6,8 @@ known what belongs to a check, and an error is known by the command that it is f
 - an error in a declaration or an assertion means that the engine has not taken the script in. All that it
   says afterwards is void (Z3 for example goes on, with an assertion less).
 - a request that no engine could answer, such as `get-value` after `unsat`, is answered with an error here.
-- another request that the engine has no answer to leaves its transcript valid, but flawed: others may have one.
+- another request that the engine has no answer to leaves its transcript valid, but flawed: other engines may
+  have one.
 """
 
 from __future__ import annotations

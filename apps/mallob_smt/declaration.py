@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mallob_py.kit.declaration import DONE, UNKNOWN, Declaration
+from mallob_py.kit.declaration import AGREEMENT, DONE, SEED, UNKNOWN, Declaration, JobOption
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,12 +15,27 @@ UNSATISFIABLE = 20
 CODES = {"sat": SATISFIABLE, "unsat": UNSATISFIABLE, "unknown": UNKNOWN}
 
 
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
 class SmtDeclaration(Declaration):
     """Of the application SMT."""
 
     name: ClassVar[str] = "SMT"
     result_strings: ClassVar[Mapping[int, str]] = {SATISFIABLE: "SAT", UNSATISFIABLE: "UNSAT", DONE: "DONE"}
     exit_codes: ClassVar[Mapping[int, int]] = {SATISFIABLE: 10, UNSATISFIABLE: 20, UNKNOWN: 0, DONE: 0}
+    options: ClassVar[tuple[JobOption, ...]] = (
+        SEED,
+        JobOption(
+            "--engines",
+            _names,
+            metavar="NAME,...",
+            help="solvers of an SMT job, in the order in which they are tried: z3, cvc5, bitwuzla (default: "
+            "all that are installed, in the order that suits the script)",
+        ),
+        AGREEMENT,
+    )
     text_format: ClassVar[str] = "smt"
 
     @classmethod

@@ -83,7 +83,7 @@ class Wishes:
             raise InputError("no SMT solver is installed; pip install 'mallob-py[smt]'", "application")
         if wishes.agreement > len(usable):
             raise InputError(
-                f"agreement is {wishes.agreement}, but there are only {len(usable)} engines: {', '.join(usable)}"
+                f"agreement is {wishes.agreement}, but engines that there are: {', '.join(usable)}"
                 f"{_how_to_get_more(wishes)}",
                 _FIELD,
             )

@@ -116,9 +116,9 @@ def _clash(strategies: Sequence[Strategy], statements: Mapping[int, Statement]) 
             opposite = "unsat" if word == "sat" else "sat"
             if (other := said.get((check, opposite))) is not None:
                 return Contradiction(
-                    f"the engines contradict each other at check {check}: {strategies[other].title} says"
-                    f" {opposite}, {strategies[number].title} says {word}; one of them is wrong, so this is no"
-                    " answer. Please report it to its authors"
+                    f"the engines contradict each other at check {check}: {strategies[other].title} says "
+                    f"{opposite}, {strategies[number].title} says {word}; one of them is wrong: there is no "
+                    "answer. Please report it to its authors"
                 )
             said.setdefault((check, word), number)
     return None

@@ -1,10 +1,10 @@
 """The engines of one worker: processes that are started, stopped, let go on and killed.
 
 A worker runs as many engines at a time as it has cores, and lets others have some of the time (see
-`schedule`): those whose turn it is not stand still by SIGSTOP. The runtime suspends and continues a worker with
-all its processes, so at each turn those that are to stand still are told so again. None of the engines can
-be interrupted (cvc5 and Bitwuzla even hold the interpreter's lock while they search), hence a process each,
-which is killed when the job ends or goes elsewhere.
+`schedule`): those whose turn it is not stand still by SIGSTOP. The runtime suspends and continues a worker
+with all its processes, so at each turn those that are to stand still are told so again. None of the engines
+can be interrupted (cvc5 and Bitwuzla even hold the interpreter's lock while they search), hence a process
+each, which is killed when the job ends or goes elsewhere.
 
 What an engine says goes to all workers (`Gossip`), and each of them judges it all (`judging`); the first one
 that knows enough ends the job. What is lost with a worker is its own search.
@@ -46,7 +46,7 @@ _SERIAL = struct.Struct(">Q")
 
 
 def run_engines(context: WorkerContext, script: Script, wishes: Wishes) -> Result:
-    """Work as a worker of the job. Raises InputError if no engine can answer, or two contradict each other."""
+    """Work as a worker of the job. Raises InputError if no engine can answer, or if two contradict."""
     with _Engines(context, script, wishes) as engines:
         return engines.first_result()
 

@@ -1,9 +1,9 @@
 """Which engines a worker runs at the moment: a pure function of what is known.
 
 The first strategies of the portfolio belong to the workers that a job has, T each (T: cores of a worker).
-What is left of the `base` has to be tried nevertheless: each such strategy is lent a small share of the time of
-a worker's first engine, and as much time as that one when it has searched for a minute in vain. A strategy
-that has given up anywhere makes room for the next one that nobody has.
+What is left of the `base` has to be tried nevertheless: such strategies are lent a small share of the time of
+a worker's first engine, and when that one has searched for a minute in vain, as much time as it gets. A
+strategy that has given up anywhere makes room for the next one that nobody has.
 
 So one worker takes at most a tenth longer than the engine that suits the script best as a rule, and finds in
 the end what only another engine can do. Engines that wait stand still; nothing of theirs is lost.

@@ -114,26 +114,27 @@ class _Z3:
 class _Cvc5:
     def __init__(self, strategy: Strategy, needs: Sequence[str], is_incremental: bool) -> None:
         self._module = importlib.import_module("cvc5")
+        self._options = [("incremental", str(is_incremental).lower()), *((need, "true") for need in needs)]
+        self._options += strategy.options
+        self._begin()
+
+    def _begin(self) -> None:
         self._manager = self._module.TermManager()
         self._solver = self._module.Solver(self._manager)
         self._symbols = self._module.SymbolManager(self._manager)
         self._parser = self._module.InputParser(self._solver, self._symbols)
-        self._options = [("incremental", str(is_incremental).lower()), *((need, "true") for need in needs)]
-        self._options += strategy.options
-        self._set_options()
-
-    def _set_options(self) -> None:
         for name, value in self._options:
             self._solver.setOption(name, value)
 
     def answer(self, text: str) -> str:
+        if _RESET.search(text) is not None:  # its parser would remember the logic, but not the options
+            self._begin()
+            return ""
         self._parser.setStringInput(self._module.InputLanguage.SMT_LIB_2_6, text, "script")
         printed = []
         try:
             while not (command := self._parser.nextCommand()).isNull():
                 printed.append(command.invoke(self._solver, self._symbols))
-                if command.getCommandName() == "reset":
-                    self._set_options()
         except RuntimeError as error:
             raise EngineError(str(error)) from None
         return "".join(printed)

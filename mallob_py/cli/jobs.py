@@ -35,7 +35,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mallob_py.applications import DEFAULT_APPLICATION, UnknownApplication, declaration_of
+from mallob_py.applications import (
+    DEFAULT_APPLICATION,
+    UnknownApplication,
+    application_of,
+    declaration_of,
+)
 from mallob_py.cli import CommandError
 from mallob_py.cli.client_options import (
     JSON,
@@ -181,7 +186,10 @@ def _fields_of(file: str) -> dict[str, Any]:
     if file.endswith(".json"):
         return _from_job_file(file)
     _check_is_there(file)
-    return {"files": [os.path.abspath(file)]}
+    job: dict[str, Any] = {"files": [os.path.abspath(file)]}
+    if (application := application_of(file)) != DEFAULT_APPLICATION:
+        job["application"] = application
+    return job
 
 
 def _completed(

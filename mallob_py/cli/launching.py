@@ -19,14 +19,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mallob_py.applications import DEFAULT_APPLICATION
+from mallob_py.applications import DEFAULT_APPLICATION, OURS, application_of, declaration_of
 from mallob_py.cli import CommandError
 from mallob_py.cli.interrupts import OF_RANKS
 from mallob_py.cli.malleable_job import allotted, order_folder, taking_orders
+from mallob_py.kit.declaration import UNKNOWN
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import StopRequests
 from mallob_py.runtime.world.forked_world import ForkedServers
@@ -57,15 +58,19 @@ _RANK_PROCESSES = 4
 _servers: ForkedServers | None = None
 
 
-def begin_early() -> None:
+def begin_early(words: Sequence[str]) -> None:
     """What `solve` begins before it looks at its options: its fork servers import, which takes longest.
+
+    What they import, the `words` of the command line say: files, and for standard input an application.
 
     Of a command that is refused then, they end with it. To be called once, by the script: whoever calls
     `main` may have threads.
     """
     global _servers
     if os.environ.keys().isdisjoint(OF_RANKS):
-        _servers = ForkedServers((DEFAULT_APPLICATION,))
+        named = dict.fromkeys(word if word in OURS else application_of(word) for word in words)
+        others = [name for name in named if name != DEFAULT_APPLICATION]
+        _servers = ForkedServers(tuple(others or (DEFAULT_APPLICATION,)))
 
 
 def run_solve(options: SolveOptions) -> int:
@@ -86,11 +91,20 @@ def run_solve(options: SolveOptions) -> int:
     ranks = ranks_of(options)
     with StopRequests() as stops:
         end = launch(
-            ranks, "solve", be_rank, stops, options.rank_loss, keep_input=keep_input, orders=options.orders
+            ranks,
+            "solve",
+            be_rank,
+            stops,
+            options.rank_loss,
+            application=options.application_of(options.files[0]),
+            keep_input=keep_input,
+            orders=options.orders,
         )
     if end.stopped_by is not None and (end.code is None or end.code == 0 or end.code > 128):
         if end.code is None:
-            print("s UNKNOWN\n" * len(options.files), end="")
+            for file in options.files:
+                declared = declaration_of(options.application_of(file))
+                print(*declared.answer_lines({"resultcode": UNKNOWN}, ()), sep="\n")
         return 128 + end.stopped_by
     return end.exit_code
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mallob_py.applications import our_declarations
+from mallob_py.applications import OURS, application_of, declaration_of, our_declarations
 from mallob_py.cli import values
 from mallob_py.cli.option_sources import (
     OptionError,
@@ -217,7 +217,16 @@ class SolveOptions(Wishes, _OneShot):
         values.path,
         group=INPUT,
         default=dataclasses.MISSING,
-        help="formula in DIMACS CNF; plain, .gz, .bz2, .xz or .lzma; - is standard input",
+        help="formula in DIMACS CNF, or script in SMT-LIB 2 (.smt2); plain, .gz, .bz2, .xz or .lzma; - is "
+        "standard input",
+    )
+    application: str | None = option(
+        "--application",
+        values.word,
+        None,
+        metavar="NAME",
+        group=INPUT,
+        help="what the files are: SAT or SMT (default: what their names end with says, else SAT)",
     )
     output: str | None = option(
         "--output",
@@ -231,6 +240,11 @@ class SolveOptions(Wishes, _OneShot):
 
     def validate(self) -> None:
         super().validate()
+        if self.application is not None and not (
+            self.application in OURS and declaration_of(self.application).text_format
+        ):
+            raise OptionError(f"--application {self.application} has no answers as text; `run` is for it")
+        self._check_wishes_fit()
         if sum(file in STANDARD_INPUT for file in self.files) > 1:
             raise OptionError("standard input is one formula, but is named more than once")
         if (self.configuration or {}).get("model", "literals") != "literals":
@@ -248,6 +262,18 @@ class SolveOptions(Wishes, _OneShot):
         wanted = [f"--{key}" for key in ("proof", "core", "solutions") if key in self.wishes]
         if len(wanted) > 1:
             raise OptionError(f"{wanted[0]} and {wanted[1]} are not possible together")
+
+    def application_of(self, file: str) -> str:
+        """What works on one of the files."""
+        return self.application or application_of(file)
+
+    def _check_wishes_fit(self) -> None:
+        for file in self.files:
+            application = self.application_of(file)
+            known = [one.key for one in declaration_of(application).options]
+            for key in self.wishes:
+                if key not in known:
+                    raise OptionError(f"--{key} is not for {application}, which works on {file}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

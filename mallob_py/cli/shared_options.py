@@ -88,7 +88,8 @@ class Runs(Parallel):
 
 
 def _declared_options() -> tuple[JobOption, ...]:
-    return tuple(one for declared in our_declarations() for one in declared.options)
+    """Where several applications have an option, it is the same."""
+    return tuple({one.flag: one for declared in our_declarations() for one in declared.options}.values())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)

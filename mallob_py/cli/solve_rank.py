@@ -1,9 +1,10 @@
-"""A rank of `mallob-py solve`: answers in the format of the SAT competition.
+"""A rank of `mallob-py solve`: answers as text, in the format that is usual for each kind of file.
 
-All ranks work on one formula at a time. Standard output gets, for each, the answer (`s`) and
-a model (`v` lines); comments (`c`) tell what happens meanwhile. Exit code: 10 or 20 for the
-one formula given, 0 for unknown or several formulas, 2 if an input could not be read. What is not answered
-when a signal comes is UNKNOWN.
+All ranks work on one file at a time. Standard output gets the answers, as the application of each file
+declares them (for a formula the answer `s` and a model, `v` lines), and where that format has comments
+(`c`), these tell what happens meanwhile. Exit code: the application's for the answer to the one file given
+(10, 20; 0 for unknown), 0 for several files, 2 if an input could not be read. What is not answered when a
+signal comes is unknown.
 
 A proof or core is written by the worker that finds the answer; unless that is UNSATISFIABLE, none is
 left. Of several solutions each gets its own `v` lines, closed by 0.
@@ -17,13 +18,15 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NoReturn, TextIO
 
+from mallob_py.applications import declaration_of
 from mallob_py.cli import one_shot_desk
 from mallob_py.cli.one_shot_desk import OneShotDesk, write_to
 from mallob_py.cli.rank_options import STANDARD_INPUT, SolveOptions
 from mallob_py.kit import result_file
+from mallob_py.kit.declaration import UNKNOWN, Declaration, exit_code_of
 from mallob_py.protocol.effects import JobEnded, Outcome
 from mallob_py.protocol.messages import Description
 from mallob_py.protocol.stimuli import JobParameters
@@ -31,7 +34,6 @@ from mallob_py.runtime import boot
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import Rank, portable
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, WorkerEvent
-from mallob_sat.declaration import SatDeclaration
 
 #: for solutions to arrive that were found within the time limit
 _GRACE_S = 3.0
@@ -42,14 +44,14 @@ def be_rank(options: SolveOptions, fork_server: socket.socket | None = None) -> 
         output = _open_output(options.output, "a" if answered else "w")
         return SolveDesk(rank, options, output, answered, tell_answered)
 
-    one_shot_desk.be_rank(options, SatDeclaration.name, desk_of, fork_server)
+    one_shot_desk.be_rank(options, options.application_of(options.files[0]), desk_of, fork_server)
 
 
 def _open_output(path: str | None, mode: Literal["a", "w"]) -> TextIO:
     if path is None:
         return sys.stdout
     try:
-        return open(path, mode, encoding="ascii")
+        return open(path, mode, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise boot.DeskError(f"cannot write {path}: {error.strerror}") from error
 
@@ -74,8 +76,11 @@ class SolveDesk(OneShotDesk):
         self._tell_answered = tell_answered
         self._is_single = len(options.files) == 1
         self._quiet = options.quiet
+        self._application_of = options.application_of
         results = {key: os.path.abspath(target) for key, target in options.results.items()}
         self._configuration = options.configuration_with(results)
+        applications = {declaration_of(options.application_of(file)) for file in options.files}
+        self._result_keys = {key for declared in applications for key in declared.result_files}
         self._output = output
         if "solutions" in self._configuration and options.time_limit_s is not None:
             # What is found by then is to be the answer; only who does not give it in time is interrupted.
@@ -89,6 +94,8 @@ class SolveDesk(OneShotDesk):
         self._failed = False
         self._was_stopped = False
         self._code = 0
+        #: the result of the last file
+        self._result = UNKNOWN
 
     @property
     def exit_code(self) -> int:
@@ -101,6 +108,11 @@ class SolveDesk(OneShotDesk):
         if self._was_stopped and self._rank.stopped_by is not None:
             return 128 + self._rank.stopped_by
         return self._code if self._is_single else 0
+
+    @property
+    def _application(self) -> type[Declaration]:
+        """Of the file that is worked on."""
+        return declaration_of(self._application_of(self._files[0]))
 
     def close(self) -> None:
         self._was_stopped = bool(self._files)
@@ -122,7 +134,7 @@ class SolveDesk(OneShotDesk):
         file = self._files[0]
         self._tell(f"mallob-py: {file} on {self._rank.placement.describe()}")
         source = self._input if file in STANDARD_INPUT else file
-        self._read(self._job, SatDeclaration.name, (source,), self._configuration)
+        self._read(self._job, self._application.name, (source,), self._configuration)
 
     def _tell_progress(self, now: float) -> None:
         self._tell(f"{now - self._submitted_s:.1f} s, {self._workers(self._job)}")
@@ -149,16 +161,18 @@ class SolveDesk(OneShotDesk):
 
     def _leave_unanswered(self) -> None:
         while self._files:
-            self._answer(0, b"")
+            self._answer(UNKNOWN, ())
             self._next()
 
     def job_ended(self, ended: JobEnded, now: float) -> None:
-        code, solution = 0, b""
+        code: int = UNKNOWN
+        solution: Sequence[int] | bytes = ()
         if ended.outcome is Outcome.FAILED:
             self._complain(ended.reason or "the job has failed")
         elif ended.body is not None:
             body = wire.decode_result(ended.body)
-            code, solution = body.code, body.solution
+            is_bytes = body.form is wire.SolutionForm.BYTES
+            code, solution = body.code, body.solution if is_bytes else array.array("i", body.solution)
             self._rank.log.write(now, "answered", {"job": ended.job, "code": code, "result": body.name})
             fields = wire.decode_fields(body.fields)
             solver = fields.get("solver", "?")
@@ -191,10 +205,10 @@ class SolveDesk(OneShotDesk):
 
     def _tidy_up(self) -> None:
         """Before the answer, so that a file is there exactly with the answer that it is for."""
-        for key in SatDeclaration.result_files:
+        for key in self._result_keys:
             if not isinstance(path := self._configuration.get(key), str):
                 continue
-            if self._code == 20 or key == "solutions-file":
+            if self._result == 20 or key == "solutions-file":
                 result_file.discard_unfinished(path)
                 continue
             try:
@@ -207,20 +221,21 @@ class SolveDesk(OneShotDesk):
     # --- output ---------------------------------------------------------------------------
 
     def _tell(self, text: str) -> None:
-        if not self._quiet:
-            self._write(sys.stdout, [f"c {text}\n"])
+        if self._files and not self._quiet and (comment := self._application.comment):
+            self._write(sys.stdout, [f"{comment}{text}\n"])
 
-    def _answer(self, code: int, solution: bytes) -> None:
-        self._code = code
+    def _answer(self, code: int, solution: Sequence[int] | bytes) -> None:
+        self._result = code
+        self._code = exit_code_of(self._application.exit_codes, code)
         self._tidy_up()
         self._write(self._output, self._answer_lines(code, solution))
 
-    def _answer_lines(self, code: int, solution: bytes) -> Iterator[str]:
+    def _answer_lines(self, code: int, solution: Sequence[int] | bytes) -> Iterator[str]:
         if not self._is_single:
-            yield f"c {self._files[0]}\n"  # whose answer it is
+            yield f"{self._application.comment or '; '}{self._files[0]}\n"  # whose answer it is
         several = {"solutions": True} if "solutions" in self._configuration else {}
         result = {"resultcode": code, **several}
-        for line in SatDeclaration.answer_lines(result, array.array("i", solution)):
+        for line in self._application.answer_lines(result, solution):
             yield f"{line}\n"
 
     def _write(self, stream: TextIO, lines: Iterable[str]) -> None:

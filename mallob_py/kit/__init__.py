@@ -73,10 +73,9 @@ if TYPE_CHECKING:
         TreeMessage,
         WorkerContext,
     )
-    from mallob_py.kit.declaration import UNKNOWN, Declaration, JobOption
+    from mallob_py.kit.declaration import COMPRESSED_SUFFIXES, UNKNOWN, Declaration, JobOption
     from mallob_py.kit.gossip import Gossip
     from mallob_py.kit.input_file import (
-        COMPRESSED_SUFFIXES,
         decompressed_blocks,
         plain_blocks,
         read_decompressed,
@@ -126,7 +125,7 @@ _HOMES = {
     "TreeMessage": "app",
     "WorkerContext": "app",
     "Gossip": "gossip",
-    "COMPRESSED_SUFFIXES": "input_file",
+    "COMPRESSED_SUFFIXES": "declaration",
     "decompressed_blocks": "input_file",
     "plain_blocks": "input_file",
     "read_decompressed": "input_file",

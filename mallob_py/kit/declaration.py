@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any, ClassVar
 
+#: at the end of names of files that are compressed, behind what the content's kind puts there
+COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".lzma")
 #: the code of a job that ended without an answer: by a limit, an interruption, or since nobody knows one
 UNKNOWN = 0
 #: the code of a bag's exact result
@@ -61,6 +63,31 @@ class JobOption:
         self.excludes = excludes
 
 
+def whole_number(least: int) -> Callable[[str], int]:
+    """For the values of options: integers from `least` on."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a whole number") from None
+        if number < least:
+            raise ValueError(f"{text} is less than {least}")
+        return number
+
+    return parse
+
+
+#: options that several applications have
+SEED = JobOption("--seed", whole_number(0), metavar="S", help="seed of the solvers (default 0)")
+AGREEMENT = JobOption(
+    "--agreement",
+    whole_number(1),
+    metavar="K",
+    help="answer only what K different solvers say; two that contradict each other are an error (default 1)",
+)
+
+
 class Declaration:
     """All that generic code must know of an application. Everything but the name may be left as it is."""
 
@@ -93,6 +120,8 @@ class Declaration:
     #: the one of them that `serve` has too, for jobs that say none of `settles_default`
     service_option: ClassVar[JobOption | None] = None
     settles_default: ClassVar[frozenset[str]] = frozenset()
+    #: what begins a line that `solve` prints beside answers; "": it prints nothing beside them
+    comment: ClassVar[str] = ""
     #: the name of `--output-format` in which `answer_lines` tells a result; "": there is JSON only
     text_format: ClassVar[str] = ""
 

@@ -1,10 +1,9 @@
 """A few statements that every worker of a job comes to know, whoever made them.
 
 A table of short texts under names; each worker adds its own (`put`), and all tables become one. A worker
-passes its whole table to its neighbours in the job tree when it has changed, and again every second: a
-message that is lost with a worker that leaves is made good by the next one. Nothing is ever taken back, and of
-two values of one name the larger one stays, so that all workers end with the same table in whatever order
-messages come.
+passes its whole table to its neighbours in the job tree when it has changed, and again every second: what is
+lost with a worker that leaves comes with the next message. Nothing is ever taken back, and of two values of
+one name the larger one stays, so that all workers end with the same table in whatever order messages come.
 
 For tables of some kilobytes, such as which solver has said what: a table is sent as a whole.
 """

@@ -21,6 +21,7 @@ from itertools import chain
 from typing import Protocol
 
 from mallob_py.kit.app import InputError
+from mallob_py.kit.declaration import COMPRESSED_SUFFIXES as COMPRESSED_SUFFIXES
 
 
 class _Decompressor(Protocol):
@@ -45,7 +46,6 @@ _FOREIGN = ((b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"), (b"7z\xbc\xaf
 _BLOCK_BYTES = 1 << 21
 #: of a compressed file at a time, since it may be a small part of what comes out
 _COMPRESSED_BLOCK_BYTES = 1 << 18
-COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".lzma")
 
 
 def read_plain(path: str) -> bytes:
