@@ -68,7 +68,7 @@ def test_a_package_is_under_the_licence_that_is_told(package: str, licence: str)
     if not says:
         says = (record.get("License") or "").partition("\n")[0]
     if not says:
-        says = next((file.read_text() for file in files(package) or () if file.name == "COPYING"), "")
+        says = next((file.read_text()[:1000] for file in files(package) or () if file.name == "COPYING"), "")
     families = [ours for theirs, ours in _FAMILIES.items() if re.search(theirs, says)]
     assert families, f"its record says {says!r}"
     assert [one for one in families if one not in licence] == [], f"its record says {says!r}"
