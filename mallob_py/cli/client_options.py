@@ -365,6 +365,19 @@ class TopOptions(_Jobs):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class TokenOptions(Api):
+    """Options of `mallob-py token`."""
+
+    user: str = positional("USER", values.word, group=WEB, help="whose jobs the token is for")
+    remove: bool = switch_option("--remove", group=WEB, help="make the user's token invalid")
+
+    def validate(self) -> None:
+        super().validate()
+        if "." in self.user:
+            raise OptionError(f"USER: {self.user!r} has a dot, so that USER.NAME of a job could be another's")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class WebOptions(_Client):
     """Options of `mallob-py web`."""
 

@@ -41,7 +41,7 @@ from mallob_py.runtime.world.mpi import (
 )
 
 if TYPE_CHECKING:
-    from mallob_py.cli.client_options import WebOptions
+    from mallob_py.cli.client_options import TokenOptions, WebOptions
     from mallob_py.cli.rank_options import RunOptions, ServeOptions, SolveOptions
     from mallob_py.runtime.memory import Room
     from mallob_py.runtime.world.exit_file import ExitFile
@@ -327,6 +327,23 @@ def run_web(options: WebOptions) -> int:
         None if options.allow_paths is None else Path(options.allow_paths),
         Limits(options.upload_limit_bytes, options.input_limit_bytes, options.store_limit_bytes),
     )
+    return 0
+
+
+def run_token(options: TokenOptions) -> int:
+    from mallob_py.service.jobs.job_file import unfit_for_file_name
+    from mallob_py.web import tokens
+
+    api_dir = Path(options.api_dir)
+    if not api_dir.is_dir():
+        raise CommandError(f"{api_dir} is no folder of a service; name it with --api-dir")
+    if problem := unfit_for_file_name(options.user):
+        raise CommandError(f"the user {options.user[:60]!r} {problem}")
+    if not options.remove:
+        print(tokens.grant(api_dir, options.user))
+        return 0
+    if not tokens.revoke(api_dir, options.user):
+        raise CommandError(f"{options.user} has no token in {api_dir}")
     return 0
 
 

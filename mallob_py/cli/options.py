@@ -122,6 +122,11 @@ COMMANDS = _Commands(
             "client_options:WebOptions",
             "launching:run_web",
         ),
+        "token": (
+            "Give a user a token for the HTTP interface, for jobs of that user alone.",
+            "client_options:TokenOptions",
+            "launching:run_token",
+        ),
         "check-proof": (
             "Check a proof that a formula is unsatisfiable.",
             "study_options:CheckProofOptions",

@@ -120,7 +120,8 @@ class Jobs:
             applications=self._applications,
         )
 
-    def overview(self) -> Overview:
+    def overview(self, user: str | None = None) -> Overview:
+        """All jobs, or those of one user."""
         self.sweep()
         status, shares = self.status(), self._status.now().shares
         records = self._store.open_records()
@@ -131,7 +132,16 @@ class Jobs:
         shown = {job.id for job in live}
         queued = [queued_job(record) for record in records if record.id not in shown]
         users = [] if status is None else users_of(status)
-        return Overview(self.service(), users, live + queued, self._recent(status))
+        recent = self._recent(status)
+        if user is None:
+            return Overview(self.service(), users, live + queued, recent)
+        return Overview(
+            self.service(),
+            [one for one in users if one.user == user],
+            [job for job in live + queued if job.user == user],
+            [job for job in recent if job.user == user],
+            user,
+        )
 
     def look(self) -> None:
         """Have the service tell for a while which PE works for which job, and keep it."""
@@ -143,8 +153,32 @@ class Jobs:
         if (status := self.status()) is not None:
             self.history.note(status)
 
-    def ended(self, text: str, kind: str, order: str, descending: bool, offset: int, limit: int) -> EndedJobs:
-        """Jobs that have ended, the last ten thousand or so of each client, one page of them.
+    def check_owner(self, key: str, client_index: int | None, user: str) -> None:
+        """Raises ApiError if the job of this key is not this user's, or if it is not known whose it is."""
+        if is_submission(key):
+            owner = self._record(key).user
+        else:
+            identity, index = _checked(key), self._checked_client(client_index)
+            first, _, name = identity.partition(".")
+            owner = first if "." not in name else ""
+            if (live := self._live(identity, index)) is not None:
+                owner = live.user
+            elif (reply := _read_reply(self._reply_path(identity, index))) is not None:
+                owner = str(reply.get("user", ""))
+        if owner != user:
+            raise ApiError(404, f"no job {key} of {user} here")
+
+    def ended(
+        self,
+        text: str,
+        kind: str,
+        order: str,
+        descending: bool,
+        offset: int,
+        limit: int,
+        user: str | None = None,
+    ) -> EndedJobs:
+        """Jobs that have ended, of all users or of one; the last ten thousand of each client, a page of them.
 
         `text` is part of user, name, application or result; `kind` a key of `ENDED_KINDS`, `order` of
         `ENDED_ORDERS`.
@@ -156,13 +190,14 @@ class Jobs:
         jobs = ours + [
             job_told_of(job, self._without_paths(job.error))
             for job in told
-            if (job.client, job.id) not in known and ENDED_KINDS[kind](job.outcome)
+            if (job.client, job.id) not in known
         ]
         wanted = text.casefold()
         found = [
             job
             for job in jobs
             if job.ended
+            and (user is None or job.user == user)
             and ENDED_KINDS[kind](job.ended.outcome)
             and (not wanted or wanted in _searched(job).casefold())
         ]

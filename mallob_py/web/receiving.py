@@ -114,27 +114,27 @@ class Receiver:
     _under_way: int = 0
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
-    async def receive(self, request: Request) -> Record:
-        """Hand in what this request holds. Raises ApiError."""
+    async def receive(self, request: Request, user: str | None = None) -> Record:
+        """Hand in what this request holds, as a job of this user if one is given. Raises ApiError."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "multipart/form-data":
             raise ApiError(415, "send the input itself as the body, such as with curl --data-binary")
         async with self._turns:
             try:
                 if kind == "application/json":
-                    return await self._receive_job(request)
-                return await self._receive_input(request)
+                    return await self._receive_job(request, user)
+                return await self._receive_input(request, user)
             except ClientDisconnect:
                 raise ApiError(400, "the connection was closed before everything was sent") from None
             except OSError as error:
                 raise ApiError(507, f"the upload cannot be kept: {error.strerror}") from None
 
-    async def _receive_job(self, request: Request) -> Record:
+    async def _receive_job(self, request: Request, user: str | None) -> Record:
         body = bytearray()
         async for piece in _pieces(request, min(_JSON_BYTES_MAX, self.limits.upload or _JSON_BYTES_MAX)):
             body += piece
         fields = await run_in_threadpool(_decoded, bytes(body))
-        is_name_unique = _fill_in(fields)
+        is_name_unique = _fill_in(fields, user)
         upload = self.store.begin()
         try:
             record: Record = await run_in_threadpool(self.jobs.submit, fields, upload, 0, is_name_unique)
@@ -142,9 +142,9 @@ class Receiver:
         finally:
             upload.discard()
 
-    async def _receive_input(self, request: Request) -> Record:
+    async def _receive_input(self, request: Request, user: str | None) -> Record:
         fields = _fields_of_query(request)
-        is_name_unique = _fill_in(fields)
+        is_name_unique = _fill_in(fields, user)
         upload = self.store.begin()
         size = 0
         try:
@@ -232,9 +232,18 @@ def _decoded(body: bytes) -> dict[str, Any]:
     return fields
 
 
-def _fill_in(fields: dict[str, Any]) -> bool:
-    """User and name, if they are missing. Whether the name is one that nobody else has."""
-    fields.setdefault("user", _DEFAULT_USER)
+def _fill_in(fields: dict[str, Any], user: str | None) -> bool:
+    """User and name, if they are missing. Whether the name is one that nobody else has.
+
+    Raises ApiError if the job is not one of `user`, where that is given: by name, or by what it goes on from.
+    """
+    fields.setdefault("user", user or _DEFAULT_USER)
+    if user is not None:
+        if fields["user"] != user:
+            raise ApiError(403, f"this token is for jobs of {user}", "user")
+        owner, _, name = str(fields.get("precursor", "")).partition(".")
+        if "precursor" in fields and (owner != user or "." in name):
+            raise ApiError(403, f"this token is for chains of {user}, whose names have no dot", "precursor")
     if "name" in fields:
         return False
     fields["name"] = f"job-{uuid.uuid4().hex[:12]}"

@@ -38,6 +38,7 @@ from mallob_py.web.looks import Arrivals
 from mallob_py.web.metrics import CONTENT_TYPE, metrics
 from mallob_py.web.receiving import Receiver
 from mallob_py.web.store import Store, Token
+from mallob_py.web.tokens import OPERATOR, UserTokens, Visitor
 from mallob_py.web.views import (
     EndedJobs,
     HistoryPart,
@@ -309,6 +310,7 @@ class Interface:
     """What the handlers work with."""
 
     token: Token
+    user_tokens: UserTokens
     store: Store
     jobs: Jobs
     receiver: Receiver
@@ -317,13 +319,14 @@ class Interface:
     # --- seeing ---------------------------------------------------------------------------------
 
     async def overview(self, request: Request) -> Response:
-        return _json(await run_in_threadpool(self.jobs.overview))
+        return _json(await run_in_threadpool(self.jobs.overview, _user(request)))
 
     async def history(self, request: Request) -> Response:
         since_s = _seconds(request, "since")
         await run_in_threadpool(self.jobs.look)
         await run_in_threadpool(self.jobs.note)
-        return Response(await run_in_threadpool(self.jobs.history.since, since_s), media_type=_JSON)
+        part = await run_in_threadpool(self.jobs.history.since, since_s, _user(request))
+        return Response(part, media_type=_JSON)
 
     async def ended(self, request: Request) -> Response:
         page = (
@@ -333,6 +336,7 @@ class Interface:
             not _number(request, "ascending"),
             _number(request, "offset") or 0,
             min(_number(request, "limit") or _PAGE_SIZE, _PAGE_SIZE_MAX),
+            _user(request),
         )
         return _json(await run_in_threadpool(self.jobs.ended, *page))
 
@@ -340,19 +344,20 @@ class Interface:
         return _json(await run_in_threadpool(self.jobs.service))
 
     async def job(self, request: Request) -> Response:
-        return _json(await self._ended(_key(request), _wait_s(request), _client(request)))
+        key, client = await self._admitted(request)
+        return _json(await self._ended(key, _wait_s(request), client))
 
     async def reply(self, request: Request) -> Response:
-        asked = _key(request), _client(request), _number(request, "number")
-        reply = await run_in_threadpool(self.jobs.reply, *asked)
+        asked = await self._admitted(request)
+        reply = await run_in_threadpool(self.jobs.reply, *asked, _number(request, "number"))
         try:
             return await run_in_threadpool(_json, reply)  # it can be megabytes
         except RecursionError:
             raise ApiError(409, "the reply is nested too deeply; look at its file yourself") from None
 
     async def model(self, request: Request) -> Response:
-        client = _client(request)
-        reply = await run_in_threadpool(self.jobs.reply, _key(request), client, _number(request, "number"))
+        key, client = await self._admitted(request)
+        reply = await run_in_threadpool(self.jobs.reply, key, client, _number(request, "number"))
         if "error" in reply:
             raise ApiError(409, f"the job failed: {reply['error'].get('message', '')}")
         solution = await run_in_threadpool(self.jobs.solution, reply, client)
@@ -363,12 +368,15 @@ class Interface:
         return Response(text, media_type=_TEXT)
 
     async def result_file(self, request: Request) -> Response:
-        key, client, name = _key(request), _client(request), str(request.path_params["name"])
+        key, client = await self._admitted(request)
+        name = str(request.path_params["name"])
         reply = await run_in_threadpool(self.jobs.reply, key, client)
         file = await run_in_threadpool(self.jobs.result_file, reply, name, client)
         return StreamingResponse(_pieces(file), media_type=_BYTES)
 
     async def metrics(self, request: Request) -> Response:
+        if _user(request) is not None:
+            raise ApiError(403, "metrics are about all users; ask with the operator's token")
         status = await run_in_threadpool(self.jobs.status)
         text = await run_in_threadpool(metrics, status, self.store.upload_bytes())
         return Response(text, headers={"content-type": CONTENT_TYPE})
@@ -378,14 +386,21 @@ class Interface:
     async def submit(self, request: Request) -> Response:
         wait_s = _wait_s(request)
         self.jobs.check_room()
-        record = await self.receiver.receive(request)
+        record = await self.receiver.receive(request, _user(request))
         job = await self._ended(record.id, wait_s)
         return _json(job, 202, {"location": f"/api/jobs/{record.id}"})
 
     async def interrupt(self, request: Request) -> Response:
-        key = _key(request)
-        await run_in_threadpool(self.jobs.interrupt, key, _client(request))
+        key, client = await self._admitted(request)
+        await run_in_threadpool(self.jobs.interrupt, key, client)
         return _json({"key": key}, 202)
+
+    async def _admitted(self, request: Request) -> tuple[str, int | None]:
+        """Key and client of the job that is asked for. Raises ApiError if it is not the visitor's."""
+        key, client = _key(request), _client(request)
+        if (user := _user(request)) is not None:
+            await run_in_threadpool(self.jobs.check_owner, key, client, user)
+        return key, client
 
     async def _ended(self, key: str, wait_s: float, client: int | None = None) -> Job:
         """The job, at its end or when the time is over, or the server's."""
@@ -438,7 +453,7 @@ def make_app(interface: Interface) -> Starlette:
         handlers[operation.method, operation.path] = operation, handler
 
     routes = [
-        Route(path, _guarded(operation, handler, interface.token), methods=[method])
+        Route(path, _guarded(operation, handler, interface), methods=[method])
         for (method, path), (operation, handler) in handlers.items()
     ]
 
@@ -475,9 +490,16 @@ async def _note(jobs: Jobs) -> None:
         await asyncio.sleep(_NOTE_S)
 
 
-def _guarded(operation: Operation, handler: Handler, token: Token) -> Handler:
+def _guarded(operation: Operation, handler: Handler, interface: Interface) -> Handler:
+    def visitor_of(authorization: str | None) -> Visitor | None:
+        if operation.is_open or interface.token.admits(authorization):
+            return OPERATOR
+        return interface.user_tokens.visitor(authorization)
+
     async def guarded(request: Request) -> Response:
-        if not operation.is_open and not token.admits(request.headers.get("authorization")):
+        visitor = visitor_of(request.headers.get("authorization"))
+        request.state.visitor = visitor
+        if visitor is None:
             error = {
                 "error": {"field": "", "message": "a valid token is needed: Authorization: Bearer TOKEN"}
             }
@@ -544,6 +566,12 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
     with file:
         while piece := file.read(_PIECE_BYTES):
             yield piece
+
+
+def _user(request: Request) -> str | None:
+    """Whose token the request has; None for the operator's."""
+    visitor: Visitor = request.state.visitor
+    return visitor.user
 
 
 def _key(request: Request) -> str:

@@ -18,6 +18,7 @@ from mallob_py.web.looks import Arrivals
 from mallob_py.web.receiving import Limits, Receiver
 from mallob_py.web.routes import Interface, make_app
 from mallob_py.web.store import Store, load_token
+from mallob_py.web.tokens import UserTokens
 
 #: most of them wait, which costs next to nothing
 _CONNECTIONS_MAX = 1000
@@ -42,7 +43,9 @@ def serve(
     token = load_token(token_file or store.path / "token")
     jobs = Jobs(api_dir, client, store, allow_paths)
     arrivals = Arrivals(jobs.out_dir)
-    app = make_app(Interface(token, store, jobs, Receiver(jobs, store, limits), arrivals))
+    app = make_app(
+        Interface(token, UserTokens(api_dir), store, jobs, Receiver(jobs, store, limits), arrivals)
+    )
     config = uvicorn.Config(
         app,
         log_level="warning",

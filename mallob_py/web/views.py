@@ -193,6 +193,8 @@ class Overview(msgspec.Struct, frozen=True):
     users: list[UserState]
     jobs: list[Job]
     recent: list[Job]
+    #: whose token was shown; empty: the operator's
+    user: str = ""
 
 
 def job_of_status(
@@ -383,11 +385,13 @@ class History:
             while len(self._kept) > SAMPLES_MAX or (self._size_bytes > _BYTES_MAX and len(self._kept) > 1):
                 self._drop(self._kept.popleft())
 
-    def since(self, time_s: float) -> bytes:
-        """What is younger, as a `HistoryPart` in JSON."""
+    def since(self, time_s: float, user: str | None = None) -> bytes:
+        """What is younger, as a `HistoryPart` in JSON; with a user, the jobs of others have no name."""
         with self._mutex:
             part = [kept for kept in self._kept if kept.time > time_s]
             names = {job: self._names[job] for kept in part for job in kept.jobs}
+        if user is not None:
+            names = {job: name for job, name in names.items() if name.user == user}
         samples = b",".join(kept.encoded for kept in part)
         return b'{"samples":[' + samples + b'],"jobs":' + msgspec.json.encode(names) + b"}"
 

@@ -359,6 +359,37 @@ def test_ended_jobs_are_told_page_by_page(web: WebServer) -> None:
         assert answer.error["field"] == wrong.partition("=")[0]
 
 
+def test_a_users_token_is_for_the_jobs_of_that_user(web: WebServer) -> None:
+    path = str(web.api_dir)
+    command = [sys.executable, "-m", "mallob_py.cli.main", "token", "--api-dir", path, "ann"]
+    token = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    def ask(method: str, path: str, body: bytes = b"", **headers: str) -> Any:
+        return web.ask(method, path, body, headers={"Authorization": f"Bearer {token}", **headers})
+
+    as_json = {"Content-Type": "application/json"}
+    others = web.post_job(user="ben", name="secret", application="SLEEP").json["id"]
+    own = ask("POST", "/api/jobs", b'{"application": "NOOP", "name": "mine"}', **as_json)
+    assert (own.status, own.json["user"]) == (202, "ann")
+    assert ask("GET", f"/api/jobs/{own.json['id']}?wait=60").json["ended"]["outcome"] == "result"
+    assert ask("GET", "/api/jobs/ann.mine/reply").status == 200
+    poll_until(lambda: any(job["name"] == "secret" for job in web.get("/api/jobs").json["jobs"]))
+
+    told = ask("GET", "/api/jobs").json
+    assert told["user"] == "ann"
+    assert {job["user"] for job in told["jobs"] + told["recent"]} == {"ann"}
+    assert {job["user"] for job in ask("GET", "/api/ended").json["jobs"]} == {"ann"}
+    assert "secret" not in ask("GET", "/api/history").text
+    for key in (others, "ben.secret"):
+        for method, rest in (("GET", ""), ("GET", "/reply"), ("GET", "/model"), ("POST", "/interrupt")):
+            assert ask(method, f"/api/jobs/{key}{rest}").status == 404, (key, rest)
+        assert ask("GET", f"/api/jobs/{key}/files/proof").status == 404
+    for fields in (b'{"user": "ben"}', b'{"incremental": true, "precursor": "ben.plan"}'):
+        assert ask("POST", "/api/jobs", fields, **as_json).status == 403
+    assert ask("GET", "/metrics").status == 403
+    assert web.ask("POST", f"/api/jobs/{others}/interrupt").status == 202
+
+
 @needs_browser
 def test_the_page_says_what_troubles_a_host(web: WebServer) -> None:
     with browsing() as browser:

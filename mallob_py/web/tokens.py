@@ -1,0 +1,120 @@
+"""Who asks: the operator, who has the token of `web/token`, or a user, who has one of `web/user-tokens.json`.
+
+That file maps users to SHA-256 digests of their tokens. `mallob-py token NAME` writes it; a web server that
+runs takes note of each change. What may be done with a user's token concerns jobs of that user alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from mallob_py.service import ServiceError
+from mallob_py.service.store import own_folder
+
+_NAME = "user-tokens.json"
+_BYTES_MAX = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """`user` is None for the operator, who sees and steers the jobs of all users."""
+
+    user: str | None = None
+
+
+OPERATOR = Visitor()
+
+
+def path_of(api_dir: Path) -> Path:
+    return api_dir / "web" / _NAME
+
+
+def read_digests(path: Path) -> dict[str, str]:
+    """The digest of each user's token. Raises ServiceError if the file is not as `grant` writes it."""
+    try:
+        return msgspec.json.decode(own_folder.read_file(path, bytes_max=_BYTES_MAX), type=dict[str, str])
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ServiceError(f"{path}: cannot be read: {error.strerror}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ServiceError(
+            f"{path}: holds no tokens of users ({error}); remove it and make them anew"
+        ) from None
+
+
+def grant(api_dir: Path, user: str) -> str:
+    """A new token for this user; an older one is no longer valid. Raises ServiceError."""
+    token = secrets.token_urlsafe(32)
+    _write(api_dir, read_digests(path_of(api_dir)) | {user: _digest(token)})
+    return token
+
+
+def revoke(api_dir: Path, user: str) -> bool:
+    """Whether the user had a token, which is no longer valid. Raises ServiceError."""
+    digests = read_digests(path_of(api_dir))
+    if digests.pop(user, None) is None:
+        return False
+    _write(api_dir, digests)
+    return True
+
+
+def _write(api_dir: Path, digests: Mapping[str, str]) -> None:
+    path = path_of(api_dir)
+    temporary = path.with_name(f"~{_NAME}.{secrets.token_hex(8)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(own_folder.open_to_write(temporary, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(digests))
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ServiceError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
+
+
+class UserTokens:
+    """The tokens of users as they are now; may be asked from any thread."""
+
+    def __init__(self, api_dir: Path) -> None:
+        self._path = path_of(api_dir)
+        self._mutex = threading.Lock()
+        self._signature: tuple[int, int, int] | None = None
+        #: by digest
+        self._users: Mapping[str, str] = {}
+
+    def visitor(self, authorization: str | None) -> Visitor | None:
+        """Whose token this header holds, if it is a user's. Tokens are compared by their digests."""
+        scheme, _, given = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        with self._mutex:
+            self._refresh()
+            user = self._users.get(_digest(given.strip()))
+        return None if user is None else Visitor(user)
+
+    def _refresh(self) -> None:
+        try:
+            found = os.stat(self._path)
+            signature = (found.st_ino, found.st_mtime_ns, found.st_size)
+        except OSError:
+            signature = None
+        if signature == self._signature:
+            return
+        try:
+            self._users = {digest: user for user, digest in read_digests(self._path).items()}
+        except ServiceError as error:
+            print(f"mallob-py web: {error}", flush=True)
+            self._users = {}
+        self._signature = signature
