@@ -25,6 +25,7 @@ from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.effects import Outbox
 from mallob_py.protocol.messages import AnyBalancerMessage, Epoch, Events, JobEvent
 from mallob_py.protocol.rank_tree import place_of
+from mallob_py.protocol.rotation import OFF, Rotation, Slices, halted, rotated
 
 
 class Image(msgspec.Struct, frozen=True):
@@ -34,6 +35,7 @@ class Image(msgspec.Struct, frozen=True):
     volumes: Mapping[int, int]
     #: sum of all volumes
     total_volume: int
+    rotation: Rotation = OFF
 
 
 #: from one image and the next epoch to the next image
@@ -49,8 +51,11 @@ def standing(priority: float, arrival_s: float, ageing_s: float) -> float:
     return math.log2(priority) - arrival_s / ageing_s
 
 
-def local_rule(size: int) -> ImageRule:
-    """The rule by which each of `size` PEs keeps its image and computes all volumes itself."""
+def local_rule(size: int, slices: Slices | None = None) -> ImageRule:
+    """The rule by which each of `size` PEs keeps its image and computes all volumes itself.
+
+    `slices`: with more jobs than PEs, volumes rotate (`rotation.py`); None: those of best standing have one.
+    """
 
     def rule(image: Image, epoch: Epoch) -> Image:
         jobs = dict(image.jobs)
@@ -60,8 +65,16 @@ def local_rule(size: int) -> ImageRule:
                 jobs.pop(event.job, None)
             elif known is None or known.version < event.version:
                 jobs[event.job] = event
-        volumes = volumes_of(jobs, size)
-        return Image(jobs, volumes, sum(volumes.values()))
+        if slices is None:
+            volumes = volumes_of(jobs, size)
+            return Image(jobs, volumes, sum(volumes.values()))
+        rotation, news = image.rotation, (epoch.events, epoch.elapsed_s)
+        if len(jobs) > size:
+            rotation, volumes = rotated(rotation, image.volumes, jobs, image.jobs, *news, size, slices)
+        else:
+            rotation = halted(rotation, image.volumes, jobs, image.jobs, *news, slices)
+            volumes = volumes_of(jobs, size)
+        return Image(jobs, volumes, sum(volumes.values()), rotation)
 
     return rule
 
@@ -151,6 +164,9 @@ class Balancer:
         self._on_epoch = on_epoch
         self.epoch = 0
         self.image = Image({}, {}, 0)
+        #: at the tree's root: when the epoch began, and when the next one begins at the latest
+        self._began_s = 0.0
+        self._due_s = math.inf
         #: whether `flush` has something to do, or to wait for
         self.has_news = False
 
@@ -168,6 +184,11 @@ class Balancer:
     def jobs(self) -> Mapping[int, JobEvent]:
         """All live jobs in the present epoch."""
         return self.image.jobs
+
+    @property
+    def rotation(self) -> Rotation:
+        """Whose turn it is, and where, in the present epoch."""
+        return self.image.rotation
 
     @property
     def total_volume(self) -> int:
@@ -198,20 +219,26 @@ class Balancer:
             self._out.send(child, message)
         self.epoch = message.epoch
         self.image = self._rule(self.image, message)
+        if self._parent is None:
+            self._began_s = now
+            self._due_s = now + self.image.rotation.next_s
+            self.has_news = self.has_news or self._due_s < math.inf
         self._on_epoch(now, [event.job for event in message.events if event.demand == 0])
 
     def flush(self, now: float) -> float:
         """Send what is pending, unless the last send is too recent; returns when it is wanted next."""
-        if self._news.is_due(now):
+        if self._news.is_due(now) or self._due_s <= now:
             events = self._news.take_all(now)
             self.has_news = False
             if self._parent is not None:
                 self._out.send(self._parent, Events(events))
             else:
-                self._apply(Epoch(self.epoch + 1, events), now)
-        return self.next_deadline()
+                elapsed_s = now - self._began_s if self.rotation.is_on else 0.0
+                self._apply(Epoch(self.epoch + 1, events, elapsed_s), now)
+        return min(self._news.due_s, self._due_s)
 
     def next_deadline(self) -> float:
+        """When there is something to send; the next turn of jobs is none of that."""
         return self._news.due_s
 
 

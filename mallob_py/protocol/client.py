@@ -156,6 +156,8 @@ class ClientJob:
         #: the best that its workers have offered
         self.interim: Interim | None = None
         self.root: int | None = None
+        #: the root's PE that others have been told of
+        self.told_root = -1
         #: PEs that had the root and could not start it, since it last ran
         self.lost_at: list[int] = []
         #: when to publish the job, or that it may have more workers than its root
@@ -189,6 +191,7 @@ class ClientJob:
         """In a new generation nobody has heard of it yet. `root`: where its first one was."""
         self.root = root
         self.version = self.volume = 0
+        self.told_root = -1
         self.lost_at.clear()
         if self.checkpoint is not None:
             self.checkpoint = LastCheckpoint(self.checkpoint.data)
@@ -355,6 +358,7 @@ class ClientJobs:
 
     def _publish(self, record: ClientJob) -> None:
         record.version += 1
+        record.told_root = self._root_of(record)
         self._balancer.author(
             JobEvent(
                 record.job,
@@ -362,15 +366,25 @@ class ClientJobs:
                 record.demand,
                 record.parameters.priority,
                 record.standing,
+                record.told_root,
             )
         )
+
+    def _root_of(self, record: ClientJob) -> int:
+        """The PE of the job's root; of one that rests, or is sought, the one where it was last told to be."""
+        seat = record.seats.seat(0)
+        return seat.rank if seat is not None and seat.state is SeatState.TAKEN else record.told_root
+
+    def _has_moved(self, record: ClientJob) -> bool:
+        """Whether jobs have turns, which depend on where they have been, and the others have to be told."""
+        return self._balancer.rotation.is_on and self._root_of(record) != record.told_root
 
     def _demand(self, record: ClientJob, wanted: int | None, has_news: bool = False) -> None:
         """Publish the demand, None for all there is, if that or something else is news."""
         record.wanted = wanted
         most = self._demand_max(record)
         demand = most if wanted is None else max(1, min(wanted, most))
-        if demand != record.demand or has_news or not record.is_published:
+        if demand != record.demand or has_news or not record.is_published or self._has_moved(record):
             record.demand = demand
             self._publish(record)
 
@@ -388,6 +402,7 @@ class ClientJobs:
             if job in self._unseen:
                 self._unseen.remove(job)
             elif volume == record.volume:
+                self._tell_of_root(record)
                 continue
             record.count(now, self._config.threads)
             record.volume = volume
@@ -401,7 +416,16 @@ class ClientJobs:
                 record.balanced_s = now
                 self._out.act(Log("balanced", {"job": job, "latency_s": now - record.submitted_s}))
             self._out.act(Log("volume", {"job": job, "volume": volume, "epoch": self._balancer.epoch}))
+            self._tell_of_root(record)
+            if self._balancer.rotation.is_on:
+                record.seats.prefer(0, self._balancer.rotation.places.get(job), self._balancer.epoch)
             self._fit(record, volume, now)
+
+    def _tell_of_root(self, record: ClientJob) -> None:
+        """Of a job that has outlived its first moment: tell where its root is, if its turns depend on it."""
+        is_young = record.announce_at_s < math.inf or record.started_s is None
+        if record.is_published and not is_young and self._has_moved(record):
+            self._publish(record)
 
     def _fit(self, record: ClientJob, volume: int, now: float) -> None:
         if volume and not record.is_sought:
@@ -437,11 +461,12 @@ class ClientJobs:
             record.max_volume = max(record.max_volume, 1)
             latency_s = now - record.submitted_s
             self._out.act(Log("scheduled", {"job": offer.job, "root": source, "latency_s": latency_s}))
+        self._tell_of_root(record)
 
     def receive_denied(self, source: int, message: Denied, now: float) -> None:
         self._now = now
         if (record := self.jobs.get(message.job)) is not None:
-            record.seats.receive_denied(source, 0, self._volume(record), self._balancer.epoch)
+            record.seats.receive_denied(source, message, self._volume(record), self._balancer.epoch)
 
     def receive_failed(self, message: RequestFailed, now: float) -> None:
         self._now = now

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import msgspec
 
+from mallob_py.protocol.rotation import Slices
+
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -58,12 +60,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bulk_requests: bool = True
     #: how long an idle PE keeps itself free for a suspended worker whose job grows again
     reuse_patience_s: _Seconds = 0.005
+    #: with more jobs than PEs, how long a job has its place until others are next; 0: as long as it lives
+    slice_s: _Seconds = 0.5
+    #: the same for the first turn of a job, which the next ones double
+    first_slice_s: _Seconds = 0.05
+    #: how long a PE keeps itself free for a root whose turn it is there
+    turn_patience_s: _Seconds = 0.25
     #: how long a PE keeps itself free for the worker that it had when the last generation ended
     succession_hold_s: _Seconds = 0.25
     #: how long what a PE has kept of a job from the last generation waits to hear of the job
     succession_patience_s: _Seconds = 60.0
     #: suspended workers kept per PE (C in P 3.3)
     job_cache: _Count = 4
+    #: the same of roots, whose jobs rest until it is their turn
+    residents: _Count = 16
     #: how long a worker that leaves in order may take to hand over what it has
     leave_grace_s: _Seconds = 1.0
     #: workers that do so at the same time, per PE; after that the first of them is ended
@@ -90,6 +100,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     threads: Annotated[int, msgspec.Meta(ge=1)] = 1
     #: a job that waits for a PE gains as much as twice the priority in this time
     ageing_s: Annotated[float, msgspec.Meta(gt=0.0, le=1e9)] = 60.0
+
+    @property
+    def slices(self) -> Slices | None:
+        """How long turns are; None: jobs beyond the number of PEs wait."""
+        return Slices(self.slice_s, self.first_slice_s) if self.slice_s else None
 
     @property
     def asks_in_bulk(self) -> bool:

@@ -29,6 +29,7 @@ from mallob_py.protocol.messages import (
     VolumesSettled,
 )
 from mallob_py.protocol.rank_tree import place_of
+from mallob_py.protocol.rotation import OFF
 from mallob_py.protocol.volume_search import (
     NO_JOBS,
     AnyAnswer,
@@ -79,6 +80,9 @@ class DistributedBalancer:
 
     def with_volume(self) -> None:
         """Which jobs have a volume above 0: nobody knows that of all (compare `Balancer`)."""
+
+    #: jobs beyond the number of PEs wait (compare `Balancer`)
+    rotation = OFF
 
     @property
     def total_volume(self) -> int:

@@ -42,6 +42,7 @@ from mallob_py.protocol.effects import Outbox
 from mallob_py.protocol.messages import (
     Accepted,
     ChildLeft,
+    Denied,
     Described,
     Description,
     Offer,
@@ -150,12 +151,14 @@ class SeatState(Enum):
 class Seat:
     """The place of child `index`. `rank` is who was queried, or who has taken it."""
 
-    __slots__ = ("asked_s", "index", "losses", "offer_epoch", "queries", "rank", "state", "stay")
+    __slots__ = ("asked_s", "index", "kept", "losses", "offer_epoch", "queries", "rank", "state", "stay")
 
     def __init__(self, index: int) -> None:
         self.index = index
         #: workers that had this place and got no process
         self.losses = 0
+        #: past workers that are busy now: they are remembered when the seat is taken
+        self.kept: tuple[PastWorker, ...] = ()
         self.clear()
 
     def clear(self) -> None:
@@ -220,6 +223,13 @@ class Seats:
         return seat.state is SeatState.TAKEN and (seat.rank, seat.stay) == (rank, stay)
 
     # --- growth and shrinkage -----------------------------------------------------------
+
+    def prefer(self, index: int, rank: int | None, epoch: int) -> None:
+        """Query the past worker on `rank`, if there is one, before others of this index; None: query none."""
+        if rank is None:
+            self._seats[index].queries = self._config.queries_max
+        elif any(past.rank == rank for past in self.past.of_index(index)):
+            self.past.add([PastWorker(index, rank, epoch)])
 
     def fit(self, volume: int, epoch: int, now: float) -> None:
         """Follow the job's volume as of `epoch`: empty seats beyond it, fill those below it.
@@ -325,6 +335,8 @@ class Seats:
         seat.rank = source
         seat.stay = offer.stay
         seat.offer_epoch = offer.epoch
+        self.past.add(seat.kept)
+        seat.kept = ()
         self.past.forget(source)
         handed_down: tuple[PastWorker, ...] = ()
         if self._config.reuse is Reuse.FULL:
@@ -346,9 +358,11 @@ class Seats:
         )
         return True
 
-    def receive_denied(self, source: int, index: int, volume: int, epoch: int) -> None:
-        seat = self._seats[index]
+    def receive_denied(self, source: int, denied: Denied, volume: int, epoch: int) -> None:
+        seat = self._seats[denied.index]
         if seat.state is SeatState.QUERIED and seat.rank == source:
+            if denied.kept:
+                seat.kept += (PastWorker(denied.index, source, epoch),)
             self._seek(seat, volume, epoch)
 
     def receive_failed(self, index: int, volume: int, epoch: int, now: float) -> None:

@@ -245,7 +245,8 @@ class LocalWorkers:
             self.adopt(request, now)
         else:
             self._holds.pop(request.job, None)
-            self._out.send(request.parent, Denied(request.job, request.index))
+            is_kept = request.job in self.suspended and self._balancer.rotation.is_on
+            self._out.send(request.parent, Denied(request.job, request.index, is_kept))
         self.update_token()
 
     def adopt(self, request: Request, now: float) -> None:
@@ -465,11 +466,19 @@ class LocalWorkers:
                     continue  # nobody has spoken of it yet
                 volume = 0
             if worker.volume <= worker.index < volume and self.active is None:
-                until_s = now + self._config.reuse_patience_s
-                self._holds[worker.job] = max(until_s, self._holds.get(worker.job, until_s))
+                if (patience_s := self._patience_s(worker)) is not None:
+                    until_s = now + patience_s
+                    self._holds[worker.job] = max(until_s, self._holds.get(worker.job, until_s))
             elif worker.index >= volume:
                 self._holds.pop(worker.job, None)
             worker.volume = volume
+
+    def _patience_s(self, worker: Worker) -> float | None:
+        """How long to wait for a job that has grown again; None: its turn is elsewhere."""
+        if worker.index > 0 or not self._balancer.rotation.is_on:
+            return self._config.reuse_patience_s
+        is_here = self._balancer.rotation.places.get(worker.job) == self._out.rank
+        return self._config.turn_patience_s if is_here else None
 
     def _leave(self, worker: Worker, volume: int, now: float) -> None:
         """Leave the tree in this epoch; see `job_tree.py` for who has to be told."""
@@ -509,8 +518,7 @@ class LocalWorkers:
             worker.happens(Happens.LEFT, self._out)
         if worker.state.has_process:
             self.suspended[worker.job] = worker
-            while len(self.suspended) > self._room:
-                self._drop_oldest()
+            self._make_room()
         self.update_token()
 
     def _end(self, job: int) -> None:
@@ -527,11 +535,35 @@ class LocalWorkers:
             worker.happens(Happens.ENDED, self._out)
         self._reject_early(job)
 
-    def _drop_oldest(self) -> None:
-        """Let go of the suspended worker that has not been used for longest."""
-        job, oldest = self.suspended.popitem(last=False)
-        self._holds.pop(job, None)
-        oldest.happens(Happens.ENDED, self._out)
+    def _make_room(self) -> None:
+        """Keep as many suspended workers as fit; roots, whose jobs rest, have room of their own."""
+        for are_roots, room in ((False, self._room), (True, self._config.residents)):
+            kept = [worker for worker in self._least_worth_first() if (worker.index == 0) is are_roots]
+            for worker in kept[: max(0, len(kept) - room)]:
+                self._drop(worker)
+
+    def _least_worth_first(self) -> list[Worker]:
+        """The suspended workers: least recently used first, roots last.
+
+        Of these, first those whose job has been elsewhere since, then whose job has had most of its share.
+        """
+        if all(worker.index > 0 for worker in self.suspended.values()):
+            return list(self.suspended.values())
+        accounts = self._balancer.rotation.accounts
+
+        def worth(worker: Worker) -> tuple[bool, bool, float]:
+            account = accounts.get(worker.job)
+            if worker.index > 0 or account is None:
+                return worker.index == 0, True, 0.0
+            return True, account.homes[-1:] == (self._out.rank,), account.lag_s
+
+        return sorted(self.suspended.values(), key=worth)
+
+    def _drop(self, worker: Worker) -> None:
+        """Let go of a suspended worker."""
+        del self.suspended[worker.job]
+        self._holds.pop(worker.job, None)
+        worker.happens(Happens.ENDED, self._out)
 
     # --- from one generation to the next (`succession.py`) -------------------------------------
 
@@ -619,20 +651,19 @@ class LocalWorkers:
             self._out.act(JobUnheard(job))
         self._inherited.clear()
         self._room = self._config.job_cache
-        while len(self.suspended) > self._room:
-            self._drop_oldest()
+        self._make_room()
         self.update_token()
 
     # --- short of memory --------------------------------------------------------------------
 
     def past(self) -> list[int]:
-        """The numbers of the suspended workers, least recently used first."""
-        return [worker.number for worker in self.suspended.values()]
+        """The numbers of the suspended workers, those of least worth first."""
+        return [worker.number for worker in self._least_worth_first()]
 
     def drop_past(self, count: int) -> None:
         """Let go of so many suspended workers."""
-        for _ in range(min(count, len(self.suspended))):
-            self._drop_oldest()
+        for worker in self._least_worth_first()[:count]:
+            self._drop(worker)
         self.update_token()
 
     def pausable(self) -> int | None:
@@ -754,7 +785,7 @@ class LocalWorkers:
 
     def receive_denied(self, source: int, message: Denied) -> None:
         if (worker := self._parent_of(message.job, message.index)) is not None:
-            worker.seats.receive_denied(source, message.index, worker.volume, self._balancer.epoch)
+            worker.seats.receive_denied(source, message, worker.volume, self._balancer.epoch)
 
     def receive_failed(self, source: int, message: RequestFailed, now: float) -> None:
         if self._may_yet_adopt():

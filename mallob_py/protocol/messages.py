@@ -42,7 +42,8 @@ class Description(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the balancing knows of one job. Its client is the only author; demand 0: it has ended.
 
-    `standing` orders the jobs that wait when there are more jobs than PEs, larger first.
+    `standing` orders the jobs that wait when there are more jobs than PEs, larger first. `root`: the PE that
+    has, or had last, the job's root; -1: none yet.
     """
 
     job: int
@@ -50,6 +51,7 @@ class JobEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     demand: Count
     priority: float
     standing: float
+    root: Annotated[int, msgspec.Meta(ge=-1)] = -1
 
 
 # --- balancing (balancing.py) ---------------------------------------------------------------
@@ -62,10 +64,14 @@ class Events(Message, frozen=True, tag=1):
 
 
 class Epoch(Message, frozen=True, tag=2):
-    """One balancing result on its way down: the news that every PE applies as number `epoch`."""
+    """One balancing result on its way down: the news that every PE applies as number `epoch`.
+
+    `elapsed_s`: how long the epoch before was in force, if there were more jobs than PEs then.
+    """
 
     epoch: int
     events: tuple[JobEvent, ...]
+    elapsed_s: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
 
 
 # --- matching (matching.py) -----------------------------------------------------------------
@@ -246,10 +252,11 @@ class Query(Message, frozen=True, tag=18):
 
 
 class Denied(Message, frozen=True, tag=19):
-    """To the parent: I cannot resume that worker now."""
+    """To the parent: I cannot resume that worker now. `kept`: perhaps another time, I still have it."""
 
     job: int
     index: Index
+    kept: bool = False
 
 
 class Release(Message, frozen=True, tag=20):

@@ -145,7 +145,7 @@ class PE:
 
             self.balancer = DistributedBalancer(self._out, config.balancing_delay_s, self._on_epoch)
         else:
-            rule = rule or local_rule(size)
+            rule = rule or local_rule(size, config.slices)
             self.balancer = Balancer(self._out, config.balancing_delay_s, rule, self._on_epoch)
         self.matcher = matcher_of(
             self._out,

@@ -158,7 +158,8 @@ def run_rank(
     pool_options = _pool_options(settings, pes)
     pool = WorkerPool(server, pool_options)
     #: one runs, others are suspended, kept or stand ready
-    processes_per_pe = 1 + settings.config.job_cache + settings.warm + pool_options.kept_max // len(pes)
+    suspended_per_pe = settings.config.job_cache + settings.config.residents
+    processes_per_pe = 1 + suspended_per_pe + settings.warm + pool_options.kept_max // len(pes)
     closed = may_be_lost = False
     try:
         log = make_log(transport.rank, pes[0], start_s)

@@ -279,7 +279,7 @@ class Rank:
         self.log = log
         self.config = config
         numbers = placement.pes_of(self.rank)
-        rule = shared_rule(local_rule(placement.size), len(numbers))
+        rule = shared_rule(local_rule(placement.size, config.slices), len(numbers))
         self._health = HostHealth(config)
         if origin is None:
             origin = Origin(0.0, placement, {})
@@ -955,7 +955,7 @@ class Rank:
         self.transfer.go_on()
         self._unheard_until_s = now + self.config.succession_patience_s
         numbers = self.placement.pes_of(self.rank)
-        rule = shared_rule(local_rule(self.placement.size), len(numbers))
+        rule = shared_rule(local_rule(self.placement.size, self.config.slices), len(numbers))
         self._first = numbers[0]
         self._pes[:] = [old.successor(heirs, self.config, rule, now) for old in self._pes]
         self.pe = self._pes[0]

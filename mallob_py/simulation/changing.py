@@ -323,7 +323,7 @@ class ChangingCluster(Cluster):
                 place for address in after.members for place in self._ranks[address].places
             ]
             size = len(self._place_of[after.g])
-            self._rules[after.g] = shared_rule(local_rule(size), size)
+            self._rules[after.g] = shared_rule(local_rule(size, self.config.slices), size)
         self.size = len(self._place_of[max(self._place_of)])  # some may begin late what others have left
         rank.generation = after
         started = {key for key in self.processes if self._loop_of[key[0]] == rank.address}

@@ -6,12 +6,14 @@ the number of PEs, and no rank runs more workers than its capacity.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from mallob_py.protocol.balancing import volumes_of
 from mallob_py.protocol.distributed_balancing import DistributedBalancer
+from mallob_py.protocol.rotation import fair_shares
 from mallob_py.protocol.worker import Worker, WorkerState
 
 if TYPE_CHECKING:
@@ -59,16 +61,26 @@ def _check_volumes(cluster: Cluster, live: set[int]) -> dict[int, int]:
             assert pe.balancer.epoch_volumes == first.epoch_volumes, "two PEs know different volumes"
             assert pe.balancer.is_at_rest(), "a computation of volumes has no end"
     volumes = {job: first.volume(job) or 0 for job in live}
-    fair = volumes_of(first.jobs, cluster.size)
-    assert volumes == {job: fair.get(job, 0) for job in live}, f"{volumes} are not the fair {fair}"
+    if first.rotation.is_on:
+        _check_rotation(volumes, fair_shares(first.jobs, cluster.size))
+    else:
+        fair = volumes_of(first.jobs, cluster.size)
+        assert volumes == {job: fair.get(job, 0) for job in live}, f"{volumes} are not the fair {fair}"
     assert first.total_volume == sum(volumes.values())
     demands = {job: first.jobs[job].demand for job in live}
-    if len(live) > cluster.size:
+    if len(live) > cluster.size and not first.rotation.is_on:
         assert sorted(volumes.values(), reverse=True)[: cluster.size] == [1] * cluster.size
-    else:
+    elif len(live) <= cluster.size:
         assert all(1 <= volumes[job] <= demands[job] for job in live), f"C2: {volumes} {demands}"
     assert sum(volumes.values()) == min(cluster.size, sum(demands.values())), f"C1: {volumes}"
     return volumes
+
+
+def _check_rotation(volumes: dict[int, int], shares: dict[int, float]) -> None:
+    """At any moment, a job has its share rounded down or up."""
+    for job, share in shares.items():
+        rounded = math.floor(share + 1e-9), math.ceil(share - 1e-9)
+        assert volumes[job] in rounded, f"job {job} has {volumes[job]} PEs, its share is {share}"
 
 
 def _check_trees(cluster: Cluster, volumes: dict[int, int]) -> None:
@@ -136,7 +148,9 @@ def _check_nothing_left(cluster: Cluster, live: set[int]) -> None:
     held: set[tuple[int, int]] = set()
     for place, pe in cluster.present():
         workers = list(pe.workers.suspended.values())
-        assert len(workers) <= cluster.config.job_cache
+        roots = sum(worker.index == 0 for worker in workers)
+        assert roots <= cluster.config.residents
+        assert len(workers) - roots <= cluster.config.job_cache
         if pe.workers.active is not None:
             workers.append(pe.workers.active)
         for worker in workers:

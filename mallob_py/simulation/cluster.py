@@ -171,7 +171,7 @@ class Cluster:
         self.config = config or Config()
         self.now = 0.0
         self.delays = delays or RandomDelays(seed)
-        rule = shared_rule(local_rule(size), size)
+        rule = shared_rule(local_rule(size, self.config.slices), size)
         self.pes = [PE(rank, size, self.config, rule) for rank in range(size)]
         self.processes: dict[tuple[int, int], Process] = {}
         self.health = [HostHealth(self.config) for _ in range(self.placement.ranks)]

@@ -247,6 +247,7 @@ def draw_plan(seed: int) -> Plan:
         bulk_requests=bulk_requests,
         **_draw_rests(random.Random(f"rests {seed}")),
         **_draw_graces(random.Random(f"graces {seed}"), longest_s),
+        **_draw_slices(random.Random(f"slices {seed}"), longest_s, span_s),
     )
     delays = DelayRanges(
         message_s=(1e-5, longest_s),
@@ -353,6 +354,19 @@ def _draw_graces(choose: random.Random, longest_s: float) -> dict[str, Any]:
     return {
         "leave_grace_s": choose.choice((0.0, 0.5, 2.0)) * longest_s,
         "leavers_max": choose.choice((1, 2, 4)),
+    }
+
+
+def _draw_slices(choose: random.Random, longest_s: float, span_s: float) -> dict[str, Any]:
+    """Whether jobs beyond the number of PEs have turns: some so short that one seldom finds a PE in time."""
+    slice_s = choose.choice((0.0, 3.0, 30.0, 1e5, 1e5)) * longest_s
+    if slice_s:
+        slice_s = max(slice_s, 0.02 * span_s)  # so many turns are enough
+    return {
+        "slice_s": slice_s,
+        "first_slice_s": slice_s * choose.choice((0.2, 1.0)),
+        "residents": choose.choice((0, 1, 16)),
+        "turn_patience_s": choose.choice((0.0, 1.0, 30.0)) * longest_s,
     }
 
 

@@ -91,7 +91,7 @@ def rest_bound_s(plan: Plan) -> float:
     once_s = (
         delays.process_start_s[1]
         + delays.fetch_s[1]
-        + config.reuse_patience_s
+        + max(config.reuse_patience_s, config.turn_patience_s)
         + config.growth_delay_s
         + config.unannounced_max_s
     )
@@ -156,14 +156,26 @@ class Scenario:
         """Play everything that was planned, checking at each rest; then end all jobs and check again."""
         cluster, plan = self.cluster, self.plan
         cluster.run(until_s=plan.last_deed_s, on_quiescent=self._check)
-        self._rest()
+        self._rest_if_turns_let_it()
         cluster.run(until_s=3 * plan.span_s, on_quiescent=self._check)
-        self._rest()
+        self._rest_if_turns_let_it()
         for _, pe in cluster.present():
             for job in list(pe.client.jobs):
                 cluster.interrupt(job)
         self._rest()
         assert not cluster.processes, "processes outlive all jobs"
+
+    def _rest_if_turns_let_it(self) -> None:
+        """Each turn of a job is news, so that a cluster with more jobs than PEs may never rest."""
+        config, bound_s = self.plan.config, rest_bound_s(self.plan)
+        if (
+            any(pe.balancer.rotation.is_on for _, pe in self.cluster.present())
+            and config.first_slice_s < 10 * bound_s
+        ):
+            turns_s = 50 * config.slice_s
+            self.cluster.run(until_s=self.cluster.now + min(bound_s, turns_s), on_quiescent=self._check)
+        else:
+            self._rest()
 
     def _rest(self) -> None:
         """No deeds from now on: the cluster must come to rest in time, and be fair then."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from mallob_py.protocol.config import Config
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
+
+#: jobs beyond the number of PEs wait
+WITHOUT_TURNS = Config(slice_s=0.0)
 
 
 def _workers(cluster: Cluster, jobs: int) -> list[int]:
@@ -43,7 +47,7 @@ def test_a_job_of_three_times_the_priority_gets_three_times_as_many_workers() ->
 
 
 def test_jobs_beyond_the_number_of_pes_wait_in_the_order_of_their_arrival() -> None:
-    cluster = Cluster(4)
+    cluster = Cluster(4, config=WITHOUT_TURNS)
     for job in range(8):
         cluster.submit(job, job % 4)
         cluster.run(until_s=cluster.now + 1.0)
@@ -53,7 +57,7 @@ def test_jobs_beyond_the_number_of_pes_wait_in_the_order_of_their_arrival() -> N
 
 
 def test_a_more_important_job_goes_ahead_of_those_that_wait_and_of_those_that_run() -> None:
-    cluster = Cluster(2)
+    cluster = Cluster(2, config=WITHOUT_TURNS)
     for job in range(4):
         cluster.submit(job)
         cluster.run(until_s=cluster.now + 1.0)
@@ -62,7 +66,7 @@ def test_a_more_important_job_goes_ahead_of_those_that_wait_and_of_those_that_ru
 
 
 def test_a_job_that_has_waited_goes_ahead_of_a_late_one_of_twice_its_priority() -> None:
-    cluster = Cluster(1)
+    cluster = Cluster(1, config=WITHOUT_TURNS)
     cluster.submit(0)
     cluster.run(until_s=1.0)
     cluster.submit(1)

@@ -425,7 +425,7 @@ class _Counted:
 def test_an_epoch_and_a_deadline_cost_nothing_for_jobs_that_go_on_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    alone = Alone()
+    alone = Alone(slice_s=0.0)
     for job in range(1, 301):
         alone.submit(job, cpu_limit_s=10.0, wallclock_limit_s=20.0)
     alone.wait_until(1.0)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outbox, Send
 from mallob_py.protocol.job_tree import Seats
-from mallob_py.protocol.messages import AnyMessage, Described, Description, Offer, PastWorker, Query, Request
+from mallob_py.protocol.messages import (
+    AnyMessage,
+    Denied,
+    Described,
+    Description,
+    Offer,
+    PastWorker,
+    Query,
+    Request,
+)
 
 JOB, RANK, STAY = 1, 3, 7
 
@@ -115,10 +124,10 @@ def test_past_workers_are_queried_one_after_the_other_and_then_anybody_is_asked_
     parent.seats.past.add([PastWorker(1, 8, 1), PastWorker(1, 9, 2)])
     parent.seats.fit(2, 3, 0.0)
     assert parent.queried() == [9]
-    parent.seats.receive_denied(9, 1, 2, 3)
+    parent.seats.receive_denied(9, Denied(JOB, 1), 2, 3)
     assert parent.queried() == [8]
     assert not parent.asked.requests
-    parent.seats.receive_denied(8, 1, 2, 3)
+    parent.seats.receive_denied(8, Denied(JOB, 1), 2, 3)
     assert parent.asked.counts() == {1: 1}
 
 
@@ -126,7 +135,7 @@ def test_a_denial_of_somebody_who_is_not_asked_any_more_changes_nothing() -> Non
     parent = Parent()
     parent.seats.past.add([PastWorker(1, 8, 1), PastWorker(1, 9, 2)])
     parent.seats.fit(2, 3, 0.0)
-    parent.seats.receive_denied(5, 1, 2, 3)
+    parent.seats.receive_denied(5, Denied(JOB, 1), 2, 3)
     assert parent.queried() == [9]
 
 

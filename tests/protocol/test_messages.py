@@ -30,8 +30,8 @@ def _values(kind: Any) -> st.SearchStrategy[Any]:
     match kind:
         case msgspec.inspect.IntType(ge=least):
             return st.integers(-_LARGEST if least is None else least, _LARGEST)
-        case msgspec.inspect.FloatType():
-            return st.floats(allow_nan=False)
+        case msgspec.inspect.FloatType(ge=least):
+            return st.floats(min_value=least, allow_nan=False)
         case msgspec.inspect.BoolType():
             return st.booleans()
         case msgspec.inspect.BytesType():

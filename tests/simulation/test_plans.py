@@ -167,7 +167,7 @@ def test_a_cluster_that_does_not_rest_in_time_after_its_last_deed_fails(
 
 def test_a_life_in_which_nothing_takes_any_time_rests_at_once() -> None:
     config = Config(reuse_patience_s=0.0, growth_delay_s=0.0, unannounced_max_s=0.0)
-    config = msgspec.structs.replace(config, balancing_delay_s=0.0, matching_delay_s=0.0)
+    config = msgspec.structs.replace(config, balancing_delay_s=0.0, matching_delay_s=0.0, turn_patience_s=0.0)
     at_once = DelayRanges(message_s=(0.0, 0.0), process_start_s=(0.0, 0.0), fetch_s=(0.0, 0.0))
     plan = Plan(
         seed=0,

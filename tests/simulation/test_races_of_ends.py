@@ -179,7 +179,7 @@ def test_race_14_more_jobs_than_pes_all_get_their_turn(size: int) -> None:
 
 
 def test_race_14_one_pe_runs_one_job_after_the_other() -> None:
-    cluster = cluster_of(1)
+    cluster = cluster_of(1, slice_s=0.0)
     cluster.submit(1)
     cluster.submit(2)
     rest(cluster)
@@ -225,7 +225,7 @@ def test_race_14_a_job_that_ends_before_its_first_balancing_leaves_nothing() -> 
 
 
 def test_race_15_the_wallclock_limit_counts_from_the_start_of_the_root_not_from_submission() -> None:
-    cluster = cluster_of(1)
+    cluster = cluster_of(1, slice_s=0.0)
     cluster.submit(1, wallclock_limit_s=5.0)
     cluster.submit(2, wallclock_limit_s=5.0)
     play(cluster, 4.0)

@@ -1,0 +1,311 @@
+"""Shares over time: with more jobs than PEs, volumes rotate so that each job gets its share of PE-seconds.
+
+For n jobs on m PEs, n > m, the share of job j is f_j = min(d_j, alpha p_j) with sum m, without the lower
+bound of one worker that P 2.3 has for n <= m. A job has floor(f_j) workers for good; the PEs that are left
+go, one each, to the jobs that are farthest behind. A job's *lag* is what it deserved minus what it received,
+in PE-seconds.
+
+Everybody computes the same rotation, since it follows from the image, the epoch's events and the time that
+the epoch itself carries: the root of the tree of ranks measures how long the last volumes were in force. So
+no two clocks have to agree, and a slow PE only follows later. An epoch begins when there is news, and, while
+there are more jobs than PEs, when the next decision is due.
+
+- **Turns.** A job keeps its place until the period of `slice_s` seconds is over, for all at once, so that a
+  period costs one epoch. A *young* job, which has attained less than a slice, has shorter turns that double:
+  `first_slice_s`, as much again, twice that, and so on. Most formulas end in the first ones.
+- **Who has had least so far is served first.** A young job counts as if it were farther behind than it is,
+  by two slices at most, less the more it has attained. So a new job runs at once; what the others had to
+  wait for it stays in their lags, and is forgotten slowly. So if new jobs come without end, those that go on
+  and on still get a part of what they deserve.
+- **Homes.** A job that rests is suspended where it ran. Jobs are chosen such that they find the PEs of their
+  suspended workers free (a matching of jobs and PEs: the choice by lag is greedy on a transversal matroid, so
+  the best that can be had). A job moves only if all its homes are taken and it is more than a slice farther
+  behind than one of those that run, or if a PE would have nothing to do. Homes are advice: if a PE
+  does not have the worker any more, another one is asked for.
+
+Known theory: proportionate fairness (Baruah, Cohen, Plaxton, Varvel 1996), virtual time (stride scheduling,
+Waldspurger 1995), least attained service (Nuyens and Wierman 2008).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from itertools import accumulate
+from typing import NamedTuple
+
+import msgspec
+
+from mallob_py.protocol.messages import JobEvent
+
+_HOMES_MAX = 4
+#: how long a job with a whole PE remembers what jobs that are gone have had before it
+_MEMORY_S = 1.5
+#: shares that are this near to a whole number are one
+_ROUNDING = 1e-9
+#: how many jobs may change their homes so that one more finds its own
+_CHAIN_MAX = 16
+
+
+class Slices(NamedTuple):
+    """How long turns are, in seconds."""
+
+    slice_s: float
+    first_s: float
+
+    @property
+    def shortest_s(self) -> float:
+        """Decisions that are due within this time are made together."""
+        return self.first_s / 5
+
+
+class Account(msgspec.Struct, frozen=True, gc=False):
+    """One job in the rotation."""
+
+    #: PE-seconds deserved minus received
+    lag_s: float
+    #: PE-seconds received while there were more jobs than PEs
+    attained_s: float
+    #: what it has attained when its turn is over; inf: its turn ends with the period
+    until_s: float
+    #: PEs where its root has been, the last one last
+    homes: tuple[int, ...]
+    #: it is at another PE since its turn began, and nobody has told yet at which
+    is_away: bool = False
+
+
+class Rotation(msgspec.Struct, frozen=True):
+    """What the image knows beside jobs and volumes, once there have been more jobs than PEs."""
+
+    accounts: Mapping[int, Account]
+    #: PEs that each job deserves, a fraction; empty while no more jobs than PEs are live
+    shares: Mapping[int, float]
+    #: the PE where a job's root is to go on
+    places: Mapping[int, int]
+    period_left_s: float
+    #: how long these volumes are in force if there are no news; inf while no more jobs than PEs are live
+    next_s: float
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there are more jobs than PEs."""
+        return self.next_s < math.inf
+
+
+OFF = Rotation({}, {}, {}, 0.0, math.inf)
+
+
+def fair_shares(jobs: Mapping[int, JobEvent], size: int) -> dict[int, float]:
+    """f_j = min(d_j, alpha p_j) with sum `size`, for demands that add up to `size` at least."""
+    by_cap = sorted(jobs.values(), key=lambda event: (event.demand / event.priority, event.job))
+    # priorities of each job and of all behind it
+    behind = list(accumulate(event.priority for event in reversed(by_cap)))[::-1]
+    shares: dict[int, float] = {}
+    left = float(size)
+    for event, priorities in zip(by_cap, behind, strict=True):
+        share = min(float(event.demand), left * event.priority / priorities)
+        shares[event.job] = share
+        left -= share
+    return {job: shares[job] for job in jobs}
+
+
+def rotated(
+    before: Rotation,
+    volumes: Mapping[int, int],
+    jobs: Mapping[int, JobEvent],
+    known: Collection[int],
+    events: Iterable[JobEvent],
+    elapsed_s: float,
+    size: int,
+    slices: Slices,
+) -> tuple[Rotation, dict[int, int]]:
+    """The rotation and the volumes for `jobs`, which are more than `size`.
+
+    `volumes` have been in force for `elapsed_s`; `known` are the jobs of that time, `events` the news since.
+    """
+    shares = fair_shares(jobs, size) if events or not before.is_on else before.shares
+    whole = {job: int(share + _ROUNDING) for job, share in shares.items()}
+    left = size - sum(whole.values())
+    rests = {job: max(0.0, share - whole[job]) for job, share in shares.items()}
+    accounts = _charged(before, volumes, jobs, known, events, elapsed_s, slices, rests)
+    period_left_s = before.period_left_s - elapsed_s if before.is_on else slices.slice_s
+    is_new_period = period_left_s <= slices.shortest_s
+    if is_new_period:
+        period_left_s = slices.slice_s
+
+    holding: set[int] = set()
+    urgencies: list[tuple[float, float, int]] = []
+    for job, rest in rests.items():
+        if whole[job] and (rest <= _ROUNDING or whole[job] >= jobs[job].demand):
+            continue
+        account = accounts[job]
+        urgency = account.lag_s + _youth_s(account, slices)
+        if volumes.get(job, 0) > whole[job] and not _is_over(account, is_new_period, slices):
+            holding.add(job)
+            urgency += slices.slice_s
+        urgencies.append((-urgency, -jobs[job].standing, job))
+    urgencies.sort()
+
+    places = _Places()
+    for job, count in whole.items():
+        if count:
+            places.take(job, accounts[job].homes[-1:])
+    chosen: set[int] = set()
+    passed: list[int] = []
+    moved: list[int] = []
+    least_lag_s = min((accounts[job].lag_s for _, _, job in urgencies if volumes.get(job)), default=0.0)
+    for _, _, job in urgencies:
+        if len(chosen) == left:
+            break
+        account = accounts[job]
+        homes = account.homes
+        if volumes.get(job):  # it stays where it is
+            homes = () if account.is_away else homes[-1:]
+        if whole[job] or not homes or places.take(job, homes):
+            chosen.add(job)
+        elif account.lag_s > least_lag_s + slices.slice_s:
+            chosen.add(job)
+            moved.append(job)
+        else:
+            passed.append(job)
+    moved += passed[: left - len(chosen)]
+    chosen.update(moved)
+    for job in moved:
+        accounts[job] = msgspec.structs.replace(accounts[job], is_away=True)
+
+    next_s = period_left_s
+    for job in chosen:
+        account = accounts[job]
+        if job not in holding:
+            account = _with_turn(account, slices)
+            accounts[job] = account
+        next_s = min(next_s, (account.until_s - account.attained_s) / (whole[job] + 1))
+    found = {job: count + (job in chosen) for job, count in whole.items() if count or job in chosen}
+    taken = {job: place for job, place in places.taken().items() if job in chosen}
+    return Rotation(accounts, shares, taken, period_left_s, max(next_s, slices.shortest_s)), found
+
+
+def halted(
+    before: Rotation,
+    volumes: Mapping[int, int],
+    jobs: Mapping[int, JobEvent],
+    known: Collection[int],
+    events: Iterable[JobEvent],
+    elapsed_s: float,
+    slices: Slices,
+) -> Rotation:
+    """There are no more jobs than PEs now; what each is behind is kept for the next time."""
+    if not before.accounts:
+        return OFF
+    kept = {job: event for job, event in jobs.items() if job in before.accounts}
+    accounts = _charged(before, volumes, kept, known, events, elapsed_s, slices, {})
+    return Rotation(accounts, {}, {}, 0.0, math.inf) if accounts else OFF
+
+
+def _charged(
+    before: Rotation,
+    volumes: Mapping[int, int],
+    jobs: Mapping[int, JobEvent],
+    known: Collection[int],
+    events: Iterable[JobEvent],
+    elapsed_s: float,
+    slices: Slices,
+    rests: Mapping[int, float],
+) -> dict[int, Account]:
+    """The accounts of `jobs` after `elapsed_s`, those of new ones included.
+
+    What those that are gone were ahead, the others are behind. That is forgotten by and by.
+    """
+    if not before.is_on:
+        elapsed_s = 0.0
+    accounts: dict[int, Account] = {}
+    for job, event in jobs.items():
+        account = before.accounts.get(job)
+        if account is None:
+            is_new = job not in known and event.root < 0
+            accounts[job] = Account(
+                0.0,
+                0.0 if is_new else slices.slice_s,
+                math.inf,
+                () if event.root < 0 else (event.root,),
+            )
+        elif elapsed_s:
+            volume = volumes.get(job, 0)
+            accounts[job] = Account(
+                account.lag_s + (before.shares[job] - volume) * elapsed_s,
+                account.attained_s + volume * elapsed_s,
+                account.until_s,
+                account.homes,
+                account.is_away and volume > 0,
+            )
+        else:
+            accounts[job] = account
+    for event in events:
+        account = accounts.get(event.job)
+        if account is not None and event.root >= 0 and account.homes[-1:] != (event.root,):
+            others = tuple(home for home in account.homes if home != event.root)
+            homes = (*others, event.root)[-_HOMES_MAX:]
+            accounts[event.job] = msgspec.structs.replace(account, homes=homes, is_away=False)
+    forgotten = min(1.0, elapsed_s * sum(volumes.values()) / (_MEMORY_S * len(jobs)))
+    total_s = forgotten * math.fsum(account.lag_s for account in accounts.values())
+    weight = math.fsum(rests.values())
+    if abs(total_s) > _ROUNDING and weight > 0.0:
+        for job, rest in rests.items():
+            if rest > _ROUNDING:
+                account = accounts[job]
+                lag_s = account.lag_s - total_s * rest / weight
+                accounts[job] = msgspec.structs.replace(account, lag_s=lag_s)
+    return accounts
+
+
+def _youth_s(account: Account, slices: Slices) -> float:
+    """By how much a job that has attained little counts as farther behind than it is."""
+    if account.attained_s >= slices.slice_s:
+        return 0.0
+    return 2 * slices.slice_s * slices.first_s / max(slices.first_s, account.attained_s)
+
+
+def _is_over(account: Account, is_new_period: bool, slices: Slices) -> bool:
+    if account.until_s == math.inf:
+        return is_new_period
+    return account.attained_s > account.until_s - slices.shortest_s
+
+
+def _with_turn(account: Account, slices: Slices) -> Account:
+    until_s = math.inf
+    if account.attained_s < slices.slice_s:
+        until_s = account.attained_s + max(slices.first_s, account.attained_s)
+    return account if until_s == account.until_s else msgspec.structs.replace(account, until_s=until_s)
+
+
+class _Places:
+    """Which job goes on at which of its homes: a matching, which grows by one job at a time."""
+
+    def __init__(self) -> None:
+        self._homes: dict[int, tuple[int, ...]] = {}
+        self._holder: dict[int, int] = {}
+
+    def take(self, job: int, homes: tuple[int, ...]) -> bool:
+        """Find a home for one more job; others may go to another one of theirs for it."""
+        self._homes[job] = homes
+        return self._place(job, set(), _CHAIN_MAX)
+
+    def _place(self, job: int, seen: set[int], depth: int) -> bool:
+        homes = self._homes[job]
+        for home in reversed(homes):
+            if home not in self._holder:
+                self._holder[home] = job
+                return True
+        if depth == 0:
+            return False
+        for home in reversed(homes):
+            if home not in seen:
+                seen.add(home)
+                if self._place(self._holder[home], seen, depth - 1):
+                    self._holder[home] = job
+                    return True
+        return False
+
+    def taken(self) -> dict[int, int]:
+        """The home of each job that has found one."""
+        return {job: home for home, job in self._holder.items()}

@@ -1,0 +1,150 @@
+"""More jobs than PEs, in simulated clusters: their turns, their PE-seconds, their workers."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mallob_py.protocol.config import Balancing, Config
+from mallob_py.protocol.effects import Outcome
+from mallob_py.protocol.messages import AnyMessage
+from mallob_py.simulation.cluster import Cluster
+
+
+class Watched:
+    """A cluster, and who has run on it for how long."""
+
+    def __init__(self, size: int, seed: int = 0, **settings: Any) -> None:
+        self.cluster = Cluster(size, seed, Config(**settings), observe=self._observe)
+        self.created: Counter[int] = Counter()
+        self.started_s: dict[int, float] = {}
+        self._worked_s: dict[int, float] = defaultdict(float)
+        self._since: dict[int, tuple[int, float]] = {}
+
+    def _observe(self, now: float, rank: int, event: str, fields: dict[str, Any]) -> None:
+        if event in ("started", "resumed"):
+            self._since[rank] = fields["job"], now
+            self.started_s.setdefault(fields["job"], now)
+        elif event == "idle" and rank in self._since:
+            job, since_s = self._since.pop(rank)
+            self._worked_s[job] += now - since_s
+        elif event == "adopted" and fields["created"]:
+            self.created[fields["job"]] += 1
+
+    def worked_s(self) -> dict[int, float]:
+        """For how long the processes of each job have run so far."""
+        worked_s = dict(self._worked_s)
+        for job, since_s in self._since.values():
+            worked_s[job] = worked_s.get(job, 0.0) + self.cluster.now - since_s
+        return worked_s
+
+    def play(self, seconds: float) -> dict[int, float]:
+        """For how long the processes of each job run meanwhile."""
+        before = self.worked_s()
+        self.cluster.run(until_s=self.cluster.now + seconds)
+        return {job: worked_s - before.get(job, 0.0) for job, worked_s in self.worked_s().items()}
+
+
+def _endless(watched: Watched, jobs: Sequence[int], **parameters: Any) -> None:
+    for job in jobs:
+        watched.cluster.submit(job, job % watched.cluster.size, **parameters)
+        watched.cluster.run(until_s=watched.cluster.now + 0.1)
+
+
+@pytest.mark.parametrize(("size", "jobs"), [(1, 3), (4, 5), (4, 8), (16, 21)])
+def test_jobs_that_go_on_and_on_get_equal_pe_seconds(size: int, jobs: int) -> None:
+    watched = Watched(size)
+    _endless(watched, range(jobs))
+    watched.play(15.0)
+    worked = watched.play(30.0)
+    assert sum(worked.values()) > 0.99 * 30.0 * size
+    for job in range(jobs):
+        assert worked[job] == pytest.approx(30.0 * size / jobs, rel=0.05, abs=0.5)
+
+
+def test_a_new_job_runs_within_50_ms_and_the_others_get_equal_parts_of_the_rest() -> None:
+    watched = Watched(4)
+    _endless(watched, range(4))
+    watched.play(5.0)
+    before = watched.worked_s()
+    for new in range(100, 120):
+        watched.cluster.submit(new, new % 4)
+        came_s = watched.cluster.now
+        watched.play(0.05)
+        assert watched.started_s[new] - came_s < 0.05
+        watched.cluster.interrupt(new)
+        watched.play(0.45)
+    worked = {job: worked_s - before[job] for job, worked_s in watched.worked_s().items() if job < 4}
+    assert sum(worked.values()) > 0.98 * (10.0 * 4 - 20 * 0.05)
+    for worked_s in worked.values():
+        assert worked_s == pytest.approx(sum(worked.values()) / 4, rel=0.05)
+
+
+def test_a_job_that_rests_goes_on_with_the_process_that_it_had() -> None:
+    watched = Watched(4)
+    _endless(watched, range(8))
+    watched.play(15.0)
+    created = watched.created.copy()
+    watched.play(15.0)
+    assert watched.created == created
+
+
+def test_priorities_and_bounds_hold_over_time() -> None:
+    watched = Watched(4)
+    _endless(watched, (0, 1, 2))
+    _endless(watched, (3,), priority=3.0)
+    _endless(watched, (4,), priority=10.0, max_demand=1)
+    watched.play(15.0)
+    worked = watched.play(40.0)
+    assert [round(worked[job] / 40.0, 1) for job in range(5)] == [0.5, 0.5, 0.5, 1.5, 1.0]
+
+
+def test_a_cpu_limit_counts_what_a_job_has_used_and_a_wallclock_limit_runs_while_it_rests() -> None:
+    watched = Watched(1)
+    watched.cluster.submit(1, cpu_limit_s=3.0)
+    watched.cluster.submit(2, wallclock_limit_s=3.0)
+    watched.cluster.submit(3)
+    watched.play(12.0)
+    used, timed = watched.cluster.ended[1], watched.cluster.ended[2]
+    assert (used.outcome, timed.outcome) == (Outcome.CPU_LIMIT, Outcome.WALLCLOCK_LIMIT)
+    assert used.stats.pe_s == pytest.approx(3.0)
+    assert used.stats.wallclock_s > 6.0
+    assert timed.stats.wallclock_s == pytest.approx(3.0)
+    assert timed.stats.pe_s < 1.6
+
+
+def test_a_job_that_rests_can_be_interrupted_and_nothing_is_left_of_it() -> None:
+    watched = Watched(1)
+    _endless(watched, (1, 2))
+    watched.play(3.0)
+    (resting,) = (job for job in (1, 2) if watched.cluster.pes[0].balancer.volume(job) == 0)
+    watched.cluster.interrupt(resting)
+    watched.play(0.1)
+    assert watched.cluster.ended[resting].outcome is Outcome.INTERRUPTED
+    assert {process.job for process in watched.cluster.processes.values()} == {3 - resting}
+
+
+def test_no_message_differs_while_there_are_no_more_jobs_than_pes() -> None:
+    def messages(**settings: Any) -> list[tuple[float, int, int, AnyMessage]]:
+        cluster = Cluster(8, 5, Config(**settings))
+        sent: list[tuple[float, int, int, AnyMessage]] = []
+        cluster.hold(lambda source, dest, message: sent.append((cluster.now, source, dest, message)) or False)
+        for job in range(8):
+            cluster.submit(job, job % 3, max_demand=job % 4)
+            cluster.run(until_s=cluster.now + 0.5)
+        for job in range(0, 8, 2):
+            cluster.interrupt(job)
+            cluster.run(until_s=cluster.now + 0.5)
+        return sent
+
+    assert messages() == messages(slice_s=0.0)
+
+
+def test_where_volumes_are_computed_together_jobs_wait_in_order() -> None:
+    watched = Watched(2, balancing=Balancing.DISTRIBUTED)
+    _endless(watched, (1, 2, 3))
+    watched.play(5.0)
+    assert watched.worked_s().keys() == {1, 2}
