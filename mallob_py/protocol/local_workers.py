@@ -662,7 +662,7 @@ class LocalWorkers:
 
     def drop_past(self, count: int) -> None:
         """Let go of so many suspended workers."""
-        for worker in self._least_worth_first()[:count]:
+        for worker in self._least_worth_first()[: max(0, count)]:
             self._drop(worker)
         self.update_token()
 

@@ -246,7 +246,9 @@ def _charged(
             others = tuple(home for home in account.homes if home != event.root)
             homes = (*others, event.root)[-_HOMES_MAX:]
             accounts[event.job] = msgspec.structs.replace(account, homes=homes, is_away=False)
-    forgotten = min(1.0, elapsed_s * sum(volumes.values()) / (_MEMORY_S * len(jobs)))
+    if not rests:
+        return accounts
+    forgotten = min(1.0, elapsed_s * sum(volumes.values()) / (_MEMORY_S * len(rests)))
     total_s = forgotten * math.fsum(account.lag_s for account in accounts.values())
     weight = math.fsum(rests.values())
     if abs(total_s) > _ROUNDING and weight > 0.0:

@@ -16,10 +16,12 @@ from mutations.mutation import Mutation, apply, describe
 from mutations.running import RUNNING
 from mutations.sharing import SHARING
 from mutations.trees import TREES
+from mutations.turns import TURNS
 from mutations.whole_jobs import WHOLE_JOBS
 
 MUTATIONS = (
     *SHARING,
+    *TURNS,
     *FINDING,
     *TREES,
     *GENERATIONS,

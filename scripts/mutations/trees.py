@@ -346,7 +346,7 @@ TREES = (
         "the cache of suspended workers is bounded",
         _WORKERS,
         "LocalWorkers._put_aside",
-        never("len(self.suspended) > self._room"),
+        without("self._make_room()"),
         "test_race_7_a_query_for_a_worker_that_the_cache_had_no_room_for_is_denied",
     ),
     Mutation(
@@ -566,15 +566,15 @@ TREES = (
     Mutation(
         "the least recently used past worker goes first",
         _WORKERS,
-        "LocalWorkers._drop_oldest",
-        instead_of("self.suspended.popitem(last=False)", "self.suspended.popitem()"),
+        "LocalWorkers._least_worth_first",
+        instead_of("sorted(self.suspended.values(), key=worth)", "list(self.suspended.values())[::-1]"),
         "test_the_least_recently_used_past_worker_is_dropped_first_and_never_more_than_there_are",
     ),
     Mutation(
         "a PE does not wait for a worker that it has dropped",
         _WORKERS,
-        "LocalWorkers._drop_oldest",
-        without("self._holds.pop(job, None)"),
+        "LocalWorkers._drop",
+        without("self._holds.pop(worker.job, None)"),
         "test_a_pe_that_drops_the_worker_it_keeps_itself_free_for_is_free_for_all",
     ),
     Mutation(

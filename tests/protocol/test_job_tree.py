@@ -6,6 +6,7 @@ from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import Outbox, Send
 from mallob_py.protocol.job_tree import Seats
 from mallob_py.protocol.messages import (
+    Accepted,
     AnyMessage,
     Denied,
     Described,
@@ -147,3 +148,31 @@ def test_a_description_that_comes_late_is_passed_on_to_the_children() -> None:
     description = Description(10)
     parent.seats.describe(description)
     assert parent.sent() == [(9, Described(JOB, 0, description))]
+
+
+def test_a_past_worker_that_is_busy_now_is_remembered() -> None:
+    parent = Parent()
+    parent.seats.past.add([PastWorker(1, 8, 1)])
+    parent.seats.fit(2, 3, 0.0)
+    parent.seats.receive_denied(8, Denied(JOB, 1, kept=True), 2, 3)
+    assert parent.asked.counts() == {1: 1}
+    parent.seats.receive_offer(9, Offer(JOB, 1, 5, 3), 2, 3)
+    (accepted,) = [message for _, message in parent.sent() if isinstance(message, Accepted)]
+    assert [past.rank for past in accepted.past] == [8]
+
+
+def test_no_past_worker_is_queried_where_a_job_is_to_go_elsewhere() -> None:
+    parent = Parent()
+    parent.seats.past.add([PastWorker(1, 8, 1), PastWorker(1, 9, 2)])
+    parent.seats.prefer(1, None, 3)
+    parent.seats.fit(2, 3, 0.0)
+    assert not parent.queried()
+    assert parent.asked.counts() == {1: 1}
+
+
+def test_the_past_worker_where_a_job_is_to_go_on_is_queried_first() -> None:
+    parent = Parent()
+    parent.seats.past.add([PastWorker(1, 8, 1), PastWorker(1, 9, 2)])
+    parent.seats.prefer(1, 8, 3)
+    parent.seats.fit(2, 3, 0.0)
+    assert parent.queried() == [8]

@@ -241,6 +241,14 @@ def test_what_jobs_that_are_gone_had_is_forgotten_by_and_by() -> None:
     assert math.fsum(account.lag_s for account in accounts.values()) == pytest.approx(0.0, abs=1e-3)
 
 
+def test_all_jobs_may_end_at_once() -> None:
+    some = Rotating(1)
+    some.come(1, 2, 3)
+    some.hear(*(JobEvent(job, 2**62, 0, 1.0, 0.0) for job in (1, 2, 3)), elapsed_s=0.1)
+    assert not some.image.volumes
+    assert not some.image.rotation.accounts
+
+
 def test_a_job_that_had_a_root_before_is_not_new() -> None:
     some = Rotating(1)
     some.hear(JobEvent(1, 1, 1, 1.0, 0.0), JobEvent(2, 1, 1, 1.0, 1.0, 0))

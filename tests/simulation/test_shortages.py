@@ -79,7 +79,7 @@ def test_a_query_for_a_worker_that_was_dropped_is_denied_and_a_new_one_found(see
 
 
 def test_the_least_recently_used_past_worker_is_dropped_first_and_never_more_than_there_are() -> None:
-    cluster = cluster_of(1)
+    cluster = cluster_of(1, slice_s=0.0)
     for job, priority in ((1, 1.0), (2, 2.0), (3, 4.0)):
         cluster.submit(job, priority=priority)
         rest(cluster)

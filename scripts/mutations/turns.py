@@ -1,0 +1,101 @@
+"""With more jobs than PEs, jobs have turns: rules of shares over time."""
+
+from __future__ import annotations
+
+from mutations.mutation import Mutation, instead_of, never, without
+
+_ROTATION = "mallob_py/protocol/rotation.py"
+_BALANCING = "mallob_py/protocol/balancing.py"
+_CLIENT = "mallob_py/protocol/client.py"
+_TREE = "mallob_py/protocol/job_tree.py"
+_WORKERS = "mallob_py/protocol/local_workers.py"
+
+TURNS = (
+    Mutation(
+        "a share is bounded by the demand",
+        _ROTATION,
+        "fair_shares",
+        instead_of(
+            "min(float(event.demand), left * event.priority / priorities)",
+            "left * event.priority / priorities",
+        ),
+        "test_shares_use_all_pes_and_are_proportional_to_priorities_up_to_demands",
+    ),
+    Mutation(
+        "who is farthest behind is next",
+        _ROTATION,
+        "rotated",
+        instead_of("(-urgency, -jobs[job].standing, job)", "(urgency, -jobs[job].standing, job)"),
+        "test_over_30_seconds_equal_jobs_receive_equal_pe_seconds",
+    ),
+    Mutation(
+        "a job that has attained little comes first",
+        _ROTATION,
+        "rotated",
+        instead_of("account.lag_s + _youth_s(account, slices)", "account.lag_s"),
+        "test_a_new_job_runs_at_once_whoever_runs",
+    ),
+    Mutation(
+        "what jobs that are gone had before others is remembered for a while",
+        _ROTATION,
+        "_charged",
+        instead_of("min(1.0, elapsed_s * sum(volumes.values()) / (_MEMORY_S * len(rests)))", "1.0"),
+        "test_who_goes_on_and_on_comes_after_those_that_are_new_but_not_for_ever",
+    ),
+    Mutation(
+        "what a job is behind is kept while there are no more jobs than PEs",
+        _ROTATION,
+        "halted",
+        instead_of("Rotation(accounts, {}, {}, 0.0, math.inf) if accounts else OFF", "OFF"),
+        "test_what_a_job_is_behind_is_known_when_it_has_to_share_again",
+    ),
+    Mutation(
+        "a job moves if others that run are far less behind",
+        _ROTATION,
+        "rotated",
+        never("account.lag_s > least_lag_s + slices.slice_s"),
+        "test_over_30_seconds_equal_jobs_receive_equal_pe_seconds",
+    ),
+    Mutation(
+        "a job that has been told to have a root is not new",
+        _ROTATION,
+        "_charged",
+        instead_of("job not in known and event.root < 0", "job not in known"),
+        "test_a_job_that_had_a_root_before_is_not_new",
+    ),
+    Mutation(
+        "an epoch begins when a turn is over, without any news",
+        _BALANCING,
+        "Balancer.flush",
+        instead_of("self._news.is_due(now) or self._due_s <= now", "self._news.is_due(now)"),
+        "test_jobs_that_go_on_and_on_get_equal_pe_seconds",
+    ),
+    Mutation(
+        "an epoch tells how long the one before was in force",
+        _BALANCING,
+        "Balancer.flush",
+        instead_of("now - self._began_s if self.rotation.is_on else 0.0", "0.0"),
+        "test_jobs_that_go_on_and_on_get_equal_pe_seconds",
+    ),
+    Mutation(
+        "all are told where a root is, on which its turns depend",
+        _CLIENT,
+        "ClientJobs._tell_of_root",
+        without("if record.is_published and not is_young and self._has_moved(record): ..."),
+        "test_jobs_that_go_on_and_on_get_equal_pe_seconds",
+    ),
+    Mutation(
+        "a busy PE that has the worker wanted is remembered",
+        _TREE,
+        "Seats.receive_offer",
+        without("self.past.add(seat.kept)"),
+        "test_a_past_worker_that_is_busy_now_is_remembered",
+    ),
+    Mutation(
+        "a PE keeps itself free for the root whose turn it is there only",
+        _WORKERS,
+        "LocalWorkers._patience_s",
+        instead_of("self._config.turn_patience_s if is_here else None", "self._config.turn_patience_s"),
+        "test_jobs_that_go_on_and_on_get_equal_pe_seconds",
+    ),
+)
