@@ -5,7 +5,7 @@ Imports nothing heavy: every command that takes SAT's options reads this.
 
 from __future__ import annotations
 
-from mallob_py.kit.declaration import SEED, UNKNOWN, Declaration, JobOption, whole_number
+from mallob_py.kit.declaration import AGREEMENT, SEED, UNKNOWN, Declaration, JobOption, whole_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ UNSATISFIABLE = 20
 PROOF_FORMATS = ("lrat", "drat")
 #: keys of the configuration that ask for more than an answer, or name solvers: a job with one of these may
 #: not be possible with just any portfolio
-_ABOUT_SOLVERS = frozenset(("portfolio", "solvers", "proof", "solutions", "core"))
+_ABOUT_SOLVERS = frozenset(("portfolio", "solvers", "proof", "solutions", "core", "agreement"))
 _ANSWERS = {SATISFIABLE: "SATISFIABLE", UNSATISFIABLE: "UNSATISFIABLE"}
 _LINE_LENGTH = 78
 
@@ -74,6 +74,7 @@ class SatDeclaration(Declaration):
     options: ClassVar[tuple[JobOption, ...]] = (
         PORTFOLIO,
         SEED,
+        AGREEMENT,
         JobOption(
             "--solutions",
             _solution_count,

@@ -76,6 +76,8 @@ class Revisions:
         """Raise InputError for what there is not for incremental jobs."""
         for wish in wishes_of(configuration):
             raise InputError(f"there is no {wish} of incremental jobs; leave it out", "configuration")
+        if configuration.get("agreement", 1) != 1:
+            raise InputError("there is no agreement of incremental jobs; leave it out", "configuration")
         portfolio_of(configuration)
 
     def run(self, context: WorkerContext, formula: Formula) -> Result:

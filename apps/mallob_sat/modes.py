@@ -1,6 +1,7 @@
 """What a job wants of its formula, and how to get it: its configuration chooses one of these modes.
 
 `Deciding` is the default: a model, or that there is none. `Proving` adds a proof of the latter;
+`Agreeing` (in `agreement`) wants it of several solvers;
 `CoreFinding` (in `cores`) says which clauses are to blame; `Enumerating` (in `enumeration`) finds
 several models. Each runs in every worker of the job.
 """
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mallob_py.kit import InputError, Payload, Result, WorkerContext, race
+from mallob_sat.agreement import Agreeing
 from mallob_sat.cores import CoreFinding
 from mallob_sat.cryptominisat import cryptominisat_is_installed
 from mallob_sat.declaration import SATISFIABLE
@@ -70,8 +72,11 @@ def mode_of(configuration: Mapping[str, Any]) -> Mode:
     proof = ProofRequest.from_configuration(configuration)
     core = CoreFinding.from_configuration(configuration, portfolio)
     enumerating = Enumerating.from_configuration(configuration)
+    agreeing = Agreeing.from_configuration(configuration, portfolio)
+    if agreeing is not None and wishes:
+        raise InputError(f"{wishes[0]} and agreement are not possible together", _FIELD)
     proving = None if proof is None else Proving(proof.portfolio(portfolio), proof)
-    mode: Mode = proving or core or enumerating or _deciding(portfolio)
+    mode: Mode = proving or core or enumerating or agreeing or _deciding(portfolio)
     return Packing(mode) if wants_packed(configuration) else mode
 
 

@@ -49,7 +49,7 @@ SOLVER_NAMES = (
 )
 _CADICALS = frozenset(name for name in SOLVER_NAMES if name.startswith("cadical"))
 _KNOWN_KEYS = (
-    *("content-mode", "portfolio", "solvers", "seed", "sharing"),
+    *("content-mode", "portfolio", "solvers", "seed", "sharing", "agreement"),
     *(
         "model",
         "proof",

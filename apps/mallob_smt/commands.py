@@ -82,11 +82,12 @@ NEEDS: dict[str, str] = {
 PASSED_OPTIONS = frozenset(
     (
         *("produce-models", "produce-assignments", "produce-unsat-cores", "produce-unsat-assumptions"),
-        *("produce-proofs", "produce-assertions", "produce-interpolants", "interactive-mode"),
+        *("produce-proofs", "produce-assertions", "interactive-mode"),
         *("global-declarations", "random-seed", "reproducible-resource-limit"),
     )
 )
 #: options about a solver's own output: there is one stream, and nothing to diagnose on it
-SWALLOWED_OPTIONS = frozenset(("verbosity",))
+#: (interpolants: engines that have them are told so by the command itself, see NEEDS)
+SWALLOWED_OPTIONS = frozenset(("verbosity", "produce-interpolants"))
 CHANNELS = {"regular-output-channel": "stdout", "diagnostic-output-channel": "stderr"}
 PRINT_SUCCESS = "print-success"

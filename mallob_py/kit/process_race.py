@@ -54,8 +54,9 @@ class Attempt(Protocol):
 
 
 A = TypeVar("A", bound=Attempt)
-#: what a worker does when there are messages, and now and then without: (messages, live attempts)
-Turn = Callable[[list[TreeMessage], Collection[A]], None]
+#: what a worker does when there are messages, and now and then without: (messages, live attempts). Attempts
+#: that it returns are given up; others begin in their places
+Turn = Callable[[list[TreeMessage], Collection[A]], Collection[A] | None]
 
 _MAX_RESTARTS = 2
 #: how often the worker looks around without any news
@@ -70,12 +71,18 @@ _ERROR = b"E"
 _REFUSAL = b"R"
 
 
-def race(context: WorkerContext, prepare: Callable[[int], A], turn: Turn[A]) -> Result:
+def race(
+    context: WorkerContext,
+    prepare: Callable[[int], A],
+    turn: Turn[A],
+    judge: Callable[[Result], Result | None] = lambda result: result,
+) -> Result:
     """Run `context.threads` attempts at once, `prepare(number)` each.
 
+    `judge` is given each answer and says what the worker's is; None: not yet, another attempt begins.
     Raises RuntimeError if one raises or all die.
     """
-    with _Race(context, prepare, turn) as running:
+    with _Race(context, prepare, turn, judge) as running:
         return running.first_answer()
 
 
@@ -92,7 +99,14 @@ class _Child(Generic[A]):
 
 
 class _Race(Generic[A]):
-    def __init__(self, context: WorkerContext, prepare: Callable[[int], A], turn: Turn[A]) -> None:
+    def __init__(
+        self,
+        context: WorkerContext,
+        prepare: Callable[[int], A],
+        turn: Turn[A],
+        judge: Callable[[Result], Result | None],
+    ) -> None:
+        self._judge = judge
         self._context = context
         self._prepare = prepare
         self._turn = turn
@@ -120,10 +134,16 @@ class _Race(Generic[A]):
         for place in range(self._context.threads):
             self._start(place, first + place)
         while self._children:
-            self._turn(self._context.poll(), [child.attempt for child in self._children.values()])
+            attempts = [child.attempt for child in self._children.values()]
+            given_up = self._turn(self._context.poll(), attempts) or ()
+            for child in [one for one in self._children.values() if one.attempt in given_up]:
+                self._follow(child)
             for key, _ in self._selector.select(_TURN_INTERVAL_S):
-                if key.data is not None and (result := self._hear(key.data)) is not None:
+                if key.data is None or (answer := self._hear(key.data)) is None:
+                    continue
+                if (result := self._judge(answer)) is not None:
                     return result
+                self._follow(key.data)
         raise RuntimeError(f"all processes of the worker died: {'; '.join(self._deaths)}")
 
     def _start(self, place: int, number: int) -> None:
@@ -161,8 +181,17 @@ class _Race(Generic[A]):
         self._deaths.append(f"number {child.number}: {self._bury(child)}")
         if self._restarts[child.place] < _MAX_RESTARTS:
             self._restarts[child.place] += 1
-            stride = max(1, self._context.volume) * self._context.threads
-            self._start(child.place, child.number + stride)
+            self._start_next(child)
+
+    def _follow(self, child: _Child[A]) -> None:
+        """Have another attempt in the place of one that is of no more use."""
+        self._context.note_memory()
+        self._bury(child)
+        self._start_next(child)
+
+    def _start_next(self, child: _Child[A]) -> None:
+        stride = max(1, self._context.volume) * self._context.threads
+        self._start(child.place, child.number + stride)
 
     def _bury(self, child: _Child[A]) -> str:
         """Wait for a child that is ending; what it ended of."""
