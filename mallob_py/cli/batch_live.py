@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import sys
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from mallob_py.text_table import Cell
 
 _SHOWN = 50
+_WAIT_PERIOD_S = 0.5
 _EVERYTHING = 1 << 31
 _HEADER = ("job", "name", "class", "state", "nodes", "least", "most", "waited [s]", "ran [s]", "required [s]")
 
@@ -85,6 +89,9 @@ def _machine(options: BatchServeOptions, cores_per_slot: int) -> Machine:
 
 def run_submit(options: BatchSubmitOptions) -> int:
     """One after the other; the first that is refused ends it."""
+    from mallob_py.batch.live.script import ScriptError, slurm_lines
+
+    jobs: list[int] = []
     environment = own_environment()
     directory = os.getcwd()
     if not is_text(directory):
@@ -96,10 +103,34 @@ def run_submit(options: BatchSubmitOptions) -> int:
         except UnicodeDecodeError:
             raise CommandError(f"{script}: not a script in UTF-8") from None
         name = re.sub(r"[^\w.+-]", "_", path.name)[:64]
-        answer = _ask(options, Submit(text, name, directory, environment), f"{script}: ")
+        request = Submit(text, name, directory, environment, options.headers)
+        answer = _ask(options, request, f"{script}: ")
         assert isinstance(answer, Done)
+        with contextlib.suppress(ScriptError):
+            for line in slurm_lines(text)[1]:
+                print(f"mallob-py batch submit: {script}: {line}: of no consequence here", file=sys.stderr)
         print(answer.job, flush=True)
-    return 0
+        jobs.append(answer.job)
+    return _wait_for(options, jobs) if options.wait else 0
+
+
+def _wait_for(options: BatchSubmitOptions, jobs: Sequence[int]) -> int:
+    """Say how each has ended, in the order of their ends."""
+    from mallob_py.batch.live.launch import RunEnd, Status
+
+    left, code = set(jobs), 0
+    while left:
+        time.sleep(_WAIT_PERIOD_S)
+        answer = _ask(options, Queue(0, 10 * len(jobs) + _SHOWN))
+        assert isinstance(answer, Jobs)
+        for line in answer.ended:
+            if line.job in left:
+                left.remove(line.job)
+                print(
+                    f"{line.job} {line.name}: {line.state} after {line.ran_s:.1f} s, output in {line.output}"
+                )
+                code |= line.state != str(Status(RunEnd.EXITED, 0))
+    return int(code)
 
 
 def run_cancel(options: BatchCancelOptions) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mallob_py.cli import values
 from mallob_py.cli.option_sources import OptionError, list_option, option, positional, switch_option
-from mallob_py.cli.shared_options import INPUT, OUTPUT, Config, Parallel, Runs, choice
+from mallob_py.cli.shared_options import INPUT, JOB, OUTPUT, Config, Parallel, Runs, choice
 
 if TYPE_CHECKING:
     from mallob_py.batch.costs import ResizeCost
@@ -372,6 +372,51 @@ class BatchSubmitOptions(Live):
     scripts: tuple[str, ...] = positional_list(
         "SCRIPT", values.path, group=INPUT, help="job script, see docs/batch-live.md", default=MISSING
     )
+    nodes: int | None = option(
+        "--nodes",
+        values.positive_count,
+        None,
+        metavar="N",
+        group=JOB,
+        help="slots of a rigid job, those that others prefer",
+    )
+    min_nodes: int | None = option(
+        "--min-nodes",
+        values.positive_count,
+        None,
+        metavar="N",
+        group=JOB,
+        help="fewest slots; the job is malleable unless its script says otherwise",
+    )
+    max_nodes: int | None = option(
+        "--max-nodes", values.positive_count, None, metavar="N", group=JOB, help="most slots"
+    )
+    time_s: float | None = option(
+        "--time",
+        values.duration_s,
+        None,
+        metavar="T",
+        group=JOB,
+        help="the job is ended after this time, such as 90s, 5m or 2h",
+    )
+    name: str | None = option(
+        "--name", values.word, None, metavar="NAME", group=JOB, help="name of the job (default: the file's)"
+    )
+    wait: bool = switch_option(
+        "--wait", group=OUTPUT, help="wait until the jobs have ended, and say how; exit code 1 if one failed"
+    )
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a script would say in its headers."""
+        given = {
+            "NODES": self.nodes,
+            "MIN_NODES": self.min_nodes,
+            "MAX_NODES": self.max_nodes,
+            "REQUIRED_TIME": None if self.time_s is None else max(1, round(1000 * self.time_s)),
+            "JOB_NAME": self.name,
+        }
+        return {header: str(value) for header, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -21,12 +21,13 @@ class LiveError(Exception):
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """Run this script in this folder; `name` unless it says one itself."""
+    """Run this script in this folder; `name` unless it says one itself. `headers` come before its own."""
 
     script: str
     name: str
     directory: str
     environment: dict[str, str]
+    headers: dict[str, str] = {}
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):

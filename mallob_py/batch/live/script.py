@@ -11,12 +11,19 @@ Source: ElasticJobScheduler. `#JOB_CLASS` is rigid (as many nodes as `#NODES` sa
 the scheduler chooses), malleable (which it also changes) or evolving (which the job changes).
 `#REQUIRED_TIME` is in milliseconds, on any number of nodes. `#JOB_TYPE` is taken and not used. Headers end
 at the first command.
+
+Scripts for Slurm run as rigid jobs: of `#SBATCH` lines, the number of tasks (else of nodes), the time and the
+name are understood where no header says them. Options of the command line come before both.
 """
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import re
+import shlex
+from collections.abc import Mapping
+from typing import NoReturn
 
 import msgspec
 
@@ -64,9 +71,17 @@ class Wishes(msgspec.Struct, frozen=True):
         )
 
 
-def parse_script(text: str, default_name: str) -> Wishes:
-    """Raises ScriptError."""
+def parse_script(text: str, default_name: str, given: Mapping[str, str] | None = None) -> Wishes:
+    """What the script asks for; `given` are headers that come before its own. Raises ScriptError."""
     found = _headers(text)
+    for header, value in slurm_lines(text)[0].items():
+        found.setdefault(header, value)
+    for header, text_given in (given or {}).items():
+        if header not in _HEADERS:
+            raise ScriptError(f"no header #{header[:40]}")
+        found[header] = 0, text_given
+    if (given or {}).keys() & {"MIN_NODES", "MAX_NODES"}:
+        found.setdefault("JOB_CLASS", (0, Kind.MALLEABLE.value))
     kind = _kind(found)
     name = found["JOB_NAME"][1] if "JOB_NAME" in found else default_name
     if not _NAME.fullmatch(name):
@@ -86,6 +101,66 @@ def parse_script(text: str, default_name: str) -> Wishes:
         if not low <= nodes <= high:
             raise ScriptError(f"line {found['NODES'][0]}: #NODES is {nodes}, not within {low} and {high}")
     return Wishes(name, kind, required_ms / 1000.0, nodes, low, high)
+
+
+# --- Slurm's lines -----------------------------------------------------------------------------
+
+
+class _SlurmOptions(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ScriptError(message)
+
+
+_SLURM = _SlurmOptions(add_help=False, allow_abbrev=False)
+_SLURM.add_argument("-n", "--ntasks")
+_SLURM.add_argument("-N", "--nodes")
+_SLURM.add_argument("-t", "--time")
+_SLURM.add_argument("-J", "--job-name")
+_SLURM_TIME = re.compile(r"(?:(\d{1,5})-)?(\d{1,7})(?::(\d{1,7}))?(?::(\d{1,7}))?")
+
+
+def slurm_lines(text: str) -> tuple[dict[str, tuple[int, str]], list[str]]:
+    """Headers that `#SBATCH` lines stand for, as of `_headers`, and what in them is of no consequence here.
+
+    Raises ScriptError.
+    """
+    asked: dict[str, tuple[int, str]] = {}
+    unused: list[str] = []
+    for number, line in enumerate(text.splitlines()[1:], 2):
+        if not line.startswith("#"):
+            if line.strip():
+                break
+            continue
+        if not re.match(r"#SBATCH\s", line):
+            continue
+        try:
+            options, others = _SLURM.parse_known_args(shlex.split(line, comments=False)[1:])
+        except (ScriptError, ValueError) as error:
+            raise ScriptError(f"line {number}: {error}") from None
+        asked |= {key: (number, value) for key, value in vars(options).items() if value is not None}
+        if others:
+            unused.append(f"line {number}: #SBATCH {' '.join(others)}")
+    found: dict[str, tuple[int, str]] = {}
+    if (size := asked.get("ntasks", asked.get("nodes"))) is not None:
+        found["NODES"] = size
+    if "job_name" in asked:
+        found["JOB_NAME"] = asked["job_name"]
+    if "time" in asked:
+        number, value = asked["time"]
+        found["REQUIRED_TIME"] = number, str(_slurm_ms(number, value))
+    return found, unused
+
+
+def _slurm_ms(number: int, text: str) -> int:
+    """Minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S."""
+    match = _SLURM_TIME.fullmatch(text)
+    if match is None:
+        raise ScriptError(f"line {number}: --time={text[:40]} is no time such as 30, 1:30:00 or 2-12")
+    days, *parts = match.groups()
+    units = (3600, 60, 1) if days is not None or parts[2] is not None else (60, 1, 0)
+    seconds = 86400 * int(days or 0)
+    seconds += sum(int(part or 0) * unit for part, unit in zip(parts, units, strict=True))
+    return 1000 * seconds
 
 
 def _headers(text: str) -> dict[str, tuple[int, str]]:
@@ -126,10 +201,12 @@ def _kind(found: dict[str, tuple[int, str]]) -> Kind:
 
 def _number(found: dict[str, tuple[int, str]], header: str, most: int = 1_000_000) -> int:
     if header not in found:
+        option = {"NODES": ", or --nodes", "REQUIRED_TIME": ", or --time"}.get(header, "")
         of_unit = "milliseconds" if header == "REQUIRED_TIME" else "nodes"
-        raise ScriptError(f"the header #{header} is missing: a number of {of_unit}")
+        raise ScriptError(f"the header #{header} is missing: a number of {of_unit}{option}")
     number, text = found[header]
     value = int(text) if re.fullmatch(r"[0-9]{1,13}", text) else 0
     if not 1 <= value <= most:
-        raise ScriptError(f"line {number}: #{header} is {text[:40]!r}, not a number from 1 to {most}")
+        where = f"line {number}: " if number else ""
+        raise ScriptError(f"{where}#{header} is {text[:40]!r}, not a number from 1 to {most}")
     return value

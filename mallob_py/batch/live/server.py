@@ -584,7 +584,7 @@ class _Server:
         if len(request.script) > SCRIPT_MAX_BYTES:
             return Refused(f"the script has more than {SCRIPT_MAX_BYTES} bytes")
         try:
-            wishes = parse_script(request.script, request.name)
+            wishes = parse_script(request.script, request.name, request.headers)
         except ScriptError as error:
             return Refused(str(error))
         if wishes.nodes_min > self._nodes.most:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mallob_py.batch.job import Kind
-from mallob_py.batch.live.script import ScriptError, Wishes, parse_script
+from mallob_py.batch.live.script import ScriptError, Wishes, parse_script, slurm_lines
 
 HEAD = "#!/bin/sh\n"
 
@@ -34,8 +34,8 @@ def test_comments_are_nobodys_business() -> None:
     [
         ("", "line 1: a script begins with what runs it"),
         ("echo\n", "line 1: a script begins with what runs it"),
-        (f"{HEAD}#REQUIRED_TIME 1\n", "the header #NODES is missing: a number of nodes"),
-        (f"{HEAD}#NODES 1\n", "the header #REQUIRED_TIME is missing: a number of milliseconds"),
+        (f"{HEAD}#REQUIRED_TIME 1\n", "the header #NODES is missing: a number of nodes, or --nodes"),
+        (f"{HEAD}#NODES 1\n", "the header #REQUIRED_TIME is missing: a number of milliseconds, or --time"),
         (f"{HEAD}#NODES 0\n#REQUIRED_TIME 1\n", "line 2: #NODES is '0', not a number from 1 to 1000000"),
         (f"{HEAD}#NODES 1\n#REQUIRED_TIME soon\n", "line 3: #REQUIRED_TIME is 'soon', not a number"),
         (f"{HEAD}#NODES 1\n#NODES 2\n", "line 3: #NODES stands in line 2 already"),
@@ -74,3 +74,49 @@ def test_no_script_does_more_than_be_refused(pieces: list[str]) -> None:
     with contextlib.suppress(ScriptError):
         wishes = parse_script(HEAD + "".join(pieces), "job")
         assert 1 <= wishes.nodes_min <= wishes.nodes <= wishes.nodes_max
+
+
+def test_the_lines_of_slurm_scripts_are_understood() -> None:
+    head = (
+        f"{HEAD}#SBATCH --job-name=sweep -n 4\n#SBATCH -t 1:30 --mem=2G\n#SBATCH -N2\n\nrun\n#SBATCH -n 9\n"
+    )
+    assert parse_script(head, "x") == Wishes("sweep", Kind.RIGID, 90.0, 4, 4, 4)
+    assert slurm_lines(head)[1] == ["line 3: #SBATCH --mem=2G"]
+    assert parse_script(f"{HEAD}#SBATCH -N 2 -t 10\n", "x") == Wishes("x", Kind.RIGID, 600.0, 2, 2, 2)
+    assert parse_script(f"{HEAD}#NODES 3\n#SBATCH -N 2 -t 10\n", "x").nodes == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30", 1800), ("1:30", 90), ("2:00:30", 7230), ("1-12", 129600), ("1-0:30", 88200), ("1-0:0:5", 86405)],
+)
+def test_times_are_those_of_slurm(text: str, seconds: int) -> None:
+    assert parse_script(f"{HEAD}#SBATCH -n 1 --time={text}\n", "x").required_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("#SBATCH -n many -t 1", "line 2: #NODES is 'many'"),
+        ("#SBATCH -n 1 -t soon", "line 2: --time=soon is no time such as 30"),
+        ("#SBATCH -n 1 -t", "line 2: argument -t/--time: expected one argument"),
+        ("#SBATCH -n '1", "line 2: No closing quotation"),
+    ],
+)
+def test_what_slurm_would_not_understand_is_named(line: str, error: str) -> None:
+    with pytest.raises(ScriptError, match=error):
+        parse_script(f"{HEAD}{line}\n", "x")
+
+
+def test_options_of_the_command_line_come_before_headers() -> None:
+    text = f"{HEAD}#NODES 3\n#REQUIRED_TIME 1000\n"
+    given = {"NODES": "2", "REQUIRED_TIME": "5000", "JOB_NAME": "mine"}
+    assert parse_script(text, "x", given) == Wishes("mine", Kind.RIGID, 5.0, 2, 2, 2)
+    assert (
+        parse_script(HEAD, "x", {"MIN_NODES": "1", "MAX_NODES": "4", "REQUIRED_TIME": "1"}).kind
+        is Kind.MALLEABLE
+    )
+    with pytest.raises(ScriptError, match="no header #PATH"):
+        parse_script(text, "x", {"PATH": "1"})
+    with pytest.raises(ScriptError, match=r"^#NODES is '0'"):
+        parse_script(text, "x", {"NODES": "0"})
