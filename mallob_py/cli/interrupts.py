@@ -16,9 +16,9 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
+from mallob_py.launchers import OF_RANKS
+
 INTERRUPTED = 128 + signal.SIGINT
-#: which of these are set, if any, tells a rank from what a user has started
-OF_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MALLOB_PY_EXIT_FILE", "MALLOB_PY_INVITED")
 
 
 def end_at_once() -> None:

@@ -25,20 +25,13 @@ from typing import TYPE_CHECKING
 
 from mallob_py.applications import DEFAULT_APPLICATION, OURS, application_of, declaration_of
 from mallob_py.cli import CommandError
-from mallob_py.cli.interrupts import OF_RANKS
 from mallob_py.cli.malleable_job import allotted, order_folder, taking_orders
 from mallob_py.kit.declaration import UNKNOWN
+from mallob_py.launchers import INVITED_VARIABLE, OF_RANKS, RANK_VARIABLES
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import StopRequests
 from mallob_py.runtime.world.forked_world import ForkedServers
-from mallob_py.runtime.world.mpi import (
-    INVITED_VARIABLE,
-    RANK_VARIABLES,
-    RankLoss,
-    WorldEnd,
-    begin_loading_mpi,
-    in_mpi_world,
-)
+from mallob_py.runtime.world.mpi import RankLoss, WorldEnd, begin_loading_mpi, in_mpi_world
 
 if TYPE_CHECKING:
     from mallob_py.cli.client_options import TokenOptions, WebOptions

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from mallob_py.cli.rank_options import ServeOptions, event_log_of, settings_of
+from mallob_py.launchers import EXIT_FILE_VARIABLE
 from mallob_py.protocol.placement import heir_of
 from mallob_py.runtime import boot
 from mallob_py.runtime.notices import tell
@@ -20,7 +21,7 @@ from mallob_py.runtime.processes import die_with
 from mallob_py.runtime.rank import Desk, Rank
 from mallob_py.runtime.world import guard
 from mallob_py.runtime.world.joining import is_invited
-from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RankLoss, declared_world_size, spares_others
+from mallob_py.runtime.world.mpi import RankLoss, declared_world_size, spares_others
 from mallob_py.service import ServiceError
 
 if TYPE_CHECKING:

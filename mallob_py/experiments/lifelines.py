@@ -31,6 +31,7 @@ from mallob_py.kit.bags.bag import Bag
 from mallob_py.kit.bags.ledger import Address, AnyBagMessage, Ledger, Lend, Neighbours, Return, Settle
 from mallob_py.protocol.splitmix import splitmix64
 from mallob_py.simulation.setting import Network
+from mallob_py.trees import children_of, parent_of
 
 #: nodes that one core looks at in a second, as scripts/bench/bench_bags.py measures it
 NODES_PER_S = 60e6
@@ -153,8 +154,7 @@ Lifelines: TypeAlias = Callable[[int, int, random.Random], Sequence[int]]
 
 def job_tree(index: int, size: int, rng: random.Random) -> Sequence[int]:
     """Parent and children."""
-    near = [2 * index + 1, 2 * index + 2] + ([(index - 1) // 2] if index else [])
-    return [each for each in near if each < size]
+    return [each for each in (*children_of(index), parent_of(index)) if 0 <= each < size]
 
 
 def hypercube(index: int, size: int, rng: random.Random) -> Sequence[int]:

@@ -36,6 +36,7 @@ from typing import Generic, NoReturn, Protocol, TypeVar
 import numpy as np
 
 from mallob_py.kit.app import InputError, Result, TreeMessage, WorkerContext
+from mallob_py.restarts import RestartLimit
 
 
 class Attempt(Protocol):
@@ -113,7 +114,7 @@ class _Race(Generic[A]):
         self._selector = selectors.DefaultSelector()
         self._selector.register(context.fileno(), selectors.EVENT_READ)
         self._children: dict[int, _Child[A]] = {}  # by pid
-        self._restarts = [0] * context.threads
+        self._restarts = [RestartLimit(_MAX_RESTARTS) for _ in range(context.threads)]
         self._deaths: list[str] = []
 
     def __enter__(self) -> _Race[A]:
@@ -179,8 +180,7 @@ class _Race(Generic[A]):
 
     def _replace(self, child: _Child[A]) -> None:
         self._deaths.append(f"number {child.number}: {self._bury(child)}")
-        if self._restarts[child.place] < _MAX_RESTARTS:
-            self._restarts[child.place] += 1
+        if self._restarts[child.place].next_delay_s() is not None:
             self._start_next(child)
 
     def _follow(self, child: _Child[A]) -> None:

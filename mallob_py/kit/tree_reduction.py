@@ -61,6 +61,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from mallob_py.trees import parent_of
+
 if TYPE_CHECKING:
     from mallob_py.kit.app import TreeMessage, WorkerContext
 
@@ -247,7 +249,7 @@ class TreeReduction:
                 self._child_gave(index, call, newest, message.data[_HEADER.size :])
             else:
                 self._child_absent(index, call, newest)
-        elif self._index > 0 and message.source == (self._index - 1) // 2:
+        elif self._index > 0 and message.source == parent_of(self._index):
             self._take_from_parent(_Kind(kind), epoch, call, message)
 
     def _take_from_parent(self, kind: _Kind, epoch: int, call: int, message: TreeMessage) -> None:

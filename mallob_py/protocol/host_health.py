@@ -14,6 +14,7 @@ import math
 from enum import Enum
 
 from mallob_py.protocol.config import Config
+from mallob_py.restarts import backoff_s
 
 
 class Fault(Enum):
@@ -44,8 +45,7 @@ class HostHealth:
         self.reason = reason
         if not self.failures or now >= self.rests_until_s:  # else it belongs to the failure before
             self.failures += 1
-            rest_s = min(config.rest_s * 2.0 ** min(self.failures - 1, 64), config.rest_max_s)
-            self.rests_until_s = now + rest_s
+            self.rests_until_s = now + backoff_s(config.rest_s, config.rest_max_s, self.failures)
         return self.rests_until_s
 
     def trouble(self, now: float) -> str | None:

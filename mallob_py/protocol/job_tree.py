@@ -53,6 +53,7 @@ from mallob_py.protocol.messages import (
     Remember,
     Request,
 )
+from mallob_py.trees import level_below, parent_of
 
 _PER_INDEX_MAX = 4
 #: longer inline descriptions go to the workers that were accepted only
@@ -64,14 +65,14 @@ def subtree_size(index: int, volume: int) -> int:
     size, first, width = 0, index, 1
     while first < volume:
         size += min(width, volume - first)
-        first, width = 2 * first + 1, 2 * width
+        first, width = level_below(first, width)
     return size
 
 
 def in_subtree(index: int, subtree: int) -> bool:
     """Whether worker `index` is `subtree` or below it."""
     while index > subtree:
-        index = (index - 1) // 2
+        index = parent_of(index)
     return index == subtree
 
 

@@ -70,6 +70,7 @@ from mallob_py.protocol.stimuli import WorkerAnswered, WorkerCrashed, WorkerMiss
 from mallob_py.protocol.succession import LastWords, Succession
 from mallob_py.protocol.tree_messages import TreeMessages
 from mallob_py.protocol.worker import Happens, Worker, WorkerState
+from mallob_py.trees import children_of, parent_of
 
 if TYPE_CHECKING:
     from mallob_py.protocol.distributed_balancing import AnyBalancer
@@ -274,14 +275,14 @@ class LocalWorkers:
             request.job,
             (*request.path, self._out.rank),
             worker.stay,
-            (2 * index + 1, 2 * index + 2),
+            tuple(children_of(index)),
         )
         worker.seats.leaves = worker.leaves
         worker.description = worker.description or request.description
         worker.seats.description = worker.description
-        for side in (1, 2):
-            if 2 * request.position + side < request.count:
-                worker.seats.expect(2 * index + side, request.asked_s)
+        for position, child in zip(children_of(request.position), children_of(index), strict=True):
+            if position < request.count:
+                worker.seats.expect(child, request.asked_s)
         self.active = worker
         self._out.act(Log("busy", {}))
         self._out.send(request.parent, Offer(request.job, index, worker.stay, self._balancer.epoch))
@@ -417,7 +418,7 @@ class LocalWorkers:
         self._give_up_seat(worker, now, reason)
 
     def _give_up_seat(self, worker: Worker, now: float, reason: str = "") -> None:
-        parent_index = (worker.index - 1) // 2 if worker.index else -1
+        parent_index = parent_of(worker.index)
         if self._config.reuse is Reuse.FULL:
             children = (
                 PastWorker(seat.index, seat.rank, self._balancer.epoch) for seat in worker.seats.taken()
@@ -498,7 +499,7 @@ class LocalWorkers:
     def _report_past(self, worker: Worker, volume: int, past: tuple[PastWorker, ...]) -> None:
         index, depth = worker.index, len(worker.path)
         while index >= volume and depth > 0:
-            index = (index - 1) // 2 if index else -1
+            index = parent_of(index)
             depth -= 1
         self._out.send(worker.path[depth], Remember(worker.job, index, past))
 

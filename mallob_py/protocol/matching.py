@@ -42,6 +42,7 @@ from mallob_py.protocol.messages import (
     VoidToken,
 )
 from mallob_py.protocol.rank_tree import place_of
+from mallob_py.trees import children_of, level_below
 
 
 class Matcher(Protocol):
@@ -381,8 +382,8 @@ class PrefixSumMatcher:
             self._out.send(token_rank, TokenReturned())
 
     def _successors(self, request: Request) -> range:
-        first = 2 * request.position + 1
-        return range(first, min(first + 2, request.count))
+        children = children_of(request.position)
+        return range(children.start, min(children.stop, request.count))
 
     def _pass_on(self, message: MeetRequest | VoidRequest) -> None:
         self._out.send(message.number % self._out.size, message)
@@ -393,7 +394,7 @@ class PrefixSumMatcher:
         while first < request.count:
             for below in range(first, min(first + width, request.count)):
                 self._pass_on(VoidRequest(request.base + below))
-            first, width = 2 * first + 1, 2 * width
+            first, width = level_below(first, width)
 
     # --- for checks ---------------------------------------------------------------------
 

@@ -121,7 +121,7 @@ class RollCall(RankMessage, frozen=True, tag=74):
 
 
 class WorkerPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """On this PE the worker `index` of `job` is active. Its parent has the index (index - 1) // 2."""
+    """On this PE the worker `index` of `job` is active. Its parent has the index `trees.parent_of(index)`."""
 
     pe: int
     job: int

@@ -12,6 +12,7 @@ from mallob_py.protocol.leaving import Leaver
 from mallob_py.protocol.messages import UNKNOWN_INDEX, TreeMessage
 from mallob_py.protocol.stimuli import WorkerMissed
 from mallob_py.protocol.worker import Worker, WorkerState
+from mallob_py.trees import parent_of
 
 _INBOX_MAX = 1024
 
@@ -26,7 +27,7 @@ class TreeMessages:
         if worker.index == 0:
             return
         if worker.parent_stay >= 0:
-            self._send(worker, worker.parent, worker.parent_stay, (worker.index - 1) // 2, data)
+            self._send(worker, worker.parent, worker.parent_stay, parent_of(worker.index), data)
         elif isinstance(worker, Worker) and len(worker.unsent) < _INBOX_MAX:
             worker.unsent.append(data)
         else:

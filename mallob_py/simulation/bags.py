@@ -40,6 +40,7 @@ from mallob_py.kit.bags.ledger import (
 from mallob_py.protocol.splitmix import splitmix64
 from mallob_py.simulation.delays import mixed
 from mallob_py.simulation.shrinking import Failure, failure_by
+from mallob_py.trees import children_of, parent_of
 
 
 class Deed(Enum):
@@ -500,7 +501,7 @@ class BagCluster:
         outbox, worker.ledger.outbox = worker.ledger.outbox, []
         for dest, message in outbox:
             if isinstance(dest, Neighbours):
-                for index in ((worker.index - 1) // 2, 2 * worker.index + 1, 2 * worker.index + 2):
+                for index in (parent_of(worker.index), *children_of(worker.index)):
                     if index >= 0 and index != worker.index and (peer := self._seats.get(index)) is not None:
                         self._send(worker.address, peer.address, message)
             else:

@@ -15,6 +15,7 @@ from mallob_py.protocol.balancing import volumes_of
 from mallob_py.protocol.distributed_balancing import DistributedBalancer
 from mallob_py.protocol.rotation import fair_shares
 from mallob_py.protocol.worker import Worker, WorkerState
+from mallob_py.trees import children_of, parent_of
 
 if TYPE_CHECKING:
     from mallob_py.simulation.cluster import Cluster, Process
@@ -103,7 +104,7 @@ def _check_trees(cluster: Cluster, volumes: dict[int, int]) -> None:
                 seat = cluster.pes[client].client.jobs[job].seats.seat(0)
                 parent_rank = client
             else:
-                parent_rank, parent = tree[(index - 1) // 2]
+                parent_rank, parent = tree[parent_of(index)]
                 seat = parent.seats.seat(index)
                 assert worker.parent_stay == parent.stay
             assert worker.parent == cluster.pes[parent_rank].rank, (
@@ -120,7 +121,7 @@ def _check_process(process: Process, index: int, volume: int, tree: Collection[i
     assert process.is_started
     assert not process.is_suspended
     assert (process.index, process.volume) == (index, volume)
-    assert set(process.children) == {child for child in (2 * index + 1, 2 * index + 2) if child in tree}
+    assert set(process.children) == {child for child in children_of(index) if child in tree}
 
 
 def _check_capacities(cluster: Cluster, volumes: dict[int, int]) -> None:

@@ -22,7 +22,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from mallob_py.runtime.world.mpi import RANK_VARIABLES
+from mallob_py.launchers import RANK_VARIABLES
 from mallob_py.service.telemetry.status import BOUNDS_S, Histogram, ServiceStatus
 from mallob_py.web.views import shares_by_user
 

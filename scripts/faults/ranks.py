@@ -23,7 +23,7 @@ from faults.jobs import INTERRUPTED, Jobs
 from faults.processes import Family, Wrong, inherits, lives, rank_number, wait_until
 from faults.service import Service
 from faults.strikes import PARTS, SOAK_RANKS, Target, draw, hit
-from mallob_py.runtime.world.mpi import INVITED_VARIABLE
+from mallob_py.launchers import INVITED_VARIABLE
 from mallob_py.service.store.orders import Answer, Drain, Order, Resize, answer_to, give
 from mallob_py.service.telemetry.status import read_status
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from faults.processes import Family, command_line, inherits, marked_processes, parent_of, rank_number, state
 from faults.service import Service
-from mallob_py.runtime.world.mpi import INVITED_VARIABLE
+from mallob_py.launchers import INVITED_VARIABLE
 
 
 @dataclass(frozen=True, slots=True)

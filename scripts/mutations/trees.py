@@ -719,7 +719,7 @@ TREES = (
         "a host that fails in a row rests for longer each time",
         _HEALTH,
         "HostHealth.blame",
-        instead_of("2.0 ** min(self.failures - 1, 64)", "1.0"),
+        instead_of("backoff_s(config.rest_s, config.rest_max_s, self.failures)", "config.rest_s"),
         "test_each_failure_after_a_rest_doubles_the_rest_up_to_a_bound",
     ),
     # --- workers that leave in order (leaving.py) -----------------------------------------------

@@ -33,6 +33,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
+from mallob_py import launchers
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.processes import (
     STOP_SIGNALS,
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
 _PACKET_BYTES = 1 << 16
 #: the exit status of a worker that has not even the memory to be one (EX_OSERR)
 _NO_MEMORY = 71
-#: a worker that started MPI by accident must not find the rank's connection to its launcher
-_LAUNCHER_PREFIXES = ("PMI_", "PMIX_", "PMI2_", "OMPI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL")
 
 
 def exit_reason(status: int) -> str:
@@ -297,8 +296,9 @@ def _prepare() -> tuple[AppRegistry, Work]:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     raise_descriptor_limit()
     want_no_numeric_threads()
+    # A worker that starts MPI by accident must not find the rank's connection to its launcher.
     for name in list(os.environ):
-        if name.startswith(_LAUNCHER_PREFIXES):
+        if name.startswith(launchers.PREFIXES):
             del os.environ[name]
     # Imported late: numpy reads the limits of threads when it is loaded.
     from mallob_py.runtime.workers.process import AppRegistry, work

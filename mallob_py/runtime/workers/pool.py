@@ -40,12 +40,12 @@ import msgspec
 
 from mallob_py.applications import places_without_search
 from mallob_py.kit.app import TreeMessage
+from mallob_py.restarts import RestartLimit
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.memory import cpu_seconds_of, private_bytes_of
 from mallob_py.runtime.workers.links import WRITABLE, ForkServer, LinkWatch, WorkerLink, link_to
 from mallob_py.runtime.workers.tasks import (
     FINAL_EVENTS,
-    READERS_MAX,
     STALLED_MAX,
     ApplicationKnown,
     InspectTask,
@@ -170,8 +170,8 @@ class KeptWorkers:
 #: the processes that stand ready are replaced after this time without a new task: a tree that
 #: grows over many ranks of a host must not compete with forks of workers for the job after it
 _QUIET_S = 0.05
-#: servers that die in a row without having forked anything, before tasks are given up
-_MAX_FAILED_SERVERS = 3
+#: restarts of the fork server in a row, without one that has forked anything, before tasks are given up
+_SERVER_RESTARTS_MAX = 3
 #: a kept process that has not turned to its new task by then is busy with something long
 TAKE_UP_S = 1.0
 _FORK_AGAIN_S = 0.1
@@ -232,7 +232,9 @@ class Processes:
         #: until it is started again, nothing is asked of the server
         self.is_given_up = False
         self._forks_asked = 0
-        self._failed_servers = 0
+        self._server_restarts = RestartLimit(_SERVER_RESTARTS_MAX)
+        #: whether not too many servers have died in a row
+        self.is_worth_a_restart = True
         #: a server that dies of an import is not asked for that one again
         self._imports_asked: set[str] = set()
         self._imported: set[str] = set()
@@ -328,7 +330,7 @@ class Processes:
         return packet.message
 
     def _welcome(self, forked: wire.Forked, fds: tuple[int, ...]) -> None:
-        self._failed_servers = 0
+        self._server_restarts.forget()
         self._forks_asked = max(0, self._forks_asked - 1)
         link = self._make_link(forked, fds, self._options.queue_limit_bytes)
         self.links[link.serial] = link
@@ -347,13 +349,8 @@ class Processes:
         self.links.clear()
         for link in lost:
             link.signal(signal.SIGKILL)
-        self._failed_servers += 1
+        self.is_worth_a_restart = self._server_restarts.next_delay_s() is not None
         return lost
-
-    @property
-    def is_worth_a_restart(self) -> bool:
-        """Whether not too many servers have died in a row."""
-        return self._failed_servers <= _MAX_FAILED_SERVERS
 
     def restart_server(self) -> None:
         self._server.restart()
@@ -950,8 +947,7 @@ class WorkerPool:
             return
         if isinstance(task, ReadTask):
             remove_file(task.read.path)
-            task.crashes += 1
-            if task.crashes < READERS_MAX:
+            if task.other_readers.next_delay_s() is not None:
                 task.link = None
                 self._waiting[task] = None
                 return

@@ -26,6 +26,7 @@ import msgspec
 from mallob_py.kit.app import TreeMessage
 from mallob_py.protocol import stimuli
 from mallob_py.protocol.stimuli import OfWorker
+from mallob_py.restarts import RestartLimit
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.worker_wire import ApplicationTraits, LocalDescription
 from mallob_py.runtime.workers.links import WorkerLink
@@ -82,7 +83,7 @@ def missed(key: Key, message: TreeMessage) -> WorkerEvent:
 #: how long a read waits for a process while none can be had
 PATIENCE_S = 5.0
 #: a process that dies while it reads an input may have been killed: others try again
-READERS_MAX = 3
+_OTHER_READERS_MAX = 2
 #: after one of these a task is over
 FINAL_EVENTS = (
     stimuli.WorkerAnswered,
@@ -188,12 +189,12 @@ class _Patient:
 
 @dataclass(slots=True, eq=False)
 class ReadTask(_Patient):
-    """Reading a job's input. `crashes`: how many processes have died of it, or for other reasons."""
+    """Reading a job's input. `other_readers`: those after a process that has died, of it or otherwise."""
 
     request_id: int
     read: wire.Read
     link: WorkerLink | None = None
-    crashes: int = 0
+    other_readers: RestartLimit = field(default_factory=lambda: RestartLimit(_OTHER_READERS_MAX))
 
     def first_message(self) -> wire.ToWorker:
         return self.read
@@ -207,7 +208,7 @@ class ReadTask(_Patient):
         return None
 
     def event_of_crash(self, reason: str, cpu_s: float) -> WorkerEvent:
-        text = f"each process that read the input ended early ({self.crashes} did): {reason}"
+        text = f"each process that read the input ended early ({self.other_readers.count + 1} did): {reason}"
         return ReadFailed(self.request_id, text, "application")
 
     def events_of_giving_up(self, text: str) -> list[WorkerEvent]:

@@ -11,8 +11,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from mallob_py.launchers import EXIT_FILE_VARIABLE
 from mallob_py.runtime.world.failure_detector import Watch
-from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RUNNING
+from mallob_py.runtime.world.mpi import RUNNING
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,9 @@ import signal
 import socket
 from collections.abc import Container, Mapping, Sequence
 
+from mallob_py.launchers import EXIT_FILE_VARIABLE
 from mallob_py.protocol.rank_messages import RankProcess
-from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RUNNING
+from mallob_py.runtime.world.mpi import RUNNING
 
 #: as much as one look may add to a silence: watchers look more often than that, unless they are asleep
 _LOOK_MAX_S = 1.5

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from mallob_py.launchers import INVITED_VARIABLE
 from mallob_py.protocol.generation import AnyChange, Begin, End, Heard, Lost, Membership, Tell, TimePassed
 from mallob_py.protocol.messages import encode
 from mallob_py.protocol.placement import Generation
@@ -46,7 +47,6 @@ from mallob_py.runtime.world.carrier import Carrier
 from mallob_py.runtime.world.envelope import Arrival, Channel, open_envelope, seal
 from mallob_py.runtime.world.failure_detector import process_here
 from mallob_py.runtime.world.links import LinkError, Links
-from mallob_py.runtime.world.mpi import INVITED_VARIABLE
 from mallob_py.runtime.world.session_folder import PrivateFolder, session_folder_here
 
 _INVITATION_BYTES_MAX = 1 << 20

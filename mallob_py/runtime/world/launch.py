@@ -34,11 +34,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mallob_py.restarts import RestartLimit
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import (
     StopRequests,
@@ -272,29 +272,8 @@ def _die_with_parent(death_signal: signal.Signals) -> Callable[[], None]:
 
 
 RESTART_WINDOW_S = 600.0
-_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-
-
-class RestartLimit:
-    """At most so many restarts within RESTART_WINDOW_S, each after twice the time of the one before."""
-
-    def __init__(self, restarts_max: int) -> None:
-        self._restarts_max = restarts_max
-        self._restarts_s: deque[float] = deque()
-
-    @property
-    def count(self) -> int:
-        """How many there were lately."""
-        return len(self._restarts_s)
-
-    def next_delay_s(self, now: float) -> float | None:
-        """How long to wait before a restart that is wanted now; None if there were enough."""
-        while self._restarts_s and self._restarts_s[0] <= now - RESTART_WINDOW_S:
-            self._restarts_s.popleft()
-        if len(self._restarts_s) >= self._restarts_max:
-            return None
-        self._restarts_s.append(now)
-        return _DELAYS_S[min(len(self._restarts_s), len(_DELAYS_S)) - 1]
+#: the first delay, which doubles, and the longest one
+_BACKOFF_S = (1.0, 30.0)
 
 
 def supervise(
@@ -309,7 +288,7 @@ def supervise(
     `ranks_again(before)`: on how many ranks it is started again.
     """
     environment = dict(os.environ)
-    limit = RestartLimit(restarts_max)
+    limit = RestartLimit(restarts_max, RESTART_WINDOW_S, _BACKOFF_S)
     has_come_up = False
     with StopRequests() as stops:
         while True:

@@ -24,13 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from mallob_py.launchers import EXIT_FILE_VARIABLE, OF_RANKS, SIZE_VARIABLES
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: set by `launch_world`: the file that takes rank 0's exit code
-EXIT_FILE_VARIABLE = "MALLOB_PY_EXIT_FILE"
-#: set for a process that is to join a running system, as standard input tells it (see joining.py)
-INVITED_VARIABLE = "MALLOB_PY_INVITED"
 #: set for a world that is started because the one before has crashed, by whoever does that
 AFTER_CRASH_VARIABLE = "MALLOB_PY_AFTER_CRASH"
 #: what the exit file holds from when the ranks are at work until rank 0 leaves
@@ -38,9 +36,6 @@ RUNNING = b"running\n"
 #: set by `launch_world`: a further signal by which the launcher asks ranks to stop
 STOP_SIGNAL_VARIABLE = "MALLOB_PY_STOP_SIGNAL"
 
-RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "PMI_ID", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
-# Not SLURM_NTASKS, which is set in every batch script.
-_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _MPICH_DEFAULTS = {
     # MPICH's shared memory takes the messages of a sender to all local peers from one pool
     # of 64 cells; a few silent peers would use them up (see transport.py on flow control).
@@ -106,7 +101,7 @@ def spares_others(env: Mapping[str, str]) -> bool:
 def declared_world_size(env: Mapping[str, str]) -> int:
     """The number of processes that the launcher says it has started (1 without launcher)."""
     sizes = [1]
-    for name in _SIZE_VARIABLES:
+    for name in SIZE_VARIABLES:
         with contextlib.suppress(ValueError):
             sizes.append(int(env.get(name, "1")))
     return max(sizes)
@@ -115,11 +110,7 @@ def declared_world_size(env: Mapping[str, str]) -> int:
 def in_mpi_world(env: Mapping[str, str] | None = None) -> bool:
     """Whether this is a rank: started by mpiexec, mpirun, srun or `launch_world`, or by others, to join."""
     env = os.environ if env is None else env
-    return (
-        INVITED_VARIABLE in env
-        or any(name in env for name in (*RANK_VARIABLES, EXIT_FILE_VARIABLE))
-        or declared_world_size(env) > 1
-    )
+    return any(name in env for name in OF_RANKS) or declared_world_size(env) > 1
 
 
 def prepare_mpi() -> None:

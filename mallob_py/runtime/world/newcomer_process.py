@@ -22,17 +22,17 @@ from typing import NamedTuple
 
 import msgspec
 
+from mallob_py.launchers import EXIT_FILE_VARIABLE, INVITED_VARIABLE, PREFIXES
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import StopRequests, die_with, import_places, no_orphans, python
 from mallob_py.runtime.remote_shell import for_any_step
 from mallob_py.runtime.world import words_process
 from mallob_py.runtime.world.doorbell import BELL_ADDRESS_VARIABLE
 from mallob_py.runtime.world.failure_detector import HOST_NAME_VARIABLE
-from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, INVITED_VARIABLE
 
 #: what tells a rank that it is one of MPI's world: not for those that are not. Nor is the exit file:
 #: the code of one that outlives all whom the launcher has started would be taken for the end of all work.
-_OF_MPI = ("PMI_", "PMIX_", "HYDI_", "OMPI_", "MPI_", EXIT_FILE_VARIABLE)
+_OF_MPI = (*PREFIXES, EXIT_FILE_VARIABLE)
 #: what goes to other hosts, but for what is true on this one only
 _TAKEN_ALONG = "MALLOB_PY_"
 _OF_THIS_HOST = (BELL_ADDRESS_VARIABLE, HOST_NAME_VARIABLE)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mallob_py.launchers import EXIT_FILE_VARIABLE
 from mallob_py.runtime.world.failure_detector import Ring, Watch
-from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RUNNING
+from mallob_py.runtime.world.mpi import RUNNING
 
 NAMES = {0: "process 1 on a", 1: "process 2 on a", 2: "process 3 on b"}
 

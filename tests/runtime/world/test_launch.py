@@ -15,6 +15,7 @@ import pytest
 from running import needs_mpiexec
 from waiting import DEADLINE_S, poll_until
 
+from mallob_py.launchers import EXIT_FILE_VARIABLE
 from mallob_py.runtime.world import launch
 from mallob_py.runtime.world import mpi as world
 from mallob_py.runtime.world.launch import (
@@ -25,7 +26,7 @@ from mallob_py.runtime.world.launch import (
     launch_world,
     run_world,
 )
-from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, LaunchError, in_mpi_world, refuse_singletons
+from mallob_py.runtime.world.mpi import LaunchError, in_mpi_world, refuse_singletons
 
 PROGRAM = Path(__file__).parent / "launch_program.py"
 ROOT = Path(__file__).parents[3]

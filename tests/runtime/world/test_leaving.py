@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, RUNNING
+from mallob_py.launchers import EXIT_FILE_VARIABLE
+from mallob_py.runtime.world.mpi import RUNNING
 
 
 def left_by(rank: int, code: int, file: Path, *, speaker: int = 0) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mallob_py.launchers import EXIT_FILE_VARIABLE, INVITED_VARIABLE
 from mallob_py.runtime.world import newcomer_process, words_process
-from mallob_py.runtime.world.mpi import EXIT_FILE_VARIABLE, INVITED_VARIABLE
 from mallob_py.runtime.world.newcomer_process import Site
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mallob_py.runtime.world.launch import RESTART_WINDOW_S, RestartLimit, run_world, supervise
-from mallob_py.runtime.world.mpi import AFTER_CRASH_VARIABLE, EXIT_FILE_VARIABLE, Crash, WorldEnd
+from mallob_py.launchers import EXIT_FILE_VARIABLE
+from mallob_py.restarts import RestartLimit
+from mallob_py.runtime.world.launch import RESTART_WINDOW_S, run_world, supervise
+from mallob_py.runtime.world.mpi import AFTER_CRASH_VARIABLE, Crash, WorldEnd
 
 #: a rank alone: notes what it was told, says that it is up if told so, and ends by the code or signal given
 RANK = f"""
@@ -32,19 +34,19 @@ def run(folder: Path, says: str, how: str, restarts_max: int) -> tuple[int, list
 
 
 def test_restarts_come_later_and_later_and_are_limited() -> None:
-    limit = RestartLimit(4)
+    limit = RestartLimit(4, RESTART_WINDOW_S, (1.0, 30.0))
     assert [limit.next_delay_s(float(now)) for now in range(5)] == [1.0, 2.0, 4.0, 8.0, None]
 
 
 def test_restarts_of_long_ago_do_not_count() -> None:
-    limit = RestartLimit(1)
+    limit = RestartLimit(1, RESTART_WINDOW_S, (1.0, 30.0))
     assert limit.next_delay_s(0.0) == 1.0
     assert limit.next_delay_s(RESTART_WINDOW_S - 1) is None
     assert limit.next_delay_s(RESTART_WINDOW_S) == 1.0
 
 
 def test_no_delay_is_endless_and_none_is_too_large_for_the_clock() -> None:
-    limit = RestartLimit(5000)
+    limit = RestartLimit(5000, RESTART_WINDOW_S, (1.0, 30.0))
     assert max(limit.next_delay_s(0.0) or 0.0 for _ in range(5000)) == 30.0
 
 
