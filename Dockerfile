@@ -1,5 +1,6 @@
 # docker build -t mallob-py . && docker run --rm --shm-size 1g mallob-py
-# A service: docker run --rm --shm-size 1g -v "$PWD/api:/api" mallob-py mallob-py serve --api-dir /api
+# A service whose folder is the caller's: mkdir api; docker run --rm --shm-size 1g --user "$(id -u):$(id -g)" \
+#     -v "$PWD/api:/api" mallob-py mallob-py serve --api-dir /api     (beside it, mallob-py web --api-dir /api)
 FROM debian:bookworm-slim
 RUN apt-get update --quiet=2 \
     && apt-get install --quiet=2 --yes --no-install-recommends python3 python3-venv make \
@@ -10,5 +11,8 @@ COPY --chown=mallob . .
 RUN chown mallob .
 USER mallob
 ENV PATH=/home/mallob/mallob-py/.venv/bin:$PATH
-RUN make .venv/.stamps/run
+RUN make .venv/.stamps/run && .venv/bin/python -m pip install --quiet --editable '.[mpich,web]' \
+    && chmod -R a+rX /home/mallob
+# Whoever runs it may write here, whatever user that is.
+ENV HOME=/tmp
 CMD ["make", "demo"]

@@ -125,6 +125,15 @@ class SubmitOptions(_Terms, Wishes, _Client):
         " KEY=8,9,10 are sweeps: a job for each value, or for each combination of several sweeps",
         goes_on=lambda word: False,
     )
+    after: tuple[str, ...] = list_option(
+        "--after",
+        lambda text: (values.identity(text),),
+        (),
+        metavar="USER.NAME",
+        group=JOB,
+        help="begin when this job has ended, however it has. May be repeated",
+        goes_on=lambda word: False,
+    )
     wait: bool = switch_option(
         "--wait",
         group=OUTPUT,

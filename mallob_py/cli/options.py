@@ -192,6 +192,11 @@ COMMANDS = _Commands(
             "study_options:ReportOptions",
             "report:run_report",
         ),
+        "docs": (
+            "Print a document, such as bags or operating, or list them all.",
+            "study_options:DocsOptions",
+            "documents:run_docs",
+        ),
         "completion": (
             "Print a script that completes this command line in a shell.",
             "study_options:CompletionOptions",

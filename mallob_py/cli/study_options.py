@@ -161,5 +161,14 @@ class CompletionOptions(CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class DocsOptions(CommandOptions):
+    """Options of `mallob-py docs`."""
+
+    name: str | None = positional(
+        "NAME", values.word, group=OUTPUT, default=None, help="the document (default: list all)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ManOptions(CommandOptions):
     """Options of `mallob-py man`: none."""

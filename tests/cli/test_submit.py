@@ -469,3 +469,13 @@ def test_a_sweeps_answers_are_one_table(
     header, _, row = (line.split() for line in capsys.readouterr().out.splitlines())
     assert header[:3] == ["n", "answer", "value"]
     assert row[:3] == ["3", "DONE", "9"]
+
+
+def test_what_a_job_comes_after_is_added_to_its_dependencies(formula: Path, tmp_path: Path) -> None:
+    assert job_of(str(formula), "--after", "a.b", "--after=c.d")["dependencies"] == ["a.b", "c.d"]
+    file = tmp_path / "job.json"
+    file.write_text('{"user": "u", "name": "n", "literals": [1, 0], "dependencies": ["a.b"]}')
+    assert job_of(str(file), "--after", "c.d")["dependencies"] == ["a.b", "c.d"]
+    assert "dependencies" not in job_of(str(formula))
+    with pytest.raises(OptionError, match="--after"):
+        job_of(str(formula), "--after", "nodot")
