@@ -240,6 +240,7 @@ def _make_rank(
     stop_bell: StopBell,
     origin: Origin,
 ) -> Rank:
+    transport.links.patience_s = patience_of(settings.rank_timeout_s)
     hosts = {each: transport.host_of(each) for each in origin.processes}
     names = {each: str(origin.processes[each]) for each in placement.members}
     rank = Rank(

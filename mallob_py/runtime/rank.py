@@ -760,6 +760,8 @@ class Rank:
                 self._orders.world_changed()
         for rank in self._transport.take_lost():
             self._lose(rank, self._transport.how_lost(rank))
+        for rank in self._transport.take_back():
+            self._change(Strayed(rank, 0))
         self._settle()
 
     def _lose(self, rank: int, how: str) -> None:

@@ -34,7 +34,8 @@ class Carrier:
         self._hosts = dict(hosts)
         self._lost: set[int] = set()
         self._lost_news: list[int] = []
-        #: whether `take_lost` has something to tell
+        self._back: list[int] = []
+        #: whether `take_lost` or `take_back` has something to tell
         self.has_lost = False
         self._how_lost: dict[int, str] = {}
         self._heard: set[int] = set()
@@ -95,6 +96,9 @@ class Carrier:
         # Only after all that they have said.
         for peer, how in self.links.take_ended():
             self.lose(peer, how)
+        if back := self.links.take_back():
+            self._back += back
+            self.has_lost = True
 
     # --- parking
 
@@ -107,7 +111,7 @@ class Carrier:
 
     def park_timeout_s(self, wanted_s: float) -> float:
         """How long the loop may wait for descriptors, when it would like to wait `wanted_s`."""
-        return 0.0 if self._lost_news or self.links.has_more else wanted_s
+        return 0.0 if self._lost_news or self.links.has_more else min(wanted_s, self.links.wait_s())
 
     # --- failed peers
 
@@ -115,6 +119,11 @@ class Carrier:
         """The peers found to have failed since the last call."""
         news, self._lost_news, self.has_lost = self._lost_news, [], False
         return news
+
+    def take_back(self) -> list[int]:
+        """The peers that are connected again after they were lost, since the last call of this."""
+        back, self._back = self._back, []
+        return back
 
     def how_lost(self, peer: int) -> str:
         """What happened to a peer that `take_lost` has told."""

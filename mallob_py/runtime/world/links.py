@@ -13,6 +13,11 @@ A rank `listen`s from when somebody is to join. Whoever joins `connect`s to all 
 the secret of the session. Between ranks of a host the socket is AF_UNIX, in the session's folder, otherwise
 TCP. What is sent is queued and written by `flush`, control messages before large data.
 
+A connection within a host ends with its peer, and tells of that. One between hosts may break while both
+ends live: then it is mended (`mending.py`), and the messages go on where they were (`stream.py`). The peer
+counts as lost when its port refuses connections, or after `patience_s` without one. Even then it is looked
+for, at leisure: where a network fell into parts which hear each other again, each is told so (`take_back`).
+
 Guarantees: messages of one rank arrive once and in the order of sending within a channel. Who connects and
 does not know the secret is sent away, unanswered, after as many bytes as a rank says first. Without links
 there is nothing to do: `is_used` is False. Nothing is encrypted, as nothing is that MPI sends: the network is
@@ -24,6 +29,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hmac
+import math
 import os
 import select
 import socket
@@ -34,26 +40,28 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from mallob_py.protocol.rank_messages import Place
+from mallob_py.runtime.world import mending
 from mallob_py.runtime.world.doorbell import BELL_ADDRESS_VARIABLE, reachable_address
-from mallob_py.runtime.world.envelope import Arrival, Channel
+from mallob_py.runtime.world.envelope import Arrival, Channel, WireError
+from mallob_py.runtime.world.mending import Dials, Mending
+from mallob_py.runtime.world.stream import LAST, MESSAGE_BYTES_MAX, Buffer, Stream
+
+__all__ = ["MESSAGE_BYTES_MAX", "SECRET_BYTES", "LinkError", "Links"]
 
 SECRET_BYTES = 16
-#: size of a message and its channel
-_FRAME = struct.Struct("<IB")
-#: the channel of the last frame, which is no message: the sender sends nothing any more
-_LAST = 255
-#: who somebody is that connects: the secret, and its address
-_HELLO = struct.Struct(f"<{SECRET_BYTES}sI")
+_JOIN = ord("J")
+#: the first word of whoever connects first: kind, the secret, its address and the port that it listens at
+_HELLO = struct.Struct(f"<B{SECRET_BYTES}sIH")
+_HELLO_BYTES = {_JOIN: _HELLO.size, mending.RESUME: mending.HELLO.size}
 _READ_BYTES = 256 << 10
-_BUFFERS_MAX = 64
 _STRANGERS_MAX = 64
 #: so many may be connecting at once: all ranks of other hosts do so at the start
 _BACKLOG = 4096
 _CONNECT_TIMEOUT_S = 10.0
-#: a longer message cannot be sent
-MESSAGE_BYTES_MAX = 1 << 31
-
-Buffer = bytes | bytearray | memoryview
+#: what nobody has acknowledged for so long is said again over another connection
+_UNACKNOWLEDGED_MS = 5000
+#: how often the bounds of what is broken are looked at
+_MENDING_PARK_MAX_S = 0.5
 
 
 class LinkError(Exception):
@@ -61,62 +69,35 @@ class LinkError(Exception):
 
 
 class _Link:
-    """One connection."""
+    """All that one rank says to another, and the connection that carries it."""
 
-    def __init__(self, peer: int, connection: socket.socket) -> None:
+    def __init__(self, peer: int, connection: socket.socket, secret: bytes, dials: Dials | None) -> None:
+        """`dials`: how it can be mended, None if it cannot."""
         self.peer = peer
         self.connection = connection
-        self.waiting: dict[Channel, deque[memoryview]] = {channel: deque() for channel in Channel}
-        self.waiting_bytes = 0
-        #: of a frame that is partly written: it goes first
-        self.begun: deque[memoryview] = deque()
+        self.secret = secret
+        self.dials = dials
+        self.stream = Stream(keeps=dials is not None)
         self.awaits_room = False
         self.is_given_up = False
         self.has_sent_last = False
         self.has_left = False
-        self._data = bytearray()
-
-    def put(self, kind: int, data: Buffer) -> None:
-        queue = self.waiting[Channel.CONTROL if kind == _LAST else Channel(kind)]
-        queue.append(memoryview(_FRAME.pack(len(data), kind)))
-        if len(data):
-            queue.append(memoryview(data).cast("B"))
-        self.waiting_bytes += _FRAME.size + len(data)
+        #: there is no connection, and there will be none
+        self.is_gone = False
+        #: there is no connection, and there is to be one
+        self.mending: Mending | None = None
+        self.how_broken = ""
 
     def write(self) -> bool:
         """As much as there is room for; whether that was all. Raises OSError."""
-        while self.waiting_bytes:
-            if not self.begun:
-                self._begin_frames()
+        stream = self.stream
+        while stream.waiting_bytes:
+            stream.begin()
             try:
-                written = self.connection.sendmsg(self.begun)
+                stream.written(self.connection.sendmsg(stream.begun))
             except BlockingIOError:
                 return False
-            self.waiting_bytes -= written
-            while written:
-                first = self.begun[0]
-                if written < len(first):
-                    self.begun[0] = first[written:]
-                    break
-                written -= len(first)
-                self.begun.popleft()
         return True
-
-    def _begin_frames(self) -> None:
-        """Some messages, or one of large data, which messages to come are to overtake."""
-        control, bulk = self.waiting[Channel.CONTROL], self.waiting[Channel.BULK]
-        queue, buffers_max = (control, _BUFFERS_MAX) if control else (bulk, 1)
-        while queue and len(self.begun) < buffers_max:
-            header = queue.popleft()
-            self.begun.append(header)
-            if _FRAME.unpack(header)[0]:
-                self.begun.append(queue.popleft())
-
-    def forget_waiting(self) -> None:
-        """But for what is partly written: a frame stays whole."""
-        for queue in self.waiting.values():
-            queue.clear()
-        self.waiting_bytes = sum(len(each) for each in self.begun)
 
     def read(self, buffer: bytearray) -> list[tuple[int, bytes]]:
         """Kinds and contents of what has come. Raises OSError, EOFError at the end."""
@@ -126,21 +107,7 @@ class _Link:
             return []
         if size == 0:
             raise EOFError
-        data = self._data
-        data += memoryview(buffer)[:size]
-        start = 0
-        frames = []
-        while len(data) - start >= _FRAME.size:
-            length, kind = _FRAME.unpack_from(data, start)
-            if length > MESSAGE_BYTES_MAX or kind not in (Channel.CONTROL, Channel.BULK, _LAST):
-                raise ConnectionError("it sends what no rank sends")
-            end = start + _FRAME.size + length
-            if end > len(data):
-                break
-            frames.append((kind, bytes(memoryview(data)[start + _FRAME.size : end])))
-            start = end
-        del data[:start]
-        return frames
+        return self.stream.take(memoryview(buffer)[:size])
 
 
 class Links:
@@ -156,8 +123,13 @@ class Links:
         #: who has not named itself yet, and what it has said of it
         self._strangers: dict[int, tuple[socket.socket, bytearray]] = {}
         self._owed: set[_Link] = set()
+        #: those that are being mended
+        self._broken: set[_Link] = set()
         self._arrived: deque[Arrival] = deque()
         self._ended: list[tuple[int, str]] = []
+        self._back: list[int] = []
+        #: how long a connection may be broken before its peer is lost
+        self.patience_s = math.inf
         self._buffer = bytearray(0)
         self.place: Place | None = None
         #: whether anybody is, or may be, connected
@@ -223,12 +195,13 @@ class Links:
             connection.settimeout(_CONNECT_TIMEOUT_S)
             try:
                 connection.connect(at)
-                connection.sendall(_HELLO.pack(self._secret, self.rank))
+                own_port = 0 if self.place is None else self.place.port
+                connection.sendall(_HELLO.pack(_JOIN, self._secret, self.rank, own_port))
             except OSError as error:
                 connection.close()
                 problem = str(error)
                 continue
-            self._add(peer, connection)
+            self._add(peer, connection, Dials(True, (place.address, place.port)))
             return
         raise LinkError(f"rank {self.rank} cannot connect to rank {peer}: {problem}")
 
@@ -242,15 +215,33 @@ class Links:
             if select.select((self._epoll,), (), (), left_s)[0]:
                 self._look()
 
-    def _add(self, peer: int, connection: socket.socket) -> _Link:
+    def _add(self, peer: int, connection: socket.socket, dials: Dials) -> None:
         self.is_used = True
+        between_hosts = connection.family == socket.AF_INET
+        link = self._links[peer] = _Link(peer, connection, self._secret, dials if between_hosts else None)
+        self._plug_in(link, connection)
+
+    def _plug_in(self, link: _Link, connection: socket.socket) -> None:
+        link.connection = connection
+        link.awaits_room = False
         connection.setblocking(False)
         if connection.family == socket.AF_INET:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link = self._links[peer] = self._by_descriptor[connection.fileno()] = _Link(peer, connection)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
+        self._by_descriptor[connection.fileno()] = link
         with contextlib.suppress(FileExistsError):  # it was a stranger's
             self._epoll.register(connection.fileno(), select.EPOLLIN)
-        return link
+
+    def _unplug(self, link: _Link) -> None:
+        """It has no connection any more, if it had one."""
+        if self._by_descriptor.pop(link.connection.fileno(), None) is not None:
+            self._epoll.unregister(link.connection.fileno())
+        link.connection.close()
+        self._owed.discard(link)
+        if link.mending is not None:
+            link.mending.close()
+            link.mending = None
+            self._broken.discard(link)
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -266,22 +257,66 @@ class Links:
 
     def _get_to_know(self, descriptor: int) -> None:
         connection, said = self._strangers[descriptor]
+        wanted = _HELLO_BYTES[said[0]] if said else 1
         try:
-            more = connection.recv(_HELLO.size - len(said))
+            more = connection.recv(wanted - len(said))
         except BlockingIOError:
             return
         except OSError:
             more = b""
         said += more
-        if len(said) == _HELLO.size:
-            secret, peer = _HELLO.unpack(said)
-            if hmac.compare_digest(secret, self._secret) and peer not in self._links and peer != self.rank:
-                del self._strangers[descriptor]
-                self._add(peer, connection)
-                return
-        elif more:
+        if not more or said[0] not in _HELLO_BYTES:
+            self._send_away(descriptor)
+        elif len(said) < _HELLO_BYTES[said[0]]:
+            if wanted == 1:
+                self._get_to_know(descriptor)
+        elif said[0] == _JOIN:
+            self._meet(descriptor, connection, bytes(said))
+        else:
+            self._meet_again(descriptor, connection, bytes(said))
+
+    def _meet(self, descriptor: int, connection: socket.socket, said: bytes) -> None:
+        """Somebody connects for the first time, or says so."""
+        _, secret, peer, port = _HELLO.unpack(said)
+        if not hmac.compare_digest(secret, self._secret) or peer in self._links or peer == self.rank:
+            self._send_away(descriptor)
             return
-        self._send_away(descriptor)
+        listener = None
+        if connection.family == socket.AF_INET and port:
+            with contextlib.suppress(OSError):  # it has gone already
+                listener = (connection.getpeername()[0], port)
+        del self._strangers[descriptor]
+        self._add(peer, connection, Dials(False, listener))
+
+    def _meet_again(self, descriptor: int, connection: socket.socket, said: bytes) -> None:
+        """A peer, or who says so, has another connection for what was said over one that broke."""
+        _, peer, nonce, received, _ = mending.HELLO.unpack(said)
+        link = self._links.get(peer)
+        if (
+            link is None
+            or link.dials is None
+            or link.dials.is_ours
+            or link.is_gone
+            or not mending.is_hello_of(said, link.secret, peer, self.rank)
+            or not link.stream.can_resume(received)
+        ):
+            self._send_away(descriptor)
+            return
+        try:
+            connection.send(mending.answer(link.secret, nonce, link.stream.received))
+        except OSError:
+            self._send_away(descriptor)
+            return
+        del self._strangers[descriptor]
+        self._resume(link, connection, received)
+
+    def _resume(self, link: _Link, connection: socket.socket, received: int) -> None:
+        self._unplug(link)
+        self._plug_in(link, connection)
+        link.stream.resume(received)
+        if link.is_given_up:
+            self._back.append(link.peer)
+        self._write(link)
 
     def _send_away(self, descriptor: int) -> None:
         connection, _ = self._strangers.pop(descriptor)
@@ -293,15 +328,18 @@ class Links:
     def send(self, peer: int, channel: Channel, data: Buffer) -> int:
         """To be written by `flush`; how many bytes wait for that peer now."""
         link = self._links.get(peer)
-        if link is None or link.has_sent_last:
+        if link is None or link.has_sent_last or link.is_gone:
             return 0
-        link.put(channel, data)
+        link.stream.put(channel, data)
         self._owed.add(link)
-        return link.waiting_bytes
+        return link.stream.waiting_bytes
 
     def waiting_bytes(self, peer: int) -> int:
+        """How many bytes are to be written to that peer, as far as it may ever take them."""
         link = self._links.get(peer)
-        return 0 if link is None else link.waiting_bytes
+        if link is None or link.is_gone or (link.is_given_up and link.mending is not None):
+            return 0
+        return link.stream.waiting_bytes
 
     def flush(self) -> None:
         if self._owed:
@@ -310,12 +348,12 @@ class Links:
                 self._write(link)
 
     def _write(self, link: _Link) -> None:
-        if link.connection.fileno() < 0:
+        if link.is_gone or link.mending is not None:
             return
         try:
             awaits_room = not link.write()
         except OSError as error:
-            self._end(link, error)
+            self._break(link, error)
             return
         if awaits_room != link.awaits_room:
             link.awaits_room = awaits_room
@@ -332,13 +370,22 @@ class Links:
     @property
     def has_more(self) -> bool:
         """Whether `receive` and `take_ended` have something to tell that nobody will be woken up for."""
-        return bool(self._arrived or self._ended)
+        return bool(self._arrived or self._ended or self._back)
+
+    def wait_s(self) -> float:
+        """How long the loop may wait before `receive` has to mend something."""
+        if not self._broken:
+            return math.inf
+        next_s = min(link.mending.next_s for link in self._broken if link.mending is not None)
+        return max(0.0, min(next_s - time.monotonic(), _MENDING_PARK_MAX_S))
 
     def put_back(self, arrivals: Iterable[Arrival]) -> None:
         """They are received again, before all others."""
         self._arrived.extendleft(reversed([*arrivals]))
 
     def _look(self) -> None:
+        if self._broken:
+            self._mend(time.monotonic())
         for descriptor, events in self._epoll.poll(0):
             if (listener := self._listeners.get(descriptor)) is not None:
                 self._accept(listener)
@@ -347,35 +394,73 @@ class Links:
             elif (link := self._by_descriptor.get(descriptor)) is not None:
                 if events & select.EPOLLOUT:
                     self._write(link)
-                if events & ~select.EPOLLOUT and link.connection.fileno() >= 0:
+                if events & ~select.EPOLLOUT and self._by_descriptor.get(descriptor) is link:
                     self._read(link)
 
     def _read(self, link: _Link) -> None:
         try:
             for kind, data in link.read(self._buffer):
-                if kind == _LAST:
+                if kind == LAST:
                     link.has_left = True
                 else:
                     self._arrived.append(Arrival(link.peer, Channel(kind), data))
+        except WireError as error:
+            self._end(link, f"is not connected: {error}")
         except (OSError, EOFError) as error:
-            self._end(link, error)
+            self._break(link, error)
+        else:
+            if not (link.has_left or link.has_sent_last) and link.stream.say_received():
+                self._owed.add(link)
 
-    def _end(self, link: _Link, error: Exception) -> None:
-        """It is gone, or does not make sense."""
-        descriptor = link.connection.fileno()
-        if self._by_descriptor.pop(descriptor, None) is None:
+    def _break(self, link: _Link, error: Exception) -> None:
+        """Its connection has ended, which may not be the end of its peer."""
+        how = "has ended its connection" if isinstance(error, EOFError) else f"is not connected: {error}"
+        if link.dials is None or link.has_left:
+            self._end(link, how)
             return
-        self._epoll.unregister(descriptor)
-        link.connection.close()
-        self._owed.discard(link)
+        self._unplug(link)
+        received = link.stream.received
+        link.mending = Mending(
+            self.rank, link.peer, link.secret, link.dials, received, self._epoll, time.monotonic()
+        )
+        link.mending.is_patient = link.is_given_up
+        link.how_broken = how
+        self._broken.add(link)
+
+    def _mend(self, now: float) -> None:
+        for link in list(self._broken):
+            attempts = link.mending
+            assert attempts is not None
+            if (resumed := attempts.turn(now)) is not None:
+                if link.stream.can_resume(resumed.received):
+                    self._resume(link, *resumed)
+                else:
+                    resumed.connection.close()
+                    self._end(link, "has lost what was said to it")
+            elif attempts.is_refused(now):
+                self._end(link, link.how_broken)
+            elif not link.is_given_up and now > attempts.since_s + self.patience_s:
+                self._ended.append((link.peer, f"{link.how_broken}, and has not been reached since"))
+                self.give_up_on(link.peer)
+
+    def _end(self, link: _Link, how: str) -> None:
+        """Its peer is gone, or does not make sense."""
+        if link.is_gone:
+            return
+        self._unplug(link)
+        link.is_gone = True
         if not link.is_given_up and not link.has_left:
-            how = "has ended its connection" if isinstance(error, EOFError) else f"is not connected: {error}"
             self._ended.append((link.peer, how))
 
     def take_ended(self) -> list[tuple[int, str]]:
         """The peers whose connections have ended since the last call, and how; not those given up on."""
         ended, self._ended = self._ended, []
         return ended
+
+    def take_back(self) -> list[int]:
+        """The peers that are connected again after they were given up on, since the last call."""
+        back, self._back = self._back, []
+        return back
 
     def give_up_on(self, peer: int) -> None:
         """Send it nothing of what does not fit now: it may be about to leave, and live.
@@ -387,7 +472,9 @@ class Links:
             if link in self._owed:
                 self._owed.discard(link)
                 self._write(link)
-            link.forget_waiting()
+            link.stream.forget_waiting()
+            if link.mending is not None:
+                link.mending.is_patient = True
 
     # --- leaving ---------------------------------------------------------------------------------
 
@@ -395,20 +482,20 @@ class Links:
         """Tell all that nothing more comes."""
         for link in self._links.values():
             if not link.has_sent_last:
-                link.put(_LAST, b"")
+                link.stream.put(LAST, b"")
                 link.has_sent_last = True
                 self._owed.add(link)
 
     def has_parted(self) -> bool:
         """Whether all who are left have said so, too, and have been told all that was to be sent."""
-        left = [
-            link for link in self._links.values() if not link.is_given_up and link.connection.fileno() >= 0
-        ]
-        return all(link.has_left and not link.waiting_bytes for link in left)
+        left = [link for link in self._links.values() if not link.is_given_up and not link.is_gone]
+        return all(link.has_left and not link.stream.waiting_bytes for link in left)
 
     def close(self) -> None:
         for link in self._links.values():
             link.connection.close()
+            if link.mending is not None:
+                link.mending.close()
         for listener in self._listeners.values():
             listener.close()
         for connection, _ in self._strangers.values():

@@ -314,6 +314,8 @@ class Transport(Carrier):
         """How long the loop may wait for descriptors, when it would like to wait `wanted_s`."""
         if self._stopped_early or self._lost_news or (self.links.is_used and self.links.has_more):
             return 0.0
+        if self.links.is_used:
+            wanted_s = min(wanted_s, self.links.wait_s())
         if self._alert_until_s and time.monotonic() < self._alert_until_s:
             return min(wanted_s, _ALERT_PARK_S)
         if self.has_pending():

@@ -51,7 +51,7 @@ def take(links: Links, count: int, sender: Links) -> list[Arrival]:
 
 def hello(secret: bytes, address: int) -> bytes:
     """What whoever connects says first."""
-    return secret + address.to_bytes(4, "little")
+    return b"J" + secret + address.to_bytes(4, "little") + bytes(2)
 
 
 def say(place: Place, said: bytes) -> socket.socket:
