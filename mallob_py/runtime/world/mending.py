@@ -124,7 +124,8 @@ class Mending:
 
     def is_refused(self, now: float) -> bool:
         """Whether the peer has ended: nobody listens where it did."""
-        return self._refused_since_s is not None and now >= self._refused_since_s + REFUSED_S
+        since_s = self._refused_since_s
+        return self._attempt is None and since_s is not None and now >= since_s + REFUSED_S
 
     def close(self) -> None:
         """Give up the attempt that is under way."""
@@ -171,8 +172,6 @@ class Mending:
             more = attempt.recv(ANSWER.size - len(self._heard))
         except BlockingIOError:
             return None
-        except ConnectionResetError:
-            more = b""
         if not more:  # somebody else has that port, or the peer does not know us any more
             raise ConnectionRefusedError
         self._heard += more

@@ -13,7 +13,6 @@ sockets, no clock; `links.py` writes and reads.
 
 from __future__ import annotations
 
-import math
 import struct
 from collections import deque
 
@@ -123,8 +122,8 @@ class Stream:
         return frames
 
     def _let_go(self, content: bytes) -> None:
-        count = _COUNT.unpack(content)[0] if len(content) == _COUNT.size else math.inf
-        if count > self._kept_to:
+        count: int = _COUNT.unpack(content)[0] if len(content) == _COUNT.size else -1
+        if not 0 <= count <= self._kept_to:
             raise WireError("it sends what no rank sends")
         if count > self._kept_from:  # else it was said before the stream was resumed
             del self._kept[: count - self._kept_from]
