@@ -43,7 +43,8 @@ _link: int | None = None
 
 def is_needed(env: Mapping[str, str]) -> bool:
     """Whether this is a rank that MPICH's mpiexec has started."""
-    return "PMI_FD" in env and "HYDI_CONTROL_FD" in env
+    # Only the second is there on hosts other than mpiexec's own; no other launcher sets either.
+    return "PMI_FD" in env and ("HYDI_CONTROL_FD" in env or "PMI_HOSTNAME" in env)
 
 
 def stand_guard() -> None:

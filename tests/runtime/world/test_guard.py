@@ -155,3 +155,9 @@ def test_a_guard_keeps_nothing_of_what_its_rank_has_in_memory(guarded: Guarded) 
         return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")) / 1024
 
     poll_until(lambda: 1 < own_mb() < 6, lambda: f"{own_mb()} MB")
+
+
+@pytest.mark.parametrize("mark", ["HYDI_CONTROL_FD", "PMI_HOSTNAME"], ids=["here", "elsewhere"])
+def test_ranks_of_mpiexec_have_guards_on_all_hosts_and_those_of_slurm_have_none(mark: str) -> None:
+    assert is_needed({"PMI_FD": "9", "PMI_RANK": "3", mark: "host"})
+    assert not is_needed({"PMI_FD": "9", "PMI_RANK": "3", "PMI_JOBID": "7"})
