@@ -354,8 +354,16 @@ class HistoryOptions(_OfUser):
     limit: int = option(
         "--limit", values.count, 50, metavar="N", group=OUTPUT, help="the last N jobs; 0 for all (default 50)"
     )
+    follow: bool = switch_option(
+        "--follow", group=OUTPUT, help="go on: tell of each job as it ends, a line each, until Ctrl-C"
+    )
     by_user: bool = switch_option("--by-user", group=OUTPUT, help="what the jobs of each user have cost")
     json: bool = switch_option("--json", group=OUTPUT, help="print a line of JSON for each job, or user")
+
+    def validate(self) -> None:
+        super().validate()
+        if self.follow and self.by_user:
+            raise OptionError("--follow tells of jobs, --by-user of what has been; ask for one of them")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 from rich.console import Console
@@ -16,9 +17,13 @@ from rich.text import Text
 from mallob_py.cli import CommandError
 from mallob_py.cli.client_options import HistoryOptions
 from mallob_py.cli.status import ENDED_COLUMNS, make_table
-from mallob_py.service.telemetry.history import read_history
+from mallob_py.cli.values import age_text, printable
+from mallob_py.service.telemetry.history import RecentHistory, read_history
 from mallob_py.service.telemetry.status import EndedJob
 from mallob_py.text_table import format_table, plain
+
+#: between two looks for jobs that have ended
+_PERIOD_S = 0.5
 
 
 class UserCost(msgspec.Struct, frozen=True):
@@ -35,6 +40,8 @@ def run_history(options: HistoryOptions) -> int:
     api_dir = Path(options.api_dir)
     if not api_dir.is_dir():
         raise CommandError(f"{api_dir} is no folder of a service; name it with --api-dir")
+    if options.follow:
+        _follow(RecentHistory(api_dir), options)
     jobs = [job for job in read_history(api_dir) if _is_wanted(job, options)]
     shown = jobs[-options.limit :] if options.limit and not options.by_user else jobs
     if options.by_user:
@@ -51,6 +58,27 @@ def run_history(options: HistoryOptions) -> int:
         if len(shown) < len(jobs):
             print(f"... and {len(jobs) - len(shown)} older ones (--limit 0 shows all)")
     return 0
+
+
+def _follow(history: RecentHistory, options: HistoryOptions) -> NoReturn:
+    """Tell of jobs that end from now on."""
+    seen = set(map(_key, history.jobs()))
+    while True:
+        time.sleep(_PERIOD_S)
+        jobs = history.jobs()
+        for job in jobs:
+            if _key(job) not in seen and _is_wanted(job, options):
+                print(msgspec.json.encode(job).decode() if options.json else _line(job), flush=True)
+        seen = set(map(_key, jobs))
+
+
+def _key(job: EndedJob) -> tuple[int, int, float]:
+    return job.client, job.id, job.ended
+
+
+def _line(job: EndedJob) -> str:
+    told = job.error or job.result or job.outcome
+    return printable(f"{job.user}.{job.name}: {job.outcome}, {told}, after {age_text(job.total_s)}")
 
 
 def _is_wanted(job: EndedJob, options: HistoryOptions) -> bool:

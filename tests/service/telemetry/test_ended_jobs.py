@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,3 +121,24 @@ def test_the_command_lists_filters_and_sums_up(client_dir: Path, capsys: pytest.
 def test_a_folder_that_is_none_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main_module.main(["history", "--api-dir", str(tmp_path / "no")]) == 2
     assert "no is no folder of a service" in capsys.readouterr().err
+
+
+def test_who_follows_hears_of_each_job_once(client_dir: Path) -> None:
+    write(client_dir, ended(1))
+    command = [sys.executable, "-m", "mallob_py.cli.main", "history", "--follow", "--json"]
+    with subprocess.Popen(
+        [*command, "--api-dir", str(client_dir.parent), "--user", "u"], stdout=subprocess.PIPE, text=True
+    ) as follower:
+        try:
+            assert follower.stdout is not None
+            number = 2
+            while not select.select([follower.stdout], [], [], 0.3)[0]:  # it may not have looked yet
+                write(client_dir, ended(number), ended(number + 1, "v"))
+                number += 2
+            told = [json.loads(follower.stdout.readline())["id"]]
+            write(client_dir, ended(number))
+            while told[-1] != number:
+                told.append(json.loads(follower.stdout.readline())["id"])
+        finally:
+            follower.terminate()
+    assert told == [*range(told[0], number, 2), number]
