@@ -18,8 +18,9 @@ from mallob_py.cli.rank_options import STANDARD_INPUT, event_log_of, settings_of
 from mallob_py.protocol.effects import JobEnded
 from mallob_py.runtime import boot
 from mallob_py.runtime import worker_wire as wire
+from mallob_py.runtime.desk import Desk
 from mallob_py.runtime.notices import tell
-from mallob_py.runtime.rank import INLINE_BYTES_MAX, Desk, Rank
+from mallob_py.runtime.rank import INLINE_BYTES_MAX, Rank
 from mallob_py.runtime.workers.tasks import WorkerEvent
 from mallob_py.runtime.world.mpi import RankLoss
 

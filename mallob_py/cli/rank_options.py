@@ -171,8 +171,8 @@ class _World(Config):
         None,
         metavar="DIR",
         group=FILES,
-        help="to find a fault: write all that each PE is told, and what it wants done, to "
-        "DIR/<start of the run>/<PE>.stimuli.jsonl (see `mallob-py simulate --replay`); large",
+        help="to find a fault: write all that each rank is told, and what it wants done, to "
+        "DIR/<start of the run>/<rank>.stimuli.jsonl (see `mallob-py simulate --replay`); large",
     )
     tmp_dir: str | None = option(
         "--tmp-dir",

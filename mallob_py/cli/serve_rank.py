@@ -16,9 +16,10 @@ from mallob_py.cli.rank_options import ServeOptions, event_log_of, settings_of
 from mallob_py.launchers import EXIT_FILE_VARIABLE
 from mallob_py.protocol.placement import heir_of
 from mallob_py.runtime import boot
+from mallob_py.runtime.desk import Desk
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import die_with
-from mallob_py.runtime.rank import Desk, Rank
+from mallob_py.runtime.rank import Rank
 from mallob_py.runtime.world import guard
 from mallob_py.runtime.world.joining import is_invited
 from mallob_py.runtime.world.mpi import RankLoss, declared_world_size, spares_others

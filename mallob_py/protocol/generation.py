@@ -61,7 +61,7 @@ class Lost(msgspec.Struct, frozen=True):
     address: int
 
 
-class Ordered(msgspec.Struct, frozen=True):
+class Ordered(msgspec.Struct, frozen=True, tag=True):
     """A user wants these to join (address, capacity), which are connected already, and those to leave."""
 
     joins: tuple[tuple[int, int], ...] = ()

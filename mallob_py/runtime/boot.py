@@ -29,13 +29,16 @@ from msgspec.structs import replace
 from mallob_py import __version__
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.generation import EndReason
+from mallob_py.protocol.node import Node, Origin
 from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.rank_messages import RankProcess
+from mallob_py.runtime.bells import Bells, StopBell
+from mallob_py.runtime.desk import Desk, EventSink
 from mallob_py.runtime.memory import Reserve, rooms
 from mallob_py.runtime.memory_watch import HostVote, MemoryWatch
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.processes import descriptor_shortage, raise_descriptor_limit
-from mallob_py.runtime.rank import Desk, EventSink, Origin, PeerFailure, Rank, StopBell, service_clock
+from mallob_py.runtime.rank import PeerFailure, Rank, service_clock
 from mallob_py.runtime.stimulus_log import StimulusLog
 from mallob_py.runtime.workers.links import ForkServer, WorkerLimits
 from mallob_py.runtime.workers.pool import PoolOptions, WorkerPool
@@ -164,13 +167,17 @@ def run_rank(
     try:
         log = make_log(transport.rank, pes[0], start_s)
         processes = {number: each.process for number, each in enumerate(arrivals)}
-        origin = Origin(start_s, placement, processes)
-        rank = _make_rank(settings, transport, placement, pool, log, stop_bell, origin)
+        hosts = {each: transport.host_of(each) for each in placement.members}
+        origin = Origin(placement.capacities, start_s, processes, hosts)
+        patience_s = patience_of(settings.rank_timeout_s)
+        survives = settings.rank_loss is RankLoss.SURVIVE
+        node = Node(transport.rank, origin, settings.config, patience_s=patience_s, survives=survives)
+        rank = _make_rank(settings, node, origin, transport, pool, log, stop_bell)
         if transport.rank == 0 and (warning := binding_warning()) is not None:
             tell(f"warning: {warning}")
         problem = (
             descriptor_shortage(len(pes), processes_per_pe, descriptors, _links(rank, transport))
-            or _log_stimuli(settings, rank, pes, start_s)
+            or _log_stimuli(settings, rank, origin)
             or _open_desk(rank, make_desk)
         )
         told = gathered(world, (problem, pool.applications if rank.survives else {}))
@@ -233,32 +240,29 @@ def _pool_options(settings: WorldSettings, pes: range) -> PoolOptions:
 
 def _make_rank(
     settings: WorldSettings,
+    node: Node,
+    origin: Origin,
     transport: Carrier,
-    placement: Placement,
     pool: WorkerPool,
     log: EventSink,
     stop_bell: StopBell,
-    origin: Origin,
 ) -> Rank:
     transport.links.patience_s = patience_of(settings.rank_timeout_s)
-    hosts = {each: transport.host_of(each) for each in origin.processes}
-    names = {each: str(origin.processes[each]) for each in placement.members}
+    members = node.placement.members
+    peers = LocalPeers(transport.rank, origin.processes, origin.hosts)
     rank = Rank(
+        node,
         transport,
-        placement,
         pool,
-        settings.config,
         log,
         service_clock(origin.start_s),
-        Ring(transport.rank, names, settings.rank_timeout_s),
-        stop_bell,
+        Ring(transport.rank, members, settings.rank_timeout_s),
+        Bells(transport, pool, stop_bell, peers),
         settings.time_limit_s if settings.time_limit_s is not None else math.inf,
-        LocalPeers(transport.rank, origin.processes, hosts),
-        settings.rank_loss,
-        origin,
+        peers,
     )
     if settings.memory_reserve is not None:
-        here = [each for each in placement.members if hosts[each] == hosts[transport.rank]]
+        here = [each for each in members if origin.hosts[each] == origin.hosts[transport.rank]]
         rank.set_memory_watch(_memory_watch(settings.memory_reserve, rank, len(here)), here)
     return rank
 
@@ -280,15 +284,16 @@ def _run_newcomer(
         server.stop()
         os._exit(guard.CRASHED)
     carrier, welcome, after = joined.carrier, joined.welcome, joined.generation
-    placement = Placement(after.capacities, after.members)
     processes = {each: peer.process for each, peer in joined.peers.items()}
     processes[carrier.rank] = process_here()
-    origin = Origin(welcome.start_s, Placement(welcome.founders), processes, joined.membership)
-    pes = origin.logged_pes(carrier.rank, len(placement.pes_of(carrier.rank)))
+    hosts = {each: carrier.host_of(each) for each in processes}
+    origin = Origin(welcome.founders, welcome.start_s, processes, hosts)
+    node = Node(carrier.rank, origin, settings.config, joined.membership)
+    pes = origin.logged_pes(carrier.rank, len(node.pes))
     pool = WorkerPool(server, _pool_options(settings, pes))
     try:
         log = make_log(carrier.rank, pes[0], welcome.start_s)
-        rank = _make_rank(settings, carrier, placement, pool, log, stop_bell, origin)
+        rank = _make_rank(settings, node, origin, carrier, pool, log, stop_bell)
         if (problem := _open_desk(rank, make_desk)) is not None:
             tell(problem)
         log.write(rank.now(), "joined", {"generation": after.number, "pes": len(pes)})
@@ -334,13 +339,14 @@ def _memory_watch(reserve: Reserve, rank: Rank, ranks_here: int) -> MemoryWatch:
     return MemoryWatch(reserve, rooms, rank.reclaimable, vote, log, complain)
 
 
-def _log_stimuli(settings: WorldSettings, rank: Rank, pes: range, start_s: float) -> str | None:
-    """Why the stimuli of this rank's PEs cannot be written down, if they should be."""
+def _log_stimuli(settings: WorldSettings, rank: Rank, origin: Origin) -> str | None:
+    """Why what this rank is told cannot be written down, if it should be."""
     if settings.stimuli_dir is None:
         return None
-    folder = StimulusLog.folder_of_run(settings.stimuli_dir, start_s)
+    folder = StimulusLog.folder_of_run(settings.stimuli_dir, origin.start_s)
+    patience_s = patience_of(settings.rank_timeout_s)
     try:
-        rank.log_stimuli(StimulusLog(folder, pes, rank.placement.size, settings.config, tell))
+        rank.log_stimuli(StimulusLog(folder, rank.node, origin, patience_s, tell))
     except OSError as error:
         return f"--log-stimuli {settings.stimuli_dir}: {error.strerror}"
     return None

@@ -1,8 +1,9 @@
-"""Everything that the PEs of a rank were told, and what they wanted done, in one file for each PE.
+"""Everything that a rank was told, and what it wanted done, in one file for each rank.
 
-The first line of a file says which PE it is of (`Head`), each further one is a stimulus with its time and its
-effects (`Entry`). What a PE does follows from these alone, so `mallob-py simulate --replay` finds out whether
-the same program, or a changed one, comes to the same effects (`simulation/replay.py`).
+The first line of a file says which rank it is, and how it began (`Head`), each further one is a stimulus with
+its time and its effects (`Entry`), in all generations. What a rank does follows from these alone, so
+`mallob-py simulate --replay` finds out whether the same program, or a changed one, comes to the same effects
+(`simulation/replay.py`). Ranks that have joined write none.
 
 Messages between workers and results are in it with all their bytes: it is for finding a fault, not for
 every day.
@@ -11,7 +12,7 @@ every day.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from io import FileIO
 from itertools import islice
 from pathlib import Path
@@ -20,28 +21,36 @@ import msgspec
 
 from mallob_py import __version__
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import AnyEffect
-from mallob_py.protocol.pe import PE
-from mallob_py.protocol.stimuli import AnyStimulus
+from mallob_py.protocol.node import Node, Origin
+from mallob_py.protocol.rank_effects import AnyRankEffect
+from mallob_py.protocol.rank_stimuli import AnyRankStimulus
 
 SUFFIX = ".stimuli.jsonl"
 _LINES_MAX = 256
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """PE `pe` of `pes`, with these settings, of a system that this version ran."""
+    """The node `rank`, made as `node` does, of a system that this version ran."""
 
-    pe: int
-    pes: int
+    rank: int
+    origin: Origin
     config: Config
+    patience_s: float
+    survives: bool
     version: str
+
+    def node(self) -> Node:
+        """Another one, as it was in the beginning. Its first effects have been executed."""
+        node = Node(self.rank, self.origin, self.config, patience_s=self.patience_s, survives=self.survives)
+        node.effects.clear()
+        return node
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """`t`: as it was given to `PE.handle`. `error`: what the PE raised, in one line."""
+    """`t`: as it was given to `Node.handle`. `error`: what the node raised, in one line."""
 
     t: float
-    stimulus: AnyStimulus
+    stimulus: AnyRankStimulus
     effects: msgspec.Raw
     error: str | None = None
 
@@ -49,7 +58,7 @@ class Entry(msgspec.Struct, frozen=True):
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
-def encode_effects(effects: list[AnyEffect]) -> bytes:
+def encode_effects(effects: list[AnyRankEffect]) -> bytes:
     """As in an entry."""
     return _encode(effects)
 
@@ -60,20 +69,25 @@ def error_line(error: Exception) -> str:
 
 
 class StimulusLog:
-    """The files of one run. `complain(text)` is called once if they cannot be written any more."""
+    """The file of one rank. `complain(text)` is called once if it cannot be written any more."""
 
     def __init__(
-        self, folder: Path, pes: Iterable[int], size: int, config: Config, complain: Callable[[str], None]
+        self, folder: Path, node: Node, origin: Origin, patience_s: float, complain: Callable[[str], None]
     ) -> None:
-        """Raises OSError."""
+        """Of a node that has been told nothing yet, and so was made. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._complain = complain
-        self._files: dict[int, FileIO] = {}
-        self._lines: dict[int, list[bytes]] = {}
-        for pe in pes:
-            self._files[pe] = FileIO(folder / f"{pe}{SUFFIX}", "a")
-            self._lines[pe] = [_encode(Head(pe=pe, pes=size, config=config, version=__version__))]
+        self._file: FileIO | None = FileIO(folder / f"{node.rank}{SUFFIX}", "a")
+        head = Head(
+            rank=node.rank,
+            origin=origin,
+            config=node.config,
+            patience_s=patience_s,
+            survives=node.survives,
+            version=__version__,
+        )
+        self._lines: list[bytes] = [_encode(head)]
         self.flush()
 
     @staticmethod
@@ -82,41 +96,39 @@ class StimulusLog:
         start = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime(start_unix_s))
         return Path(parent) / f"{start}.{int(start_unix_s * 1000) % 1000:03}Z"
 
-    def handle(self, pe: PE, stimulus: AnyStimulus, now: float) -> None:
-        """Have the PE handle it, and note what it wants done."""
-        before = len(pe.effects)
+    def handle(self, node: Node, stimulus: AnyRankStimulus, now: float) -> None:
+        """Have the node handle it, and note what it wants done."""
+        before = len(node.effects)
         try:
-            pe.handle(stimulus, now)
+            node.handle(stimulus, now)
         except Exception as error:
-            self._note(pe, Entry(now, stimulus, _effects_since(pe, before), error_line(error)))
+            self._note(Entry(now, stimulus, _effects_since(node, before), error_line(error)))
             self.flush()
             raise
-        self._note(pe, Entry(now, stimulus, _effects_since(pe, before)))
+        self._note(Entry(now, stimulus, _effects_since(node, before)))
 
-    def _note(self, pe: PE, entry: Entry) -> None:
-        lines = self._lines[pe.rank]
-        lines.append(_encode(entry))
-        if len(lines) >= _LINES_MAX:
+    def _note(self, entry: Entry) -> None:
+        self._lines.append(_encode(entry))
+        if len(self._lines) >= _LINES_MAX:
             self.flush()
 
     def flush(self) -> None:
         """Hand everything to the operating system."""
-        for pe, lines in self._lines.items():
-            left = memoryview(b"".join(line + b"\n" for line in lines))
-            lines.clear()
-            try:
-                while left and pe in self._files:
-                    left = left[self._files[pe].write(left) :]
-            except OSError as error:
-                self._complain(f"the stimuli in {self._folder} end here: {error.strerror}")
-                self._give_up()
+        left = memoryview(b"".join(line + b"\n" for line in self._lines))
+        self._lines.clear()
+        try:
+            while left and self._file is not None:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            self._complain(f"the stimuli in {self._folder} end here: {error.strerror}")
+            self._give_up()
 
     def _give_up(self) -> None:
         """A log with a gap cannot be played again."""
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
-def _effects_since(pe: PE, before: int) -> msgspec.Raw:
-    return msgspec.Raw(encode_effects(list(islice(pe.effects, before, None))))
+def _effects_since(node: Node, before: int) -> msgspec.Raw:
+    return msgspec.Raw(encode_effects(list(islice(node.effects, before, None))))

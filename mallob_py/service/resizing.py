@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from mallob_py.runtime.growth import GrowthError
+from mallob_py.runtime.newcomers import GrowthError
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Rank
 from mallob_py.runtime.remote_shell import is_host_name, shell_to

@@ -1,8 +1,8 @@
 """Playing again what was written down: the stimuli of a real run, or a plan that random tests have shrunk.
 
-A log of stimuli (`runtime/stimulus_log.py`) has everything that one PE was told. It is told to a new PE of
-the same number and settings, at the same times, and must lead to the same effects, line by line. Where it
-does not, the program has changed, or depends on something that is no stimulus.
+A log of stimuli (`runtime/stimulus_log.py`) has everything that one rank was told, in all generations. It is
+told to a new `Node` that begins as that one did, at the same times, and must lead to the same effects, line
+by line. Where it does not, the program has changed, or depends on something that is no stimulus.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from mallob_py import __version__
-from mallob_py.protocol.pe import PE
+from mallob_py.protocol.node import Node
 from mallob_py.runtime.stimulus_log import SUFFIX, Entry, Head, encode_effects, error_line
 from mallob_py.simulation.lives import BAGS, CLUSTERS, Lives
 
@@ -90,7 +90,7 @@ def _replay_logs(paths: list[Path], given: Path) -> int:
 
 
 def replay_log(path: Path) -> Difference | int:
-    """Play the log of one PE: its first difference, or how many stimuli had the same effects.
+    """Play the log of one rank: its first difference, or how many stimuli had the same effects.
 
     Raises OSError and ReplayError.
     """
@@ -102,16 +102,16 @@ def replay_log(path: Path) -> Difference | int:
             raise ReplayError(f"{path}:1: no head of a log of stimuli: {error}") from None
         if head.version != __version__:
             print(f"{path} was written by version {head.version}, this is {__version__}", file=sys.stderr)
-        if not 0 <= head.pe < head.pes:
-            raise ReplayError(f"{path}:1: there is no PE {head.pe} of {head.pes}")
-        pe = PE(head.pe, head.pes, head.config)
+        if not 0 <= head.rank < len(head.origin.founders):
+            raise ReplayError(f"{path}:1: there is no rank {head.rank} of {len(head.origin.founders)}")
+        node = head.node()
         number = 1
         for number, line in enumerate(lines, 2):
             try:
                 entry = _decode_entry(line)
             except msgspec.DecodeError as error:
                 raise ReplayError(f"{path}:{number}: {error}") from None
-            if (text := _difference(pe, entry)) is not None:
+            if (text := _difference(node, entry)) is not None:
                 return Difference(path, number, text)
     return number - 1
 
@@ -125,14 +125,14 @@ def _whole_lines(file: Any, path: Path) -> Iterator[bytes]:
             print(f"{path}: its last line is not complete and is left out", file=sys.stderr)
 
 
-def _difference(pe: PE, entry: Entry) -> str | None:
-    """Tell the PE; how what it wants done differs from what the log says, if it does."""
+def _difference(node: Node, entry: Entry) -> str | None:
+    """Tell the node; how what it wants done differs from what the log says, if it does."""
     raised: str | None = None
     try:
-        pe.handle(entry.stimulus, entry.t)
+        node.handle(entry.stimulus, entry.t)
     except Exception as error:
         raised = error_line(error)
-    effects = encode_effects(pe.take_effects())
+    effects = encode_effects(node.take_effects())
     if raised == entry.error and effects == bytes(entry.effects):
         return None
     about = f"at {entry.t:.6f} s, after {_short(entry.stimulus)}:"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutations.mutation import Mutation, always, instead_of, never, without
 
 _RANK = "mallob_py/runtime/rank.py"
+_MEMORY = "mallob_py/runtime/rank_memory.py"
+_NODE = "mallob_py/protocol/node.py"
 _HEAP = "mallob_py/runtime/heap.py"
 _TRANSPORT = "mallob_py/runtime/world/transport.py"
 _RANK_LINKS = "mallob_py/runtime/world/links.py"
@@ -131,6 +133,27 @@ RUNNING = (
         "test_a_wake_up_is_over_when_it_has_been_seen",
     ),
     Mutation(
+        "what a halted rank is told waits for the next generation",
+        _NODE,
+        "Node.handle",
+        never("self.is_halted and type(stimulus) not in _WHILE_HALTED"),
+        "test_what_a_halted_rank_is_told_waits_for_the_next_generation",
+    ),
+    Mutation(
+        "a rank that has halted is drained when it goes on",
+        _NODE,
+        "Node._hear_of_drain",
+        never("self.is_halted"),
+        "test_a_rank_that_hears_of_its_drain_while_it_has_halted_drains_when_it_goes_on",
+    ),
+    Mutation(
+        "a message that comes back too late for its generation reaches nobody",
+        _NODE,
+        "Node._give_back",
+        never("congested.g != self._g_heard"),
+        "test_a_message_that_is_given_back_in_another_generation_is_dropped",
+    ),
+    Mutation(
         "an idle rank wakes up for its beat",
         _RANK,
         "Rank._park",
@@ -248,8 +271,8 @@ RUNNING = (
     # --- a rank's heap --------------------------------------------------------------------------
     Mutation(
         "an idle rank gives back what large messages have left",
-        _RANK,
-        "Rank._look_after_memory",
+        _MEMORY,
+        "RankMemory.look",
         without("self._heap.look(now, time.thread_time())"),
         "test_what_large_messages_have_left_goes_back_when_the_rank_is_idle",
     ),

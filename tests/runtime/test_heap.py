@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mallob_py.runtime.heap import CHeap, HeapKeeper, c_heap
-from mallob_py.runtime.rank import Rank
+from mallob_py.runtime.rank_memory import RankMemory
 
 MB = 1 << 20
 
@@ -27,11 +27,8 @@ class NoTransfer:
         pass
 
 
-def rank_with_a_heap(heap: CHeap | None) -> Any:
-    rank: Any = object.__new__(Rank)
-    rank._workers, rank.transfer, rank._fetching, rank._memory_watch = NoWorkers(), NoTransfer(), {}, None
-    rank._heap = HeapKeeper(heap)
-    return rank
+def rank_with_a_heap(heap: CHeap | None) -> RankMemory:
+    return RankMemory(NoWorkers(), NoTransfer(), HeapKeeper(heap), lambda slot, stimulus: None, set)
 
 
 def resident_bytes() -> int:
@@ -53,17 +50,17 @@ def carry_large_messages(rng: random.Random) -> list[bytes]:
 @pytest.mark.skipif(c_heap() is None, reason="another C library")
 def test_what_large_messages_have_left_goes_back_when_the_rank_is_idle() -> None:
     rank = rank_with_a_heap(c_heap())
-    rank._look_after_memory(0.0)
-    rank._look_after_memory(100.0)  # what other tests have left
+    rank.look(0.0)
+    rank.look(100.0)  # what other tests have left
     before_bytes = resident_bytes()
     kept = carry_large_messages(random.Random(1))
     left_bytes = resident_bytes() - before_bytes
     assert left_bytes > 50 * MB, "without this the test tells nothing"
-    rank._look_after_memory(200.0)
+    rank.look(200.0)
     assert resident_bytes() - before_bytes < 20 * MB
     kept = carry_large_messages(random.Random(2))
     assert resident_bytes() - before_bytes > 50 * MB, "without this the test tells nothing"
-    rank._look_after_memory(300.0)
+    rank.look(300.0)
     assert resident_bytes() - before_bytes < 20 * MB, "where it has been trimmed before, too"
     assert kept
 
@@ -131,8 +128,8 @@ def test_with_another_c_library_nothing_is_done(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     assert c_heap() is None
     rank = rank_with_a_heap(None)
-    rank._look_after_memory(0.0)
-    rank._look_after_memory(1.0)
+    rank.look(0.0)
+    rank.look(1.0)
 
 
 def test_glibc_before_2_33_is_asked_in_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:

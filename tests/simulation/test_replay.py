@@ -12,7 +12,9 @@ import pytest
 from mallob_py.protocol import PeerViolation
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.messages import Description, Epoch
-from mallob_py.protocol.pe import PE
+from mallob_py.protocol.node import Node, Origin
+from mallob_py.protocol.rank_effects import Tell
+from mallob_py.protocol.rank_stimuli import AnyRankStimulus, RankLost, Said, TimeCame, ToPE
 from mallob_py.protocol.stimuli import (
     AnyStimulus,
     Drain,
@@ -21,7 +23,6 @@ from mallob_py.protocol.stimuli import (
     JobSubmitted,
     Received,
     SystemEnds,
-    Tick,
     WorkerStarted,
 )
 from mallob_py.runtime.stimulus_log import SUFFIX, StimulusLog
@@ -34,12 +35,13 @@ def complain(text: str) -> None:
     raise AssertionError(text)
 
 
-def log_of(folder: Path, *stimuli: AnyStimulus) -> Path:
-    """What one PE alone was told, a second apart."""
-    log = StimulusLog(folder, [0], 1, Config(), complain)
-    pe = PE(0, 1, Config())
+def log_of(folder: Path, *stimuli: AnyRankStimulus) -> Path:
+    """What one rank alone was told, a second apart."""
+    origin = Origin((1,))
+    node = Node(0, origin, Config(), patience_s=1.0)
+    log = StimulusLog(folder, node, origin, 1.0, complain)
     for now, stimulus in enumerate(stimuli):
-        log.handle(pe, stimulus, float(now))
+        log.handle(node, stimulus, float(now))
     log.flush()
     return folder / f"0{SUFFIX}"
 
@@ -47,24 +49,38 @@ def log_of(folder: Path, *stimuli: AnyStimulus) -> Path:
 def short_life(folder: Path) -> Path:
     return log_of(
         folder,
-        JobSubmitted(1, JobParameters(), Description(1, b"x")),
-        WorkerStarted(0),
-        Tick(),
-        JobInterrupted(1),
+        ToPE(0, JobSubmitted(1, JobParameters(), Description(1, b"x"))),
+        ToPE(0, WorkerStarted(0)),
+        TimeCame(),
+        ToPE(0, JobInterrupted(1)),
     )
 
 
-@pytest.mark.parametrize("seed", range(0, 40, 2))
-def test_random_lives_come_to_the_same_effects_again(seed: int, tmp_path: Path) -> None:
-    """All kinds of balancing, matching and failures: nothing of it depends on what is no stimulus."""
-    scenario = Scenario(draw_plan(seed))
-    pes = scenario.cluster.pes
-    log = StimulusLog(tmp_path, range(len(pes)), len(pes), scenario.plan.config, complain)
-    for pe in pes:
-        told = _Told(pe)
-        pe.handle = partial(log.handle, told)  # type: ignore[method-assign, arg-type]
-    scenario.run()
-    log.flush()
+@pytest.mark.parametrize("capacities", [(1, 1), (2, 3, 1)])
+def test_a_life_with_a_loss_comes_to_the_same_effects_again(
+    capacities: tuple[int, ...], tmp_path: Path
+) -> None:
+    """The same file goes on in the generation after."""
+    origin = Origin(capacities)
+    nodes = {rank: Node(rank, origin, Config(), patience_s=1.0) for rank in range(len(capacities))}
+    logs = {rank: StimulusLog(tmp_path, node, origin, 1.0, complain) for rank, node in nodes.items()}
+
+    def tell(rank: int, stimulus: AnyRankStimulus) -> None:
+        logs[rank].handle(nodes[rank], stimulus, 0.1)
+        for effect in nodes[rank].take_effects():
+            if isinstance(effect, Tell) and effect.rank in nodes:
+                said = Said(rank, effect.g, effect.source, effect.dest, effect.message)
+                tell(effect.rank, said)
+
+    tell(0, ToPE(0, JobSubmitted(1, JobParameters(), Description(1, b"x"))))
+    tell(0, ToPE(0, WorkerStarted(0)))
+    del nodes[len(capacities) - 1]
+    tell(0, RankLost(len(capacities) - 1, "has died"))
+    tell(0, ToPE(0, JobInterrupted(1)))
+    assert {node.present.number for node in nodes.values()} == {2}
+    for log in logs.values():
+        log.flush()
+    assert "JobInterrupted" in (tmp_path / f"0{SUFFIX}").read_text()
     assert replay(tmp_path) == 0
 
 
@@ -81,19 +97,6 @@ def test_random_lives_know_every_stimulus() -> None:
             pe.handle = partial(note, pe.handle)  # type: ignore[method-assign]
         scenario.run()
     assert known == set(get_args(AnyStimulus)) - {SystemEnds, Drain}, "nothing comes after these"
-
-
-class _Told:
-    """A PE whose `handle` is its own, though it is replaced in the cluster."""
-
-    def __init__(self, pe: PE) -> None:
-        self.rank = pe.rank
-        self.handle = pe.handle
-        self._pe = pe
-
-    @property
-    def effects(self) -> list[object]:
-        return list(self._pe.effects)
 
 
 def test_the_line_with_other_effects_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +116,7 @@ def test_the_line_with_other_effects_is_told(tmp_path: Path, capsys: pytest.Capt
     found = replay_log(path)
     assert isinstance(found, Difference)
     assert (found.path, found.line) == (path, 2)
-    assert "after JobSubmitted(job=1" in found.text
+    assert "JobSubmitted(job=1" in found.text
     assert "'worker': 0" in found.text.split("in the log")[0]
     assert "'worker': 7" in found.text.split("in the log")[1]
     assert replay(tmp_path) == 1
@@ -132,7 +135,7 @@ def test_an_effect_too_many_or_too_few_is_a_difference(tmp_path: Path) -> None:
 
 def test_what_a_pe_raised_is_raised_again(tmp_path: Path) -> None:
     with pytest.raises(PeerViolation):
-        log_of(tmp_path, Tick(), Received(0, Epoch(7, ())))
+        log_of(tmp_path, TimeCame(), ToPE(0, Received(0, Epoch(7, ()))))
     (path,) = tmp_path.iterdir()
     assert "epoch 7 after 0" in path.read_text()
     assert replay_log(path) == 2
@@ -152,8 +155,8 @@ def test_a_line_that_was_not_finished_is_left_out(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("line", "text", "why"),
     [
-        (0, '{"pe":0}', r":1: no head of a log of stimuli"),
-        (0, None, r":1: there is no PE 3 of 1"),
+        (0, '{"rank":0}', r":1: no head of a log of stimuli"),
+        (0, None, r":1: there is no rank 3 of 1"),
         (2, "nonsense", r":3: JSON is malformed"),
         (2, '{"t":1.0,"stimulus":{"type":"Gift"},"effects":[]}', r":3: Invalid value 'Gift'"),
     ],
@@ -163,7 +166,7 @@ def test_a_log_that_cannot_be_played_is_told_with_its_line(
 ) -> None:
     path = short_life(tmp_path)
     lines = path.read_text().splitlines()
-    lines[line] = lines[line].replace('"pe":0', '"pe":3') if text is None else text
+    lines[line] = lines[line].replace('"rank":0', '"rank":3') if text is None else text
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(ReplayError, match=why):
         replay_log(path)
@@ -188,17 +191,17 @@ def test_a_plan_is_played_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_a_log_that_cannot_be_written_any_more_ends_and_harms_nobody(tmp_path: Path) -> None:
     told: list[str] = []
-    log = StimulusLog(tmp_path, [0], 1, Config(), told.append)
-    log._files[0].close()
-    log._files[0] = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
-    pe = PE(0, 1, Config())
+    origin = Origin((1,))
+    node = Node(0, origin, Config(), patience_s=1.0)
+    (tmp_path / f"0{SUFFIX}").symlink_to("/dev/full")
+    log = StimulusLog(tmp_path, node, origin, 1.0, told.append)
     for _ in range(2):
-        log.handle(pe, Tick(), 0.0)
+        log.handle(node, TimeCame(), 0.0)
         log.flush()
     assert told == [f"the stimuli in {tmp_path} end here: No space left on device"]
 
 
 def test_stimuli_survive_their_way_through_a_file() -> None:
-    submitted = JobSubmitted(1, JobParameters(priority=0.1, near=3), Description(3, b"\x00\xff!"))
-    again = msgspec.json.decode(msgspec.json.encode(submitted), type=AnyStimulus)
+    submitted = ToPE(0, JobSubmitted(1, JobParameters(priority=0.1, near=3), Description(3, b"\x00\xff!")))
+    again = msgspec.json.decode(msgspec.json.encode(submitted), type=AnyRankStimulus)
     assert again == submitted

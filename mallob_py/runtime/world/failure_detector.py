@@ -73,11 +73,10 @@ def patience_of(timeout_s: float | None) -> float:
 
 
 class Ring:
-    """Whom a rank sends beats to, and whom it watches. `names`: process and host of each rank."""
+    """Whom a rank sends beats to, and whom it watches, of these members, ascending."""
 
-    def __init__(self, rank: int, names: Mapping[int, str], timeout_s: float | None = None) -> None:
+    def __init__(self, rank: int, members: Sequence[int], timeout_s: float | None = None) -> None:
         self._rank = rank
-        self._names = dict(names)
         self.timeout_s = timeout_s
         #: of the file that is touched; None as long as it may come
         self._pulse: int | None = None
@@ -85,7 +84,7 @@ class Ring:
         #: of those before this rank as many as may be silent, nearest first, and at least one
         self._watches: dict[int, Watch] = {}
         self.next_beat_s = -math.inf
-        self.go_on(sorted(names))
+        self.go_on(members)
 
     def go_on(self, members: Sequence[int]) -> None:
         """These ranks are left, ascending, this one among them."""
@@ -115,13 +114,6 @@ class Ring:
         """It is lost."""
         if rank in self._members:
             self.go_on([each for each in self._members if each != rank])
-
-    def describe(self, rank: int) -> str:
-        return f"rank {rank} ({self._names[rank]})" if rank in self._names else f"rank {rank}"
-
-    def name(self, rank: int, name: str) -> None:
-        """There is a further rank, or will be."""
-        self._names[rank] = name
 
     def heard(self, ranks: Container[int]) -> None:
         """Anything has come from these."""

@@ -14,8 +14,8 @@ from mallob_py.protocol.messages import Description
 from mallob_py.protocol.pe import PE
 from mallob_py.protocol.placement import Placement
 from mallob_py.protocol.rank_messages import RankNews
+from mallob_py.protocol.rank_reports import RankReporter, Roll
 from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, Tick, WorkerStarted, WorkerUsed
-from mallob_py.runtime.rank_reports import RankReporter, Roll
 from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse, JobFile, parse_job
@@ -137,7 +137,7 @@ def test_hosts_are_put_together_from_what_their_ranks_tell(client: Client) -> No
 
 
 def test_a_rank_tells_how_it_is_only_when_that_has_changed() -> None:
-    reporter = RankReporter(4)
+    reporter = RankReporter("h", 7, 4)
     first = reporter.news(1, ())
     assert first is not None
     assert (first.pes, first.busy, first.troubles) == (4, 1, ())

@@ -1,4 +1,6 @@
-"""Ranks that this one has started and that are still to join: what their host does (see `world/joining.py`).
+"""Ranks that this one has started and that are still to join, as their host deals with them.
+
+What they do themselves: `runtime/world/joining.py`.
 
 The processes start at once; meanwhile all members begin to listen. A newcomer that has named itself is
 welcomed as soon as it can be told where all members are. All that are connected join with one change. One
@@ -8,20 +10,15 @@ that dies on its way, or takes too long, is left out, and the others join.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 
 from mallob_py.protocol.generation import Ordered
 from mallob_py.protocol.rank_messages import Joining, Peer
-from mallob_py.runtime.world.newcomer_process import NewcomerProcess
 
 #: a newcomer imports much, perhaps from the disk of a network
 PATIENCE_S = 60.0
 #: an order to join may be lost with the coordinator
 _ORDER_AGAIN_S = 1.0
-
-
-class GrowthError(Exception):
-    """There cannot be more ranks; the message says why."""
 
 
 class Growth:
@@ -30,16 +27,13 @@ class Growth:
     def __init__(
         self,
         members: Iterable[int],
-        newcomers: Mapping[int, NewcomerProcess],
+        newcomers: Collection[int],
         now: float,
         welcome: Callable[[int, tuple[Peer, ...]], None],
-        done: Callable[[Mapping[int, str]], None],
+        kill: Callable[[int], None],
     ) -> None:
-        """`members`: all others. `welcome` tells a newcomer of its peers.
-
-        `done` hears of those that did not join, and why.
-        """
-        self._processes = newcomers
+        """`members`: all others. `welcome` tells a newcomer of its peers, `kill` ends one."""
+        self._newcomers = frozenset(newcomers)
         #: members that have not said where they listen
         self._silent = set(members)
         self._peers: dict[int, Peer] = {}
@@ -47,14 +41,15 @@ class Growth:
         self._arrived: dict[int, Joining] = {}
         self._welcomed: list[int] = []
         self._connected: set[int] = set()
-        self._problems: dict[int, str] = {}
+        #: of those that have failed to join: why
+        self.problems: dict[int, str] = {}
         self._until_s = now + PATIENCE_S
         self._order_s = -math.inf
         self._welcome = welcome
-        self._done = done
+        self._kill = kill
 
     def is_newcomer(self, rank: int) -> bool:
-        return rank in self._processes
+        return rank in self._newcomers
 
     # --- what the members say
 
@@ -82,8 +77,8 @@ class Growth:
         if self._silent:
             return
         for rank in self._arrived:
-            if rank not in self._welcomed and rank not in self._problems:
-                before = {each: self._arrived[each] for each in self._welcomed if each not in self._problems}
+            if rank not in self._welcomed and rank not in self.problems:
+                before = {each: self._arrived[each] for each in self._welcomed if each not in self.problems}
                 others = [Peer(each, one.host, one.process, one.place) for each, one in before.items()]
                 self._welcomed.append(rank)
                 self._welcome(rank, (*self._peers.values(), *others))
@@ -95,13 +90,12 @@ class Growth:
     def lost(self, rank: int, how: str) -> None:
         """A newcomer is gone."""
         if self.is_newcomer(rank):
-            self._problems.setdefault(rank, how)
+            self.problems.setdefault(rank, how)
 
     def _give_up(self, why: str) -> None:
-        for rank, process in self._processes.items():
-            if rank not in self._connected and rank not in self._problems:
-                self._problems[rank] = why
-                process.kill()
+        for rank in sorted(self._newcomers - self._connected - self.problems.keys()):
+            self.problems[rank] = why
+            self._kill(rank)
 
     # --- what is to be done
 
@@ -109,7 +103,7 @@ class Growth:
         """An order that is to be given now, again if it has not come about."""
         if now >= self._until_s:
             self._give_up(f"has not come up within {PATIENCE_S:g} s")
-        left = self._processes.keys() - self._problems.keys()
+        left = self._newcomers - self.problems.keys()
         if left - self._connected:
             return None
         wanted = sorted(left - set(members))
@@ -120,8 +114,4 @@ class Growth:
 
     def is_over(self, members: Iterable[int]) -> bool:
         """Whether each has joined or failed."""
-        return not self._processes.keys() - self._problems.keys() - set(members)
-
-    def done(self) -> None:
-        """Tell whoever wanted it."""
-        self._done(self._problems)
+        return not self._newcomers - self.problems.keys() - set(members)

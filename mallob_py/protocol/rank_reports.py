@@ -12,18 +12,17 @@ that is just growing may lack a worker, or show one twice.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 
 from mallob_py.protocol.rank_messages import RankNews, WorkerPlace
-from mallob_py.runtime.world.failure_detector import host_name
 
 
 class RankReporter:
     """What one rank has to tell, and what it has told."""
 
-    def __init__(self, pes: int) -> None:
-        self._host = host_name()
+    def __init__(self, host: str, pid: int, pes: int) -> None:
+        self._host = host
+        self._pid = pid
         self._pes = pes
         self._told: RankNews | None = None
 
@@ -31,9 +30,9 @@ class RankReporter:
         """Whoever is told has not been told anything yet."""
         self._told = None
 
-    def news(self, busy: int, troubles: Iterable[str]) -> RankNews | None:
+    def news(self, busy: int, troubles: Iterable[str], turns: int = 0) -> RankNews | None:
         """What is to be told now; None if nothing has changed."""
-        news = RankNews(self._host, os.getpid(), self._pes, busy, tuple(troubles))
+        news = RankNews(self._host, self._pid, self._pes, busy, tuple(troubles), turns)
         if news == self._told:
             return None
         self._told = news

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
 
 from mallob_py.protocol.generation import Ordered
+from mallob_py.protocol.growth import PATIENCE_S, Growth
 from mallob_py.protocol.rank_messages import Joining, Peer, Place
-from mallob_py.runtime.growth import PATIENCE_S, Growth
 from mallob_py.runtime.world.failure_detector import process_here
 
 HERE = process_here(os.getpid())
-
-
-class Process:
-    killed = False
-
-    def kill(self) -> None:
-        self.killed = True
 
 
 class Host:
@@ -26,16 +17,12 @@ class Host:
 
     def __init__(self) -> None:
         self.welcomed: dict[int, list[int]] = {}
-        self.problems: Mapping[int, str] | None = None
-        self.processes: dict[int, Any] = {5: Process(), 6: Process()}
-        self.growth = Growth({1}, self.processes, 0.0, self.welcome, self.done)
+        self.killed: set[int] = set()
+        self.growth = Growth({1}, {5, 6}, 0.0, self.welcome, self.killed.add)
 
     def welcome(self, rank: int, peers: tuple[Peer, ...]) -> None:
         assert rank not in self.welcomed
         self.welcomed[rank] = [peer.address for peer in peers]
-
-    def done(self, problems: Mapping[int, str]) -> None:
-        self.problems = problems
 
     def come(self, rank: int) -> None:
         self.growth.joining(rank, Joining(HERE, 0, Place(f"link.{rank}"), 2))
@@ -71,8 +58,7 @@ def test_all_join_with_one_change_when_the_last_is_connected() -> None:
     assert not host.growth.is_over((0, 1))
     assert host.growth.turn((0, 1, 5, 6), 0.1) is None
     assert host.growth.is_over((0, 1, 5, 6))
-    host.growth.done()
-    assert host.problems == {}
+    assert host.growth.problems == {}
 
 
 def test_an_order_is_given_again_as_it_may_be_lost_with_the_coordinator() -> None:
@@ -94,8 +80,7 @@ def test_one_that_dies_on_its_way_is_left_out() -> None:
     host.growth.lost(5, "has died")
     assert host.growth.turn((0, 1), 0.0) == Ordered(joins=((6, 2),))
     assert host.growth.is_over((0, 1, 6))
-    host.growth.done()
-    assert host.problems == {5: "has died"}
+    assert host.growth.problems == {5: "has died"}
 
 
 def test_one_that_does_not_come_up_in_time_is_ended() -> None:
@@ -105,7 +90,7 @@ def test_one_that_does_not_come_up_in_time_is_ended() -> None:
     host.growth.connected(6)
     assert host.growth.turn((0, 1), PATIENCE_S - 1.0) is None
     assert host.growth.turn((0, 1), PATIENCE_S) == Ordered(joins=((6, 2),))
-    assert (host.processes[5].killed, host.processes[6].killed) == (True, False)
+    assert host.killed == {5}
 
 
 def test_where_a_member_cannot_listen_nobody_joins() -> None:
@@ -113,7 +98,6 @@ def test_where_a_member_cannot_listen_nobody_joins() -> None:
     host.come(5)
     host.listen(1, None)
     assert host.welcomed == {}
-    assert all(process.killed for process in host.processes.values())
+    assert host.killed == {5, 6}
     assert host.growth.is_over((0, 1))
-    host.growth.done()
-    assert host.problems == dict.fromkeys((5, 6), "rank 1 cannot listen for it")
+    assert host.growth.problems == dict.fromkeys((5, 6), "rank 1 cannot listen for it")

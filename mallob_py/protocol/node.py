@@ -1,0 +1,840 @@
+"""One rank: stimuli in (`rank_stimuli.py`), effects out (`rank_effects.py`). Here its PEs and the world meet.
+
+    generation.py    who belongs to the system, and how that changes
+    succession.py    what the PEs of a new generation take over
+    pe.py            one PE; a rank hosts one or several
+    host_health.py   whether the host gives workers their processes
+    growth.py        ranks that this one has started and that are to join
+    rank_reports.py  what ranks tell each other about themselves
+
+Messages between PEs of one rank do not leave it: they wait in one queue, which keeps their order, and are
+handled before anything else is looked at. When ranks are lost, leave or join, those who are left agree on the
+next generation. A rank that has *halted* for it only hears of the change: what else it is told waits here. In
+the new generation, new PEs go on with what the old ones had. Ranks keep their numbers for ever; PEs are
+numbered anew.
+
+What the caller owes: every effect executed, in order; a `TimeCame` at `deadline_s`, a `Looked` once a second;
+`now` that never goes back; the messages of each rank in the order in which they were sent.
+
+Guarantees: no message reaches a PE of another generation than its sender's. What a former member says reaches
+no PE and no desk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+
+from mallob_py.protocol import PeerViolation
+from mallob_py.protocol.balancing import ImageRule, local_rule, shared_rule
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.effects import BlameHost, FetchDescription, JobOver, JobUnheard, Log, Send
+from mallob_py.protocol.generation import (
+    AnyChange,
+    Begin,
+    End,
+    EndReason,
+    Halt,
+    Heard,
+    Lost,
+    Membership,
+    Ordered,
+    Strayed,
+    TimePassed,
+)
+from mallob_py.protocol.generation import Tell as TellRank
+from mallob_py.protocol.growth import Growth
+from mallob_py.protocol.host_health import Fault, HostHealth
+from mallob_py.protocol.messages import AnyMessage, Message
+from mallob_py.protocol.pe import PE
+from mallob_py.protocol.placement import Generation, Placement, first_generation
+from mallob_py.protocol.rank_effects import (
+    Accuse,
+    AnyRankEffect,
+    Bury,
+    DeskHears,
+    Drained,
+    DropChain,
+    DropUnheard,
+    Expect,
+    Fail,
+    Fetch,
+    Forget,
+    Grown,
+    Halted,
+    KillRank,
+    LetGo,
+    ListenFor,
+    Note,
+    OfPE,
+    Say,
+    Tell,
+    TellLost,
+    ToFiles,
+    WindUp,
+    WorldChanged,
+)
+from mallob_py.protocol.rank_messages import (
+    AnyFileMessage,
+    AnyWireMessage,
+    Beat,
+    ChainOver,
+    Commit,
+    Connected,
+    DeskNews,
+    Fenced,
+    Joining,
+    Listen,
+    Listening,
+    Noted,
+    Outdated,
+    Peer,
+    Propose,
+    RankDrained,
+    RankDrains,
+    RankNews,
+    RankProcess,
+    Ready,
+    RollAnswer,
+    RollCall,
+    Stop,
+    Suspect,
+    Wanted,
+    Welcome,
+    WorkerPlace,
+)
+from mallob_py.protocol.rank_reports import RankReporter, Roll
+from mallob_py.protocol.rank_stimuli import (
+    AnyRankStimulus,
+    ChainEnds,
+    Congested,
+    DescriptionCame,
+    DescriptionFailed,
+    DeskSays,
+    DrainWanted,
+    EndWanted,
+    Looked,
+    NewsGoTo,
+    RankBack,
+    RankLost,
+    RanksStarted,
+    RollWanted,
+    Said,
+    TimeCame,
+    ToPE,
+)
+from mallob_py.protocol.stimuli import (
+    AnyStimulus,
+    DescriptionHere,
+    DescriptionMissing,
+    Drain,
+    HostRests,
+    Received,
+    SystemEnds,
+    Tick,
+    WorkerStarted,
+)
+from mallob_py.protocol.succession import Succession
+
+_TICK = Tick()
+#: the generation whose messages are taken in by a rank that has halted: none
+_NO_GENERATION = 0
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What a rank knows of the system's beginning, the same on all ranks; `founders`: their capacities."""
+
+    founders: tuple[int, ...]
+    #: since 1970
+    start_s: float = 0.0
+    #: by rank; and the hosts that they are on, each named by the lowest rank that was ever there
+    processes: dict[int, RankProcess] = {}
+    hosts: dict[int, int] = {}
+
+    def logged_pes(self, rank: int, capacity: int) -> range:
+        """By which numbers logs name the PEs of a rank, in all generations; no others' do."""
+        if rank < len(self.founders):
+            return Placement(self.founders).pes_of(rank)
+        first = sum(self.founders) + (rank - len(self.founders)) * capacity
+        return range(first, first + capacity)
+
+
+class _Drain(NamedTuple):
+    """This rank is to leave, as `asked_by` hears: at `until_s` at the latest; looked after at `look_s`."""
+
+    asked_by: int
+    until_s: float
+    look_s: float
+
+
+class Node:
+    """One rank. See the module's docstring for what its caller owes."""
+
+    def __init__(
+        self,
+        rank: int,
+        origin: Origin,
+        config: Config,
+        membership: Membership | None = None,
+        patience_s: float = math.inf,
+        *,
+        survives: bool = True,
+    ) -> None:
+        """`membership`: that of a rank that joins. `patience_s`: as in `Membership`.
+
+        `survives`: whether it goes on without ranks that are lost.
+        """
+        self.rank = rank
+        self.config = config
+        self.survives = survives
+        self.start_s = origin.start_s
+        #: the ranks in the beginning
+        self.founders = Placement(origin.founders)
+        self._membership = membership or Membership(rank, first_generation(origin.founders), patience_s)
+        present = self.present
+        self.placement = Placement(present.capacities, present.members)
+        #: what is to be done outside, in this order; always this queue
+        self.effects: deque[AnyRankEffect] = deque()
+        self._act: Callable[[AnyRankEffect], None] = self.effects.append
+        numbers = self.placement.pes_of(rank)
+        self._first = numbers[0]
+        #: the number of its first PE in logs, for ever
+        self.first_logged = origin.logged_pes(rank, len(numbers))[0]
+        era = 0 if membership is None else present.number
+        rule = self._rule()
+        #: always this list, of the PEs of the present generation
+        self.pes = [PE(number, self.placement.size, config, rule, era) for number in numbers]
+        self._health = HostHealth(config)
+        self._processes = dict(origin.processes)
+        self._hosts = dict(origin.hosts)
+        #: messages to PEs of this rank, from each other too: (source, destination, message)
+        self._arrived: deque[tuple[int, int, AnyMessage]] = deque()
+        #: PEs with effects that are still to be passed on
+        self._unsettled: deque[PE] = deque(self.pes)
+        #: by job: the slots of PEs here that wait for its description
+        self.fetching: dict[int, set[int]] = {}
+        #: of the present generation, and the one whose messages are taken in
+        self._g = self._g_heard = present.g
+        #: messages of PEs, and news for the desk, of a generation that is still to begin here
+        self._ahead: list[Said] = []
+        #: former members, and how those were lost that this rank has found lost
+        self._gone: set[int] = set()
+        self._how_lost: dict[int, str] = {}
+        self._halted_s: float | None = None
+        #: what this rank was told while it had halted
+        self._waiting: list[AnyRankStimulus] = []
+        self._growth: Growth | None = None
+        #: all addresses below it are taken
+        self.bound = max(self.placement.members) + 1
+        self._drain: _Drain | None = None
+        #: who works for what anywhere, since `RollWanted`
+        self.roll = Roll()
+        #: how each rank is, on the rank that is told (`NewsGoTo`)
+        self.news_of_ranks: dict[int, RankNews] = {}
+        own = self._processes.get(rank, RankProcess(0, "", 0, 0))
+        self._reporter = RankReporter(own.host, own.pid, len(numbers))
+        self._news_go_to: int | None = None
+        #: when descriptions of jobs that nobody has spoken of since the last change are let go of
+        self._unheard_until_s = math.inf
+        self._is_stopping = False
+        #: when nobody is waited for any more
+        self._over_at_s = math.inf
+        #: why it has to end alone
+        self.end_reason: EndReason | None = None
+        self._settle(0.0)
+
+    # --- what it is like ----------------------------------------------------------------------
+
+    @property
+    def pe(self) -> PE:
+        """The first PE, which the desk talks to."""
+        return self.pes[0]
+
+    @property
+    def present(self) -> Generation:
+        """The present generation."""
+        present = self._membership.generation
+        assert present is not None
+        return present
+
+    @property
+    def is_halted(self) -> bool:
+        """Whether it waits for the next generation."""
+        return self._halted_s is not None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it takes no part in changes any more, as the system ends, or this rank."""
+        return self._is_stopping
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether ranks that it has started are on their way."""
+        return self._growth is not None
+
+    @property
+    def is_drained_for(self) -> int | None:
+        """The rank that is to hear when this one is ready to leave."""
+        return None if self._drain is None else self._drain.asked_by
+
+    @property
+    def lost(self) -> frozenset[int]:
+        """Ranks that it knows to be lost, or that have left."""
+        return frozenset(self._gone | self._membership.lost)
+
+    @property
+    def leavers(self) -> tuple[int, ...]:
+        """Who leaves by order with the change that this rank has halted for, or ended with."""
+        return self._membership.leavers
+
+    @property
+    def has_ahead(self) -> bool:
+        """Whether messages of a later generation wait here."""
+        return bool(self._ahead)
+
+    def is_over(self, now: float) -> bool:
+        """Whether nothing is left to be done here."""
+        if not self._is_stopping:
+            return False
+        if self.end_reason is not None or self.is_halted:
+            return True
+        is_waited_for = any(len(pe.workers.leaving) or pe.client.awaits_roots for pe in self.pes)
+        return not is_waited_for or now >= self._over_at_s
+
+    @property
+    def deadline_s(self) -> float:
+        """When a `TimeCame` is wanted, if nothing else comes before."""
+        if self.is_halted:
+            return self._membership.deadline_s
+        deadline_s = min(pe.deadline_s for pe in self.pes)
+        if self._drain is not None:
+            deadline_s = min(deadline_s, self._drain.look_s)
+        return min(deadline_s, self._over_at_s)
+
+    # --- stimuli --------------------------------------------------------------------------------
+
+    def handle(self, stimulus: AnyRankStimulus, now: float) -> None:
+        """Take one stimulus; what follows from it is in `effects`."""
+        if type(stimulus) is Said:  # most of them
+            self._hear(stimulus, now)
+        elif self.is_halted and type(stimulus) not in _WHILE_HALTED:
+            self._waiting.append(stimulus)
+        else:
+            _ON_STIMULUS[type(stimulus)](self, stimulus, now)
+        self._settle(now)
+        if self._drain is not None and not self.is_halted:
+            self._look_whether_drained(self._drain, now)
+        if self._growth is not None and not self.is_halted:
+            self._look_after_growth(self._growth, now)
+
+    def take_effects(self) -> list[AnyRankEffect]:
+        """The effects since the last call."""
+        effects = list(self.effects)
+        self.effects.clear()
+        return effects
+
+    def _hear(self, said: Said, now: float) -> None:
+        message, rank = said.message, said.rank
+        if isinstance(message, Message):
+            if said.g == self._g_heard:
+                self._take_in(said)
+            elif rank in self._gone:
+                self._change(Strayed(rank, said.g), now)
+            elif said.g > self._g:
+                self._ahead.append(said)
+        else:
+            _ON_MESSAGE[type(message)](self, said, message, now)
+
+    def _take_in(self, said: Said) -> None:
+        """A PE's message of the present generation, if its sender and receiver are there."""
+        rank_of = self.placement.rank_of
+        if not (said.source < len(rank_of) and rank_of[said.source] == said.rank):
+            self._accuse(said.rank, f"a message of PE {said.source}, which is not there")
+        elif not self._first <= said.dest < self._first + len(self.pes):
+            self._accuse(said.rank, f"a message for PE {said.dest}, which is not here")
+        else:
+            assert isinstance(said.message, Message)
+            self._arrived.append((said.source, said.dest, said.message))
+
+    def _accuse(self, rank: int, what: str) -> None:
+        self._act(Accuse(rank, f"sent what no rank sends ({what})"))
+
+    def _tell_pe(self, slot: int, stimulus: AnyStimulus, now: float) -> None:
+        pe = self.pes[slot]
+        pe.handle(stimulus, now)
+        if type(stimulus) is WorkerStarted and self._health.failures:
+            self._health.clear()
+            self._act(Note("host is well", {}))
+        self._unsettled.append(pe)
+
+    def _come_to_time(self, now: float) -> None:
+        if self.is_halted:
+            if now >= self._membership.deadline_s:
+                self._change(TimePassed(), now)
+            return
+        for pe in self.pes:
+            if pe.deadline_s <= now:
+                pe.handle(_TICK, now)
+                self._unsettled.append(pe)
+                self._settle(now)
+
+    def _look(self, looked: Looked, now: float) -> None:
+        if now >= self._unheard_until_s:
+            self._unheard_until_s = math.inf
+            self._act(DropUnheard(frozenset(self.pe.balancer.jobs)))
+        if self._news_go_to is None:
+            return
+        trouble = self._health.trouble(now)
+        troubles = looked.troubles if trouble is None else (*looked.troubles, trouble)
+        busy = sum(pe.workers.active is not None for pe in self.pes)
+        if (news := self._reporter.news(busy, troubles, looked.turns)) is not None:
+            if self._news_go_to == self.rank:
+                self.news_of_ranks[self.rank] = news
+            else:
+                self._say(self._news_go_to, news)
+
+    # --- the PEs of this rank ---------------------------------------------------------------------
+
+    def _settle(self, now: float) -> None:
+        """Pass on what PEs want done, and what follows from it at all PEs of this rank."""
+        unsettled, arrived = self._unsettled, self._arrived
+        while unsettled or arrived:
+            if unsettled:
+                pe = unsettled.popleft()
+            else:
+                source, dest, message = arrived.popleft()
+                pe = self.pes[dest - self._first]
+                try:
+                    pe.handle(Received(source, message), now)
+                except PeerViolation as error:
+                    self._blame_for(error)
+            self._pass_on(pe, now)
+
+    def _blame_for(self, error: PeerViolation) -> None:
+        """Have the rank that is at fault lost, if it is another one."""
+        rank = self.rank if error.source is None else self.placement.rank_of[error.source]
+        if rank == self.rank:
+            raise error
+        self._act(Note("violation", {"story": str(error)}))
+        self._accuse(rank, str(error).splitlines()[0])
+
+    def _pass_on(self, pe: PE, now: float) -> None:
+        effects, slot, act = pe.effects, pe.rank - self._first, self._act
+        rank_of = self.placement.rank_of
+        while effects:
+            effect = effects.popleft()
+            if type(effect) is Send:  # most of them
+                rank = rank_of[effect.dest]
+                if rank == self.rank:
+                    self._arrived.append((pe.rank, effect.dest, effect.message))
+                else:
+                    act(Tell(rank, self._g, pe.rank, effect.dest, effect.message))
+            elif (pass_on := _OF_RANK.get(type(effect))) is None:
+                act(OfPE(slot, effect))
+            else:
+                pass_on(self, slot, effect, now)
+
+    def _fetch(self, slot: int, effect: FetchDescription) -> None:
+        self.fetching.setdefault(effect.job, set()).add(slot)
+        sources = tuple(self.placement.rank_of[source] for source in effect.sources)
+        self._act(Fetch(effect.job, effect.description, sources))
+
+    def _end_job(self, slot: int, job: int) -> None:
+        if waiting := self.fetching.get(job):
+            waiting.discard(slot)
+            if not waiting:
+                del self.fetching[job]
+        if slot == 0:
+            self._act(Forget(job))
+
+    def _tell_fetching(self, job: int, stimulus: DescriptionHere | DescriptionMissing, now: float) -> None:
+        for slot in sorted(self.fetching.pop(job, ())):
+            self._tell_pe(slot, stimulus, now)
+
+    def _rest(self, fault: Fault, reason: str, now: float) -> None:
+        """A worker got no process here: have all PEs of this rank rest."""
+        failures = self._health.failures
+        until_s = self._health.blame(fault, reason, now)
+        for slot in range(len(self.pes)):
+            self._tell_pe(slot, HostRests(until_s), now)
+        if self._health.failures > failures:
+            fields = {"failures": self._health.failures, "rest_s": until_s - now, "reason": reason}
+            self._act(Note("host rests", fields))
+
+    def _give_back(self, congested: Congested) -> None:
+        """The receiver's rank is behind: the sender shall know. Then a returned message is simply lost."""
+        message = congested.message
+        if congested.g != self._g_heard:
+            return
+        self._act(OfPE(congested.source - self._first, Log("dropped message", {"job": message.job})))
+        if not message.returned:
+            self._arrived.append((congested.dest, congested.source, message.back()))
+
+    # --- other ranks ------------------------------------------------------------------------------
+
+    def _say(self, rank: int, message: AnyWireMessage) -> None:
+        """What concerns no PE but a rank as a whole."""
+        self._act(Tell(rank, self._g, 0, 0, message))
+
+    def _say_to_desk(self, rank: int, data: bytes) -> None:
+        if rank == self.rank:
+            self._act(DeskHears(rank, data))
+        else:
+            self._say(rank, DeskNews(data))
+
+    def _hear_desk(self, said: Said, message: DeskNews) -> None:
+        if said.g > self._g:  # it may be for a desk that is about to move here
+            self._ahead.append(said)
+        else:
+            self._act(DeskHears(said.rank, message.data))
+
+    def _spread(self, message: ChainOver | RollCall) -> None:
+        """To the ranks below this one in the binary tree of all ranks whose root is its origin."""
+        if message.origin in self.placement.members:
+            for child in self.placement.children(self.rank, message.origin):
+                self._say(child, message)
+
+    def _end_chain(self, message: ChainOver) -> None:
+        self._act(DropChain(message.chain))
+        self._spread(message)
+
+    def _answer_roll(self, call: RollCall) -> None:
+        self._spread(call)
+        active = [(pe.rank, pe.workers.active) for pe in self.pes]
+        workers = tuple(WorkerPlace(pe, one.job, one.index) for pe, one in active if one is not None)
+        if call.origin == self.rank:
+            self.roll.note(self.rank, workers)
+        else:
+            self._say(call.origin, RollAnswer(workers))
+
+    def _send_news_to(self, rank: int) -> None:
+        if rank != self._news_go_to:
+            self._reporter.begin_anew()
+        self._news_go_to = rank
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _stop(self, now: float) -> None:
+        """End all ranks, this one included."""
+        if not self._is_stopping:
+            for dest in self.placement.members:
+                if dest != self.rank:
+                    self._say(dest, Stop())
+            self._wind_up(now)
+
+    def _wind_up(self, now: float) -> None:
+        """No further jobs; workers that leave in order do so now, and roots save how far their jobs are."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._over_at_s = now + self.config.leave_grace_s
+            self._act(WindUp())
+            if not self.is_halted:
+                for slot in range(len(self.pes)):
+                    self._tell_pe(slot, SystemEnds(), now)
+
+    # --- ranks that are to leave --------------------------------------------------------------------
+
+    def _have_drain(self, wanted: DrainWanted, now: float) -> None:
+        if wanted.rank == self.rank:
+            self._begin_drain(self.rank, wanted.until_s, now)
+        else:
+            self._say(wanted.rank, RankDrains(wanted.until_s))
+
+    def _begin_drain(self, asked_by: int, until_s: float, now: float) -> None:
+        self._drain = _Drain(asked_by, until_s, until_s)
+        for slot in range(len(self.pes)):
+            self._tell_pe(slot, Drain(), now)
+
+    def _hear_of_drain(self, said: Said, message: RankDrains, now: float) -> None:
+        if self.is_halted:
+            self._waiting.append(said)
+        else:
+            self._begin_drain(said.rank, message.until_s, now)
+
+    def _look_whether_drained(self, drain: _Drain, now: float) -> None:
+        """Say so, once. When the time is over, who hands over what it has may still do so."""
+        hands_over = any(len(pe.workers.leaving) for pe in self.pes)
+        look_s = drain.until_s + (self.config.leave_grace_s if hands_over else 0.0)
+        if now < look_s and not all(pe.is_drained for pe in self.pes):
+            self._drain = drain._replace(look_s=look_s)
+            return
+        self._drain = None
+        if drain.asked_by == self.rank:
+            self._act(Drained(self.rank))
+        else:
+            self._say(drain.asked_by, RankDrained())
+
+    # --- the world changes --------------------------------------------------------------------------
+
+    def _lose(self, rank: int, how: str, now: float) -> None:
+        """Go on without a rank, if this one is to do that."""
+        if rank in self._gone:
+            return
+        if self._is_stopping:
+            self._over_at_s = -math.inf
+            return
+        if rank not in self._membership.leavers:  # else it has left, and we are about to hear that it may
+            message = f"{self.describe(rank)} {how}"
+            self._act(Note("lost rank", {"lost": rank, "message": message}))
+            if not self.survives:
+                self._act(Fail(message))
+                return
+            self._how_lost.setdefault(rank, message)
+            if self._growth is not None:
+                self._growth.lost(rank, how)
+        self._change(Lost(rank), now)
+
+    def describe(self, rank: int) -> str:
+        """A rank with its process and host, as far as they are known."""
+        process = self._processes.get(rank)
+        return f"rank {rank}" if process is None else f"rank {rank} ({process})"
+
+    def _change(self, change: AnyChange, now: float) -> None:
+        """Tell the membership of something, and do what follows."""
+        if self._is_stopping:
+            return
+        self._settle(now)
+        membership = self._membership
+        membership.handle(change, now)
+        for rank in sorted(membership.lost - self._gone):
+            self._gone.add(rank)
+            self._act(Bury(rank))
+            if self._growth is not None:
+                self._growth.member_lost(rank)
+        for step in membership.take_effects():
+            match step:
+                case TellRank(rank, Fenced() as message) if rank in self._gone:
+                    self._act(TellLost(rank, self._g, message))
+                case TellRank(rank, message):
+                    self._say(rank, message)
+                case Halt():
+                    self._halt(now)
+                case Begin(before, after):
+                    assert before is not None, "this rank is a member already"
+                    self._begin(before, after, now)
+                case End(why):
+                    self.end_reason = why
+                    self._is_stopping = True
+
+    def _halt(self, now: float) -> None:
+        assert not self._arrived, "a PE is told one thing after the other"
+        assert not self._unsettled, "what it wants done is passed on before the next"
+        self._halted_s = now
+        self._g_heard = _NO_GENERATION
+        for pe in self.pes:
+            pe.halt(now)
+            self._pass_on(pe, now)
+        self._act(Halted())
+
+    def _rule(self) -> ImageRule:
+        return shared_rule(
+            local_rule(self.placement.size, self.config.slices), len(self.placement.pes_of(self.rank))
+        )
+
+    def _begin(self, before: Generation, after: Generation, now: float) -> None:
+        """New PEs go on with what the old ones had."""
+        former, self.placement = self.placement.members, Placement(after.capacities, after.members)
+        gone = tuple(rank for rank in former if rank not in after.members)
+        come = tuple(rank for rank in after.members if rank not in former)
+        self._gone.update(gone)
+        self._g = self._g_heard = after.g
+        self.bound = max(self.bound, after.members[-1] + 1)
+        self._unheard_until_s = now + self.config.succession_patience_s
+        self._first = self.placement.first_pe(self.rank)
+        heirs, rule = Succession(before, after), self._rule()
+        self.pes[:] = [old.successor(heirs, self.config, rule, now) for old in self.pes]
+        self.fetching.clear()
+        self.roll.clear()
+        self._reporter.begin_anew()
+        for rank in gone:
+            self.news_of_ranks.pop(rank, None)
+        self._act(WorldChanged(after, gone, come))
+        self._tell_of_change(after, gone, come, now)
+        self._halted_s = None
+        self._unsettled.extend(self.pes)
+        if after.members[0] >= self.founders.ranks:
+            # Whatever has started the system has seen its end, and may start it anew.
+            if self.rank == after.members[0]:
+                only = "no rank is left that was there from the start"
+                self._act(Say(f"{only}; those that have joined end, too"))
+            self._stop(now)
+        else:
+            self._catch_up(now)
+        self._settle(now)
+
+    def _catch_up(self, now: float) -> None:
+        """Take in what has come too early, then what has waited here meanwhile."""
+        ahead, self._ahead = self._ahead, []
+        for said in ahead:
+            if said.g > self._g:
+                self._ahead.append(said)
+            elif isinstance(said.message, DeskNews):
+                if said.rank not in self._gone:
+                    self._act(DeskHears(said.rank, said.message.data))
+            elif said.g == self._g:
+                self._take_in(said)
+        waiting, self._waiting = self._waiting, []
+        for stimulus in waiting:
+            self._settle(now)
+            if self.is_halted:
+                self._waiting.append(stimulus)
+            elif isinstance(stimulus, Said):
+                self._hear(stimulus, now)
+            else:
+                _ON_STIMULUS[type(stimulus)](self, stimulus, now)
+
+    def _tell_of_change(
+        self, after: Generation, gone: tuple[int, ...], come: tuple[int, ...], now: float
+    ) -> None:
+        fields = {
+            "generation": after.number,
+            "members": after.members,
+            "pes": self.placement.size,
+            "gone": gone,
+            "come": come,
+            "stop_s": 0.0 if self._halted_s is None else now - self._halted_s,
+        }
+        self._act(Note("generation", fields))
+        if self.rank == after.members[0]:
+            joined = [f"{self.describe(rank)} has joined" for rank in come]
+            how = "; ".join([*map(self._how_gone, gone), *joined])
+            verb = "goes" if self.placement.ranks == 1 else "go"
+            self._act(Say(f"{how}. {self.placement.describe()} {verb} on (generation {after.number})"))
+
+    def _how_gone(self, rank: int) -> str:
+        manner = "was lost" if rank in self._membership.lost else "has left"
+        return self._how_lost.get(rank, f"{self.describe(rank)} {manner}")
+
+    # --- more ranks -----------------------------------------------------------------------------------
+
+    def _begin_growth(self, started: RanksStarted, now: float) -> None:
+        assert self._growth is None, "one growth after the other"
+        self.bound = max(self.bound, started.call.bound)
+        for rank, process in started.processes:
+            self._expect(rank, started.me.host, process)
+        others = [rank for rank in self.placement.members if rank != self.rank]
+
+        def welcome(rank: int, peers: tuple[Peer, ...]) -> None:
+            self._say(rank, Welcome(peers, self.start_s, self.founders.capacities))
+
+        newcomers = [rank for rank, _ in started.processes]
+        self._growth = Growth(others, newcomers, now, welcome, lambda rank: self._act(KillRank(rank)))
+        for rank in others:
+            self._say(rank, started.call)
+
+    def _expect(self, rank: int, host: int, process: RankProcess) -> None:
+        """There may be a further rank."""
+        self.bound = max(self.bound, rank + 1)
+        self._processes[rank] = process
+        self._hosts[rank] = host
+        self._act(Expect(rank, host, process))
+
+    def _listen(self, rank: int, call: Listen) -> None:
+        self.bound = max(self.bound, call.bound)
+        self._act(ListenFor(rank, call))
+
+    def _note_listening(self, rank: int, message: Listening) -> None:
+        if self._growth is not None and rank in self.placement.members:
+            peer = Peer(rank, self._hosts[rank], self._processes[rank], message.place)
+            self._growth.listening(peer)
+
+    def _meet_newcomer(self, rank: int, message: Joining) -> None:
+        self._expect(rank, message.host, message.process)
+        if self._growth is not None and self._growth.is_newcomer(rank):
+            self._growth.joining(rank, message)
+        else:
+            self._say(rank, Noted())
+
+    def _note_connected(self, rank: int) -> None:
+        if self._growth is not None:
+            self._growth.connected(rank)
+
+    def _look_after_growth(self, growth: Growth, now: float) -> None:
+        if (order := growth.turn(self.placement.members, now)) is not None:
+            self._change(order, now)
+            self._settle(now)
+        elif growth.is_over(self.placement.members):
+            self._growth = None
+            self._act(Grown(growth.problems))
+
+
+#: who takes which stimulus: (node, stimulus, now); `Said` is dealt with by message
+_ON_STIMULUS: dict[type, Callable[[Node, Any, float], None]] = {
+    ToPE: lambda node, it, now: node._tell_pe(it.slot, it.stimulus, now),
+    TimeCame: lambda node, it, now: node._come_to_time(now),
+    Looked: Node._look,
+    Congested: lambda node, it, now: node._give_back(it),
+    RankLost: lambda node, it, now: node._lose(it.rank, it.how, now),
+    RankBack: lambda node, it, now: node._change(Strayed(it.rank, 0), now),
+    DescriptionCame: lambda node, it, now: node._tell_fetching(it.job, DescriptionHere(it.job), now),
+    DescriptionFailed: lambda node, it, now: node._tell_fetching(
+        it.job, DescriptionMissing(it.job, it.reason, it.fault), now
+    ),
+    ChainEnds: lambda node, it, now: node._end_chain(ChainOver(it.chain, node.rank)),
+    RollWanted: lambda node, it, now: node._answer_roll(RollCall(node.rank)),
+    DeskSays: lambda node, it, now: node._say_to_desk(it.rank, it.data),
+    NewsGoTo: lambda node, it, now: node._send_news_to(it.rank),
+    DrainWanted: Node._have_drain,
+    RanksStarted: Node._begin_growth,
+    Ordered: Node._change,
+    EndWanted: lambda node, it, now: node._stop(now),
+}
+
+#: what a rank takes in while it has halted, beside `Said`
+_WHILE_HALTED = (RankLost, RankBack, TimeCame, Congested, Ordered, EndWanted)
+
+
+def _of_members(handle: Callable[[Node, Said, Any, float], None]) -> Callable[[Node, Said, Any, float], None]:
+    """A former member is not listened to, and hears what has become of it."""
+
+    def listen(node: Node, said: Said, message: Any, now: float) -> None:
+        if said.rank in node._gone:
+            node._change(Strayed(said.rank, said.g), now)
+        else:
+            handle(node, said, message, now)
+
+    return listen
+
+
+def _hear_change(node: Node, said: Said, message: Any, now: float) -> None:
+    node._change(Heard(said.rank, message), now)
+
+
+#: what is done with which message of a rank: (node, where it comes from, message, now)
+_ON_MESSAGE: Mapping[type, Callable[[Node, Said, Any, float], None]] = {
+    **dict.fromkeys((Suspect, Wanted, Propose, Ready, Outdated, Commit, Fenced), _hear_change),
+    **{
+        kind: _of_members(handle)
+        for kind, handle in {
+            **dict.fromkeys(
+                get_args(AnyFileMessage),
+                lambda node, said, it, now: node._act(ToFiles(said.rank, it)),
+            ),
+            Stop: lambda node, said, it, now: node._wind_up(now),
+            Beat: lambda node, said, it, now: node._say(said.rank, Beat()) if it.answer else None,
+            ChainOver: lambda node, said, it, now: node._end_chain(it),
+            DeskNews: lambda node, said, it, now: node._hear_desk(said, it),
+            RollCall: lambda node, said, it, now: node._answer_roll(it),
+            RollAnswer: lambda node, said, it, now: node.roll.note(said.rank, it.workers),
+            RankNews: lambda node, said, it, now: node.news_of_ranks.__setitem__(said.rank, it),
+            RankDrains: Node._hear_of_drain,
+            RankDrained: lambda node, said, it, now: node._act(Drained(said.rank)),
+            Listen: lambda node, said, it, now: node._listen(said.rank, it),
+            Listening: lambda node, said, it, now: node._note_listening(said.rank, it),
+            Joining: lambda node, said, it, now: node._meet_newcomer(said.rank, it),
+            Connected: lambda node, said, it, now: node._note_connected(said.rank),
+        }.items()
+    },
+}
+
+#: effects of a PE that are the rank's to deal with: (node, slot, effect, now)
+_OF_RANK: Mapping[type, Callable[[Node, int, Any, float], None]] = {
+    FetchDescription: lambda node, slot, it, now: node._fetch(slot, it),
+    JobOver: lambda node, slot, it, now: node._end_job(slot, it.job),
+    JobUnheard: lambda node, slot, it, now: node._act(LetGo(it.job)),
+    BlameHost: lambda node, slot, it, now: node._rest(it.fault, it.reason, now),
+}

@@ -1,0 +1,118 @@
+"""What wakes a rank's loop: messages, workers, signals, the end of another rank, the desk and orders."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from mallob_py.runtime.world.doorbell import Parking
+from mallob_py.runtime.world.failure_detector import LocalPeers
+
+if TYPE_CHECKING:
+    from mallob_py.runtime.workers.pool import WorkerPool
+    from mallob_py.runtime.world.carrier import Carrier
+
+
+class StopBell:
+    """Signals that ask for the end, as a descriptor that the loop can wait for."""
+
+    def __init__(self, signals: Iterable[signal.Signals]) -> None:
+        #: the first that has come
+        self.first: int | None = None
+        self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        for each in signals:
+            signal.signal(each, self._ring)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)  # a fork may have been told to hold them back
+
+    def _ring(self, number: int, _frame: object) -> None:
+        if self.first is None:
+            self.first = number
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._write_fd, b"!")
+
+    def fileno(self) -> int:
+        return self._read_fd
+
+
+class Bells:
+    """The one place where a rank waits. `rung`: the descriptors that were readable when it last did."""
+
+    def __init__(
+        self, transport: Carrier, pool: WorkerPool, stop_bell: StopBell, peers: LocalPeers | None = None
+    ) -> None:
+        self.rung: set[int] = set()
+        self._stop_bell = stop_bell
+        self._parking = Parking()
+        #: what is waited for by a rank that has halted
+        self._parking_for_change = Parking()
+        self._message = transport.descriptors()[0]
+        self._signal = stop_bell.fileno()
+        self._peers = None if peers is None else peers.fileno()
+        of_change = [*transport.descriptors(), self._signal]
+        if self._peers is not None:
+            of_change.append(self._peers)
+        for descriptor in of_change:
+            self._parking.watch(self._parking_for_change.watch(descriptor))
+        self._workers = self._parking.watch(pool.fileno())
+        self._desk: int | None = None
+        self._orders: int | None = None
+
+    def watch_desk(self, descriptor: int | None) -> None:
+        """From now on the desk wakes the loop."""
+        self._desk = None if descriptor is None else self._parking.watch(descriptor)
+
+    def watch_orders(self, descriptor: int | None) -> None:
+        """From now on orders wake the loop."""
+        self._orders = None if descriptor is None else self._parking.watch(descriptor)
+
+    def wind_up(self) -> None:
+        """Neither signals nor the desk nor orders are looked after any more."""
+        for descriptor in (self._signal, self._desk, self._orders):
+            if descriptor is not None:
+                self._parking.forget(descriptor)
+
+    def park(self, timeout_s: float) -> None:
+        """Wait for anything."""
+        self.rung = self._parking.park(timeout_s)
+
+    def park_for_change(self, timeout_s: float) -> None:
+        """Wait for what a rank hears of that has halted."""
+        self.rung = self._parking_for_change.park(timeout_s)
+
+    def forget(self) -> None:
+        """Nothing is known to have rung."""
+        self.rung = set()
+
+    @property
+    def stopped_by(self) -> int | None:
+        """The signal that has asked this rank to end, if one has."""
+        return self._stop_bell.first
+
+    # --- what has rung ------------------------------------------------------------------------
+
+    @property
+    def has_message(self) -> bool:
+        return self._message in self.rung
+
+    @property
+    def has_loss(self) -> bool:
+        return self._peers in self.rung
+
+    @property
+    def has_signal(self) -> bool:
+        return self._signal in self.rung
+
+    @property
+    def has_worker(self) -> bool:
+        return self._workers in self.rung
+
+    @property
+    def has_desk(self) -> bool:
+        return self._desk in self.rung
+
+    @property
+    def has_order(self) -> bool:
+        return self._orders in self.rung

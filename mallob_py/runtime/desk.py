@@ -1,0 +1,70 @@
+"""What a rank's loop serves beside its workers: a desk, where jobs come in; orders of its users; its log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from mallob_py.protocol.effects import JobEnded
+from mallob_py.runtime.workers.tasks import WorkerEvent
+
+
+class Desk(Protocol):
+    """Where jobs come in on this rank. `turn` is due when `fileno` is readable or at `deadline_s`."""
+
+    def fileno(self) -> int | None:
+        """Asked for once."""
+
+    @property
+    def deadline_s(self) -> float: ...
+
+    def turn(self, now: float) -> None: ...
+
+    def job_sought(self, job: int, now: float) -> None: ...
+
+    def job_saved(self, job: int, checkpoint: bytes, now: float) -> None:
+        """It may be submitted again with this checkpoint, and goes on from there."""
+
+    def job_ended(self, ended: JobEnded, now: float) -> None: ...
+
+    def worker_event(self, event: WorkerEvent, now: float) -> None: ...
+
+    def hear(self, rank: int, data: bytes, now: float) -> None:
+        """The desk of that rank has said this by `Rank.tell_desk`."""
+
+    def close(self) -> None: ...
+
+    def hand_over(self) -> None:
+        """The same on a rank that leaves: another one goes on with what is here."""
+
+
+class Orders(Protocol):
+    """Where a user's orders come in, on one rank. `turn` is due as a desk's is."""
+
+    def fileno(self) -> int | None:
+        """Asked for once."""
+
+    @property
+    def deadline_s(self) -> float: ...
+
+    def turn(self, now: float) -> None:
+        """To be called when nothing else is under way: it may have this rank halt."""
+
+    def drained(self, rank: int) -> None:
+        """That rank, which is to leave, is ready for that."""
+
+    def world_changed(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class EventSink(Protocol):
+    """Where events are logged: those of `pe`, or of the first PE of the rank."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether anybody will read them; else they need not be written."""
+
+    def write(self, now: float, event: str, fields: Mapping[str, object], pe: int | None = None) -> None: ...
+
+    def flush(self) -> None: ...

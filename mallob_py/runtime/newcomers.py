@@ -1,0 +1,101 @@
+"""Further ranks that this one starts: their processes, and where it listens for them.
+
+What is said meanwhile, and when they join: `protocol/growth.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mallob_py.protocol.rank_messages import Listen, Peer, Place
+from mallob_py.protocol.rank_stimuli import RanksStarted
+from mallob_py.runtime.notices import tell
+from mallob_py.runtime.world import newcomer_process
+from mallob_py.runtime.world.failure_detector import process_here
+from mallob_py.runtime.world.joining import Invitation
+from mallob_py.runtime.world.links import SECRET_BYTES, LinkError
+from mallob_py.runtime.world.newcomer_process import NewcomerProcess, Site
+from mallob_py.runtime.world.session_folder import session_of
+
+if TYPE_CHECKING:
+    from mallob_py.runtime.world.carrier import Carrier
+
+
+class GrowthError(Exception):
+    """There cannot be more ranks; the message says why."""
+
+
+class Newcomers:
+    """The ranks that one rank has ever started and that live."""
+
+    def __init__(self, transport: Carrier) -> None:
+        self._transport = transport
+        self._processes: dict[int, NewcomerProcess] = {}
+        self._done: Callable[[Mapping[int, str]], None] = lambda problems: None
+
+    def start(
+        self,
+        sites: Sequence[Site],
+        bound: int,
+        capacity: int,
+        others: Sequence[int],
+        done: Callable[[Mapping[int, str]], None],
+    ) -> RanksStarted:
+        """A rank on each of these sites, with the addresses from `bound` on; raises GrowthError.
+
+        `capacity`: how many PEs each has, unless its options say so. `others`: the members but this rank.
+        """
+        transport = self._transport
+        here = transport.host_of(transport.rank)
+        wide = any(site.shell for site in sites) or any(transport.host_of(rank) != here for rank in others)
+        call = Listen(bound + len(sites), os.urandom(SECRET_BYTES), wide=wide)
+        if (place := self.listen(call)) is None:
+            raise GrowthError(f"rank {transport.rank} cannot listen for them")
+        me = Peer(transport.rank, here, process_here(), place)
+        folder = transport.folder
+        started: dict[int, NewcomerProcess] = {}
+        try:
+            for address, site in zip(range(bound, call.bound), sites, strict=True):
+                invitation = Invitation(address, call.secret, me, capacity, wide, session_of(folder))
+                started[address] = newcomer_process.start(
+                    site, msgspec.msgpack.encode(invitation), folder.path / f"shell.{address}"
+                )
+            processes = tuple((rank, process_here(process.pid)) for rank, process in started.items())
+        except OSError as error:
+            for process in started.values():
+                process.kill()
+            raise GrowthError(f"a rank cannot be started: {error.strerror}") from error
+        self._processes |= started
+        self._done = done
+        return RanksStarted(call, me, processes)
+
+    def listen(self, call: Listen) -> Place | None:
+        """Where this rank listens for newcomers; None if it cannot."""
+        try:
+            return self._transport.links.listen(call.secret, self._transport.folder.path, wide=call.wide)
+        except LinkError as error:
+            tell(str(error))
+            return None
+
+    def done(self, problems: Mapping[int, str]) -> None:
+        """All that were started have joined or failed: tell whoever wanted it."""
+        self._done(problems)
+
+    def how_ended(self, rank: int) -> str:
+        """The process of a rank is gone; to be asked once."""
+        process = self._processes.pop(rank, None)
+        return "has died" if process is None else process.how_ended()
+
+    def kill(self, rank: int) -> None:
+        """With what it has started here, if it was started by this rank."""
+        if (process := self._processes.get(rank)) is not None:
+            process.kill()
+
+    def wait(self, until_s: float) -> None:
+        """For the ends of all of them, but no longer than to that time."""
+        for process in self._processes.values():
+            process.wait(until_s)

@@ -1,0 +1,188 @@
+"""A rank as a pure machine: what passes between its PEs, other ranks and whoever executes its effects."""
+
+from __future__ import annotations
+
+import pytest
+
+from mallob_py.protocol import PeerViolation
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.effects import StartWorker
+from mallob_py.protocol.messages import Description, Epoch, TreeMessage
+from mallob_py.protocol.node import Node, Origin
+from mallob_py.protocol.placement import Generation, name_of
+from mallob_py.protocol.random_walk import NO_LIMIT
+from mallob_py.protocol.rank_effects import (
+    Accuse,
+    Bury,
+    DeskHears,
+    Drained,
+    Fail,
+    Halted,
+    OfPE,
+    Say,
+    Tell,
+    WindUp,
+    WorldChanged,
+)
+from mallob_py.protocol.rank_messages import (
+    Commit,
+    DeskNews,
+    Propose,
+    RankDrained,
+    RankDrains,
+    RankProcess,
+    Ready,
+    RollAnswer,
+    RollCall,
+    Stop,
+)
+from mallob_py.protocol.rank_stimuli import (
+    Congested,
+    DeskSays,
+    DrainWanted,
+    EndWanted,
+    RankLost,
+    RollWanted,
+    Said,
+    TimeCame,
+    ToPE,
+)
+from mallob_py.protocol.stimuli import JobParameters, JobSubmitted, WorkerStarted
+
+G = name_of(1, 0)
+
+
+def node_of(rank: int, *capacities: int, survives: bool = True, **settings: object) -> Node:
+    processes = {each: RankProcess(each + 6, "h", 0, 0) for each in range(len(capacities))}
+    config = Config(**settings)  # type: ignore[arg-type]
+    origin = Origin(capacities, 0.0, processes)
+    node = Node(rank, origin, config, patience_s=30.0, survives=survives)
+    node.effects.clear()
+    return node
+
+
+def of_kind(node: Node, kind: type) -> list[object]:
+    return [effect for effect in node.effects if isinstance(effect, kind)]
+
+
+def submit(job: int) -> ToPE:
+    return ToPE(0, JobSubmitted(job, JobParameters(), Description(1, b"x")))
+
+
+def test_a_request_that_finds_nobody_on_its_walk_does_not_keep_the_rank() -> None:
+    node = node_of(0, 2, random_hops=NO_LIMIT)
+    for job in (1, 2, 3):
+        node.handle(submit(job), 0.0)
+    started = [each for each in of_kind(node, OfPE) if isinstance(each.effect, StartWorker)]  # type: ignore[attr-defined]
+    assert len(started) == 2, "all PEs are busy"
+    assert any(pe.matcher.is_asking(3, 0) for pe in node.pes)
+
+
+def test_a_message_that_no_pe_sends_at_this_time_is_its_ranks_fault() -> None:
+    node = node_of(0, 1, 1)
+    node.handle(Said(1, G, 1, 0, Epoch(7, ())), 0.0)
+    (accused,) = of_kind(node, Accuse)
+    assert "epoch 7 after 0" in accused.how  # type: ignore[attr-defined]
+    with pytest.raises(PeerViolation, match="epoch 7 after 0"):
+        node.handle(Said(0, G, 0, 0, Epoch(7, ())), 0.0)
+
+
+def test_a_lost_rank_ends_all_where_they_shall_not_go_on_without_it() -> None:
+    node = node_of(0, 1, 1, survives=False)
+    node.handle(RankLost(1, "has died"), 0.0)
+    assert of_kind(node, Fail) == [Fail("rank 1 (process 7 on h) has died")]
+
+
+def test_the_last_rank_goes_on_in_the_same_moment() -> None:
+    node = node_of(0, 1, 1)
+    node.handle(RankLost(1, "has died"), 0.0)
+    kinds = [type(each) for each in node.effects]
+    assert kinds.index(Bury) < kinds.index(Halted) < kinds.index(WorldChanged)
+    assert not node.is_halted
+    assert of_kind(node, Say) == [Say("rank 1 (process 7 on h) has died. 1 rank goes on (generation 2)")]
+
+
+def halted() -> tuple[Node, int]:
+    """Rank 1 of three, which waits for the generation without rank 2; and its g."""
+    node, after = node_of(1, 1, 1, 1), name_of(2, 0)
+    node.handle(Said(0, G, 0, 0, Propose(Generation(after, (0, 1), (1, 1)))), 0.0)
+    assert Tell(0, G, 0, 0, Ready(after)) in node.effects
+    assert node.is_halted
+    node.effects.clear()
+    return node, after
+
+
+def begin(node: Node, g: int) -> None:
+    node.handle(Said(0, G, 0, 0, Commit(g)), 0.0)
+    assert not node.is_halted
+
+
+def test_what_a_halted_rank_is_told_waits_for_the_next_generation() -> None:
+    node, after = halted()
+    node.handle(submit(1), 0.0)
+    node.handle(DeskSays(1, b"here"), 0.0)
+    assert not node.effects
+    begin(node, after)
+    assert 1 in node.pe.client.jobs
+    assert of_kind(node, DeskHears) == [DeskHears(1, b"here")]
+
+
+def test_what_comes_of_a_generation_too_early_waits_for_it_and_what_comes_too_late_is_dropped() -> None:
+    node, after = halted()
+    node.handle(Said(0, after, 0, 1, Epoch(1, ())), 0.0)
+    node.handle(Said(0, after, 0, 0, DeskNews(b"new")), 0.0)
+    node.handle(Said(0, G, 0, 1, Epoch(1, ())), 0.0)
+    assert not node.effects
+    begin(node, after)
+    assert node.pe.balancer.epoch == 1
+    assert of_kind(node, DeskHears) == [DeskHears(0, b"new")]
+    node.handle(Said(0, G, 0, 1, Epoch(2, ())), 0.0)
+    assert node.pe.balancer.epoch == 1
+
+
+def test_a_rank_that_hears_of_its_drain_while_it_has_halted_drains_when_it_goes_on() -> None:
+    node, after = halted()
+    node.handle(Said(0, G, 0, 0, RankDrains(5.0)), 0.0)
+    assert not of_kind(node, Tell)
+    begin(node, after)
+    assert Tell(0, after, 0, 0, RankDrained()) in node.effects, "it has nothing to hand over"
+    assert node.pe.workers.is_draining
+
+
+def test_a_rank_that_is_drained_tells_who_wants_it_when_its_time_is_over() -> None:
+    node = node_of(0, 1, 1)
+    node.handle(submit(1), 0.0)
+    node.handle(ToPE(0, WorkerStarted(0)), 0.0)
+    node.handle(DrainWanted(0, 5.0), 0.0)
+    assert not of_kind(node, Drained)
+    assert node.deadline_s <= 5.0
+    node.handle(TimeCame(), 5.0)
+    assert of_kind(node, Drained) == [Drained(0)]
+
+
+def test_a_message_that_is_given_back_in_another_generation_is_dropped() -> None:
+    node, after = halted()
+    begin(node, after)
+    node.effects.clear()
+    node.handle(Congested(G, 1, 0, TreeMessage(1, 2, 1, 3, 0, False, b"x")), 0.0)
+    assert not node.effects
+
+
+def test_the_roll_is_spread_and_answered() -> None:
+    node = node_of(0, 1, 1, 1)
+    node.handle(submit(1), 0.0)
+    node.effects.clear()
+    node.handle(RollWanted(), 0.0)
+    asked = [each.rank for each in of_kind(node, Tell) if isinstance(each.message, RollCall)]  # type: ignore[attr-defined]
+    assert asked == [1, 2]
+    node.handle(Said(1, G, 0, 0, RollAnswer(())), 0.0)
+    assert [(place.pe, place.job) for place in node.roll.workers() or ()] == [(0, 1)]
+
+
+def test_the_end_is_told_to_all_once_and_waits_for_nobody_who_has_nothing() -> None:
+    node = node_of(0, 1, 1)
+    node.handle(EndWanted(), 0.0)
+    node.handle(EndWanted(), 0.0)
+    assert [each for each in node.effects if each == Tell(1, G, 0, 0, Stop())] == [Tell(1, G, 0, 0, Stop())]
+    assert of_kind(node, WindUp) == [WindUp()]
+    assert node.is_over(0.0)

@@ -1,0 +1,195 @@
+"""Parts of a rank for tests of its loop: a clock that only waiting moves on, and doubles that do nothing."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.node import Node, Origin
+from mallob_py.protocol.rank_messages import RankProcess
+from mallob_py.runtime.rank import Rank
+from mallob_py.runtime.world.envelope import Arrival
+from mallob_py.runtime.world.failure_detector import Ring
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Quiet:
+    """A transport of one host. What `arrivals` yields comes in one turn after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.rank = 0
+        self.folder = SimpleNamespace(path=folder)
+        self.arrivals: Iterator[list[Arrival]] = iter(())
+        self.heard: set[int] = set()
+        self.is_behind = False
+        self.sent: list[tuple[int, bytes]] = []
+        self.lost: dict[int, str] = {}
+        self.given_up: set[int] = set()
+
+    def receive(self) -> Iterator[Arrival]:
+        yield from next(self.arrivals, [])
+
+    @property
+    def has_lost(self) -> bool:
+        return bool(self.lost)
+
+    def take_lost(self) -> list[int]:
+        return list(self.lost)
+
+    def how_lost(self, rank: int) -> str:
+        return self.lost.pop(rank)
+
+    def take_back(self) -> list[int]:
+        return []
+
+    def lose(self, rank: int, how: str) -> None:
+        self.lost[rank] = how
+
+    def give_up_on(self, rank: int) -> None:
+        self.given_up.add(rank)
+
+    def take_heard(self) -> set[int]:
+        return self.heard
+
+    def is_congested(self, _rank: int) -> bool:
+        return self.is_behind
+
+    def send(self, rank: int, data: bytes) -> None:
+        self.sent.append((rank, data))
+
+    def send_bulk(self, _rank: int, _data: bytes) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def welcome(self, _rank: int, _host: int) -> None:
+        pass
+
+    def park_timeout_s(self, wanted_s: float) -> float:
+        return 0.0 if self.lost else wanted_s
+
+    def keeper_of(self, _rank: int) -> int:
+        return 0
+
+    def host_of(self, _rank: int) -> int:
+        return 0
+
+
+class NoProcesses:
+    """A pool whose processes never come up. `done`: what it was told to do to them."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: self.done.append(name)
+
+    def next_deadline(self) -> float:
+        return math.inf
+
+    def poll(self) -> list[Any]:
+        return []
+
+    def pid_of(self, _key: object) -> None:
+        return None
+
+    def cpu_seconds_of(self, _key: object) -> None:
+        return None
+
+
+class EventLog:
+    is_kept = True
+
+    def __init__(self) -> None:
+        self.events: Counter[str] = Counter()
+
+    def write(self, _now: float, event: str, *_: object) -> None:
+        self.events[event] += 1
+
+    def flush(self) -> None:
+        pass
+
+
+class Desk:
+    """Nothing comes in."""
+
+    deadline_s = math.inf
+
+    def fileno(self) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+class Sleeper:
+    """Bells of which none ever rings. Parking lets time pass; the rank is told to stop at `until_s`."""
+
+    has_message = has_loss = has_signal = has_worker = has_desk = has_order = False
+    stopped_by = None
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.until_s = math.inf
+        #: what happens then
+        self.at_end: Callable[[], None] = lambda: None
+        self.parked_s: list[float] = []
+
+    def park(self, timeout_s: float) -> None:
+        self.parked_s.append(timeout_s)
+        assert len(self.parked_s) < 1000, "it looks again at once, for nothing"
+        self._clock.now_s += timeout_s
+        if self._clock.now_s >= self.until_s:
+            self.at_end()
+
+    park_for_change = park
+
+    def forget(self) -> None:
+        pass
+
+    wind_up = forget
+
+    def watch_desk(self, _descriptor: int | None) -> None:
+        pass
+
+    watch_orders = watch_desk
+
+
+class Parts:
+    """Rank 0 with all that it needs."""
+
+    def __init__(
+        self,
+        folder: Path,
+        capacities: tuple[int, ...] = (1, 1),
+        timeout_s: float | None = None,
+        patience_s: float = 30.0,
+        *,
+        survives: bool = False,
+        until_s: float = math.inf,
+    ) -> None:
+        processes = {rank: RankProcess(rank + 6, "h", 0, 0) for rank in range(len(capacities))}
+        origin = Origin(capacities, 0.0, processes, dict.fromkeys(processes, 0))
+        self.clock = Clock()
+        self.node = Node(0, origin, Config(), patience_s=patience_s, survives=survives)
+        self.transport = Quiet(folder)
+        self.pool = NoProcesses()
+        self.log = EventLog()
+        self.bells = Sleeper(self.clock)
+        parts: tuple[Any, ...] = (self.transport, self.pool, self.log, self.clock)
+        ring, bells = Ring(0, range(len(capacities)), timeout_s), self.bells
+        self.rank = Rank(self.node, *parts, ring, bells)  # type: ignore[arg-type]
+        self.bells.until_s, self.bells.at_end = until_s, self.rank.stop
