@@ -224,7 +224,9 @@ class Node:
         #: former members, and how those were lost that this rank has found lost
         self._gone: set[int] = set()
         self._how_lost: dict[int, str] = {}
-        self._halted_s: float | None = None
+        #: whether it waits for the next generation, and since when
+        self.is_halted = False
+        self._halted_s = math.inf
         #: what this rank was told while it had halted
         self._waiting: list[AnyRankStimulus] = []
         self._growth: Growth | None = None
@@ -240,7 +242,8 @@ class Node:
         self._news_go_to: int | None = None
         #: when descriptions of jobs that nobody has spoken of since the last change are let go of
         self._unheard_until_s = math.inf
-        self._is_stopping = False
+        #: whether it takes no part in changes any more, as the system ends, or this rank
+        self.is_stopping = False
         #: when nobody is waited for any more
         self._over_at_s = math.inf
         #: why it has to end alone
@@ -260,16 +263,6 @@ class Node:
         present = self._membership.generation
         assert present is not None
         return present
-
-    @property
-    def is_halted(self) -> bool:
-        """Whether it waits for the next generation."""
-        return self._halted_s is not None
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether it takes no part in changes any more, as the system ends, or this rank."""
-        return self._is_stopping
 
     @property
     def is_growing(self) -> bool:
@@ -298,7 +291,7 @@ class Node:
 
     def is_over(self, now: float) -> bool:
         """Whether nothing is left to be done here."""
-        if not self._is_stopping:
+        if not self.is_stopping:
             return False
         if self.end_reason is not None or self.is_halted:
             return True
@@ -520,7 +513,7 @@ class Node:
 
     def _stop(self, now: float) -> None:
         """End all ranks, this one included."""
-        if not self._is_stopping:
+        if not self.is_stopping:
             for dest in self.placement.members:
                 if dest != self.rank:
                     self._say(dest, Stop())
@@ -528,8 +521,8 @@ class Node:
 
     def _wind_up(self, now: float) -> None:
         """No further jobs; workers that leave in order do so now, and roots save how far their jobs are."""
-        if not self._is_stopping:
-            self._is_stopping = True
+        if not self.is_stopping:
+            self.is_stopping = True
             self._over_at_s = now + self.config.leave_grace_s
             self._act(WindUp())
             if not self.is_halted:
@@ -574,7 +567,7 @@ class Node:
         """Go on without a rank, if this one is to do that."""
         if rank in self._gone:
             return
-        if self._is_stopping:
+        if self.is_stopping:
             self._over_at_s = -math.inf
             return
         if rank not in self._membership.leavers:  # else it has left, and we are about to hear that it may
@@ -595,7 +588,7 @@ class Node:
 
     def _change(self, change: AnyChange, now: float) -> None:
         """Tell the membership of something, and do what follows."""
-        if self._is_stopping:
+        if self.is_stopping:
             return
         self._settle(now)
         membership = self._membership
@@ -618,12 +611,13 @@ class Node:
                     self._begin(before, after, now)
                 case End(why):
                     self.end_reason = why
-                    self._is_stopping = True
+                    self.is_stopping = True
 
     def _halt(self, now: float) -> None:
         assert not self._arrived, "a PE is told one thing after the other"
         assert not self._unsettled, "what it wants done is passed on before the next"
         self._halted_s = now
+        self.is_halted = True
         self._g_heard = _NO_GENERATION
         for pe in self.pes:
             pe.halt(now)
@@ -654,7 +648,7 @@ class Node:
             self.news_of_ranks.pop(rank, None)
         self._act(WorldChanged(after, gone, come))
         self._tell_of_change(after, gone, come, now)
-        self._halted_s = None
+        self.is_halted = False
         self._unsettled.extend(self.pes)
         if after.members[0] >= self.founders.ranks:
             # Whatever has started the system has seen its end, and may start it anew.
@@ -696,7 +690,7 @@ class Node:
             "pes": self.placement.size,
             "gone": gone,
             "come": come,
-            "stop_s": 0.0 if self._halted_s is None else now - self._halted_s,
+            "stop_s": now - self._halted_s,
         }
         self._act(Note("generation", fields))
         if self.rank == after.members[0]:

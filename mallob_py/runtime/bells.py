@@ -38,7 +38,10 @@ class StopBell:
 
 
 class Bells:
-    """The one place where a rank waits. `rung`: the descriptors that were readable when it last did."""
+    """The one place where a rank waits. `rung`: which of the other descriptors were readable the last time.
+
+    Attributes, since a loop looks at them in each turn.
+    """
 
     def __init__(
         self, transport: Carrier, pool: WorkerPool, stop_bell: StopBell, peers: LocalPeers | None = None
@@ -48,29 +51,29 @@ class Bells:
         self._parking = Parking()
         #: what is waited for by a rank that has halted
         self._parking_for_change = Parking()
-        self._message = transport.descriptors()[0]
-        self._signal = stop_bell.fileno()
-        self._peers = None if peers is None else peers.fileno()
-        of_change = [*transport.descriptors(), self._signal]
-        if self._peers is not None:
-            of_change.append(self._peers)
+        self.message = transport.descriptors()[0]
+        self.signal = stop_bell.fileno()
+        self.peers = None if peers is None else peers.fileno()
+        of_change = [*transport.descriptors(), self.signal]
+        if self.peers is not None:
+            of_change.append(self.peers)
         for descriptor in of_change:
             self._parking.watch(self._parking_for_change.watch(descriptor))
-        self._workers = self._parking.watch(pool.fileno())
-        self._desk: int | None = None
-        self._orders: int | None = None
+        self.workers = self._parking.watch(pool.fileno())
+        self.desk: int | None = None
+        self.orders: int | None = None
 
     def watch_desk(self, descriptor: int | None) -> None:
         """From now on the desk wakes the loop."""
-        self._desk = None if descriptor is None else self._parking.watch(descriptor)
+        self.desk = None if descriptor is None else self._parking.watch(descriptor)
 
     def watch_orders(self, descriptor: int | None) -> None:
         """From now on orders wake the loop."""
-        self._orders = None if descriptor is None else self._parking.watch(descriptor)
+        self.orders = None if descriptor is None else self._parking.watch(descriptor)
 
     def wind_up(self) -> None:
         """Neither signals nor the desk nor orders are looked after any more."""
-        for descriptor in (self._signal, self._desk, self._orders):
+        for descriptor in (self.signal, self.desk, self.orders):
             if descriptor is not None:
                 self._parking.forget(descriptor)
 
@@ -82,37 +85,7 @@ class Bells:
         """Wait for what a rank hears of that has halted."""
         self.rung = self._parking_for_change.park(timeout_s)
 
-    def forget(self) -> None:
-        """Nothing is known to have rung."""
-        self.rung = set()
-
     @property
     def stopped_by(self) -> int | None:
         """The signal that has asked this rank to end, if one has."""
         return self._stop_bell.first
-
-    # --- what has rung ------------------------------------------------------------------------
-
-    @property
-    def has_message(self) -> bool:
-        return self._message in self.rung
-
-    @property
-    def has_loss(self) -> bool:
-        return self._peers in self.rung
-
-    @property
-    def has_signal(self) -> bool:
-        return self._signal in self.rung
-
-    @property
-    def has_worker(self) -> bool:
-        return self._workers in self.rung
-
-    @property
-    def has_desk(self) -> bool:
-        return self._desk in self.rung
-
-    @property
-    def has_order(self) -> bool:
-        return self._orders in self.rung

@@ -369,13 +369,13 @@ class Rank:
         if self._desk is not None:
             self._desk.turn(self.now())  # it is open, even if the time limit is over by now
         node, bells = self.node, self._bells
-        bells.forget()
-        while not node.is_over(self.now()):
+        bells.rung = set()
+        while not (node.is_stopping and node.is_over(self.now())):
             self.rate.turn()
-            self._receive(bells.has_message)
-            if self._transport.has_lost or bells.has_loss:
+            self._receive(bells.message in bells.rung)
+            if self._transport.has_lost or bells.peers in bells.rung:
                 self._note_losses()
-            if bells.has_signal:
+            if bells.signal in bells.rung:
                 self.stop()
             if node.is_halted:
                 self._wait_for_generation()
@@ -417,22 +417,22 @@ class Rank:
     def _serve(self) -> None:
         """Look after all that is not another rank, then park."""
         bells, node = self._bells, self.node
-        if bells.has_worker or self._pool_due_s <= time.monotonic():
+        if bells.workers in bells.rung or self._pool_due_s <= time.monotonic():
             self._hear_workers()
         now = self.now()
         if now >= self._stop_at_s:
             self.stop()
         desk = None if node.is_stopping else self._desk
-        if desk is not None and (bells.has_desk or desk.deadline_s <= now):
+        if desk is not None and (bells.desk in bells.rung or desk.deadline_s <= now):
             desk.turn(now)
         self._look_at_clock()
         orders = None if node.is_stopping else self._orders
-        if orders is not None and (bells.has_order or orders.deadline_s <= self.now()):
+        if orders is not None and (bells.orders in bells.rung or orders.deadline_s <= self.now()):
             orders.turn(self.now())
         if self.now() >= self._workers.update_at_s:
             self._workers.tell_places()
         self._transport.flush()
-        if not node.is_over(self.now()):
+        if not (node.is_stopping and node.is_over(self.now())):
             self._park()
 
     def _look_at_clock(self) -> None:
@@ -473,7 +473,7 @@ class Rank:
             self._beat(now)
         self._transport.flush()
         if self.node.is_stopping or not self.node.is_halted:
-            self._bells.forget()
+            self._bells.rung = set()
             return
         wanted_s = min(self.node.deadline_s, self._ring.next_beat_s) - self.now()
         self._bells.park_for_change(self._transport.park_timeout_s(max(0.0, wanted_s)))

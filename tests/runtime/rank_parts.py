@@ -138,11 +138,12 @@ class Desk:
 class Sleeper:
     """Bells of which none ever rings. Parking lets time pass; the rank is told to stop at `until_s`."""
 
-    has_message = has_loss = has_signal = has_worker = has_desk = has_order = False
+    message = peers = signal = workers = desk = orders = 0
     stopped_by = None
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.rung: set[int] = set()
         self.until_s = math.inf
         #: what happens then
         self.at_end: Callable[[], None] = lambda: None
@@ -157,10 +158,8 @@ class Sleeper:
 
     park_for_change = park
 
-    def forget(self) -> None:
+    def wind_up(self) -> None:
         pass
-
-    wind_up = forget
 
     def watch_desk(self, _descriptor: int | None) -> None:
         pass
