@@ -21,6 +21,7 @@ from mallob_py import kit
 from mallob_py.cli.option_sources import table
 from mallob_py.cli.options import COMMANDS
 from mallob_py.service.jobs.job_file import field_table
+from mallob_py.service.telemetry.measures import MEASURES
 from mallob_sat import portfolio
 
 ROOT = Path(__file__).parents[1]
@@ -172,6 +173,12 @@ def test_errors_that_the_operators_guide_explains_are_in_the_code() -> None:
     for error in explained:
         for fragment in (part.strip() for part in error.split("...")):
             assert not fragment or any(fragment in piece for piece in pieces), f"{fragment!r} of {error!r}"
+
+
+def test_the_table_of_metrics_is_that_of_the_code() -> None:
+    table = (ROOT / "docs/web.md").read_text().partition("| `mallob_py_...` |")[2].partition("\n\n")[0]
+    told = {name.partition("{")[0].removesuffix("_total") for name in re.findall(r"`([^`]+)`", table)}
+    assert {measure.name for measure in MEASURES} <= told
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -322,12 +322,14 @@ class StatusOptions(_Jobs):
 
     hosts: bool = switch_option("--hosts", group=OUTPUT, help="list the hosts, with their troubles")
     ended: bool = switch_option("--ended", group=OUTPUT, help="list the jobs that ended last")
+    measures: bool = switch_option("--measures", group=OUTPUT, help="print the service's numbers")
     json: bool = switch_option("--json", group=OUTPUT, help="print the whole status as JSON")
 
     def validate(self) -> None:
         super().validate()
-        if self.hosts and self.ended:
-            raise OptionError("--hosts and --ended are two lists; ask for one of them")
+        lists = {"--hosts": self.hosts, "--ended": self.ended, "--measures": self.measures}
+        if len(asked := [flag for flag, is_asked in lists.items() if is_asked]) > 1:
+            raise OptionError(f"{asked[0]} and {asked[1]} are two lists; ask for one of them")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,5 +1,5 @@
-"""`mallob-py status | top`: the service's jobs, and how busy its PEs are; or its hosts, or what ended
-last.
+"""`mallob-py status | top`: the service's jobs, and how busy its PEs are; or its hosts, what ended
+last, or its numbers.
 
 `status` prints it once, `top` again and again. In a terminal `top` takes the whole screen, listens to keys
 and gives the screen back at the end; elsewhere it prints one block of plain lines per interval. Both read
@@ -35,6 +35,7 @@ from rich.text import Text
 
 from mallob_py.cli.client_options import StatusOptions, TopOptions
 from mallob_py.cli.values import age_text, far_text, printable
+from mallob_py.service.telemetry.measures import MEASURES
 from mallob_py.service.telemetry.status import (
     EndedJob,
     HostStatus,
@@ -130,6 +131,22 @@ HOST_COLUMNS: tuple[Column[HostStatus], ...] = (
         style=lambda host: "red" if host.troubles else "",
     ),
 )
+#: a row of `status --measures`: name, value, meaning
+MEASURE_COLUMNS: tuple[Column[tuple[str, float, str]], ...] = (
+    _name("name", "NAME", lambda row: row[0]),
+    _number("value", "VALUE", lambda row: row[1], lambda row: f"{row[1]:.10g}"),
+    _name("meaning", "MEANING", lambda row: row[2]),
+)
+
+
+def _measure_rows(status: ServiceStatus) -> list[tuple[str, float, str]]:
+    rows = []
+    for one in MEASURES:
+        value = one.of(status)
+        values = value if isinstance(value, Mapping) else {"": value}
+        for label, number in values.items():
+            rows.append((f"{one.name}{{{label}}}" if one.label else one.name, number, one.meaning))
+    return rows
 
 
 def job_table(jobs: Sequence[JobStatus], width: int | None, sorted_by: str = "") -> Table:
@@ -272,6 +289,8 @@ def _table(options: StatusOptions, status: ServiceStatus, width: int | None) -> 
     """What is asked for, and what to say below it."""
     if options.hosts:
         return make_table(HOST_COLUMNS, status.hosts, width), ""
+    if options.measures:
+        return make_table(MEASURE_COLUMNS, _measure_rows(status), width), ""
     if options.ended:
         rest = "" if status.ended else "none has ended yet"
         return make_table(ENDED_COLUMNS, status.ended[::-1], width), rest

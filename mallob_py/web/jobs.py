@@ -33,6 +33,7 @@ from mallob_py.service.jobs.reply import RESULTS_FOLDER
 from mallob_py.service.store.entries import refusal_name, reply_name
 from mallob_py.service.store.flush_policy import flush_policy_of
 from mallob_py.service.telemetry.history import RecentHistory
+from mallob_py.service.telemetry.measures import MEASURES
 from mallob_py.service.telemetry.status import (
     ServiceStatus,
     look,
@@ -117,6 +118,7 @@ class Jobs:
             up=status.time - status.started,
             states=status.states,
             hosts=list(status.hosts),
+            measures={one.name: one.of(status) for one in MEASURES if one.label != "user"},
             applications=self._applications,
         )
 

@@ -20,8 +20,8 @@ from starlette.concurrency import run_in_threadpool
 
 from mallob_py.api.replies import NewFiles
 from mallob_py.service.client import Pending, PendingJobs
+from mallob_py.service.telemetry.measures import shares_by_job
 from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_status
-from mallob_py.web.views import shares_by_job
 
 #: between looks, while somebody waits
 _POLL_S = 0.01

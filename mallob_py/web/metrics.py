@@ -23,12 +23,11 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from mallob_py.launchers import RANK_VARIABLES
+from mallob_py.service.telemetry.measures import MEASURES, Measure, Value
 from mallob_py.service.telemetry.status import BOUNDS_S, Histogram, ServiceStatus
-from mallob_py.web.views import shares_by_user
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "mallob_py_"
-_STATES = ("held", "queued", "reading", "submitted", "waiting", "running")
 
 
 def metrics(status: ServiceStatus | None, upload_bytes: int) -> bytes:
@@ -50,45 +49,28 @@ class _Numbers:
 
 
 def _of_service(status: ServiceStatus) -> Iterator[Metric]:
-    users, totals = status.users, status.totals
-    yield _gauge("start_time_seconds", "Start of the service.", status.started)
-    yield _gauge("status_age_seconds", "Age of these numbers.", status.age_s())
-    yield _gauge("ranks", "Number of ranks.", status.ranks)
-    yield _gauge(
-        "generation",
-        "1, and one more each time that ranks were lost, have left or have joined.",
-        status.generation,
-    )
-    pes = {"busy": status.busy, "idle": max(0, status.pes - status.busy)}
-    yield _gauges("pes", "PEs by state.", "state", pes)
-    states = dict.fromkeys(_STATES, 0) | dict(status.states)
-    yield _gauges("jobs", "Live jobs by state.", "state", states)
-    jobs_by_user = {name: user.jobs for name, user in users.items()}
-    yield _gauges("user_jobs", "Live jobs by user.", "user", jobs_by_user)
-    volumes = {name: user.volume for name, user in users.items()}
-    yield _gauges("user_volume", "Workers by user.", "user", volumes)
-    shares = dict.fromkeys(users, 0.0) | shares_by_user(status)
-    yield _gauges("user_fair_share", "PEs that a user's jobs deserve, not rounded.", "user", shares)
-    replies = CounterMetricFamily(f"{_PREFIX}replies", "Replies by outcome.", labels=["outcome"])
-    for outcome, count in sorted(totals.replies.items()):
-        replies.add_metric([outcome], count)
-    yield replies
-    yield CounterMetricFamily(f"{_PREFIX}pe_seconds", "PE-seconds of jobs that have ended.", totals.pe_s)
-    yield CounterMetricFamily(f"{_PREFIX}cpu_seconds", "CPU seconds of jobs that have ended.", totals.cpu_s)
-    yield _durations(totals.times)
-    memory = {str(rank): size for rank, size in sorted(_memory(status).items())}
-    yield _gauges("rank_resident_memory_bytes", "Memory of ranks on this host.", "rank", memory)
+    for measure in MEASURES:
+        yield _family(measure, measure.of(status))
+    yield _durations(status.totals.times)
+    memory = {str(rank): float(size) for rank, size in sorted(_memory(status).items())}
+    yield _family(_RANK_MEMORY, memory)
+
+
+_RANK_MEMORY = Measure("rank_resident_memory_bytes", "Memory of ranks on this host.", lambda it: {}, "rank")
+
+
+def _family(measure: Measure, value: Value) -> Metric:
+    kind = CounterMetricFamily if measure.is_counter else GaugeMetricFamily
+    labels = [measure.label] if measure.label else None
+    family = kind(_PREFIX + measure.name, measure.meaning, labels=labels)
+    values = value.items() if isinstance(value, Mapping) else [(None, value)]
+    for label_value, number in values:
+        family.add_metric([] if label_value is None else [label_value], number)
+    return family
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(_PREFIX + name, text, value)
-
-
-def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(_PREFIX + name, text, labels=[label])
-    for label_value, value in values.items():
-        family.add_metric([label_value], value)
-    return family
 
 
 def _durations(times: Mapping[str, Histogram]) -> Metric:

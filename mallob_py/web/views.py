@@ -4,11 +4,6 @@ it was in the last minutes.
 A job is seen in three ways: in the service's status, as a record of what was handed in here, or in what
 the service tells of jobs that ended.
 
-*Fair shares* are how many PEs jobs deserve, before anything is rounded: in proportion to their priorities,
-none more than its demand, all PEs together as long as somebody can use them. Volumes (`protocol.volumes`, P
-2.3) are this in whole PEs, at least one for each job while there are enough. So what a job has may differ
-from its share by rounding, and where shares are below one PE.
-
 *Solutions* come as integers in lines or JSON, or as bytes. A reply holds integers, bytes in Base64, or
 names a file of either (see `service.jobs.reply`). Bytes with a number of `variables` are a packed model:
 bit v - 1 is variable v's value.
@@ -21,8 +16,7 @@ import base64
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -31,6 +25,7 @@ from mallob_py.applications import UnknownApplication, declaration_of
 from mallob_py.protocol.rank_messages import WorkerPlace
 from mallob_py.service.jobs.job_file import identity_of
 from mallob_py.service.telemetry.explanation import reasons
+from mallob_py.service.telemetry.measures import Value, shares_by_job, shares_by_user
 from mallob_py.service.telemetry.status import (
     EndedJob,
     HostStatus,
@@ -41,41 +36,6 @@ from mallob_py.service.telemetry.status import (
 )
 from mallob_py.web import ApiError
 from mallob_py.web.store import Ended, Record, Signature, now
-
-
-def fair_shares(priorities: Sequence[float], demands: Sequence[int], pes: int) -> list[float]:
-    """In PEs, in the order given. Priorities and demands above 0."""
-    order = sorted(range(len(priorities)), key=lambda job: demands[job] / priorities[job])
-    # From the smallest summand on: differences of sums would lose small priorities beside large ones.
-    priorities_from = list(accumulate(priorities[job] for job in reversed(order)))[::-1]
-    shares = [0.0] * len(priorities)
-    left = pes
-    for place, job in enumerate(order):
-        if demands[job] * priorities_from[place] > left * priorities[job]:
-            rate = left / priorities_from[place]
-            for other in order[place:]:
-                shares[other] = rate * priorities[other]
-            break
-        shares[job] = float(demands[job])
-        left -= demands[job]
-    return shares
-
-
-def shares_by_job(status: ServiceStatus) -> dict[int, float]:
-    """Of the listed jobs that are balanced, by id."""
-    jobs = [job for job in status.jobs if job.demand and job.balanced_priority > 0]
-    shares = fair_shares([job.balanced_priority for job in jobs], [job.demand for job in jobs], status.pes)
-    return {job.id: share for job, share in zip(jobs, shares, strict=True)}
-
-
-def shares_by_user(status: ServiceStatus) -> dict[str, float]:
-    """Of each user's jobs together."""
-    by_job = shares_by_job(status)
-    shares: dict[str, float] = {}
-    for job in status.jobs:
-        shares[job.user] = shares.get(job.user, 0.0) + by_job.get(job.id, 0.0)
-    return shares
-
 
 Integers: TypeAlias = "array.array[int]"
 Solution: TypeAlias = "Integers | bytes"
@@ -137,6 +97,8 @@ class ServiceState(msgspec.Struct, frozen=True):
     up: float = 0.0
     states: Mapping[str, int] = {}
     hosts: list[HostStatus] = []
+    #: by name (`service/telemetry/measures.py`), without those of users
+    measures: Mapping[str, Value] = {}
     #: names of those that are installed
     applications: list[str] = []
 

@@ -142,6 +142,17 @@ def test_ended_jobs_are_listed_newest_first(tmp_path: Path, capsys: pytest.Captu
     assert "sort" not in printed
 
 
+def test_the_services_numbers_are_printed_as_they_are_declared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = status_of(JOB)
+    write_status(tmp_path, status)
+    assert run(tmp_path, "--measures") == 0
+    lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert ["pes{busy}", str(status.busy)] in lines
+    assert ["ranks", str(status.ranks)] in lines
+
+
 def test_hosts_and_ended_jobs_are_two_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "--hosts", "--ended") == 2
     assert "two lists" in capsys.readouterr().err

@@ -305,7 +305,7 @@ GUARDED = [
     *(("GET", "/api/jobs"), ("POST", "/api/jobs"), ("GET", "/api/jobs/u.n"), ("GET", "/api/jobs/u.n/reply")),
     ("GET", "/api/jobs/u.n/files/proof"),
     *(("GET", "/api/jobs/u.n/model"), ("POST", "/api/jobs/u.n/interrupt"), ("GET", "/api/service")),
-    *(("GET", "/api/history"), ("GET", "/metrics")),
+    *(("GET", "/api/history"), ("GET", "/api/ended"), ("GET", "/metrics")),
 ]
 
 

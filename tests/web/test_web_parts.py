@@ -23,9 +23,9 @@ pytest.importorskip("prometheus_client", reason="needs the extra web")
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from mallob_py.service.telemetry.measures import fair_shares
 from mallob_py.web.metrics import metrics
 from mallob_py.web.receiving import TooMuchMemory, decompressed_size
-from mallob_py.web.views import fair_shares
 
 REPOSITORY = Path(__file__).parents[2]
 SIZE = 1_000_000
