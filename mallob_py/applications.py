@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: of job files that name none
 DEFAULT_APPLICATION = "SAT"
 #: what `solve` and `submit` take a file for, by the end of its name; others are formulas
-_OF_SUFFIX = {".smt2": "SMT"}
+_OF_SUFFIX = {".smt2": "SMT", ".wcnf": "MAXSAT"}
 ENTRY_POINT_GROUP = "mallob_py.apps"
 DECLARATION_GROUP = "mallob_py.declarations"
 ENVIRONMENT_VARIABLE = "MALLOB_PY_APPS"
@@ -28,6 +28,7 @@ ENVIRONMENT_VARIABLE = "MALLOB_PY_APPS"
 OURS = {
     "SAT": "mallob_sat:SatApplication",
     "SMT": "mallob_smt:SmtApplication",
+    "MAXSAT": "mallob_maxsat:MaxSatApplication",
     "NOOP": "mallob_dummy:NoopApplication",
     "SLEEP": "mallob_dummy:SleepApplication",
     "BC": "mallob_bags.betweenness:BetweennessApplication",
@@ -39,6 +40,7 @@ OURS = {
 _DECLARED = {
     "SAT": "mallob_sat.declaration:SatDeclaration",
     "SMT": "mallob_smt.declaration:SmtDeclaration",
+    "MAXSAT": "mallob_maxsat.declaration:MaxSatDeclaration",
     "BC": "mallob_bags.declaration:BetweennessDeclaration",
     "PI": "mallob_bags.declaration:PiDeclaration",
     "QUEENS": "mallob_bags.declaration:QueensDeclaration",

@@ -160,6 +160,21 @@ class Solver:
         if self._family is not Family.KISSAT:
             self._function("setphases")(self._handle, literals)
 
+    def propagate(self, assumptions: Sequence[int]) -> tuple[bool, list[int]]:
+        """Whether these literals hold together as far as unit propagation can tell, and what follows.
+
+        Raises ValueError for solvers that cannot tell.
+        """
+        if self._family is Family.CADICAL:
+            if self._engine.prefix == "cadical103":
+                raise ValueError("cadical103 does not propagate")
+            holds, literals = self._function("propagate")(self._handle, list(assumptions), 0)
+        elif self._family is Family.MINISAT:
+            holds, literals = self._function("propagate")(self._handle, list(assumptions), 0, 0)
+        else:
+            raise ValueError(f"{self._engine.prefix} does not propagate")
+        return bool(holds), list(literals or ())
+
     def solve(self, assumptions: Sequence[int] = ()) -> Verdict:
         """Search until there is an answer."""
         self._has_model = False

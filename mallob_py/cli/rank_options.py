@@ -217,7 +217,7 @@ class SolveOptions(Wishes, _OneShot):
         values.path,
         group=INPUT,
         default=dataclasses.MISSING,
-        help="formula in DIMACS CNF, or script in SMT-LIB 2 (.smt2); plain, .gz, .bz2, .xz or .lzma; - is "
+        help="formula in DIMACS CNF, weighted formula (.wcnf), or script in SMT-LIB 2 (.smt2); plain, .gz, .bz2, .xz or .lzma; - is "
         "standard input",
     )
     application: str | None = option(
@@ -226,7 +226,7 @@ class SolveOptions(Wishes, _OneShot):
         None,
         metavar="NAME",
         group=INPUT,
-        help="what the files are: SAT or SMT (default: what their names end with says, else SAT)",
+        help="what the files are: SAT, MAXSAT or SMT (default: what their names end with says, else SAT)",
     )
     output: str | None = option(
         "--output",

@@ -18,13 +18,14 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, NoReturn, TextIO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NoReturn, TextIO
 
 from mallob_py.applications import declaration_of
 from mallob_py.cli import one_shot_desk
 from mallob_py.cli.one_shot_desk import OneShotDesk, write_to
 from mallob_py.cli.rank_options import STANDARD_INPUT, SolveOptions
+from mallob_py.cli.values import far_text
 from mallob_py.kit import result_file
 from mallob_py.kit.declaration import UNKNOWN, Declaration, exit_code_of
 from mallob_py.protocol.effects import JobEnded, Outcome
@@ -34,6 +35,7 @@ from mallob_py.runtime import boot
 from mallob_py.runtime import worker_wire as wire
 from mallob_py.runtime.rank import Rank, portable
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, WorkerEvent
+from mallob_py.service.telemetry.status import interim_of
 
 #: for solutions to arrive that were found within the time limit
 _GRACE_S = 3.0
@@ -101,10 +103,12 @@ class SolveDesk(OneShotDesk):
     def exit_code(self) -> int:
         """2 as soon as an input failed; the answer's code for a single formula; else 0.
 
-        After a signal that kept a formula from its answer, 128 + its number.
+        After a signal that kept a formula from any answer, 128 + its number.
         """
         if self._failed:
             return 2
+        if self._was_stopped and self._is_single and self._code:
+            return self._code
         if self._was_stopped and self._rank.stopped_by is not None:
             return 128 + self._rank.stopped_by
         return self._code if self._is_single else 0
@@ -116,6 +120,10 @@ class SolveDesk(OneShotDesk):
 
     def close(self) -> None:
         self._was_stopped = bool(self._files)
+        record = self._rank.pe.client.jobs.get(self._job)
+        if self._files and record is not None and record.interim is not None:
+            self._answer_with(record.interim.body)
+            self._next()
         self._leave_unanswered()
         self._tidy_up()
         if self._output is not sys.stdout:
@@ -137,7 +145,10 @@ class SolveDesk(OneShotDesk):
         self._read(self._job, self._application.name, (source,), self._configuration)
 
     def _tell_progress(self, now: float) -> None:
-        self._tell(f"{now - self._submitted_s:.1f} s, {self._workers(self._job)}")
+        record = self._rank.pe.client.jobs.get(self._job)
+        best = "" if record is None else far_text(None, interim_of(record.interim))
+        parts = (f"{now - self._submitted_s:.1f} s", self._workers(self._job), best)
+        self._tell(", ".join(filter(None, parts)))
 
     def worker_event(self, event: WorkerEvent, now: float) -> None:
         match event:
@@ -165,14 +176,14 @@ class SolveDesk(OneShotDesk):
             self._next()
 
     def job_ended(self, ended: JobEnded, now: float) -> None:
-        code: int = UNKNOWN
-        solution: Sequence[int] | bytes = ()
+        answer = ended.body
         if ended.outcome is Outcome.FAILED:
             self._complain(ended.reason or "the job has failed")
-        elif ended.body is not None:
-            body = wire.decode_result(ended.body)
-            is_bytes = body.form is wire.SolutionForm.BYTES
-            code, solution = body.code, body.solution if is_bytes else array.array("i", body.solution)
+        elif answer is None:
+            answer = None if ended.interim is None else ended.interim.body
+        else:
+            body = wire.decode_result(answer)
+            code = body.code
             self._rank.log.write(now, "answered", {"job": ended.job, "code": code, "result": body.name})
             fields = wire.decode_fields(body.fields)
             solver = fields.get("solver", "?")
@@ -190,10 +201,20 @@ class SolveDesk(OneShotDesk):
                 self._tell(f"{fields['solutions']} solutions; {further}")
             if "core-size" in fields:
                 self._tell(f"a core of {fields['core-size']} clauses")
-        self._answer(code, solution)
+        self._answer_with(answer)
         self._next()
         if self._is_over:
             self._leave_unanswered()
+
+    def _answer_with(self, answer: bytes | None) -> None:
+        """Answer the file that is worked on with this result, or UNKNOWN."""
+        if answer is None:
+            self._answer(UNKNOWN, ())
+            return
+        body = wire.decode_result(answer)
+        is_bytes = body.form is wire.SolutionForm.BYTES
+        solution = body.solution if is_bytes else array.array("i", body.solution)
+        self._answer(body.code, solution, wire.decode_fields(body.fields))
 
     def _next(self) -> None:
         del self._files[0]
@@ -224,17 +245,21 @@ class SolveDesk(OneShotDesk):
         if self._files and not self._quiet and (comment := self._application.comment):
             self._write(sys.stdout, [f"{comment}{text}\n"])
 
-    def _answer(self, code: int, solution: Sequence[int] | bytes) -> None:
+    def _answer(
+        self, code: int, solution: Sequence[int] | bytes, fields: Mapping[str, Any] | None = None
+    ) -> None:
         self._result = code
         self._code = exit_code_of(self._application.exit_codes, code)
         self._tidy_up()
-        self._write(self._output, self._answer_lines(code, solution))
+        self._write(self._output, self._answer_lines(code, solution, fields or {}))
 
-    def _answer_lines(self, code: int, solution: Sequence[int] | bytes) -> Iterator[str]:
+    def _answer_lines(
+        self, code: int, solution: Sequence[int] | bytes, fields: Mapping[str, Any]
+    ) -> Iterator[str]:
         if not self._is_single:
             yield f"{self._application.comment or '; '}{self._files[0]}\n"  # whose answer it is
         several = {"solutions": True} if "solutions" in self._configuration else {}
-        result = {"resultcode": code, **several}
+        result = {**fields, "resultcode": code, **several}
         for line in self._application.answer_lines(result, solution):
             yield f"{line}\n"
 

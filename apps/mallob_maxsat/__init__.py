@@ -1,0 +1,19 @@
+"""MaxSAT as an application of mallob-py: workers of one job search from below, from above and around."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mallob_maxsat.app import MaxSatApplication
+
+__all__ = ["MaxSatApplication"]
+
+
+def __getattr__(name: str) -> object:
+    """Import the application when it is asked for."""
+    if name == "MaxSatApplication":
+        from mallob_maxsat.app import MaxSatApplication
+
+        return MaxSatApplication
+    raise AttributeError(name)

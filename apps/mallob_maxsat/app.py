@@ -1,0 +1,140 @@
+"""The MAXSAT application: the least cost of an assignment that satisfies all hard clauses.
+
+Workers of a job have different roles (`roles`) and tell each other bounds, models and clauses (`talk`). Whoever
+sees the bounds meet ends the job. What is known before that is offered (`WorkerContext.offer`), so that a job at
+its limit is answered with the best solution found and the bound proved.
+
+Guarantees: a solution assigns variables 1..n_vars in order and satisfies the hard clauses, and its cost has been
+counted on the clauses as they were read; OPTIMUM FOUND (30) and UNSATISFIABLE (20) are said by a solver's proof
+that nothing better exists, which is checked by nobody.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mallob_maxsat.declaration import OPTIMUM, SATISFIABLE, UNSATISFIABLE, MaxSatDeclaration
+from mallob_maxsat.problem import Problem
+from mallob_maxsat.roles import ROLES_MAX, Running, searches_of
+from mallob_maxsat.state import Bounds
+from mallob_maxsat.talk import Talk
+from mallob_maxsat.wcnf import read_wcnf
+from mallob_py.kit import (
+    Application,
+    InputError,
+    JobInput,
+    Payload,
+    Result,
+    WorkerContext,
+    decompressed_blocks,
+)
+
+_REFUSED = {
+    "proof": "a proof of an optimum has no format that could be checked here; proofs are for SAT",
+    "solutions": "MAXSAT gives one solution of least cost",
+    "core": "cores are for SAT",
+}
+
+
+class MaxSatApplication(MaxSatDeclaration, Application):
+    """Solves weighted formulas from below and from above at once."""
+
+    def check(self, configuration: Mapping[str, Any]) -> None:
+        for key, value in configuration.items():
+            if key in _REFUSED:
+                raise InputError(f"'{key}': {_REFUSED[key]}", "configuration")
+            if key != "sharing":
+                raise InputError(f"unknown key '{key}'; there is 'sharing'", "configuration")
+            if not isinstance(value, bool):
+                raise InputError(f"'sharing' must be true or false, not {value!r:.40}", "configuration")
+
+    def read(self, job: JobInput) -> Payload:
+        if job.literals is not None or job.assumptions:
+            raise InputError("a weighted formula comes in a file", "literals")
+        if len(job.files) != 1:
+            raise InputError(f"one formula file is needed, {len(job.files)} given")
+        path = job.files[0]
+        return read_wcnf(_text(path), path).to_payload()
+
+    def prepare(self) -> None:
+        import pycard  # noqa: F401 (what encodings use)
+
+    def run(self, context: WorkerContext) -> Result | None:
+        return Worker(context).run()
+
+
+def _text(path: str) -> bytes:
+    try:
+        if Path(path).stat().st_size == 0 and Path(path).is_file():
+            return b""  # a formula without clauses
+    except OSError:
+        pass  # told below
+    return b"".join(decompressed_blocks(path))
+
+
+class Worker:
+    """One worker of a job, from its start to the answer."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._problem = Problem(context.payload)
+        self._bounds = Bounds(self._problem)
+        sharing = bool(context.configuration.get("sharing", True))
+        self._talk = Talk(context, self._bounds, self._problem.n_vars, with_clauses=sharing)
+        self._told = -1
+        self._told_upper: int | None = None
+
+    def run(self) -> Result:
+        context, bounds = self._context, self._bounds
+        if context.index == 0:
+            context.set_demand(ROLES_MAX)
+        if self._problem.hard.has_empty_clause:
+            bounds.close()
+            return self._answer()
+        began_s = time.monotonic()
+        running = list(searches_of(context.index, self._problem, bounds))
+        while not bounds.is_closed:
+            now_s = time.monotonic() - began_s
+            ready = [one for one in running if one.starts_s <= now_s or len(running) == 1]
+            self._advance(min(ready, key=lambda one: one.starts_s + one.used_s / one.share))
+            self._talk.turn(context.poll())
+            self._pass_clauses_on(running)
+            self._offer()
+        return self._answer()
+
+    def _advance(self, one: Running) -> None:
+        begin_s = time.perf_counter()
+        if next(one.search, StopIteration) is StopIteration:
+            assert self._bounds.is_closed, f"{one.name} has ended without an answer"
+        one.used_s += time.perf_counter() - begin_s
+
+    def _pass_clauses_on(self, running: list[Running]) -> None:
+        for one in running:
+            if one.below is not None and len(one.below.cores) > one.clauses_told:
+                self._talk.note_clauses(one.below.cores[one.clauses_told :])
+                one.clauses_told = len(one.below.cores)
+        for clause in self._talk.heard:
+            for one in running:
+                one.oracle.add(clause)
+        self._talk.heard.clear()
+
+    def _offer(self) -> None:
+        bounds = self._bounds
+        if bounds.version == self._told:
+            return
+        self._told = bounds.version
+        if bounds.model is not None and bounds.upper != self._told_upper:
+            self._told_upper = bounds.upper
+            self._context.offer(self._result(SATISFIABLE), value=bounds.upper)
+        self._context.offer(bound=bounds.lower)
+
+    def _result(self, code: int) -> Result:
+        return Result(code, self._bounds.model, {"cost": self._bounds.upper})
+
+    def _answer(self) -> Result:
+        if self._bounds.model is None:
+            return Result(UNSATISFIABLE)
+        return self._result(OPTIMUM)

@@ -1,0 +1,291 @@
+"""From below: unsatisfiable cores raise the lower bound until a solution costs no more (OLL).
+
+Soft literals are assumed to hold, those of large weights first (stratification). A core says that one of some
+of them does not hold: the bound rises by the smallest of their weights, which is taken from all of them, and a
+totalizer counts how many of them are false, whose outputs ("two are", "three are") become soft literals. Cores
+are looked for without these until there are no more, and only then the totalizers are added (weight-aware core
+extraction). Before that cores are made smaller, and after it each totalizer is asked how many must be false at
+least (exhaustion). Soft literals whose loss would cost more than the best solution known become hard.
+What soft literals exclude each other is found first, by propagation: of k such ones, k-1 are lost.
+
+After Morgado, Dodaro, Marques-Silva 2014 (OLL), Ansotegui et al. 2012 (stratification), Berg and Jarvisalo 2017
+(weight-aware extraction), Ignatiev, Morgado, Marques-Silva 2019 (the rest).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+
+from pysat.card import ITotalizer
+
+from mallob_maxsat.oracle import Oracle, Search
+from mallob_maxsat.problem import Problem
+from mallob_maxsat.state import Bounds
+from mallob_sat.solvers import Verdict
+
+_TRIMS_MAX = 5
+_MINIMIZE_LITERALS_MAX = 120
+_MINIMIZE_CONFLICTS = 1000
+_EXHAUST_CONFLICTS = 1000
+#: pairs of soft literals that exclude each other are looked for among so many
+_EXCLUSIONS_SOFT_MAX = 20_000
+#: diversity of weights at which a stratum is taken
+_DIVERSITY = 1.25
+
+
+@dataclass(slots=True)
+class _Counter:
+    """A totalizer over the literals lost of a core; its output `bound` says that more than so many are."""
+
+    totalizer: ITotalizer
+    bound: int
+    weight: int
+
+
+class CoreGuided:
+    """One search. `soft` are the literals that are still wanted, with what is left of their weights."""
+
+    def __init__(self, problem: Problem, bounds: Bounds, oracle: Oracle) -> None:
+        self._problem = problem
+        self._bounds = bounds
+        self._oracle = oracle
+        self.soft = dict(problem.soft)
+        #: of the sum of all weights, what is lost for certain
+        self.lower = problem.unavoidable
+        self._counters: dict[int, _Counter] = {}
+        #: cores without a totalizer yet: literals lost, weight
+        self._pending: list[tuple[list[int], int]] = []
+        self._level = 0
+        #: clauses over variables that all workers know, for others
+        self.cores: list[list[int]] = []
+
+    def run(self) -> Search:
+        """Until the bounds meet."""
+        if (yield from self._oracle.ask([])) is Verdict.UNSATISFIABLE:
+            self._bounds.close()
+            return
+        self._note_model()
+        if len(self.soft) <= _EXCLUSIONS_SOFT_MAX:
+            yield from self._find_exclusions()
+        self._level = max(self.soft.values(), default=0)
+        self._lower_level()
+        while not self._bounds.is_closed:
+            self._harden()
+            active = [literal for literal, weight in self.soft.items() if weight >= self._level]
+            active.sort(key=lambda literal: -self.soft[literal])
+            verdict = yield from self._oracle.ask(active)
+            if verdict is Verdict.UNSATISFIABLE:
+                if not self._oracle.core:
+                    self._bounds.close()
+                    return
+                core = yield from self._smaller(self._oracle.core)
+                if not core:
+                    self._bounds.close()
+                    return
+                self._relax(core)
+                continue
+            self._note_model()
+            if self._pending:
+                yield from self._count_pending()
+            elif self._level > 1 and any(weight < self._level for weight in self.soft.values()):
+                self._lower_level()
+            else:
+                self._bounds.raise_lower(self.lower)
+                self._bounds.close()  # all that is left of the soft literals holds
+
+    # --- cores ------------------------------------------------------------------------------------
+
+    def _smaller(self, core: list[int]) -> Generator[None, None, list[int]]:
+        oracle = self._oracle
+        for _ in range(_TRIMS_MAX):
+            if len(core) <= 1:
+                return core
+            core = sorted(core, key=lambda literal: -self.soft[literal])
+            verdict = yield from oracle.ask(core, _MINIMIZE_CONFLICTS)
+            if verdict is not Verdict.UNSATISFIABLE or len(oracle.core) >= len(core):
+                break
+            core = list(oracle.core)
+        if not 1 < len(core) <= _MINIMIZE_LITERALS_MAX:
+            return core
+        for literal in sorted(core, key=lambda literal: self.soft[literal]):
+            if literal not in core or len(core) <= 1:
+                continue
+            rest = [one for one in core if one != literal]
+            verdict = yield from oracle.ask(rest, _MINIMIZE_CONFLICTS)
+            if verdict is Verdict.UNSATISFIABLE:
+                core = list(oracle.core)
+            elif verdict is Verdict.SATISFIABLE:
+                self._note_model()
+        return core
+
+    def _relax(self, core: list[int]) -> None:
+        """At least one of these literals is lost."""
+        weight = min(self.soft[literal] for literal in core)
+        self.lower += weight
+        self._bounds.raise_lower(self.lower)
+        if all(abs(literal) <= self._problem.n_all for literal in core):
+            self.cores.append([-literal for literal in core])
+        lost = []
+        for literal in core:
+            lost.append(-literal)
+            self._take(literal, weight)
+        if len(lost) == 1:
+            self._oracle.add(lost)
+        else:
+            self._pending.append((lost, weight))
+
+    def _take(self, literal: int, weight: int) -> None:
+        """So much of a literal's weight is accounted for; if it is a counter's, the next output is wanted."""
+        left = self.soft[literal] - weight
+        if left:
+            self.soft[literal] = left
+        else:
+            del self.soft[literal]
+        if (counter := self._counters.get(literal)) is not None:
+            if not left:
+                del self._counters[literal]
+            self._want_next(counter, counter.bound + 1, weight)
+
+    def _want_next(self, counter: _Counter, bound: int, weight: int) -> None:
+        totalizer, oracle = counter.totalizer, self._oracle
+        if bound >= len(totalizer.lits):
+            return
+        if bound >= len(totalizer.rhs):
+            _increase(totalizer, bound, oracle)
+        literal = -totalizer.rhs[bound]
+        known = self._counters.get(literal)
+        if known is None:
+            self._counters[literal] = _Counter(totalizer, bound, weight)
+        self.soft[literal] = self.soft.get(literal, 0) + weight
+
+    def _count_pending(self) -> Generator[None, None, None]:
+        pending, self._pending = self._pending, []
+        for lost, weight in pending:
+            self._oracle.add(lost)
+            totalizer = ITotalizer(lits=lost, ubound=1, top_id=self._oracle.top)
+            self._oracle.new_variables(totalizer.top_id)
+            self._oracle.add_all(totalizer.cnf.clauses)
+            bound = yield from self._exhausted(totalizer, weight)
+            self._want_next(_Counter(totalizer, bound, weight), bound, weight)
+            if self._bounds.is_closed:
+                return
+
+    def _exhausted(self, totalizer: ITotalizer, weight: int) -> Generator[None, None, int]:
+        """The number of literals that must be lost, as far as that is seen quickly."""
+        bound, oracle = 1, self._oracle
+        while bound < len(totalizer.lits):
+            if bound >= len(totalizer.rhs):
+                _increase(totalizer, bound, oracle)
+            verdict = yield from oracle.ask([-totalizer.rhs[bound]], _EXHAUST_CONFLICTS)
+            if verdict is Verdict.SATISFIABLE:
+                self._note_model()
+            if verdict is not Verdict.UNSATISFIABLE:
+                return bound
+            oracle.add([totalizer.rhs[bound]])
+            self.lower += weight
+            self._bounds.raise_lower(self.lower)
+            bound += 1
+        return bound
+
+    # --- soft literals ----------------------------------------------------------------------------
+
+    def _note_model(self) -> None:
+        assert self._oracle.model is not None
+        self._bounds.found(self._oracle.model)
+
+    def _harden(self) -> None:
+        """Who loses such a literal finds no better solution."""
+        slack = self._bounds.upper - self.lower
+        for literal in [literal for literal, weight in self.soft.items() if weight >= slack]:
+            self._oracle.add([literal])
+            del self.soft[literal]
+            self._counters.pop(literal, None)
+
+    def _lower_level(self) -> None:
+        below = sorted({weight for weight in self.soft.values() if weight < self._level}, reverse=True)
+        if not below:
+            self._level = 1
+            return
+        counts = dict.fromkeys(below, 0)
+        for weight in self.soft.values():
+            if weight in counts:
+                counts[weight] += 1
+        left = sum(counts.values())
+        for number, weight in enumerate(below):
+            left -= counts[weight]
+            distinct = len(below) - number - 1
+            if not distinct or left / distinct > _DIVERSITY:
+                self._level = weight
+                return
+
+    def _find_exclusions(self) -> Generator[None, None, None]:
+        """Sets of soft literals of which one can hold at most become one soft clause each."""
+        excluded: dict[int, set[int]] = {}
+        for literal in list(self.soft):
+            holds, implied = self._oracle.propagate([literal])
+            if not holds:
+                weight = self.soft.pop(literal)
+                self.lower += weight
+                self._oracle.add([-literal])
+                continue
+            for one in implied:
+                if -one in self.soft and -one != literal:
+                    excluded.setdefault(literal, set()).add(-one)
+                    excluded.setdefault(-one, set()).add(literal)
+        self._bounds.raise_lower(self.lower)
+        yield
+        order = sorted(excluded, key=lambda literal: len(excluded[literal]))
+        for literal in order:
+            while literal in self.soft:
+                clique = [literal]
+                candidates = {one for one in excluded[literal] if one in self.soft}
+                while candidates:
+                    best = max(candidates, key=lambda one: (self.soft[one], one))
+                    clique.append(best)
+                    candidates = candidates & excluded[best]
+                if len(clique) < 2:
+                    break
+                self._join(clique)
+            yield
+
+    def _join(self, clique: list[int]) -> None:
+        weight = min(self.soft[literal] for literal in clique)
+        self.lower += (len(clique) - 1) * weight
+        self._bounds.raise_lower(self.lower)
+        for literal in clique:
+            self._take(literal, weight)
+        new = self._oracle.new_variable()
+        self._oracle.add([*clique, -new])
+        self.soft[new] = weight
+
+    # --- for a search from above -------------------------------------------------------------------
+
+    def objective(self) -> tuple[dict[int, int], int]:
+        """Literals with their weights, and an offset: what a solution costs is the offset and the weights
+        of those that are true. It needs all outputs of totalizers, which are added."""
+        for lost, weight in self._pending:
+            for literal in lost:
+                self.soft[-literal] = self.soft.get(-literal, 0) + weight
+            self.lower -= weight
+        self._pending = []
+        terms = {-literal: weight for literal, weight in self.soft.items()}
+        for counter_literal, counter in list(self._counters.items()):
+            totalizer, weight = counter.totalizer, self.soft[counter_literal]
+            size = len(totalizer.lits)
+            if len(totalizer.rhs) < size:
+                _increase(totalizer, size, self._oracle)
+            for output in totalizer.rhs[counter.bound + 1 : size]:
+                terms[output] = terms.get(output, 0) + weight
+        return terms, self.lower
+
+
+def _increase(totalizer: ITotalizer, bound: int, oracle: Oracle) -> None:
+    totalizer.increase(ubound=bound, top_id=oracle.top)
+    oracle.new_variables(totalizer.top_id)
+    oracle.add_all(totalizer.cnf.clauses[-totalizer.nof_new :] if totalizer.nof_new else ())
+
+
+def clauses_of(cores: Iterable[list[int]]) -> list[list[int]]:
+    """Each core as a clause."""
+    return [list(core) for core in cores]

@@ -1,0 +1,101 @@
+"""From above: each solution is followed by the question for one that costs less, until there is none.
+
+The bound on the cost is an encoding of `encodings`, tried in the worker's own order. The solver decides as in the
+best solution known, so that it looks nearby first. A search that splits asks for a cost between the bounds instead:
+a solution lowers the upper bound by much, and none raises the lower one; what it does not find out soon it asks
+again further up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from mallob_maxsat.encodings import AtMost, encoding_of
+from mallob_maxsat.oracle import Oracle, Search
+from mallob_maxsat.problem import Problem
+from mallob_maxsat.state import Bounds
+from mallob_sat.solvers import Verdict
+
+_SPLIT_CONFLICTS = 3000
+
+
+class Improving:
+    """One search. `objective()`: terms and an offset, asked for once there is a solution."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        bounds: Bounds,
+        oracle: Oracle,
+        order: tuple[type[AtMost], ...],
+        split: float = 0.0,
+        objective: Callable[[], tuple[Mapping[int, int], int]] | None = None,
+    ) -> None:
+        """`split`: at which part of the way from the upper bound to the lower one to ask; 0: just below."""
+        self._problem = problem
+        self._bounds = bounds
+        self._oracle = oracle
+        self._order = order
+        self._split = split
+        self._objective = objective or self._whole_objective
+
+    def _whole_objective(self) -> tuple[Mapping[int, int], int]:
+        terms = {-literal: weight for literal, weight in self._problem.soft.items()}
+        return terms, self._problem.unavoidable
+
+    def run(self) -> Search:
+        """Until the bounds meet."""
+        bounds, oracle = self._bounds, self._oracle
+        if bounds.model is None:
+            if (yield from oracle.ask([])) is Verdict.UNSATISFIABLE:
+                bounds.close()
+                return
+            self._note_model()
+        terms, offset = self._objective()
+        limit = bounds.upper - 1 - offset
+        if limit < 0:
+            bounds.close()
+            return
+        step = math.gcd(*terms.values()) if terms else 1
+        scaled = {literal: weight // step for literal, weight in terms.items()}
+        for literal, weight in scaled.items():
+            if weight > limit // step:
+                oracle.add([-literal])  # who takes it finds no better solution
+        scaled = {literal: weight for literal, weight in scaled.items() if weight <= limit // step}
+        encoding = encoding_of(oracle, scaled, limit // step, self._order)
+        yield
+        split, conflicts = self._split, _SPLIT_CONFLICTS
+        known = -1
+        while not bounds.is_closed:
+            if bounds.version != known and bounds.model is not None:
+                known = bounds.version
+                oracle.prefer(bounds.model.tolist())
+            highest = bounds.upper - 1
+            target = highest - int(split * (bounds.upper - bounds.lower))
+            bound = (target - offset) // step
+            if bound < 0:
+                bounds.raise_lower(offset)
+                if bounds.is_closed:
+                    return
+                split = 0.0 if split < 0.05 else split / 2
+                continue
+            is_last = target == highest
+            assumed = encoding.at_most(bound)
+            verdict = yield from oracle.ask(assumed, None if is_last else conflicts)
+            if verdict is Verdict.SATISFIABLE:
+                self._note_model()
+                split = self._split
+            elif verdict is Verdict.UNSATISFIABLE:
+                bounds.raise_lower(offset + (bound + 1) * step)
+                if not oracle.core:
+                    bounds.close()
+            else:
+                split /= 2
+                conflicts = int(conflicts * 1.3)
+                if split * (bounds.upper - bounds.lower) < 1:
+                    split = self._split
+
+    def _note_model(self) -> None:
+        assert self._oracle.model is not None
+        self._bounds.found(self._oracle.model)

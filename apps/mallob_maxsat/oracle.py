@@ -1,0 +1,86 @@
+"""A SAT solver that several searches of one worker put questions to, a slice of time at a time.
+
+Searches are generators: they give way (`yield`) after each slice, so that one thread can have several of them
+get on in turn and look at messages in between. Calls of PySAT's solvers cannot be interrupted; conflict budgets
+are fitted to the slice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Sequence
+
+from mallob_maxsat.problem import Model, Problem
+from mallob_sat.solvers import Solver, Verdict
+
+Search = Generator[None, None, None]
+Asking = Generator[None, None, Verdict]
+
+SLICE_S = 0.1
+_CONFLICTS_MIN, _CONFLICTS_MAX = 50, 1_000_000
+
+
+class Oracle:
+    """The hard clauses, and whatever its searches add."""
+
+    def __init__(self, problem: Problem, engine: str) -> None:
+        self._problem = problem
+        self._solver = Solver(engine)
+        self._solver.add_formula(problem.hard)
+        for clause in problem.relaxed:
+            self._solver.add_clause(clause)
+        #: the last variable
+        self.top = problem.n_all
+        self._solver.declare_variables(self.top)
+        self._slice_conflicts = 1000
+        #: of the last question that was answered so
+        self.model: Model | None = None
+        self.core: list[int] = []
+
+    def new_variable(self) -> int:
+        self.top += 1
+        return self.top
+
+    def new_variables(self, top: int) -> None:
+        """All up to `top` are taken."""
+        self.top = max(self.top, top)
+
+    def add(self, clause: Sequence[int]) -> None:
+        self._solver.add_clause(clause)
+
+    def add_all(self, clauses: Iterable[Sequence[int]]) -> None:
+        for clause in clauses:
+            self._solver.add_clause(clause)
+
+    def prefer(self, literals: Sequence[int]) -> None:
+        """Decide for these literals."""
+        self._solver.set_phases(literals)
+
+    def propagate(self, literals: Sequence[int]) -> tuple[bool, list[int]]:
+        return self._solver.propagate(literals)
+
+    def ask(self, assumptions: Sequence[int], conflicts: int | None = None) -> Asking:
+        """Whether there is a solution with these; UNDECIDED after about so many conflicts."""
+        left = conflicts
+        while True:
+            budget = self._slice_conflicts if left is None else min(left, self._slice_conflicts)
+            begin_s = time.perf_counter()
+            verdict = self._solver.solve_for(budget, assumptions)
+            took_s = time.perf_counter() - begin_s
+            if verdict is Verdict.SATISFIABLE:
+                self._solver.declare_variables(self.top)
+                self.model = self._solver.model()
+            elif verdict is Verdict.UNSATISFIABLE:
+                self.core = self._solver.core()
+            if verdict is not Verdict.UNDECIDED:
+                return verdict
+            if budget == self._slice_conflicts:
+                fitted = budget * SLICE_S / max(took_s, 1e-4)
+                self._slice_conflicts = int(
+                    min(max(fitted, budget / 2, _CONFLICTS_MIN), 2 * budget, _CONFLICTS_MAX)
+                )
+            if left is not None:
+                left -= budget
+                if left <= 0:
+                    return verdict
+            yield

@@ -1,0 +1,94 @@
+"""What all workers of one job agree on: the formula, its soft literals, and what an assignment costs.
+
+A soft clause of one literal is that literal; a longer one C gets a new variable b, numbered from n_vars + 1 on
+in the order of the clauses, the hard clause C or b, and the soft literal -b. Weights of equal soft literals add
+up, and of a literal and its negation the smaller weight is a cost that cannot be avoided. All workers do so
+alike, so variables up to `Problem.n_all` mean the same to each of them, and clauses over these may be passed on.
+
+A model is worth what `Problem.cost` says, which looks at the clauses as they were read and believes nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mallob_sat.formula import Formula, Literals
+
+#: variable v's literal at position v - 1
+Model = Literals
+
+
+class Problem:
+    """A weighted formula ready to be worked on. Costs leave nothing out: `base` is in them."""
+
+    def __init__(self, payload: Mapping[str, NDArray[Any]]) -> None:
+        self.n_vars, self.base = (int(number) for number in payload["shape"])
+        self.hard = _formula(payload["hard"], self.n_vars)
+        self._soft = _formula(payload["soft"], self.n_vars)
+        self._weights: NDArray[np.uint64] = payload["weights"]
+        self._starts, self._ends = self._soft.bounds()
+        #: soft clauses of several literals, each with its variable, as hard ones
+        self.relaxed: list[list[int]] = []
+        #: the number of variables that all workers name alike
+        self.n_all = self.n_vars
+        #: soft literals and their weights, and what no assignment can avoid
+        self.soft: dict[int, int] = {}
+        self.unavoidable = self.base
+        self._make_soft_literals()
+
+    @property
+    def n_soft(self) -> int:
+        return len(self._weights)
+
+    @property
+    def cost_max(self) -> int:
+        """What an assignment that falsifies all costs."""
+        return self.base + int(self._weights.sum(dtype=np.uint64))
+
+    def _make_soft_literals(self) -> None:
+        literals = self._soft.literals.tolist()
+        weights: dict[int, int] = {}
+        bounds = zip(self._starts.tolist(), self._ends.tolist(), self._weights.tolist(), strict=True)
+        for start, end, weight in bounds:
+            clause = literals[start:end]
+            distinct = set(clause)
+            if any(-literal in distinct for literal in distinct):
+                continue  # it is true whatever comes
+            if len(distinct) == 1:
+                literal = clause[0]
+            else:
+                self.n_all += 1
+                self.relaxed.append([*distinct, self.n_all])
+                literal = -self.n_all
+            weights[literal] = weights.get(literal, 0) + weight
+        for literal, weight in weights.items():
+            opposite = weights.get(-literal, 0)
+            if weight > opposite:
+                self.soft[literal] = weight - opposite
+            if literal > 0:
+                self.unavoidable += min(weight, opposite)
+
+    def cost(self, model: Model) -> int | None:
+        """What an assignment of variables 1 to n_vars (or more) costs; None if it breaks a hard clause."""
+        model = model[: self.n_vars]
+        if self.hard.first_falsified(model) is not None:
+            return None
+        return self.soft_cost(model)
+
+    def soft_cost(self, model: Model) -> int:
+        """The same of an assignment that need not satisfy the hard clauses."""
+        if not self._soft.literals.size:
+            return self.base
+        signed = np.concatenate((np.zeros(1, np.int32), model[: self.n_vars]))
+        literals = self._soft.literals
+        is_true = (signed[np.abs(literals)] == literals) & (literals != 0)
+        satisfied = np.logical_or.reduceat(is_true, self._starts)
+        return self.base + int(self._weights[~satisfied].sum(dtype=np.uint64))
+
+
+def _formula(literals: Literals, n_vars: int) -> Formula:
+    return Formula(literals, n_vars, int(np.count_nonzero(literals == 0)), np.zeros(0, np.int32))

@@ -1,0 +1,75 @@
+"""Who does what: the searches of worker i of a job.
+
+The root works from below and, as long as it may be the only one, from above as well; the next ones work from
+above, between the bounds, and from below with another solver. From there on it begins anew with other seeds,
+encodings in another order and other places to split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mallob_maxsat.core_guided import CoreGuided
+from mallob_maxsat.encodings import Adder, AtMost, Generalized, Totalizer, Watchdog
+from mallob_maxsat.improving import Improving
+from mallob_maxsat.oracle import Oracle, Search
+from mallob_maxsat.problem import Problem
+from mallob_maxsat.state import Bounds
+
+#: more workers would do the same again
+ROLES_MAX = 16
+_SUMS_FIRST: tuple[type[AtMost], ...] = (Totalizer, Generalized, Watchdog)
+_BITS_FIRST: tuple[type[AtMost], ...] = (Totalizer, Watchdog, Generalized)
+_ADDERS: tuple[type[AtMost], ...] = (Adder,)
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A search under way; of the worker's time it gets a part as large as its `share` among all."""
+
+    name: str
+    search: Search
+    oracle: Oracle
+    share: float
+    starts_s: float = 0.0
+    used_s: float = 0.0
+    below: CoreGuided | None = None
+    clauses_told: int = field(default=0)
+
+
+def searches_of(index: int, problem: Problem, bounds: Bounds) -> Iterator[Running]:
+    """Those of worker `index`, to be made when their time has come (`starts_s`)."""
+    role, turn = index % 4, index // 4
+    if role == 0:
+        yield _below(problem, bounds, "glucose4" if turn % 2 == 0 else "cadical195", share=1.0)
+        yield _above(problem, bounds, "glucose4", _BITS_FIRST, share=1.0, starts_s=2.0)
+    elif role == 1:
+        order = (_SUMS_FIRST, _BITS_FIRST, _ADDERS)[turn % 3]
+        yield _above(problem, bounds, "cadical195", order, share=1.0)
+    elif role == 2:
+        yield _above(problem, bounds, "glucose4", _BITS_FIRST, share=1.0, split=0.5 / (turn + 1))
+    else:
+        yield _below(problem, bounds, "cadical195" if turn % 2 == 0 else "glucose4", share=1.0)
+        yield _above(problem, bounds, "glucose4", _ADDERS, share=1.0, starts_s=2.0)
+
+
+def _below(problem: Problem, bounds: Bounds, engine: str, share: float) -> Running:
+    oracle = Oracle(problem, engine)
+    search = CoreGuided(problem, bounds, oracle)
+    return Running(f"from below, {engine}", search.run(), oracle, share, below=search)
+
+
+def _above(
+    problem: Problem,
+    bounds: Bounds,
+    engine: str,
+    order: tuple[type[AtMost], ...],
+    share: float,
+    starts_s: float = 0.0,
+    split: float = 0.0,
+) -> Running:
+    oracle = Oracle(problem, engine)
+    search = Improving(problem, bounds, oracle, order, split)
+    name = f"{'between' if split else 'from above'}, {engine}"
+    return Running(name, search.run(), oracle, share, starts_s)

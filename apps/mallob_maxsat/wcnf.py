@@ -1,0 +1,296 @@
+"""Weighted formulas in WCNF text, the old format and the new one: fast when right, exact when not.
+
+New (since 2022): no header; `h LITERALS 0` is a hard clause, `WEIGHT LITERALS 0` a soft one. Old: a header
+`p wcnf VARIABLES CLAUSES [TOP]`; a clause of a weight of TOP or more is hard, without TOP none is. With
+`p cnf VARIABLES CLAUSES` every clause is soft with weight 1. Comments begin with `c`, on lines of their own.
+Weights go from 0 to 2^63-1, their sum to 2^64-2; a clause of weight 0 is as good as not there.
+
+numpy takes a file apart in which each clause has a line of its own, as it should be. Any other one, and one
+with numbers of 19 digits, goes through a walk over its words, which is slower, and names the line that is
+wrong. The rules are those of the MaxSAT Evaluations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mallob_py.kit import InputError
+from mallob_sat.formula import MAX_VARIABLE, Literals
+
+WEIGHT_MAX = 2**63 - 1
+WEIGHT_SUM_MAX = 2**64 - 2
+_COMMENT = re.compile(rb"^[ \t]*c[^\n]*$", re.MULTILINE)
+_HEADER = re.compile(
+    rb"[ \t\r\n]*p[ \t]+(wcnf|cnf)[ \t]+([0-9]+)[ \t]+([0-9]+)(?:[ \t]+([0-9]+))?[ \t\r]*(?=\n|$)"
+)
+_WORD = re.compile(rb"[^ \t\r\n]+")
+_INTEGER = re.compile(rb"-?[0-9]+")
+_LONG = re.compile(rb"[0-9]{19}")
+_HARD = -1
+_BLANK_MAX, _NEWLINE, _H = 32, 10, ord("h")
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedFormula:
+    """Clauses closed by 0; `weights[i]` is that of soft clause i, at least 1.
+
+    `base` is the cost that every assignment has: the weights of empty soft clauses, which are left out.
+    """
+
+    n_vars: int
+    hard: Literals
+    soft: Literals
+    weights: NDArray[np.uint64]
+    base: int
+
+    def to_payload(self) -> dict[str, NDArray[np.generic]]:
+        shape = np.array([self.n_vars, self.base], dtype=np.uint64)
+        return {"shape": shape, "hard": self.hard, "soft": self.soft, "weights": self.weights}
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """What an old file declares. `top`: least weight of a hard clause; None: there are none."""
+
+    is_weighted: bool
+    n_vars: int
+    n_clauses: int
+    top: int | None
+
+
+def read_wcnf(text: bytes, path: str) -> WeightedFormula:
+    """The formula; `path` is what errors call it. Raises InputError, which names the line."""
+    if b"c" in text:
+        text = _COMMENT.sub(b"", text)
+    header, body, line = _header(text, path)
+    clauses = _by_lines(body, header) if len(body) else None
+    if clauses is None:
+        clauses = _by_words(body, line, header, path)
+    return _assembled(clauses, header, path)
+
+
+def _error(path: str, line: int, problem: str) -> InputError:
+    return InputError(f"{path}, line {line}: {problem}")
+
+
+def _header(text: bytes, path: str) -> tuple[_Header | None, bytes, int]:
+    """The header if there is one, what follows it, and the line where that begins."""
+    match = _HEADER.match(text)
+    if match is None:
+        begin = _WORD.search(text)
+        if begin is not None and begin[0].startswith(b"p"):
+            line = 1 + text.count(b"\n", 0, begin.start())
+            raise _error(
+                path, line, "the header should be 'p wcnf VARIABLES CLAUSES TOP' or 'p cnf VARIABLES CLAUSES'"
+            )
+        return None, text, 1
+    line = 1 + text.count(b"\n", 0, match.end())
+    n_vars, n_clauses = int(match[2][:20]), int(match[3][:20])
+    is_weighted = match[1] == b"wcnf"
+    if match[4] is not None and not is_weighted:
+        raise _error(path, line, "'p cnf' has two numbers, of variables and clauses")
+    top = None if match[4] is None else int(match[4][:30])
+    if n_vars > MAX_VARIABLE:
+        raise _error(path, line, f"{n_vars} variables declared; at most {MAX_VARIABLE} are possible")
+    if top == 0:
+        raise _error(path, line, "a top of 0; it is the weight of hard clauses, at least 1")
+    return _Header(is_weighted, n_vars, n_clauses, top), text[match.end() :], line
+
+
+@dataclass(frozen=True, slots=True)
+class _Clauses:
+    """All clauses in order, closed by 0, and the weight of each (_HARD: it is hard)."""
+
+    literals: NDArray[np.int64]
+    weights: NDArray[np.int64]
+
+
+def _by_lines(text: bytes, header: _Header | None) -> _Clauses | None:
+    """None if anything is not as it should be: who looks closer finds out what, or that it is right."""
+    if _LONG.search(text):
+        return None
+    codes: NDArray[np.uint8] = np.frombuffer(text, dtype=np.uint8)
+    is_word = codes > _BLANK_MAX
+    starts = np.flatnonzero(is_word & ~np.concatenate(([False], is_word[:-1])))
+    if not starts.size:
+        return _Clauses(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    hard_at = np.zeros(0, np.intp)
+    if b"h" in text:
+        hard_at = np.flatnonzero(codes == _H)
+        after = np.minimum(hard_at + 1, codes.size - 1)
+        if (
+            header is not None
+            or (is_word[after] & (after > hard_at)).any()
+            or not np.isin(hard_at, starts).all()
+        ):
+            return None
+        text = text.replace(b"h", b"0")
+    if text.translate(None, b"0123456789- \t\r\n") or _has_bad_minus(codes):
+        return None
+    try:
+        numbers = np.array(text.split(), dtype=np.int64) if starts.size < 64 else _converted(text)
+    except (ValueError, OverflowError):
+        return None
+    if numbers.size != starts.size:
+        return None
+    lines = np.cumsum(codes == _NEWLINE)[starts]
+    is_first = np.concatenate(([True], lines[1:] != lines[:-1]))
+    is_last = np.concatenate((is_first[1:], [True]))
+    if header is not None and not header.is_weighted:
+        inner = ~is_last
+        if (numbers[is_last] != 0).any() or (numbers[inner] == 0).any():
+            return None
+        weights = np.ones(int(is_last.sum()), np.int64)
+        literals = numbers
+    else:
+        middle = ~(is_first | is_last)
+        if (is_first & is_last).any() or (numbers[is_last] != 0).any() or (numbers[middle] == 0).any():
+            return None
+        weights = numbers[is_first].copy()
+        weights[np.isin(starts[is_first], hard_at)] = _HARD
+        if hard_at.size != int((weights == _HARD).sum()) or (weights < _HARD).any():
+            return None
+        if header is not None:
+            if (weights < 0).any():
+                return None
+            if header.top is not None:
+                weights[weights >= min(header.top, WEIGHT_MAX)] = _HARD
+        literals = numbers[~is_first]
+    limit = MAX_VARIABLE if header is None else header.n_vars
+    if literals.size and (int(literals.max()) > limit or int(literals.min()) < -limit):
+        return None
+    if header is not None and weights.size != header.n_clauses:
+        return None
+    return _Clauses(literals, weights)
+
+
+def _converted(text: bytes) -> NDArray[np.int64]:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # numpy only warns of text that it cannot convert
+        try:
+            return np.fromstring(text, dtype=np.int64, sep=" ")
+        except DeprecationWarning as warning:
+            raise ValueError(str(warning)) from None
+
+
+def _has_bad_minus(codes: NDArray[np.uint8]) -> bool:
+    minus = codes == ord("-")
+    if not minus.any():
+        return False
+    return bool(
+        minus[-1]
+        or (minus[1:] & (codes[:-1] > _BLANK_MAX)).any()
+        or (minus[:-1] & (codes[1:] < ord("0"))).any()
+    )
+
+
+def _by_words(text: bytes, line: int, header: _Header | None, path: str) -> _Clauses:
+    """Word for word, and exact about what is wrong."""
+    literals: list[int] = []
+    weights: list[int] = []
+    has_weights = header is None or header.is_weighted
+    limit = MAX_VARIABLE if header is None else header.n_vars
+    is_within = False
+    for line, word in _words(text, line):  # noqa: B020 (the last one is wanted)
+        if not is_within:
+            if header is not None and len(weights) == header.n_clauses:
+                problem = f"a clause beyond the {header.n_clauses} that the header declares"
+                raise _error(path, line, problem)
+            is_within = True
+            if has_weights:
+                weights.append(_weight(word, header, path, line))
+                continue
+            weights.append(1)
+        if not _INTEGER.fullmatch(word):
+            hint = "; a hard clause begins with h" if word == b"h" else ""
+            hint = hint or ("; comments need a line of their own" if word.startswith(b"c") else "")
+            raise _error(path, line, f"{_quote(word)} is not an integer literal{hint}")
+        literal = int(word[:22])
+        if abs(literal) > limit:
+            problem = f"literal {_quote(word)} is too large; at most {MAX_VARIABLE} is possible"
+            if header is not None and abs(literal) <= MAX_VARIABLE:
+                problem = f"literal {literal} is beyond the {limit} variables declared in the header"
+            raise _error(path, line, problem)
+        literals.append(literal)
+        is_within = literal != 0
+    if is_within:
+        raise _error(path, line, "the last clause is not closed by 0; the file is truncated?")
+    if header is not None and len(weights) < header.n_clauses:
+        problem = f"the file ends after {len(weights)} clauses but its header declares {header.n_clauses}"
+        raise _error(path, line, f"{problem}; truncated? Correct the header if not")
+    return _Clauses(np.array(literals, np.int64), np.array(weights, np.int64))
+
+
+def _words(text: bytes, line: int) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    for match in _WORD.finditer(text):
+        line += text.count(b"\n", at, match.start())
+        at = match.start()
+        yield line, match[0]
+
+
+def _weight(word: bytes, header: _Header | None, path: str, line: int) -> int:
+    if word == b"h":
+        if header is not None:
+            raise _error(
+                path, line, "'h' marks hard clauses in files without a header; give a weight of TOP or more"
+            )
+        return _HARD
+    if word[:1] == b"p" or (header is not None and not word[:1].isdigit() and word[:1] != b"-"):
+        raise _error(path, line, f"{_quote(word)} where a clause is to begin")
+    if not _INTEGER.fullmatch(word):
+        kind = (
+            "a weight has to be a whole number"
+            if word[:1].isdigit() or word[:1] in b"-.+"
+            else ("a clause begins with its weight, or with h")
+        )
+        raise _error(path, line, f"{_quote(word)}: {kind}")
+    weight = int(word[:30])
+    if weight < 0:
+        raise _error(path, line, f"a weight of {_quote(word)}; weights are not negative")
+    if header is not None and header.top is not None and weight >= header.top:
+        return _HARD
+    if weight > WEIGHT_MAX:
+        raise _error(
+            path, line, f"a weight of {_quote(word)}; weights go up to {WEIGHT_MAX}, which is 2^63-1"
+        )
+    return weight
+
+
+def _quote(word: bytes) -> str:
+    shown = word[:24].decode("ascii", "backslashreplace")
+    readable = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in shown)
+    return f"'{readable}'" + ("..." if len(word) > 24 else "")
+
+
+def _assembled(clauses: _Clauses, header: _Header | None, path: str) -> WeightedFormula:
+    literals, weights = clauses.literals, clauses.weights
+    n_vars = 0 if header is None else header.n_vars
+    if literals.size:
+        n_vars = max(n_vars, int(np.abs(literals).max()))
+    ends = np.flatnonzero(literals == 0)
+    lengths = np.diff(ends, prepend=-1)
+    is_hard = weights == _HARD
+    is_soft = (weights > 0) & (lengths > 1)
+    base = sum(weights[(weights > 0) & (lengths == 1)].tolist())
+    total = base + sum(weights[is_soft].tolist())
+    if total > WEIGHT_SUM_MAX:
+        raise InputError(
+            f"{path}: the weights of soft clauses add up to {total}; at most {WEIGHT_SUM_MAX}, which is 2^64-2"
+        )
+    belongs = np.repeat(is_hard, lengths)
+    belongs_soft = np.repeat(is_soft, lengths)
+    return WeightedFormula(
+        n_vars,
+        literals[belongs].astype(np.int32),
+        literals[belongs_soft].astype(np.int32),
+        weights[is_soft].astype(np.uint64),
+        base,
+    )
