@@ -1,12 +1,12 @@
 """The MAXSAT application: the least cost of an assignment that satisfies all hard clauses.
 
-Workers of a job have different roles (`roles`) and tell each other bounds, models and clauses (`talk`). Whoever
-sees the bounds meet ends the job. What is known before that is offered (`WorkerContext.offer`), so that a job at
-its limit is answered with the best solution found and the bound proved.
+Workers of a job have different roles (`roles`) and tell each other bounds, models and clauses (`talk`).
+Whoever sees the bounds meet ends the job. What is known before that is offered (`WorkerContext.offer`), so
+that a job at its limit is answered with the best solution found and the bound proved.
 
-Guarantees: a solution assigns variables 1..n_vars in order and satisfies the hard clauses, and its cost has been
-counted on the clauses as they were read; OPTIMUM FOUND (30) and UNSATISFIABLE (20) are said by a solver's proof
-that nothing better exists, which is checked by nobody.
+Guarantees: a solution assigns variables 1..n_vars in order and satisfies the hard clauses, and its cost has
+been counted on the clauses as they were read; OPTIMUM FOUND (30) and UNSATISFIABLE (20) are said by a
+solver's proof that nothing better exists, which is checked by nobody.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from mallob_py.kit import (
     decompressed_blocks,
 )
 
+_ASIDE_SHARE = 0.2
 _REFUSED = {
     "proof": "a proof of an optimum has no format that could be checked here; proofs are for SAT",
     "solutions": "MAXSAT gives one solution of least cost",
@@ -58,9 +59,6 @@ class MaxSatApplication(MaxSatDeclaration, Application):
             raise InputError(f"one formula file is needed, {len(job.files)} given")
         path = job.files[0]
         return read_wcnf(_text(path), path).to_payload()
-
-    def prepare(self) -> None:
-        import pycard  # noqa: F401 (what encodings use)
 
     def run(self, context: WorkerContext) -> Result | None:
         return Worker(context).run()
@@ -99,11 +97,16 @@ class Worker:
         while not bounds.is_closed:
             now_s = time.monotonic() - began_s
             ready = [one for one in running if one.starts_s <= now_s or len(running) == 1]
-            self._advance(min(ready, key=lambda one: one.starts_s + one.used_s / one.share))
+            self._advance(min(ready, key=self._turn_of))
             self._talk.turn(context.poll())
             self._pass_clauses_on(running)
             self._offer()
         return self._answer()
+
+    def _turn_of(self, one: Running) -> float:
+        """The least is next. What the root does beside its own part, others do once there are others."""
+        is_aside = self._context.volume > 1 and self._context.index == 0 and one.below is None
+        return one.starts_s + one.used_s / (one.share * (_ASIDE_SHARE if is_aside else 1.0))
 
     def _advance(self, one: Running) -> None:
         begin_s = time.perf_counter()

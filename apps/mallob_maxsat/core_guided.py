@@ -1,20 +1,20 @@
 """From below: unsatisfiable cores raise the lower bound until a solution costs no more (OLL).
 
 Soft literals are assumed to hold, those of large weights first (stratification). A core says that one of some
-of them does not hold: the bound rises by the smallest of their weights, which is taken from all of them, and a
-totalizer counts how many of them are false, whose outputs ("two are", "three are") become soft literals. Cores
-are looked for without these until there are no more, and only then the totalizers are added (weight-aware core
-extraction). Before that cores are made smaller, and after it each totalizer is asked how many must be false at
-least (exhaustion). Soft literals whose loss would cost more than the best solution known become hard.
-What soft literals exclude each other is found first, by propagation: of k such ones, k-1 are lost.
+of them does not hold: the bound rises by the smallest of their weights, which is taken from all of them, and
+a totalizer counts how many of them are false, whose outputs ("two are", "three are") become soft literals.
+Cores are looked for without these until there are no more, and only then the totalizers are added (weight-
+aware core extraction). Before that cores are made smaller, and after it each totalizer is asked how many must
+be false at least (exhaustion). Soft literals whose loss would cost more than the best solution known become
+hard. What soft literals exclude each other is found first, by propagation: of k such ones, k-1 are lost.
 
-After Morgado, Dodaro, Marques-Silva 2014 (OLL), Ansotegui et al. 2012 (stratification), Berg and Jarvisalo 2017
-(weight-aware extraction), Ignatiev, Morgado, Marques-Silva 2019 (the rest).
+After Morgado, Dodaro, Marques-Silva 2014 (OLL), Ansotegui et al. 2012 (stratification), Berg and Jarvisalo
+2017 (weight-aware extraction), Ignatiev, Morgado, Marques-Silva 2019 (the rest).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from pysat.card import ITotalizer
@@ -27,6 +27,8 @@ from mallob_sat.solvers import Verdict
 _TRIMS_MAX = 5
 _MINIMIZE_LITERALS_MAX = 120
 _MINIMIZE_CONFLICTS = 1000
+#: questions without an answer, after which a core is left as it is
+_MINIMIZE_FAILURES_MAX = 3
 _EXHAUST_CONFLICTS = 1000
 #: pairs of soft literals that exclude each other are looked for among so many
 _EXCLUSIONS_SOFT_MAX = 20_000
@@ -108,15 +110,20 @@ class CoreGuided:
             core = list(oracle.core)
         if not 1 < len(core) <= _MINIMIZE_LITERALS_MAX:
             return core
+        failures = 0
         for literal in sorted(core, key=lambda literal: self.soft[literal]):
             if literal not in core or len(core) <= 1:
                 continue
+            if failures >= _MINIMIZE_FAILURES_MAX:
+                break
             rest = [one for one in core if one != literal]
             verdict = yield from oracle.ask(rest, _MINIMIZE_CONFLICTS)
             if verdict is Verdict.UNSATISFIABLE:
                 core = list(oracle.core)
             elif verdict is Verdict.SATISFIABLE:
                 self._note_model()
+            else:
+                failures += 1
         return core
 
     def _relax(self, core: list[int]) -> None:
@@ -233,6 +240,7 @@ class CoreGuided:
                 if -one in self.soft and -one != literal:
                     excluded.setdefault(literal, set()).add(-one)
                     excluded.setdefault(-one, set()).add(literal)
+            yield from self._oracle.give_way()
         self._bounds.raise_lower(self.lower)
         yield
         order = sorted(excluded, key=lambda literal: len(excluded[literal]))
@@ -247,7 +255,7 @@ class CoreGuided:
                 if len(clique) < 2:
                     break
                 self._join(clique)
-            yield
+            yield from self._oracle.give_way()
 
     def _join(self, clique: list[int]) -> None:
         weight = min(self.soft[literal] for literal in clique)
@@ -284,8 +292,3 @@ def _increase(totalizer: ITotalizer, bound: int, oracle: Oracle) -> None:
     totalizer.increase(ubound=bound, top_id=oracle.top)
     oracle.new_variables(totalizer.top_id)
     oracle.add_all(totalizer.cnf.clauses[-totalizer.nof_new :] if totalizer.nof_new else ())
-
-
-def clauses_of(cores: Iterable[list[int]]) -> list[list[int]]:
-    """Each core as a clause."""
-    return [list(core) for core in cores]

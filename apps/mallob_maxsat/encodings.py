@@ -1,16 +1,17 @@
-"""Bounds on a weighted sum of literals, as clauses: the sum of the weights of those that are true is at most B.
+"""Bounds on a weighted sum of literals, as clauses: the sum of the weights of those that are true is at most
+B.
 
 Four encodings, each with a bound that changes between questions to a solver:
 
 - `Totalizer` (equal weights): counts in unary; PySAT's.
-- `Generalized` (Joshi, Martins, Manquinho 2015): a totalizer whose outputs are the sums that occur. Small where
-  few sums do; sums above the largest bound of interest are one.
+- `Generalized` (Joshi, Martins, Manquinho 2015): a totalizer whose outputs are the sums that occur. Small
+  where few sums do; sums above the largest bound of interest are one.
 - `Watchdog` (Paxian, Reimer, Becker 2018): a totalizer for each bit of the weights, each of which carries to
   the next; an arbitrary bound is reached by an added summand (tare), which is assumed.
 - `Adder` (Warners 1998): binary adders. Linear in size, weak in propagation.
 
-`at_most(B)` gives literals to be assumed. It is only promised that a solution within the bound is not ruled out
-and that one above it is; sums below it may leave variables of the encoding free.
+`at_most(B)` gives literals to be assumed. It is only promised that a solution within the bound is not ruled
+out and that one above it is; sums below it may leave variables of the encoding free.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from pysat.card import ITotalizer
 from mallob_maxsat.oracle import Oracle
 
 #: clauses of an encoding that propagates, before the next one is taken
-CLAUSES_MAX = 1_500_000
+CLAUSES_MAX = 400_000
+#: the same of PySAT's totalizer, which is made quickly
+_TOTALIZER_CLAUSES_MAX = 2_000_000
 
 
 class TooLargeError(Exception):
@@ -60,7 +63,9 @@ class Totalizer(AtMost):
     def __init__(self, oracle: Oracle, terms: Mapping[int, int], limit: int, clauses_max: int) -> None:
         self._weight = next(iter(terms.values()), 1)
         n, most = len(terms), min(limit // self._weight, len(terms))
-        if any(weight != self._weight for weight in terms.values()) or n * (most + 1) > clauses_max:
+        if any(weight != self._weight for weight in terms.values()) or n * (most + 1) > max(
+            clauses_max, _TOTALIZER_CLAUSES_MAX
+        ):
             raise TooLargeError
         self._outputs: list[int] = []
         if n > 1:

@@ -1,9 +1,9 @@
 """From above: each solution is followed by the question for one that costs less, until there is none.
 
-The bound on the cost is an encoding of `encodings`, tried in the worker's own order. The solver decides as in the
-best solution known, so that it looks nearby first. A search that splits asks for a cost between the bounds instead:
-a solution lowers the upper bound by much, and none raises the lower one; what it does not find out soon it asks
-again further up.
+The bound on the cost is an encoding of `encodings`, tried in the worker's own order. The solver decides as in
+the best solution known, so that it looks nearby first. A search that splits asks for a cost between the
+bounds instead: a solution lowers the upper bound by much, and none raises the lower one; what it does not
+find out soon it asks again further up.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A SAT solver that several searches of one worker put questions to, a slice of time at a time.
 
 Searches are generators: they give way (`yield`) after each slice, so that one thread can have several of them
-get on in turn and look at messages in between. Calls of PySAT's solvers cannot be interrupted; conflict budgets
-are fitted to the slice.
+get on in turn and look at messages in between. Calls of PySAT's solvers cannot be interrupted; conflict
+budgets are fitted to the slice.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Oracle:
         self.top = problem.n_all
         self._solver.declare_variables(self.top)
         self._slice_conflicts = 1000
+        self._gave_way_s = time.perf_counter()
         #: of the last question that was answered so
         self.model: Model | None = None
         self.core: list[int] = []
@@ -73,6 +74,7 @@ class Oracle:
             elif verdict is Verdict.UNSATISFIABLE:
                 self.core = self._solver.core()
             if verdict is not Verdict.UNDECIDED:
+                yield from self.give_way()
                 return verdict
             if budget == self._slice_conflicts:
                 fitted = budget * SLICE_S / max(took_s, 1e-4)
@@ -82,5 +84,12 @@ class Oracle:
             if left is not None:
                 left -= budget
                 if left <= 0:
+                    yield from self.give_way()
                     return verdict
+            yield from self.give_way()
+
+    def give_way(self) -> Search:
+        """Let others get on, if it is time."""
+        if time.perf_counter() >= self._gave_way_s + SLICE_S / 2:
             yield
+            self._gave_way_s = time.perf_counter()

@@ -1,9 +1,10 @@
 """What all workers of one job agree on: the formula, its soft literals, and what an assignment costs.
 
-A soft clause of one literal is that literal; a longer one C gets a new variable b, numbered from n_vars + 1 on
-in the order of the clauses, the hard clause C or b, and the soft literal -b. Weights of equal soft literals add
-up, and of a literal and its negation the smaller weight is a cost that cannot be avoided. All workers do so
-alike, so variables up to `Problem.n_all` mean the same to each of them, and clauses over these may be passed on.
+A soft clause of one literal is that literal; a longer one C gets a new variable b, numbered from n_vars + 1
+on in the order of the clauses, the hard clause C or b, and the soft literal -b. Weights of equal soft
+literals add up, and of a literal and its negation the smaller weight is a cost that cannot be avoided. All
+workers do so alike, so variables up to `Problem.n_all` mean the same to each of them, and clauses over these
+may be passed on.
 
 A model is worth what `Problem.cost` says, which looks at the clauses as they were read and believes nobody.
 """

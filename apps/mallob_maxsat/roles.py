@@ -8,7 +8,7 @@ encodings in another order and other places to split.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mallob_maxsat.core_guided import CoreGuided
 from mallob_maxsat.encodings import Adder, AtMost, Generalized, Totalizer, Watchdog
@@ -35,7 +35,7 @@ class Running:
     starts_s: float = 0.0
     used_s: float = 0.0
     below: CoreGuided | None = None
-    clauses_told: int = field(default=0)
+    clauses_told: int = 0
 
 
 def searches_of(index: int, problem: Problem, bounds: Bounds) -> Iterator[Running]:

@@ -1,12 +1,12 @@
 """What the workers of one job tell each other: bounds, the best model, and clauses.
 
-Each passes news on to its neighbours in the job tree, so that all know them after as many hops as the tree has
-levels. What gets lost with a worker that leaves is told again every second.
+Each passes news on to its neighbours in the job tree, so that all know them after as many hops as the tree
+has levels. What gets lost with a worker that leaves is told again every second.
 
 Why that is right: a worker's lower bound holds for all solutions (`Bounds`), whoever hears of it. A model is
 checked and its cost counted by each who hears of it. A clause may rule out solutions that cost as much as the
-sender's best one or more, so it is taken only by who knows a solution that is as good as that; "no solution" means
-"none that is better" to both.
+sender's best one or more, so it is taken only by who knows a solution that is as good as that; "no solution"
+means "none that is better" to both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CLAUSES_MAX = 200
 
 
 class _News(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`upper`: cost of the sender's best solution, which is in `model` (a bit for each variable) if it is new."""
+    """`upper`: cost of the sender's best solution, which `model` holds if it is new (a bit per variable)."""
 
     lower: int
     upper: int

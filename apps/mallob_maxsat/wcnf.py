@@ -282,9 +282,7 @@ def _assembled(clauses: _Clauses, header: _Header | None, path: str) -> Weighted
     base = sum(weights[(weights > 0) & (lengths == 1)].tolist())
     total = base + sum(weights[is_soft].tolist())
     if total > WEIGHT_SUM_MAX:
-        raise InputError(
-            f"{path}: the weights of soft clauses add up to {total}; at most {WEIGHT_SUM_MAX}, which is 2^64-2"
-        )
+        raise InputError(f"{path}: the weights of soft clauses add up to {total}, above 2^64-2")
     belongs = np.repeat(is_hard, lengths)
     belongs_soft = np.repeat(is_soft, lengths)
     return WeightedFormula(

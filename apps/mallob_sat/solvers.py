@@ -165,14 +165,9 @@ class Solver:
 
         Raises ValueError for solvers that cannot tell.
         """
-        if self._family is Family.CADICAL:
-            if self._engine.prefix == "cadical103":
-                raise ValueError("cadical103 does not propagate")
-            holds, literals = self._function("propagate")(self._handle, list(assumptions), 0)
-        elif self._family is Family.MINISAT:
-            holds, literals = self._function("propagate")(self._handle, list(assumptions), 0, 0)
-        else:
+        if self._family in (Family.KISSAT, Family.LINGELING):
             raise ValueError(f"{self._engine.prefix} does not propagate")
+        holds, literals = self._function("propagate")(self._handle, list(assumptions), 0, 0)
         return bool(holds), list(literals or ())
 
     def solve(self, assumptions: Sequence[int] = ()) -> Verdict:

@@ -217,8 +217,8 @@ class SolveOptions(Wishes, _OneShot):
         values.path,
         group=INPUT,
         default=dataclasses.MISSING,
-        help="formula in DIMACS CNF, weighted formula (.wcnf), or script in SMT-LIB 2 (.smt2); plain, .gz, .bz2, .xz or .lzma; - is "
-        "standard input",
+        help="formula in DIMACS CNF, weighted formula (.wcnf), or script in SMT-LIB 2 (.smt2); plain, .gz, "
+        ".bz2, .xz or .lzma; - is standard input",
     )
     application: str | None = option(
         "--application",

@@ -107,6 +107,8 @@ class SolveDesk(OneShotDesk):
         """
         if self._failed:
             return 2
+        if self._is_single and (offered := self._offered()) is not None:  # `close` tells it
+            return exit_code_of(self._application.exit_codes, wire.decode_result(offered).code)
         if self._was_stopped and self._is_single and self._code:
             return self._code
         if self._was_stopped and self._rank.stopped_by is not None:
@@ -120,14 +122,18 @@ class SolveDesk(OneShotDesk):
 
     def close(self) -> None:
         self._was_stopped = bool(self._files)
-        record = self._rank.pe.client.jobs.get(self._job)
-        if self._files and record is not None and record.interim is not None:
-            self._answer_with(record.interim.body)
+        if (offered := self._offered()) is not None:
+            self._answer_with(offered)
             self._next()
         self._leave_unanswered()
         self._tidy_up()
         if self._output is not sys.stdout:
             self._output.close()
+
+    def _offered(self) -> bytes | None:
+        """The best that there is for the file that is worked on, before it has its answer."""
+        record = self._rank.pe.client.jobs.get(self._job)
+        return None if not self._files or record is None or record.interim is None else record.interim.body
 
     # --- one formula ------------------------------------------------------------------------
 

@@ -1,0 +1,313 @@
+"""MaxSAT: each search alone, and workers together, find what trying all assignments finds."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mallob_maxsat.app import MaxSatApplication, Worker
+from mallob_maxsat.core_guided import CoreGuided
+from mallob_maxsat.declaration import MaxSatDeclaration
+from mallob_maxsat.encodings import Adder, AtMost, Generalized, Totalizer, Watchdog
+from mallob_maxsat.improving import Improving
+from mallob_maxsat.oracle import Oracle
+from mallob_maxsat.problem import Problem
+from mallob_maxsat.roles import ROLES_MAX, searches_of
+from mallob_maxsat.state import Bounds
+from mallob_maxsat.talk import Talk
+from mallob_maxsat.wcnf import read_wcnf
+from mallob_py.kit import InputError, JobInput, TreeMessage, WorkerContext
+from mallob_sat.solvers import Verdict
+
+N_VARS = 6
+_LITERAL = st.integers(1, N_VARS).flatmap(lambda variable: st.sampled_from((variable, -variable)))
+_CLAUSE = st.lists(_LITERAL, min_size=0, max_size=4)
+_WEIGHT = st.one_of(st.just(1), st.integers(0, 9), st.just(2**40 + 1))
+_FORMULA = st.tuples(
+    st.lists(st.lists(_LITERAL, min_size=1, max_size=4), max_size=12),
+    st.lists(st.tuples(_WEIGHT, _CLAUSE), max_size=14),
+)
+
+
+def text_of(hard: list[list[int]], soft: list[tuple[int, list[int]]]) -> bytes:
+    lines = [f"h {' '.join(map(str, clause))} 0" for clause in hard]
+    lines += [f"{weight} {' '.join(map(str, clause))} 0" for weight, clause in soft]
+    return "\n".join(lines).encode()
+
+
+def least_cost(hard: list[list[int]], soft: list[tuple[int, list[int]]]) -> int | None:
+    """By trying all assignments."""
+    best = None
+    for signs in itertools.product((False, True), repeat=N_VARS):
+
+        def holds(clause: list[int], signs: tuple[bool, ...] = signs) -> bool:
+            return any(signs[abs(literal) - 1] == (literal > 0) for literal in clause)
+
+        if all(map(holds, hard)):
+            cost = sum(weight for weight, clause in soft if not holds(clause))
+            best = cost if best is None else min(best, cost)
+    return best
+
+
+def problem_of(hard: list[list[int]], soft: list[tuple[int, list[int]]]) -> Problem:
+    return Problem(read_wcnf(text_of(hard, soft), "f").to_payload())
+
+
+def check(bounds: Bounds, problem: Problem, expected: int | None) -> None:
+    assert bounds.is_closed
+    if expected is None:
+        assert bounds.model is None
+    else:
+        assert bounds.model is not None
+        assert bounds.upper == expected == problem.cost(bounds.model)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_FORMULA, st.sampled_from(("glucose4", "cadical195")))
+def test_from_below(formula: Any, engine: str) -> None:
+    problem = problem_of(*formula)
+    bounds = Bounds(problem)
+    for _ in CoreGuided(problem, bounds, Oracle(problem, engine)).run():
+        pass
+    check(bounds, problem, least_cost(*formula))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    _FORMULA,
+    st.sampled_from((Totalizer, Generalized, Watchdog, Adder)),
+    st.sampled_from((0.0, 0.3, 0.9)),
+)
+def test_from_above_and_between(formula: Any, kind: type[AtMost], split: float) -> None:
+    problem = problem_of(*formula)
+    bounds = Bounds(problem)
+    for _ in Improving(problem, bounds, Oracle(problem, "glucose4"), (kind,), split).run():
+        pass
+    check(bounds, problem, least_cost(*formula))
+
+
+@pytest.mark.parametrize("kind", [Totalizer, Generalized, Watchdog, Adder])
+@settings(max_examples=30, deadline=None)
+@given(weights=st.lists(st.integers(1, 12), max_size=6), bound=st.integers(0, 40), limit=st.integers(0, 40))
+def test_an_encoding_lets_pass_exactly_what_is_within_its_bound(
+    kind: type[AtMost], weights: list[int], bound: int, limit: int
+) -> None:
+    if kind is Totalizer:
+        weights = [3] * len(weights)
+    bound, limit = min(bound, limit), max(bound, limit)
+    text = "".join(f"h {v} {-v} 0\n" for v in range(1, len(weights) + 1)).encode()
+    problem = Problem(read_wcnf(text, "f").to_payload())
+    oracle = Oracle(problem, "glucose4")
+    terms = {(-1) ** v * v: weight for v, weight in enumerate(weights, 1)}
+    encoding = kind(oracle, terms, limit, 10**6)
+    assumed = encoding.at_most(bound)
+    for signs in itertools.product((1, -1), repeat=len(weights)):
+        literals = [sign * v for v, sign in enumerate(signs, 1)]
+        total = sum(weight for literal, weight in terms.items() if literal in literals)
+        verdict = _answer(oracle.ask([*literals, *assumed]))
+        assert (verdict is Verdict.SATISFIABLE) == (total <= bound)
+
+
+def _answer(asking: Any) -> Verdict:
+    while True:
+        try:
+            next(asking)
+        except StopIteration as end:
+            return end.value
+
+
+def hard_one(seed: int, n_vars: int = 20, n_clauses: int = 110) -> tuple[bytes, int]:
+    """A formula that takes a moment, and its least cost, found from above."""
+    choose = random.Random(seed)
+    lines = []
+    for _ in range(n_clauses):
+        clause = [v * choose.choice((1, -1)) for v in choose.sample(range(1, n_vars + 1), 3)]
+        lines.append(f"{choose.randint(1, 9)} {' '.join(map(str, clause))} 0")
+    text = "\n".join(lines).encode()
+    problem = Problem(read_wcnf(text, "f").to_payload())
+    bounds = Bounds(problem)
+    for _ in Improving(problem, bounds, Oracle(problem, "cadical195"), (Adder,)).run():
+        pass
+    return text, bounds.upper
+
+
+@pytest.mark.parametrize("index", range(ROLES_MAX))
+def test_every_role_ends_with_the_least_cost(index: int) -> None:
+    text, cost = hard_one(index)
+    problem = Problem(read_wcnf(text, "f").to_payload())
+    bounds = Bounds(problem)
+    searches = [one.search for one in searches_of(index, problem, bounds)]
+    for search in itertools.cycle(searches):
+        if bounds.is_closed:
+            break
+        next(search, None)
+    assert bounds.model is not None
+    assert problem.cost(bounds.model) == bounds.upper == cost
+
+
+class Member(WorkerContext):
+    """One of several workers in one thread, whose messages wait for its next poll."""
+
+    job, chain, revision, threads, configuration = 1, 0, 0, 1, {}
+
+    def __init__(self, payload: Any, index: int, team: dict[int, Member]) -> None:
+        self.payload, self.index, self._team = payload, index, team
+        self.volume = 4
+        self.inbox: list[TreeMessage] = []
+        self.offered: list[int] = []
+        self.bound = -1
+        team[index] = self
+
+    @property
+    def children(self) -> tuple[int, ...]:  # type: ignore[override]
+        return tuple(child for child in (2 * self.index + 1, 2 * self.index + 2) if child in self._team)
+
+    def poll(self, timeout_s: float = 0.0) -> list[TreeMessage]:
+        messages, self.inbox = self.inbox, []
+        return messages
+
+    def fileno(self) -> int:
+        raise NotImplementedError
+
+    def park(self) -> Any:
+        raise NotImplementedError
+
+    def set_demand(self, demand: int) -> None:
+        pass
+
+    def send_to_parent(self, data: bytes) -> None:
+        if self.index:
+            self._team[(self.index - 1) // 2].inbox.append(TreeMessage(self.index, data))
+
+    def send_to_children(self, data: bytes) -> None:
+        for child in self.children:
+            self._team[child].inbox.append(TreeMessage(self.index, data))
+
+    def finish(self, result: Any) -> Any:
+        raise NotImplementedError
+
+    def offer(self, result: Any = None, *, value: Any = None, bound: Any = None) -> None:
+        if value is not None:
+            assert result.fields["cost"] == value
+            self.offered.append(value)
+        if bound is not None:
+            self.bound = bound
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_workers_that_tell_each_other_agree_on_the_least_cost(seed: int) -> None:
+    text, cost = hard_one(seed)
+    payload = read_wcnf(text, "f").to_payload()
+    problem, team = Problem(payload), {}
+    members = [Member(payload, index, team) for index in range(4)]
+    bounds = [Bounds(problem) for _ in members]
+    talks = [Talk(m, b, problem.n_vars, with_clauses=True) for m, b in zip(members, bounds, strict=True)]
+    searches = [list(searches_of(m.index, problem, b)) for m, b in zip(members, bounds, strict=True)]
+    choose = random.Random(seed)
+    while not any(one.is_closed for one in bounds):
+        at = choose.randrange(4)
+        running = choose.choice(searches[at])
+        next(running.search, None)
+        talks[at]._next_s = 0.0
+        if running.below is not None:
+            talks[at].note_clauses(running.below.cores)
+        talks[at].turn(members[at].poll())
+        for clause in talks[at].heard:
+            for one in searches[at]:
+                one.oracle.add(clause)
+        talks[at].heard.clear()
+    closed = next(one for one in bounds if one.is_closed)
+    assert closed.model is not None
+    assert problem.cost(closed.model) == closed.upper == cost
+    assert all(one.lower <= cost <= one.upper for one in bounds)
+
+
+def test_a_clause_is_not_taken_from_who_knows_a_better_solution_than_we_do() -> None:
+    problem = problem_of([[1, 2]], [(3, [-1]), (4, [-2])])
+    team: dict[int, Member] = {}
+    for index in (0, 1):
+        Member({}, index, team)
+    knows, does_not = Bounds(problem), Bounds(problem)
+    knows.found(np.array([1, -2, -3, -4, -5, -6], dtype=np.int32)[: problem.n_vars])
+    teller = Talk(team[1], knows, problem.n_vars, with_clauses=True)
+    teller.note_clauses([[-2]])
+    teller.turn([])
+    (message,) = team[0].inbox
+    listener = Talk(team[0], does_not, problem.n_vars, with_clauses=True)
+    without_model = Talk(team[0], Bounds(problem), problem.n_vars, with_clauses=True)
+    listener.turn([message])
+    assert listener.heard == [[-2]]
+    teller._told_model = knows.upper
+    teller.note_clauses([[-1, -2]])
+    teller._next_s = 0.0
+    teller._tell()
+    without_model.turn(team[0].inbox[-1:])
+    assert without_model.heard == []
+
+
+@pytest.fixture
+def alone() -> Any:
+    def run(text: str) -> tuple[Any, Member]:
+        member = Member(read_wcnf(text.encode(), "f").to_payload(), 0, {})
+        member.volume = 1
+        return Worker(member).run(), member
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", ["o 0", "s OPTIMUM FOUND", "v"]),
+        ("h 0\n", ["s UNSATISFIABLE"]),
+        ("h 1 0\nh -1 0\n5 2 0\n", ["s UNSATISFIABLE"]),
+        ("5 0\n", ["o 5", "s OPTIMUM FOUND", "v"]),
+        ("5 0\nh 2 0\n0 3 0\n", ["o 5", "s OPTIMUM FOUND", "v 010"]),
+        ("h 1 -1 0\n2 -2 2 0\n", ["o 0", "s OPTIMUM FOUND", "v 00"]),
+        ("4 1 0\n3 -1 0\n", ["o 3", "s OPTIMUM FOUND", "v 1"]),
+        (
+            "9223372036854775807 1 0\n9223372036854775806 -1 0\n",
+            ["o 9223372036854775806", "s OPTIMUM FOUND", "v 1"],
+        ),
+        ("p cnf 1 2\n1 0\n-1 0\n", ["o 1", "s OPTIMUM FOUND"]),
+    ],
+)
+def test_answers_as_in_the_evaluations(alone: Any, text: str, lines: list[str]) -> None:
+    result, _ = alone(text)
+    told = {**result.fields, "resultcode": result.code}
+    solution = [] if result.solution is None else result.solution.tolist()
+    assert list(MaxSatDeclaration.answer_lines(told, solution))[: len(lines)] == lines
+
+
+def test_what_is_known_is_offered_before_the_end(alone: Any) -> None:
+    text, cost = hard_one(99)
+    result, member = alone(text.decode())
+    assert result.fields["cost"] == cost
+    assert member.offered == sorted(member.offered, reverse=True)
+    assert member.offered[-1] >= cost >= member.bound
+
+
+@pytest.mark.parametrize(
+    ("configuration", "problem"),
+    [
+        ({"proof": "p"}, "a proof of an optimum has no format"),
+        ({"solutions": 2}, "one solution of least cost"),
+        ({"speed": 1}, "unknown key 'speed'"),
+        ({"sharing": 1}, "must be true or false"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_with_the_reason(configuration: Any, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        MaxSatApplication().check(configuration)
+
+
+def test_literals_and_missing_files_are_refused(tmp_path: Any) -> None:
+    for given_ in (JobInput(literals=[1, 0]), JobInput(), JobInput(files=[str(tmp_path / "none")])):
+        with pytest.raises(InputError):
+            MaxSatApplication().read(given_)
