@@ -183,7 +183,8 @@ class Adder(AtMost):
     def __init__(self, oracle: Oracle, terms: Mapping[int, int], limit: int, clauses_max: int) -> None:
         self._oracle = oracle
         self._known: dict[int, int] = {}
-        total_bits = sum(terms.values()).bit_length()
+        self._total = sum(terms.values())
+        total_bits = self._total.bit_length()
         columns: list[list[int]] = [[] for _ in range(total_bits + 1)]
         for literal, weight in terms.items():
             for bit in range(weight.bit_length()):
@@ -217,6 +218,8 @@ class Adder(AtMost):
         return parity, carry
 
     def at_most(self, bound: int) -> list[int]:
+        if bound >= self._total:
+            return []
         if bound not in self._known:
             holds = self._known[bound] = self._oracle.new_variable()
             below: list[int] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mallob_maxsat.app import MaxSatApplication, Worker
@@ -93,7 +93,8 @@ def test_from_above_and_between(formula: Any, kind: type[AtMost], split: float) 
 
 
 @pytest.mark.parametrize("kind", [Totalizer, Generalized, Watchdog, Adder])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
+@example(weights=[1], bound=4, limit=4)
 @given(weights=st.lists(st.integers(1, 12), max_size=6), bound=st.integers(0, 40), limit=st.integers(0, 40))
 def test_an_encoding_lets_pass_exactly_what_is_within_its_bound(
     kind: type[AtMost], weights: list[int], bound: int, limit: int
