@@ -103,7 +103,8 @@ def be_engine(script: Script, strategy: Strategy, descriptor: int) -> None:
         confine(TRANSCRIPT_BYTES_MAX if strategy.engine == "bitwuzla" else 0)
         tell(answer(script, session, tell))
     except EngineError as error:
-        tell(Failed(one_line(str(error))))
+        reason = one_line(str(error))
+        tell(Failed("out of memory" if reason == "std::bad_alloc" else reason))
     except MemoryError:
         tell(Failed("out of memory"))
 

@@ -41,6 +41,7 @@ _TURN_S = 0.25
 _SHARED_BYTES_MAX = 1 << 20
 #: processes that stand still hold memory
 _PROCESSES_MAX = 3
+_Z3_OUT_OF_MEMORY = 101
 _PR_SET_PDEATHSIG = 1
 _SERIAL = struct.Struct(">Q")
 
@@ -91,6 +92,10 @@ class _Engine:
         _, status = os.waitpid(self.pid, 0)
         os.close(self.fd)
         code = os.waitstatus_to_exitcode(status)
+        if code == _Z3_OUT_OF_MEMORY:
+            return "out of memory"
+        if code == -signal.SIGABRT:
+            return "its process has aborted, as it does for lack of memory"
         if code >= 0:
             return f"its process has ended with status {code}"
         with suppress(ValueError):

@@ -63,7 +63,8 @@ from mallob_py.service.telemetry.status import JobStatus, ServiceStatus, read_li
 
 #: a file; clauses; an object with `clauses`, such as PySAT's CNF; an array: integers with a 0 after each
 #: clause, or a row for each clause (0 fills up short ones)
-FormulaLike: TypeAlias = str | os.PathLike[str] | Iterable[Iterable[int]] | NDArray[np.integer[Any]]
+#: or bytes, the content of an input file of any application
+FormulaLike: TypeAlias = bytes | str | os.PathLike[str] | Iterable[Iterable[int]] | NDArray[np.integer[Any]]
 
 LITERAL_MAX = 2**31 - 2
 #: opens the assumptions in raw files
@@ -151,6 +152,8 @@ class Answer:
     reply: Mapping[str, Any]
     #: those that a job with `configuration={"solutions": ...}` has found
     solutions: list[NDArray[np.int32]] | None = None
+    #: what an application has answered that answers in bytes: for SMT, all that a solver prints
+    text: str | None = None
 
     @property
     def result(self) -> Mapping[str, Any]:
@@ -343,6 +346,16 @@ class Client:
             configuration=configuration,
         ).result()
 
+    def solve_smt(self, script: str | os.PathLike[str], **fields: Any) -> Answer:
+        """Have a script in SMT-LIB 2 answered, and wait: its text (which has parentheses), or a path.
+
+        `satisfiable` is what the last check says, `text` all that is printed, `result["answers"]` the words of
+        all checks. `configuration` among the fields may say `engines`, `seed` and `agreement`. Raises what
+        `submit` and its future raise.
+        """
+        is_text = isinstance(script, str) and "(" in script
+        return self.solve(script.encode() if is_text else script, application="SMT", **fields)  # type: ignore[union-attr]
+
     def wait(self, name: str, timeout_s: float | None = None) -> Answer:
         """The answer to a job that was handed in at any time, by this client or another.
 
@@ -431,21 +444,28 @@ class Client:
         """Add the fields that hold or name the formula; the file that was written, if one was."""
         if isinstance(formula, str | os.PathLike):
             job["files"] = [os.path.abspath(formula)]
+        elif isinstance(formula, bytes):
+            return self._put_input(job, formula)
         elif formula is not None:
             integers = integers_of(formula)
             if integers.size > _INLINE_MAX:
-                folder = service.folder_of(self._api_dir, self._client) / _INPUTS
-                folder.mkdir(exist_ok=True)
-                path = folder / f"{uuid.uuid4().hex}.raw"
-                path.write_bytes(raw_content(integers, assumptions))
-                flush_policy_of(folder.parent).flush([path, folder, folder.parent])
-                job["files"] = [str(path)]
+                path = self._put_input(job, raw_content(integers, assumptions))
                 job["configuration"] = {**job.get("configuration", {}), "content-mode": "raw"}
                 return path
             job["literals"] = integers.tolist()
         if assumptions:
             job["assumptions"] = assumptions
         return None
+
+    def _put_input(self, job: dict[str, Any], content: bytes) -> Path:
+        """Write an input file, and name it in the job."""
+        folder = service.folder_of(self._api_dir, self._client) / _INPUTS
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{uuid.uuid4().hex}.raw"
+        path.write_bytes(content)
+        flush_policy_of(folder.parent).flush([path, folder, folder.parent])
+        job["files"] = [str(path)]
+        return path
 
     def _keep(self, job: Mapping[str, Any], input_file: Path | None) -> None:
         """The service may have to read all of a chain again, so a revision's file is kept until the end."""
@@ -538,6 +558,9 @@ def _answer(reply: Mapping[str, Any]) -> Answer:
     if "error" in reply:
         raise JobError(str(reply["error"].get("field", "")), str(reply["error"].get("message", "")))
     result = reply["result"]
+    if "solution-format" in result and "variables" not in result:
+        text = _bytes_of(result).decode(errors="replace")
+        return Answer({10: True, 20: False}.get(result["resultcode"]), None, None, reply, text=text)
     match result["resultcode"]:
         case 10 if "solutions" in result:
             found = _solution(result)
@@ -556,8 +579,7 @@ def _answer(reply: Mapping[str, Any]) -> Answer:
 def _solution(result: Mapping[str, Any]) -> NDArray[np.int32]:
     """Literals, from wherever they are and however they are packed."""
     if "solution-format" in result:
-        path = result.get("solution-file")
-        packed = Path(path).read_bytes() if path else base64.b64decode(result["solution"])
+        packed = _bytes_of(result)
         n_vars = int(result["variables"])
         true = np.unpackbits(np.frombuffer(packed, np.uint8), count=n_vars, bitorder="little")
         variables = np.arange(1, n_vars + 1, dtype=np.int32)
@@ -565,6 +587,11 @@ def _solution(result: Mapping[str, Any]) -> NDArray[np.int32]:
     if "solution-file" in result:
         return np.fromfile(result["solution-file"], dtype="<i4").astype(np.int32)
     return np.array(result.get("solution") or (), dtype=np.int32)
+
+
+def _bytes_of(result: Mapping[str, Any]) -> bytes:
+    path = result.get("solution-file")
+    return Path(path).read_bytes() if path else base64.b64decode(result["solution"])
 
 
 def _remove(path: Path | None) -> None:
