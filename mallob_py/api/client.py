@@ -349,8 +349,8 @@ class Client:
     def solve_smt(self, script: str | os.PathLike[str], **fields: Any) -> Answer:
         """Have a script in SMT-LIB 2 answered, and wait: its text (which has parentheses), or a path.
 
-        `satisfiable` is what the last check says, `text` all that is printed, `result["answers"]` the words of
-        all checks. `configuration` among the fields may say `engines`, `seed` and `agreement`. Raises what
+        `satisfiable` is what the last check says, `text` all that is printed, `result["answers"]` the words
+        of all checks. `configuration` among the fields may say `engines`, `seed` and `agreement`. Raises what
         `submit` and its future raise.
         """
         is_text = isinstance(script, str) and "(" in script
