@@ -24,6 +24,7 @@ from mallob_sat.formula import Formula
 from mallob_sat.native import natives_are_installed, search_for
 from mallob_sat.portfolio import (
     NATIVE_PORTFOLIO,
+    PLAIN_PORTFOLIO,
     RANDOM_PORTFOLIO,
     SMALL_RANDOM_PORTFOLIO,
     XOR_PORTFOLIO,
@@ -109,14 +110,14 @@ class Deciding:
 
     def _portfolio_for(self, formula: Formula) -> Portfolio:
         """What the job asks for; if it leaves that to us, what is best where this is installed."""
-        if not self.portfolio.is_default:
+        if not self.portfolio.is_default or formula.assumptions.size:  # kissat cannot tell which are to blame
             return self.portfolio
         if cryptominisat_is_installed() and xor_share(formula) >= _XOR_SHARE_MIN:
             return self.portfolio.following(XOR_PORTFOLIO)
         if is_random(formula):
             small = formula.n_clauses <= _PROVABLE_RANDOM_CLAUSES
             return self.portfolio.following(SMALL_RANDOM_PORTFOLIO if small else RANDOM_PORTFOLIO)
-        return self.portfolio.following(NATIVE_PORTFOLIO) if natives_are_installed() else self.portfolio
+        return self.portfolio.following(NATIVE_PORTFOLIO if natives_are_installed() else PLAIN_PORTFOLIO)
 
 
 @dataclass(frozen=True, slots=True)

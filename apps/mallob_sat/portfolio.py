@@ -110,16 +110,19 @@ TRADES = {
 #: Order: the first alone must be strong; the second pays most on formulas with many models; kissat
 #: and glucose 4.2 win where CaDiCaL is slow; then other releases, other restart policies.
 DEFAULT_PORTFOLIO = "c c0 k g c- o m c+0 n h c~ e o0 r x u (c c0 g o k c- m c+)*"
-#: Where native solvers are installed. CaDiCaL 3.0 in stable phases is the best second one if it takes
-#: what the first one learns, but bears no slices.
-NATIVE_PORTFOLIO = "c n+ c0 k g c- o m c+0 n h c~ e o0 r x u (c n+ c0 g o n- k c- m c+)*"
+#: For a formula that is to be decided and nothing else, which is what kissat can do: no other is so strong
+#: alone. Glucose 4.2 is the least like it of those that are quick where it is slow.
+PLAIN_PORTFOLIO = "k g c c0 c- o m c+0 n h c~ e o0 r x u (c c0 g o k c- m c+)*"
+#: Where native solvers are installed, for the same. CaDiCaL 3.0 in stable phases is the best one beside
+#: CaDiCaL 1.9.5 if it takes what that learns, but bears no slices.
+NATIVE_PORTFOLIO = "k c n+ c0 g c- o m c+0 n h c~ e o0 r x u (c n+ c0 g o n- k c- m c+)*"
 #: Where CryptoMiniSat is installed, for formulas that are mostly XORs; it needs seconds for some that
 #: no other decides in minutes.
-XOR_PORTFOLIO = "y c! (y k y c0 y g y c-)*"
+XOR_PORTFOLIO = "y k c! (y k y c0 y g y c-)*"
 #: For formulas drawn by lot: stable phases find models where others search for minutes, and ergo proves
 #: two to three times as fast as the others that there is none, where that is feasible at all.
-RANDOM_PORTFOLIO = "c+! k e c (c0 c+ g k e c- m)*"
-SMALL_RANDOM_PORTFOLIO = "e c+! k c (c0 c+ g k e c- m)*"
+RANDOM_PORTFOLIO = "k c+! e c (c0 c+ g k e c- m)*"
+SMALL_RANDOM_PORTFOLIO = "e k c+! c (c0 c+ g k e c- m)*"
 _DEFAULT = parse_portfolio(DEFAULT_PORTFOLIO)
 
 
@@ -171,9 +174,15 @@ class Portfolio:
         if not self.shares or not member.shares:
             return strategy
         trade = TRADES.get(strategy.solver, Trade.NOTHING)
-        if trade is Trade.BOTH_WAYS and (index == 0 or ("stabilizeonly", 1) in strategy.options):
+        if trade is Trade.BOTH_WAYS and (
+            self._is_first_to_trade(index) or ("stabilizeonly", 1) in strategy.options
+        ):
             trade = Trade.GIVES  # stops ruin long stable phases, and the first solver is often alone
         return replace(strategy, trade=trade)
+
+    def _is_first_to_trade(self, index: int) -> bool:
+        before = (self.members.at(other)[0] for other in range(index))
+        return not any(member.shares and member.solver in TRADES for member in before)
 
     def _search_strategy(self, member: Member, repeat: int, index: int) -> Strategy:
         """The member as it is, or varied if another one searches so."""

@@ -104,7 +104,7 @@ def test_parity_problems_are_solved_without_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(modes, "cryptominisat_is_installed", lambda: False)
     monkeypatch.setattr(modes, "solve_quickly", lambda formula, strategy: None)
     result = run(generate.parity(8, 1).clauses)
-    assert (result.code, result.fields["solver"]) == (20, "cadical195")
+    assert (result.code, result.fields["solver"]) == (20, "kissat404")
 
 
 @pytest.mark.parametrize("wish", ["proof", "core"])

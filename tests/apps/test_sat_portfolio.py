@@ -7,6 +7,7 @@ import pytest
 from mallob_py.kit import InputError
 from mallob_sat.portfolio import (
     NATIVE_PORTFOLIO,
+    PLAIN_PORTFOLIO,
     RANDOM_PORTFOLIO,
     SMALL_RANDOM_PORTFOLIO,
     SOLVER_NAMES,
@@ -32,10 +33,11 @@ def test_the_first_eight_mix_at_least_five_solvers() -> None:
 @pytest.mark.parametrize(
     ("expression", "titles"),
     [
-        (NATIVE_PORTFOLIO, ["cadical195", "cadical300(stabilizeonly=1)", "cadical195(phase=0)"]),
-        (XOR_PORTFOLIO, ["cryptominisat", "cadical195", "cryptominisat(renaming~2)"]),
-        (RANDOM_PORTFOLIO, ["cadical195(stabilizeonly=1)", "kissat404", "ergo"]),
-        (SMALL_RANDOM_PORTFOLIO, ["ergo", "cadical195(stabilizeonly=1)", "kissat404"]),
+        (PLAIN_PORTFOLIO, ["kissat404", "glucose42", "cadical195"]),
+        (NATIVE_PORTFOLIO, ["kissat404", "cadical195", "cadical300(stabilizeonly=1)"]),
+        (XOR_PORTFOLIO, ["cryptominisat", "kissat404", "cadical195"]),
+        (RANDOM_PORTFOLIO, ["kissat404", "cadical195(stabilizeonly=1)", "ergo"]),
+        (SMALL_RANDOM_PORTFOLIO, ["ergo", "kissat404", "cadical195(stabilizeonly=1)"]),
     ],
 )
 def test_other_orders_of_solvers_keep_all_else(expression: str, titles: list[str]) -> None:
@@ -54,6 +56,7 @@ def test_an_order_that_is_asked_for_is_not_the_default() -> None:
     "portfolio",
     [
         Portfolio(),
+        Portfolio().following(PLAIN_PORTFOLIO),
         Portfolio().following(NATIVE_PORTFOLIO),
         Portfolio().following(XOR_PORTFOLIO),
         Portfolio().following(RANDOM_PORTFOLIO),

@@ -73,7 +73,7 @@ def test_phases_of_what_comes_up_again_are_own_random_or_both_in_turn() -> None:
 def test_a_solver_on_its_own_shares_nothing() -> None:
     portfolio = Portfolio.from_configuration({"portfolio": "c!(c g!)*"})
     trades = [portfolio.strategy(index).trade for index in range(5)]
-    assert trades == [Trade.NOTHING, Trade.BOTH_WAYS, Trade.NOTHING, Trade.BOTH_WAYS, Trade.NOTHING]
+    assert trades == [Trade.NOTHING, Trade.GIVES, Trade.NOTHING, Trade.BOTH_WAYS, Trade.NOTHING]
 
 
 @pytest.mark.parametrize("text", [DEFAULT_PORTFOLIO, "c c_ c! c~ (c c! c_ c~)*", "(k)*", "t~!t(t_)*", "m"])

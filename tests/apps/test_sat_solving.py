@@ -140,8 +140,8 @@ def test_the_result_says_which_solver_won() -> None:
 @pytest.mark.parametrize(
     ("installed", "configuration", "solver"),
     [
-        (False, {}, "cadical195(phase=0)"),
-        (True, {}, "cadical300(stabilizeonly=1)"),
+        (False, {}, "glucose42"),
+        (True, {}, "cadical195"),
         (True, {"portfolio": "g e"}, "ergo"),
     ],
 )
@@ -153,9 +153,16 @@ def test_searches_follow_the_order_that_suits_the_host_unless_the_job_names_one(
     assert run([1, 2, 0], 1, **configuration).fields["solver"] == solver
 
 
-@pytest.mark.parametrize(
-    ("n_vars", "n_clauses", "solver"), [(60, 360, "ergo"), (2000, 6000, "cadical195(stabilizeonly=1)")]
-)
+def test_under_assumptions_no_solver_is_asked_that_cannot_tell_which_are_to_blame(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(modes, "solve_quickly", lambda formula, strategy: None)
+    result = run([1, 2, 0, 3, 0, ASSUMPTIONS_MARK, -1, -2, 3, 0])
+    assert (result.code, result.fields["solver"]) == (20, "cadical195")
+    assert np.asarray(result.solution).tolist() == [-1, -2]
+
+
+@pytest.mark.parametrize(("n_vars", "n_clauses", "solver"), [(60, 360, "ergo"), (2000, 6000, "kissat404")])
 def test_formulas_drawn_by_lot_have_an_order_of_their_own(
     n_vars: int, n_clauses: int, solver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

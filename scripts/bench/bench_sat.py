@@ -1,0 +1,101 @@
+"""Formulas by `solve` on one and on two ranks, and by kissat's own command, in turns: wall seconds, ratios.
+
+Without files, some generated ones. Where kissat is not on PATH (or given by --kissat), PySAT's is taken, in a
+process of its own. An answer that differs ends it all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from common import BenchmarkError, print_table, write_results
+
+from mallob_sat import generate
+
+_SOLVE = (sys.executable, "-m", "mallob_py", "solve", "--quiet", "-n")
+_PYSAT = """
+import sys
+from pysat.formula import CNF
+from pysat.solvers import Solver
+with Solver(sys.argv[1], bootstrap_with=CNF(from_file=sys.argv[2]).clauses) as solver:
+    sys.exit(10 if solver.solve() else 20)
+"""
+#: the exit codes of both answers
+_ANSWERS = (10, 20)
+
+
+def pysat_command(solver: str) -> list[str]:
+    """One of PySAT's solvers as a command that takes a file."""
+    return [sys.executable, "-c", _PYSAT, solver]
+
+
+def generated(folder: Path) -> list[Path]:
+    """Of each kind one that takes a second or some."""
+    texts = {
+        "pigeons-10": generate.pigeonhole(10).text("pigeons"),
+        "uniform-250": generate.uniform(250, 1065, 5).text("uniform"),
+        "planted-500": generate.planted(500, 2100, 3).text("planted"),
+        "commutativity-7": generate.commutativity(7).text("commutativity"),
+        "two-clauses": "p cnf 2 2\n1 2 0\n-1 0\n",
+    }
+    for name, text in texts.items():
+        (folder / f"{name}.cnf").write_text(text)
+    return sorted(folder.glob("*.cnf"))
+
+
+def wall_s(command: list[str], limit_s: float) -> tuple[float, int | None]:
+    """What it took, and its exit code; None if it was ended at the limit."""
+    begin_s = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        code = process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        process.wait()
+        return limit_s, None
+    if code not in _ANSWERS:
+        raise BenchmarkError(f"{' '.join(command)} ended with {code}")
+    return time.monotonic() - begin_s, code
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="*", type=Path, help="formulas that kissat's command reads, too")
+    parser.add_argument("--kissat", default=shutil.which("kissat"), help="its command")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds for each")
+    options = parser.parse_args()
+    commands = {
+        "kissat": [options.kissat, "-q", "-n"] if options.kissat else pysat_command("kissat404"),
+        "solve -n 1": [*_SOLVE, "1"],
+        "solve -n 2": [*_SOLVE, "2"],
+    }
+    rows, sums = [], dict.fromkeys(commands, 0.0)
+    with tempfile.TemporaryDirectory(prefix="mallob-py-bench.") as folder:
+        for file in options.files or generated(Path(folder)):
+            took = {name: wall_s([*command, str(file)], options.limit) for name, command in commands.items()}
+            if len(codes := {code for _, code in took.values() if code is not None}) > 1:
+                raise BenchmarkError(f"{file}: answers differ: {took}")
+            for name, (seconds, _) in took.items():
+                sums[name] += seconds
+            answer = {10: "SAT", 20: "UNSAT"}.get(next(iter(codes), 0), "?")
+            rows.append(_row(file.stem, answer, {name: seconds for name, (seconds, _) in took.items()}))
+            print(*rows[-1], flush=True)
+    rows.append(_row("sum", "", sums))
+    print_table("wall seconds", ("formula", "", *commands, "ratio 1", "ratio 2"), rows)
+    write_results("sat", {str(row[0]): row[1:] for row in rows})
+
+
+def _row(name: str, answer: str, seconds: dict[str, float]) -> tuple[str, ...]:
+    kissat_s, *ours_s = seconds.values()
+    ratios = [f"{one_s / kissat_s:.2f}" for one_s in ours_s]
+    return (name, answer, *(f"{one_s:.2f}" for one_s in seconds.values()), *ratios)
+
+
+if __name__ == "__main__":
+    main()
