@@ -109,15 +109,21 @@ $(STAMPS)/venv:
 	$(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS) && touch $@
 
+# Where Python is told to leave no bytecode behind, as in many containers, each start would compile all that it imports.
+COMPILE := $(BIN)/python -m compileall -q mallob_py apps
+
 # The installation is editable: only a change of pyproject.toml asks for another one.
 $(STAMPS)/run: pyproject.toml $(STAMPS)/venv
 	$(BIN)/python -m pip install --quiet --editable '.[mpich]'
+	@$(COMPILE)
 	@touch $@
 
 $(STAMPS)/test: pyproject.toml $(STAMPS)/venv
 	$(BIN)/python -m pip install --quiet --editable '.[mpich,test]'
+	@$(COMPILE)
 	@touch $@ $(STAMPS)/run
 
 $(STAMPS)/dev: pyproject.toml $(STAMPS)/venv
 	$(BIN)/python -m pip install --quiet --editable '.[mpich,dev]'
+	@$(COMPILE)
 	@touch $@ $(STAMPS)/run $(STAMPS)/test
