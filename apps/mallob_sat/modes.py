@@ -17,8 +17,9 @@ import numpy as np
 from mallob_py.kit import InputError, Payload, Result, WorkerContext, race
 from mallob_sat.agreement import Agreeing
 from mallob_sat.cores import CoreFinding
+from mallob_sat.counting import refutation
 from mallob_sat.cryptominisat import cryptominisat_is_installed
-from mallob_sat.declaration import SATISFIABLE
+from mallob_sat.declaration import SATISFIABLE, UNSATISFIABLE
 from mallob_sat.enumeration import Enumerating
 from mallob_sat.formula import Formula
 from mallob_sat.native import natives_are_installed, search_for
@@ -101,6 +102,8 @@ class Deciding:
         quick = solve_quickly(formula, self.portfolio.strategy(first))
         if quick is not None:
             return quick
+        if context.index == 0 and (shown_by := refutation(formula)) is not None:
+            return Result(UNSATISFIABLE, [], {"solver": shown_by})
         # Not before: small jobs would wait for other solvers to be loaded.
         strategy = self._portfolio_for(formula).strategy
         sharing = Sharing(context)

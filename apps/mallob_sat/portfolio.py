@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mallob_py.kit import InputError
+from mallob_sat.counting import rows_of, xors_of
 from mallob_sat.formula import Formula, Literals
 from mallob_sat.portfolio_syntax import PHASELESS, Member, Members, Phases, cycle_of, parse_portfolio
 
@@ -259,8 +260,8 @@ def xor_share(formula: Formula) -> float:
         return 0.0
     in_xors = 0
     for size in _XOR_SIZES:
-        starts = ends[lengths == size] - size
-        in_xors += _count_in_xors(block[starts[:, np.newaxis] + np.arange(size)])
+        variables, _ = xors_of(rows_of(block, ends, lengths, size))
+        in_xors += len(variables) * 2 ** (size - 1)
     return in_xors / ends.size
 
 
@@ -293,18 +294,3 @@ def _bounds(clauses: Literals) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Where each clause is closed, and its length."""
     ends = np.flatnonzero(clauses == 0)
     return ends, np.diff(ends, prepend=-1) - 1
-
-
-def _count_in_xors(clauses: Literals) -> int:
-    """How many of these different clauses, one per row, are needed for the XORs that they say."""
-    size = clauses.shape[1]
-    needed: int = 2 ** (size - 1)
-    if len(clauses) < needed:
-        return 0
-    by_variable = np.take_along_axis(clauses, np.argsort(np.abs(clauses), axis=1), axis=1)
-    different = np.unique(by_variable, axis=0)
-    variables = np.abs(different)
-    plain = (np.diff(variables, axis=1) > 0).all(axis=1)
-    parities = (different < 0).sum(axis=1) % 2
-    _, counts = np.unique(np.column_stack((variables, parities))[plain], axis=0, return_counts=True)
-    return needed * int(np.count_nonzero(counts == needed))

@@ -15,7 +15,7 @@ from common import BenchmarkError, print_absent
 from measured import Measured
 
 from mallob_py.service.telemetry.event_log import read_events
-from mallob_sat.generate import pigeonhole
+from mallob_sat.generate import commutativity
 
 _TINY_FORMULA = "p cnf 2 2\n1 2 0\n-1 0\n"
 _SOLVE = (sys.executable, "-m", "mallob_py", "solve", "--quiet", "-n")
@@ -30,7 +30,7 @@ def measure_solve(quick: bool) -> list[Measured]:
         folder = Path(name)
         tiny, hard = folder / "tiny.cnf", folder / "hard.cnf"
         tiny.write_text(_TINY_FORMULA)
-        hard.write_text(pigeonhole(14).text("hard"))
+        hard.write_text(commutativity(16).text("hard"))
         searching_s = [_until_all_search_s(hard, folder / f"log-{number}") for number in range(times)]
         measured = [Measured.of(f"solve -n {_RANKS}: until all search", "s", searching_s, target=0.35)]
         commands: dict[str, list[str]] = {

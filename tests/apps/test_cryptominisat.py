@@ -89,6 +89,7 @@ def test_other_formulas_and_wishes_are_left_as_they_are(
     configuration: dict[str, object], solver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(modes, "solve_quickly", lambda formula, strategy: None)
+    monkeypatch.setattr(modes, "refutation", lambda formula: None)
     formula = generate.pigeonhole(4) if not configuration else generate.parity(8, 1)
     result = run(formula.clauses, **configuration)
     assert (result.code, result.fields["solver"]) == (20, solver)
@@ -103,6 +104,7 @@ def test_it_must_be_installed_if_it_is_asked_for(monkeypatch: pytest.MonkeyPatch
 def test_parity_problems_are_solved_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modes, "cryptominisat_is_installed", lambda: False)
     monkeypatch.setattr(modes, "solve_quickly", lambda formula, strategy: None)
+    monkeypatch.setattr(modes, "refutation", lambda formula: None)
     result = run(generate.parity(8, 1).clauses)
     assert (result.code, result.fields["solver"]) == (20, "kissat404")
 

@@ -33,7 +33,7 @@ def test_workers_take_what_others_have_learned_and_the_answer_is_right(tmp_path:
 def test_without_sharing_nothing_is_given(tmp_path: Path) -> None:
     configuration: dict[str, Any] = CADICALS | {"sharing": False}
     with serving(tmp_path, ranks=2) as service:
-        reply = service.ask("holes", literals=literals_of(pigeonhole(8)), configuration=configuration)
+        reply = service.ask("holes", literals=literals_of(commutativity(6)), configuration=configuration)
     assert reply["result"]["resultstring"] == "UNSAT"
     assert reply["result"].get("shared_clauses", {"given": 0, "taken": 0}) == {"given": 0, "taken": 0}
 
@@ -50,7 +50,7 @@ def test_a_job_whose_workers_come_and_go_finds_the_answer(tmp_path: Path) -> Non
 
 def test_a_worker_with_several_solvers_shares_among_them(tmp_path: Path) -> None:
     path = tmp_path / "holes.cnf"
-    path.write_text(pigeonhole(8).text("holes"))
+    path.write_text(commutativity(6).text("holes"))
     done = run("solve", "-n", "1", "--solvers", "3", "--configuration", '{"solvers": ["cadical195"]}', path)
     assert done.answer == "s UNSATISFIABLE", done.err
 

@@ -26,7 +26,7 @@ from running import (
 )
 from waiting import DEADLINE_S
 
-from mallob_sat.generate import pigeonhole
+from mallob_sat.generate import commutativity
 
 pytestmark = needs_mpiexec
 
@@ -60,10 +60,10 @@ def busy_solvers(service: Running) -> list[int]:
     return [pid for pid in service.processes() if is_solver(pid) and cpu_ticks(pid) >= CLOCK_TICKS_MIN]
 
 
-def hard_job(folder: Path, holes: int = 12) -> dict[str, Any]:
-    """A formula that is solved in a second or so (9 holes), or never (12)."""
+def hard_job(folder: Path, bits: int = 16) -> dict[str, Any]:
+    """A formula that is solved in a second or so (7 bits), or never (16)."""
     path = folder / "hard.cnf"
-    path.write_text(pigeonhole(holes).text("hard"))
+    path.write_text(commutativity(bits).text("hard"))
     return {"files": [str(path)]}
 
 
@@ -71,7 +71,7 @@ def hard_job(folder: Path, holes: int = 12) -> dict[str, Any]:
 
 
 def test_a_job_whose_solver_is_killed_still_gets_its_right_answer(service: Running, tmp_path: Path) -> None:
-    path = service.submit("wounded", **hard_job(tmp_path, holes=9))
+    path = service.submit("wounded", **hard_job(tmp_path, bits=7))
     os.kill(poll_until(lambda: busy_solvers(service))[0], signal.SIGKILL)
     assert service.reply(path)["result"]["resultcode"] == 20
 
@@ -159,7 +159,7 @@ def test_after_the_death_of_everything_each_accepted_job_gets_exactly_one_reply(
 
 def test_a_job_is_not_lost_when_a_rank_is_killed_and_all_end(tmp_path: Path) -> None:
     with serving(tmp_path, "--rank-loss", "restart", "--restarts", "0", ranks=2) as first:
-        path = first.submit("survivor", **hard_job(tmp_path, holes=8))
+        path = first.submit("survivor", **hard_job(tmp_path, bits=7))
         poll_until(lambda: busy_solvers(first) or path.exists())
         forked = {pid for pid in first.processes() if "fork_server" in command_line(pid)}
         ranks = set(map(parent_of, forked)) - forked - {0}

@@ -28,7 +28,7 @@ from test_rank_losses import IS_MPICH, await_generation, is_fork_server
 from waiting import DEADLINE_S, poll_until
 
 from mallob_py.service.store.lock import is_locked
-from mallob_sat.generate import pigeonhole
+from mallob_sat.generate import commutativity
 
 pytestmark = [
     needs_mpiexec,
@@ -164,7 +164,7 @@ def test_a_rank_that_joins_a_host_whose_first_rank_has_left_gets_large_inputs(
 def test_a_single_job_takes_orders_too(standard_input: bool, tmp_path: Path) -> None:
     orders = tmp_path / "orders"
     formula = tmp_path / "hard.cnf"
-    formula.write_text(pigeonhole(14).text(""))
+    formula.write_text(commutativity(16).text(""))
     where = ("--orders", orders)
     assert "nobody takes orders in" in run("resize", "+1", *where).err
     command = [*COMMAND, "solve", "-n", "2", "--orders", str(orders), "-" if standard_input else str(formula)]

@@ -18,7 +18,7 @@ from running import Running, needs_mpiexec, poll_until, serving
 from mallob_py import Client, IncrementalSolver, Ipasir, JobError
 from mallob_py.api import client as client_module
 from mallob_py.service import ServiceError
-from mallob_sat.generate import pigeonhole, uniform
+from mallob_sat.generate import commutativity, pigeonhole, uniform
 
 pytestmark = needs_mpiexec
 
@@ -110,14 +110,14 @@ def test_many_formulas_are_answered_in_their_order(client: Client) -> None:
 
 
 def test_a_limit_ends_a_job_without_an_answer(client: Client) -> None:
-    answer = client.solve(pigeonhole(12).clauses, wallclock_limit_s=0.2)
+    answer = client.solve(commutativity(16).clauses, wallclock_limit_s=0.2)
     assert answer.satisfiable is None
     assert answer.model is None
     assert answer.core is None
 
 
 def test_a_cancelled_job_ends(client: Client, service: Running) -> None:
-    future = client.submit(pigeonhole(12).clauses, name="holes")
+    future = client.submit(commutativity(16).clauses, name="holes")
     assert future.cancel()
     with pytest.raises(CancelledError):
         future.result()
@@ -126,7 +126,7 @@ def test_a_cancelled_job_ends(client: Client, service: Running) -> None:
 
 def test_closing_a_client_ends_its_jobs(service: Running) -> None:
     with Client(service.api_dir, user="leaving") as client:
-        future = client.submit(pigeonhole(12).clauses, name="holes")
+        future = client.submit(commutativity(16).clauses, name="holes")
     assert future.cancelled()
     poll_until(lambda: list((service.api_dir / "jobs.0" / "out").glob("leaving.holes.json")))
     with pytest.raises(RuntimeError, match="closed"):
@@ -164,7 +164,7 @@ def test_a_folder_without_a_service_is_told(tmp_path: Path) -> None:
 
 
 def test_two_jobs_of_one_name_are_not_mixed_up(client: Client) -> None:
-    future = client.submit(pigeonhole(12).clauses, name="twice")
+    future = client.submit(commutativity(16).clauses, name="twice")
     with pytest.raises(ValueError, match="twice"):
         client.submit([[1]], name="twice")
     future.cancel()

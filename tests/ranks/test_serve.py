@@ -18,7 +18,7 @@ import pytest
 from running import ROOT, Running, command_line, mpiexec, needs_mpiexec, poll_until, run, serving
 from waiting import DEADLINE_S
 
-from mallob_sat.generate import pigeonhole, planted
+from mallob_sat.generate import commutativity, planted
 
 pytestmark = needs_mpiexec
 
@@ -114,7 +114,7 @@ def test_a_limit_ends_a_job_with_statistics(limit: str, service: Running) -> Non
 
 def test_cpu_time_is_that_of_all_workers_and_their_processes(service: Running) -> None:
     """More solvers than cores: of the PEs' time, each gets some. The limit holds for the reading, too."""
-    formula = [literal for clause in pigeonhole(11).clauses for literal in (*clause, 0)]
+    formula = [literal for clause in commutativity(16).clauses for literal in (*clause, 0)]
     reply = service.ask("busy", literals=formula, max_demand=2, wallclock_limit="4s")
     stats = reply["stats"]
     assert reply["result"]["outcome"] == "wallclock-limit"

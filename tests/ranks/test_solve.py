@@ -34,7 +34,7 @@ from running import (
     session_folders_of,
 )
 
-from mallob_sat.generate import pigeonhole, planted
+from mallob_sat.generate import commutativity, planted
 
 pytestmark = needs_mpiexec
 
@@ -45,7 +45,7 @@ CONTRADICTION = "p cnf 1 2\n1 0\n-1 0\n"
 
 def hard_formula() -> str:
     """Nobody here finds an answer within the time of a test."""
-    return pigeonhole(14).text("hard")
+    return commutativity(16).text("hard")
 
 
 def clauses_of(text: str) -> list[list[int]]:

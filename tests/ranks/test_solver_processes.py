@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from running import Running, command_line, needs_mpiexec, parent_of, poll_until, run, serving
 
-from mallob_sat.generate import pigeonhole, planted
+from mallob_sat.generate import commutativity, planted
 
 pytestmark = needs_mpiexec
 
@@ -35,7 +35,7 @@ def stopped(pids: list[int]) -> list[int]:
 def hard_formula(folder: Path) -> list[str]:
     """Nobody here finds an answer within the time of a test."""
     path = folder / "hard.cnf"
-    path.write_text(pigeonhole(14).text("hard"))
+    path.write_text(commutativity(16).text("hard"))
     return [str(path)]
 
 
@@ -51,7 +51,7 @@ def test_solve_finds_a_model(ranks: int, tmp_path: Path) -> None:
 
 def test_solve_finds_that_there_is_none(tmp_path: Path) -> None:
     path = tmp_path / "formula.cnf"
-    path.write_text(pigeonhole(7).text("holes"))
+    path.write_text(commutativity(6).text("circuits"))
     done = run("solve", "-n", "2", "--solvers", "3", path)
     assert (done.code, done.answer) == (UNSAT, "s UNSATISFIABLE"), done.err
 

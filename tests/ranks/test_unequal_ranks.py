@@ -28,7 +28,7 @@ from running import (
     with_apps,
 )
 
-from mallob_sat.generate import pigeonhole, planted
+from mallob_sat.generate import commutativity, planted
 
 pytestmark = needs_mpiexec
 
@@ -239,14 +239,14 @@ def test_a_wrong_option_of_one_rank_is_one_line_and_ends_all(wrong: int, tmp_pat
 @pytest.mark.parametrize(("ranks", "pes"), [(1, 2), (2, 3)])
 def test_solve_answers_right_with_several_pes_per_rank(ranks: int, pes: int, tmp_path: Path) -> None:
     formula = planted(80, 330, seed=3)
-    satisfiable, holes = tmp_path / "satisfiable.cnf", tmp_path / "holes.cnf"
+    satisfiable, circuits = tmp_path / "satisfiable.cnf", tmp_path / "circuits.cnf"
     satisfiable.write_text(formula.text("easy"))
-    holes.write_text(pigeonhole(8).text("holes"))
+    circuits.write_text(commutativity(6).text("circuits"))
     options = ("solve", "-n", str(ranks), "--pes", str(pes))
     done = run(*options, satisfiable)
     assert (done.code, done.answer) == (SAT, "s SATISFIABLE"), done.err
     assert all(set(done.model) & set(clause) for clause in formula.clauses)
-    done = run(*options, holes)
+    done = run(*options, circuits)
     assert (done.code, done.answer) == (UNSAT, "s UNSATISFIABLE"), done.err
     assert f"with {ranks * pes} PEs" in done.out
 
