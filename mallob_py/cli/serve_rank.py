@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def be_rank(options: ServeOptions) -> NoReturn:
     is_of_mpi = EXIT_FILE_VARIABLE in os.environ and declared_world_size(os.environ) > 1
     can_have_guard = guard.is_needed(os.environ)
-    is_fork = guard.has_parent_who_reads()
+    is_fork = guard.is_fork(os.environ)
     if is_of_mpi and not is_fork and not is_invited(os.environ):
         # MPI's launcher does not always notice that its proxy, our parent, is gone; nobody else would end us.
         die_with(os.getppid(), signal.SIGKILL)

@@ -144,7 +144,7 @@ def run_rank(
     if is_invited(os.environ):
         _run_newcomer(settings, make_log, make_desk, exit_code, server, stop_bell)
     try:
-        world = start_mpi()
+        world = start_mpi(within_a_host=guard.is_fork(os.environ))
         # Only now: importing it initialises MPI.
         from mallob_py.runtime.world.transport import Transport
 

@@ -1,4 +1,4 @@
-"""numpy starts no threads in ranks and fork servers, unless the user asks for them."""
+"""numpy starts no threads in ranks and fork servers, unless the user asks for them; forks have titles."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from waiting import DEADLINE_S
 
 _COUNT = """
@@ -35,3 +36,24 @@ def test_numpy_starts_no_threads() -> None:
 
 def test_what_the_user_has_set_stays() -> None:
     assert _counted(OMP_NUM_THREADS="2")[1] == "2"
+
+
+@pytest.mark.parametrize("length", [5, 4000])
+def test_a_fork_can_have_a_title_of_its_own_in_the_place_of_the_command_line(length: int) -> None:
+    program = f"""if True:
+    import os
+    from mallob_py.runtime.processes import set_title
+    before = open("/proc/self/environ", "rb").read()
+    if os.fork() == 0:
+        set_title("x" * {length})
+        assert open("/proc/self/environ", "rb").read() == before
+        print(open("/proc/self/cmdline").read().rstrip("\\0"), flush=True)
+        os._exit(0)
+    os.wait()
+    print(open("/proc/self/cmdline").read().split("\\0")[1])
+    """
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE_S)
+    title, own = done.stdout.splitlines()
+    assert title == "x" * min(length, len("\0".join(command)))
+    assert own == "-c"

@@ -41,7 +41,7 @@ from mallob_py.runtime.processes import (
     use_no_input,
 )
 from mallob_py.runtime.world import guard
-from mallob_py.runtime.world.mpi import RankLoss, WorldEnd, is_of_wheel, load_mpi
+from mallob_py.runtime.world.mpi import RankLoss, WorldEnd, load_mpi
 
 if TYPE_CHECKING:
     from mallob_py.runtime.world.exit_file import ExitFile
@@ -49,10 +49,6 @@ if TYPE_CHECKING:
 #: limits that the ranks are told, as hydra does
 _KEY_LENGTH_MAX = 64
 _VALUE_LENGTH_MAX = 1024
-
-
-#: MPICH's wheel starts this network sooner than its usual one; within a host none is used
-_QUICK_NETWORK = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
 
 
 def pmi_environment(rank: int, ranks: int, descriptor: int) -> dict[str, str]:
@@ -356,9 +352,6 @@ def _become_rank(
         os.environ.clear()
         os.environ.update(env)
     os.environ.update(pmi_environment(rank, ranks, link.fileno()))
-    if is_of_wheel():
-        for name, value in _QUICK_NETWORK.items():
-            os.environ.setdefault(name, value)
 
 
 def _end_with(be_rank: Callable[[socket.socket | None], int], control: socket.socket | None) -> NoReturn:

@@ -29,7 +29,7 @@ from mallob_py.runtime.world.guard_process import CRASHED, PASSED_ON, epitaph
 __all__ = [
     "CRASHED",
     "epitaph",
-    "has_parent_who_reads",
+    "is_fork",
     "is_needed",
     "leaves",
     "may_be_lost",
@@ -74,9 +74,12 @@ def report_to(link: int) -> None:
     _link = link
 
 
-def has_parent_who_reads() -> bool:
-    """Whether this is such a rank: its parent spares the others if it dies."""
-    return _link is not None
+def is_fork(env: Mapping[str, str]) -> bool:
+    """Whether this is a rank like all others of its world: a child of the process that has started them.
+
+    That one spares the others if it dies.
+    """
+    return _link is not None and not is_needed(env)
 
 
 MAY_BE_LOST, LEAVES = b"!", b"L"
