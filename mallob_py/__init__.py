@@ -7,16 +7,19 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mallob_py.api.client import Answer, Client, FormulaExecutor, JobError, JobFuture, solve
+    from mallob_py.api.executor import Executor, report_progress
     from mallob_py.api.incremental import IncrementalSolver, Ipasir
 
 __all__ = [
     "Answer",
     "Client",
+    "Executor",
     "FormulaExecutor",
     "IncrementalSolver",
     "Ipasir",
     "JobError",
     "JobFuture",
+    "report_progress",
     "solve",
 ]
 __version__ = "0.1.0"
@@ -24,11 +27,13 @@ __version__ = "0.1.0"
 _HOMES = {
     "Answer": "mallob_py.api.client",
     "Client": "mallob_py.api.client",
+    "Executor": "mallob_py.api.executor",
     "FormulaExecutor": "mallob_py.api.client",
     "IncrementalSolver": "mallob_py.api.incremental",
     "Ipasir": "mallob_py.api.incremental",
     "JobError": "mallob_py.api.client",
     "JobFuture": "mallob_py.api.client",
+    "report_progress": "mallob_py.api.executor",
     "solve": "mallob_py.api.client",
 }
 

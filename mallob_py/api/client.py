@@ -267,9 +267,12 @@ class Client:
         name: str = "",
         wallclock_limit_s: float | None = None,
         cpu_limit_s: float | None = None,
+        file_mode: int = service.PUBLIC,
         **fields: Any,
     ) -> JobFuture:
         """Hand in a job. `fields` are further ones of a job file, `_` for `-` (`max_demand=4`).
+
+        `file_mode`: permissions of the job's file, as `os.open` takes them.
 
         The future's result is an `Answer`; its exception a `JobError` if the service refused the job.
         Its `name` is the job's, and `cancel` ends the job. Raises ValueError or TypeError for what is not a
@@ -292,7 +295,9 @@ class Client:
             if job["name"] in self._pending:
                 raise ValueError(f"a job named {job['name']} is being solved")
             try:
-                submission = service.submit(self._api_dir, job, self._client, spare=self._spare)
+                submission = service.submit(
+                    self._api_dir, job, self._client, spare=self._spare, file_mode=file_mode
+                )
             except BaseException:
                 _remove(input_file)
                 raise

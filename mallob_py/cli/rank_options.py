@@ -382,6 +382,12 @@ class ServeOptions(Api, _AnyApplication):
         help="jobs may have proofs, cores and solutions written below DIR, to new files, and nowhere else "
         "(default: jobs.<i>/results in the api folder)",
     )
+    allow_code: bool = switch_option(
+        "--allow-code",
+        group=SERVICE,
+        help="jobs of other users, and over HTTP, may bring code that runs with the service's rights (CALLS: "
+        "Python functions); default: only jobs of the service's own user may",
+    )
     preload: tuple[str, ...] = list_option(
         "--preload",
         values.words,

@@ -21,6 +21,7 @@ from mallob_py.runtime.worker_wire import ApplicationTraits
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, ReadGoesOn, ReadStalled, WorkerEvent
 from mallob_py.runtime.world.mpi import Crash
 from mallob_py.service import ServiceError
+from mallob_py.service.code_rule import CodeRule
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse
 from mallob_py.service.jobs.reply import RESULTS_FOLDER, ResultFiles
@@ -75,6 +76,8 @@ def open_desk(
         options.chain_timeout_s,
         functools.partial(with_defaults, options.defaults),
         ResultFiles(results_dir, directory.path, {name: one.result_files for name, one in known.items()}),
+        # of one that cannot be asked nobody knows what it does
+        CodeRule({name for name, one in known.items() if one.runs_code or one.problem}, options.allow_code),
         users,
         policy,
         functools.partial(_greet, rank, client, is_taken_over),

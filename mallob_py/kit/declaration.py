@@ -95,6 +95,8 @@ class Declaration:
     name: ClassVar[str]
     #: False: `files` and `literals` are refused and `read` is never called with any
     takes_input: ClassVar[bool] = True
+    #: whether its jobs bring code that its workers run: a service takes them from its own user only
+    runs_code: ClassVar[bool] = False
     #: whether its jobs may come in revisions (see the package's docstring)
     revises: ClassVar[bool] = False
     #: whether its workers hand over what they have when they have to go. Then they are not stopped: they find

@@ -246,6 +246,7 @@ class ApplicationTraits(ProcessMessage, frozen=True, tag=9):
     result_files: tuple[str, ...] = ()
     exit_codes: dict[int, int] = {}
     problem: str = ""
+    runs_code: bool = False
 
 
 class Idle(ProcessMessage, frozen=True, tag=10):

@@ -39,6 +39,8 @@ from mallob_py.service.store.flush_policy import flush_policy_of
 from mallob_py.service.store.lock import is_locked
 from mallob_py.service.store.spare_file import SpareFile
 
+#: permissions of job files, unless told otherwise
+PUBLIC = 0o666
 _POLL_DELAY_MIN_S, _POLL_DELAY_MAX_S = 0.0005, 0.02
 
 
@@ -60,10 +62,12 @@ def submit(
     client: int = 0,
     file_name: str | None = None,
     spare: SpareFile | None = None,
+    file_mode: int = PUBLIC,
 ) -> Submission:
     """Hand in a job (the fields of a job file). `user` and `name` must be strings.
 
-    `spare`: of the folder `in`, if there is one.
+    `spare`: of the folder `in`, if there is one. `file_mode`: permissions of the job's file, as `os.open`
+    takes them.
     """
     identity = identity_of(str(job.get("user", "")), str(job.get("name", "")))
     client_dir = folder_of(api_dir, client)
@@ -75,8 +79,9 @@ def submit(
     try:
         flush_policy = flush_policy_of(client_dir)
         content = json.dumps(job).encode("ascii")
-        if spare is None or not spare.put(os.fspath(temporary), content):
-            temporary.write_bytes(content)
+        if file_mode != PUBLIC or spare is None or not spare.put(os.fspath(temporary), content):
+            with open(temporary, "wb", opener=lambda path, flags: os.open(path, flags, file_mode)) as file:
+                file.write(content)
         flush_policy.flush([temporary])
         temporary.rename(client_dir / "in" / file_name)
         flush_policy.flush([client_dir / "in"])

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from mallob_py.runtime.boot import DeskError
 from mallob_py.runtime.rank import Rank
 from mallob_py.service import JobFileError, ServiceError
+from mallob_py.service.code_rule import CodeRule
 from mallob_py.service.inputs import comes_through_pipe
 from mallob_py.service.jobs.bookkeeping import JobBook, LiveJob, LiveJobs
 from mallob_py.service.jobs.chains import ChainBook
@@ -31,6 +32,7 @@ from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.jobs.job_file import InputUse, Interruption, JobFile, parse_job
 from mallob_py.service.jobs.reply import ResultFiles
 from mallob_py.service.store.directory import Incoming, JobDirectory, ThreadedDirectory
+from mallob_py.service.store.entries import came_over_http
 from mallob_py.service.store.large_files import LargeFiles, Parsed
 from mallob_py.service.telemetry.status import Counters
 from mallob_py.service.telemetry.status_writer import StatusWriter
@@ -65,12 +67,16 @@ class Intake:
         counters: Counters,
         interrupt: Continuation,
         lose: Callable[[LiveJob, JobFileError, float], None],
+        code: CodeRule,
         check: Callable[[JobFile], None] | None = None,
     ) -> None:
         """`interrupt`: is to end a live job; `lose`: the file of one cannot be read any more.
 
+        `code`: whose jobs may bring code.
+
         `check` raises JobFileError for a job that is not taken for another reason.
         """
+        self._code = code
         self._check = check
         self._rank = rank
         self._directory = directory
@@ -241,6 +247,7 @@ class Intake:
         self._rank.log.write(now, "refused", refusal)
 
     def _accept(self, incoming: Incoming, file: JobFile, size_bytes: int, now: float) -> None:
+        self._code.check(file.application, came_over_http(incoming.file_name), incoming.owner)
         if file.configuration:
             self._results.named_by(file)  # or else it is refused
         if self._check is not None:

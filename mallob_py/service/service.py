@@ -28,6 +28,7 @@ from mallob_py.protocol.stimuli import JobParameters
 from mallob_py.runtime.notices import tell
 from mallob_py.runtime.rank import Rank, portable
 from mallob_py.runtime.workers.tasks import ReadDone, ReadFailed, ReadGoesOn, ReadStalled, WorkerEvent
+from mallob_py.service.code_rule import CodeRule
 from mallob_py.service.endings import Endings
 from mallob_py.service.inputs import Configured, Inputs
 from mallob_py.service.intake import Intake
@@ -65,6 +66,7 @@ class Service:
         chain_timeout_s: float,
         configured: Configured,
         results: ResultFiles,
+        code: CodeRule,
         users: UserBook | None = None,
         policy: Decider | None = None,
         greet: Callable[[Path], None] = lambda folder: None,
@@ -72,7 +74,8 @@ class Service:
         """Client 0 speaks for the service. `client_ranks`: as they are now, whenever that is looked at.
 
         `chain_timeout_s`: how long an incremental job waits for its next revision.
-        `results`: the files that jobs name for their results. `users`: None if users are not told apart.
+        `results`: the files that jobs name for their results. `code`: whose jobs may bring code. `users`:
+        None if users are not told apart.
         `policy`: who decides which jobs begin; None: all do that could have a PE.
         `greet`: says that jobs are taken in now from this folder.
         """
@@ -132,6 +135,7 @@ class Service:
             counters,
             self._interrupt,
             self._endings.lose,
+            code,
             None if policy is None else policy.check,
         )
         self._policy = policy

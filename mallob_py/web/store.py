@@ -37,6 +37,7 @@ import msgspec
 
 from mallob_py.service import ServiceError
 from mallob_py.service.jobs.job_file import identity_of
+from mallob_py.service.store.entries import http_file_name
 from mallob_py.service.store.flush_policy import FlushPolicy
 
 KEEP_MAX = 10_000
@@ -85,7 +86,7 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def file_name(self) -> str:
-        return f"{self.id}.json"
+        return http_file_name(self.id)
 
 
 class Upload:

@@ -467,7 +467,12 @@ class _Worker:
             try:
                 one = self._registry.declared(name)
                 traits = wire.ApplicationTraits(
-                    name, one.takes_input, one.revises, tuple(one.result_files), dict(one.exit_codes)
+                    name,
+                    one.takes_input,
+                    one.revises,
+                    tuple(one.result_files),
+                    dict(one.exit_codes),
+                    runs_code=one.runs_code,
                 )
             except BaseException as error:
                 traits = wire.ApplicationTraits(name, problem=_describe(error))

@@ -62,6 +62,8 @@ class Incoming(msgspec.Struct, frozen=True):
     is_known: bool = False
     #: where it is now
     path: str = ""
+    #: the user id of the file's owner; None if it is not known who has written it
+    owner: int | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -340,8 +342,12 @@ class JobDirectory:
         """`handed_in_s`: None if it was claimed before."""
         is_known = handed_in_s is None
         data: bytes | JobFileError | None
+        owner: int | None = None
         try:
             status = os.stat(path)
+            entry = os.lstat(path)
+            if stat.S_ISREG(entry.st_mode) and entry.st_nlink == 1:  # a link is somebody else's words
+                owner = entry.st_uid
             if status.st_size > self._size_max_bytes and stat.S_ISREG(status.st_mode):
                 data = self._too_large(claimed.file_name, status.st_size)
             elif status.st_size > LARGE_BYTES and stat.S_ISREG(status.st_mode):
@@ -356,7 +362,7 @@ class JobDirectory:
         except OSError as error:
             data = JobFileError("", f"{claimed.file_name} cannot be read: {error.strerror}")
         return Incoming(
-            claimed.internal_id, claimed.file_name, data, handed_in_s or time.time(), is_known, path
+            claimed.internal_id, claimed.file_name, data, handed_in_s or time.time(), is_known, path, owner
         )
 
     def _too_large(self, file_name: str, size_bytes: int) -> JobFileError:

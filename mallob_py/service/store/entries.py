@@ -26,8 +26,20 @@ import msgspec
 _ENTRY = re.compile(
     r"([0-9]{1,19})\.(?:(job|reply|error)|(answer|revision|done)\.([0-9]{1,19}))\.(.+)", re.DOTALL
 )
+#: of job files that the web server writes
+_HTTP_PREFIX = "http-"
 _REPLY_SUFFIX = ".json"
 _REFUSED_FILE_SUFFIX = ".error.json"
+
+
+def http_file_name(submission: str) -> str:
+    """The name of the job file of a submission over HTTP."""
+    return f"{_HTTP_PREFIX}{submission}.json"
+
+
+def came_over_http(file_name: str) -> bool:
+    """Whether the web server has written this job file."""
+    return file_name.startswith(_HTTP_PREFIX)
 
 
 class Kind(enum.Enum):

@@ -1,0 +1,38 @@
+"""The application CALLS: a job is nothing but workers, which get calls from the executor that wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mallob_calls.declaration import CallsDeclaration
+from mallob_calls.worker import Meeting, Worker
+from mallob_py.kit import Application, InputError, JobInput, Payload, Result, WorkerContext
+
+
+class CallsApplication(CallsDeclaration, Application):
+    """Its configuration is that of an executor, and says where the executor is."""
+
+    def check(self, configuration: Mapping[str, Any]) -> None:
+        _meeting(configuration)
+
+    def read(self, job: JobInput) -> Payload:
+        return {}
+
+    def prepare(self) -> None:
+        import mallob_calls.inner  # noqa: F401 (what calls may want)
+
+    def run(self, context: WorkerContext) -> Result | None:
+        return Worker(context, _meeting(context.configuration)).run()
+
+
+def _meeting(configuration: Mapping[str, Any]) -> Meeting:
+    try:
+        return msgspec.convert(configuration, Meeting)
+    except msgspec.ValidationError as error:
+        raise InputError(
+            f"a job of CALLS comes from an executor of Python's, not from a file of one's own ({error})",
+            "configuration",
+        ) from None

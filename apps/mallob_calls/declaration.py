@@ -1,0 +1,17 @@
+"""What CALLS declares, for those that do not run it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from mallob_py.kit.declaration import DONE, Declaration
+
+
+class CallsDeclaration(Declaration):
+    """Calls of Python functions."""
+
+    name: ClassVar[str] = "CALLS"
+    takes_input: ClassVar[bool] = False
+    runs_code: ClassVar[bool] = True
+    result_strings: ClassVar[Mapping[int, str]] = {DONE: "DONE"}

@@ -1,0 +1,362 @@
+"""A worker of calls: this process's main thread calls functions, another one talks to the executor and the
+job.
+
+So the executor can ask back what has not begun while a call takes its time, and a call may use what only main
+threads may. Calls that belong together come as one batch; their results go back together, or after 10 ms
+those that are there.
+
+Nothing needs to be handed over when the worker is suspended or killed: the executor knows what it had.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+
+from mallob_py.kit import InputError, Result, WorkerContext
+from mallob_py.kit.calls import here, messages
+from mallob_py.kit.calls.values import EXTRA, CannotSend, dump, dump_error, load
+from mallob_py.kit.calls.wire import (
+    Buffer,
+    FrameReader,
+    FrameWriter,
+    NotTrusted,
+    PeerGone,
+    prove_and_check,
+)
+from mallob_py.kit.declaration import DONE, UNKNOWN
+
+if TYPE_CHECKING:
+    from mallob_calls.inner import Pools
+
+#: results that are there for so long do not wait for others of their batch
+_FLUSH_S = 0.01
+_TOLD_S = 0.1
+_CONNECT_S = 10.0
+#: who hears nothing for so long looks at the clock
+_LOOK_S = 0.25
+#: it says so often where it is, which tells that it is not suspended
+_PLACE_S = 0.5
+
+
+class Meeting(msgspec.Struct, frozen=True):
+    """Where the executor is: a job's configuration."""
+
+    #: of its host, and the socket there
+    host: str
+    socket: str
+    #: its key, in hexadecimal digits
+    key: str
+    #: which of its jobs this is
+    lane: int
+    serial: int
+    #: its Python, such as "3.11"
+    python: str
+    #: TCP addresses for other hosts
+    hosts: list[tuple[str, int]] = []
+    #: where it looks for modules
+    path: list[str] = []
+
+
+class _Batch:
+    __slots__ = ("buffers", "order", "told")
+
+    def __init__(self, told: messages.Calls, buffers: list[Buffer]) -> None:
+        self.told = told
+        self.buffers = buffers
+        #: calls that have not begun; taken from the left, given back from the right
+        self.order = deque(range(told.count))
+
+
+class Worker:
+    """One run of the application."""
+
+    def __init__(self, context: WorkerContext, meeting: Meeting) -> None:
+        self._context = context
+        self._meeting = meeting
+        self._batches: SimpleQueue[_Batch | None] = SimpleQueue()
+        #: those that may have calls that are not begun
+        self._open: dict[int, _Batch] = {}
+        self._raw_functions: dict[int, list[Buffer]] = {}
+        self._functions: dict[int, Any] = {}
+        self._is_idle = True
+        #: batch and place of the call that is running
+        self._running: tuple[int, int] | None = None
+        self._next_told_s = 0.0
+        self._mutex = threading.Lock()
+        #: of the job, as the executor has told: calls done, and all
+        self._progress: tuple[int, int] | None = None
+        self._pools: Pools | None = None
+
+    def run(self) -> Result | None:
+        """None: there is nothing to do for this worker."""
+        if self._meeting.python != (python := f"{sys.version_info.major}.{sys.version_info.minor}"):
+            raise InputError(
+                f"the executor runs Python {self._meeting.python}, workers of the service {python};"
+                " they must agree",
+                "application",
+            )
+        connection = self._connect()
+        if connection is None:
+            return None
+        for entry in self._meeting.path:
+            if entry not in sys.path:
+                sys.path.append(entry)
+        self._socket = connection
+        self._writer = FrameWriter(connection)
+        meeting = self._meeting
+        self.send(
+            messages.Hello(meeting.lane, meeting.serial, meeting.python, socket.gethostname(), os.getpid())
+        )
+        here.worker = self
+        threading.Thread(target=self._talk, name="mallob-py-talk", daemon=True).start()
+        while (batch := self._batches.get()) is not None:
+            if batch.order:
+                self._is_idle = False
+                self._do(batch)
+                self._is_idle = True
+            self._open.pop(batch.told.batch, None)
+        return None
+
+    def _connect(self) -> socket.socket | None:
+        """None: the executor has no use for us any more."""
+        meeting, key = self._meeting, bytes.fromhex(self._meeting.key)
+        addresses: list[tuple[int, Any]] = []
+        if meeting.host == socket.gethostname() and os.path.exists(meeting.socket):
+            addresses.append((socket.AF_UNIX, meeting.socket))
+        addresses += ((socket.AF_INET, tuple(address)) for address in meeting.hosts)
+        why = f"its socket {meeting.socket} is not there"
+        for family, address in addresses:
+            connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            connection.settimeout(_CONNECT_S)
+            try:
+                connection.connect(address)
+                prove_and_check(connection, key, messages.WORKER, messages.CLIENT)
+            except (OSError, PeerGone, NotTrusted) as error:
+                why = f"{address}: {str(error) or type(error).__name__}"
+                connection.close()
+                continue
+            if family == socket.AF_INET:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return connection
+        if self._context.index > 0:
+            return None
+        raise InputError(
+            f"the executor on {meeting.host} that wants the calls cannot be reached from"
+            f" {socket.gethostname()} ({why}); has it ended?",
+            "configuration",
+        )
+
+    # --- the main thread: calls ---------------------------------------------------------------------
+
+    def _do(self, batch: _Batch) -> None:
+        told = batch.told
+        try:
+            function = self._function(told.function)
+            items = load(batch.buffers)
+        except BaseException as error:
+            batch.order.clear()
+            self.send(messages.Unreadable(told.batch), dump(_unreadable(error), "an error"))
+            return
+        batch.buffers = []
+        outcomes = _Outcomes(told.batch)
+        last_s = begun_s = time.perf_counter()
+        order, has_keywords = batch.order, told.has_keywords
+        while True:
+            try:
+                place = order.popleft()
+            except IndexError:
+                break
+            item, items[place] = items[place], None
+            self._running = (told.batch, place)
+            tries = told.retries
+            while True:
+                try:
+                    value = function(*item[0], **item[1]) if has_keywords else function(*item)
+                    is_ok = True
+                except BaseException as error:  # SystemExit and KeyboardInterrupt are the user's code, too
+                    if tries > 0 and isinstance(error, Exception):
+                        tries -= 1
+                        continue
+                    value, is_ok = dump_error(error, __file__), False
+                break
+            outcomes.add(place, is_ok, value)
+            value = item = None
+            now_s = time.perf_counter()
+            if now_s - last_s > _FLUSH_S and order and not told.is_whole:
+                self._send_outcomes(outcomes, now_s - begun_s)
+                last_s = begun_s = time.perf_counter()
+        self._running = None
+        if outcomes.places:
+            self._send_outcomes(outcomes, time.perf_counter() - begun_s)
+
+    def _function(self, number: int) -> Any:
+        if number not in self._functions:
+            self._functions[number] = load(self._raw_functions[number])
+        return self._functions[number]
+
+    def _send_outcomes(self, outcomes: _Outcomes, spent_s: float) -> None:
+        buffers = outcomes.dumped()
+        message = messages.Results(outcomes.batch, outcomes.places, outcomes.is_ok, spent_s)
+        self.send(message, buffers)
+        outcomes.clear()
+
+    def report_progress(self, done: float, total: float | None) -> None:
+        """As `mallob_py.kit.calls.here.Here` has it."""
+        now_s, running = time.monotonic(), self._running
+        if running is not None and now_s >= self._next_told_s:
+            self._next_told_s = now_s + _TOLD_S
+            self.send(messages.Told(*running, float(done), None if total is None else float(total)))
+
+    def inner_pool(self) -> here.InnerPool:
+        """As `mallob_py.kit.calls.here.Here` has it."""
+        from mallob_calls.inner import Pools
+
+        with self._mutex:
+            if self._pools is None:
+                self._pools = Pools(self.send)
+        return self._pools.new()
+
+    def send(self, message: messages.FromWorker, buffers: Sequence[Buffer] = ()) -> None:
+        """From any thread. If the executor is gone, the other thread sees to that."""
+        data = messages.encode(message)
+        with self._mutex:
+            self._writer.put(data, buffers)
+            with suppress(PeerGone):
+                self._writer.flush_all()
+
+    # --- the other thread: messages --------------------------------------------------------------------
+
+    def _talk(self) -> NoReturn:
+        try:
+            self._listen()
+        except PeerGone:
+            self._lose_executor()
+        except BaseException:  # the rank is gone, or the job goes on without us
+            os._exit(0)
+        os._exit(0)
+
+    def _listen(self) -> None:
+        context, reader = self._context, FrameReader(self._socket)
+        poll = select.poll()
+        poll.register(context.fileno(), select.POLLIN)
+        poll.register(self._socket, select.POLLIN)
+        place = (-1, -1)
+        next_place_s = 0.0
+        while True:
+            context.poll()
+            now_s = time.monotonic()
+            if place != (context.index, context.volume) or now_s >= next_place_s:
+                place, next_place_s = (context.index, context.volume), now_s + _PLACE_S
+                self.send(messages.Place(*place))
+            for frame in reader.read():
+                self._take(messages.decode_to_worker(frame.head), list(frame.buffers))
+            if self._progress is not None and self._progress[1]:
+                context.report_progress(*self._progress, "calls")
+            poll.poll(_LOOK_S * 1000)
+
+    def _take(self, message: messages.ToWorker, buffers: list[Buffer]) -> None:
+        match message:
+            case messages.Calls():
+                batch = self._open[message.batch] = _Batch(message, buffers)
+                self._batches.put(batch)
+            case messages.Function(number):
+                self._raw_functions[number] = buffers
+            case messages.Forget(numbers):
+                for number in numbers:
+                    self._raw_functions.pop(number, None)
+                    self._functions.pop(number, None)
+            case messages.Recall(numbers):
+                for number in numbers:
+                    self._give_back(number)
+            case messages.Steer(demand, done, total):
+                self._context.set_demand(demand)
+                self._progress = (done, total)
+            case messages.Finish(done):
+                self._finish(Result(DONE, fields={"calls": done}))
+            case messages.Wanted(count):
+                if self._pools is not None:
+                    self._pools.give(count)
+            case messages.InnerResults(group, is_ok):
+                assert self._pools is not None
+                self._pools.take_results(group, is_ok, buffers)
+
+    def _give_back(self, number: int) -> None:
+        batch = self._open.get(number)
+        places: list[int] = []
+        while batch is not None:
+            try:
+                places.append(batch.order.pop())
+            except IndexError:
+                break
+        if places:
+            self.send(messages.GivenBack(number, places))
+
+    def _finish(self, result: Result) -> NoReturn:
+        """End the job, whatever the main thread is at."""
+        with suppress(BaseException):
+            self._context.finish(result)
+        os._exit(0)
+
+    def _lose_executor(self) -> None:
+        """Nobody waits for the results any more; the root ends the job, the others wait for that."""
+        if self._context.index == 0:
+            self._finish(Result(UNKNOWN, fields={"why": "the executor has ended"}))
+        while self._is_idle and self._context.index > 0:
+            with suppress(Exception):
+                self._context.poll(_LOOK_S)
+        if self._context.index == 0:
+            self._finish(Result(UNKNOWN, fields={"why": "the executor has ended"}))
+
+
+class _Outcomes:
+    """Results and exceptions on their way back."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        self.clear()
+
+    def clear(self) -> None:
+        self.places: list[int] = []
+        self.is_ok: list[bool] = []
+        self._values: list[Any] = []
+
+    def add(self, place: int, is_ok: bool, value: Any) -> None:
+        self.places.append(place)
+        self.is_ok.append(is_ok)
+        self._values.append(value)
+
+    def dumped(self) -> list[Buffer]:
+        """What cannot be pickled is an error instead."""
+        try:
+            return dump(self._values, "its result")
+        except CannotSend:
+            for index, value in enumerate(self._values):
+                try:
+                    dump(value, "its result")
+                except CannotSend as error:
+                    self.is_ok[index], self._values[index] = False, dump_error(error, __file__)
+            return dump(self._values, "its result")
+
+
+def _unreadable(error: BaseException) -> tuple[bytes | None, str, str]:
+    """An error of unpickling, with what to do."""
+    _, told, text = dump_error(error, __file__)
+    where = f"on {socket.gethostname()} with {sys.executable}"
+    if isinstance(error, ModuleNotFoundError) and error.name == "cloudpickle":
+        hint = f"what comes by value needs an extra where the service's workers run: {EXTRA}"
+    else:
+        hint = "the function or its arguments cannot be read by the worker; is their module installed there?"
+    note = f"{hint} ({where})"
+    return None, f"{told}; {note}", f"{text}{note}\n"

@@ -1,0 +1,456 @@
+"""The thread of an executor that talks to all workers of its jobs.
+
+Workers connect to a socket in a folder that only the executor's own user can enter; if the service has ranks
+on other hosts, to a TCP port, too. Before anything is read from a connection, both ends prove that they know
+the executor's key (`kit.calls.wire`), which stands in the job's file.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import selectors
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mallob_py.api.calls.book import Group
+from mallob_py.api.calls.lane import CallSet, Lane, Terms
+from mallob_py.api.calls.sinks import CallFuture, FutureSink, MapResults
+from mallob_py.api.client import Answer, Client
+from mallob_py.kit.calls import messages
+from mallob_py.kit.calls.wire import (
+    KEY_BYTES,
+    Buffer,
+    FrameReader,
+    FrameWriter,
+    Handshake,
+    NotTrusted,
+    PeerGone,
+)
+
+#: calls of one function that are submitted one by one belong together up to this number
+_GROUP_MAX = 4096
+#: of them, taken in before workers are looked after again
+_TAKE_AT_ONCE = 2000
+_BACKLOG = 512
+#: how long a connection may take to prove itself
+_HANDSHAKE_S = 10.0
+_LAST_REPLIES_S = 5.0
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+
+#: a function as pickled, its name
+Pickled = tuple[list[Buffer], str]
+
+
+class _Connection:
+    """A worker's; a `lane.Worker` once it has said hello."""
+
+    def __init__(self, hub: Hub, connection: socket.socket, number: int, deadline_s: float) -> None:
+        self.number = number
+        self.lane: Lane | None = None
+        self.deadline_s = deadline_s
+        self.is_closed = False
+        self._hub = hub
+        self.socket = connection
+        self._reader = FrameReader(connection)
+        self._writer = FrameWriter(connection)
+        self.handshake: Handshake | None = None
+        self.is_writing = False
+
+    def send(self, message: messages.ToWorker, buffers: Sequence[Buffer] = ()) -> None:
+        if self.is_closed:
+            return
+        self._writer.put(messages.encode(message), buffers)
+        self.flush()
+
+    def flush(self) -> None:
+        try:
+            self._writer.flush()
+        except PeerGone:
+            self.is_closed = True
+            self._hub.is_gone(self)
+            return
+        if self._writer.is_done == self.is_writing:
+            self.is_writing = not self.is_writing
+            self._hub.watch(self)
+
+    def receive(self) -> list[tuple[messages.FromWorker, list[Buffer]]]:
+        """Raises PeerGone, NotTrusted."""
+        if self.handshake is not None:
+            if not self.handshake.advance():
+                return []
+            self.handshake = None
+        try:
+            return [
+                (messages.decode_from_worker(frame.head), list(frame.buffers))
+                for frame in self._reader.read()
+            ]
+        except msgspec.DecodeError:
+            raise NotTrusted from None
+
+
+class _OpenGroup:
+    """Calls of one function that were submitted one after the other, to which others are added."""
+
+    def __init__(self, lane: Lane, terms: Terms, function: Pickled) -> None:
+        self._lane = lane
+        self._terms = terms
+        self._function = function
+        self._group: Group | None = None
+        self._count = 0
+        self.items: list[Any] = []
+        self.sink = FutureSink()
+
+    def fits(self, terms: Terms, function: Pickled) -> bool:
+        """Whether a call may be added."""
+        if len(self.items) >= _GROUP_MAX or (terms is not self._terms and terms != self._terms):
+            return False
+        ours = self._function
+        is_same = function is ours or (len(function[0]) == len(ours[0]) == 1 and function[0][0] == ours[0][0])
+        return is_same and (self._group is None or self._group.left > 0)
+
+    def hand_on(self) -> bool:
+        """Have what was added done. Whether more may be added."""
+        new, self._count = len(self.items) - self._count, len(self.items)
+        if self._group is None:
+            content = CallSet(self._lane.function_of(*self._function), self.items, True, self.sink)
+            self._group = Group(content)
+        if new:
+            self._lane.add(self._group, new)
+        return self._group.left > 0
+
+
+class Hub:
+    """Its public methods may be called by any thread."""
+
+    def __init__(self, client: Client, other_hosts: Callable[[], bool]) -> None:
+        """`other_hosts`: whether there are ranks elsewhere, looked at when a job begins."""
+        self._client = client
+        self._other_hosts = other_hosts
+        self._key = secrets.token_bytes(KEY_BYTES)
+        self._folder = tempfile.mkdtemp(prefix="mallob-py-calls-")
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._path = os.path.join(self._folder, "s")
+        self._selector = selectors.DefaultSelector()
+        self._listeners = [_listener(socket.AF_UNIX, self._path)]
+        self._tcp: socket.socket | None = None
+        self._selector.register(self._listeners[0], selectors.EVENT_READ, self._listeners[0])
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector.register(self._wake, selectors.EVENT_READ, None)
+        self._commands: deque[Callable[[], None]] = deque()
+        #: submitted one by one: terms, function, arguments, future
+        self._submitted: deque[tuple[Terms, Pickled, Any, CallFuture[Any]]] = deque()
+        self._is_woken = False
+        self._lanes: dict[Terms, Lane] = {}
+        self._all_lanes: list[Lane] = []
+        self._connections: dict[int, _Connection] = {}
+        self._gone: list[_Connection] = []
+        #: without a reply, when the last one was begun
+        self._jobs: list[Future[Answer]] = []
+        self._numbers = 0
+        self._open_group: _OpenGroup | None = None
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="mallob-py-calls", daemon=True)
+        self._thread.start()
+
+    # --- for other threads ---------------------------------------------------------------------
+
+    def submit(self, terms: Terms, function: Pickled, item: Any, future: CallFuture[Any]) -> None:
+        self._submitted.append((terms, function, item, future))
+        self._call()
+
+    def map(
+        self,
+        terms: Terms,
+        function: Pickled,
+        items: list[Any],
+        has_keywords: bool,
+        chunk: int,
+        retries: int,
+        is_own_job: bool,
+        results_of: Callable[[Callable[[], None]], MapResults[Any]],
+    ) -> MapResults[Any]:
+        """`results_of` makes the results, given what cancels the map. `is_own_job`: no other calls share
+        it.
+        """
+        lane: list[Lane] = []
+        group = Group(None, len(items), chunk=chunk)
+        results = results_of(lambda: self.call(lambda: lane[0].cancel(group) if lane else None))
+
+        def begin() -> None:
+            lane.append(self._new_lane(terms) if is_own_job else self._lane(terms))
+            ref = lane[0].function_of(*function)
+            group.content = CallSet(ref, items, has_keywords, results, retries, is_map=True)
+            lane[0].add(group)
+
+        if items:
+            self.call(begin)
+        return results
+
+    def call(self, command: Callable[[], None]) -> None:
+        """Have this done by the hub's thread."""
+        self._commands.append(command)
+        self._call()
+
+    def _call(self) -> None:
+        if not self._is_woken:
+            self._is_woken = True
+            with suppress(OSError):
+                os.eventfd_write(self._wake, 1)
+
+    def cancel_waiting(self) -> None:
+        """Nothing that no worker has begun is begun any more."""
+
+        def cancel() -> None:
+            for lane in self._all_lanes:
+                lane.cancel_waiting()
+
+        self.call(cancel)
+
+    def close(self) -> None:
+        """After all calls that are there are done. Does not wait."""
+
+        def begin_to_close() -> None:
+            self._is_closing = True
+
+        self.call(begin_to_close)
+
+    def join(self) -> None:
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not (self._is_closing and self._has_ended()):
+                self._turn()
+        except BaseException as error:
+            why = f"the executor has failed ({error!r}); not done"
+            for lane in self._all_lanes:
+                lane.fail(lambda call: RuntimeError(f"{why}: {call}"))
+            raise
+        finally:
+            self._end()
+
+    def _has_ended(self) -> bool:
+        if self._commands or self._submitted or any(lane.left for lane in self._all_lanes):
+            return False
+        for lane in self._all_lanes:
+            if lane.job is not None:
+                lane.end_job()
+        return not any(connection.is_writing for connection in self._connections.values())
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        due_s = [due for lane in self._all_lanes if (due := lane.next_turn_s(now)) is not None]
+        due_s += [each.deadline_s for each in self._connections.values() if each.handshake is not None]
+        timeout_s = None if not due_s else max(0.0, min(due_s) - now)
+        if self._is_closing:
+            timeout_s = 0.1 if timeout_s is None else min(timeout_s, 0.1)
+        for key, events in self._selector.select(timeout_s):
+            if key.data is None:
+                self._is_woken = False
+                with suppress(BlockingIOError):
+                    os.eventfd_read(self._wake)
+            elif isinstance(key.data, _Connection):
+                if events & selectors.EVENT_WRITE:
+                    key.data.flush()
+                if events & selectors.EVENT_READ:
+                    self._hear(key.data)
+            else:
+                self._accept(key.data)
+        self._take_commands()
+        self._bury()
+        now = time.monotonic()
+        for lane in tuple(self._all_lanes):
+            lane.turn(now)
+            if lane.is_own and not lane.left:
+                lane.end_job()
+                self._all_lanes.remove(lane)
+        self._bury()
+        for each in tuple(self._connections.values()):
+            if each.handshake is not None and now >= each.deadline_s:
+                self.is_gone(each)
+        self._bury()
+
+    def _take_commands(self) -> None:
+        for _ in range(_TAKE_AT_ONCE):
+            if not self._submitted:
+                break
+            terms, function, item, future = self._submitted.popleft()
+            one = self._open_group
+            if one is None or not one.fits(terms, function):
+                self._close_group()
+                one = self._open_group = _OpenGroup(self._lane(terms), terms, function)
+            one.items.append(item)
+            one.sink.futures.append(future)
+        self._close_group()
+        if self._submitted:
+            self._call()
+        while self._commands:
+            self._commands.popleft()()
+
+    def _close_group(self) -> None:
+        """Hand on what was collected."""
+        if self._open_group is not None and not self._open_group.hand_on():
+            self._open_group = None
+
+    def _lane(self, terms: Terms) -> Lane:
+        lane = self._lanes.get(terms)
+        if lane is None:
+            lane = self._lanes[terms] = self._new_lane(terms, is_own=False)
+        return lane
+
+    def _new_lane(self, terms: Terms, *, is_own: bool = True) -> Lane:
+        lane = Lane(self._number(), terms, self._start_job, self._number, is_own=is_own)
+        self._all_lanes.append(lane)
+        return lane
+
+    def _number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _start_job(self, lane: Lane) -> Future[Answer]:
+        hosts: list[Any] = []
+        if self._other_hosts():
+            hosts = self._tcp_addresses()
+        terms = lane.terms
+        configuration = {
+            "socket": self._path,
+            "hosts": hosts,
+            "host": socket.gethostname(),
+            "key": self._key.hex(),
+            "lane": lane.number,
+            "serial": lane.serial,
+            "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+            "path": [str(Path(entry).absolute()) for entry in sys.path],
+        }
+        job: Future[Answer]
+        try:
+            job = self._client.submit(
+                application="CALLS",
+                configuration=configuration,
+                priority=terms.priority,
+                max_demand=terms.max_demand,
+                wallclock_limit_s=terms.time_limit_s,
+                cpu_limit_s=terms.cpu_limit_s,
+                name=terms.name if lane.serial == 1 else "",
+                file_mode=0o600,
+            )
+        except Exception as error:
+            job = Future()
+            job.set_exception(error)
+        self._jobs = [each for each in self._jobs if not each.done()]
+        self._jobs.append(job)
+        job.add_done_callback(lambda done: self.call(lambda: lane.job_ended(done)))
+        return job
+
+    def _tcp_addresses(self) -> list[Any]:
+        if self._tcp is None:
+            self._tcp = _listener(socket.AF_INET, ("", 0))
+            self._listeners.append(self._tcp)
+            self._selector.register(self._tcp, selectors.EVENT_READ, self._tcp)
+        return [
+            [socket.getfqdn(), self._tcp.getsockname()[1]],
+            [socket.gethostname(), self._tcp.getsockname()[1]],
+        ]
+
+    # --- connections --------------------------------------------------------------------------------
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        if connection.family == socket.AF_INET:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEPALIVE:
+                connection.setsockopt(socket.IPPROTO_TCP, name, value)
+        connection.setblocking(False)
+        one = _Connection(self, connection, self._number(), time.monotonic() + _HANDSHAKE_S)
+        self._connections[one.number] = one
+        self._selector.register(connection, selectors.EVENT_READ, one)
+        try:
+            one.handshake = Handshake(connection, self._key, messages.CLIENT, messages.WORKER)
+        except PeerGone:
+            self.is_gone(one)
+
+    def _hear(self, one: _Connection) -> None:
+        if one.is_closed:
+            return
+        try:
+            heard = one.receive()
+        except (PeerGone, NotTrusted):
+            self.is_gone(one)
+            return
+        now = time.monotonic()
+        for message, buffers in heard:
+            if isinstance(message, messages.Hello):
+                lane = next((each for each in self._all_lanes if each.number == message.lane), None)
+                if one.lane is not None or lane is None or lane.job is None or lane.serial != message.serial:
+                    self.is_gone(one)
+                    return
+                one.lane = lane
+                lane.joined(one, now)
+            elif one.lane is not None and one.lane.has(one.number):
+                one.lane.heard(one.number, message, buffers, now)
+
+    def watch(self, one: _Connection) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if one.is_writing else 0)
+        if not one.is_closed:
+            self._selector.modify(one.socket, events, one)
+
+    def is_gone(self, one: _Connection) -> None:
+        """It is taken out when whoever is at work with it is not any more."""
+        one.is_closed = True
+        self._gone.append(one)
+
+    def _bury(self) -> None:
+        while self._gone:
+            one = self._gone.pop()
+            if self._connections.pop(one.number, None) is None:
+                continue
+            self._selector.unregister(one.socket)
+            one.socket.close()
+            if one.lane is not None:
+                one.lane.lost(one.number)
+
+    def _end(self) -> None:
+        for one in self._connections.values():
+            one.socket.close()
+        for listener in self._listeners:
+            listener.close()
+        self._selector.close()
+        self._await_replies()
+        self._client.close()
+        self._remove_folder()
+
+    def _await_replies(self) -> None:
+        """So that no job of ours is left in the service."""
+        deadline_s = time.monotonic() + _LAST_REPLIES_S
+        for job in self._jobs:
+            with suppress(Exception):
+                job.result(max(0.0, deadline_s - time.monotonic()))
+
+
+def _listener(family: int, address: Any) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    listener.bind(address)
+    listener.listen(_BACKLOG)
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,537 @@
+"""The calls that one malleable job does, and that job: begun when there are calls, ended soon after the last.
+
+A lane's job may end before its calls are done. If its limit was reached or somebody has interrupted it, the
+calls left fail with that; if its workers have died again and again, it is begun anew as long as calls come to
+their ends in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from mallob_py.api.calls.book import Assignment, Book, Group
+from mallob_py.api.calls.sinks import CallProgress, Sink
+from mallob_py.api.client import Answer, JobError
+from mallob_py.kit.calls import messages
+from mallob_py.kit.calls.values import CallError, CannotSend, dump, load, load_error
+from mallob_py.kit.calls.wire import Buffer
+
+#: a job without calls ends after this
+LINGER_S = 1.0
+#: functions that no calls need are kept in workers, in case that others come
+_FUNCTIONS_KEPT = 16
+_STEER_S = 0.1
+#: how often it is looked whether calls are to be asked back, and whether a worker says nothing
+_RECALL_S = 0.02
+_SILENCE_S = 0.5
+#: jobs in a row that end without any call done
+_FAILURES_MAX = 5
+_ARGUMENTS_SHOWN = 100
+
+
+class WorkerLost(CallError):
+    """The workers of a call died while they were at it, again and again; it is not begun once more."""
+
+
+class JobEnded(CallError):
+    """The job has been interrupted, or has reached its limit, before the call was done."""
+
+
+class TimeLimit(JobEnded, TimeoutError):
+    """The job's time was over before the call was done."""
+
+
+class Terms(NamedTuple):
+    """Of a job."""
+
+    priority: float = 1.0
+    max_demand: int = 0
+    time_limit_s: float | None = None
+    cpu_limit_s: float | None = None
+    name: str = ""
+
+
+class FunctionRef:
+    """A function as bytes; `number` is its name in workers."""
+
+    __slots__ = ("buffers", "name", "number")
+
+    def __init__(self, number: int, buffers: list[Buffer], name: str) -> None:
+        self.number = number
+        self.buffers = buffers
+        self.name = name
+
+
+@dataclass(slots=True)
+class CallSet:
+    """The content of a group: calls of one function and where their outcomes go."""
+
+    function: FunctionRef
+    #: arguments of each call, or (args, kwargs); None: it is done
+    items: list[Any]
+    has_keywords: bool
+    sink: Sink
+    retries: int = 0
+    #: of what is called in messages: "call 3 of 17"
+    is_map: bool = False
+
+    def named(self, call: int) -> str:
+        """A call, for people."""
+        which = f"call {call} of {len(self.items)}: " if self.is_map else ""
+        item = self.items[call]
+        if item is None:
+            return f"{which}{self.function.name}(...)"
+        args, kwargs = item if self.has_keywords else (item, {})
+        shown = ", ".join([*map(_shown, args), *(f"{key}={_shown(value)}" for key, value in kwargs.items())])
+        if len(shown) > _ARGUMENTS_SHOWN:
+            shown = shown[: _ARGUMENTS_SHOWN - 3] + "..."
+        return f"{which}{self.function.name}({shown})"
+
+
+@dataclass(slots=True)
+class InnerSet:
+    """A batch of calls that a worker's call wants, as it has sent it: nobody here needs to read it."""
+
+    function: FunctionRef
+    origin: int
+    group: int
+    count: int
+    buffers: list[Buffer]
+
+
+class Worker(Protocol):
+    """A connection to a worker, as its lane needs it."""
+
+    number: int
+    is_closed: bool
+
+    def send(self, message: messages.ToWorker, buffers: Sequence[Buffer] = ()) -> None: ...
+
+
+class _Member:
+    """A worker of the lane's job."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.index = -1
+        #: by batch: the calls, in the order in which they were sent
+        self.orders: dict[int, list[int]] = {}
+        self.functions: set[int] = set()
+        #: calls of its own that it offers to others
+        self.offered = 0
+        self.is_asked = False
+
+
+class Lane:
+    """Used by the hub's thread only."""
+
+    def __init__(
+        self,
+        number: int,
+        terms: Terms,
+        start: Callable[[Lane], Future[Answer]],
+        new_number: Callable[[], int],
+        *,
+        is_own: bool,
+    ) -> None:
+        """`start` hands in a job for it; `new_number` gives numbers of functions. `is_own`: of one map
+        only.
+        """
+        self.number = number
+        self.terms = terms
+        self.is_own = is_own
+        #: of the job that is wanted now: workers of former ones are not taken in
+        self.serial = 0
+        self._start = start
+        self._new_number = new_number
+        self._book = Book()
+        self._members: dict[int, _Member] = {}
+        self.job: Future[Answer] | None = None
+        self._has_had_workers = False
+        self._done_before = 0
+        self._failures = 0
+        self._idle_since_s: float | None = None
+        self._steered: tuple[int, int, int] = (-1, -1, -1)
+        self._steer_s = 0.0
+        self._groups: dict[Group, None] = {}
+        self._functions: dict[int, FunctionRef] = {}
+        self._pickled: dict[bytes, int] = {}
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    @property
+    def left(self) -> int:
+        return self._book.left
+
+    def add(self, group: Group, count: int = 0) -> None:
+        """A new group, or `count` more calls of one."""
+        self._groups[group] = None
+        self._idle_since_s = None
+        self._book.add(group, count)
+
+    def cancel(self, group: Group) -> None:
+        """What is not done of a map ends now."""
+        content: CallSet = group.content
+        calls = self._book.cancel(group)
+        self._deliver(group, calls, [CancelledError() for _ in calls])
+        self._groups.pop(group, None)
+        content.items = [None] * len(content.items)
+
+    def fail(self, error_of: Callable[[str], BaseException]) -> None:
+        """Everything that is not done ends with an error, made of the name of the call."""
+        for group in tuple(self._groups):
+            calls = self._book.cancel(group)
+            content = group.content
+            if isinstance(content, CallSet):
+                self._deliver(group, calls, [error_of(content.named(call)) for call in calls])
+        self._groups.clear()
+
+    def cancel_waiting(self) -> None:
+        """What no worker has begun, as far as is known, is not begun any more."""
+        for group in tuple(self._groups):
+            if isinstance(group.content, CallSet):
+                calls = self._book.cancel_waiting(group)
+                self._deliver(group, calls, [CancelledError() for _ in calls])
+
+    # --- the job -----------------------------------------------------------------------------------
+
+    def turn(self, now: float) -> None:
+        """Send what can be sent, and see to the job."""
+        if self._book.left and self.job is None:
+            self._begin_job()
+        if self._members:
+            self._book.look_for_silent(now)
+            for assignment in self._book.assignments(now):
+                self._assign(assignment)
+            for number, batches in self._book.recalls(now).items():
+                self._members[number].worker.send(messages.Recall(batches))
+            self._ask_for_inner()
+            self._steer(now)
+        if self._book.left or self.job is None:
+            self._idle_since_s = None
+        elif self._idle_since_s is None:
+            self._idle_since_s = now
+        elif now >= self._idle_since_s + LINGER_S:
+            self.end_job()
+
+    def next_turn_s(self, now: float) -> float | None:
+        """When `turn` is wanted though nothing happens."""
+        if self._idle_since_s is not None:
+            return self._idle_since_s + LINGER_S
+        if not self._book.left:
+            return None
+        return now + (_RECALL_S if self._book.has_batches else _SILENCE_S)
+
+    def _begin_job(self) -> None:
+        self.serial += 1
+        self._has_had_workers = False
+        self._done_before = self._book.done
+        self._steered = (-1, -1, -1)
+        self.job = self._start(self)
+
+    def end_job(self) -> None:
+        """There is nothing to be done for it any more."""
+        job, self.job = self.job, None
+        root = next((member for member in self._members.values() if member.index == 0), None)
+        if root is not None:
+            root.worker.send(messages.Finish(self._book.done))
+        elif job is not None:
+            job.cancel()
+        for number in tuple(self._members):
+            self.lost(number, is_to_blame=False)
+        self._idle_since_s = None
+
+    def job_ended(self, job: Future[Answer]) -> None:
+        """It has its reply."""
+        if job is not self.job:
+            return
+        self.job = None
+        for number in tuple(self._members):
+            self.lost(number)
+        if not self._book.left:
+            return
+        error = job.exception()
+        if error is None:
+            outcome = str(job.result().reply["result"].get("outcome", ""))
+            kind: type[JobEnded] = TimeLimit if "limit" in outcome else JobEnded
+            self.fail(lambda call: kind(f"{_ENDINGS.get(outcome, outcome)} before it was done: {call}"))
+            return
+        is_progress = self._book.done > self._done_before
+        self._failures = 0 if is_progress else self._failures + 1
+        if not self._has_had_workers or self._failures >= _FAILURES_MAX or not isinstance(error, JobError):
+            self.fail(lambda call: _of_job(error, call))
+
+    # --- workers ------------------------------------------------------------------------------------
+
+    def has(self, number: int) -> bool:
+        """Whether it is a worker of the present job."""
+        return number in self._members
+
+    def joined(self, worker: Worker, now: float) -> None:
+        self._has_had_workers = True
+        self._members[worker.number] = _Member(worker)
+        self._book.join(worker.number, now)
+
+    def lost(self, number: int, is_to_blame: bool = True) -> None:
+        if self._members.pop(number, None) is None:
+            return
+        for group, call in self._book.lose(number, is_to_blame):
+            content = group.content
+            if isinstance(content, CallSet):
+                error = WorkerLost(f"its workers died {_times(group.losses[call])}: {content.named(call)}")
+                self._deliver(group, [call], [error])
+        for group in tuple(self._groups):
+            if isinstance(group.content, InnerSet) and group.content.origin == number:
+                self._book.cancel(group)
+                del self._groups[group]
+
+    def heard(self, number: int, message: messages.FromWorker, buffers: list[Buffer], now: float) -> None:
+        """A message of a member."""
+        member = self._members[number]
+        self._take(member, number, message, buffers, now)
+        match message:
+            case messages.Results(batch) | messages.GivenBack(batch) | messages.Unreadable(batch):
+                if self._book.batch_of(number, batch) is None:
+                    member.orders.pop(batch, None)
+            case _:
+                pass
+
+    def _take(
+        self,
+        member: _Member,
+        number: int,
+        message: messages.FromWorker,
+        buffers: list[Buffer],
+        now: float,
+    ) -> None:
+        match message:
+            case messages.Place(index, volume):
+                member.index = index
+                self._book.place(number, index, volume, now)
+            case messages.Results():
+                self._take_results(number, message, buffers, now)
+            case messages.GivenBack(batch, places):
+                order = member.orders.get(batch, [])
+                self._book.given_back(number, batch, [order[place] for place in places])
+            case messages.Unreadable(batch):
+                self._unreadable(number, batch, buffers, now)
+            case messages.Told(batch, place, done, total):
+                found = self._book.batch_of(number, batch)
+                if found is not None and isinstance(found.group.content, CallSet):
+                    call = member.orders[batch][place]
+                    found.group.content.sink.told(call, CallProgress(done, total))
+            case messages.Offered(count):
+                member.offered = count
+                member.is_asked = False
+            case messages.Inner(group_number, count, function_buffers):
+                function = self.function_of(buffers[:function_buffers], "")
+                content = InnerSet(function, number, group_number, count, buffers[function_buffers:])
+                group = Group(content, 1, is_whole=True)
+                self._groups[group] = None
+                self._book.add(group, is_first=True)
+
+    def _take_results(
+        self, number: int, message: messages.Results, buffers: list[Buffer], now: float
+    ) -> None:
+        batch = self._book.batch_of(number, message.batch)
+        if batch is None:
+            return
+        group, content = batch.group, batch.group.content
+        if isinstance(content, InnerSet):
+            self._take_inner_results(number, message, group, buffers, now)
+            return
+        order = self._members[number].orders[message.batch]
+        calls, is_ok = [order[place] for place in message.places], message.is_ok
+        self._book.note_bytes(group, len(calls), size_of(buffers))
+        try:
+            values = load(buffers)
+        except Exception as error:
+            if len(calls) > 1:  # not to blame all for one
+                self._book.given_back(number, message.batch, calls, alone=True)
+                return
+            text = f"its result cannot be read here: {type(error).__name__}: {error}"
+            values, is_ok = [(None, text, text)], [False]
+        new = self._book.results(number, message.batch, calls, message.spent_s, now)
+        if len(new) < len(calls):
+            wanted = set(new)
+            places = [place for place, call in enumerate(calls) if call in wanted]
+            is_ok, values = [is_ok[place] for place in places], [values[place] for place in places]
+        if not all(is_ok):
+            values = [
+                value if ok else load_error(value, content.named(call))
+                for call, ok, value in zip(new, is_ok, values, strict=True)
+            ]
+        self._hand_out(group, new, is_ok, values)
+
+    def _take_inner_results(
+        self, number: int, message: messages.Results, group: Group, buffers: list[Buffer], now: float
+    ) -> None:
+        content: InnerSet = group.content
+        if self._book.results(number, message.batch, [0], message.spent_s, now):
+            del self._groups[group]
+            if (origin := self._members.get(content.origin)) is not None:
+                origin.worker.send(messages.InnerResults(content.group, message.is_ok), buffers)
+
+    def _unreadable(self, number: int, batch_number: int, buffers: list[Buffer], now: float) -> None:
+        """A worker cannot read a batch: most likely a module is not there, which hits them all."""
+        batch = self._book.batch_of(number, batch_number)
+        if batch is None:
+            return
+        group, content, calls = batch.group, batch.group.content, sorted(batch.calls)
+        dumped = load(buffers)
+        if isinstance(content, InnerSet):
+            message = messages.Results(batch_number, [0], [False] * content.count, 0.0)
+            self._take_inner_results(number, message, group, dump([dumped] * content.count, "errors"), now)
+            return
+        new = self._book.results(number, batch_number, calls, 0.0, now)
+        self._deliver(group, new, [load_error(dumped, content.named(call)) for call in new])
+
+    def _deliver(self, group: Group, calls: Sequence[int], errors: Sequence[BaseException]) -> None:
+        self._hand_out(group, calls, [False] * len(calls), errors)
+
+    def _hand_out(
+        self, group: Group, calls: Sequence[int], is_ok: Sequence[bool], values: Sequence[Any]
+    ) -> None:
+        content: CallSet = group.content
+        for call in calls:
+            content.items[call] = None
+        if not group.left:
+            self._groups.pop(group, None)
+        content.sink.deliver(calls, is_ok, values)
+
+    # --- sending ------------------------------------------------------------------------------------
+
+    def function_of(self, buffers: list[Buffer], name: str) -> FunctionRef:
+        """A function that was pickled; the same one as before if it has the same bytes."""
+        data = bytes(buffers[0])
+        number = self._pickled.get(data) if len(buffers) == 1 else None
+        if number is not None and number in self._functions:
+            return self._functions[number]
+        function = FunctionRef(self._new_number(), buffers, name)
+        self._functions[function.number] = function
+        if len(buffers) == 1:
+            self._pickled[data] = function.number
+        if len(self._functions) > _FUNCTIONS_KEPT:
+            self._forget_functions()
+        return function
+
+    def _forget_functions(self) -> None:
+        """Those that no calls need; workers, too."""
+        needed = {group.content.function.number for group in self._groups}
+        unneeded = [number for number in self._functions if number not in needed]
+        gone = set(unneeded[: -_FUNCTIONS_KEPT // 2])
+        for number in gone:
+            function = self._functions.pop(number)
+            if len(function.buffers) == 1:
+                del self._pickled[bytes(function.buffers[0])]
+        for member in self._members.values():
+            if known := member.functions & gone:
+                member.functions -= known
+                member.worker.send(messages.Forget(sorted(known)))
+
+    def _assign(self, assignment: Assignment) -> None:
+        number, batch, group, calls = assignment
+        member, content = self._members[number], group.content
+        if isinstance(content, InnerSet):
+            member.orders[batch] = [0]
+            message = messages.Calls(batch, content.function.number, content.count, True, 0, is_whole=True)
+            self._send_calls(member, message, content.function, content.buffers)
+            return
+        wanted = list(content.sink.begin(calls))
+        try:
+            buffers = dump([content.items[call] for call in wanted], "its arguments")
+        except CannotSend:
+            wanted = self._without_bad(group, wanted)
+            buffers = dump([content.items[call] for call in wanted], "its arguments")
+        if len(wanted) < len(calls):
+            kept = set(wanted)
+            dropped = [call for call in calls if call not in kept]
+            self._book.drop(number, batch, dropped)
+            self._hand_out(group, [], (), ())
+        if not wanted:
+            return
+        member.orders[batch] = wanted
+        self._book.note_bytes(group, len(wanted), size_of(buffers))
+        message = messages.Calls(
+            batch, content.function.number, len(wanted), content.has_keywords, content.retries, is_whole=False
+        )
+        self._send_calls(member, message, content.function, buffers)
+
+    def _without_bad(self, group: Group, calls: list[int]) -> list[int]:
+        """Calls whose arguments can be pickled; the others end with the reason."""
+        content: CallSet = group.content
+        good = []
+        for call in calls:
+            try:
+                dump(content.items[call], "its arguments")
+                good.append(call)
+            except CannotSend as error:
+                error.add_note(content.named(call))
+                self._deliver(group, self._book.done_without_worker(group, [call]), [error])
+        return good
+
+    def _send_calls(
+        self, member: _Member, message: messages.Calls, function: FunctionRef, buffers: list[Buffer]
+    ) -> None:
+        if function.number not in member.functions:
+            member.functions.add(function.number)
+            member.worker.send(messages.Function(function.number), function.buffers)
+        member.worker.send(message, buffers)
+
+    def _ask_for_inner(self) -> None:
+        """Workers with nothing to do get calls that the calls of others want."""
+        idle = self._book.idle
+        if not idle or self._book.has_waiting:
+            return
+        for member in self._members.values():
+            if member.offered and not member.is_asked:
+                member.is_asked = True
+                others = sum(number != member.worker.number for number in idle)
+                if others:
+                    share = max(1, member.offered // (4 * (others + 1)))
+                    for _ in range(others):
+                        member.worker.send(messages.Wanted(share))
+
+    def _steer(self, now: float) -> None:
+        root = next((each.worker for each in self._members.values() if each.index == 0), None)
+        if root is None or root.is_closed:
+            return
+        demand = self._book.demand(sum(member.offered for member in self._members.values()))
+        wanted = (root.number, demand, self._book.done)
+        if wanted == self._steered or (now < self._steer_s and wanted[:2] == self._steered[:2]):
+            return
+        self._steered, self._steer_s = wanted, now + _STEER_S
+        root.send(messages.Steer(demand, self._book.done, self._book.done + self._book.left))
+
+
+def size_of(buffers: Sequence[Buffer]) -> int:
+    return sum(memoryview(buffer).nbytes for buffer in buffers)
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= _ARGUMENTS_SHOWN else text[: _ARGUMENTS_SHOWN - 3] + "..."
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _of_job(error: BaseException, call: str) -> BaseException:
+    """What a job has ended with, for one of its calls."""
+    if isinstance(error, JobError):
+        return JobError(error.field, error.message)
+    return JobEnded(f"{error}; it was not done: {call}")
+
+
+_ENDINGS = {
+    "wallclock-limit": "the time limit was reached",
+    "cpu-limit": "the limit of CPU time was reached",
+    "interrupted": "the job was interrupted",
+}

@@ -1,0 +1,83 @@
+"""Functions, arguments and results as bytes."""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+import numpy as np
+import pytest
+
+from mallob_py.kit.calls.values import (
+    CallError,
+    CannotSend,
+    RemoteTraceback,
+    dump,
+    dump_error,
+    load,
+    load_error,
+    name_of,
+)
+
+
+def test_large_arrays_travel_beside_the_pickle_and_can_be_written_to() -> None:
+    array = np.arange(1 << 16, dtype=np.float64)
+    buffers = dump([array, array[:3]], "it")
+    assert len(buffers) == 2
+    assert np.shares_memory(np.frombuffer(buffers[1], dtype=np.float64), array)
+    received = [bytearray(bytes(each)) for each in buffers]
+    whole, part = load(received)
+    assert np.array_equal(whole, array)
+    assert np.array_equal(part, array[:3])
+    assert whole.flags.writeable
+    assert np.shares_memory(whole, np.frombuffer(received[1], dtype=np.float64))
+
+
+def test_an_array_that_is_not_contiguous_travels_too() -> None:
+    array = np.arange(1 << 16).reshape(256, 256)[:, ::2]
+    assert np.array_equal(load(dump(array, "it")), array)
+
+
+def test_a_lambda_is_sent_by_value_or_told_to_need_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    double = lambda number: 2 * number  # noqa: E731
+    assert load(dump(double, "it"))(21) == 42
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(CannotSend, match=r"the function double cannot be sent.*mallob-py\[functions\]"):
+        dump(double, "the function double")
+
+
+def test_what_nobody_can_pickle_is_named() -> None:
+    with pytest.raises(CannotSend, match="its arguments cannot be pickled"):
+        dump(sys._getframe(), "its arguments")
+
+
+class Picky(Exception):
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def failing(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as raised:
+        return raised
+
+
+def test_an_exception_comes_with_where_it_was_raised_and_which_call_it_was() -> None:
+    error = load_error(dump_error(failing(KeyError("k")), "nowhere.py"), "call 3 of 4: f(1)")
+    assert isinstance(error, KeyError)
+    assert isinstance(error.__cause__, RemoteTraceback)
+    assert "in failing" in str(error.__cause__)
+    assert error.__notes__ == ["call 3 of 4: f(1)"]
+
+
+def test_an_exception_that_cannot_be_made_anew_is_told_as_a_text() -> None:
+    error = load_error(dump_error(failing(Picky(1, 2)), "nowhere.py"), "f()")
+    assert type(error) is CallError
+    assert "Picky: 1 and 2" in str(error)
+
+
+def test_functions_have_names() -> None:
+    assert name_of(pow) == "pow"
+    assert name_of(functools.partial(np.add, 1)).endswith("add")
+    assert name_of(failing).endswith("test_calls_values.failing")
