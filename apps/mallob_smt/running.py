@@ -116,6 +116,8 @@ class _Engines:
         self._statements: dict[int, Statement] = {}
         self._is_lending = False
         self._demand = 0
+        #: checks that some engine of this worker has answered
+        self._answered = 0
 
     def __enter__(self) -> _Engines:
         return self
@@ -200,6 +202,7 @@ class _Engines:
             match saying:
                 case Checked(word):
                     engine.words.append(word)
+                    self._tell_progress(len(engine.words))
                     self._state(engine.number, Statement(2 * len(engine.words), tuple(engine.words)))
                 case Completed(transcript, flaws, reason):
                     words = tuple(engine.words)
@@ -213,6 +216,11 @@ class _Engines:
                         self._state(engine.number, statement)
                 case Failed(reason):
                     self._fail(engine, reason)
+
+    def _tell_progress(self, answered: int) -> None:
+        if answered > self._answered and self._script.facts.checks > 1:
+            self._answered = answered
+            self._context.report_progress(answered, self._script.facts.checks, "checks")
 
     def _fail(self, engine: _Engine, reason: str) -> None:
         words = tuple(engine.words)
