@@ -31,8 +31,7 @@ class Service:
         self.folder = folder
         self.clients = clients
         self.mark = uuid.uuid4().hex
-        #: of all processes that were alive at a start, a kill or a stop, and of what they have made in memory
-        self._pids: set[int] = set()
+        #: the names of all sessions that were alive at a start, a kill or a stop
         self._sessions: set[str] = set()
         self.api_dir, self.log_dir = folder / "api", folder / "logs"
         self.output_path = folder / "output"
@@ -156,12 +155,11 @@ class Service:
         return found
 
     def note_processes(self) -> None:
-        """Folders of a session are named after the process that has made them, and after the session."""
-        self._pids.update(marked_processes(self.mark))
-        for path in shared_folder().glob("mallob-py.*-*"):
-            maker, _, session = path.name.removeprefix("mallob-py.").partition("-")
-            if maker.isdigit() and int(maker) in self._pids:
-                self._sessions.add(session)
+        """Ranks hold their session's folder open. Numbers of processes are given again, and prove nothing."""
+        for pid in marked_processes(self.mark):
+            for path in _open_files(pid):
+                if path.parent == shared_folder() and path.name.startswith("mallob-py."):
+                    self._sessions.add(path.name.partition("-")[2].partition("-")[2])
 
     def _session_folders(self) -> list[Path]:
         """Ours in shared memory."""
@@ -194,6 +192,15 @@ class Service:
         for pid in marked_processes(self.mark):
             print(f"--- process {pid}: parent {parent_of(pid)}: {command_line(pid)}")
             print(_stack_of(pid), flush=True)
+
+
+def _open_files(pid: int) -> list[Path]:
+    found = []
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                found.append(Path(os.readlink(f"/proc/{pid}/fd/{descriptor}")))
+    return found
 
 
 def _stack_of(pid: int) -> str:
