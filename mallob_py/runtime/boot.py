@@ -225,7 +225,7 @@ def run_rank(
         sys.stderr.flush()
         pool.close()
         abort_world(1)
-    leave(transport.rank, code, closed, rank.placement.members[0])
+    leave(transport.rank, code, closed and not guard.has_lost_parent(), rank.placement.members[0])
 
 
 def _links(rank: Rank, transport: Carrier) -> int:

@@ -29,6 +29,7 @@ from mallob_py.runtime.world.guard_process import CRASHED, PASSED_ON, epitaph
 __all__ = [
     "CRASHED",
     "epitaph",
+    "has_lost_parent",
     "is_fork",
     "is_needed",
     "leaves",
@@ -39,6 +40,8 @@ __all__ = [
 
 #: the rank's end of a pipe to its guard
 _link: int | None = None
+#: who reads there
+_parent = 0
 
 
 def is_needed(env: Mapping[str, str]) -> bool:
@@ -70,8 +73,13 @@ def stand_guard() -> None:
 
 def report_to(link: int) -> None:
     """This process is a rank whose parent reads at the other end of `link` what is said below."""
-    global _link
-    _link = link
+    global _link, _parent
+    _link, _parent = link, os.getppid()
+
+
+def has_lost_parent() -> bool:
+    """Whether this is such a rank, and nobody reads any more: nor is there anybody to take leave of."""
+    return _link is not None and os.getppid() != _parent
 
 
 def is_fork(env: Mapping[str, str]) -> bool:

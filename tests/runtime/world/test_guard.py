@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from waiting import DEADLINE_S, poll_until
 
+from mallob_py.runtime.world import guard
 from mallob_py.runtime.world.guard import CRASHED, is_needed
 
 #: says its process id, and does a line of Python after the other until its input ends
@@ -161,3 +162,13 @@ def test_a_guard_keeps_nothing_of_what_its_rank_has_in_memory(guarded: Guarded) 
 def test_ranks_of_mpiexec_have_guards_on_all_hosts_and_those_of_slurm_have_none(mark: str) -> None:
     assert is_needed({"PMI_FD": "9", "PMI_RANK": "3", mark: "host"})
     assert not is_needed({"PMI_FD": "9", "PMI_RANK": "3", "PMI_JOBID": "7"})
+
+
+def test_a_rank_notices_that_nobody_reads_what_it_says_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_link", "_parent"):
+        monkeypatch.setattr(guard, name, getattr(guard, name))
+    assert not guard.has_lost_parent()
+    guard.report_to(7)
+    assert not guard.has_lost_parent()
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    assert guard.has_lost_parent()
