@@ -9,13 +9,16 @@ if TYPE_CHECKING:
     from mallob_py.api.client import Answer, Client, FormulaExecutor, JobError, JobFuture, solve
     from mallob_py.api.executor import Executor, report_progress
     from mallob_py.api.incremental import IncrementalSolver, Ipasir
+    from mallob_py.api.maxsat import RC2, Ipamir
 
 __all__ = [
+    "RC2",
     "Answer",
     "Client",
     "Executor",
     "FormulaExecutor",
     "IncrementalSolver",
+    "Ipamir",
     "Ipasir",
     "JobError",
     "JobFuture",
@@ -30,10 +33,12 @@ _HOMES = {
     "Executor": "mallob_py.api.executor",
     "FormulaExecutor": "mallob_py.api.client",
     "IncrementalSolver": "mallob_py.api.incremental",
+    "Ipamir": "mallob_py.api.maxsat",
     "Ipasir": "mallob_py.api.incremental",
     "JobError": "mallob_py.api.client",
     "JobFuture": "mallob_py.api.client",
     "report_progress": "mallob_py.api.executor",
+    "RC2": "mallob_py.api.maxsat",
     "solve": "mallob_py.api.client",
 }
 

@@ -50,6 +50,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from mallob_py.api import optimization
 from mallob_py.api.replies import NewFiles
 from mallob_py.service import ServiceError
 from mallob_py.service import client as service
@@ -360,6 +361,49 @@ class Client:
         """
         is_text = isinstance(script, str) and "(" in script
         return self.solve(script.encode() if is_text else script, application="SMT", **fields)  # type: ignore[union-attr]
+
+    # --- optimisation -----------------------------------------------------------------------------
+
+    def minimize(
+        self, formula: Any, objective: Mapping[int, int] | None = None, **fields: Any
+    ) -> optimization.Optimum:
+        """The least value of an objective, {literal: weight}, subject to clauses; or of a weighted formula.
+
+        `fields` are those of `submit`. Raises what `submit` and its future raise.
+        """
+        return self.optimize(optimization.minimizing(formula, objective), **fields).result()
+
+    def maximize(self, formula: Any, objective: Mapping[int, int], **fields: Any) -> optimization.Optimum:
+        """The largest value of an objective, {literal: weight}, subject to clauses."""
+        return self.optimize(optimization.maximizing(formula, objective), **fields).result()
+
+    def optimize(self, task: optimization.Task, **fields: Any) -> optimization.OptimumFuture:
+        """Hand in what `optimization.minimizing` or `maximizing` has made; the future has `bounds`."""
+        job = self.submit(task.text if task.path is None else task.path, application="MAXSAT", **fields)
+
+        def look() -> tuple[int | None, int | None]:
+            status = read_live_status(self._api_dir)
+            live = None if status is None else status.job(identity_of(self._user, job.name), self._client)
+            if live is None or live.interim is None:
+                return None, None
+            value, bound = live.interim.value, live.interim.bound
+            return task.value(None if value is None else int(value)), task.value(
+                None if bound is None else int(bound)
+            )
+
+        future = optimization.OptimumFuture(job.name, look, job.cancel)
+
+        def settle(done: Future[Answer]) -> None:
+            if done.cancelled() or not future.set_running_or_notify_cancel():
+                return
+            if (error := done.exception()) is not None:
+                future.set_exception(error)
+            else:
+                reply = done.result().reply
+                future.set_result(task.optimum(reply, _solution(reply["result"])))
+
+        job.add_done_callback(settle)
+        return future
 
     def wait(self, name: str, timeout_s: float | None = None) -> Answer:
         """The answer to a job that was handed in at any time, by this client or another.

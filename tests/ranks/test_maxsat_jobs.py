@@ -10,7 +10,12 @@ import signal
 import subprocess
 from pathlib import Path
 
-from running import COMMAND, DEADLINE_S, environment, needs_mpiexec, run, serving
+from pysat.examples.rc2 import RC2 as PysatRC2
+from pysat.formula import WCNF
+from running import COMMAND, DEADLINE_S, environment, needs_mpiexec, poll_until, run, serving
+
+from mallob_py import RC2, Client, Ipamir
+from mallob_py.api.optimization import minimizing
 
 pytestmark = needs_mpiexec
 SMALL = "c small\nh 1 2 0\n5 -1 0\n3 -2 0\n4 3 -2 0\n"
@@ -112,3 +117,47 @@ def test_a_service_tells_the_optimum_and_at_a_limit_the_best(tmp_path: Path) -> 
         assert result["bound"] <= result["value"] == result["cost"]
         assert service.stop() == 0
         assert "Traceback" not in service.output
+
+
+def test_optimisation_from_python(tmp_path: Path) -> None:
+    hard = hard_formula(tmp_path)
+    with serving(tmp_path, ranks=2) as service, Client(service.api_dir) as client:
+        best = client.maximize([[-1, -2], [-2, -3], [1, 3]], {1: 3, 2: 4, 3: 2, 4: -1})
+        assert (best.is_optimal, best.value, best.bound) == (True, 5, 5)
+        assert best.model is not None
+        assert best.model.tolist() == [1, -2, 3, -4]
+        least = client.minimize([[1, 2]], {1: 3, 2: 4, 3: -2})
+        assert (least.satisfiable, least.value) == (True, 1)
+        none = client.minimize([[1], [-1]], {1: 1})
+        assert (none.satisfiable, none.value, none.model) == (False, None, None)
+        weighted = WCNF()
+        weighted.extend([[1, 2], [-1, -2]])
+        weighted.extend([[-1], [-2]], weights=[2, 5])
+        with RC2(weighted, client) as solver, PysatRC2(weighted) as reference:
+            ours = [(model, solver.cost) for model in solver.enumerate()]
+            theirs = [(model, reference.cost) for model in reference.enumerate()]
+        assert ours == theirs == [([1, -2], 2), ([-1, 2], 5)]
+        ipamir = Ipamir(client)
+        for literal in (1, 2, 0):
+            ipamir.add_hard(literal)
+        ipamir.add_soft(1, 2)
+        ipamir.add_soft(2, 3)
+        assert (ipamir.solve(), ipamir.val_obj(), ipamir.val_lit(1), ipamir.val_lit(2)) == (30, 2, 1, -2)
+        ipamir.assume(-1)
+        assert (ipamir.solve(), ipamir.val_obj(), ipamir.val_lit(-2)) == (30, 3, 2)
+        ipamir.assume(-1)
+        ipamir.assume(-2)
+        assert ipamir.solve() == 20
+        assert ipamir.solve() == 30, "assumptions hold for one question"
+        future = client.optimize(minimizing(hard, None))
+        value, bound = poll_until(
+            lambda: None not in future.bounds and future.bounds, "there are bounds while it runs"
+        )
+        assert 0 <= bound <= value
+        client.interrupt(future.name)
+        best = future.result(DEADLINE_S)
+        assert (best.satisfiable, best.is_optimal) == (True, False)
+        assert best.value is not None
+        assert best.value <= value
+        assert not list((service.box() / "inputs").iterdir())
+        assert service.stop() == 0

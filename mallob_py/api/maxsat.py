@@ -1,0 +1,128 @@
+"""MaxSAT solvers as others have them, each question of which is a job of a service.
+
+`RC2` has the methods of PySAT's class of that name, `Ipamir` the functions of the interface of incremental
+MaxSAT. What was asked before is not kept: each question is a formula of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from mallob_py.api.client import Client
+from mallob_py.api.optimization import Optimum, Task, wcnf_text
+
+
+class RC2:
+    """Solutions of a weighted formula, an object with `hard`, `soft` and `wght`, from the best one on."""
+
+    def __init__(self, formula: Any, client: Client, **fields: Any) -> None:
+        """`fields` are those of job files, for each question (see `Client.submit`)."""
+        self._client = client
+        self._fields = fields
+        self._hard = [list(clause) for clause in formula.hard]
+        self._soft = list(zip(formula.wght, map(list, formula.soft), strict=True))
+        self._n_vars = max((abs(literal) for clause in self._clauses() for literal in clause), default=0)
+        #: of the solution found last
+        self.cost = 0
+
+    def __enter__(self) -> RC2:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.delete()
+
+    def _clauses(self) -> Iterator[list[int]]:
+        yield from self._hard
+        yield from (clause for _, clause in self._soft)
+
+    def add_clause(self, clause: Sequence[int], weight: int | None = None) -> None:
+        """A further clause, hard without a weight."""
+        self._n_vars = max([self._n_vars, *map(abs, clause)])
+        if weight is None:
+            self._hard.append(list(clause))
+        else:
+            self._soft.append((weight, list(clause)))
+
+    def compute(self) -> list[int] | None:
+        """A solution of least cost, which `cost` then tells; None if there is no solution.
+
+        Raises TimeoutError if a limit ended the job before its optimum was known.
+        """
+        best = self._client.optimize(Task(None, wcnf_text(self._hard, self._soft)), **self._fields).result()
+        if best.satisfiable is False:
+            return None
+        if not best.is_optimal:
+            raise TimeoutError(f"no optimum within the limits; the best cost found is {best.value}")
+        assert best.model is not None
+        assert best.value is not None
+        self.cost = best.value
+        return [int(literal) for literal in best.model]
+
+    def enumerate(self) -> Iterator[list[int]]:
+        """All solutions, those of less cost first; `cost` is that of the last one."""
+        while (model := self.compute()) is not None:
+            yield model
+            self._hard.append([-literal for literal in model])
+
+    def delete(self) -> None:
+        """There is nothing to give back."""
+
+
+class Ipamir:
+    """Hard clauses, soft literals and assumptions that hold for one question."""
+
+    def __init__(self, client: Client, **fields: Any) -> None:
+        self._client = client
+        self._fields = fields
+        self._hard: list[list[int]] = []
+        self._clause: list[int] = []
+        self._weights: dict[int, int] = {}
+        self._assumptions: list[int] = []
+        self._best: Optimum | None = None
+
+    def add_hard(self, literal_or_zero: int) -> None:
+        """A literal of the clause that is being added; 0 closes it."""
+        if literal_or_zero:
+            self._clause.append(literal_or_zero)
+        else:
+            self._hard.append(self._clause)
+            self._clause = []
+
+    def add_soft(self, literal: int, weight: int) -> None:
+        """A solution in which the literal is true costs so much more; a later weight replaces the former."""
+        if weight < 0:
+            raise ValueError(f"a weight of {weight}; weights are not negative")
+        self._weights[literal] = weight
+
+    def assume(self, literal: int) -> None:
+        """The literal is to be true in the next question."""
+        self._assumptions.append(literal)
+
+    def solve(self) -> int:
+        """30: the optimum, 20: no solution, 10: a solution, 0: none found in time."""
+        if self._clause:
+            raise ValueError(f"the clause {self._clause} is not closed by 0")
+        hard = [*self._hard, *([literal] for literal in self._assumptions)]
+        soft = [(weight, [-literal]) for literal, weight in self._weights.items()]
+        self._assumptions = []
+        self._best = self._client.optimize(Task(None, wcnf_text(hard, soft)), **self._fields).result()
+        code: int = self._best.reply["result"]["resultcode"]
+        return code
+
+    def val_obj(self) -> int:
+        """What the solution found last costs. Raises ValueError without one."""
+        if self._best is None or self._best.value is None:
+            raise ValueError("there is no solution: the last answer was not 10 or 30")
+        return self._best.value
+
+    def val_lit(self, literal: int) -> int:
+        """The literal if it is true in the solution found last, else its negation; 0: it does not matter."""
+        if self._best is None or self._best.model is None:
+            raise ValueError("there is no solution: the last answer was not 10 or 30")
+        if abs(literal) > len(self._best.model):
+            return 0
+        return literal if self._best.model[abs(literal) - 1] == literal else -literal

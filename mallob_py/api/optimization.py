@@ -1,0 +1,145 @@
+"""Optimisation from Python: what is to be minimised as a weighted formula, and its answer.
+
+An objective is a mapping from literals to weights, any integers: the sum of the weights of those that are
+true. A weighted formula is a path, or an object with `hard`, `soft` and `wght`, such as PySAT's `WCNF`; its
+objective is the weight of the soft clauses that do not hold.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_OPTIMUM, _SATISFIABLE, _UNSATISFIABLE = 30, 10, 20
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The answer to an optimisation job."""
+
+    #: True, False, or None: not known, since the job was ended before
+    satisfiable: bool | None
+    #: whether no solution is better; else `value` is that of the best one found in time
+    is_optimal: bool
+    #: the objective's value of `model`; None without one
+    value: int | None
+    #: variable v's literal at v - 1
+    model: NDArray[np.int32] | None
+    #: no solution is better than this, as far as known
+    bound: int | None
+    reply: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a job is given: a path, or the text of a weighted formula.
+
+    The objective's value is `offset` plus the formula's cost, or minus it if `is_negated`.
+    """
+
+    path: str | None
+    text: bytes
+    offset: int = 0
+    is_negated: bool = False
+
+    def value(self, cost: int | None) -> int | None:
+        if cost is None:
+            return None
+        return self.offset - cost if self.is_negated else self.offset + cost
+
+    def optimum(self, reply: Mapping[str, Any], model: NDArray[np.int32]) -> Optimum:
+        """Of the job's reply, in which `model` is the solution."""
+        result = reply["result"]
+        code, cost = result["resultcode"], result.get("cost")
+        is_optimal = code == _OPTIMUM
+        has_model = code in (_OPTIMUM, _SATISFIABLE)
+        return Optimum(
+            True if has_model else False if code == _UNSATISFIABLE else None,
+            is_optimal,
+            self.value(cost) if has_model else None,
+            model if has_model else None,
+            self.value(cost if is_optimal else result.get("bound")),
+            reply,
+        )
+
+
+def minimizing(formula: Any, objective: Mapping[int, int] | None) -> Task:
+    """Raises ValueError or TypeError for what is no formula or objective."""
+    if objective is None:
+        if isinstance(formula, str | os.PathLike):
+            return Task(os.path.abspath(formula), b"")
+        if not all(hasattr(formula, name) for name in ("hard", "soft", "wght")):
+            raise TypeError(
+                "an objective is needed: {literal: weight}, or a weighted formula instead of clauses"
+            )
+        return Task(None, wcnf_text(formula.hard, zip(formula.wght, formula.soft, strict=True)))
+    soft, offset = [], 0
+    for literal, weight in objective.items():
+        if not _is_integer(weight):
+            raise TypeError(f"weights are integers, not {weight!r:.40}")
+        if weight > 0:
+            soft.append((weight, [-literal]))
+        elif weight < 0:
+            soft.append((-weight, [literal]))
+            offset += weight
+    return Task(None, wcnf_text(getattr(formula, "clauses", formula), soft), offset)
+
+
+def maximizing(formula: Any, objective: Mapping[int, int]) -> Task:
+    """The same for the largest sum."""
+    task = minimizing(formula, {literal: -weight for literal, weight in objective.items()})
+    return Task(task.path, task.text, -task.offset, is_negated=True)
+
+
+def wcnf_text(hard: Iterable[Sequence[int]], soft: Iterable[tuple[int, Sequence[int]]]) -> bytes:
+    """Raises ValueError for what is no clause or weight."""
+    lines = [f"h {_line(clause)}" for clause in hard]
+    for weight, clause in soft:
+        if not _is_integer(weight) or weight < 0:
+            raise ValueError(f"a weight is a whole number, 0 or more, not {weight!r:.40}")
+        lines.append(f"{weight} {_line(clause)}")
+    return "\n".join([*lines, ""]).encode()
+
+
+def _line(clause: Sequence[int]) -> str:
+    for literal in clause:
+        if not _is_integer(literal) or literal == 0:
+            raise ValueError(f"clause {clause!r:.60} holds {literal!r:.20}, which is not a literal")
+    return " ".join(map(str, (*clause, 0)))
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+class OptimumFuture(Future[Optimum]):
+    """The answer to one optimisation job, whose file says `name`."""
+
+    def __init__(
+        self, name: str, look: Callable[[], tuple[int | None, int | None]], cancel: Callable[[], bool]
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self._look = look
+        self._cancel = cancel
+
+    @property
+    def bounds(self) -> tuple[int | None, int | None]:
+        """Value of the best solution so far, and what no solution can beat; None where that is not known.
+
+        As the service told last: some tenths of a second old, at most some seconds.
+        """
+        if self.done() and not self.cancelled() and self.exception() is None:
+            best = self.result()
+            return best.value, best.bound
+        return self._look()
+
+    def cancel(self) -> bool:
+        """End the job, unless it has its answer."""
+        return super().cancel() and self._cancel()
