@@ -98,6 +98,9 @@ class OneDesk:
     def turn(self, now: float) -> None:
         pass
 
+    def job_rests(self, job: int) -> None:
+        pass
+
     def job_sought(self, job: int, now: float) -> None:
         pass
 
@@ -169,6 +172,9 @@ class OneShotDesk(Desk):
         pass  # what one says that is lost, and had the desk before
 
     def hand_over(self) -> None:
+        pass
+
+    def job_rests(self, job: int) -> None:
         pass
 
     def job_sought(self, job: int, now: float) -> None:

@@ -279,6 +279,10 @@ class ClientDesks:
     def _client_of(self, job: int) -> Service | None:
         return next((service for service in self._services.values() if service.has(job)), None)
 
+    def job_rests(self, job: int) -> None:
+        if (service := self._client_of(job)) is not None:
+            service.job_rests(job)
+
     def job_sought(self, job: int, now: float) -> None:
         if (service := self._client_of(job)) is not None:
             service.job_sought(job, now)

@@ -23,7 +23,7 @@ import msgspec
 
 from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import JobEnded, JobSaved, JobSought, JobStats, Log, Outbox, Outcome
+from mallob_py.protocol.effects import JobEnded, JobRests, JobSaved, JobSought, JobStats, Log, Outbox, Outcome
 from mallob_py.protocol.interim import Interim
 from mallob_py.protocol.job_tree import Seats, SeatState
 from mallob_py.protocol.matching import Matcher
@@ -137,6 +137,7 @@ class ClientJob:
         self.version = 0
         self.demand = 1
         self.is_sought = False
+        self.has_rested = False
         #: what the application could use, whatever it may have
         self.wanted: int | None = 1
         self.submitted_s = now
@@ -411,6 +412,7 @@ class ClientJobs:
                 self._seated.add(job)
             else:
                 self._seated.discard(job)
+                self._rest(record)
             self._schedule(record)
             if volume and record.balanced_s is None:
                 record.balanced_s = now
@@ -420,6 +422,11 @@ class ClientJobs:
             if self._balancer.rotation.is_on:
                 record.seats.prefer(0, self._balancer.rotation.places.get(job), self._balancer.epoch)
             self._fit(record, volume, now)
+
+    def _rest(self, record: ClientJob) -> None:
+        if record.started_s is not None and not record.has_rested and self._balancer.rotation.is_on:
+            record.has_rested = True
+            self._out.act(JobRests(record.job))
 
     def _tell_of_root(self, record: ClientJob) -> None:
         """Of a job that has outlived its first moment: tell where its root is, if its turns depend on it."""

@@ -165,6 +165,12 @@ class JobSought(Effect, frozen=True):
     job: int
 
 
+class JobRests(Effect, frozen=True):
+    """A job taken in here has had a turn, and waits for the next one: said once for each job at most."""
+
+    job: int
+
+
 class JobSaved(Effect, frozen=True):
     """A job taken in here has a new checkpoint, with which it may be submitted again."""
 
@@ -208,6 +214,7 @@ AnyEffect: TypeAlias = (
     | GiveCheckpoint
     | BlameHost
     | JobSought
+    | JobRests
     | JobSaved
     | JobEnded
     | Log

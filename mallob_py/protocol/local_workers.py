@@ -172,6 +172,9 @@ class LocalWorkers:
         self.update_token()
 
     def receive_release(self, job: int) -> None:
+        worker = self.suspended.get(job)
+        if worker is not None and worker.leaves and worker.index == 0 and not worker.is_carried_over:
+            self._drop(worker)  # the next root goes on from what was saved last: two would do the same
         if self._holds.pop(job, None) is not None:
             self.update_token()
 
@@ -488,13 +491,18 @@ class LocalWorkers:
             self._out.send(worker.parent, ChildLeft(worker.job, worker.index, worker.stay))
         if self._config.reuse is Reuse.FULL:
             past = worker.seats.past.take_all()
-            if worker.state.has_process and not worker.leaves_in_order:
+            if worker.state.has_process and not self._hands_over(worker):
                 past += (PastWorker(worker.index, self._out.rank, epoch),)
             if past:
                 self._report_past(worker, volume, past)
         worker.seats.dismiss(since_epoch=epoch)
         worker.volume = volume
         self._put_aside(worker, now)
+
+    def _hands_over(self, worker: Worker) -> bool:
+        """Whether it leaves in order if it leaves now: not a root whose job rests until it is its turn again."""
+        rests = worker.index == 0 and self._balancer.rotation.is_on and not self.is_draining
+        return worker.leaves_in_order and not rests
 
     def _report_past(self, worker: Worker, volume: int, past: tuple[PastWorker, ...]) -> None:
         index, depth = worker.index, len(worker.path)
@@ -512,7 +520,7 @@ class LocalWorkers:
         if self._balancer.volume(worker.job) is None:
             # Its job ended before we adopted it: no further news of it will come.
             worker.happens(Happens.ENDED, self._out)
-        elif worker.leaves_in_order:
+        elif self._hands_over(worker):
             self.leaving.add(worker, now)
             worker.happens(Happens.LEFT_IN_ORDER, self._out)
         else:

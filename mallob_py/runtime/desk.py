@@ -22,6 +22,9 @@ class Desk(Protocol):
 
     def job_sought(self, job: int, now: float) -> None: ...
 
+    def job_rests(self, job: int) -> None:
+        """It has had a turn, and waits for the next one: said once for each job at most."""
+
     def job_saved(self, job: int, checkpoint: bytes, now: float) -> None:
         """It may be submitted again with this checkpoint, and goes on from there."""
 

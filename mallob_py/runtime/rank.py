@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from mallob_py.loop_rate import LoopRate, shown
 from mallob_py.protocol.config import Config
-from mallob_py.protocol.effects import JobEnded, JobSaved, JobSought, Log
+from mallob_py.protocol.effects import JobEnded, JobRests, JobSaved, JobSought, Log
 from mallob_py.protocol.generation import EndReason, Ordered
 from mallob_py.protocol.messages import Description, TreeMessage, encode
 from mallob_py.protocol.node import Node
@@ -531,6 +531,9 @@ class Rank:
             case JobSought(job):
                 assert self._desk is not None
                 self._desk.job_sought(job, self.now())
+            case JobRests(job):
+                assert self._desk is not None
+                self._desk.job_rests(job)
             case JobSaved(job, checkpoint):
                 assert self._desk is not None
                 self._desk.job_saved(job, checkpoint, self.now())

@@ -332,6 +332,11 @@ class Service:
         self._jobs[job].is_sought = True
         self._running.begin(job, now)
 
+    def job_rests(self, job: int) -> None:
+        """It has had its first turn, and has not ended."""
+        self._turns.had_turn(job)
+        self.deadline_s = -math.inf
+
     def job_saved(self, job: int, checkpoint: bytes, now: float) -> None:
         self._directory.save(job, checkpoint)
 

@@ -18,6 +18,7 @@ from typing import Protocol
 import msgspec
 
 from mallob_py.protocol.balancing import standing
+from mallob_py.protocol.config import Config
 from mallob_py.protocol.job_terms import JobTerms
 from mallob_py.runtime.rank import Rank
 from mallob_py.service.jobs.bookkeeping import JobState, LiveJob, LiveJobs
@@ -26,11 +27,19 @@ from mallob_py.service.jobs.job_file import JobFile
 from mallob_py.service.jobs.users import Terms, UserBook, UserMessage
 
 _OUTDATED_MAX = 64
+#: as many suspended roots as a PE keeps
+_RESIDENTS_PER_PE = Config().residents
+_RESIDENTS_MAX = 1024
 
 
 def window_of(pes: int) -> int:
     """How many jobs are to be at work: enough for each PE, for those that follow, for reading inputs."""
     return 2 * pes + 16
+
+
+def residents_of(pes: int) -> int:
+    """How many jobs that have had their first turn may be at work beside these: what all images can bear."""
+    return max(window_of(pes), min(_RESIDENTS_PER_PE * pes, _RESIDENTS_MAX))
 
 
 class _Line:
@@ -92,6 +101,8 @@ class JobQueue:
       with each job of its user that is at work already: a user with thousands of jobs does not hold up the
       others.
     - A job whose input does not come is `set_aside`: it is at work, but takes nobody's place.
+    - So is one that has had its first turn and goes on, up to a number of jobs per PE: another one may begin,
+      and has its first turn at once. Most jobs end in that.
 
     Every operation takes O(log n).
     """
@@ -112,6 +123,8 @@ class JobQueue:
         #: (minus merit, version, number, line); what is not of the line's present version is passed over
         self._heads: list[tuple[float, int, int, _Line]] = []
         self._numbers = itertools.count()
+        self._residents: set[int] = set()
+        self._residents_max = residents_of(pes)
         #: of all at work that are not set aside, ascending
         self._merits: list[float] = []
 
@@ -123,6 +136,7 @@ class JobQueue:
         """There are so many PEs now."""
         self._pes = pes
         self._window = self._window_given or window_of(pes)
+        self._residents_max = residents_of(pes)
 
     def put(self, job: int, user: str, priority: float, since_s: float) -> None:
         """A job could begin, and waits `since_s`; `next` will name it."""
@@ -155,6 +169,12 @@ class JobQueue:
         self._take_merit(self._at_work[job])
         self._at_work[job].is_aside = True
 
+    def settle(self, job: int) -> None:
+        """A job at work has had its first turn."""
+        if len(self._residents) < self._residents_max and not self._at_work[job].is_aside:
+            self._residents.add(job)
+            self.set_aside(job)
+
     def bring_back(self, job: int) -> None:
         """It goes on."""
         one = self._at_work[job]
@@ -169,6 +189,7 @@ class JobQueue:
         elif (one := self._at_work.pop(job, None)) is not None:
             line = one.line
             self._take_merit(one)
+            self._residents.discard(job)
             line.end(one.priority)
         else:
             return
@@ -354,6 +375,11 @@ class Turns:
         """A job at work stands still until it is brought back; another one may begin meanwhile."""
         self._queue.set_aside(job)
         self.may_begin = True
+
+    def had_turn(self, job: int) -> None:
+        """A job at work has had its first turn and goes on."""
+        self._queue.settle(job)
+        self.may_begin = bool(self._queue.waiting)
 
     def bring_back(self, job: int) -> None:
         """It goes on, if it stood still at all."""

@@ -32,6 +32,7 @@ from mallob_py.protocol.effects import (
     GiveCheckpoint,
     JobEnded,
     JobOver,
+    JobRests,
     JobSaved,
     JobSought,
     JobUnheard,
@@ -372,7 +373,7 @@ class Cluster:
                 self.processes[rank, worker].checkpoint = data
             case JobSaved(job, checkpoint):
                 self.saved[job] = checkpoint
-            case JobOver() | JobUnheard() | JobSought():
+            case JobOver() | JobUnheard() | JobSought() | JobRests():
                 pass
             case JobEnded(job):
                 assert job not in self.ended, f"job {job} ended twice"

@@ -92,6 +92,20 @@ TURNS = (
         "test_a_past_worker_that_is_busy_now_is_remembered",
     ),
     Mutation(
+        "a root whose job rests is suspended, also if its workers leave in order",
+        _WORKERS,
+        "LocalWorkers._hands_over",
+        instead_of("worker.leaves_in_order and not rests", "worker.leaves_in_order"),
+        "test_a_root_whose_workers_leave_in_order_rests_with_its_process_too",
+    ),
+    Mutation(
+        "of a job that saves, a root that rests is dropped when another one has begun",
+        _WORKERS,
+        "LocalWorkers.receive_release",
+        without("self._drop(worker)"),
+        "test_of_a_job_that_saves_no_two_roots_are_kept",
+    ),
+    Mutation(
         "a PE keeps itself free for the root whose turn it is there only",
         _WORKERS,
         "LocalWorkers._patience_s",

@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mallob_py.service.turns import JobQueue, window_of
+from mallob_py.service.turns import JobQueue, residents_of, window_of
 
 AGEING_S = 60.0
 
@@ -19,6 +19,22 @@ def queue(pes: int = 4, window: int = 8, weights: dict[str, float] | None = None
 
 def begun(jobs: JobQueue) -> list[int]:
     return list(iter(jobs.next, None))
+
+
+def test_jobs_that_have_had_a_turn_do_not_keep_others_from_theirs_up_to_a_bound() -> None:
+    jobs = queue(pes=1, window=2)
+    for job in range(200):
+        jobs.put(job, "u", 1.0, float(job))
+    assert [jobs.next(), jobs.next(), jobs.next()] == [0, 1, None]
+    for job in range(residents_of(1)):
+        jobs.settle(job)
+        assert jobs.next() == job + 2
+        assert jobs.next() is None
+    jobs.settle(residents_of(1))
+    assert jobs.next() is None
+    jobs.drop(0)
+    jobs.settle(residents_of(1))
+    assert jobs.next() == residents_of(1) + 2
 
 
 def test_jobs_begin_in_the_order_in_which_they_came_up_to_the_window() -> None:

@@ -92,6 +92,28 @@ def test_a_job_that_rests_goes_on_with_the_process_that_it_had() -> None:
     assert watched.created == created
 
 
+def test_a_root_whose_workers_leave_in_order_rests_with_its_process_too() -> None:
+    watched = Watched(2)
+    for job in range(4):
+        watched.cluster.submit(job, job % 2, leaves=True)
+    watched.play(10.0)
+    created = watched.created.copy()
+    watched.play(20.0)
+    assert watched.created == created
+
+
+def test_of_a_job_that_saves_no_two_roots_are_kept() -> None:
+    """Both would go on from where they were, and do the same work."""
+    watched = Watched(4)
+    for job in range(5):
+        watched.cluster.submit(job, job % 4, leaves=True)
+    for _ in range(100):
+        watched.play(0.2)
+        processes = Counter(process.job for process in watched.cluster.processes.values())
+        assert max(processes.values()) == 1, processes
+    assert sum(watched.created.values()) > 5
+
+
 def test_priorities_and_bounds_hold_over_time() -> None:
     watched = Watched(4)
     _endless(watched, (0, 1, 2))
