@@ -435,7 +435,7 @@ def waiting_text(identity: str, status: ServiceStatus | None, client: int, waite
     if job is None:
         return f"{identity}: handed in, {age_text(waited_s)}"
     workers = f"{job.volume} of {job.demand} workers, " if job.demand else ""
-    parts = (f"{job.state}, {workers}{age_text(job.elapsed_s)}", far_text(job.progress, job.interim))
+    parts = (f"{job.state_text}, {workers}{age_text(job.elapsed_s)}", far_text(job.progress, job.interim))
     return f"{identity}: {', '.join(filter(None, parts))}"
 
 

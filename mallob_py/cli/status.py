@@ -48,7 +48,14 @@ from mallob_py.text_table import empty_table, format_cell, plain
 Row = TypeVar("Row")
 
 STATE_STYLES = {
-    **{"running": "green", "waiting": "yellow", "queued": "yellow", "held": "dim", "reading": "cyan"},
+    **{
+        "running": "green",
+        "waiting": "yellow",
+        "resting": "yellow",
+        "queued": "yellow",
+        "held": "dim",
+        "reading": "cyan",
+    },
     **{"submitted": "cyan", "result": "green", "failed": "red", "refused": "red"},
 }
 _NAME_CELLS_MIN = 8
@@ -85,7 +92,7 @@ def _word(key: str, title: str, value: Callable[[Any], str], spareable: int = 0)
     return Column(
         *(key, title, lambda row: printable(value(row)), value),
         spareable=spareable,
-        style=lambda row: STATE_STYLES.get(value(row), ""),
+        style=lambda row: STATE_STYLES.get(value(row).partition(",")[0], ""),
     )
 
 
@@ -98,7 +105,7 @@ JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
     _number("volume", "VOL", lambda job: job.volume, lambda job: str(job.volume)),
     _number("demand", "DEMAND", lambda job: job.demand, lambda job: str(job.demand)),
     _number("age", "AGE", lambda job: job.elapsed_s, lambda job: age_text(job.elapsed_s)),
-    _word("state", "STATE", lambda job: job.state),
+    _word("state", "STATE", lambda job: job.state_text),
 )
 #: beside these where any job tells it
 PROGRESS_COLUMN: Column[JobStatus] = Column(

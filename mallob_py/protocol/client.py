@@ -168,6 +168,17 @@ class ClientJob:
         self._counted_until_s = now
 
     @property
+    def root_pe(self) -> int:
+        """The PE of its root; -1: it has none."""
+        seat = self.seats.seat(0)
+        return seat.rank if seat is not None and seat.state is SeatState.TAKEN else -1
+
+    @property
+    def rests(self) -> bool:
+        """It has had a turn, and waits for the next one."""
+        return self.has_rested and self.volume == 0
+
+    @property
     def is_published(self) -> bool:
         """Whether others have been told of the job."""
         return self.version > 0
@@ -359,7 +370,7 @@ class ClientJobs:
 
     def _publish(self, record: ClientJob) -> None:
         record.version += 1
-        record.told_root = self._root_of(record)
+        record.told_root = record.root_pe if record.root_pe >= 0 else record.told_root
         self._balancer.author(
             JobEvent(
                 record.job,
@@ -371,14 +382,9 @@ class ClientJobs:
             )
         )
 
-    def _root_of(self, record: ClientJob) -> int:
-        """The PE of the job's root; of one that rests, or is sought, the one where it was last told to be."""
-        seat = record.seats.seat(0)
-        return seat.rank if seat is not None and seat.state is SeatState.TAKEN else record.told_root
-
     def _has_moved(self, record: ClientJob) -> bool:
         """Whether jobs have turns, which depend on where they have been, and the others have to be told."""
-        return self._balancer.rotation.is_on and self._root_of(record) != record.told_root
+        return self._balancer.rotation.is_on and record.root_pe not in (-1, record.told_root)
 
     def _demand(self, record: ClientJob, wanted: int | None, has_news: bool = False) -> None:
         """Publish the demand, None for all there is, if that or something else is news."""

@@ -500,7 +500,7 @@ class LocalWorkers:
         self._put_aside(worker, now)
 
     def _hands_over(self, worker: Worker) -> bool:
-        """Whether it leaves in order if it leaves now: not a root whose job rests until it is its turn again."""
+        """Whether it leaves in order if it leaves now: not a root whose job rests until its next turn."""
         rests = worker.index == 0 and self._balancer.rotation.is_on and not self.is_draining
         return worker.leaves_in_order and not rests
 

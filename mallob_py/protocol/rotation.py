@@ -95,6 +95,17 @@ class Rotation(msgspec.Struct, frozen=True):
 OFF = Rotation({}, {}, {}, 0.0, math.inf)
 
 
+def back_in_s(rotation: Rotation, running: Collection[int], job: int, slices: Slices) -> float:
+    """When it is the turn again of a job that rests, about, from the beginning of the epoch on.
+
+    That is if no others come or end: at the end of each period those farthest behind are next.
+    """
+    lag_s = rotation.accounts[job].lag_s
+    before = sum(rotation.accounts[other].lag_s > lag_s for other in rotation.shares if other not in running)
+    places = sum(share < 1.0 for other, share in rotation.shares.items() if other in running)
+    return rotation.period_left_s + before // max(1, places) * slices.slice_s
+
+
 def fair_shares(jobs: Mapping[int, JobEvent], size: int) -> dict[int, float]:
     """f_j = min(d_j, alpha p_j) with sum `size`, for demands that add up to `size` at least."""
     by_cap = sorted(jobs.values(), key=lambda event: (event.demand / event.priority, event.job))

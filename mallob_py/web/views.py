@@ -131,6 +131,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     volume: int = 0
     demand: int = 0
     fair_share: float = 0.0
+    back_in: float = 0.0
     age: float = 0.0
     pe_seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -176,6 +177,7 @@ def job_of_status(
         demand=job.demand,
         number=job.id,
         fair_share=shares.get(job.id, 0.0),
+        back_in=job.back_in_s,
         age=job.elapsed_s,
         pe_seconds=job.pe_s,
         cpu_seconds=job.cpu_s,

@@ -50,7 +50,6 @@ class _Endless:
         return itertools.repeat(Arrival(1, Channel.BULK, b"chunk"))
 
 
-<<<<<<< HEAD
 def test_chunks_that_never_cease_let_the_loop_go_on(tmp_path: Path) -> None:
     parts = Parts(tmp_path, until_s=3.0)
     parts.transport.arrivals = chunks = _Endless()  # type: ignore[assignment]
@@ -58,53 +57,6 @@ def test_chunks_that_never_cease_let_the_loop_go_on(tmp_path: Path) -> None:
     parts.rank.run()
     assert chunks.turns >= 3
     assert taker.chunks % chunks.turns == 0
-=======
-class Log:
-    is_kept = True
-
-    def write(self, *_: Any) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
-
-
-class NoDesk:
-    def job_rests(self, job: int) -> None:
-        pass
-
-    def job_sought(self, job: int, now: float) -> None:
-        pass
-
-
-def test_a_request_that_finds_nobody_on_its_walk_lets_the_loop_go_on() -> None:
-    rank = bare_rank()
-    rank.placement = Placement([2])
-    rank._pes = [PE(number, 2, Config(random_hops=NO_LIMIT)) for number in range(2)]
-    rank._workers, rank._desk = Workers(), NoDesk()
-    rank._settle(*rank._pes)
-    for job in (1, 2, 3):
-        rank._pes[0].handle(JobSubmitted(job, JobParameters(), Description(1, b"x")), 0.0)
-        rank._settle(rank._pes[0])
-    started = [effect for effect in rank._workers.effects if isinstance(effect, StartWorker)]
-    assert len(started) == 2, "all PEs are busy"
-    assert any(pe.matcher.is_asking(3, 0) for pe in rank._pes)
-
-
-class Ring:
-    def describe(self, rank: int) -> str:
-        return f"rank {rank} (process 7 on h)"
-
-
-class Broken:
-    """A transport with one message that no rank sends."""
-
-    def __init__(self, channel: Channel, data: bytes) -> None:
-        self._arrival = Arrival(1, channel, data)
-
-    def receive(self) -> Iterator[Arrival]:
-        yield self._arrival
->>>>>>> e585b42 (Jobs that have had their first turn keep nobody in the queue; roots of bags rest with their processes)
 
 
 @pytest.mark.parametrize(

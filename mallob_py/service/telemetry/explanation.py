@@ -14,7 +14,7 @@ from mallob_py.service.telemetry.status import JobStatus, ServiceStatus
 _NAMED_MAX = 5
 #: so young, a job may not have asked for more than its root yet
 _JUST_BEGUN_S = 0.1
-_STATES_AT_WORK = ("reading", "submitted", "waiting", "running")
+_STATES_AT_WORK = ("reading", "submitted", "waiting", "resting", "running")
 
 
 def explain(status: ServiceStatus, job: JobStatus) -> list[str]:
@@ -34,6 +34,7 @@ def reasons(status: ServiceStatus, job: JobStatus) -> list[str]:
         "reading": _why_reading,
         "submitted": _why_submitted,
         "waiting": _why_waiting,
+        "resting": _why_resting,
         "running": _why_this_volume,
     }
     reason = by_state.get(job.state)
@@ -139,7 +140,7 @@ def _why_queued(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
         return
     at_work = sum(status.states.get(state, 0) for state in _STATES_AT_WORK)
     yield (
-        f"Only as many jobs are at work as could have a PE: {at_work} for {_count(status.pes, 'PE')}, and "
+        f"No further job begins now: {at_work} are at work for {_count(status.pes, 'PE')}, and "
         f"{status.states.get('queued', 1)} in the queue."
     )
     yield _place_in_line(status, job)
@@ -167,7 +168,7 @@ def _why_submitted(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
 
 
 def _why_waiting(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
-    rivals = status.states.get("running", 0) + status.states.get("waiting", 0)
+    rivals = _rivals(status)
     if rivals <= status.pes:
         yield "The next balancing, within milliseconds, gives it a volume."
         return
@@ -179,6 +180,27 @@ def _why_waiting(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
     yield _place_in_line(status, job)
 
 
+def _rivals(status: ServiceStatus) -> int:
+    """How many jobs want PEs."""
+    return sum(status.states.get(state, 0) for state in ("running", "resting", "waiting"))
+
+
+def _turns(status: ServiceStatus, job: JobStatus) -> str:
+    return (
+        f"{_count(_rivals(status), 'job')} want workers and there are {_count(status.pes, 'PE')}, so jobs take "
+        f"turns: over time it gets {job.share:.2f} PEs, and has had {job.pe_s:.4g} PE-seconds so far."
+    )
+
+
+def _why_resting(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
+    yield _turns(status, job)
+    if job.rests_at < 0:
+        return
+    here = [other for other in status.jobs if other.volume and other.root == job.rests_at]
+    holder = f", where {here[0].identity} is at work now" if here else ""
+    yield f"It rests on PE {job.rests_at}{holder}, and goes on in about {job.back_in_s:.1f} s."
+
+
 def _why_this_volume(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
     if not job.root_is_placed:
         yield "Its first worker is being placed on a PE."
@@ -187,7 +209,10 @@ def _why_this_volume(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
     if job.volume >= job.demand:
         yield f"It has all that it can use, {_why_this_demand(status, job)}."
         return
-    rivals = status.states.get("running", 0) + status.states.get("waiting", 0)
+    rivals = _rivals(status)
+    if job.share:
+        yield _turns(status, job)
+        return
     if rivals >= status.pes:
         yield (
             f"{_count(rivals, 'job')} want workers and there are {_count(status.pes, 'PE')}: nobody can have "

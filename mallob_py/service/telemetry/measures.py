@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from mallob_py.service.telemetry.status import ServiceStatus
 
-_STATES = ("held", "queued", "reading", "submitted", "waiting", "running")
+_STATES = ("held", "queued", "reading", "submitted", "waiting", "resting", "running")
 #: one number, or one for each value of a label
 Value: TypeAlias = float | Mapping[str, float]
 

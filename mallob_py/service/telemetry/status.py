@@ -167,6 +167,13 @@ class JobStatus(JobTerms, frozen=True):
     demand_bound: int = 0
     #: what its application could use; None: all there is
     wanted: int | None = None
+    #: PEs that it deserves, over time; 0 while it can have them as whole PEs
+    share: float = 0.0
+    #: the PE of its root, -1: none
+    root: int = -1
+    #: of a job that rests, as there are more jobs than PEs: its PE, and when it goes on, about
+    rests_at: int = -1
+    back_in_s: float = 0.0
     #: who waits gets a PE by it, the largest first
     standing: float = 0.0
     root_is_placed: bool = False
@@ -182,6 +189,11 @@ class JobStatus(JobTerms, frozen=True):
     @property
     def identity(self) -> str:
         return f"{self.user}.{self.name}"
+
+    @property
+    def state_text(self) -> str:
+        """The state, and when a job that rests goes on."""
+        return f"{self.state}, back in {self.back_in_s:.1f} s" if self.back_in_s else self.state
 
 
 class EndedJob(msgspec.Struct, frozen=True):

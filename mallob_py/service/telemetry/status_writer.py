@@ -27,6 +27,7 @@ from msgspec.structs import asdict
 from mallob_py.protocol.balancing import standing
 from mallob_py.protocol.effects import Outcome
 from mallob_py.protocol.messages import JobEvent
+from mallob_py.protocol.rotation import back_in_s
 from mallob_py.runtime.rank import Rank
 from mallob_py.service.jobs.bookkeeping import JobBook, JobState, LiveJob, LiveJobs
 from mallob_py.service.jobs.crashes import RunningJobs
@@ -269,7 +270,7 @@ class StatusWriter:
             id=job,
             user=live.user,
             name=live.name,
-            state=_state(live, volume, event),
+            state=self._state(live, volume, event),
             volume=volume,
             demand=event.demand if event else 0,
             elapsed_s=now - live.accepted_s,
@@ -293,8 +294,17 @@ class StatusWriter:
         record = self._rank.pe.client.jobs.get(status.id)
         if record is None:
             return status
+        balancer = self._rank.pe.balancer
+        rotation, slices, back_s = balancer.rotation, self._rank.config.slices, 0.0
+        if record.rests and slices is not None and status.id in rotation.shares:
+            volumes = {job for job in rotation.shares if balancer.volume(job)}
+            back_s = back_in_s(rotation, volumes, status.id, slices)
         return msgspec.structs.replace(
             status,
+            share=rotation.shares.get(status.id, 0.0),
+            root=record.root_pe,
+            rests_at=record.told_root if record.rests else -1,
+            back_in_s=back_s,
             demand_bound=record.parameters.max_demand,
             wanted=record.wanted,
             standing=record.standing,
@@ -307,13 +317,21 @@ class StatusWriter:
             interim=interim_of(record.interim),
         )
 
+    def _state(self, live: LiveJob, volume: int, event: JobEvent | None) -> str:
+        if volume or event is None:
+            return "running" if volume else live.state.value
+        record = self._rank.pe.client.jobs.get(live.id)
+        return "resting" if record is not None and record.rests else "waiting"
+
     def states(self) -> dict[str, int]:
         """How many jobs are in each state: of all, listed or not."""
         counts = Counter({state.value: count for state, count in self._jobs.states.items()})
         running = len(self._volumes())
         known = len(self._rank.pe.balancer.jobs.keys() & self._rank.pe.client.jobs.keys())
+        resting = sum(record.rests for record in self._rank.pe.client.jobs.values())
         counts["submitted"] -= known
-        counts["running"], counts["waiting"] = running, known - running
+        counts["running"], counts["waiting"] = running, known - running - resting
+        counts["resting"] = resting
         return {state: count for state, count in counts.items() if count > 0}
 
     def _user_statuses(self, volumes: Mapping[int, int]) -> dict[str, UserStatus]:
@@ -340,7 +358,3 @@ class StatusWriter:
             pes, busy = sum(news.pes for news in all_news), sum(news.busy for news in all_news)
             hosts.append(HostStatus(host, tuple(ranks), pes, busy, troubles))
         return tuple(hosts)
-
-
-def _state(live: LiveJob, volume: int, event: JobEvent | None) -> str:
-    return "running" if volume else "waiting" if event is not None else live.state.value

@@ -34,6 +34,18 @@ def other(number: int, state: str = "running", **fields: Any) -> JobStatus:
     return job(state, id=number, name=f"other-{number}", **fields)
 
 
+def test_of_a_job_that_rests_it_is_told_who_has_its_place_and_when_it_goes_on() -> None:
+    resting = job("resting", share=0.75, pe_s=12.0, rests_at=3, back_in_s=0.8)
+    text = told(resting, *(other(n, volume=1, demand=8, root=n) for n in range(2, 10)))
+    assert "9 jobs want workers and there are 8 PEs, so jobs take turns: over time it gets 0.75 PEs" in text
+    assert "It rests on PE 3, where u.other-3 is at work now, and goes on in about 0.8 s." in text
+
+
+def test_a_job_that_has_its_turn_knows_its_share() -> None:
+    text = told(job(volume=1, demand=8, share=0.8), *(other(n, volume=1, demand=8) for n in range(2, 10)))
+    assert "over time it gets 0.80 PEs" in text
+
+
 # --- before it runs ---------------------------------------------------------------------------
 
 
@@ -90,7 +102,7 @@ def test_a_job_is_queued_where_more_are_at_work_than_could_have_a_pe() -> None:
     others = [other(number, "queued", standing=number / 10) for number in range(5, 13)]
     states = {"running": 8, "waiting": 24, "queued": 9, "held": 3}
     text = told(mine, *others, states=states, users={"u": UserStatus(44, 8, at_work=2, at_work_max=5)})
-    assert "Only as many jobs are at work as could have a PE: 32 for 8 PEs, and 9 in the queue." in text
+    assert "No further job begins now: 32 are at work for 8 PEs, and 9 in the queue." in text
     assert "Of those that wait, at least 2 stand before it." in text
 
 
