@@ -115,8 +115,8 @@ class UserState(msgspec.Struct, frozen=True):
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job. Times in seconds; `volume` is its number of workers, `fair_share` the PEs that it deserves.
 
-    `number` is its number in the service, once it has one. `progress` and `interim` are there if its
-    application tells them, `ended` once it has a reply.
+    `back_in`: when a job that rests goes on, about. `number` is its number in the service, once it has one.
+    `progress` and `interim` are there if its application tells them, `ended` once it has a reply.
     """
 
     user: str

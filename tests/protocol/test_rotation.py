@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mallob_py.protocol.balancing import Image, local_rule, volumes_of
 from mallob_py.protocol.messages import Epoch, JobEvent
-from mallob_py.protocol.rotation import Slices, fair_shares
+from mallob_py.protocol.rotation import Slices, back_in_s, fair_shares
 
 SLICES = Slices(0.5, 0.05)
 
@@ -193,6 +193,21 @@ def test_jobs_that_cannot_share_without_it_move_a_few_times() -> None:
     moves = some.moves
     some.play(60.0)
     assert some.moves <= moves + 2
+
+
+def test_when_a_job_that_rests_is_next_is_foretold() -> None:
+    some = Rotating(2)
+    some.come(*range(6))
+    some.play(20.0)
+    for _ in range(20):
+        running = some.image.volumes.keys()
+        resting = next(job for job in range(6) if job not in running)
+        foretold_s = back_in_s(some.image.rotation, running, resting, SLICES)
+        waited_s = 0.0
+        while resting not in some.image.volumes:
+            waited_s += some.image.rotation.next_s
+            some.play(some.image.rotation.next_s)
+        assert waited_s == pytest.approx(foretold_s, abs=SLICES.slice_s + 0.01)
 
 
 def test_equal_jobs_need_one_epoch_for_each_slice() -> None:

@@ -186,9 +186,10 @@ def _rivals(status: ServiceStatus) -> int:
 
 
 def _turns(status: ServiceStatus, job: JobStatus) -> str:
+    jobs, pes = _count(_rivals(status), "job"), _count(status.pes, "PE")
     return (
-        f"{_count(_rivals(status), 'job')} want workers and there are {_count(status.pes, 'PE')}, so jobs take "
-        f"turns: over time it gets {job.share:.2f} PEs, and has had {job.pe_s:.4g} PE-seconds so far."
+        f"{jobs} want workers and there are {pes}, so jobs take turns: over time it gets {job.share:.2f} PEs, "
+        f"and has had {job.pe_s:.4g} PE-seconds so far."
     )
 
 
