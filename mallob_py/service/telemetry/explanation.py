@@ -188,8 +188,8 @@ def _rivals(status: ServiceStatus) -> int:
 def _turns(status: ServiceStatus, job: JobStatus) -> str:
     jobs, pes = _count(_rivals(status), "job"), _count(status.pes, "PE")
     return (
-        f"{jobs} want workers and there are {pes}, so jobs take turns: over time it gets {job.share:.2f} PEs, "
-        f"and has had {job.pe_s:.4g} PE-seconds so far."
+        f"{jobs} want workers and there are {pes}, so jobs take turns: over time it gets "
+        f"{job.share:.2f} PEs, and has had {job.pe_s:.4g} PE-seconds so far."
     )
 
 
