@@ -148,6 +148,23 @@ class _World(Config):
         group=SCHEDULING,
         help="suspended workers that each PE keeps (default 4)",
     )
+    slice_s: float = option(
+        "--slice",
+        values.slice_s,
+        0.5,
+        metavar="T",
+        group=SCHEDULING,
+        help="with more jobs than PEs, how long a job's turn is (default 500ms); its first turns are "
+        "shorter; 0: jobs beyond the number of PEs wait until others end",
+    )
+    residents: int = option(
+        "--residents",
+        values.count,
+        16,
+        metavar="K",
+        group=SCHEDULING,
+        help="jobs that each PE keeps suspended until it is their turn again (default 16)",
+    )
     log_dir: str | None = option(
         "--log-dir",
         values.path,
@@ -476,6 +493,9 @@ def settings_of(
     return WorldSettings(
         config=config.Config(
             job_cache=options.job_cache,
+            slice_s=options.slice_s,
+            first_slice_s=min(options.slice_s, config.Config().first_slice_s),
+            residents=options.residents,
             threads=options.solvers,
         ),
         pes=options.pes,

@@ -23,6 +23,8 @@ CAPACITY_MAX = 256
 SIMULATED_PES_MAX = 1 << 20
 #: ranks show once a second that they live, and a busy machine may hold them up
 SILENCE_MIN_S = 3.0
+#: a turn takes this long at least
+SLICE_MIN_S = 0.02
 #: below it nothing of interest is left
 LOG_SIZE_MIN_BYTES = 1 << 20
 _BYTES_PER_UNIT = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -44,6 +46,14 @@ def duration_s(text: str) -> float:
 def duration_or_none_s(text: str) -> float:
     """A time in seconds, as above; "0" is none."""
     return parse_duration_s(text)
+
+
+def slice_s(text: str) -> float:
+    """How long a turn is, in seconds; "0": there are none."""
+    seconds = duration_or_none_s(text)
+    if 0 < seconds < SLICE_MIN_S:
+        raise ValueError(f"{text!r} is less than {SLICE_MIN_S:g} s, and not 0")
+    return seconds
 
 
 def change(text: str) -> str:

@@ -94,7 +94,9 @@ class Service:
         self._chains = ChainBook(chain_timeout_s)
         counters = Counters()
         weight_of = None if users is None else users.weight_of
-        queue = self._queue = JobQueue(rank.placement.size, rank.config.ageing_s, weight_of)
+        queue = self._queue = JobQueue(
+            rank.placement.size, rank.config.ageing_s, weight_of, residents_per_pe=rank.config.residents
+        )
         self._status = StatusWriter(
             rank,
             api_dir,

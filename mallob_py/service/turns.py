@@ -27,8 +27,6 @@ from mallob_py.service.jobs.job_file import JobFile
 from mallob_py.service.jobs.users import Terms, UserBook, UserMessage
 
 _OUTDATED_MAX = 64
-#: as many suspended roots as a PE keeps
-_RESIDENTS_PER_PE = Config().residents
 _RESIDENTS_MAX = 1024
 
 
@@ -37,9 +35,12 @@ def window_of(pes: int) -> int:
     return 2 * pes + 16
 
 
-def residents_of(pes: int) -> int:
-    """How many jobs that have had their first turn may be at work beside these: what all images can bear."""
-    return max(window_of(pes), min(_RESIDENTS_PER_PE * pes, _RESIDENTS_MAX))
+def residents_of(pes: int, per_pe: int = Config().residents) -> int:
+    """How many jobs that have had their first turn may be at work beside these: what all images can bear.
+
+    `per_pe`: suspended roots that a PE keeps.
+    """
+    return max(window_of(pes), min(per_pe * pes, _RESIDENTS_MAX))
 
 
 class _Line:
@@ -108,9 +109,17 @@ class JobQueue:
     """
 
     def __init__(
-        self, pes: int, ageing_s: float, weight_of: Callable[[str], float] | None = None, window: int = 0
+        self,
+        pes: int,
+        ageing_s: float,
+        weight_of: Callable[[str], float] | None = None,
+        window: int = 0,
+        residents_per_pe: int = Config().residents,
     ) -> None:
-        """`weight_of`: a user's weight; None if users are not told apart. `window` 0: as `window_of` says."""
+        """`weight_of`: a user's weight; None if users are not told apart. `window` 0: as `window_of` says.
+
+        `residents_per_pe`: jobs that a PE keeps suspended until it is their turn again.
+        """
         self._pes = pes
         self._ageing_s = ageing_s
         self._weight_of = weight_of
@@ -124,7 +133,8 @@ class JobQueue:
         self._heads: list[tuple[float, int, int, _Line]] = []
         self._numbers = itertools.count()
         self._residents: set[int] = set()
-        self._residents_max = residents_of(pes)
+        self._residents_per_pe = residents_per_pe
+        self._residents_max = residents_of(pes, residents_per_pe)
         #: of all at work that are not set aside, ascending
         self._merits: list[float] = []
 
@@ -136,7 +146,7 @@ class JobQueue:
         """There are so many PEs now."""
         self._pes = pes
         self._window = self._window_given or window_of(pes)
-        self._residents_max = residents_of(pes)
+        self._residents_max = residents_of(pes, self._residents_per_pe)
 
     def put(self, job: int, user: str, priority: float, since_s: float) -> None:
         """A job could begin, and waits `since_s`; `next` will name it."""

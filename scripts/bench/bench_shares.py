@@ -1,0 +1,296 @@
+"""Shares over time: how even they are, what they cost, and what a stream of jobs gains by them.
+
+python scripts/bench/bench_shares.py even              n jobs on m PEs: unevenness, switches, moves
+python scripts/bench/bench_shares.py stream --hours 1  heavy-tailed jobs: mean and 95 % slowdown
+
+`even` compares three ways to realise a share below one PE: *resident*, each PE shares itself among the jobs
+that it has, as evenly spread as can be; *line*, jobs are laid on a line that is cut into PEs, anew for each
+window; *turns*, the rule of `mallob_py/protocol/rotation.py`. Uneven: the largest distance of a job from its
+share, in PE-seconds. A move is a worker that begins at a PE where its job has not been yet.
+
+`stream` plays jobs of one worker each with Pareto-distributed sizes in the simulator, with turns and without
+them (`slice_s=0`: first come first served), beside the two ideals, processor sharing and least attained
+service, which are computed. Slowdown: response time by size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import bisect
+import heapq
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from statistics import fmean, quantiles
+
+from mallob_py.protocol.balancing import Image, local_rule
+from mallob_py.protocol.config import Config
+from mallob_py.protocol.effects import JobEnded
+from mallob_py.protocol.messages import Epoch, JobEvent
+from mallob_py.protocol.rotation import Slices
+from mallob_py.protocol.stimuli import WorkerAnswered
+from mallob_py.simulation.cluster import Cluster
+from mallob_py.text_table import format_table
+
+SLICES = Slices(Config().slice_s, Config().first_slice_s)
+_WINDOWS_S = (5.0, 30.0)
+_EVEN_S = 70.0
+_EVEN_FROM_S = 10.0
+_SIZES = ((4, 5), (4, 6), (4, 8), (4, 20), (128, 141), (128, 256), (128, 640), (1536, 1690), (1536, 3072))
+
+#: seconds of work of each job in each slot, and what it costs
+Slots = list[dict[int, float]]
+
+
+# --- how even -------------------------------------------------------------------------------
+
+
+def resident(pes: int, jobs: int) -> tuple[Slots, int, int]:
+    """Each PE by itself: its jobs in turn, one slice each."""
+    slots = []
+    for slot in range(round(_EVEN_S / SLICES.slice_s)):
+        here = [list(range(pe, jobs, pes)) for pe in range(pes)]
+        slots.append({own[slot % len(own)]: SLICES.slice_s for own in here})
+    return slots, jobs, 0
+
+
+def line(pes: int, jobs: int) -> tuple[Slots, int, int]:
+    """Windows in which each job has its share exactly; those at the cuts run on two PEs."""
+    window_s = SLICES.slice_s * jobs / pes  # so that a job's part is as long as a slice
+    slots = [dict.fromkeys(range(jobs), SLICES.slice_s) for _ in range(round(_EVEN_S / window_s))]
+    cut = sum(bool((pe * jobs) % pes) for pe in range(1, pes))
+    return slots, jobs + cut, 0
+
+
+def turns(pes: int, jobs: int) -> tuple[Slots, int, int]:
+    """The rule itself; a root that moves goes to any PE that is free."""
+    rule, image = local_rule(pes, SLICES), Image({}, {}, 0)
+    homes: list[set[int]] = [set() for _ in range(jobs)]
+    roots = [-1] * jobs
+    slots: Slots = []
+    moves = moves_late = epoch = 0
+    events = tuple(JobEvent(job, 1, 1, 1.0, -float(job)) for job in range(jobs))
+    elapsed_s = now = 0.0
+    while now < _EVEN_S:
+        epoch += 1
+        before = image.volumes
+        image = rule(image, Epoch(epoch, events, elapsed_s))
+        places = image.rotation.places
+        stay = [job for job in image.volumes if job in before]
+        come = [job for job in image.volumes if job not in before]
+        free = set(range(pes)) - {roots[job] for job in stay}
+        told = []
+        for job in sorted(come, key=lambda job: job not in places):
+            place = places.get(job, -1)
+            place = place if place in free else min(free)
+            free.remove(place)
+            if place not in homes[job]:
+                homes[job].add(place)
+                moves += 1
+                moves_late += now >= _EVEN_FROM_S
+            if roots[job] != place:
+                roots[job] = place
+                told.append(JobEvent(job, epoch + 1, 1, 1.0, -float(job), place))
+        events, elapsed_s = tuple(told), image.rotation.next_s
+        slots.append(dict.fromkeys(image.volumes, elapsed_s))
+        now += elapsed_s
+    return slots, moves, moves_late
+
+
+def unevenness(slots: Slots, pes: int, jobs: int, window_s: float) -> float:
+    """The largest distance of a job from its share, of all windows of that length that begin on a slot."""
+    ends_s = [0.0]
+    for slot in slots:
+        ends_s.append(ends_s[-1] + max(slot.values()))
+    worst_s = 0.0
+    for job in range(0, jobs, max(1, jobs // 64)):
+        sums_s = [0.0]
+        for slot in slots:
+            sums_s.append(sums_s[-1] + slot.get(job, 0.0))
+        for begin_s, had_s in zip(ends_s, sums_s, strict=True):
+            if _EVEN_FROM_S <= begin_s <= ends_s[-1] - window_s:
+                received_s = _at(begin_s + window_s, ends_s, sums_s) - had_s
+                worst_s = max(worst_s, abs(received_s - window_s * pes / jobs))
+    return worst_s
+
+
+def _at(when_s: float, ends_s: list[float], sums_s: list[float]) -> float:
+    """The sum at a time between two ends."""
+    after = min(bisect.bisect_left(ends_s, when_s), len(ends_s) - 1)
+    length_s = ends_s[after] - ends_s[after - 1]
+    part = (when_s - ends_s[after - 1]) / length_s if length_s else 1.0
+    return sums_s[after - 1] + part * (sums_s[after] - sums_s[after - 1])
+
+
+def switches(slots: Slots) -> float:
+    """Jobs that begin a turn, per second."""
+    pairs = pairwise(slots)
+    return sum(len(after.keys() - before.keys()) for before, after in pairs) / _EVEN_S
+
+
+def tell_even() -> None:
+    """One row for each size and way."""
+    rows = []
+    for pes, jobs in _SIZES:
+        ways: Sequence[Callable[[int, int], tuple[Slots, int, int]]] = (resident, line, turns)
+        for way in ways:
+            began_s = time.process_time()
+            slots, workers, late = way(pes, jobs)
+            took_s = time.process_time() - began_s
+            five, thirty = (unevenness(slots, pes, jobs, window_s) for window_s in _WINDOWS_S)
+            part = thirty / (30.0 * pes / jobs)
+            per_epoch_ms = f"{1000 * took_s / len(slots):.2f}" if way is turns else ""
+            rows.append(
+                [
+                    *(pes, jobs, way.__name__, f"{five:.2f}", f"{thirty:.2f}", f"{100 * part:.1f} %"),
+                    *(f"{switches(slots):.1f}", workers, f"{60 * late / (_EVEN_S - _EVEN_FROM_S) / pes:.2f}"),
+                    per_epoch_ms,
+                ]
+            )
+    heads = ["PEs", "jobs", "way", "uneven 5 s", "30 s", "of share", "switches/s", "workers", "moves/min/PE"]
+    print(format_table([*heads, "epoch [ms]"], rows))
+
+
+# --- a stream -------------------------------------------------------------------------------
+
+
+def stream_of(pes: int, load: float, alpha: float, seconds: float, seed: int) -> list[tuple[float, float]]:
+    """(arrival, size): Poisson arrivals, Pareto sizes from 20 ms on, cut off at 1000 s."""
+    choose = random.Random(f"{seed} {load} {alpha}")
+    least_s, most_s = 0.02, 1000.0
+    ratio = (least_s / most_s) ** alpha
+    mean_s = alpha * least_s / (alpha - 1) * (1 - (least_s / most_s) ** (alpha - 1)) / (1 - ratio)
+    now, jobs = 0.0, []
+    while (now := now + choose.expovariate(load * pes / mean_s)) < seconds:
+        part = choose.random()
+        jobs.append((now, least_s * (1 - part * (1 - ratio)) ** (-1 / alpha)))
+    return jobs
+
+
+def simulated(pes: int, jobs: Sequence[tuple[float, float]], slice_s: float) -> list[float]:
+    """Response times in the simulator: the work of a job is what its one worker's process runs."""
+    left_s = {number: size for number, (_, size) in enumerate(jobs)}
+    running: dict[int, tuple[int, float, int]] = {}
+    versions: dict[int, int] = {}
+    ended_s: dict[int, float] = {}
+
+    def observe(now: float, pe: int, event: str, fields: dict[str, object]) -> None:
+        if event in ("started", "resumed"):
+            job = int(str(fields["job"]))
+            versions[job] = version = versions.get(job, 0) + 1
+            running[pe] = job, now, version
+            cluster.at(now + max(0.0, left_s[job]), lambda: solve(pe, job, version))
+        elif event == "idle" and pe in running:
+            job, since_s, _ = running.pop(pe)
+            versions[job] += 1
+            left_s[job] -= now - since_s
+
+    def solve(pe: int, job: int, version: int) -> None:
+        if versions[job] == version and (worker := cluster.pes[pe].workers.active) is not None:
+            cluster.tell(pe, WorkerAnswered(worker.number, b""))
+
+    def ended(effect: JobEnded) -> None:
+        ended_s[effect.job] = cluster.now
+
+    config = Config(slice_s=slice_s, residents=1 << 20, job_cache=1 << 20)
+    cluster = Cluster(pes, 0, config, observe=observe)
+    cluster.on_ended = ended
+    for number, (arrival_s, _) in enumerate(jobs):
+        cluster.at(arrival_s, lambda job=number: cluster.submit(job, job % pes, max_demand=1))
+    cluster.run(events_max=math.inf, until_s=jobs[-1][0] + 50_000.0)
+    return [ended_s[number] - arrival_s for number, (arrival_s, _) in enumerate(jobs)]
+
+
+def ideal(pes: int, jobs: Sequence[tuple[float, float]], is_least_first: bool) -> list[float]:
+    """Processor sharing (at most one PE for a job) or least attained service, in small steps of events."""
+    responses = [0.0] * len(jobs)
+    attained: dict[int, float] = {}
+    arrivals = [(arrival_s, number) for number, (arrival_s, _) in enumerate(jobs)]
+    heapq.heapify(arrivals)
+    now = 0.0
+    while arrivals or attained:
+        if is_least_first and len(attained) > pes:
+            rates = _least_first(attained, pes)
+        else:
+            rates = dict.fromkeys(attained, min(1.0, pes / max(1, len(attained))))
+        step_s = arrivals[0][0] - now if arrivals else math.inf
+        for job, rate in rates.items():
+            step_s = min(step_s, (jobs[job][1] - attained[job]) / rate)
+        if is_least_first and rates:
+            step_s = min(step_s, _until_level(attained, rates))
+        step_s = max(step_s, 0.0)
+        now += step_s
+        for job, rate in rates.items():
+            attained[job] += rate * step_s
+            if attained[job] >= jobs[job][1] - 1e-9:
+                responses[job] = now - jobs[job][0]
+        attained = {job: had for job, had in attained.items() if had < jobs[job][1] - 1e-9}
+        while arrivals and arrivals[0][0] <= now + 1e-12:
+            attained[heapq.heappop(arrivals)[1]] = 0.0
+    return responses
+
+
+def _least_first(attained: dict[int, float], pes: int) -> dict[int, float]:
+    """Those that have attained least have PEs, equals share."""
+    order = sorted(attained, key=lambda job: (attained[job], job))
+    level = attained[order[pes - 1]]
+    below = [job for job in order if attained[job] < level - 1e-9]
+    equal = [job for job in order if abs(attained[job] - level) <= 1e-9]
+    return dict.fromkeys(below, 1.0) | dict.fromkeys(equal, (pes - len(below)) / len(equal))
+
+
+def _until_level(attained: dict[int, float], rates: dict[int, float]) -> float:
+    """When one that runs catches up with one that has more."""
+    steps = [math.inf]
+    levels = sorted({*attained.values()})
+    for job, rate in rates.items():
+        above = next((level for level in levels if level > attained[job] + 1e-9), None)
+        if above is not None:
+            steps.append((above - attained[job]) / rate)
+    return min(steps)
+
+
+def tell_stream(hours: float, pes: int, seed: int) -> None:
+    """One row for each load and tail."""
+    rows = []
+    for alpha in (1.1, 1.5):
+        for load in (0.7, 0.9, 0.95):
+            jobs = stream_of(pes, load, alpha, 3600.0 * hours, seed)
+            for name, play in (
+                ("first come first served", lambda jobs: simulated(pes, jobs, 0.0)),
+                ("turns", lambda jobs: simulated(pes, jobs, SLICES.slice_s)),
+                ("ideal: processor sharing", lambda jobs: ideal(pes, jobs, False)),
+                ("ideal: least attained", lambda jobs: ideal(pes, jobs, True)),
+            ):
+                responses = play(jobs)
+                slowdowns = [response / size for response, (_, size) in zip(responses, jobs, strict=True)]
+                rows.append(
+                    [
+                        *(alpha, load, len(jobs), name, f"{fmean(slowdowns):.2f}"),
+                        *(f"{quantiles(slowdowns, n=20)[-1]:.2f}", f"{fmean(responses):.3f}"),
+                    ]
+                )
+            print(rows[-4:], flush=True)
+    heads = ["alpha", "load", "jobs", "way", "mean slowdown", "95 %", "mean response [s]"]
+    print(format_table(heads, rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("even", "stream"))
+    parser.add_argument("--hours", type=float, default=0.5, help="of virtual time (stream)")
+    parser.add_argument("--pes", type=int, default=4, help="PEs (stream)")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    if options.what == "even":
+        tell_even()
+    else:
+        tell_stream(options.hours, options.pes, options.seed)
+
+
+if __name__ == "__main__":
+    main()
