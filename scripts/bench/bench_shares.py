@@ -3,10 +3,10 @@
 python scripts/bench/bench_shares.py even              n jobs on m PEs: unevenness, switches, moves
 python scripts/bench/bench_shares.py stream --hours 1  heavy-tailed jobs: mean and 95 % slowdown
 
-`even` compares three ways to realise a share below one PE: *resident*, each PE shares itself among the jobs
-that it has, as evenly spread as can be; *line*, jobs are laid on a line that is cut into PEs, anew for each
-window; *turns*, the rule of `mallob_py/protocol/rotation.py`. Uneven: the largest distance of a job from its
-share, in PE-seconds. A move is a worker that begins at a PE where its job has not been yet.
+`even` compares two ways to realise a share below one PE: *resident*, each PE shares itself among the jobs
+that it has, as evenly spread as can be; *turns*, the rule of `mallob_py/protocol/rotation.py`. Uneven: the
+largest distance of a job from its share, in PE-seconds. A move is a worker that begins at a PE where its job
+has not been yet.
 
 `stream` plays jobs of one worker each with Pareto-distributed sizes in the simulator, with turns and without
 them (`slice_s=0`: first come first served), beside the two ideals, processor sharing and least attained
@@ -54,14 +54,6 @@ def resident(pes: int, jobs: int) -> tuple[Slots, int, int]:
         here = [list(range(pe, jobs, pes)) for pe in range(pes)]
         slots.append({own[slot % len(own)]: SLICES.slice_s for own in here})
     return slots, jobs, 0
-
-
-def line(pes: int, jobs: int) -> tuple[Slots, int, int]:
-    """Windows in which each job has its share exactly; those at the cuts run on two PEs."""
-    window_s = SLICES.slice_s * jobs / pes  # so that a job's part is as long as a slice
-    slots = [dict.fromkeys(range(jobs), SLICES.slice_s) for _ in range(round(_EVEN_S / window_s))]
-    cut = sum(bool((pe * jobs) % pes) for pe in range(1, pes))
-    return slots, jobs + cut, 0
 
 
 def turns(pes: int, jobs: int) -> tuple[Slots, int, int]:
@@ -134,7 +126,7 @@ def tell_even() -> None:
     """One row for each size and way."""
     rows = []
     for pes, jobs in _SIZES:
-        ways: Sequence[Callable[[int, int], tuple[Slots, int, int]]] = (resident, line, turns)
+        ways: Sequence[Callable[[int, int], tuple[Slots, int, int]]] = (resident, turns)
         for way in ways:
             began_s = time.process_time()
             slots, workers, late = way(pes, jobs)

@@ -228,7 +228,7 @@ def test_random_lives_know_shortages_of_all_kinds() -> None:
     kinds = {type(deed) for seed in range(20) for deed in draw_plan(seed).deeds}
     assert kinds >= {Drop, Pause, Unpause}
     seen: set[str] = set()
-    for seed in range(10):
+    for seed in range(30):
         scenario = Scenario(draw_plan(seed))
         scenario.run()
         seen |= {event for _, _, event, _ in scenario.cluster.logs}
