@@ -762,7 +762,7 @@ TREES = (
         "who is paused leaves in order, too",
         _WORKERS,
         "LocalWorkers._pause",
-        never("self._hands_over(worker)"),
+        never("worker.leaves_in_order"),
         "test_a_race_comes_out_as_it_is_written",
     ),
     Mutation(
