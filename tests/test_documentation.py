@@ -12,6 +12,7 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,40 @@ def test_the_table_of_metrics_is_that_of_the_code() -> None:
     table = (ROOT / "docs/web.md").read_text().partition("| `mallob_py_...` |")[2].partition("\n\n")[0]
     told = {name.partition("{")[0].removesuffix("_total") for name in re.findall(r"`([^`]+)`", table)}
     assert {measure.name for measure in MEASURES} <= told
+
+
+def test_the_table_of_events_is_that_of_the_code() -> None:
+    text = (ROOT / "docs/log-events.md").read_text()
+    told: dict[str, set[str]] = {}
+    for names, fields in re.findall(r"^\| (`.*`) \| .* \|(.*)\|$", text, re.MULTILINE):
+        told |= {key: set(re.findall("`([^`]+)`", fields)) for key in re.findall("`([^`]+)`", names)}
+    written = list(_events_of_the_code())
+    assert [(name, fields) for name, fields in written if not fields <= told.get(name, set())] == []
+    # What no code writes by name: the log itself opens parts with these.
+    assert told.keys() - {name for name, _ in written} == {"continued", "dropped"}
+
+
+def _events_of_the_code() -> Iterator[tuple[str, set[str]]]:
+    """Each place that writes an event: its name, and the fields, as far as they stand in its function."""
+    for path in (ROOT / "mallob_py").rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            dicts = {
+                ast.unparse(one.targets[0]): one.value
+                for one in ast.walk(function)
+                if isinstance(one, ast.Assign) and isinstance(one.value, ast.Dict)
+            }
+            for node in ast.walk(function):
+                if not isinstance(node, ast.Call) or not re.search(
+                    r"^(Log|Note|self\._log|.*log\.write)$", ast.unparse(node.func)
+                ):
+                    continue
+                for name, fields in pairwise(node.args):
+                    if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                        given = dicts.get(ast.unparse(fields), fields)
+                        keys = given.keys if isinstance(given, ast.Dict) else []
+                        yield name.value, {str(key.value) for key in keys if isinstance(key, ast.Constant)}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
