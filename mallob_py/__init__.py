@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from mallob_py.api.client import Answer, Client, FormulaExecutor, JobError, JobFuture, solve
     from mallob_py.api.executor import Executor, report_progress
     from mallob_py.api.incremental import IncrementalSolver, Ipasir
+    from mallob_py.api.joblib_backend import register_joblib_backend
     from mallob_py.api.maxsat import RC2, Ipamir
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Ipasir",
     "JobError",
     "JobFuture",
+    "register_joblib_backend",
     "report_progress",
     "solve",
 ]
@@ -37,6 +39,7 @@ _HOMES = {
     "Ipasir": "mallob_py.api.incremental",
     "JobError": "mallob_py.api.client",
     "JobFuture": "mallob_py.api.client",
+    "register_joblib_backend": "mallob_py.api.joblib_backend",
     "report_progress": "mallob_py.api.executor",
     "RC2": "mallob_py.api.maxsat",
     "solve": "mallob_py.api.client",

@@ -20,6 +20,7 @@ calls.
 from __future__ import annotations
 
 import concurrent.futures
+import math
 import os
 import socket
 import threading
@@ -98,6 +99,27 @@ class Executor(concurrent.futures.Executor):
         except Exception:
             return False  # it has just started, or is between two starts
         return any(host.name not in ("", socket.gethostname()) for host in hosts)
+
+    @property
+    def workers(self) -> int:
+        """The workers that its jobs can have at a time: PEs of the service as of now, or its own; 1 in a
+        call.
+        """
+        if self._inner is not None:
+            return 1
+        most = self._terms.max_demand or math.inf
+        if self._ranks is not None:
+            return int(min(most, self._ranks.count))
+        try:
+            pes = self._client.status().pes
+        except Exception:
+            pes = 1  # it has just started, or is between two starts
+        return int(min(most, max(1, pes)))
+
+    @property
+    def _max_workers(self) -> int:
+        """As executors of the standard library call it; Dask asks for it."""
+        return self.workers
 
     # --- as of any executor -------------------------------------------------------------------------
 

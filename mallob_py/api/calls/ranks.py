@@ -28,6 +28,7 @@ class OwnRanks:
     def __init__(self, ranks: int) -> None:
         if ranks < 1:
             raise ValueError(f"ranks is a number above 0, not {ranks}")
+        self.count = ranks
         self._folder = Path(tempfile.mkdtemp(prefix="mallob-py-ranks-"))
         self.api_dir = self._folder / "api"
         self._output = self._folder / "output"

@@ -1,0 +1,85 @@
+"""joblib's calls, and so scikit-learn's, on an executor: `parallel_config(backend="mallob")`.
+
+from joblib import parallel_config
+from mallob_py import Executor, register_joblib_backend
+
+register_joblib_backend()
+with Executor(".api") as executor, parallel_config(backend="mallob", executor=executor):
+    search.fit(X, y)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from joblib import register_parallel_backend
+from joblib.parallel import AutoBatchingMixin, ParallelBackendBase
+
+from mallob_py.api.executor import Executor
+
+#: of joblib
+NAME = "mallob"
+
+
+def register_joblib_backend() -> None:
+    """Have joblib know the backend "mallob". Raises ImportError where there is no joblib."""
+    register_parallel_backend(NAME, MallobBackend)
+
+
+class MallobBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
+    """Runs joblib's batches on an executor, which stays open; without one, on the service of `api_dir`."""
+
+    supports_retrieve_callback = True
+    default_n_jobs = -1
+    uses_threads = False
+    supports_sharedmem = False
+
+    def __init__(
+        self, *args: Any, executor: Executor | None = None, api_dir: str = ".api", **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._executor = executor
+        self._api_dir = api_dir
+        self._own: Executor | None = None
+        self._futures: set[Future[Any]] = set()
+
+    def _pool(self) -> Executor:
+        if self._executor is not None:
+            return self._executor
+        if self._own is None:
+            self._own = Executor(self._api_dir)
+        return self._own
+
+    def effective_n_jobs(self, n_jobs: int | None) -> int:
+        """-1: the workers that the executor can have, as of now; -2: one less, and so on."""
+        if n_jobs == 0:
+            raise ValueError("n_jobs == 0 has no meaning")
+        wanted = -1 if n_jobs is None else n_jobs
+        return wanted if wanted > 0 else max(1, self._pool().workers + 1 + wanted)
+
+    def configure(self, n_jobs: int = 1, parallel: Any = None, **_: Any) -> int:
+        self.parallel = parallel
+        return self.effective_n_jobs(n_jobs)
+
+    def submit(self, func: Callable[[], Any], callback: Callable[[Future[Any]], None]) -> Future[Any]:
+        """A batch of calls."""
+        future: Future[Any] = self._pool().submit(func)
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+        future.add_done_callback(callback)
+        return future
+
+    def retrieve_result_callback(self, future: Future[Any]) -> Any:
+        """What the batch has come to, or its exception."""
+        return future.result()
+
+    def abort_everything(self, ensure_ready: bool = True) -> None:
+        for future in tuple(self._futures):
+            future.cancel()
+
+    def terminate(self) -> None:
+        if self._own is not None:
+            self._own.shutdown(cancel_futures=True)
+            self._own = None

@@ -1,0 +1,206 @@
+"""Calls of Python functions: an executor beside other pools of two processes, in turns in one run.
+
+    python scripts/bench/bench_calls.py              # the pools that are installed
+    python scripts/bench/bench_calls.py --users      # two users at once on two workers
+
+Each pool is warm (it has done some calls) and is alone meanwhile. Dask, Ray and joblib are left out where
+they are not installed (`pip install 'dask[distributed]' ray joblib`). They are asked as their users would: a
+task for each call, `multiprocessing.Pool` with equal chunks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from common import print_absent, print_table, running_service
+
+from mallob_py import Executor
+
+PROCESSES = 2
+#: calls function with each item
+Map = Callable[[Callable[[Any], Any], list[Any]], Iterable[Any]]
+
+
+def spin(seconds: float) -> None:
+    """Take so much time of the core."""
+    end_s = time.perf_counter() + seconds
+    while time.perf_counter() < end_s:
+        pass
+
+
+def ten_microseconds(_: Any) -> int:
+    spin(1e-5)
+    return 1
+
+
+def millisecond(_: Any) -> int:
+    spin(1e-3)
+    return 1
+
+
+def array_of_a_megabyte(array: Any) -> Any:
+    spin(1e-2)
+    return array
+
+
+def two_seconds(_: Any) -> int:
+    spin(2.0)
+    return 1
+
+
+def workloads(share: float) -> dict[str, tuple[Callable[[Any], Any], list[Any]]]:
+    """By name: the function and the items; `share` of the calls of all but the last."""
+    array = np.zeros(1 << 17)
+    return {
+        f"{int(100_000 * share):,} of 10 us": (ten_microseconds, [0] * int(100_000 * share)),
+        f"{int(10_000 * share):,} of 1 ms": (millisecond, [0] * int(10_000 * share)),
+        f"{int(1000 * share):,} of 10 ms, 1 MB": (array_of_a_megabyte, [array] * int(1000 * share)),
+        "4 of 2 s": (two_seconds, [0] * 4),
+    }
+
+
+@contextmanager
+def mallob() -> Iterator[Map]:
+    with Executor(ranks=PROCESSES) as executor:
+        yield lambda function, items: executor.map(function, items)
+
+
+@contextmanager
+def pool() -> Iterator[Map]:
+    with multiprocessing.Pool(PROCESSES) as processes:
+        yield lambda function, items: processes.map(
+            function, items, chunksize=max(1, len(items) // PROCESSES if len(items) > 4 else 1)
+        )
+
+
+@contextmanager
+def futures() -> Iterator[Map]:
+    with ProcessPoolExecutor(PROCESSES) as executor:
+        yield lambda function, items: executor.map(function, items, chunksize=max(1, len(items) // 64))
+
+
+@contextmanager
+def dask() -> Iterator[Map]:
+    from distributed import Client
+
+    with Client(n_workers=PROCESSES, threads_per_worker=1, dashboard_address=None) as client:
+        yield lambda function, items: client.gather(client.map(function, items, pure=False))
+
+
+@contextmanager
+def ray() -> Iterator[Map]:
+    os.environ |= {"RAY_worker_niceness": "0"}
+    import ray as library
+
+    library.init(num_cpus=PROCESSES, include_dashboard=False, log_to_driver=False)
+    yield lambda function, items: library.get([library.remote(function).remote(item) for item in items])
+    library.shutdown()
+
+
+@contextmanager
+def loky() -> Iterator[Map]:
+    from joblib import Parallel, delayed
+
+    with Parallel(n_jobs=PROCESSES, backend="loky") as parallel:
+        yield lambda function, items: parallel(delayed(function)(item) for item in items)
+
+
+PEERS: dict[str, tuple[str, Callable[[], Any]]] = {
+    "mallob-py": ("mallob_py", mallob),
+    "Pool": ("multiprocessing", pool),
+    "concurrent.futures": ("concurrent", futures),
+    "joblib/loky": ("joblib", loky),
+    "Dask": ("distributed", dask),
+    "Ray": ("ray", ray),
+}
+
+
+def be_peer(name: str, share: float) -> None:
+    """Measure one pool in this process: seconds of each workload, in JSON."""
+    with PEERS[name][1]() as mapped:
+        list(mapped(millisecond, [0] * 100))
+        took = {}
+        for workload, (function, items) in workloads(share).items():
+            begin_s = time.perf_counter()
+            count = sum(1 for _ in mapped(function, items))
+            took[workload] = time.perf_counter() - begin_s
+            assert count == len(items)
+    print("RESULT " + json.dumps(took), flush=True)
+
+
+def compare(names: list[str], share: float, rounds: int) -> None:
+    took: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            command = [sys.executable, __file__, "--peer", name, "--share", str(share)]
+            output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            line = next(line for line in output.splitlines() if line.startswith("RESULT "))
+            took[name].append(json.loads(line.removeprefix("RESULT ")))
+            print(name, took[name][-1], file=sys.stderr, flush=True)
+    rows = []
+    for workload in workloads(share):
+        ours = min(each[workload] for each in took[names[0]])
+        best = [min(each[workload] for each in took[name]) for name in names]
+        rows.append([workload, *(f"{one:.2f} s ({one / ours:.2f})" for one in best)])
+    print_table(f"Best of {rounds} rounds in turns (and as a multiple of ours)", ["calls", *names], rows)
+
+
+def users() -> None:
+    """Two users with 400 calls of 10 ms each on two workers; the second comes when the first has begun."""
+    rows = []
+    with running_service(PROCESSES, ["--preload", "CALLS"]) as service:
+        for _ in range(3):
+            ends: dict[str, float] = {}
+
+            def use(name: str, results: Any, ends: dict[str, float] = ends) -> None:
+                sum(1 for _ in results)
+                ends[name] = time.perf_counter()
+
+            with Executor(service.api_dir, user="a") as one, Executor(service.api_dir, user="b") as two:
+                begin_s = time.perf_counter()
+                items = [np.zeros(1)] * 400
+                first = threading.Thread(target=use, args=("a", one.map(array_of_a_megabyte, items)))
+                second = threading.Thread(target=use, args=("b", two.map(array_of_a_megabyte, items)))
+                first.start()
+                second.start()
+                first.join()
+                second.join()
+            rows.append([f"{ends['a'] - begin_s:.2f} s", f"{ends['b'] - begin_s:.2f} s"])
+    print_table("Two users at once, 4 s of work each on two workers: until each has all", ["a", "b"], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--peer", choices=PEERS)
+    parser.add_argument("--share", type=float, default=1.0, help="of the calls (default 1)")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", nargs="*", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--users", action="store_true")
+    options = parser.parse_args()
+    if options.peer is not None:
+        be_peer(options.peer, options.share)
+        return
+    if options.users:
+        users()
+        return
+    for name in [name for name in options.only if importlib.util.find_spec(PEERS[name][0]) is None]:
+        print_absent(name, f"pip install {PEERS[name][0]}")
+        options.only.remove(name)
+    compare(options.only, options.share, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
