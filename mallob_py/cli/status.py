@@ -35,6 +35,7 @@ from rich.text import Text
 
 from mallob_py.cli.client_options import StatusOptions, TopOptions
 from mallob_py.cli.values import age_text, far_text, printable
+from mallob_py.loop_rate import RESTS_BELOW
 from mallob_py.service.telemetry.measures import MEASURES
 from mallob_py.service.telemetry.status import (
     EndedJob,
@@ -131,6 +132,7 @@ HOST_COLUMNS: tuple[Column[HostStatus], ...] = (
     Column("ranks", "RANKS", lambda host: ranges(host.ranks), lambda host: host.ranks),
     _number("pes", "PES", lambda host: host.pes, lambda host: str(host.pes)),
     _number("busy", "BUSY", lambda host: host.busy, lambda host: str(host.busy)),
+    _number("turns", "TURNS/S", lambda host: host.turns, lambda host: str(host.turns or f"<{RESTS_BELOW}")),
     Column(
         *("troubles", "TROUBLES", lambda host: printable("; ".join(host.troubles)) or "-"),
         lambda host: host.troubles,

@@ -233,6 +233,8 @@ class Node:
         #: all addresses below it are taken
         self.bound = max(self.placement.members) + 1
         self._drain: _Drain | None = None
+        #: when the workers that were here in the last generation have been found again, or are not to be
+        self._found_s = -math.inf
         #: who works for what anywhere, since `RollWanted`
         self.roll = Roll()
         #: how each rank is, on the rank that is told (`NewsGoTo`)
@@ -539,8 +541,9 @@ class Node:
 
     def _begin_drain(self, asked_by: int, until_s: float, now: float) -> None:
         self._drain = _Drain(asked_by, until_s, until_s)
-        for slot in range(len(self.pes)):
-            self._tell_pe(slot, Drain(), now)
+        for slot, pe in enumerate(self.pes):
+            if not pe.workers.is_draining:  # else it may wait for the worker that goes on there
+                self._tell_pe(slot, Drain(), now)
 
     def _hear_of_drain(self, said: Said, message: RankDrains, now: float) -> None:
         if self.is_halted:
@@ -551,9 +554,10 @@ class Node:
     def _look_whether_drained(self, drain: _Drain, now: float) -> None:
         """Say so, once. When the time is over, who hands over what it has may still do so."""
         hands_over = any(len(pe.workers.leaving) for pe in self.pes)
-        look_s = drain.until_s + (self.config.leave_grace_s if hands_over else 0.0)
-        if now < look_s and not all(pe.is_drained for pe in self.pes):
-            self._drain = drain._replace(look_s=look_s)
+        over_s = drain.until_s + (self.config.leave_grace_s if hands_over else 0.0)
+        has_found = now >= self._found_s
+        if now < over_s and not (has_found and all(pe.is_drained for pe in self.pes)):
+            self._drain = drain._replace(look_s=over_s if has_found else min(over_s, self._found_s))
             return
         self._drain = None
         if drain.asked_by == self.rank:
@@ -646,18 +650,14 @@ class Node:
         self._reporter.begin_anew()
         for rank in gone:
             self.news_of_ranks.pop(rank, None)
+        if any(pe.workers.suspended for pe in self.pes):
+            self._found_s = now + self.config.succession_hold_s
         self._act(WorldChanged(after, gone, come))
+        for pe in self.pes:
+            self._pass_on(pe, now)
         self._tell_of_change(after, gone, come, now)
         self.is_halted = False
-        self._unsettled.extend(self.pes)
-        if after.members[0] >= self.founders.ranks:
-            # Whatever has started the system has seen its end, and may start it anew.
-            if self.rank == after.members[0]:
-                only = "no rank is left that was there from the start"
-                self._act(Say(f"{only}; those that have joined end, too"))
-            self._stop(now)
-        else:
-            self._catch_up(now)
+        self._catch_up(now)
         self._settle(now)
 
     def _catch_up(self, now: float) -> None:

@@ -556,7 +556,12 @@ class Rank:
         here = self._transport.host_of(self.rank)
         self.memory.share_among(rank for rank in members if self._transport.host_of(rank) == here)
         self.transfer.go_on()
-        if not self.node.is_stopping:
+        if members[0] >= self.founders.ranks:
+            # Whatever has started the system has seen its end, and may start it anew.
+            if self.rank == members[0]:
+                tell("no rank is left that was there from the start; those that have joined end, too")
+            self.stop()
+        else:
             self._on_change()
             if self._orders is not None:
                 self._orders.world_changed()

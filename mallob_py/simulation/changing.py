@@ -1,8 +1,11 @@
 """A cluster whose ranks are lost, hang, leave and join (`protocol/generation.py`), in virtual time.
 
+Each rank is a `Node`, the one that runs in production; here are its hands, and what happens to it. A rank
+that joins is a `Membership` alone until it begins its first generation.
+
 Here each PE has a *place*, for life: that of its rank's address, and there the same one in all generations.
 Places are what `pes`, `processes` and `tell` know; the numbers that PEs have in messages are those of their
-generation, and every message carries that, as envelopes do.
+generation.
 
 Users bring jobs to *folders*, one for each rank that there ever was. A folder has one holder at a time, first
 its own rank. When the holder is gone, its heir takes the folder over, and submits anew what has no reply yet.
@@ -16,7 +19,6 @@ from typing import Any
 
 import msgspec
 
-from mallob_py.protocol.balancing import ImageRule, local_rule, shared_rule
 from mallob_py.protocol.config import Config
 from mallob_py.protocol.effects import AnyEffect, JobEnded, TerminateWorker
 from mallob_py.protocol.generation import (
@@ -24,70 +26,99 @@ from mallob_py.protocol.generation import (
     Begin,
     End,
     EndReason,
-    Halt,
     Heard,
     Lost,
     Membership,
     Ordered,
-    Strayed,
     Tell,
     TimePassed,
 )
-from mallob_py.protocol.host_health import HostHealth
-from mallob_py.protocol.messages import AnyMessage
+from mallob_py.protocol.host_health import Fault, HostHealth
+from mallob_py.protocol.messages import Message
+from mallob_py.protocol.node import Node, Origin
 from mallob_py.protocol.pe import PE
-from mallob_py.protocol.placement import Generation, first_generation, heir_of
+from mallob_py.protocol.placement import Generation, Placement, first_generation, heir_of
+from mallob_py.protocol.rank_effects import (
+    Accuse,
+    AnyRankEffect,
+    Drained,
+    Fail,
+    Fetch,
+    Note,
+    OfPE,
+    TellLost,
+    WorldChanged,
+)
+from mallob_py.protocol.rank_effects import Tell as TellRank
+from mallob_py.protocol.rank_messages import Beat, GenerationMessage
+from mallob_py.protocol.rank_stimuli import (
+    AnyRankStimulus,
+    DescriptionCame,
+    DescriptionFailed,
+    DrainWanted,
+    RankLost,
+    Said,
+    TimeCame,
+    ToPE,
+)
 from mallob_py.protocol.stimuli import (
     AnyStimulus,
-    Drain,
     JobInterrupted,
     JobSubmitted,
-    Received,
     TermsChanged,
     Tick,
     WorkerCrashed,
     WorkerLeft,
     WorkerLost,
 )
-from mallob_py.protocol.succession import Succession
-from mallob_py.simulation.cluster import Cluster, submission
+from mallob_py.simulation.cluster import TICK as _TICK
+from mallob_py.simulation.cluster import Cluster, Failing, Step, submission
 from mallob_py.simulation.delays import Delays, mixed
 
 
-class Envelope(msgspec.Struct, frozen=True):
-    """A message of PE number `source` of generation `g`."""
-
-    g: int
-    source: int
-    message: AnyMessage
-
-
 class _Rank:
-    """One process. `places` are those of its PEs."""
+    """The hands of one rank. `places` are those of its PEs; `node` is None until it is a member."""
 
-    def __init__(self, address: int, places: range, membership: Membership) -> None:
+    def __init__(self, address: int, places: range, membership: Membership | None, node: Node | None) -> None:
         self.address = address
         self.places = places
+        #: of one that joins
         self.membership = membership
-        #: that of its PEs
-        self.generation = membership.generation
+        self.node = node
         self.is_gone = False
         self.is_hung = False
         #: by a user's order
         self.is_to_leave = False
         #: what happens to one that hangs, to be met when it wakes up
         self.asleep: list[Callable[[], None]] = []
-        #: what happens to its PEs while it is halted
-        self.waiting: list[tuple[int, AnyStimulus]] = []
-        #: messages of generations that it has not begun yet: (place, place of the sender, envelope)
-        self.early: list[tuple[int, int, Envelope]] = []
+        #: what it hears of while it has halted, as its loop serves nothing but the change
+        self.waiting: list[Callable[[], None]] = []
+        #: messages to a member, before it is one
+        self.early: list[tuple[int, int, Said]] = []
         self.halted_s = math.inf
-        #: if it drains: when it leaves at the latest
+        #: if it drains: when it leaves at the latest, and whether it has said that it may
         self.drains_until_s = -math.inf
+        self.has_drained = False
 
     @property
     def is_awake(self) -> bool:
         return not (self.is_gone or self.is_hung)
+
+    @property
+    def is_halted(self) -> bool:
+        if self.node is not None:
+            return self.node.is_halted
+        assert self.membership is not None
+        return self.membership.is_halted
+
+    @property
+    def generation(self) -> Generation | None:
+        """That of its PEs."""
+        return None if self.node is None else self.node.present
+
+    @property
+    def lost(self) -> frozenset[int]:
+        return frozenset() if self.node is None else self.node.lost
 
 
 class ChangingCluster(Cluster):
@@ -108,23 +139,28 @@ class ChangingCluster(Cluster):
         self._detect_s = detect_s
         self._patience_s = patience_s
         self._loop_of: list[int] = list(self._loop_of)
-        self._first = first = first_generation(self.placement.capacities)
-        self._ranks = [
-            _Rank(address, self.placement.pes_of(address), Membership(address, first, patience_s))
-            for address in first.members
-        ]
-        #: by generation: from the number of a PE to its place
-        self._place_of: dict[int, list[int]] = {first.g: list(range(size))}
-        self._rules: dict[int, ImageRule] = {}
-        self._successions: dict[tuple[int, int], Succession] = {}
+        self._origin = Origin(self.placement.capacities)
+        first = first_generation(self.placement.capacities)
+        #: by generation: its PEs
+        self._placements: dict[int, Placement] = {first.g: self.placement}
         #: by folder, which is called as its first rank: who holds it
         self._holders: dict[int, int] = {}
         #: by job: its folder, and how it is submitted
         self._journal: dict[int, tuple[int, JobSubmitted]] = {}
         self._interrupted: set[int] = set()
+        #: a rank whose new PEs say what they want done at once
         self._is_beginning = False
         #: virtual time from the first `Halt` to the last `Begin` of each generation: (g, seconds)
         self.stops: list[tuple[int, float]] = []
+        self._next_tick_s = [math.inf] * size
+        self._heap.clear()
+        for address in first.members:
+            node = Node(address, self._origin, self.config, patience_s=patience_s)
+            rank = _Rank(address, self.placement.pes_of(address), None, node)
+            self._ranks.append(rank)
+            self._show_pes(rank)
+        for rank in self._ranks:
+            self._do_all(rank)
 
     # --- what happens to ranks --------------------------------------------------------------------
 
@@ -161,31 +197,31 @@ class ChangingCluster(Cluster):
     def leave(self, address: int, asked: int) -> None:
         """Somebody orders, at rank `asked`, that the rank leaves, whatever is lost by that."""
         self._ranks[address].is_to_leave = True
-        self.change(asked, Ordered(leaves=(address,)))
+        self.tell_rank(asked, Ordered(leaves=(address,)))
 
     def drain(self, address: int, grace_s: float) -> None:
         """Nothing new starts at the rank; it leaves when nothing is lost by that, or after the grace."""
         rank = self._ranks[address]
         rank.drains_until_s = self.now + grace_s
-        for place in rank.places:
-            self.tell(place, Drain())
+        self._have_drain(rank)
         self._leave_if_drained(rank)
+
+    def _have_drain(self, rank: _Rank) -> None:
+        rank.has_drained = False
+        self.tell_rank(rank.address, DrainWanted(rank.address, rank.drains_until_s))
 
     def _leave_if_drained(self, rank: _Rank) -> None:
         awake = self.members_awake()
         drains = any(self.pes[place].workers.is_draining for place in rank.places)
-        has_heard = rank.is_awake and not rank.membership.is_halted
+        has_heard = rank.is_awake and not rank.is_halted
         if rank.is_gone or (has_heard and not drains):  # as the last one it takes on work again
             rank.drains_until_s = -math.inf
-        elif rank.is_awake and len(awake) > 1 and (self._is_drained(rank) or self.now >= rank.drains_until_s):
+        elif rank.is_awake and len(awake) > 1 and (rank.has_drained or self.now >= rank.drains_until_s):
             asked = min(awake, key=lambda one: mixed(self.seed, rank.address, one))
-            self.change(asked, Ordered(leaves=(rank.address,)))
+            self.tell_rank(asked, Ordered(leaves=(rank.address,)))
             self._later(self._patience_s, lambda: self._leave_if_drained(rank))  # who was asked may be lost
         else:
             self._later(self._detect_s, lambda: self._leave_if_drained(rank))
-
-    def _is_drained(self, rank: _Rank) -> bool:
-        return all(self.pes[place].is_drained for place in rank.places)
 
     def join(self, capacities: Sequence[int], asked: int) -> list[int]:
         """New ranks are connected, and ordered to join, at rank `asked`; their addresses."""
@@ -195,7 +231,7 @@ class ChangingCluster(Cluster):
 
     def _ask_for(self, joins: tuple[tuple[int, int], ...], asked: int) -> None:
         """If the order is lost with the rank that was asked, it is given once more."""
-        self.change(asked, Ordered(joins=joins))
+        self.tell_rank(asked, Ordered(joins=joins))
 
         def look() -> None:
             ranks = [self._ranks[address] for address, _ in joins]
@@ -208,7 +244,8 @@ class ChangingCluster(Cluster):
     def _connect(self, capacity: int) -> int:
         address, first = len(self._ranks), len(self.pes)
         places = range(first, first + capacity)
-        self._ranks.append(_Rank(address, places, Membership(address, None, self._patience_s)))
+        membership = Membership(address, None, self._patience_s)
+        self._ranks.append(_Rank(address, places, membership, None))
         self.health.append(HostHealth(self.config))
         self._busy_until_s.append(0.0)
         for place in places:
@@ -247,8 +284,8 @@ class ChangingCluster(Cluster):
             return
         for other in witnesses:
             if other.is_awake:
-                self.change(other.address, Strayed(rank.address, present.g))
-        if strangers or any(rank.address in other.membership.lost for other in there):
+                self._hear(other, Said(rank.address, present.g, 0, 0, Beat()))
+        if strangers or any(rank.address in other.lost for other in there):
             self._later(self._detect_s, lambda: self._speak(rank))
 
     def _remove(self, rank: _Rank) -> None:
@@ -268,139 +305,189 @@ class ChangingCluster(Cluster):
         concerned = [one for one in others if one.generation and address in one.generation.members]
         if not any(one.address != address for one in concerned):
             return
-        doubtless = [one for one in concerned if one.is_awake and address not in one.membership.lost]
+        doubtless = [one for one in concerned if one.is_awake and address not in one.lost]
         if doubtless:
             witness = min(doubtless, key=lambda one: mixed(self.seed, address, one.address))
-            self.change(witness.address, Lost(address))
+            self.tell_rank(witness.address, RankLost(address, "is silent"))
         self._look_for_later(address)
 
-    # --- generations ------------------------------------------------------------------------------
+    # --- the nodes ----------------------------------------------------------------------------------
 
-    def change(self, address: int, change: AnyChange) -> None:
-        """Tell a rank something about ranks, and do what follows."""
+    def tell_rank(self, address: int, stimulus: AnyRankStimulus) -> None:
+        """Tell a rank something, and do what follows."""
         rank = self._ranks[address]
         if rank.is_gone:
             return
         if rank.is_hung:
-            rank.asleep.append(lambda: self.change(address, change))
+            rank.asleep.append(lambda: self.tell_rank(address, stimulus))
+        elif rank.node is None:
+            if isinstance(stimulus, RankLost):
+                self._change(rank, Lost(stimulus.rank))
+        else:
+            was_halted = rank.is_halted
+            rank.node.handle(stimulus, self.now)
+            if not was_halted and rank.is_halted:
+                rank.halted_s = self.now
+            self._do_all(rank)
+
+    def _do_all(self, rank: _Rank) -> None:
+        node = rank.node
+        assert node is not None
+        while node.effects and not rank.is_gone:
+            self._do(rank, node.effects.popleft())
+        if node.end_reason is not None:
+            self._end(rank, node.end_reason)
+        if rank.is_gone:
             return
-        membership = rank.membership
-        membership.handle(change, self.now)
-        for step in membership.take_effects():
-            match step:
-                case Tell(dest, message):
-                    first = self._ranks[dest].places[0]
-                    departure_s = max(self.now, self._busy_until_s[address]) + self._sending_s[first]
-                    self._busy_until_s[address] = departure_s
-                    super()._post(rank.places[0], first, message, departure_s)  # type: ignore[arg-type]
-                case Halt():
-                    self._halt(rank)
-                case Begin(before, after):
-                    self._begin(rank, before, after)
-                case End(why):
-                    is_drained = self.now < rank.drains_until_s and not rank.is_to_leave
-                    if why is EndReason.LEFT and is_drained:
-                        self._check_nothing_is_lost(rank)
-                    self._remove(rank)
-        if membership.deadline_s < math.inf:
-            self.at(membership.deadline_s, lambda: self.change(address, TimePassed()))
+        first, deadline_s = rank.places[0], node.deadline_s
+        if deadline_s < self._next_tick_s[first]:
+            self._next_tick_s[first] = max(deadline_s, self.now)
+            self._push(self._next_tick_s[first], first, _TICK, None)
+
+    def _do(self, rank: _Rank, effect: AnyRankEffect) -> None:
+        match effect:
+            case OfPE(slot, inner):
+                self._execute(rank.places[slot], inner)
+            case TellRank(dest, g, source, to, message):
+                self._send(rank, dest, Said(rank.address, g, source, to, message))
+            case TellLost(dest, g, message):
+                self._send(rank, dest, Said(rank.address, g, 0, 0, message))
+            case Fetch(job):
+                self._fetch(rank.places[0], job)
+            case Note("generation", fields):
+                self._is_beginning = False
+                self.observe(self.now, rank.places[0], "generation", fields)
+                self._go_on(rank)
+            case Note(event, fields):
+                self.observe(self.now, rank.places[0], event, fields)
+            case WorldChanged(after):
+                self._change_world(rank, after)
+            case Drained():
+                rank.has_drained = True
+            case Accuse(_, how) | Fail(how):
+                raise AssertionError(f"rank {rank.address}: {how}")
+            case _:
+                pass
+
+    def _change_world(self, rank: _Rank, after: Generation) -> None:
+        self._placements.setdefault(after.g, Placement(after.capacities, after.members))
+        self.size = self._placements[max(self._placements)].size  # some may begin late what others have left
+        self._is_beginning = True
+        self._show_pes(rank)
+        if rank.halted_s < math.inf:
+            self.stops.append((after.g, self.now - rank.halted_s))
+            rank.halted_s = math.inf
+
+    def _show_pes(self, rank: _Rank) -> None:
+        assert rank.node is not None
+        for place, pe in zip(rank.places, rank.node.pes, strict=True):
+            self.pes[place] = pe
+
+    def _go_on(self, rank: _Rank) -> None:
+        """It serves all again that its loop serves."""
+        self._inherit()
+        if rank.drains_until_s > -math.inf:
+            self._have_drain(rank)
+        waiting, rank.waiting = rank.waiting, []
+        for happening in waiting:
+            happening()
+
+    def _end(self, rank: _Rank, why: EndReason) -> None:
+        is_drained = self.now < rank.drains_until_s and not rank.is_to_leave
+        if why is EndReason.LEFT and is_drained:
+            self._check_nothing_is_lost(rank)
+        self._remove(rank)
 
     def _check_nothing_is_lost(self, rank: _Rank) -> None:
         for (place, _), process in self.processes.items():
             has_work = process.job in self.orderly and process.is_started and not process.is_suspended
             assert not (has_work and self._loop_of[place] == rank.address), "a drained rank has work of a bag"
 
-    def _halt(self, rank: _Rank) -> None:
-        rank.halted_s = self.now
-        for place in rank.places:
-            self.pes[place].halt(self.now)
-            self._after(place)
-            self._next_tick_s[place] = math.inf
+    def _change(self, rank: _Rank, change: AnyChange) -> None:
+        """Of a rank that joins."""
+        membership = rank.membership
+        assert membership is not None
+        membership.handle(change, self.now)
+        for step in membership.take_effects():
+            match step:
+                case Tell(dest, message):
+                    self._send(rank, dest, Said(rank.address, 0, 0, 0, message))
+                case Begin(_, after):
+                    self._placements.setdefault(after.g, Placement(after.capacities, after.members))
+                    self.size = self._placements[max(self._placements)].size
+                    rank.node = Node(rank.address, self._origin, self.config, membership)
+                    self._show_pes(rank)
+                    self._do_all(rank)
+                    self._inherit()
+                case End():
+                    self._remove(rank)
+        if rank.node is not None:
+            early, rank.early = rank.early, []
+            for dest, source, said in early:
+                self.deliver(dest, source, said)
+        elif membership.deadline_s < math.inf:
+            self.at(membership.deadline_s, lambda: self._lose_patience(rank))
 
-    def _begin(self, rank: _Rank, before: Generation | None, after: Generation) -> None:
-        if after.g not in self._place_of:
-            self._place_of[after.g] = [
-                place for address in after.members for place in self._ranks[address].places
-            ]
-            size = len(self._place_of[after.g])
-            self._rules[after.g] = shared_rule(local_rule(size, self.config.slices), size)
-        self.size = len(self._place_of[max(self._place_of)])  # some may begin late what others have left
-        rank.generation = after
-        started = {key for key in self.processes if self._loop_of[key[0]] == rank.address}
-        self._is_beginning = True
-        for place in rank.places:
-            self.pes[place] = self._made(place, before, after)
-            self._after(place)
-        self._is_beginning = False
-        assert started <= self.processes.keys(), "a process has not survived the change"
-        if rank.halted_s < math.inf:
-            self.stops.append((after.g, self.now - rank.halted_s))
-            rank.halted_s = math.inf
-        self._inherit()
-        waiting, rank.waiting = rank.waiting, []
-        for place, stimulus in waiting:
-            self.tell(place, stimulus)
-        early, rank.early = rank.early, []
-        for dest, source, envelope in early:
-            self.deliver(dest, source, envelope)
-
-    def _made(self, place: int, before: Generation | None, after: Generation) -> PE:
-        """The PE of a place in a new generation."""
-        rule = self._rules[after.g]
-        if before is None:
-            number = self._place_of[after.g].index(place)
-            return PE(number, len(self._place_of[after.g]), self.config, rule, after.number)
-        names = before.g, after.g
-        if names not in self._successions:
-            self._successions[names] = Succession(before, after)
-        return self.pes[place].successor(self._successions[names], self.config, rule, self.now)
+    def _lose_patience(self, rank: _Rank) -> None:
+        if rank.is_hung:
+            rank.asleep.append(lambda: self._lose_patience(rank))
+        elif rank.node is None and not rank.is_gone:
+            self._change(rank, TimePassed())
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def _post(self, source: int, dest: int, message: AnyMessage, departure_s: float) -> None:
-        generation = self._ranks[self._loop_of[source]].generation
-        assert generation is not None
-        place = self._place_of[generation.g][dest]
-        envelope = Envelope(generation.g, self.pes[source].rank, message)
-        super()._post(source, place, envelope, departure_s)  # type: ignore[arg-type]
+    def _send(self, rank: _Rank, dest: int, said: Said) -> None:
+        source_place, dest_place = rank.places[0], self._ranks[dest].places[0]
+        if isinstance(said.message, Message):
+            placement = self._placements[said.g]
+            source_place += said.source - placement.first_pe(rank.address)
+            dest_place += said.dest - placement.first_pe(dest)
+        loop = rank.address
+        departure_s = max(self.now, self._busy_until_s[loop]) + self._sending_s[source_place]
+        self._busy_until_s[loop] = departure_s
+        self._post(source_place, dest_place, said, departure_s)  # type: ignore[arg-type]
 
     def deliver(self, dest: int, source: int, message: Any) -> None:
-        rank = self._ranks[self._loop_of[dest]]
-        sender = self._loop_of[source]
+        self._hear(self._ranks[self._loop_of[dest]], message, dest, source)
+
+    def _hear(self, rank: _Rank, said: Said, dest: int = 0, source: int = 0) -> None:
         if rank.is_gone:
             return
         if rank.is_hung:
-            rank.asleep.append(lambda: self.deliver(dest, source, message))
-            return
-        if not isinstance(message, Envelope):
-            self.change(rank.address, Heard(sender, message))
-            return
-        present = rank.generation
-        g = 0 if present is None else present.g
-        if message.g > g:
-            rank.early.append((dest, source, message))
-        if present is not None and message.g != g and sender not in present.members:
-            self.change(rank.address, Strayed(sender, message.g))
-        if message.g == g and not rank.membership.is_halted:
-            super().tell(dest, Received(message.source, message.message))
+            rank.asleep.append(lambda: self._hear(rank, said, dest, source))
+        elif rank.node is not None:
+            self.tell_rank(rank.address, said)
+        elif isinstance(said.message, GenerationMessage):
+            self._change(rank, Heard(said.rank, said.message))
+        else:
+            rank.early.append((dest, source, said))
 
     def tell(self, rank: int, stimulus: AnyStimulus) -> None:
         process = self._ranks[self._loop_of[rank]]
         if process.is_gone:
             return
-        if isinstance(stimulus, Tick):
-            if process.is_awake and not process.membership.is_halted and process.generation is not None:
-                super().tell(rank, stimulus)
-            elif process.is_hung:
-                process.asleep.append(lambda: self._after(rank))
-        elif process.is_hung:
+        if process.is_hung:
             process.asleep.append(lambda: self.tell(rank, stimulus))
-        elif process.membership.is_halted:
-            process.waiting.append((rank, stimulus))
+        elif isinstance(stimulus, Tick):
+            self.tell_rank(process.address, TimeCame())
+        elif process.is_halted:
+            process.waiting.append(lambda: self.tell(rank, stimulus))
         else:
             if isinstance(stimulus, WorkerCrashed | WorkerLost | WorkerLeft):
                 self.processes.pop((rank, stimulus.worker), None)
-            super().tell(rank, stimulus)
+            self.tell_rank(process.address, ToPE(rank - process.places[0], stimulus))
+
+    def _after(self, rank: int) -> None:
+        if self._ranks:  # else there are no nodes yet
+            self._do_all(self._ranks[self._loop_of[rank]])
+
+    def _fetch(self, rank: int, job: int) -> None:
+        failing, address = self.fails(rank, job, Step.FETCH), self._loop_of[rank]
+        stimulus: AnyRankStimulus = DescriptionCame(job)
+        if failing is not None:
+            fault = Fault.HOST if failing is Failing.ROOM else Fault.NOBODY
+            stimulus = DescriptionFailed(job, f"no {failing.value}", fault)
+        self._later(self.delays.fetch_s(rank), lambda: self.tell_rank(address, stimulus))
 
     def _pes_of(self, loop: int) -> Sequence[int]:
         return self._ranks[loop].places
@@ -467,7 +554,7 @@ class ChangingCluster(Cluster):
                 continue
             for rank in self._ranks:
                 present = rank.generation
-                if not rank.is_awake or present is None or rank.membership.is_halted:
+                if not rank.is_awake or present is None or rank.is_halted:
                     continue
                 if holder not in present.members and heir_of(holder, present.members) == rank.address:
                     self._holders[folder] = rank.address
@@ -493,7 +580,7 @@ class ChangingCluster(Cluster):
         there = [rank for rank in self._ranks if not rank.is_gone]
         return (
             super().is_quiescent()
-            and all(rank.is_awake and not rank.membership.is_halted and not rank.early for rank in there)
+            and all(rank.is_awake and not rank.is_halted and not rank.early for rank in there)
             and all(rank.generation is not None and rank.drains_until_s == -math.inf for rank in there)
         )
 

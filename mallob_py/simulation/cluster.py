@@ -98,7 +98,7 @@ MessageTest = Callable[[int, int, AnyMessage], bool]
 Observer = Callable[[float, int, str, dict[str, Any]], None]
 
 #: in place of the source of a message: other things that happen at a PE
-_TICK, _WAKE, _ACTION = -1, -2, -3
+TICK, _WAKE, _ACTION = -1, -2, -3
 #: after so many events, times of last deliveries that are past are thrown away
 _EVENTS_PER_CLEANING = 1 << 17
 
@@ -333,7 +333,7 @@ class Cluster:
         if deadline_s < self._next_tick_s[rank]:
             self._next_tick_s[rank] = deadline_s = max(deadline_s, self.now)
             self._order += 1
-            heappush(self._heap, (deadline_s, self._order, rank, _TICK, None))
+            heappush(self._heap, (deadline_s, self._order, rank, TICK, None))
 
     def _execute(self, rank: int, effect: AnyEffect) -> None:
         match effect:
@@ -483,7 +483,7 @@ class Cluster:
                 return
             self._messages_received += 1
             self.deliver(rank, source, item)
-        elif source == _TICK:
+        elif source == TICK:
             self._tick(rank)
         elif source == _WAKE:
             self._wake(rank)
@@ -500,7 +500,7 @@ class Cluster:
         loop = self._loop_of[rank]
         if self._has_costs and self._busy_until_s[loop] > self.now:
             self._next_tick_s[rank] = self._busy_until_s[loop]
-            self._push(self._next_tick_s[rank], rank, _TICK, None)
+            self._push(self._next_tick_s[rank], rank, TICK, None)
             return
         self._next_tick_s[rank] = math.inf
         self._busy_until_s[loop] = self.now + self._handling_s[rank]

@@ -147,6 +147,20 @@ RUNNING = (
         "test_a_rank_that_hears_of_its_drain_while_it_has_halted_drains_when_it_goes_on",
     ),
     Mutation(
+        "a drained rank waits for its workers to be found again in a new generation",
+        _NODE,
+        "Node._look_whether_drained",
+        instead_of("now >= self._found_s", "True"),
+        "test_a_rank_that_is_drained_starts_nothing_and_lets_others_run_on_until_its_grace_is_over",
+    ),
+    Mutation(
+        "a rank that is told once more that it is drained waits for its workers still",
+        _NODE,
+        "Node._begin_drain",
+        always("not pe.workers.is_draining"),
+        "test_a_rank_that_is_drained_starts_nothing_and_lets_others_run_on_until_its_grace_is_over",
+    ),
+    Mutation(
         "a message that comes back too late for its generation reaches nobody",
         _NODE,
         "Node._give_back",

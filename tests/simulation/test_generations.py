@@ -8,8 +8,10 @@ import pytest
 
 from mallob_py.protocol.effects import Outcome
 from mallob_py.protocol.generation import Ordered
+from mallob_py.protocol.messages import Message
+from mallob_py.protocol.rank_stimuli import Said
 from mallob_py.protocol.stimuli import WorkerAnswered, WorkerSaves, WorkerToWorker
-from mallob_py.simulation.changing import ChangingCluster, Envelope
+from mallob_py.simulation.changing import ChangingCluster
 from mallob_py.simulation.check import check_invariants
 from mallob_py.simulation.cluster import Cluster
 from mallob_py.simulation.delays import NetworkModel, RandomDelays
@@ -159,7 +161,7 @@ def test_an_answer_that_was_on_its_way_is_said_again() -> None:
     place, worker = cluster.running(1)[-1]
     assert place != 0
     cluster.tell(place, WorkerAnswered(worker, b"found"))
-    cluster.change(0, Ordered(leaves=(3 if place != 3 else 2,)))  # at once: rank 0 halts before it hears
+    cluster.tell_rank(0, Ordered(leaves=(3 if place != 3 else 2,)))  # at once: rank 0 halts before it hears
     _rest(cluster)
     assert cluster.ended[1].body == b"found"
 
@@ -168,7 +170,11 @@ def test_an_answer_for_a_client_that_is_lost_is_heard_by_its_heir() -> None:
     cluster = _cluster(4)
     _submit(cluster, 1, rank=3, demand=4)
     place, worker = next(key for key in cluster.running(1) if key[0] in (0, 1))
-    cluster.hold(lambda source, dest, message: isinstance(message, Envelope) and dest == 3)
+    cluster.hold(
+        lambda source, dest, message: (
+            isinstance(message, Said) and isinstance(message.message, Message) and dest == 3
+        )
+    )
     cluster.tell(place, WorkerAnswered(worker, b"found"))
     for hold in cluster._holds:
         hold.messages.clear()
@@ -184,7 +190,7 @@ def test_an_answer_of_a_former_worker_ends_the_root_that_its_client_has_just_bee
     _submit(cluster, 1, rank=3, demand=4)
     place, worker = next(key for key in cluster.running(1) if key[0] in (0, 1))
     cluster.die(3)
-    cluster.change(0, Ordered(leaves=(2,)))
+    cluster.tell_rank(0, Ordered(leaves=(2,)))
     cluster.run(until_s=cluster.now + 0.005)  # all are halted, and wait for who is lost
     cluster.tell(place, WorkerAnswered(worker, b"found"))
     _rest(cluster)

@@ -85,6 +85,12 @@ MEASURES: tuple[Measure, ...] = (
         lambda it: {"busy": it.busy, "idle": max(0, it.pes - it.busy)},
         "state",
     ),
+    Measure(
+        "loop_turns_per_second",
+        "Turns a second of the busiest loop of a rank, in one digit; 0 below 20.",
+        lambda it: {host.name: host.turns for host in it.hosts},
+        "host",
+    ),
     Measure("jobs", "Live jobs by state.", lambda it: dict.fromkeys(_STATES, 0) | dict(it.states), "state"),
     Measure(
         "user_jobs",

@@ -234,13 +234,17 @@ class UserStatus(msgspec.Struct, frozen=True):
 
 
 class HostStatus(msgspec.Struct, frozen=True):
-    """A host of the service: `busy` of the `pes` of its ranks run a worker."""
+    """A host of the service: `busy` of the `pes` of its ranks run a worker.
+
+    `turns`: how many turns a second the loop of one of its ranks makes, at most; 0 if all rest.
+    """
 
     name: str
     ranks: tuple[int, ...]
     pes: int
     busy: int
     troubles: tuple[str, ...] = ()
+    turns: int = 0
 
 
 class ClientProcess(msgspec.Struct, frozen=True):

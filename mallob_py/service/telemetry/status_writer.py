@@ -356,5 +356,6 @@ class StatusWriter:
             all_news = [self._rank.news_of_ranks[rank] for rank in ranks]
             troubles = tuple(dict.fromkeys(text[:_TEXT_MAX] for news in all_news for text in news.troubles))
             pes, busy = sum(news.pes for news in all_news), sum(news.busy for news in all_news)
-            hosts.append(HostStatus(host, tuple(ranks), pes, busy, troubles))
+            turns = max(news.turns for news in all_news)
+            hosts.append(HostStatus(host, tuple(ranks), pes, busy, troubles, turns))
         return tuple(hosts)
