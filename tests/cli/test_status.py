@@ -118,8 +118,8 @@ def test_hosts_are_listed_with_their_troubles(tmp_path: Path, capsys: pytest.Cap
     write_status(tmp_path, status_of(JOB, hosts=hosts))
     assert run(tmp_path, "--hosts") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["node1", "0-2,5", "8", "3", "-"] in lines
-    assert ["node2", "3-4", "4", "0", "short", "of", "memory"] in lines
+    assert ["node1", "0-2,5", "8", "3", "<20", "-"] in lines
+    assert ["node2", "3-4", "4", "0", "<20", "short", "of", "memory"] in lines
 
 
 def test_a_host_in_trouble_is_told_without_asking(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
