@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Running, command_line, needs_mpiexec, parent_of, poll_until, serving, with_apps
+from running import Running, command_line, needs_mpiexec, parent_of, poll_until, run, serving, with_apps
 
 pytestmark = needs_mpiexec
 
@@ -101,3 +102,11 @@ def test_a_service_that_is_killed_goes_on_from_the_last_checkpoint(tmp_path: Pat
         assert 0 < result["tasks_restored"] < NAPS
         poll_until(lambda: not checkpoints(service), "the checkpoint goes with the job")
         assert service.stop() == 0
+
+
+def test_a_bag_whose_process_forks_is_counted_once_and_the_copies_are_named() -> None:
+    apps = with_apps(FORKS="bag_apps:ForksApplication")
+    done = run("run", "FORKS", "-n", "2", "--set", "naps=3000", "--set", "nap_s=0.0002", env=apps)
+    result = json.loads(done.out)["result"]
+    assert (result["tasks"], result["value"]) == (3000, sum(range(3000))), done.err
+    assert "went on as if it were that worker, and was ended" in done.err

@@ -163,6 +163,7 @@ class _Worker:
         self._ledger = Ledger(work, int.from_bytes(os.urandom(8), "little"))
         self._place: tuple[int, tuple[int, ...]] = (-1, ())
         self._count = 1
+        self._process = os.getpid()
         self._messages = select.poll()
         self._messages.register(context.fileno(), select.POLLIN)
         self._is_leaving = False
@@ -243,6 +244,8 @@ class _Worker:
         if ledger.done_here == 0:
             self._count = ledger.chunk_tasks
         while ledger.process(self._count, now) > 0:
+            if os.getpid() != self._process:
+                return  # `Bag.process` has forked and come back twice: the context ends the copy
             ended_s, usage_before, usage = time.monotonic(), usage, getrusage(RUSAGE_THREAD)
             self._adapt_count(_Spent.of(ended_s - now, usage_before, usage))
             now = ended_s

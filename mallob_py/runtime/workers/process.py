@@ -69,6 +69,7 @@ from mallob_py.runtime.memory import (
     peak_bytes_of,
     private_bytes_of,
 )
+from mallob_py.runtime.notices import tell
 from mallob_py.runtime.workers.offering import Offering
 
 _RECEIVE_BYTES = 1 << 18
@@ -145,15 +146,21 @@ class RankGone(Exception):
 
 
 class RankLink:
-    """The worker's end of the socket to its rank."""
+    """The worker's end of the socket to its rank.
+
+    A copy of the process that the application has forked is no worker: if it comes back from there, as by a
+    return or an exception, it ends at the first use of this, and says so. It would do tasks a second time.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
+        self._owner = os.getpid()
         self._buffer = wire.FrameBuffer()
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
 
     def send(self, *messages: wire.ProcessMessage) -> None:
+        self._end_copy()
         try:
             self._socket.sendall(b"".join(wire.frame(message) for message in messages))
         except (BrokenPipeError, ConnectionResetError):
@@ -167,6 +174,7 @@ class RankLink:
 
     def look(self) -> wire.ToWorker | None:
         """The next message if there is one."""
+        self._end_copy()
         if (body := self._buffer.take()) is None:
             try:
                 data = self._socket.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
@@ -187,6 +195,14 @@ class RankLink:
     def wait(self, timeout_s: float | None) -> None:
         """Until something arrives or the time is over."""
         self._poll.poll(None if timeout_s is None else timeout_s * 1000)
+
+    def _end_copy(self) -> None:
+        if os.getpid() != self._owner:
+            tell(
+                f"process {os.getpid()}, which an application has forked from worker process {self._owner}, "
+                "went on as if it were that worker, and was ended; end forked processes by os._exit"
+            )
+            _exit(1)
 
 
 class _Finished(BaseException):

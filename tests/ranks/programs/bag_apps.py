@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -54,3 +55,19 @@ class NapsApplication(BagApplication):
 
     def bag_from_bytes(self, data: bytes, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
         return Naps(np.frombuffer(data, dtype=np.int64).tolist(), configuration["nap_s"])
+
+
+class ForkingNaps(Naps):
+    """Each chunk forks, and the copy comes back, too."""
+
+    def process(self, count: int) -> int:
+        done = super().process(count)
+        os.fork()
+        return done
+
+
+class ForksApplication(NapsApplication):
+    name = "FORKS"
+
+    def first_bag(self, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
+        return ForkingNaps(list(range(configuration["naps"])), configuration["nap_s"])
