@@ -167,13 +167,13 @@ class Scenario:
 
     def _rest_if_turns_let_it(self) -> None:
         """Each turn of a job is news, so that a cluster with more jobs than PEs may never rest."""
-        config, bound_s = self.plan.config, rest_bound_s(self.plan)
-        if (
-            any(pe.balancer.rotation.is_on for _, pe in self.cluster.present())
-            and config.first_slice_s < 10 * bound_s
-        ):
+        config, bound_s, cluster = self.plan.config, rest_bound_s(self.plan), self.cluster
+        pes = [pe for _, pe in cluster.present()]
+        live = len(cluster.submitted) - len(cluster.ended)
+        take_turns = live > len(pes) or any(pe.balancer.rotation.is_on for pe in pes)
+        if take_turns and 0.0 < config.first_slice_s < 10 * bound_s:
             turns_s = 50 * config.slice_s
-            self.cluster.run(until_s=self.cluster.now + min(bound_s, turns_s), on_quiescent=self._check)
+            cluster.run(until_s=cluster.now + min(bound_s, turns_s), on_quiescent=self._check)
         else:
             self._rest()
 
