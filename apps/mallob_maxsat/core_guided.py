@@ -267,26 +267,6 @@ class CoreGuided:
         self._oracle.add([*clique, -new])
         self.soft[new] = weight
 
-    # --- for a search from above -------------------------------------------------------------------
-
-    def objective(self) -> tuple[dict[int, int], int]:
-        """Literals with their weights, and an offset: what a solution costs is the offset and the weights
-        of those that are true. It needs all outputs of totalizers, which are added."""
-        for lost, weight in self._pending:
-            for literal in lost:
-                self.soft[-literal] = self.soft.get(-literal, 0) + weight
-            self.lower -= weight
-        self._pending = []
-        terms = {-literal: weight for literal, weight in self.soft.items()}
-        for counter_literal, counter in list(self._counters.items()):
-            totalizer, weight = counter.totalizer, self.soft[counter_literal]
-            size = len(totalizer.lits)
-            if len(totalizer.rhs) < size:
-                _increase(totalizer, size, self._oracle)
-            for output in totalizer.rhs[counter.bound + 1 : size]:
-                terms[output] = terms.get(output, 0) + weight
-        return terms, self.lower
-
 
 def _increase(totalizer: ITotalizer, bound: int, oracle: Oracle) -> None:
     totalizer.increase(ubound=bound, top_id=oracle.top)

@@ -1,9 +1,10 @@
 """From above: each solution is followed by the question for one that costs less, until there is none.
 
 The bound on the cost is an encoding of `encodings`, tried in the worker's own order. The solver decides as in
-the best solution known, so that it looks nearby first. A search that splits asks for a cost between the
-bounds instead: a solution lowers the upper bound by much, and none raises the lower one; what it does not
-find out soon it asks again further up.
+the best solution known, so that it looks nearby first, and between searches of the whole it looks in
+neighbourhoods of that (`neighbourhoods`). A search that splits asks for a cost between the bounds instead: a
+solution lowers the upper bound by much, and none raises the lower one; what it does not find out soon it asks
+again further up.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ import math
 from collections.abc import Callable, Mapping
 
 from mallob_maxsat.encodings import AtMost, encoding_of
-from mallob_maxsat.oracle import Oracle, Search
+from mallob_maxsat.neighbourhoods import Neighbourhoods
+from mallob_maxsat.oracle import Asking, Oracle, Search
 from mallob_maxsat.problem import Problem
 from mallob_maxsat.state import Bounds
 from mallob_sat.solvers import Verdict
 
 _SPLIT_CONFLICTS = 3000
+#: of the search of the whole, between searches nearby
+_WHOLE_CONFLICTS, _WHOLE_GROWTH = 2000.0, 1.3
+_NEARBY_CONFLICTS = 300
 
 
 class Improving:
@@ -31,6 +36,7 @@ class Improving:
         order: tuple[type[AtMost], ...],
         split: float = 0.0,
         objective: Callable[[], tuple[Mapping[int, int], int]] | None = None,
+        seed: int = 0,
     ) -> None:
         """`split`: at which part of the way from the upper bound to the lower one to ask; 0: just below."""
         self._problem = problem
@@ -38,6 +44,7 @@ class Improving:
         self._oracle = oracle
         self._order = order
         self._split = split
+        self._seed = seed
         self._objective = objective or self._whole_objective
 
     def _whole_objective(self) -> tuple[Mapping[int, int], int]:
@@ -65,7 +72,8 @@ class Improving:
         scaled = {literal: weight for literal, weight in scaled.items() if weight <= limit // step}
         encoding = encoding_of(oracle, scaled, limit // step, self._order)
         yield
-        split, conflicts = self._split, _SPLIT_CONFLICTS
+        split, conflicts, whole_conflicts = self._split, _SPLIT_CONFLICTS, _WHOLE_CONFLICTS
+        nearby = Neighbourhoods(self._problem, self._seed)
         known = -1
         while not bounds.is_closed:
             if bounds.version != known and bounds.model is not None:
@@ -82,7 +90,9 @@ class Improving:
                 continue
             is_last = target == highest
             assumed = encoding.at_most(bound)
-            verdict = yield from oracle.ask(assumed, None if is_last else conflicts)
+            if is_last and (yield from self._found_nearby(nearby, assumed, whole_conflicts)):
+                continue
+            verdict = yield from oracle.ask(assumed, int(whole_conflicts) if is_last else conflicts)
             if verdict is Verdict.SATISFIABLE:
                 self._note_model()
                 split = self._split
@@ -90,11 +100,32 @@ class Improving:
                 bounds.raise_lower(offset + (bound + 1) * step)
                 if not oracle.core:
                     bounds.close()
+            elif is_last:
+                whole_conflicts *= _WHOLE_GROWTH
             else:
                 split /= 2
                 conflicts = int(conflicts * 1.3)
                 if split * (bounds.upper - bounds.lower) < 1:
                     split = self._split
+
+    def _found_nearby(self, nearby: Neighbourhoods, assumed: list[int], conflicts: float) -> Asking[bool]:
+        """Whether there is a better solution in one of some neighbourhoods of the best one.
+
+        They get as many conflicts as the search of the whole.
+        """
+        bounds, oracle = self._bounds, self._oracle
+        if bounds.model is None or not self._problem.soft:
+            return False
+        version, left = bounds.version, conflicts
+        while left > 0 and bounds.version == version:
+            kept = nearby.kept(bounds.model)
+            verdict = yield from oracle.ask([*assumed, *kept], _NEARBY_CONFLICTS)
+            nearby.learn(verdict)
+            if verdict is Verdict.SATISFIABLE:
+                self._note_model()
+                return True
+            left -= _NEARBY_CONFLICTS if verdict is Verdict.UNDECIDED else _NEARBY_CONFLICTS / 10
+        return bounds.version != version
 
     def _note_model(self) -> None:
         assert self._oracle.model is not None

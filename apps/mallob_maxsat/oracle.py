@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterable, Sequence
+from typing import TypeAlias, TypeVar
 
 from mallob_maxsat.problem import Model, Problem
 from mallob_sat.solvers import Solver, Verdict
 
 Search = Generator[None, None, None]
-Asking = Generator[None, None, Verdict]
+T = TypeVar("T")
+Asking: TypeAlias = Generator[None, None, T]
 
 SLICE_S = 0.1
 _CONFLICTS_MIN, _CONFLICTS_MAX = 50, 1_000_000
@@ -60,7 +62,7 @@ class Oracle:
     def propagate(self, literals: Sequence[int]) -> tuple[bool, list[int]]:
         return self._solver.propagate(literals)
 
-    def ask(self, assumptions: Sequence[int], conflicts: int | None = None) -> Asking:
+    def ask(self, assumptions: Sequence[int], conflicts: int | None = None) -> Asking[Verdict]:
         """Whether there is a solution with these; UNDECIDED after about so many conflicts."""
         left = conflicts
         while True:
