@@ -7,6 +7,7 @@ ranks comes from /proc, of those that run on this host. Counters start at zero w
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
@@ -83,6 +84,9 @@ def _durations(times: Mapping[str, Histogram]) -> Metric:
     return family
 
 
+_TITLE = re.compile(rb"mallob-py serve: rank (\d+)")
+
+
 def _memory(status: ServiceStatus) -> dict[int, float]:
     """Of all ranks beside the clients' ones: a launcher is the parent of all ranks of its host."""
     host = socket.gethostname()
@@ -116,11 +120,17 @@ def _children(parent: int) -> list[int]:
 
 
 def _rank_number(pid: int) -> int | None:
-    """The number that the launcher has given to this process; None if it is no rank of ours."""
+    """The number that the launcher has given to this process; None if it is no rank of ours.
+
+    A rank that is a fork of the launcher has its number in its title, others in their environment.
+    """
     try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        if b"mallob" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if (titled := _TITLE.match(command)) is not None:
+            return int(titled[1])
+        if b"mallob" not in command:
             return None
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return None
     given = dict(entry.partition(b"=")[::2] for entry in environment)

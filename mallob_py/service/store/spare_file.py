@@ -49,3 +49,7 @@ class SpareFile:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
             self._descriptor = _NOTHING
+
+    def __del__(self) -> None:
+        """Whoever forgets it keeps no descriptor."""
+        self.close()
