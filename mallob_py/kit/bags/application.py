@@ -28,7 +28,7 @@ from mallob_py.kit.app import (
 from mallob_py.kit.bags.bag import Bag, BagError
 from mallob_py.kit.bags.laws import check_bag
 from mallob_py.kit.bags.ledger import Ledger, Neighbours, decode, encode
-from mallob_py.kit.declaration import DONE, BagDeclaration
+from mallob_py.kit.declaration import DONE, UNKNOWN, BagDeclaration
 
 #: an environment variable: the folder where workers write down what they do to their books
 #: (`mallob-py run --log-loans`, `scripts/loans.py`)
@@ -230,11 +230,20 @@ class _Worker:
         if self._ledger.root is None:
             return
         data = self._ledger.checkpoint()
+        self._offer(data)
         self._write_log()
         if len(data) <= CHECKPOINT_BYTES_MAX:
             self._context.checkpoint(data)
         period_s = _LAST_CHECKPOINTS_S if self._is_leaving else _CHECKPOINT_S
         self._checkpoint_s = now + max(period_s, (time.monotonic() - now) / _CHECKPOINT_SHARE)
+
+    def _offer(self, checkpoint: bytes) -> None:
+        """Have a job that is interrupted or reaches its limit answered with what is done so far."""
+        done = self._ledger.counted(checkpoint)
+        if done.result is not None:
+            fields = dict(self._application.fields(done.result, self._context.configuration))
+            counts = {"tasks": done.tasks, "tasks_restored": self._restored}
+            self._context.offer(Result(UNKNOWN, fields=fields | counts))
 
     def _work(self, now: float) -> None:
         """Chunk after chunk, until a message has come, there is something to send, or something is due."""

@@ -54,7 +54,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -122,6 +122,13 @@ class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
     result: bytes
     bags: tuple[bytes, ...]
     wasted: int = 0
+
+
+class Counted(NamedTuple):
+    """Tasks that are done, and their result (None: there is none)."""
+
+    tasks: int
+    result: Any
 
 
 class LoanState(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -388,6 +395,12 @@ class Ledger:
         state = self._state(self.root)
         self._note(What.TOLD, self.root, done=state.done, own=self.root.own)
         return _encoder.encode(state)
+
+    @staticmethod
+    def counted(checkpoint: bytes) -> Counted:
+        """What the tasks of a checkpoint that are done have come to."""
+        state = msgspec.msgpack.decode(checkpoint, type=State)
+        return Counted(state.done, decode_value(state.result) if state.result else None)
 
     @property
     def is_finished(self) -> bool:

@@ -140,13 +140,15 @@ def result_reply(
     extra = msgspec.json.decode(ending.fields or b"{}", type=dict[str, msgspec.Raw])
     own = {"resultcode", "resultstring", "outcome", "result-files"}
     own |= {"solution", "solution-file", "solution-size", "solution-format"}
+    numbers: dict[str, Any] = {}
     if ending.interim is not None:
-        own |= {"complete", "value", "bound"}
+        told = {"value": ending.interim.value, "bound": ending.interim.bound}
+        numbers = {key: number for key, number in told.items() if number is not None}
+        own |= {"complete"} | numbers.keys()
     result.update((key, value) for key, value in extra.items() if key not in own)
     if ending.interim is not None:
         result["complete"] = False
-        numbers = {"value": ending.interim.value, "bound": ending.interim.bound}
-        result.update((key, number) for key, number in numbers.items() if number is not None)
+        result.update(numbers)
     is_plain = ending.form is SolutionForm.INTEGERS and "solutions" not in extra
     is_waiting = bool(solution_path) and mallob_clients.is_bridge(job.user, job.name, job.submitted)
     is_bridge = is_plain and is_waiting
