@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
+from mallob_py.service.store import own_folder
+
 _THREADS = 16
 _MARK = ".durable"
 
@@ -60,9 +62,9 @@ class Durable:
 
 
 def leave_mark(client_dir: Path, flush_policy: FlushPolicy) -> None:
-    """Tell clients what the service of this folder does."""
+    """Tell clients what the service of this folder does. Raises OSError, also if the mark is a link."""
     if flush_policy.is_slow:
-        (client_dir / _MARK).touch()
+        os.close(own_folder.open_file(client_dir / _MARK, os.O_WRONLY | os.O_CREAT, 0o644))
     else:
         (client_dir / _MARK).unlink(missing_ok=True)
 

@@ -40,6 +40,7 @@ from typing import Any
 import msgspec
 
 from mallob_py.runtime.notices import tell
+from mallob_py.service.store import own_folder
 
 #: so many make up the size that is allowed: the tenth part of a log goes at a time
 PARTS = 10
@@ -101,7 +102,7 @@ class LogFiles:
         """Begin the part; its descriptor."""
         self._run.mkdir(parents=True, exist_ok=True)
         self._make_room()
-        return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        return own_folder.open_file(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def turn_over(self, size_bytes: int) -> None:
         """The part has this size, and the next one is due."""

@@ -16,7 +16,7 @@ from mallob_py.service import ServiceError
 from mallob_py.service.jobs.crashes import RunningJobs
 from mallob_py.service.store.checkpoints import Checkpoints
 from mallob_py.service.store.directory import JobDirectory
-from mallob_py.service.store.flush_policy import Buffered
+from mallob_py.service.store.flush_policy import Buffered, Durable, leave_mark
 from mallob_py.service.store.journal import write_file
 from mallob_py.service.store.orders import FOLDER, OrderFolder, Resize, give
 from mallob_py.service.telemetry.status import ServiceStatus, write_status
@@ -200,3 +200,14 @@ def test_files_are_written_through_no_link(kind: Kind, tmp_path: Path) -> None:
         folder.note_ranks(2)
     folder.close()
     assert found(tmp_path) == before
+
+
+def test_the_mark_of_a_durable_service_is_not_written_through_a_link(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    (tmp_path / ".durable").symlink_to(victim)
+    with pytest.raises(OSError, match="link"):
+        leave_mark(tmp_path, Durable())
+    assert not victim.exists()
+    leave_mark(tmp_path, Buffered())
+    leave_mark(tmp_path, Durable())
+    assert (tmp_path / ".durable").is_file()

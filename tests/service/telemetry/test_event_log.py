@@ -119,3 +119,18 @@ def test_events_beyond_the_bound_are_dropped_and_counted(
     (dropped,) = [event for event in events if event.event == "dropped"]
     assert len(kept) + dropped.fields["events"] == 10
     assert 0 < len(kept) < 10
+
+
+def test_a_link_in_the_place_of_a_log_is_not_followed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    files = LogFiles(tmp_path / "logs", 0)
+    files.path.parent.mkdir(parents=True)
+    files.path.symlink_to(victim)
+    log = EventLog(files, 0, 0.0)
+    log.write(1.0, "busy", {})
+    log.close()
+    assert victim.read_text() == "mine"
+    assert "link" in capsys.readouterr().err
