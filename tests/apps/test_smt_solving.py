@@ -171,8 +171,8 @@ def test_an_engine_can_neither_read_nor_write_files(engine: str, tmp_path: Path)
         os._exit(0)
     os.close(theirs)
     os.waitpid(pid, 0)
-    said = os.read(ours, 1000).decode()
-    os.close(ours)
+    with open(ours, "rb") as pipe:
+        said = pipe.read().decode()
     if said.endswith("no landlock"):
         pytest.skip("the kernel has no Landlock")
     assert said == "--sat\n"
