@@ -28,7 +28,7 @@ def _ip(*arguments: str) -> None:
 
 
 def _what_is_missing() -> str | None:
-    # Between such namespaces MPICH's UCX now and then finds no way from a rank to itself, and ends at its start.
+    # Between such namespaces MPICH's UCX now and then finds no way from a rank to itself: it ends then.
     if "MALLOB_PY_NETWORKS" not in os.environ:
         return "needs MALLOB_PY_NETWORKS=1, as MPICH does not always start between namespaces"
     if shutil.which("ip") is None:
