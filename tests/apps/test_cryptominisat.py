@@ -74,8 +74,9 @@ def test_models_have_variables_that_never_occur() -> None:
 
 
 @needs_cryptominisat
-def test_parity_problems_are_its_own() -> None:
-    """This one takes CaDiCaL 20 seconds."""
+def test_parity_problems_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This one takes CaDiCaL 20 seconds; where it is not refuted by counting, that is."""
+    monkeypatch.setattr(modes, "refutation", lambda formula: None)
     result = run(generate.parity(44, 1).clauses)
     assert (result.code, result.fields["solver"]) == (20, "cryptominisat")
 
@@ -83,7 +84,7 @@ def test_parity_problems_are_its_own() -> None:
 @needs_cryptominisat
 @pytest.mark.parametrize(
     ("configuration", "solver"),
-    [({}, "cadical195"), ({"solvers": ["ergo"]}, "ergo"), ({"portfolio": "y"}, "cryptominisat")],
+    [({}, "kissat404"), ({"solvers": ["ergo"]}, "ergo"), ({"portfolio": "y"}, "cryptominisat")],
 )
 def test_other_formulas_and_wishes_are_left_as_they_are(
     configuration: dict[str, object], solver: str, monkeypatch: pytest.MonkeyPatch
