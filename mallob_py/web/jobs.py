@@ -35,6 +35,7 @@ from mallob_py.service.store.flush_policy import flush_policy_of
 from mallob_py.service.telemetry.history import RecentHistory
 from mallob_py.service.telemetry.measures import MEASURES
 from mallob_py.service.telemetry.status import (
+    EndedJob,
     ServiceStatus,
     look,
 )
@@ -90,6 +91,9 @@ class Jobs:
         self._status = SharedStatus(api_dir)
         self.history = History()
         self._ends = RecentHistory(api_dir)
+        #: what it told last, and the same as HTTP tells it
+        self._told: list[EndedJob] = []
+        self._told_jobs: list[Job] = []
         self._applications = sorted(installed() | places_without_search())
         self._mutex = threading.Lock()
         #: of each client that was asked for
@@ -187,13 +191,13 @@ class Jobs:
         """
         with self._mutex:
             told = self._ends.jobs()
+            if told is not self._told:  # thousands, of which few are new from one request to the next
+                self._told = told
+                self._told_jobs = [job_told_of(job, self._without_paths(job.error)) for job in told]
+            told_jobs = self._told_jobs
         ours = [job for job in map(ended_job, self._store.recent(_RECENT_MAX)) if job.ended]
         known = {(job.client, job.ended.number) for job in ours if job.ended}
-        jobs = ours + [
-            job_told_of(job, self._without_paths(job.error))
-            for job in told
-            if (job.client, job.id) not in known
-        ]
+        jobs = ours + [job for job in told_jobs if (job.client, job.number) not in known]
         wanted = text.casefold()
         found = [
             job
