@@ -9,7 +9,7 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from test_agreement import malleable_workloads
 from test_simulator import check
@@ -162,6 +162,27 @@ def mixed_workloads(draw: st.DrawFn) -> Workload:
     return Workload(jobs, truths, 8)
 
 
+def a_waiting_job_that_overtakes_once_another_one_has_grown() -> Workload:
+    """The head waits for the malleable job, which grows and is expected to end earlier by that."""
+    rows = [
+        *[(0, 1, 1, 1)] * 3,
+        (18, 1, 12, 12),
+        *[(20, nodes, run_s, run_s) for nodes, run_s in ((4, 29), (4, 3), (4, 1), (1, 1))],
+        *[(20, nodes, run_s, run_s) for nodes, run_s in ((1, 18), (3, 20), (1, 1), (1, 1))],
+        *[(29, nodes, run_s, run_s) for nodes, run_s in ((1, 2), (4, 1), (6, 1))],
+        (29, 1, 3, 3),
+        *[(29, 1, 3, run_s) for run_s in (2, 1)],
+        *[(53, 1, 1, 1)] * 2,
+    ]
+    jobs = [
+        Job(place, submit_s, nodes, estimate_s, Kind.RIGID, nodes, nodes, number=place + 1)
+        for place, (submit_s, nodes, estimate_s, _) in enumerate(rows)
+    ]
+    jobs[15] = msgspec.structs.replace(jobs[15], kind=Kind.MALLEABLE, nodes_max=2)
+    return Workload(jobs, [Truth(float(run_s)) for *_, run_s in rows], 8)
+
+
+@example(a_waiting_job_that_overtakes_once_another_one_has_grown(), EventOrder.BATCH)
 @given(mixed_workloads(), st.sampled_from(EventOrder))
 def test_it_is_what_its_definition_says(workload: Workload, order: EventOrder) -> None:
     fast, slow = (simulate(workload, policy, order=order) for policy in (Fair(), SlowFair()))

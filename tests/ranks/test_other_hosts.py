@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,8 @@ def test_ranks_elsewhere_go_on_without_who_has_started_them_but_not_without_the_
         here = [pid for pid in service.processes() if not _is_below(pid, set(guards_of(service)))]
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in here:
-                os.kill(pid, number)
+                with suppress(ProcessLookupError):  # one that has ended meanwhile
+                    os.kill(pid, number)
         poll_until(lambda: service.processes() == [], "nothing is left")
 
 

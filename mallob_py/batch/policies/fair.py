@@ -73,9 +73,11 @@ class Fair:
         self._looks_at_costs = costs
         #: the first job that could not start at the last decision; -1: there is none
         self._head = -1
+        #: the nodes that were left for others then
+        self._room = 0
 
     def begin(self, nodes: int) -> None:
-        self._head = -1
+        self._head, self._room = -1, 0
 
     def decide(self, view: View) -> Iterator[Action]:
         """What one action sets free is seen by the next ones."""
@@ -84,6 +86,9 @@ class Fair:
         coming = sum(max(0, one.size - one.target) for one in view.running.values() if one.target is not None)
         starting = self._starting(view, able, coming)
         if starting or view.ended:
+            if able or any(job.is_malleable for job in starting):
+                # Their sizes change now, and with them the ends that are expected, and who may overtake.
+                self._head = -1
             volumes = self._volumes(view, able, starting, view.free + coming)
             yield from self._shrink(view, able, volumes, coming)
             if (yield from self._start(view, starting, volumes)):
@@ -112,8 +117,8 @@ class Fair:
         if self._by_priority:
             priorities = self._priorities_for(view, queue)
             queue = [queue[place] for place in np.argsort(-priorities, kind="stable").tolist()]
-        elif not view.ended and queue[0].id == self._head:
-            # Nothing has changed but for arrivals: who did not start before does not start now.
+        elif not view.ended and queue[0].id == self._head and room == self._room:
+            # Only arrivals have changed anything: a job that did not start before does not start now.
             return self._overtaking(view, able, room, queue[0], queue[len(queue) - view.arrived :], starting)
         self._head = -1
         for place, job in enumerate(queue):
@@ -134,6 +139,7 @@ class Fair:
         starting: list[Job],
     ) -> list[Job]:
         """Those that start, with those behind the head."""
+        self._room = room
         if self._overtake == "none":
             return starting
         shadow: tuple[float, int] | None = None
@@ -151,6 +157,7 @@ class Fair:
                 shadow = shadow_s, extra
             room -= job.low
             starting.append(job)
+        self._room = room
         return starting
 
     def _shadow(
