@@ -14,6 +14,8 @@ SOAK_RANKS ?= 6
 SOAK_SEED ?= 1
 KILLS_SEED ?= 1
 # At least four: many tests wait more than they compute.
+#: further options of pytest
+TEST_OPTIONS ?=
 TEST_JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 4 ? cores : 4)))
 FUZZ_SECONDS ?= 60
 FUZZ_FIRST ?= 0
@@ -33,7 +35,7 @@ demo: $(STAMPS)/run ## formulas share a service of 4 ranks, whose workers move (
 	@$(BIN)/python scripts/demo.py $(RANKS)
 
 test: $(STAMPS)/test ## run all tests but those of Slurm (TEST_JOBS=4 at once)
-	@$(BIN)/python -m pytest --ignore tests/slurm $(AT_ONCE) --durations 15
+	@$(BIN)/python -m pytest --ignore tests/slurm $(AT_ONCE) --durations 15 $(TEST_OPTIONS)
 
 test-slurm: $(STAMPS)/test ## run the sbatch scripts on two virtual nodes (as root, with Debian's Slurm)
 	@$(BIN)/python -m pytest tests/slurm | tee $(STAMPS)/slurm.log
