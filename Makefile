@@ -14,9 +14,9 @@ SOAK_RANKS ?= 6
 SOAK_SEED ?= 1
 KILLS_SEED ?= 1
 # At least four: many tests wait more than they compute.
-#: further options of pytest
-TEST_OPTIONS ?=
 TEST_JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 4 ? cores : 4)))
+# Further options of pytest.
+TEST_OPTIONS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_FIRST ?= 0
 FUZZ_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
