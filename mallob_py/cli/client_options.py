@@ -200,7 +200,11 @@ class WaitOptions(_Client):
     """Options of `mallob-py wait`."""
 
     identities: tuple[str, ...] = positional_list(
-        "USER.NAME", values.identity, group=JOB, default=dataclasses.MISSING, help="jobs to wait for"
+        "USER.NAME",
+        values.identity,
+        group=JOB,
+        default=dataclasses.MISSING,
+        help="jobs to wait for; NAME alone is a job of yours",
     )
     output_format: str = _output_format("print JSON, or s and v lines (default json)")
 
@@ -210,7 +214,10 @@ class ExplainOptions(_Client):
     """Options of `mallob-py explain`."""
 
     job: str = positional(
-        "USER.NAME", values.identity_or_id, group=JOB, help="the job, or its id as `status` lists it"
+        "USER.NAME",
+        values.identity_or_id,
+        group=JOB,
+        help="the job, or its id as `status` lists it; NAME alone is a job of yours",
     )
 
 
@@ -218,11 +225,12 @@ class ExplainOptions(_Client):
 class InterruptOptions(_Client):
     """Options of `mallob-py interrupt`."""
 
-    job: str = positional(
+    jobs: tuple[str, ...] = positional_list(
         "USER.NAME|ID",
         values.identity_or_id,
         group=JOB,
-        help="the job to end, by its name or its id in `mallob-py status`",
+        default=dataclasses.MISSING,
+        help="the jobs to end, by their names or ids in `mallob-py status`; NAME alone is a job of yours",
     )
 
 

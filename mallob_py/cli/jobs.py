@@ -12,9 +12,10 @@ printed at once. Works without a service too: what is in its folder waits until 
 wait, a line on standard error says how the job is getting on, if that is a terminal.
 
 `explain USER.NAME|ID` says why a job waits, has the volume it has, or how it has ended, and `interrupt
-USER.NAME|ID` has the service end a job and sees that it does. An identity such as `a.b.c` can be user `a`
-or user `a.b`; the service's list of live jobs decides, and where it does not know the job, the user ends
-at the first dot. An id is that of `status` and of the log; which job has it stands in the journal.
+USER.NAME|ID...` has the service end jobs and sees that it does. NAME alone is a job of the caller. An
+identity such as `a.b.c` can be user `a` or user `a.b`; the service's list of live jobs decides, and where it
+does not know the job, the user ends at the first dot. An id is that of `status` and of the log; which job has
+it stands in the journal.
 
 Exit codes of who waits: 0 for results, 2 for an error reply or if there is no such job, 130 after Ctrl-C;
 with `--output-format sat` and one job 10, 20 or 0 by its answer. Of the others: 0; 2 if there is no such
@@ -499,19 +500,20 @@ def run_interrupt(options: InterruptOptions) -> int:
     if not client.service_is_running(api_dir, options.client):
         raise CommandError(f"no service is running on {api_dir}")
     client_dir = client.folder_of(api_dir, options.client)
-    if options.job.isdecimal():
-        user, name = _of_id(client_dir, int(options.job))
-    else:
-        user, name = _split(api_dir, options.job)
-    submission = client.interrupt(api_dir, user, name, client=options.client)
-    try:
-        reply = client.wait(submission, _REPLY_TIMEOUT_S)
-    except TimeoutError as error:
-        raise CommandError(str(error)) from None
-    if "error" in reply:
-        raise CommandError(str(reply["error"].get("message", reply["error"])))
-    print(f"{identity_of(user, name)} has ended; its reply is {submission.reply_path}")
-    return 0
+    jobs = [_of_id(client_dir, int(job)) if job.isdecimal() else _split(api_dir, job) for job in options.jobs]
+    orders = [client.interrupt(api_dir, *job, client=options.client) for job in jobs]
+    code = 0
+    for (user, name), order in zip(jobs, orders, strict=True):
+        try:
+            reply = client.wait(order, _REPLY_TIMEOUT_S)
+        except TimeoutError as error:
+            raise CommandError(str(error)) from None
+        if "error" in reply:
+            print(f"mallob-py interrupt: {reply['error'].get('message', reply['error'])}", file=sys.stderr)
+            code = 2
+        else:
+            print(f"{identity_of(user, name)} has ended; its reply is {order.reply_path}")
+    return code
 
 
 def _of_id(client_dir: Path, number: int) -> tuple[str, str]:

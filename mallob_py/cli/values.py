@@ -223,15 +223,17 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def identity(text: str) -> str:
-    """A job as USER.NAME."""
-    user, _, name = text.partition(".")
+    """A job as USER.NAME, or as the NAME of a job of whoever runs the command."""
+    from mallob_py.service.client import login_name
+
+    user, dot, name = text.partition(".") if "." in text else (login_name(), ".", text)
     if not user or not name or "/" in text or "\0" in text:
         raise ValueError(f"{text!r} is not of the form USER.NAME")
-    return text
+    return f"{user}{dot}{name}"
 
 
 def identity_or_id(text: str) -> str:
-    """A job as USER.NAME or by its number."""
+    """A job as USER.NAME, as NAME, or by its number."""
     if text.isascii() and text.isdecimal():
         return text
     try:

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from mallob_py.cli import options
-from mallob_py.cli.client_options import SubmitOptions
+from mallob_py.cli.client_options import InterruptOptions, SubmitOptions
 from mallob_py.cli.option_sources import OptionError, OptionSpec, table
 from mallob_py.cli.rank_options import ServeOptions, SolveOptions
 from mallob_py.cli.serve_desk import with_defaults
 from mallob_py.runtime.memory import Reserve
+from mallob_py.service.client import login_name
 
 
 @pytest.fixture(autouse=True)
@@ -228,10 +229,16 @@ def test_the_output_may_be_a_device() -> None:
     assert solve("a.cnf", "--output", "/dev/null").output == "/dev/null"
 
 
-@pytest.mark.parametrize("identity", ["alice", ".name", "alice."])
+@pytest.mark.parametrize("identity", ["", "a/b", ".name", "alice."])
 def test_an_identity_without_user_or_name_is_refused(identity: str) -> None:
     with pytest.raises(OptionError, match=r"USER\.NAME"):
         options.parse("interrupt", [identity], {})
+
+
+def test_a_name_alone_is_a_job_of_the_caller() -> None:
+    parsed = options.parse("interrupt", ["sorter", "bob.sorter", "12"], {})
+    assert isinstance(parsed, InterruptOptions)
+    assert parsed.jobs == (f"{login_name()}.sorter", "bob.sorter", "12")
 
 
 def test_one_name_is_for_one_job() -> None:

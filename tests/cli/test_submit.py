@@ -50,8 +50,10 @@ def api_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextlib.contextmanager
-def answering(api_dir: Path, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> Iterator[list[Any]]:
-    """A service of one job: takes the first file of `in/` and writes the answer to it."""
+def answering(
+    api_dir: Path, answer: Callable[[dict[str, Any]], dict[str, Any]], jobs: int = 1
+) -> Iterator[list[Any]]:
+    """A service of so many jobs: takes the files of `in/` and writes the answers to them."""
     taken: list[dict[str, Any]] = []
 
     def serve() -> None:
@@ -66,7 +68,8 @@ def answering(api_dir: Path, answer: Callable[[dict[str, Any]], dict[str, Any]])
                 hidden = api_dir / "jobs.0" / "out" / f"~{name}"
                 hidden.write_text(json.dumps(reply))
                 hidden.rename(hidden.with_name(name))
-                return
+                if len(taken) == jobs:
+                    return
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -412,6 +415,24 @@ def test_interrupting_an_unknown_job_is_an_error(api_dir: Path, capsys: pytest.C
     assert capsys.readouterr().err == "mallob-py interrupt: no live job u.n\n"
 
 
+def test_of_several_jobs_all_that_live_are_interrupted(
+    api_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def reply(job: dict[str, Any]) -> dict[str, Any]:
+        if job["name"] == "gone":
+            return {"error": {"field": "name", "message": "no live job u.gone"}}
+        return {"result": {"resultcode": 0}}
+
+    with answering(api_dir, reply, jobs=3) as taken:
+        arguments = ["u.first", "u.gone", "u.last", "--api-dir", str(api_dir)]
+        assert main_module.main(["interrupt", *arguments]) == 2
+    assert {job["name"] for job in taken} == {"first", "gone", "last"}
+    printed = capsys.readouterr()
+    assert printed.err == "mallob-py interrupt: no live job u.gone\n"
+    assert "u.first has ended" in printed.out
+    assert "u.last has ended" in printed.out
+
+
 def test_interrupt_without_a_service_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main_module.main(["interrupt", "u.n", "--api-dir", str(tmp_path)]) == 2
     assert "no service is running" in capsys.readouterr().err
@@ -478,4 +499,4 @@ def test_what_a_job_comes_after_is_added_to_its_dependencies(formula: Path, tmp_
     assert job_of(str(file), "--after", "c.d")["dependencies"] == ["a.b", "c.d"]
     assert "dependencies" not in job_of(str(formula))
     with pytest.raises(OptionError, match="--after"):
-        job_of(str(formula), "--after", "nodot")
+        job_of(str(formula), "--after", "nouser.")
