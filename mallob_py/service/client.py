@@ -92,7 +92,7 @@ def submit(
 
 
 def login_name() -> str:
-    """Who submits, unless told otherwise."""
+    """The user name under which a job is submitted, unless told otherwise."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):
@@ -204,7 +204,9 @@ class _File(NamedTuple):
 
 
 class PendingJobs:
-    """Of one client. `look` costs two listings and the reading of files that are new."""
+    """The jobs of one client that have no reply yet. `look` costs two listings and the reading of files that
+    are new.
+    """
 
     def __init__(self, client_dir: Path) -> None:
         self._in_dir = client_dir / "in"

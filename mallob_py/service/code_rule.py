@@ -1,4 +1,5 @@
-"""Whose jobs may bring code of their own, which workers run with all rights of the service.
+"""The rule that says whose jobs may bring code of their own, which workers run with all rights of the
+service.
 
 Applications declare that their jobs do (`Declaration.runs_code`). Such a job is taken if its file belongs to
 the service's own user, who may run what he likes anyway, and did not come over HTTP, where a token may be all
@@ -14,14 +15,18 @@ from mallob_py.service import JobFileError
 
 
 class CodeRule:
-    """Of a service: `applications` bring code, `is_allowed` says that all users may have them run it."""
+    """The rule of one service: `applications` bring code, `is_allowed` says that all users may have them run
+    it.
+    """
 
     def __init__(self, applications: Set[str], is_allowed: bool) -> None:
         self._applications = applications
         self._is_allowed = is_allowed
 
     def check(self, application: str, is_over_http: bool, owner: int | None) -> None:
-        """`owner` is the user id of the job file's owner, None if nobody knows. Raises JobFileError."""
+        """Raise JobFileError if a job may not run code. `owner` is the user id of the job file's owner, None
+        if unknown.
+        """
         if self._is_allowed or application not in self._applications:
             return
         if is_over_http:

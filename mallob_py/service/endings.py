@@ -1,4 +1,4 @@
-"""How jobs, and chains of revisions, end: a job by its one reply, after which nobody keeps anything of it.
+"""The ends of jobs and of chains of revisions: a job ends by its one reply, and nothing of it is kept then.
 
 Most jobs end in the PE. Before they get there, they are interrupted, reach a limit while their input is read,
 or fail: their input or their own file cannot be read, or they have ended the service too often.
@@ -34,7 +34,7 @@ from mallob_py.service.turns import Turns
 
 
 class Endings:
-    """Those of one client's jobs."""
+    """Ends the jobs of one client."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Endings:
     # --- chains of revisions ------------------------------------------------------------------------
 
     def end_chain_by(self, live: LiveJob, now: float) -> None:
-        """Of the one kind of file without a reply: it says that its chain is done."""
+        """End a chain by a file that asks for that, the one kind of file without a reply."""
         if (chain := self._chains.chain_to_end(live.id)) is None:
             self._directory.dismiss(live.id)
         else:

@@ -1,4 +1,4 @@
-"""How the inputs of jobs are read: by helper processes, each into the description that workers get.
+"""The inputs of jobs are read by helper processes, each into the description that workers get.
 
 A job's limits hold for the reading of its input, too. A revision is read on top of the description of those
 before it in its chain (`jobs/chains.py`), which is kept for that. What comes through a named pipe cannot be
@@ -34,7 +34,7 @@ Configured = Callable[[str, Mapping[str, Any]], dict[str, Any]]
 
 
 class Inputs:
-    """Those of one client's jobs."""
+    """Reads the inputs of one client's jobs."""
 
     def __init__(
         self, rank: Rank, jobs: LiveJobs, chains: ChainBook, configured: Configured, results: ResultFiles
@@ -169,5 +169,5 @@ def comes_through_pipe(file: JobFile) -> bool:
 
 
 def _spent(live: LiveJob, now: float, cpu_s: float = 0.0) -> JobStatistics:
-    """What a job has cost that is still being read."""
+    """Return the cost of a job whose input is still being read."""
     return JobStatistics(parsing_s=now - live.reading_s, total_s=now - live.accepted_s, used_cpu_s=cpu_s)

@@ -1,4 +1,4 @@
-"""How job files become live jobs, or are refused: the client's side of what comes in.
+"""Job files become live jobs, or are refused: the client's side of what comes in.
 
 Files are taken in as they come, a bounded number per turn. A large one is parsed elsewhere (`large_files`)
 and others go on meanwhile; only those whose meaning depends on what came before, interruptions and
@@ -51,7 +51,7 @@ Continuation = Callable[[LiveJob, float], None]
 
 
 class Intake:
-    """Of one client."""
+    """Takes in the job files of one client."""
 
     def __init__(
         self,
@@ -362,6 +362,6 @@ class Intake:
 
 
 def _parsed_bytes(file: JobFile, size_bytes: int) -> int:
-    """What a job file takes in memory, roughly."""
+    """Return roughly the bytes of memory that a parsed job file takes."""
     literals_bytes = 0 if file.literals is None else _LITERAL_BYTES * len(file.literals)
     return _PARSED_BYTES_MIN + literals_bytes + _PARSED_PER_BYTE * max(0, size_bytes - literals_bytes)

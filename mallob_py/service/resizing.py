@@ -1,4 +1,4 @@
-"""How many ranks the service has: orders of its owner, decided and carried out one after the other.
+"""The number of ranks of the service: orders of its owner are decided and carried out one after the other.
 
 On the rank of the first client, which speaks for the service; should that leave or be lost, on the one that
 takes its client over, which goes on where this one was (`store/orders.py`).
@@ -42,7 +42,7 @@ class Refusal(Exception):
 def leavers_of(
     host_of: Mapping[int, int], count: int, stays: int, clients: Collection[int] = ()
 ) -> tuple[int, ...]:
-    """So many of the ranks, of which each has a host: small hosts first, so that many become empty.
+    """Return `count` ranks that leave: those of small hosts first, as many hosts become empty so.
 
     Not the one that `stays`. Those that have `clients` come last on their host: to move these takes longer
     than all else.
@@ -80,7 +80,9 @@ def spread(count: int, hosts: Sequence[HostShare]) -> list[str]:
 
 
 def check_hosts(order: Resize) -> None:
-    """Who writes an order need not be our command line, which lets no such thing pass. Raises Refusal."""
+    """Check the hosts of an order, which another program than our command line may have written. Raises
+    Refusal.
+    """
     for host in order.hosts:
         if not is_host_name(host.name) or (host.most is not None and host.most < 1):
             raise Refusal(f"{host.name!r} is no host such as node2, with one rank there at least")
@@ -91,7 +93,7 @@ def check_hosts(order: Resize) -> None:
 
 
 class _Aside(NamedTuple):
-    """An order that nobody begins before that time. `answer`: it only wants this; None: to be read anew."""
+    """An order that is set aside until that time. `answer`: it only wants this; None: to be read anew."""
 
     until_s: float
     answer: Answer | None = None
@@ -243,7 +245,7 @@ class Resizing:
         return f"there {'is' if present.ranks == 1 else 'are'} {present.describe()}"
 
     def _further(self, order: Resize) -> int:
-        """How many ranks more there are to be; negative for fewer."""
+        """Return how many further ranks an order wants; negative for fewer."""
         present = len(self._members)
         wanted = present + (order.by or 0) if order.to is None else order.to
         if wanted < 1:
@@ -340,7 +342,7 @@ class Resizing:
         return False
 
     def _have_one_stay(self, departure: Departure) -> None:
-        """Whoever was not to leave has been lost: the others leave at once, as nobody works until then."""
+        """Have one rank stay: that which was to stay has been lost."""
         stays = self._who_stays()
         leaves = tuple(rank for rank in departure.leaves if rank != stays)
         self._departure = replace(departure, leaves=leaves, grace_s=0.0, stays=stays)

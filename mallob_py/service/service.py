@@ -200,7 +200,7 @@ class Service:
             self._endings.end_chain(chain, why)
 
     def _end_reads(self, now: float) -> None:
-        """What takes too long, or more than its job may have, is read no further."""
+        """End the reading of inputs that take too long, or more than their jobs may have."""
         for live in self._inputs.cut_off(now):
             statistics = JobStatistics(total_s=now - live.accepted_s)
             self._endings.fail_early(live, "files", _CUT_OFF, statistics, now)
@@ -245,7 +245,7 @@ class Service:
         self._status.remove()
 
     def hand_over(self) -> None:
-        """Another rank takes the folder now; what is unfinished goes on there, and nobody is to blame."""
+        """Hand the folder over to another rank: what is unfinished goes on there, and no job is to blame."""
         self._let_go()
         self._running.hand_over()
 
@@ -254,7 +254,7 @@ class Service:
         self._directory.close()
 
     def _open(self) -> None:
-        """Only now, when the desks of all ranks are open, can somebody rely on us."""
+        """Open for jobs; only now, when the desks of all ranks are open, can a client rely on the service."""
         self._greet(self._directory.path / "in")
         for first in self._unreadable_chains:
             if (place := self._chains.place_of(first)) is not None:
@@ -263,7 +263,7 @@ class Service:
     # --- from file to PE --------------------------------------------------------------------
 
     def _begin_jobs(self, now: float) -> None:
-        """Those whose turn it is."""
+        """Begin the jobs whose turn it is."""
         for _ in range(_BEGIN_AT_ONCE):
             if (job := self._turns.next()) is None:
                 return

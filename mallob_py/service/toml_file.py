@@ -15,7 +15,7 @@ class TomlError(Exception):
 
 
 def read_toml(path: Path, kind: type[Kind]) -> Kind:
-    """What is in the file, as `kind`. Raises TomlError."""
+    """Return the content of the file as `kind`. Raises TomlError."""
     try:
         return msgspec.toml.decode(path.read_bytes(), type=kind)
     except OSError as error:

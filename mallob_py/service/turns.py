@@ -1,4 +1,4 @@
-"""Whose turn it is among the live jobs of a client: which of those that could begin does so next.
+"""The turns of a client's live jobs: which of those that could begin does so next.
 
 A job that the book names as ready first waits for its trial if it is a *suspect* (it was at work at crashes);
 then, where users are told apart, until its user may have another one at work, or, where a policy decides,
@@ -31,12 +31,15 @@ _RESIDENTS_MAX = 1024
 
 
 def window_of(pes: int) -> int:
-    """How many jobs are to be at work: enough for each PE, for those that follow, for reading inputs."""
+    """Return the number of jobs to be at work: enough for each PE, for those that follow, for reading
+    inputs.
+    """
     return 2 * pes + 16
 
 
 def residents_of(pes: int, per_pe: int = Config().residents) -> int:
-    """How many jobs that have had their first turn may be at work beside these: what all images can bear.
+    """Return the number of jobs beyond the window that may be at work after their first turn: what images can
+    bear.
 
     `per_pe`: suspended roots that a PE keeps.
     """
@@ -61,7 +64,7 @@ class _Line:
         self.version = 0
 
     def merit(self, standing: float, priority: float) -> float:
-        """What a job counts with if it begins now."""
+        """Return the merit of a job that begins now."""
         if self.weight is None:
             return standing
         return standing + math.log2(self.weight / (self.priorities + priority))
@@ -139,7 +142,7 @@ class JobQueue:
         self._merits: list[float] = []
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return the number of jobs that wait."""
         return len(self.waiting)
 
     def resize(self, pes: int) -> None:
@@ -291,7 +294,7 @@ class Decider(Protocol):
         ...
 
     def bound(self, job: int) -> int:
-        """Of a job that has begun; from now on `changes` speaks of it."""
+        """Return the bound of a job that has begun; from now on `changes` speaks of it."""
         ...
 
     def changes(self) -> Mapping[int, int]:
@@ -300,7 +303,7 @@ class Decider(Protocol):
 
 
 class Turns:
-    """Of one client."""
+    """The turns of one client's jobs."""
 
     def __init__(
         self,
@@ -369,7 +372,7 @@ class Turns:
         return job
 
     def terms(self, live: LiveJob) -> Terms:
-        """What a job at work is handed to the PE with."""
+        """Return the terms on which a live job is handed to the PE."""
         if self._policy is not None:
             return Terms(live.terms.priority, self._policy.bound(live.id))
         if self._users is None:

@@ -33,7 +33,7 @@ class JobState(Enum):
 
 
 class LiveJob:
-    """What the service knows of it. Times in seconds on the rank's clock.
+    """A live job, as the service knows it. Times in seconds on the rank's clock.
 
     `file` is None if it has to be read again; what is needed before that is kept beside it.
     """
@@ -83,7 +83,7 @@ class LiveJob:
 
     @property
     def known_file(self) -> JobFile:
-        """Of a job that has begun or ends."""
+        """Return the file of a job that has begun or ends."""
         assert self.file is not None
         return self.file
 

@@ -58,7 +58,7 @@ class Chain:
     is_expected: bool = False
 
     def before(self, revision: Revision) -> wire.Before:
-        """What the input of a revision is to be read on top of."""
+        """Return the descriptions on top of which the input of a revision is read."""
         earlier = self.revisions[self.in_former : revision.number]
         inputs = tuple(one.input for one in earlier if one.input is not None)
         assert len(inputs) == len(earlier)

@@ -86,7 +86,7 @@ class RunningJobs:
         return self.blamed.get(job, _NONE).weight >= HOPELESS
 
     def verdict(self, job: int) -> str:
-        """What is said of a hopeless one."""
+        """Return the error text of the reply to a hopeless job."""
         return (
             f"ended the service {self.crashes(job)} times in a row (or was at work each time); not run again"
         )
@@ -123,20 +123,22 @@ class RunningJobs:
         self.rest(job)
 
     def acquit(self, now: float) -> None:
-        """Those that have worked for long without a crash: it was not they."""
+        """Acquit the jobs that have worked for long without a crash."""
         while self._began and self._began[0][0] <= now - ACQUITTED_AFTER_S:
             _, job = self._began.popleft()
             if self.blamed.pop(job, None) is not None and job in self._slot_of:
                 self._write(self._slot_of[job], _RECORD.pack(job, *_NONE))
 
     def close(self) -> None:
-        """What is written stays: ranks may also end in good order because another one has crashed."""
+        """Close the file and keep its content: ranks may also end in good order because another one has
+        crashed.
+        """
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def hand_over(self) -> None:
-        """Somebody else goes on with the jobs, and none of them has brought that about."""
+        """Blame no job for what follows: another rank goes on with the jobs."""
         for job in list(self._slot_of):
             self.rest(job)
         self.close()
@@ -155,7 +157,7 @@ TRIAL_S = 60.0
 
 
 class Suspects:
-    """Those of one client."""
+    """The suspects among the jobs of one client."""
 
     def __init__(self, now: float) -> None:
         self._trials_from_s = now + QUIET_S

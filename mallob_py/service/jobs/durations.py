@@ -45,7 +45,7 @@ def format_duration(duration_s: float) -> str:
 
 
 def shortened(value: object) -> str:
-    """As it stands in a message to the user."""
+    """Return a value as messages to the user show it."""
     try:
         text = repr(value)
     except ValueError:  # integers beyond Python's limit of digits

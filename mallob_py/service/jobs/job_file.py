@@ -155,7 +155,7 @@ _TYPE_NAMES: dict[type, str] = {
 
 
 def json_type(value: object) -> str:
-    """What JSON calls it."""
+    """Return JSON's name of a value's type."""
     return _TYPE_NAMES[type(value)]
 
 
@@ -169,13 +169,15 @@ def _told(value: object) -> str:
 
 
 def json_schema(kind: type) -> dict[str, Any]:
-    """Of what is no type of JSON here (see `msgspec.json.schema`)."""
+    """Return the JSON schema of a type that JSON does not know (see `msgspec.json.schema`)."""
     assert kind is array.array
     return {"type": "array", "items": {"type": "integer", "minimum": _INTEGER_MIN, "maximum": _INTEGER_MAX}}
 
 
 def field_table() -> list[tuple[str, str, str, str]]:
-    """Of each field: its name, what it must be, its default in JSON ("" for none) and what it means."""
+    """Return for each field its name, what it must be, its default in JSON ("" for none) and what it
+    means.
+    """
     from msgspec import inspect
 
     rows = []
@@ -198,7 +200,7 @@ def _described() -> tuple[Any, ...]:
 
 @cache
 def _expected() -> dict[str, str]:
-    """What each field must be."""
+    """Return what each field must be, by its name."""
     return {one.encode_name: _phrase(one.type) for one in _described()}
 
 
@@ -240,7 +242,7 @@ def _number(value: float) -> str:
 
 
 class InputUse(enum.Enum):
-    """What an application does with `files` and `literals`."""
+    """The use that an application makes of `files` and `literals`."""
 
     REQUIRED = "required"
     REVISIONS = "revisions"  # required, but for revisions, which may add nothing
@@ -513,7 +515,7 @@ def _name_part(fields: Mapping[str, Any], key: str) -> str:
 
 
 def unfit_for_file_name(text: str) -> str:
-    """What is wrong with the text as part of a file name, or nothing."""
+    """Return the fault of a text as part of a file name, "" if there is none."""
     if text[:1] in (".", "~"):
         return f"must not start with {text[0]!r}"
     if "/" in text:

@@ -1,4 +1,4 @@
-"""What programs written for Mallob wish for, beyond the schema of job files: nothing else here knows them.
+"""Programs written for Mallob wish for things beyond the schema of job files; only this module knows them.
 
 What they write and this service does without is taken, and told in the reply. Mallob's IPASIR bridge links
 programs with a SAT solver that is a service. It looks a variable up in the model by its number, so something

@@ -49,7 +49,7 @@ _INTEGER_BYTES = 4
 
 
 class JobStatistics(msgspec.Struct, frozen=True):
-    """What a job cost. Times that did not come about (no worker yet) are 0."""
+    """The cost of a job. Times that did not come about (no worker yet) are 0."""
 
     parsing_s: float = 0.0
     scheduling_s: float = 0.0
@@ -64,7 +64,7 @@ class JobStatistics(msgspec.Struct, frozen=True):
 
 
 def statistics_of(stats: JobStats, parsing_s: float, total_s: float) -> JobStatistics:
-    """Of a job that was run."""
+    """Return the statistics of a job that was run."""
     return JobStatistics(
         parsing_s=parsing_s,
         scheduling_s=stats.scheduled_s or 0.0,
@@ -80,7 +80,7 @@ def statistics_of(stats: JobStats, parsing_s: float, total_s: float) -> JobStati
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a job ended, and its result, encoded as workers send it."""
+    """The way a job ended, and its result, encoded as workers send it."""
 
     outcome: Outcome
     code: int = UNKNOWN
@@ -94,7 +94,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 def ending_of(ended: JobEnded) -> Ending:
-    """Of a job that was run and has not failed."""
+    """Return the ending of a job that was run and has not failed."""
     interim, body = None, ended.body
     if body is None:
         interim = ended.interim
@@ -251,7 +251,9 @@ RESULTS_FOLDER = "results"
 
 
 class ResultFiles:
-    """Of one client. Jobs are known by their internal ids, which are never given twice."""
+    """The files of results of one client. Jobs are known by their internal ids, which are never given
+    twice.
+    """
 
     def __init__(self, folder: Path, client_dir: Path, keys: Mapping[str, Sequence[str]]) -> None:
         """`keys`: by application. Several clients and services may share `folder`."""
@@ -291,7 +293,7 @@ class ResultFiles:
         return resolved
 
     def delivered(self, job: int, file: JobFile) -> dict[str, str]:
-        """Those that the job has written, by their keys."""
+        """Return the files that the job has written, by their keys."""
         folder = self.folder_for(job)
         return {key: path for key, path in self.named_by(file).items() if is_delivered(path, folder)}
 

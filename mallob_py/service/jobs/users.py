@@ -1,4 +1,5 @@
-"""What each user may have: the rules, which jobs may begin, and with which priority and bound each works.
+"""The rules for users: what each may have, which jobs may begin, and with which priority and bound each
+works.
 
 The file of `serve --users`:
 
@@ -57,7 +58,7 @@ _WEIGHT_MAX = 1e6
 
 
 class UserRule(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """What one user may have. `active_jobs` None: any number."""
+    """The share and the limits of one user. `active_jobs` None: any number."""
 
     weight: Annotated[float, msgspec.Meta(ge=1 / _WEIGHT_MAX, le=_WEIGHT_MAX)] = 1.0
     active_jobs: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -139,7 +140,7 @@ AdmissionMessage: TypeAlias = BeginWanted | Begin | Over | Standing
 
 
 class _Queue:
-    """Of one user, at its home."""
+    """The queue of one user, at its home."""
 
     def __init__(self) -> None:
         #: (minus priority, job); jobs that are over stay until they come up
@@ -287,21 +288,21 @@ _TOLERANCE = 1.1
 
 
 class Terms(NamedTuple):
-    """What a job works with. A bound of 0 is none."""
+    """The terms on which a job works. A bound of 0 is none."""
 
     priority: float
     max_demand: int
 
 
 class Work(NamedTuple):
-    """How many jobs are at work, and the sum of their priorities as the job files say."""
+    """The number of jobs at work, and the sum of their priorities as the job files say."""
 
     jobs: int = 0
     priorities: float = 0.0
 
 
 class Account(NamedTuple):
-    """How a user stands: jobs at work and the sum of their priorities, and the bounds (None: none)."""
+    """The account of a user: jobs at work and the sum of their priorities, and the bounds (None: none)."""
 
     at_work: int
     at_work_max: int | None
@@ -420,7 +421,7 @@ class UserBook:
         self._work_has_changed = True
 
     def _limit_of(self, user: str) -> int | None:
-        """How many jobs may be at work."""
+        """Return the number of jobs of a user that may be at work, None if any number may."""
         rule = self._rules.of(user)
         limits = [] if rule.active_jobs is None else [rule.active_jobs]
         if rule.share < 1.0:
@@ -434,7 +435,7 @@ class UserBook:
     # --- terms ------------------------------------------------------------------------------
 
     def terms(self, job: int) -> Terms:
-        """What a job at work begins with; from now on `changes` speaks of it."""
+        """Return the terms on which a job at work begins; from now on `changes` speaks of it."""
         one = self._jobs[job]
         user, elsewhere = self._users[one.user], self._work_elsewhere(one.user)
         total = user.work.priorities + elsewhere.priorities
@@ -478,7 +479,7 @@ class UserBook:
         return dict(zip(jobs, volumes.tolist(), strict=True))
 
     def account(self, user: str) -> Account:
-        """How a user stands, over all clients as far as is known here."""
+        """Return the account of a user over all clients, as far as is known here."""
         rule, elsewhere = self._rules.of(user), self._work_elsewhere(user)
         here = self._users[user].work if user in self._users else Work()
         pes_max = self._pes_of(rule) if rule.share < 1.0 else None
@@ -494,7 +495,7 @@ class UserBook:
 
     @property
     def has_urgent_news(self) -> bool:
-        """Whether somebody waits for what `admitted` or `urgent_messages` have to say."""
+        """Whether another client waits for what `admitted` or `urgent_messages` have to say."""
         return self._admission.has_news
 
     @property
@@ -507,14 +508,14 @@ class UserBook:
         return list(self._admission.take_messages())
 
     def work_message(self) -> AtWork | None:
-        """What is to be sent to all other clients now and then; None if it has not changed."""
+        """Return the message that goes to all other clients now and then; None if it has not changed."""
         if not self._work_has_changed:
             return None
         self._work_has_changed = False
         return AtWork({name: user.work for name, user in self._users.items()})
 
     def hear(self, client: int, message: UserMessage) -> None:
-        """What another client has said."""
+        """Take in a message of another client."""
         if not isinstance(message, AtWork):
             self._admission.hear(client, message)
             return

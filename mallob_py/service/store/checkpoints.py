@@ -30,7 +30,7 @@ _NAME = re.compile("~?[0-9]{1,19}")
 
 
 class Checkpoints:
-    """Those of one client's jobs. Its folder is made when there is something to be put into it."""
+    """The checkpoints of one client's jobs. Its folder is made when there is something to be put into it."""
 
     def __init__(
         self,

@@ -135,7 +135,9 @@ class JobDirectory:
         self.deadline_s = -math.inf
 
     def revisions(self) -> Iterator[tuple[int, Incoming]]:
-        """What a former service has kept of live chains, with the chain's id, first ones first."""
+        """Yield the revisions of live chains that a former service has kept, with the chain's id, first ones
+        first.
+        """
         for kept in self._journal.kept():
             yield kept.chain, self._read(kept)
 
@@ -259,7 +261,7 @@ class JobDirectory:
         return f"{self._out}/{identity}.{internal_id}.solution"
 
     def discard_solution(self, internal_id: int, identity: str) -> None:
-        """It has been read by the only one who does, or nobody will."""
+        """Remove a file of solutions: its only reader has read it, or none will."""
         with contextlib.suppress(OSError):
             os.unlink(self.solution_path(internal_id, identity))
 
@@ -269,7 +271,7 @@ class JobDirectory:
         return len(self._replies)
 
     def untaken(self) -> int:
-        """Job files that nobody has taken."""
+        """Return the number of job files that have not been taken."""
         try:
             return sum(map(is_job_file, os.listdir(self.path / "in")))
         except OSError:
@@ -296,7 +298,9 @@ class JobDirectory:
                 self._log(f"cannot make {self.path} anew: {error.strerror}; trying again")
 
     def _bring_back(self) -> None:
-        """Somebody has removed the folder or parts of it. Raises OSError; ServiceError if it is not ours."""
+        """Make the folder again if it, or parts of it, have been removed. Raises OSError; ServiceError if it
+        is not ours.
+        """
         self._journal.create()
         if not self._lock.is_lost():
             return

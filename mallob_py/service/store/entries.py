@@ -43,7 +43,7 @@ def came_over_http(file_name: str) -> bool:
 
 
 class Kind(enum.Enum):
-    """What a reply says of its job: it ended (dependents may start), or it was never accepted."""
+    """The kind of a reply: its job ended (dependents may start), or it was never accepted."""
 
     ENDED = "reply"
     REFUSED = "error"
@@ -101,7 +101,9 @@ class Decided(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """Of the job that the reply is named after; of a file that was refused as such, no job's."""
+        """The identity of the job that the reply is named after; of a file that was refused as such, no
+        job's.
+        """
         return self.target.removesuffix(_REPLY_SUFFIX)
 
     @property
@@ -116,7 +118,7 @@ Entry: TypeAlias = Claimed | Kept | ChainEnd | Decided
 
 
 def parse_entry(name: str) -> Entry | None:
-    """What a name in `journal/` says; None: it is not one of ours."""
+    """Return the entry that a name in `journal/` stands for, None if the name is not one of ours."""
     match = _ENTRY.fullmatch(name)
     if match is None:
         return None
@@ -141,12 +143,12 @@ def read_entries(journal_dir: str | os.PathLike[str]) -> Iterator[Entry]:
 
 
 def reply_name(identity: str) -> str:
-    """Of an accepted job, in `out/`."""
+    """Return the name of an accepted job's reply in `out/`."""
     return f"{identity}{_REPLY_SUFFIX}"
 
 
 def refusal_name(file_name: str) -> str:
-    """Of the reply to a file that is no job, or one whose identity belongs to another job."""
+    """Return the name of the reply to a file that is no job, or whose identity belongs to another job."""
     return f"{file_name}{_REFUSED_FILE_SUFFIX}"
 
 

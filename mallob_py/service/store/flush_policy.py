@@ -70,7 +70,7 @@ def leave_mark(client_dir: Path, flush_policy: FlushPolicy) -> None:
 
 
 def flush_policy_of(client_dir: Path) -> FlushPolicy:
-    """Of the service of this folder."""
+    """Return the flush policy of the service of this folder."""
     return Durable() if (client_dir / _MARK).exists() else Buffered()
 
 

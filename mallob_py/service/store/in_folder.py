@@ -57,7 +57,7 @@ _REMOTE_TYPES = frozenset(
 
 
 class Watching(enum.Enum):
-    """How to hear of new job files."""
+    """The ways to hear of new job files."""
 
     AUTO = "auto"
     POLL = "poll"
@@ -94,7 +94,7 @@ class InotifyWatch:
         return int(self._inotify.fileno())
 
     def news(self) -> News:
-        """As much of it as does not take long; the descriptor stays readable while there is more."""
+        """Return news as far as it does not take long; the descriptor stays readable while there is more."""
         complete: list[str] = []
         lost = False
         try:
@@ -203,7 +203,7 @@ class InFolder:
         return self._watch.fileno() if self._watch is not None else None
 
     def __len__(self) -> int:
-        """How many names wait, as far as is known."""
+        """Return the number of names that wait, as far as is known."""
         return len(self._waiting)
 
     def _note_deadline(self) -> None:
@@ -232,7 +232,7 @@ class InFolder:
         self._note_deadline()
 
     def next_names(self, count: int, now: float) -> list[str]:
-        """So many files at most that are complete and have not been named since they came or were put off."""
+        """Return at most `count` complete files that have not been named since they came or were put off."""
         self.look(now)
         names = self.important_names(count // 2) if len(self._waiting) > count else []
         for _ in range(count):
@@ -285,7 +285,7 @@ class InFolder:
         return None
 
     def important_names(self, count: int) -> list[str]:
-        """So many at most of those told of lately that may be more important than those before them.
+        """Return at most `count` of the latest files that may be more important than those before them.
 
         Each is glanced at once.
         """

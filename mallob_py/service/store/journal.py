@@ -116,7 +116,7 @@ _FILE_NAME_SIZE_MAX = 200  # leaves room for id, state and suffix within the 255
 
 
 class Claim(NamedTuple):
-    """What has become of a file of `in/`, and when it was put there, in seconds since 1970."""
+    """The fate of a file of `in/`, and when it was put there, in seconds since 1970."""
 
     file_name: str
     entry: Claimed | OSError
@@ -199,7 +199,9 @@ class Journal:
         self._write([(internal_id, path, reply.body) for internal_id, path, reply in batch], self._own)
 
     def release(self, batch: Sequence[Decided]) -> None:
-        """What has been replied to is not run again. To be called between `decide` and `publish`."""
+        """Release files that have been replied to, so that they are not run again. To be called between
+        `decide` and `publish`.
+        """
         for decided in batch:
             if decided.chain is None:
                 self._dismiss(decided.internal_id)
@@ -218,7 +220,7 @@ class Journal:
             _move(source, target)
 
     def prepare(self) -> None:
-        """For the next reply, while nobody waits for it."""
+        """Prepare a spare file for the next reply while there is time."""
         self._spare.prepare()
 
     def confirm_publications(self) -> None:
@@ -231,7 +233,7 @@ class Journal:
         self._flush([self._own])
 
     def _dismiss(self, internal_id: int) -> None:
-        """What is not a file, or damaged, is kept aside, as it may be worth something."""
+        """Keep aside an entry that is no file, or damaged, as it may be worth something."""
         claimed = self._claimed.get(internal_id)
         if claimed is None:
             return
@@ -257,7 +259,9 @@ class Journal:
         return path
 
     def _keep_copy(self, path: str, entry: Decided) -> None:
-        """Of a reply that another one will replace. One that cannot be kept is not worth much anyway."""
+        """Keep a copy of a reply that another one will replace. One that cannot be kept is not worth much
+        anyway.
+        """
         with contextlib.suppress(OSError):
             os.link(path, self._place_aside(entry))
 
@@ -298,7 +302,7 @@ class Journal:
             _remove(self.path(end))
 
     def recover(self, log: Callable[[str], None]) -> tuple[list[Claimed], list[Decided], list[Decided]]:
-        """What a former service left, by id: files to run again, replies to publish, and lost ones."""
+        """Return what a former service left, by id: files to run again, replies to publish, and lost ones."""
         claimed: list[Claimed] = []
         decided: list[Decided] = []
         kept: list[Kept] = []
@@ -385,7 +389,7 @@ class _Unpublished:
 
 
 class Replies:
-    """Those of one client that are not published: what cannot be written now is kept and tried again.
+    """The unpublished replies of one client: a reply that cannot be written now is kept and tried again.
 
     Each reply on its own. On a disk that is slow to flush, they are gathered until `finish_due`, and flushed
     together.

@@ -1,4 +1,4 @@
-"""Large job files are read and parsed by a process of their own, so that nobody waits for them.
+"""Large job files are read and parsed by a process of their own, so that the rank does not wait for them.
 
 A file of some megabytes takes up to a second, in which its rank would neither show that it lives nor serve
 other jobs; nor would it beside a thread that parses, since a parser keeps Python's lock. So a thread waits
@@ -31,7 +31,9 @@ _TRIES = 3
 
 
 class Parsed(NamedTuple):
-    """What a large file says, or why it is refused. `size_bytes`: what it takes, as bytes in a row."""
+    """The content of a large file, or the reason why it is refused. `size_bytes`: what it takes, as bytes in
+    a row.
+    """
 
     internal_id: int
     request: JobFile | Interruption | JobFileError
@@ -39,7 +41,7 @@ class Parsed(NamedTuple):
 
 
 class LargeFiles:
-    """Those of one client. `fileno` is readable when `take` has something."""
+    """The large files of one client. `fileno` is readable when `take` has something."""
 
     def __init__(self, applications: Mapping[str, InputUse]) -> None:
         self._applications = json.dumps({name: use.value for name, use in applications.items()})
@@ -64,7 +66,7 @@ class LargeFiles:
         self._asked.put((internal_id, path))
 
     def take(self) -> list[Parsed]:
-        """What has been parsed since the last call, in the order asked for."""
+        """Return the files that have been parsed since the last call, in the order asked for."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._bell)
         taken = [self._parsed.popleft() for _ in range(len(self._parsed))]
@@ -72,7 +74,7 @@ class LargeFiles:
         return taken
 
     def close(self) -> None:
-        """What is not parsed yet is forgotten here."""
+        """End the process; files that are not parsed yet are forgotten here."""
         if self._is_closing:
             return
         self._is_closing = True

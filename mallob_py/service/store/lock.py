@@ -68,12 +68,16 @@ class DirectoryLock:
         self._acquire(client_dir, log)
 
     def _others_may_open_it(self) -> bool:
-        """As those of earlier releases: whoever may read it may hold it, when we are gone."""
+        """Whether other users may open the lock, as those of earlier releases: a reader may hold it when we
+        are gone.
+        """
         status = os.fstat(self._descriptor)
         return status.st_uid == os.geteuid() and bool(stat.S_IMODE(status.st_mode) & 0o077)
 
     def _make_anew(self) -> None:
-        """Who has the old file open, has nothing of the new one. Nobody sees that before it is locked."""
+        """Make the lock's file anew, so that a process with the old file open has nothing of the new one.
+        No other process sees that before it is locked.
+        """
         hidden = self._path.with_name(f"~lock.{os.urandom(8).hex()}")
         descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -126,7 +130,7 @@ def _own_text() -> bytes:
 
 
 def _named_in(descriptor: int) -> str:
-    """Who holds a lock, as its text says."""
+    """Return who holds a lock, as its text says."""
     pid, _, host = os.pread(descriptor, _TEXT_BYTES_MAX, 0).decode("utf-8", "replace").strip().partition(" ")
     return f"process {pid} on {host}" if host else "another process"
 
@@ -208,7 +212,7 @@ class Advertisement:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """By a rename, which follows no link and which nobody's pipe holds up. Raises OSError."""
+    """Write a file by a rename, which follows no link and waits for no pipe. Raises OSError."""
     hidden = path.with_name(f".mallob-py.{os.urandom(8).hex()}")
     descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:

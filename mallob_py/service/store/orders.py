@@ -46,7 +46,8 @@ class HostShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Resize(msgspec.Struct, frozen=True, tag="resize", forbid_unknown_fields=True):
-    """So many ranks more or fewer (`by`), or so many in all (`to`); new ones on `hosts`, if any are named.
+    """An order of a number of ranks: more or fewer (`by`), or in all (`to`); new ones on `hosts`, if any are
+    named.
 
     `remote_shell`: the command by which other hosts are reached, if it is named.
     """
@@ -81,7 +82,7 @@ Order: TypeAlias = Resize | Drain | Departure
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What has become of an order; `refusal`: why nothing has, empty if it was carried out."""
+    """The answer to an order; `refusal`: why nothing was done, empty if it was carried out."""
 
     refusal: str = ""
     before: int = 0
@@ -119,7 +120,7 @@ class OrderFolder:
 
     @property
     def poll_s(self) -> float | None:
-        """How often to look where nobody tells of news."""
+        """Seconds between two looks where nothing tells of news; None where something does."""
         return _POLL_S if self._watch is None else None
 
     def hear(self) -> None:
@@ -156,7 +157,7 @@ class OrderFolder:
         return os.path.lexists(self.path / name)
 
     def decide(self, name: str, order: Order) -> None:
-        """What it comes down to, should somebody else have to go on. Raises OSError.
+        """Write down how many ranks an order comes to, in case another rank has to go on. Raises OSError.
 
         Into the file as it is: one who has slept since it read the order does not bring it back when another
         has answered it.
@@ -169,7 +170,7 @@ class OrderFolder:
                 os.close(file)
 
     def answer(self, name: str, answer: Answer) -> bool:
-        """Whether the order is gone; what is no file stays. Raises OSError.
+        """Write the answer, and return whether the order is gone; what is no file stays. Raises OSError.
 
         Nobody waits for the answer to an order which was taken back.
         """
@@ -181,7 +182,7 @@ class OrderFolder:
         return not self.is_there(name)
 
     def note_ranks(self, ranks: int) -> None:
-        """So many are to be started again, should all be lost. Raises OSError."""
+        """Note the number of ranks to be started again, should all be lost. Raises OSError."""
         _replace(self.path / _RANKS, ranks)
 
     def close(self) -> None:
@@ -221,7 +222,7 @@ def answer_to(order: Path) -> Answer | None:
 
 
 def ordered_ranks(api_dir: Path) -> int | None:
-    """How many ranks the last order has led to, of the service that was last there; None: there was none."""
+    """Return the number of ranks that the last order of the last service led to, None if there was none."""
     try:
         return msgspec.json.decode((api_dir / FOLDER / _RANKS).read_bytes(), type=int)
     except (OSError, msgspec.MsgspecError):

@@ -1,4 +1,4 @@
-"""Folders of ours below a folder that an option names: under our names, anything of anybody may lie there.
+"""Folders of ours below a folder that an option names, in which anything may lie under our names.
 
 So such a folder is opened as it is, through no link, and looked at and cleared by its descriptor. Removed is
 only what is a file and has a name that nobody else gives; all else stays, and is in nobody's way.
@@ -48,12 +48,12 @@ def is_ours(folder: int) -> bool:
 
 
 def is_private(folder: int) -> bool:
-    """It is ours, and nobody else may enter it."""
+    """Whether a folder is ours, and closed to all others."""
     return is_ours(folder) and not stat.S_IMODE(os.fstat(folder).st_mode) & _OTHERS
 
 
 def is_file(name: str, folder: int) -> bool:
-    """Of this folder, and no link to one."""
+    """Whether a name in a folder is a regular file, and no link to one."""
     try:
         return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except FileNotFoundError:
@@ -61,7 +61,7 @@ def is_file(name: str, folder: int) -> bool:
 
 
 def remove_files(folder: int, names: re.Pattern[str]) -> None:
-    """Those of our names. Raises OSError."""
+    """Remove the files whose names are ours. Raises OSError."""
     for name in os.listdir(folder):
         if names.fullmatch(name) and is_file(name, folder):
             with contextlib.suppress(FileNotFoundError):
@@ -72,7 +72,9 @@ def remove_files(folder: int, names: re.Pattern[str]) -> None:
 
 
 def open_file(path: str | Path, flags: int, mode: int = 0o600, within: int | None = None) -> int:
-    """A descriptor of it. Raises OSError, also if it is a link or no file; waits for nobody."""
+    """Return a descriptor of a regular file. Raises OSError, also if it is a link or no file; waits for no
+    other process.
+    """
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, mode, dir_fd=within)

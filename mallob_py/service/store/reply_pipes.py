@@ -47,7 +47,7 @@ class ReplyPipe:
 
 
 class ReplyPipes:
-    """Those of one client that have not had all of their replies."""
+    """The pipes of one client that have not had all of their replies."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -118,7 +118,7 @@ class ReplyPipes:
 
 
 def _open(pipe: ReplyPipe) -> None:
-    """Raises OSError if nobody reads from the pipe."""
+    """Open a pipe for writing. Raises OSError if no process reads from it."""
     pipe.writer = os.open(f"/proc/self/fd/{pipe.node}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with contextlib.suppress(OSError):
         fcntl.fcntl(pipe.writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)

@@ -22,7 +22,7 @@ class SpareFile:
         self._is_possible = True
 
     def prepare(self) -> None:
-        """Have one for the next `put`; best called when nobody waits."""
+        """Make a file for the next `put`; best called while nothing waits."""
         if self._descriptor == _NOTHING and self._is_possible:
             try:
                 self._descriptor = os.open(self._folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
@@ -51,5 +51,5 @@ class SpareFile:
             self._descriptor = _NOTHING
 
     def __del__(self) -> None:
-        """Whoever forgets it keeps no descriptor."""
+        """Close the descriptor of a spare file that was forgotten."""
         self.close()

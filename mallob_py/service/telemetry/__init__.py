@@ -1,1 +1,1 @@
-"""What the service tells of itself: event logs and the report made of them, the status, explanations."""
+"""The service's reports on itself: event logs and the tables made of them, the status, explanations."""

@@ -72,7 +72,7 @@ def parts_of(run: Path) -> list[Path]:
 
 
 def author_and_part(path: Path) -> tuple[str, int]:
-    """Whose log a file belongs to, and which part of it it is; 0 is the first."""
+    """Return whose log a file belongs to, and which part of it it is; 0 is the first."""
     match = _PART.fullmatch(path.name)
     return (match[1], int(match[2] or 0)) if match is not None else (path.name, 0)
 
@@ -279,7 +279,7 @@ def read_events(log_dir: Path, on_bad_line: Callable[[Path, int], None] | None =
 
 
 def _from(begin_s: float, events: list[Event]) -> list[Event]:
-    """What happens from then on, after what it begins with."""
+    """Return the events from a time on, after those of the beginning."""
     openings: dict[tuple[int, str], Event] = {}
     for event in events:
         if event.t >= begin_s:

@@ -18,7 +18,7 @@ _STATES_AT_WORK = ("reading", "submitted", "waiting", "resting", "running")
 
 
 def explain(status: ServiceStatus, job: JobStatus) -> list[str]:
-    """What is to be said of a live job: its state, the reasons, what else bears on it."""
+    """Return the explanation of a live job: its state, the reasons, what else bears on it."""
     told = [_headline(job), *reasons(status, job)]
     told += _priority(status, job)
     told += _crashes(job)
@@ -42,7 +42,7 @@ def reasons(status: ServiceStatus, job: JobStatus) -> list[str]:
 
 
 def explain_ended(identity: str, reply: Mapping[str, Any], ended_ago_s: float | None = None) -> list[str]:
-    """What became of a job, from its reply."""
+    """Return the explanation of how a job ended, from its reply."""
     when = "" if ended_ago_s is None else f" {_duration(ended_ago_s)} ago"
     result = _part(reply, "result")
     told = [f"{identity} has ended{when}: {_ending(reply, result)}."]
@@ -181,7 +181,7 @@ def _why_waiting(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
 
 
 def _rivals(status: ServiceStatus) -> int:
-    """How many jobs want PEs."""
+    """Return the number of jobs that want PEs."""
     return sum(status.states.get(state, 0) for state in ("running", "resting", "waiting"))
 
 
@@ -269,7 +269,9 @@ def _fair_share(status: ServiceStatus, job: JobStatus) -> Iterator[str]:
 
 
 def _divided(jobs: Sequence[JobStatus]) -> tuple[list[JobStatus], list[JobStatus]]:
-    """Those that share by priority, and those whose part would be less than the one worker they have."""
+    """Divide jobs into those that share by priority and those whose part would be less than the one worker
+    they have.
+    """
     sharing, least = list(jobs), list[JobStatus]()
     while sharing:
         part = sum(other.volume for other in sharing) / sum(map(_weight, sharing))

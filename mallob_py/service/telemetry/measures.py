@@ -55,14 +55,14 @@ def fair_shares(priorities: Sequence[float], demands: Sequence[int], pes: int) -
 
 
 def shares_by_job(status: ServiceStatus) -> dict[int, float]:
-    """Of the listed jobs that are balanced, by id."""
+    """Return the fair shares of the listed jobs that are balanced, by id."""
     jobs = [job for job in status.jobs if job.demand and job.balanced_priority > 0]
     shares = fair_shares([job.balanced_priority for job in jobs], [job.demand for job in jobs], status.pes)
     return {job.id: share for job, share in zip(jobs, shares, strict=True)}
 
 
 def shares_by_user(status: ServiceStatus) -> dict[str, float]:
-    """Of the jobs of each user that has any, together."""
+    """Return the fair share of each user that has jobs, which is that of all of them together."""
     by_job = shares_by_job(status)
     shares = dict.fromkeys(status.users, 0.0)
     for job in status.jobs:

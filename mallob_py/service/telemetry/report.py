@@ -1,4 +1,4 @@
-"""What a run's event log says, as numbers: jobs, latencies, utilisation, volumes, reuse.
+"""The numbers of a run, from its event log: jobs, latencies, utilisation, volumes, reuse.
 
 Input is `event_log.read_events`, from real or simulated runs; output are structs that
 `mallob-py report` prints or turns into JSON, and that benchmarks read. Empty logs, logs cut
@@ -53,7 +53,9 @@ class LatencyRow(msgspec.Struct, frozen=True):
 
 
 class CreationRatio(msgspec.Struct, frozen=True):
-    """Of the jobs' ratios; `total`: created workers of all jobs over the sum of their largest volumes."""
+    """Figures of the jobs' ratios; `total`: created workers of all jobs over the sum of their largest
+    volumes.
+    """
 
     median: float | None
     max: float | None
@@ -143,7 +145,7 @@ class VolumeSamples(msgspec.Struct, frozen=True):
 
 
 class ReuseFigures(msgspec.Struct, frozen=True):
-    """How many workers were made and how many were found again."""
+    """The numbers of workers that were made and that were found again."""
 
     created: int
     reused: int
@@ -205,7 +207,7 @@ VolumeSteps = dict[int, list[tuple[float, int]]]
 
 
 def volume_steps(events: Iterable[Event]) -> VolumeSteps:
-    """How each job's volume went."""
+    """Return the course of each job's volume."""
     steps: VolumeSteps = defaultdict(list)
     for event in events:
         job = _integer(event, "job")

@@ -1,4 +1,4 @@
-"""Status files: what each client of the service says about itself once a second.
+"""Status files, in which each client of the service describes itself once a second.
 
 `<api-dir>/status.json` from client 0, which speaks for the service as a whole, and
 `jobs.<i>/.status.json` from each further one, replaced atomically. `read_status` makes one of them.
@@ -113,7 +113,9 @@ _LOOK_LASTS_S = 5.0
 
 
 class JobProgress(msgspec.Struct, frozen=True):
-    """What its application tells: so much is done, of `total` where that is known; `rate` is per second."""
+    """The progress that a job's application tells: so much is done, of `total` where that is known; `rate` is
+    per second.
+    """
 
     done: float
     rate: float
@@ -288,7 +290,7 @@ class ServiceStatus(msgspec.Struct, frozen=True):
 
     @property
     def job_count(self) -> int:
-        """How many jobs are live."""
+        """The number of live jobs."""
         return sum(self.states.values())
 
     def age_s(self, now: float | None = None) -> float:
@@ -307,14 +309,14 @@ class ServiceStatus(msgspec.Struct, frozen=True):
 
 
 def progress_of(progression: Progression | None, now: float) -> JobProgress | None:
-    """What a PE knows of a job's progress, for people."""
+    """Return a job's progress, as a PE knows it, for people."""
     if progression is None or (last := progression.last) is None:
         return None
     return JobProgress(last.done, progression.rate(now), last.total, last.unit)
 
 
 def interim_of(interim: Interim | None) -> JobInterim | None:
-    """What a PE knows of a job's offers, for people."""
+    """Return a job's offers, as a PE knows them, for people."""
     if interim is None:
         return None
     return JobInterim(interim.label, interim.minimizes, interim.value, interim.bound)

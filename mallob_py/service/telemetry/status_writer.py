@@ -1,4 +1,4 @@
-"""What one client says of itself in its status file, put together about once a second.
+"""The status file of one client is put together about once a second.
 
 Bounded: of jobs that do not run, at most OTHERS_MAX are listed (all are counted), and the last ENDED_MAX
 that have ended. The texts in it are cut.
@@ -53,7 +53,7 @@ from mallob_py.service.turns import JobQueue
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """What is unfinished in a client's folder."""
+    """The unfinished work in a client's folder."""
 
     running_jobs: int
     waiting_jobs: int
@@ -226,7 +226,7 @@ class StatusWriter:
         remove_status(self._api_dir, self._client)
 
     def status(self, now: float) -> ServiceStatus:
-        """How the client is now."""
+        """Return the client's status at this time."""
         placement, balancer = self._rank.placement, self._rank.pe.balancer
         volumes = self._volumes()
         listed = [*(volumes.keys() & self._jobs.keys()), *self._others(volumes)]
@@ -252,7 +252,7 @@ class StatusWriter:
         )
 
     def _volumes(self) -> dict[int, int]:
-        """Of the jobs that run."""
+        """Return the volumes of the jobs that run."""
         balancer = self._rank.pe.balancer
         return {job: volume for job in self._rank.pe.client.jobs if (volume := balancer.volume(job))}
 
@@ -324,7 +324,7 @@ class StatusWriter:
         return "resting" if record is not None and record.rests else "waiting"
 
     def states(self) -> dict[str, int]:
-        """How many jobs are in each state: of all, listed or not."""
+        """Return the number of jobs in each state: of all, listed or not."""
         counts = Counter({state.value: count for state, count in self._jobs.states.items()})
         running = len(self._volumes())
         known = len(self._rank.pe.balancer.jobs.keys() & self._rank.pe.client.jobs.keys())
