@@ -1,4 +1,6 @@
-"""What wakes a rank's loop: messages, workers, signals, the end of another rank, the desk and orders."""
+"""The bells that wake a rank's loop: messages, workers, signals, the end of another rank, the desk and
+orders.
+"""
 
 from __future__ import annotations
 

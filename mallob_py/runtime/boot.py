@@ -60,7 +60,7 @@ from mallob_py.runtime.world.mpi import (
 
 
 class CapacityOffer(msgspec.Struct, frozen=True):
-    """What a rank tells all others at the start. `pes` None: its share of the cores."""
+    """The capacity that a rank tells all others at the start. `pes` None: its share of the cores."""
 
     pes: int | None
     threads: int
@@ -86,7 +86,9 @@ def capacities_of(offers: Sequence[CapacityOffer]) -> tuple[int, ...]:
 
 
 class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What all ranks must be told alike, but for `pes`: how many this one hosts (None: see cores.py)."""
+    """The settings that all ranks must be told alike, but for `pes`, the number that this one hosts (None:
+    see cores.py).
+    """
 
     config: Config
     pes: int | None = 1
@@ -103,7 +105,7 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Arrival(msgspec.Struct, frozen=True):
-    """What a rank tells all others when it has come up."""
+    """The message by which a rank tells all others that it has come up."""
 
     #: since 1970; of the first rank this is the start of the system
     now_s: float

@@ -1,4 +1,6 @@
-"""What a rank's loop serves beside its workers: a desk, where jobs come in; orders of its users; its log."""
+"""The things that a rank's loop serves beside its workers: a desk, where jobs come in; orders of its users;
+its log.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ class Orders(Protocol):
         """To be called when nothing else is under way: it may have this rank halt."""
 
     def drained(self, rank: int) -> None:
-        """That rank, which is to leave, is ready for that."""
+        """A rank that is to leave is ready for it."""
 
     def world_changed(self) -> None: ...
 

@@ -30,7 +30,7 @@ _FIELDS, _MAPPED, _USED = 10, 4, 7
 
 
 class CHeap(NamedTuple):
-    """What there is of it: the memory of this process that no allocation uses, and how to give that back."""
+    """The C heap: the memory of this process that no allocation uses, and the way to give that back."""
 
     unused_bytes: Callable[[], int]
     trim: Callable[[], object]
@@ -41,7 +41,7 @@ class _MallInfo2(ctypes.Structure):
 
 
 class _MallInfo(ctypes.Structure):
-    """Of glibc before 2.33. It counts up to 4 GB; beyond, it is trimmed once more than need be."""
+    """The counts of glibc before 2.33. It counts up to 4 GB; beyond, it is trimmed once more than need be."""
 
     _fields_ = (("counts", ctypes.c_uint * _FIELDS),)
 
@@ -84,7 +84,7 @@ class HeapKeeper:
         self._last: tuple[float, float] | None = None
 
     def look(self, now_s: float, cpu_s: float) -> None:
-        """So much CPU time the rank has used by now."""
+        """Trim the heap if it is time to. `cpu_s` is the CPU time that the rank has used by now."""
         if self._heap is None:
             return
         last, self._last = self._last, (now_s, cpu_s)

@@ -45,14 +45,16 @@ _LINE_OF_GROUP = re.compile(r"^\d+:([^:]*):(/.*)$", re.MULTILINE)
 
 
 class Room(NamedTuple):
-    """What is left of so much memory."""
+    """The room that is left of an amount of memory."""
 
     left_bytes: int
     total_bytes: int
 
 
 class _Files(NamedTuple):
-    """What one version of control groups calls its files, and the line of `stat` with idle caches."""
+    """The names that one version of control groups gives to its files, and the line of `stat` with idle
+    caches.
+    """
 
     folders: tuple[str, ...]
     limit: str
@@ -108,7 +110,7 @@ _KILOBYTES = re.compile(rb"^(VmHWM|RssAnon|RssFile|RssShmem):\s*([0-9]+) kB$", r
 
 
 class Memory(NamedTuple):
-    """Of a process and all that descend from it."""
+    """The memory of a process and all that descend from it."""
 
     peak_bytes: int
     #: what they hold now that is in no file: about what their end frees
@@ -126,12 +128,12 @@ def forget_peak() -> None:
 
 
 def peak_bytes_of(pid: int) -> int:
-    """Of a living process and all that descend from it; 0 if there is none."""
+    """Return the peak memory of a living process and all that descend from it; 0 if there is none."""
     return _memory_of(family(pid)).peak_bytes
 
 
 def private_bytes_of(pid: int) -> int:
-    """Of a living process and all that descend from it; 0 if there is none."""
+    """Return the private memory of a living process and all that descend from it; 0 if there is none."""
     return _memory_of(family(pid)).private_bytes
 
 
@@ -172,12 +174,13 @@ _TIMES = slice(11, 15)
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """Of a living process and its descendants, dead or alive; 0 if there is none."""
+    """Return the CPU time of a living process and its descendants, dead or alive; 0 if there is none."""
     return sum(map(_seconds, family(pid)))
 
 
 def own_usage() -> tuple[Memory, float]:
-    """Of this process and its descendants: memory, and CPU time, whose own part is exact to the microsecond.
+    """Return the memory and the CPU time of this process and its descendants; its own part is exact to the
+    microsecond.
 
     With one look at who descends from it.
     """
@@ -186,7 +189,7 @@ def own_usage() -> tuple[Memory, float]:
 
 
 def own_cpu_seconds() -> float:
-    """That CPU time alone."""
+    """Return the CPU time of this process and its descendants alone."""
     _, *descendants = family(os.getpid())
     return _own_cpu_seconds(descendants)
 

@@ -1,4 +1,4 @@
-"""When a host runs low on memory, its ranks give some back, before the kernel kills somebody.
+"""When a host runs low on memory, its ranks give some back, before the kernel kills a process.
 
 Each rank looks about once a second. When less is left than the reserve, an episode begins, and at each
 look the rank gives back, in this order, until its part of what is missing is expected to be free:
@@ -75,7 +75,7 @@ class HostVote:
         os.pwrite(self._file, _BID.pack(size_bytes), _TIMES.size + place * _BID.size)
 
     def wins_turn(self, now_s: float, pause_s: float) -> bool:
-        """Take the turn if it was nobody's for `pause_s` and no rank has bid more."""
+        """Take the turn if no rank has had it for `pause_s` and none has bid more."""
         with self._locked():
             bids = os.pread(self._file, os.fstat(self._file).st_size - _TIMES.size, _TIMES.size)
             sizes = [size for (size,) in _BID.iter_unpack(bids)]
@@ -83,7 +83,7 @@ class HostVote:
             return is_largest and self._take_turn(now_s, pause_s)
 
     def takes_turn(self, now_s: float, pause_s: float) -> bool:
-        """Take the turn if it was nobody's for `pause_s`."""
+        """Take the turn if no rank has had it for `pause_s`."""
         with self._locked():
             return self._take_turn(now_s, pause_s)
 
@@ -95,13 +95,15 @@ class HostVote:
         return True
 
     def hold_turn(self, now_s: float) -> None:
-        """Something was given back without ending a worker: let nobody end one until that can be seen."""
+        """Hold the turn: memory was given back without ending a worker, and no rank ends one until that can
+        be seen.
+        """
         with self._locked():
             _, complaint_s = self._times()
             os.pwrite(self._file, _TIMES.pack(now_s, complaint_s), 0)
 
     def may_complain(self, now_s: float, pause_s: float) -> bool:
-        """Whether nobody has complained for `pause_s`; if so, the caller does now."""
+        """Whether no rank has complained for `pause_s`; if so, the caller does now."""
         with self._locked():
             turn_s, complaint_s = self._times()
             if now_s < complaint_s + pause_s:
@@ -124,7 +126,7 @@ _ENOUGH = 1.25
 
 
 class Reclaimable(Protocol):
-    """What a rank could give back. Sizes are what is expected to come free."""
+    """The memory that a rank could give back. Sizes are what is expected to come free."""
 
     def give_back_processes(self, wanted_bytes: int) -> int: ...
 
@@ -169,7 +171,7 @@ class MemoryWatch:
         self._vote.withdraw(rank)
 
     def share_among(self, ranks: int) -> None:
-        """So many ranks are on the host now."""
+        """Share the host's memory with so many ranks from now on."""
         self._vote.ranks = ranks
 
     @property
@@ -261,7 +263,7 @@ def _megabytes(size_bytes: int) -> str:
 
 
 class RankReclaimable:
-    """What there is of it on one rank; `tell(pe, stimulus)` reaches a PE."""
+    """The memory that one rank could give back; `tell(pe, stimulus)` reaches a PE."""
 
     def __init__(
         self,
@@ -330,7 +332,7 @@ class RankReclaimable:
         return min(paused, key=lambda pe: self._paused[pe.rank], default=None)
 
     def smallest_paused_bytes(self) -> int | None:
-        """What the smallest paused worker had used; None if there is none."""
+        """The memory that the smallest paused worker had used; None if there is none."""
         pe = self._smallest_paused()
         return None if pe is None else self._paused[pe.rank]
 

@@ -1,4 +1,4 @@
-"""What a command tells people and log collectors on standard error, a line at a time.
+"""The notices of a command to people and log collectors on standard error, a line at a time.
 
 A service's lines have the time in front, since they are read days later; those of other commands do not: who
 typed them sits before them.

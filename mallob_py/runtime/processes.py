@@ -1,4 +1,4 @@
-"""What holds for all processes that we start: how they begin, whom they end with, what they may have.
+"""The rules for all processes that we start: how they begin, with whom they end, what they may have.
 
 - They are started with the imports of this process, not with the working folder's: `python -m` would look for
   modules in the working folder first, where it may be anybody who has put them, as in /tmp.
@@ -64,7 +64,8 @@ def raise_descriptor_limit() -> int:
 
 
 def descriptors_needed(pes: int, processes_per_pe: int, links: int = 0) -> int:
-    """What a rank of so many PEs may come to have; each process's description is locked by one more.
+    """Return how many descriptors a rank of so many PEs may need; each process's description is locked by one
+    more.
 
     `links`: to how many ranks it has connections of its own, not MPI's.
     """
@@ -209,7 +210,7 @@ def descendants(root: int) -> list[int]:
 
 @contextlib.contextmanager
 def signals_held_back() -> Iterator[None]:
-    """Those that ask for the end, until they can be dealt with."""
+    """Hold back the signals that ask for the end, until they can be dealt with."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield

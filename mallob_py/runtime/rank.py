@@ -227,7 +227,7 @@ class Rank:
 
     @property
     def generation(self) -> int:
-        """How many generations there were, this one included."""
+        """The number of generations that there were, this one included."""
         return self.node.present.number
 
     @property
@@ -242,12 +242,12 @@ class Rank:
 
     @property
     def roll(self) -> Roll:
-        """Who works for what anywhere, since `call_roll`."""
+        """The jobs that the ranks work for, as told since `call_roll`."""
         return self.node.roll
 
     @property
     def news_of_ranks(self) -> Mapping[int, RankNews]:
-        """How each rank is, on the rank that is told (see `tell_news_to`)."""
+        """The news of each rank, on the rank that is told (see `tell_news_to`)."""
         return self.node.news_of_ranks
 
     # --- for the desk -----------------------------------------------------------------
@@ -358,7 +358,7 @@ class Rank:
     # --- the loop -----------------------------------------------------------------------
 
     def run(self) -> None:
-        """Play our part until somebody stops the system, or this rank has to end (`end_reason`).
+        """Play this rank's part until the system is stopped, or this rank has to end (`end_reason`).
 
         Raises PeerFailure.
         """
@@ -446,7 +446,7 @@ class Rank:
             self._look_around(now)
 
     def _look_around(self, now: float) -> None:
-        """What is done about once a second, at once so that an idle rank is woken up once for it."""
+        """Do what is due about once a second, all at once so that an idle rank is woken up once for it."""
         self._flush_logs()
         if not self.node.is_halted:
             self.memory.look(now)
@@ -465,7 +465,7 @@ class Rank:
             self._tell(RankLost(rank, "does not answer any more"))
 
     def _wait_for_generation(self) -> None:
-        """What is done by a rank that has halted, beside hearing messages: beat, have patience."""
+        """Wait for a generation as a rank that has halted does: hear messages, beat, have patience."""
         now = self.now()
         if now >= self.node.deadline_s:
             self._tell(_TIME_CAME)
@@ -513,7 +513,7 @@ class Rank:
     # --- effects ------------------------------------------------------------------------------
 
     def _send(self, rank: int, message: AnyRankMessage) -> None:
-        """What concerns no PE but a rank as a whole."""
+        """Send a message that concerns no PE but a rank as a whole."""
         self._transport.send(rank, seal(self.node.present.g, 0, 0, encode(message)))
 
     def _send_envelope(self, it: Tell) -> None:
@@ -647,7 +647,7 @@ _ON_EFFECT: dict[type[AnyRankEffect], Callable[[Rank, Any], object]] = {
 
 
 def portable(here: wire.LocalDescription, chain: int = 0, revision: int = 0) -> Description:
-    """What a helper process has read, as the protocol passes it on."""
+    """Return a description that a helper process has read, as the protocol passes it on."""
     if isinstance(here, wire.Inline):
         return Description(len(here.data), here.data, chain, revision)
     return Description(here.size_bytes, None, chain, revision)

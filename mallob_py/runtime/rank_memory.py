@@ -24,7 +24,9 @@ class _Descriptions(Protocol):
 
 
 class RankMemory:
-    """Of one rank. `tell(slot, stimulus)` reaches a PE; `fetching()` are jobs whose description is wanted."""
+    """The memory of one rank. `tell(slot, stimulus)` reaches a PE; `fetching()` are jobs whose description is
+    wanted.
+    """
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ WorkerEffect: TypeAlias = (
 
 
 class _Place:
-    """What a worker's process was last told of its place in the tree."""
+    """The place in the tree that a worker's process was last told."""
 
     __slots__ = (
         *("children", "index", "is_suspended", "key", "look_at_s", "since_s"),
@@ -172,7 +172,7 @@ class HostedWorkers:
         self._outdated.clear()
 
     def grown_memory(self) -> list[tuple[int, WorkerUsed]]:
-        """What to tell which PEs of the rank of workers that need noticeably more than was told before."""
+        """Return, by PE, the workers that need noticeably more memory than was told before."""
         grown = []
         for number, place in self._places.items():
             if place.is_suspended or (pid := self._pool.pid_of(place.key)) is None:
@@ -185,7 +185,7 @@ class HostedWorkers:
         return grown
 
     def cpu_news(self, now: float) -> list[tuple[int, WorkerUsed]]:
-        """What to tell which PEs of the rank of CPU time that workers have used since it was told last."""
+        """Return, by PE, the CPU time that workers have used since it was told last."""
         news = []
         for number, place in self._places.items():
             if now < place.look_at_s:
@@ -201,7 +201,7 @@ class HostedWorkers:
         return news
 
     def _untold_cpu_s(self, number: int, used_s: float) -> float:
-        """What is new of a worker's CPU time; from now on it counts as told."""
+        """Return a worker's CPU time that was not told before; from now on it counts as told."""
         if (place := self._places.get(number)) is None:
             return 0.0
         untold_s = max(0.0, used_s - place.told_cpu_s)
@@ -213,7 +213,7 @@ class HostedWorkers:
         self.cpu_look_at_s = min(self.cpu_look_at_s, place.look_at_s)
 
     def private_bytes(self, slot: int, worker: int) -> int:
-        """What comes free if this worker's process ends, about."""
+        """Return about how much memory comes free if this worker's process ends."""
         place = self._places.get(worker * self._capacity + slot)
         pid = None if place is None else self._pool.pid_of(place.key)
         return 0 if pid is None else private_bytes_of(pid)

@@ -1,4 +1,5 @@
-"""What a rank holds of its worker processes and of the server that forks them. Nothing here blocks.
+"""A rank's ends of its worker processes and of the server that forks them. Nothing here
+blocks.
 
 `WorkerLink`: one worker process. What it does not read (it may be stopped, or computing) waits in a queue
 that is bounded: an update replaces the one before it, and the oldest messages of other workers are given
@@ -132,7 +133,9 @@ class WorkerLink:
             self._head = self._head[sent:]
 
     def receive(self) -> tuple[list[wire.FromWorker], bool]:
-        """What has arrived, and whether the stream is over. Raises BrokenStream on nonsense."""
+        """Return the messages that have arrived, and whether the stream is over. Raises BrokenStream on
+        nonsense.
+        """
         messages: list[wire.FromWorker] = []
         received_bytes = 0
         at_end = self.closed
@@ -274,7 +277,7 @@ _STOP_TIMEOUT_S = 3.0
 
 
 class WorkerLimits(msgspec.Struct, frozen=True):
-    """What all worker processes of a rank are subject to.
+    """The limits of all worker processes of a rank.
 
     `memory_limit_bytes` bounds a process's private memory (not mapped descriptions);
     `niceness` lets ranks go before their workers on a core.
@@ -346,7 +349,7 @@ class ForkServer:
         limits: WorkerLimits | None = None,
         running: socket.socket | None = None,
     ) -> ForkServer:
-        """Returns at once; `preload` names applications to import before the first fork.
+        """Start a server and return at once; `preload` names applications to import before the first fork.
 
         `running`: the control socket of a server that somebody else has started for us.
         """

@@ -1,4 +1,4 @@
-"""What a worker process passes on of the answers and bounds that its application offers.
+"""A worker process passes on the answers and bounds that its application offers.
 
 An application may offer as often as it likes. Its rank hears the best, at most every PERIOD_S, and less often
 where answers are large; what comes too soon waits here, where a better one replaces it. What was passed on is

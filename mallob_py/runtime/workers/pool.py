@@ -149,7 +149,7 @@ class KeptWorkers:
         return expired
 
     def drop_oldest(self, wanted_bytes: int) -> list[WorkerLink]:
-        """So much memory is needed elsewhere: let go of the ones that have been kept for longest."""
+        """Let go of the processes that have been kept for longest, as so much memory is needed elsewhere."""
         dropped: list[KeptWorker] = []
         for kept in self._kept.values():
             if sum(each.size_bytes for each in dropped) >= wanted_bytes:
@@ -195,7 +195,7 @@ class PoolOptions(msgspec.Struct, frozen=True):
 
     @classmethod
     def for_pes(cls, pes: int, warm: int, threads: int) -> PoolOptions:
-        """Of a rank that hosts so many PEs; the rest is as for one, for each of them."""
+        """Return the options of a rank that hosts so many PEs; the rest is as for one, for each of them."""
         default = cls()
         return cls(
             warm=warm * pes,
@@ -275,7 +275,7 @@ class Processes:
             self.idle.remove(link)
 
     def discard(self, link: WorkerLink) -> None:
-        """Kill a process; its exit is reported by the server and concerns nobody."""
+        """Kill a process; its exit is reported by the server and concerns no task."""
         link.signal(signal.SIGKILL)
         self._watch.forget(link)
         link.close()
@@ -512,7 +512,7 @@ class WorkerPool:
         self._enqueue(self._reads[request_id])
 
     def read_cpu_s(self, request_id: int) -> float:
-        """How much CPU time a read has taken so far, or is about to have taken."""
+        """Return the CPU time that a read has taken so far, or is about to have taken."""
         task = self._reads.get(request_id)
         return cpu_seconds_of(task.link.pid) if task is not None and task.link is not None else 0.0
 
@@ -597,7 +597,7 @@ class WorkerPool:
     # --- what has happened --------------------------------------------------
 
     def poll(self) -> list[WorkerEvent]:
-        """What has happened since the last call."""
+        """Return the events since the last call."""
         now_s = self._clock()
         if now_s >= self.processes.refill_at_s:
             self.processes.refill(len(self._waiting))

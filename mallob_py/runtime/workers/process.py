@@ -1,4 +1,4 @@
-"""What a worker process does: run applications, read inputs, one task after the other.
+"""A worker process runs applications and reads inputs, one task after the other.
 
 A worker process is forked from the fork server and talks to its rank over one socket. It
 has a single thread: a solver may hold the interpreter for as long as it likes, nothing
@@ -94,7 +94,9 @@ class AppRegistry:
 
     @classmethod
     def discover(cls) -> AppRegistry:
-        """What is installed is looked for when a name is asked for that is not ours."""
+        """Return a registry that looks for installed applications when a name is asked for that is not
+        ours.
+        """
         return cls(places_without_search())
 
     def names(self) -> tuple[str, ...]:
@@ -130,7 +132,9 @@ class AppRegistry:
         return made
 
     def declared(self, name: str) -> Declaration | type[Declaration]:
-        """What it declares; it is imported only if that is told nowhere else. Raises whatever is raised."""
+        """Return an application's declaration; it is imported only if that is told nowhere else. Raises
+        whatever its import raises.
+        """
         return declared_apart(name, self._place_of(name)) or self.load(name)
 
     def _place_of(self, name: str) -> str:
@@ -307,7 +311,7 @@ class _Context(WorkerContext):
         self._offering.offer(result, value, bound, time.monotonic())
 
     def declare(self, application: Application) -> None:
-        """Whose run it is."""
+        """Note the application whose run it is."""
         self.result_string = application.result_string
         self._offering.declare(application)
 
@@ -399,7 +403,7 @@ class _Worker:
                     pass
 
     def _count_anew(self) -> None:
-        """What is used from now on is the next task's."""
+        """Count what is used from now on for the next task."""
         forget_peak()
         self._cpu_before_s = own_cpu_seconds()
 

@@ -1,4 +1,4 @@
-"""What a worker process is busy with, from the rank's side; and what the rank hears of it.
+"""The tasks of worker processes, from the rank's side; and the events that the rank hears of them.
 
 A task waits (`link` is None) until a process is free for it. It knows what to tell the
 process first, and which event of the rank each of the process's messages is.
@@ -67,7 +67,7 @@ class ReadGoesOn(_Event, frozen=True):
 
 
 class ApplicationKnown(_Event, frozen=True):
-    """What an application declares (see `kit.Declaration`)."""
+    """The declaration of an application has come (see `kit.Declaration`)."""
 
     traits: ApplicationTraits
 
@@ -76,7 +76,7 @@ WorkerEvent = OfWorker | ReadDone | ReadFailed | ReadStalled | ReadGoesOn | Appl
 
 
 def missed(key: Key, message: TreeMessage) -> WorkerEvent:
-    """What to tell of a message that its worker's process does not take."""
+    """Return the event that tells of a message that its worker's process does not take."""
     return stimuli.WorkerMissed(key[1], message.source, message.sender, message.data, message.returned)
 
 
@@ -288,7 +288,7 @@ class Reads:
             tasks.pop(task, None)
 
     def following(self, now_s: float) -> list[ReadTask]:
-        """Those that have waited here and begin now."""
+        """Return the reads that have waited here and begin now."""
         begin = []
         while self._later and len(self._going) < self._at_once_max:
             task = next(iter(self._later))
@@ -323,7 +323,7 @@ class Reads:
 
 
 def _cpu_ns(task: ReadTask) -> int:
-    """What its process has used; -1 if there is none."""
+    """Return the CPU time that the process of a read has used; -1 if there is none."""
     if task.link is not None:
         with (
             suppress(OSError, ValueError),

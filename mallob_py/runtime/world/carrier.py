@@ -1,4 +1,4 @@
-"""What a rank's transport is made of, whatever carries its messages: who is where, who is lost; and links.
+"""The parts of a rank's transport that do not depend on the carrier: who is where, who is lost; and links.
 
 `Carrier` is the whole transport of a rank that has joined, which reaches all others by links (`links.py`).
 That of a rank of MPI's world, `transport.Transport`, adds the others there. Both are used in the same way,
@@ -103,14 +103,14 @@ class Carrier:
     # --- parking
 
     def descriptors(self) -> tuple[int, ...]:
-        """What to wait for; when the first is readable, call `wake`."""
+        """The descriptors to wait for; when the first is readable, call `wake`."""
         return (self.links.fileno(),)
 
     def wake(self) -> None:
         """The first of the descriptors is readable: be prepared for a message."""
 
     def park_timeout_s(self, wanted_s: float) -> float:
-        """How long the loop may wait for descriptors, when it would like to wait `wanted_s`."""
+        """Return how long the loop may wait for descriptors when it would like to wait `wanted_s`."""
         return 0.0 if self._lost_news or self.links.has_more else min(wanted_s, self.links.wait_s())
 
     # --- failed peers
@@ -126,7 +126,7 @@ class Carrier:
         return back
 
     def how_lost(self, peer: int) -> str:
-        """What happened to a peer that `take_lost` has told."""
+        """Return how a peer was lost that `take_lost` has told."""
         return self._how_lost.get(peer, "has failed")
 
     def take_heard(self) -> set[int]:

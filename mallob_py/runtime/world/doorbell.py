@@ -117,7 +117,7 @@ class Doorbell:
         return cls(rank, rung, secret, unix_socket, udp_socket)
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable when somebody rings."""
+        """The descriptor that becomes readable when a rank rings."""
         return self._epoll.fileno() if self._epoll is not None else self._sockets[0].fileno()
 
     def ring(self, peer: int) -> None:
@@ -221,7 +221,7 @@ class Parking:
         self._epoll.unregister(descriptor)
 
     def park(self, timeout_s: float) -> set[int]:
-        """Those that are readable, at the latest after that time."""
+        """Wait for descriptors, and return the readable ones, at the latest after that time."""
         if not select.select((self._epoll,), (), (), timeout_s)[0]:
             return set()
         return {descriptor for descriptor, _ in self._epoll.poll(0)}

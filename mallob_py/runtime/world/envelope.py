@@ -1,4 +1,4 @@
-"""What travels between ranks: messages by channel, and the envelope of those from PE to PE.
+"""The format of what travels between ranks: messages by channel, and the envelope of those from PE to PE.
 
 An envelope names the generation of the world, source PE and destination PE in a fixed header of 16 bytes,
 which costs 0.3 us per message, both ends together. PE numbers mean something in their generation only;

@@ -1,4 +1,4 @@
-"""What the ranks of a service have to say to the process that has started them, by one file.
+"""The file by which the ranks of a service speak to the process that has started them.
 
 From when they are at work it holds `mpi.RUNNING`, and its time changes as long as the first of them lives
 (`failure_detector.Ring`); at the end it holds the exit code of the one that speaks for all (`mpi.leave`).
@@ -27,7 +27,9 @@ class Said:
 
 
 class ExitFile:
-    """As the starting process sees it. `rank_timeout_s`: how long ranks may be silent (None: for ever)."""
+    """The exit file, as the starting process sees it. `rank_timeout_s`: how long ranks may be silent (None:
+    for ever).
+    """
 
     #: what is told of ranks that are silent
     complaint = "no rank answers any more; ended by force"

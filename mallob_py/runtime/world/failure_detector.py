@@ -1,4 +1,5 @@
-"""Who is lost: ranks watch each other in a ring, those of one host as processes, the launching process all.
+"""Ranks find lost ranks: they watch each other in a ring, those of one host as processes, the launching
+process all.
 
 Every BEAT_S, each rank sends a beat to the next one and looks whether the one before has been
 heard. A rank that hangs (stopped, stuck in a system call or in a loop) is so noticed by
@@ -33,7 +34,7 @@ _LOOK_MAX_S = 1.5
 
 
 class Watch:
-    """How long somebody has been silent, on the watcher's own waking time."""
+    """The time for which a rank has been silent, on the watcher's own waking time."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s = math.inf if timeout_s is None else timeout_s
@@ -49,7 +50,9 @@ class Watch:
         return self._silent_s > _LATE_S and self._timeout_s < math.inf
 
     def is_silent(self, now: float) -> bool:
-        """To be asked once a second or more often, from when on somebody is to be heard."""
+        """Whether the rank is silent; to be asked once a second or more often, from when on it is to be
+        heard.
+        """
         if self._looked_s is not None:
             self._silent_s += min(max(0.0, now - self._looked_s), _LOOK_MAX_S)
         self._looked_s = now
@@ -68,7 +71,9 @@ _PATIENCE_S = 30.0
 
 
 def patience_of(timeout_s: float | None) -> float:
-    """How long those who wait for a new generation wait for one of them, if ranks may be silent so long."""
+    """Return how long those who wait for a new generation wait for one of them, if ranks may be silent so
+    long.
+    """
     return _PATIENCE_S if timeout_s is None else timeout_s
 
 
@@ -142,7 +147,7 @@ class Ring:
 
 
 def _made_pulse_file() -> int:
-    """What tells a launching process on this host that its world has come up and somebody lives."""
+    """Return the file that tells a launching process on this host that its world has come up and lives."""
     path = os.environ.get(EXIT_FILE_VARIABLE)
     if path is None:
         return _NO_FILE

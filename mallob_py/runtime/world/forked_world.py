@@ -52,7 +52,7 @@ _VALUE_LENGTH_MAX = 1024
 
 
 def pmi_environment(rank: int, ranks: int, descriptor: int) -> dict[str, str]:
-    """What a rank must find in its environment when it initialises MPI."""
+    """Return what a rank must find in its environment when it initialises MPI."""
     return {"PMI_RANK": str(rank), "PMI_SIZE": str(ranks), "PMI_FD": str(descriptor)}
 
 
@@ -76,7 +76,7 @@ class PmiServer:
         self.is_aborted = False
 
     def receive(self, rank: int, data: bytes) -> list[tuple[int, bytes]]:
-        """What to send to which ranks after this rank has sent `data`."""
+        """Return what to send to which ranks after this rank has sent `data`."""
         *lines, self._partial[rank] = (self._partial[rank] + data).split(b"\n")
         return [answer for line in lines for answer in self._answers(rank, line.decode("ascii", "replace"))]
 
@@ -321,7 +321,9 @@ class ForkedWorld:
             self._deadline_s = min(self._deadline_s, time.monotonic() + STOP_GRACE_S)
 
     def _end_by_force(self, rank: int, pid: int) -> None:
-        """Who is left would wait for the rank that has died. Unless we wanted its end, tell why."""
+        """End the others if a rank has died, as they would wait for it. Unless its end was wanted,
+        tell why.
+        """
         if self._statuses[rank] < 0 and not self._told_to_stop and not self._ends_by_force:
             consequence = "this ends the others" if self._pids else "none is left"
             tell(guard.epitaph(rank, pid, self._statuses[rank], consequence))

@@ -78,7 +78,7 @@ def report_to(link: int) -> None:
 
 
 def has_lost_parent() -> bool:
-    """Whether this is such a rank, and nobody reads any more: nor is there anybody to take leave of."""
+    """Whether the parent of this rank has gone, so that no process reads what it says."""
     return _link is not None and os.getppid() != _parent
 
 

@@ -30,7 +30,7 @@ STOP_GRACE_S = 30
 
 
 def epitaph(rank: int, pid: int, code: int, consequence: str = "the others go on") -> str:
-    """How a rank has died and what follows, for people."""
+    """Return a line for people on the death of a rank and what follows."""
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "has crashed"
     return f"rank {rank} (process {pid}) {how}; {consequence}"
 
@@ -72,7 +72,7 @@ def guard(rank: int, link: int, grace_s: float = STOP_GRACE_S) -> NoReturn:
 
 
 def _take_leave(link: int) -> None:
-    """Of the process manager, unless the rank has done so."""
+    """Take leave of the process manager, unless the rank has done so."""
     try:
         os.write(link, b"cmd=finalize\n")
         poll = select.poll()

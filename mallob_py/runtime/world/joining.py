@@ -1,4 +1,5 @@
-"""How a process becomes a rank of a running system, as that process does it; and what is said on the way.
+"""The way in which a process becomes a rank of a running system, as that process goes it; and the messages on
+it.
 
 A rank, the *host* of the newcomer, has all members listen for connections (`Listen`, `Listening`), starts the
 process (`newcomer_process.py`) and gives it an `Invitation` on standard input. Then:
@@ -53,7 +54,7 @@ _INVITATION_BYTES_MAX = 1 << 20
 
 
 class Invitation(msgspec.Struct, frozen=True):
-    """What a newcomer is started with. `pes`: its capacity, unless its options say so.
+    """The invitation with which a newcomer is started. `pes`: its capacity, unless its options say so.
 
     `session`: by which it finds the folder of its host (`session_folder_here`).
     """
@@ -109,7 +110,7 @@ def join(invitation: Invitation, pes: int | None, patience_s: float) -> Joined:
 
 
 def _folder_of(invitation: Invitation) -> tuple[PrivateFolder, int]:
-    """Of this host, and which host that is. Raises OSError."""
+    """Return the folder of this host, and which host that is. Raises OSError."""
     host = invitation.host
     assert host.place is not None
     with contextlib.suppress(OSError):  # it is another host

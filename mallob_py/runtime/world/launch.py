@@ -93,14 +93,14 @@ class Launcher:
         return [self.path, "-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
 
     def environment(self) -> dict[str, str]:
-        """What ranks and launcher need beyond the inherited environment."""
+        """Return what ranks and launcher need beyond the inherited environment."""
         if self.flavour is Flavour.OPEN_MPI and os.geteuid() == 0:
             return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return {}
 
     @property
     def stop_signal(self) -> signal.Signals:
-        """What mpiexec forwards to its ranks without harming them."""
+        """The signal that mpiexec forwards to its ranks without harming them."""
         return signal.SIGTERM if self.flavour is Flavour.HYDRA else signal.SIGUSR1
 
 
@@ -257,7 +257,7 @@ def _own_folder() -> Iterator[Path]:
 
 
 def _oom_kills() -> int:
-    """How many processes the kernel has killed on this host for want of memory."""
+    """Return how many processes the kernel has killed on this host for want of memory."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):
@@ -266,7 +266,7 @@ def _oom_kills() -> int:
 
 
 def _die_with_parent(death_signal: signal.Signals) -> Callable[[], None]:
-    """What the child runs before mpiexec: have the kernel signal it when we are gone."""
+    """Return what the child runs before mpiexec: have the kernel signal it when we are gone."""
     parent = os.getpid()
     return lambda: die_with(parent, death_signal)
 

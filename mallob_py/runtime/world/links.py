@@ -65,7 +65,7 @@ _MENDING_PARK_MAX_S = 0.5
 
 
 class LinkError(Exception):
-    """Somebody cannot be connected to."""
+    """A rank cannot be connected to."""
 
 
 class _Link:
@@ -89,7 +89,7 @@ class _Link:
         self.how_broken = ""
 
     def write(self) -> bool:
-        """As much as there is room for; whether that was all. Raises OSError."""
+        """Write as much as there is room for, and return whether that was all. Raises OSError."""
         stream = self.stream
         while stream.waiting_bytes:
             stream.begin()
@@ -276,7 +276,7 @@ class Links:
             self._meet_again(descriptor, connection, bytes(said))
 
     def _meet(self, descriptor: int, connection: socket.socket, said: bytes) -> None:
-        """Somebody connects for the first time, or says so."""
+        """Take in a process that connects for the first time, or says so."""
         _, secret, peer, port = _HELLO.unpack(said)
         if not hmac.compare_digest(secret, self._secret) or peer in self._links or peer == self.rank:
             self._send_away(descriptor)
@@ -335,7 +335,7 @@ class Links:
         return link.stream.waiting_bytes
 
     def waiting_bytes(self, peer: int) -> int:
-        """How many bytes are to be written to that peer, as far as it may ever take them."""
+        """Return how many bytes are to be written to that peer, as far as it may ever take them."""
         link = self._links.get(peer)
         if link is None or link.is_gone or (link.is_given_up and link.mending is not None):
             return 0
@@ -361,7 +361,9 @@ class Links:
             self._epoll.modify(link.connection.fileno(), events)
 
     def receive(self) -> Iterator[Arrival]:
-        """What has come; a part of it, if there is much. Who breaks off gets the rest the next time."""
+        """Yield the messages that have come, or a part of them if there are many. Who breaks off gets the
+        rest the next time.
+        """
         if not self._arrived:
             self._look()
         while self._arrived:
@@ -369,11 +371,13 @@ class Links:
 
     @property
     def has_more(self) -> bool:
-        """Whether `receive` and `take_ended` have something to tell that nobody will be woken up for."""
+        """Whether `receive` and `take_ended` have something to tell for which no descriptor becomes
+        readable.
+        """
         return bool(self._arrived or self._ended or self._back)
 
     def wait_s(self) -> float:
-        """How long the loop may wait before `receive` has to mend something."""
+        """Return how long the loop may wait before `receive` has to mend something."""
         if not self._broken:
             return math.inf
         next_s = min(link.mending.next_s for link in self._broken if link.mending is not None)

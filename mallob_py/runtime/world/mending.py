@@ -41,7 +41,7 @@ _CONNECTED = frozenset({0, errno.EISCONN})
 
 
 class Dials(NamedTuple):
-    """Who connects again when a connection breaks, and where the peer listens (None: nowhere)."""
+    """The sides of a broken connection: which connects again, and where the peer listens (None: nowhere)."""
 
     is_ours: bool
     listener: tuple[str, int] | None
@@ -123,7 +123,7 @@ class Mending:
         return None
 
     def is_refused(self, now: float) -> bool:
-        """Whether the peer has ended: nobody listens where it did."""
+        """Whether the peer has ended: its port refuses connections."""
         since_s = self._refused_since_s
         return self._attempt is None and since_s is not None and now >= since_s + REFUSED_S
 

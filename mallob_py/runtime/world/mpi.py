@@ -48,7 +48,7 @@ _UCX_WITHOUT_SHARED_MEMORY = "^posix,sysv"
 
 
 class Crash(enum.Enum):
-    """How the ranks of the world before have come to their end, as told in AFTER_CRASH_VARIABLE."""
+    """The kinds of end of the world before, as told in AFTER_CRASH_VARIABLE."""
 
     #: by an error, a fault, a rank that hung, or for want of memory
     OF_ITSELF = "1"
@@ -57,7 +57,7 @@ class Crash(enum.Enum):
 
     @classmethod
     def told(cls, env: Mapping[str, str]) -> Crash | None:
-        """None: the world before has not crashed, or nobody says so."""
+        """Return the crash that the environment tells of; None if there was none, or none is told."""
         said = env.get(AFTER_CRASH_VARIABLE)
         if said is None:
             return None
@@ -65,7 +65,7 @@ class Crash(enum.Enum):
 
 
 class RankLoss(enum.Enum):
-    """What the loss of a rank means to the others."""
+    """The meanings that the loss of a rank has for the others."""
 
     #: all end; whoever has started them may start them again
     RESTART = "restart"
@@ -76,7 +76,7 @@ class RankLoss(enum.Enum):
 
     @classmethod
     def wanted(cls, text: str, launcher_spares_others: bool) -> RankLoss:
-        """What the option says: one of these, or "auto"."""
+        """Return the meaning that an option's text names, which may be "auto"."""
         if text != "auto":
             return cls(text)
         return cls.SURVIVE if launcher_spares_others else cls.RESTART
@@ -114,7 +114,7 @@ def in_mpi_world(env: Mapping[str, str] | None = None) -> bool:
 
 
 def prepare_mpi() -> None:
-    """What must be set before `from mpi4py import MPI`, which initialises MPI."""
+    """Set what must be set before `from mpi4py import MPI`, which initialises MPI."""
     for name, value in _MPICH_DEFAULTS.items():
         os.environ.setdefault(name, value)
     if is_of_wheel():
@@ -205,7 +205,7 @@ _LOOK_MIN_S, _LOOK_MAX_S = 0.0002, 0.002
 
 
 def gathered(world: MPI.Intracomm, value: Any) -> list[Any]:
-    """What each rank gives, by rank. Collective.
+    """Return the value that each rank gives, by rank. Collective.
 
     Those who come early sleep: inside MPI they would keep a core busy, which the last ones need.
     """
@@ -332,7 +332,9 @@ class WorldEnd:
 
     @property
     def exit_code(self) -> int:
-        """As a shell has it: 128 + the signal's number of a world that was stopped before it could answer."""
+        """The exit code, as a shell has it: 128 + the signal's number of a world that was stopped before it
+        could answer.
+        """
         if self.code is not None:
             return self.code
         if self.stopped_by is not None:
@@ -344,7 +346,9 @@ class WorldEnd:
 
     @property
     def crash(self) -> Crash | None:
-        """What the next world is told of the end of this one; None: it was not brought about by its ranks."""
+        """The crash that the next world is told of; None if the ranks have not brought this one to its
+        end.
+        """
         if self.was_silent or self.was_out_of_memory:
             return Crash.OF_ITSELF
         if self.has_launcher and (self.returned < 0 or self.returned == _PROXY_LOST):

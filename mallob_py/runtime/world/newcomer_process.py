@@ -50,7 +50,7 @@ class Site(NamedTuple):
 
 
 class NewcomerProcess:
-    """What this process has started for one rank: that itself, or the remote shell."""
+    """The process that was started for one rank: that itself, or the remote shell."""
 
     def __init__(
         self,

@@ -84,7 +84,7 @@ class PrivateFolder:
         return PrivateFolder(path, self._descriptor)
 
     def note_outside(self, paths: Sequence[str]) -> None:
-        """Have these files removed with the folder if nobody is left to do so. Raises OSError."""
+        """Have these files removed with the folder if no rank is left to do so. Raises OSError."""
         lines = []
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
@@ -96,7 +96,7 @@ class PrivateFolder:
         os.close(self._descriptor)
 
     def remove(self, *, outside: bool = False) -> None:
-        """Leave it, and nothing of it; nor of what goes with it, if nobody else removes that."""
+        """Remove the folder; with `outside`, also the noted files that go with it."""
         if outside:
             _remove_outside(self.path)
         shutil.rmtree(self.path, ignore_errors=True)
@@ -104,7 +104,7 @@ class PrivateFolder:
 
 
 def new_session() -> str:
-    """A name that nobody can guess."""
+    """Return a name that cannot be guessed."""
     return os.urandom(8).hex()
 
 

@@ -77,7 +77,7 @@ class Stream:
                 self.begun.append(queue.popleft())
 
     def written(self, size_bytes: int) -> None:
-        """So much of `begun` has gone."""
+        """Note that so much of `begun` has gone."""
         self.waiting_bytes -= size_bytes
         while size_bytes:
             first = self.begun[0]

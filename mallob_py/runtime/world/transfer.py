@@ -185,7 +185,7 @@ class Transfer:
                     os.unlink(self.folder / name)
 
     def drop_unheard(self, live: Container[int]) -> None:
-        """Of what was here when the world changed, only the live jobs' descriptions are still wanted."""
+        """Drop the descriptions of jobs that are no longer live, after the world has changed."""
         for job in self._inherited:
             if job not in live:
                 self.let_go(job)
@@ -210,7 +210,7 @@ class Transfer:
             self._send(self._keeper, self._asked[job])
 
     def _use(self, job: int) -> bool:
-        """Have nobody drop a description, if it is here."""
+        """Keep a description from being dropped, if it is here."""
         if job in self._used:
             return True
         try:
@@ -302,7 +302,7 @@ class Transfer:
                     self._stop_sending(job, source)
 
     def _outgoing_to(self, taker: int, job: int, number: int) -> _Outgoing | None:
-        """What is on its way there as that transfer of the taker's; not what was, or will be."""
+        """Return what is on its way there as that transfer of the taker's; not what was, or will be."""
         outgoing = self._outgoing.get((job, taker))
         return outgoing if outgoing is not None and outgoing.number == number else None
 

@@ -96,7 +96,7 @@ class TransportError(Exception):
 
 
 class _Lane:
-    """What is on its way to one peer on one channel."""
+    """The messages on their way to one peer on one channel."""
 
     __slots__ = (
         "comm",
@@ -302,7 +302,7 @@ class Transport(Carrier):
     # --- parking
 
     def descriptors(self) -> tuple[int, ...]:
-        """What to wait for; when the first is readable, call `wake`."""
+        """The descriptors to wait for; when the first is readable, call `wake`."""
         return self.doorbell.fileno(), *super().descriptors()
 
     def wake(self) -> None:
@@ -311,7 +311,7 @@ class Transport(Carrier):
             self._alert_until_s = time.monotonic() + _ALERT_S
 
     def park_timeout_s(self, wanted_s: float) -> float:
-        """How long the loop may wait for descriptors, when it would like to wait `wanted_s`."""
+        """Return how long the loop may wait for descriptors when it would like to wait `wanted_s`."""
         if self._stopped_early or self._lost_news or (self.links.is_used and self.links.has_more):
             return 0.0
         if self.links.is_used:
@@ -423,7 +423,7 @@ class Transport(Carrier):
         return False
 
     def _part(self, deadline_s: float) -> None:
-        """Leave those who are left: nobody goes before all others have received all that it sent."""
+        """Leave the world: no rank goes before all others have received all that it sent."""
         peers = self._reached_by_mpi()
         self._say_last(peers, deadline_s, lambda: peers - self._lost <= self._left)
 
