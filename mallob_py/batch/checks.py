@@ -13,7 +13,7 @@ _ID = attrgetter("id")
 
 
 class Checks:
-    """Of one policy's actions, by what its view shows.
+    """Checks of one policy's actions, by what its view shows.
 
     What is impossible raises PolicyError, with the names of policy and job, and the time. `numbers` are those
     by which users know jobs, where these are not their ids.
@@ -29,7 +29,7 @@ class Checks:
         return PolicyError(f"{self._policy.name}: job {number} {what} (at {self._view.now_s:g} s)")
 
     def place_in_queue(self, job: int) -> int:
-        """Of a job that is to be started."""
+        """Return the place in the queue of a job that is to be started."""
         queue = self._view.queue
         place = bisect_left(queue, job, key=_ID)
         if place == len(queue) or queue[place].id != job:
@@ -111,5 +111,5 @@ class Checks:
 
 
 def count_of(wanted: int | tuple[int, ...]) -> int:
-    """How many nodes are meant by a number of them, or by just these."""
+    """Return how many nodes are meant by a number of them, or by just these."""
     return wanted if isinstance(wanted, int) else len(wanted)

@@ -34,7 +34,7 @@ class Room:
         return Room(self.capacity, self.left.copy())
 
     def units(self, demand: Sequence[float]) -> NDArray[np.float64]:
-        """How many units of such a demand each node has room for (whole numbers)."""
+        """Return how many units of such a demand each node has room for (whole numbers)."""
         return units_in(self.left, demand, self.capacity)
 
     def place(self, count: int, demand: Sequence[float]) -> list[int] | None:
@@ -55,12 +55,12 @@ class Room:
         return nodes
 
     def _shares_left(self) -> NDArray[np.float64]:
-        """Of all resources together, by node."""
+        """Return the share that is left of all resources together, by node."""
         shares = np.divide(self.left, self.capacity, out=np.zeros_like(self.left), where=self.capacity > 0.0)
         return np.asarray(shares.sum(axis=1))
 
     def _needless(self, demand: Sequence[float]) -> NDArray[np.int64]:
-        """How many resources each node has of which a unit needs nothing."""
+        """Return how many resources each node has of which a unit needs nothing."""
         unneeded = [place for place, amount in enumerate(demand) if not amount]
         return np.asarray(np.count_nonzero(self.capacity[:, unneeded], axis=1))
 
@@ -85,7 +85,7 @@ class Room:
 def units_in(
     left: NDArray[np.float64], demand: Sequence[float], capacity: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """How many units fit where so much is left (..., resource); the result has one dimension less."""
+    """Return how many units fit where so much is left (..., resource); the result has one dimension less."""
     needed = [place for place, amount in enumerate(demand) if amount > 0.0]
     if not needed:
         idle: NDArray[np.bool_] = (left == capacity).all(axis=-1)

@@ -1,4 +1,4 @@
-"""What resizes cost: a job stands still for a while when its number of nodes changes.
+"""The cost of resizes: a job stands still for a while when its number of nodes changes.
 
 Measured of malleable jobs of several JVMs (the ElasticJobScheduler publication): a grow order adds 3.8 nodes
 and takes 14.55 s, a shrink order releases 2.55 and takes 7.41 s, on average.
@@ -18,7 +18,7 @@ from mallob_py.batch.job import Job
 
 
 class ResizeCost(Protocol):
-    """How long [s] a job stands still when its number of nodes changes."""
+    """The time [s] for which a job stands still when its number of nodes changes."""
 
     def pause_s(self, job: Job, before: int, after: int) -> float: ...
 
@@ -71,7 +71,7 @@ class Redistribution(msgspec.Struct, frozen=True):
 
 
 class Delays(msgspec.Struct, frozen=True):
-    """What takes time [s] with real processes, while nothing stands still.
+    """The delays [s] of real processes, while nothing stands still.
 
     `start_s`: from the decision to start a job until it computes. `ready_s`: from the same decision until a
     malleable job can be resized; it is shown as moldable so long. `grow_s`, `shrink_s`: from an order until

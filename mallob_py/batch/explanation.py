@@ -18,7 +18,7 @@ from mallob_py.batch.simulator import EventOrder, Schedule, simulate
 
 
 class Hindrance(enum.Enum):
-    """What held a job up at a decision."""
+    """The hindrances that held a job up at a decision."""
 
     TOO_FEW_NODES = "too few nodes were free"
     FREE_TO_OTHERS = "nodes were free, and went to others"
@@ -41,7 +41,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Of one job; others are named by their numbers.
+    """The explanation of one job; others are named by their numbers.
 
     `moments`: the decisions that left it waiting. `ended_at_start`, `resized_at_start`: what ended before
     the decision that started it, and what this resized. `overtaken_by`: submitted later, started earlier.

@@ -14,7 +14,7 @@ AnySpeedup = Linear | Power | Amdahl | Logarithmic
 
 
 class Kind(enum.Enum):
-    """Who chooses a job's number of nodes, and when."""
+    """The kinds of jobs: who chooses a job's number of nodes, and when."""
 
     #: the user
     RIGID = "rigid"
@@ -27,7 +27,8 @@ class Kind(enum.Enum):
 
 
 class Job(msgspec.Struct, frozen=True, gc=False):
-    """What a scheduler may know. Times are seconds; `nodes` is the preferred number, as asked for.
+    """A job, as far as a scheduler may know it. Times are seconds; `nodes` is the preferred number, as asked
+    for.
 
     `id` counts a workload's jobs from 0, in the order of submission; `number` is the job's own in its
     source. `estimate_s` is the requested time on `nodes` nodes. `speedup` is what is said of the job, which
@@ -79,7 +80,8 @@ class Wish(msgspec.Struct, frozen=True, gc=False):
 
 
 class Truth(msgspec.Struct, frozen=True, gc=False):
-    """What no scheduler knows: the run time [s] on the preferred number of nodes, and the true speedup.
+    """The truth that no scheduler knows: the run time [s] on the preferred number of nodes, and the true
+    speedup.
 
     With `iterations`, a malleable job can be resized only between two of them, which are of equal work.
     """

@@ -1,4 +1,4 @@
-"""What a schedule says: waiting, turnaround, slowdown, utilisation, and the energy of its nodes.
+"""The metrics of a schedule: waiting, turnaround, slowdown, utilisation, and the energy of its nodes.
 
 Times are seconds. Energy is by what nodes do: busy ones run a job, the others are idle.
 """
@@ -20,7 +20,7 @@ SLOWDOWN_BOUND_S = 10.0
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """Of one policy on one workload; means over its jobs.
+    """The metrics of one policy on one workload; means over its jobs.
 
     `slowdown` is turnaround over the static run time, that on the nodes which a job asks for, whatever it
     got: so a policy that slows jobs down gains nothing by it, and one that speeds them up can come below 1.
@@ -86,7 +86,9 @@ def _held_s(schedule: Schedule, ends: NDArray[np.float64]) -> NDArray[np.float64
 
 
 def _sizes(schedule: Schedule) -> Sequence[float]:
-    """How many nodes each job has; where nodes are shared, its share of the first resource, in nodes."""
+    """Return how many nodes each job has; where nodes are shared, its share of the first resource, in
+    nodes.
+    """
     cluster = schedule.workload.cluster
     if cluster is None:
         return [len(nodes) for nodes in schedule.allocations]
@@ -102,7 +104,7 @@ def _sizes(schedule: Schedule) -> Sequence[float]:
 
 
 class NodePower(msgspec.Struct, frozen=True):
-    """What one node takes [W]."""
+    """The power that one node takes [W]."""
 
     idle_w: float = 100.0
     busy_w: float = 200.0

@@ -1,4 +1,6 @@
-"""What came of policies as one HTML file that needs nothing else: metrics, energy by node state, pictures."""
+"""The results of policies as one HTML file that needs nothing else: metrics, energy by node state,
+pictures.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ img { max-width: 100%; background: white; } .scroll { overflow-x: auto; }
 
 
 class PolicyResult(msgspec.Struct, frozen=True):
-    """Of one policy: its pictures are those files that there are."""
+    """The result of one policy: its pictures are those files that there are."""
 
     metrics: Metrics
     energy: Energy

@@ -97,7 +97,7 @@ def boxes_of(schedule: Schedule) -> tuple[Floats, NDArray[np.int64]]:
 
 
 def busy_grid(boxes: Floats, length: float, nodes: int, rows: int, columns: int) -> Floats:
-    """How busy each cell of a grid is: the share of its area that boxes cover."""
+    """Return how busy each cell of a grid is: the share of its area that boxes cover."""
     places_x, amounts_x = _overlap_differences(boxes[:, 0], boxes[:, 1], length / columns, columns)
     places_y, amounts_y = _overlap_differences(boxes[:, 2], boxes[:, 3], nodes / rows, rows)
     # Differences of what is wanted, along both axes: a box has but sixteen of them, however large it is.

@@ -119,7 +119,9 @@ class Running:
 
     @property
     def freed(self) -> int:
-        """How many nodes are free when it has ended: a guest leaves those of its mates to them."""
+        """The number of nodes that are free when the job has ended: a guest leaves those of its mates to
+        them.
+        """
         return len(self.nodes) - (self.shared if self.mates else 0)
 
     @property
@@ -129,7 +131,7 @@ class Running:
 
 
 class View:
-    """What a scheduler sees. Nothing of it may be changed, or kept: it goes on changing."""
+    """The view of a scheduler. Nothing of it may be changed, or kept: it goes on changing."""
 
     __slots__ = (
         "arrived",

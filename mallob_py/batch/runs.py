@@ -34,7 +34,7 @@ Tell = Callable[[int, float, int], None]
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """What all runs have in common. `folder`: where schedules and pictures go, if anywhere."""
+    """The setting that all runs have in common. `folder`: where schedules and pictures go, if anywhere."""
 
     workload: Workload
     order: EventOrder
@@ -44,7 +44,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def side_by_side(setting: Setting, policies: Sequence[str], processes: int | None) -> list[PolicyResult]:
-    """What comes of each policy, in their order.
+    """Return the result of each policy, in their order.
 
     Raises what a run raises, and BrokenProcessPool if one is killed from outside.
     """

@@ -118,7 +118,7 @@ def _job_rows(schedule: Schedule, power: NodePower) -> Iterable[tuple[object, ..
 
 
 def _rejected_rows(schedule: Schedule) -> Iterable[tuple[object, ...]]:
-    """As Batsim has them: what did not come to be is empty."""
+    """Return rows as Batsim has them: what did not come to be is empty."""
     name = schedule.workload.name or "workload"
     for job in schedule.workload.rejected:
         yield (

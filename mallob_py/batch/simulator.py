@@ -57,7 +57,7 @@ class EventOrder(enum.Enum):
 
 
 class Imbalance(enum.Enum):
-    """How fast a job is whose nodes have different numbers of its cores."""
+    """The speed of a job whose nodes have different numbers of its cores."""
 
     #: as all its cores together: it balances its load itself
     IDEAL = "ideal"
@@ -75,7 +75,7 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
 
 
 class SharedSpan(msgspec.Struct, frozen=True, gc=False):
-    """So long, a guest has had the share `factor` of the cores of a mate's nodes."""
+    """A span of time in which a guest has had the share `factor` of the cores of a mate's nodes."""
 
     guest: int
     mate: int
@@ -86,7 +86,7 @@ class SharedSpan(msgspec.Struct, frozen=True, gc=False):
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """What became of a workload: for each job its start and end [s], and the nodes of its last piece.
+    """The schedule of a workload: for each job its start and end [s], and the nodes of its last piece.
 
     `pieces`: the former ones of jobs that were resized. `promises`: the earliest reservation that each job
     was told, if any. `shared`: which jobs were on the same nodes, and when.
@@ -105,7 +105,7 @@ class Schedule(msgspec.Struct, frozen=True):
     shared: Sequence[SharedSpan] = ()
 
     def all_pieces(self) -> Iterator[Piece]:
-        """Of all jobs: the former ones, then the last of each."""
+        """Yield the pieces of all jobs: the former ones, then the last of each."""
         yield from self.pieces
         for job, (start_s, end_s, nodes) in enumerate(
             zip(self.piece_starts_s, self.ends_s, self.allocations, strict=True)
@@ -328,7 +328,7 @@ class _Run:
             self._plan(job)
 
     def _plan(self, job: int) -> None:
-        """What comes next in a job's life: a resize point that is waited for, a wish, or its end."""
+        """Plan what comes next in a job's life: a resize point that is waited for, a wish, or its end."""
         if job in self._iterations_left:
             if self._iterations_left[job] > 1:
                 self._plan_resize_point(job)
@@ -510,7 +510,7 @@ class _Run:
             self._take(number)
 
     def _until_resize_point(self, number: int) -> float:
-        """How long [s] until a running job comes to where it can be resized; infinite: it ends before."""
+        """Return how long [s] a running job takes to where it can be resized; infinite: it ends before."""
         truth = self._truths[number]
         if not truth.iterations:
             return 0.0

@@ -1,4 +1,4 @@
-"""How the speed of a job depends on its nodes.
+"""Models of speed: the speed of a job depends on its nodes.
 
 A model tells the speed on `n` nodes relative to that on the job's preferred number, on which it is 1: with
 run time T(pref), the run time on n nodes is T(pref) / speed(n, pref). Its `loss` is how far from

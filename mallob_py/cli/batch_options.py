@@ -27,7 +27,7 @@ MALLEABLE = "malleable jobs"
 
 
 def share(text: str) -> float:
-    """Of a workload's jobs."""
+    """Parse a share of a workload's jobs."""
     from mallob_py.batch.workload.changes import share_of
 
     return share_of(text)
@@ -41,14 +41,14 @@ def node_range(text: str) -> NodeRange:
 
 
 def speed_model(text: str) -> SpeedModel:
-    """How the speed of jobs depends on their nodes."""
+    """Parse how the speed of jobs depends on their nodes."""
     from mallob_py.batch.workload.changes import speed_model_of
 
     return speed_model_of(text)
 
 
 def resize_cost(text: str) -> ResizeCost:
-    """How long jobs stand still when they are resized."""
+    """Parse how long jobs stand still when they are resized."""
     from mallob_py.batch.costs import resize_cost_of
 
     return resize_cost_of(text)
@@ -291,7 +291,7 @@ class BatchGenerateOptions(Config):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Live(Config):
-    """What every command that meets a scheduler of whole jobs has in common."""
+    """The options of every command that meets a scheduler of whole jobs."""
 
     batch_dir: str = option(
         "--dir --batch-dir",
@@ -305,7 +305,7 @@ class Live(Config):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Shown(Live):
-    """What every command that shows something of it has in common."""
+    """The options of every command that shows something of such a scheduler."""
 
     json: bool = switch_option("--json", group=OUTPUT, help="print JSON for programs")
 
@@ -408,7 +408,7 @@ class BatchSubmitOptions(Live):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a script would say in its headers."""
+        """The headers that a script would have to say the same."""
         given = {
             "NODES": self.nodes,
             "MIN_NODES": self.min_nodes,

@@ -172,7 +172,7 @@ class SubmitOptions(_Terms, Wishes, _Client):
         return any(len(taken) > 1 for _, taken in self.settings)
 
     def combinations(self) -> Iterator[dict[str, Any]]:
-        """What `--set` says of each job of one input, in order: the last key's values change first."""
+        """Yield the settings of each job of one input, in order: the last key's values change first."""
         keys = [key for key, _ in self.settings]
         for combination in itertools.product(*(taken for _, taken in self.settings)):
             yield dict(zip(keys, combination, strict=True))
@@ -236,7 +236,7 @@ class InterruptOptions(_Client):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class _Orders(Api):
-    """What the commands that change the number of ranks have in common."""
+    """The options of the commands that change the number of ranks."""
 
     orders: str | None = option(
         "--orders",
@@ -308,7 +308,7 @@ class DrainOptions(_Orders):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class _OfUser(Api):
-    """What the commands that list jobs, live or ended, have in common."""
+    """The options of the commands that list jobs, live or ended."""
 
     user: str | None = option(
         "--user", values.word, None, metavar="USER", group=OUTPUT, help="only jobs of this user"
@@ -317,7 +317,7 @@ class _OfUser(Api):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class _Jobs(_OfUser):
-    """What the commands that list live jobs have in common."""
+    """The options of the commands that list live jobs."""
 
     sort: str = choice(
         "--sort", JOB_ORDERS, "volume", group=OUTPUT, help="order of the jobs (default volume)"

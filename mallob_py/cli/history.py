@@ -27,7 +27,7 @@ _PERIOD_S = 0.5
 
 
 class UserCost(msgspec.Struct, frozen=True):
-    """What the jobs of one user have cost: PE-seconds, CPU seconds; `failed` counts jobs without a result."""
+    """The cost of one user's jobs: PE-seconds, CPU seconds; `failed` counts jobs without a result."""
 
     user: str
     jobs: int

@@ -258,7 +258,7 @@ def _make_paths_absolute(job: dict[str, Any], folder: str) -> None:
 
 
 def _existing(written: Any, absolute: Any) -> Any:
-    """Whoever wrote a relative path means a file that is here."""
+    """Return the absolute path of a file that is here: a relative path in a job file means such a file."""
     if written != absolute:
         _check_is_there(absolute)
     return absolute

@@ -52,7 +52,7 @@ _servers: ForkedServers | None = None
 
 
 def begin_early(words: Sequence[str]) -> None:
-    """What `solve` begins before it looks at its options: its fork servers import, which takes longest.
+    """Begin, before the options of `solve` are looked at, what takes longest: its fork servers import.
 
     What they import, the `words` of the command line say: files, and for standard input an application.
 
@@ -139,7 +139,7 @@ def _check_is_there(file: str) -> None:
 
 
 def _check_takes_no_orders(orders: str | None) -> None:
-    """Of ranks that a launcher of MPI has started, which ends them all when one does."""
+    """Refuse orders to ranks that a launcher of MPI has started, which ends them all when one does."""
     if orders is not None and INVITED_VARIABLE not in os.environ:
         raise CommandError("--orders is for ranks that this command starts itself (-n), with MPICH")
 
@@ -344,7 +344,8 @@ def run_token(options: TokenOptions) -> int:
 
 
 def ranks_of(options: SolveOptions | RunOptions | ServeOptions) -> int:
-    """How many ranks to start: as asked for, else one per slot of a malleable job, or core that we may use.
+    """Return how many ranks to start: as asked for, else one per slot of a malleable job, or core that we may
+    use.
 
     Raises CommandError if memory or the limits of processes are not made for so many.
     """
@@ -361,7 +362,7 @@ def ranks_of(options: SolveOptions | RunOptions | ServeOptions) -> int:
 
 
 def _bounds(rooms: list[Room]) -> Iterator[tuple[int, str]]:
-    """How many ranks there could be, and what bounds them."""
+    """Yield numbers of ranks that there could be, and what bounds them."""
     for room in rooms:
         yield (
             max(1, room.left_bytes // _RANK_BYTES),

@@ -143,7 +143,7 @@ def fail(line: str) -> int:
 
 
 def _line_of(error: OSError) -> str | None:
-    """What to tell the user; None of an error that no file of the user's is to blame for."""
+    """Return the line that tells the user of an error; None if no file of the user's is to blame for it."""
     if error.filename is not None:
         name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
         return f"{name}: {error.strerror}"

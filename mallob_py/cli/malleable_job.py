@@ -31,7 +31,7 @@ _LOOK_S = 0.02
 
 
 def allotted() -> int | None:
-    """How many slots a scheduler has given us that may change their number; None: there is none."""
+    """Return how many slots a scheduler has given us that may change their number; None if there is none."""
     if os.environ.get("ELASTIC") != "malleable" or "JOB_SOCKET" not in os.environ:
         return None
     from mallob_py import malleable

@@ -1,4 +1,4 @@
-"""What the desks of `solve` and `run` have in common: jobs of one user, handed in at one rank, one at a time.
+"""The base of the desks of `solve` and `run`: jobs of one user, handed in at one rank, one at a time.
 
 They wait for nobody else: when their last job has ended, so do all ranks.
 """
@@ -56,11 +56,11 @@ class OneDesk:
         rank.on_change(self._follow)
 
     def open(self) -> Desk:
-        """What this rank is to have."""
+        """Return the desk of this rank."""
         return self._begin() if self._is_ours() else self
 
     def tell_answered(self, answered: int) -> None:
-        """So much has been answered, should somebody else have to go on."""
+        """Tell how many jobs are answered, in case another rank has to go on."""
         self._answered = answered
         if self._rank.survives:
             data = answered.to_bytes(_COUNT_BYTES, "little")
@@ -242,7 +242,7 @@ def be_rank(
 
 
 def _take_orders(rank: Rank, place: Path, *, has_input: bool) -> None:
-    """How many ranks there are, may be changed from there."""
+    """Have a rank take orders from a folder that change the number of ranks."""
     from mallob_py.service import ServiceError
     from mallob_py.service.resizing import Resizing
     from mallob_py.service.store.orders import OrderFolder

@@ -56,7 +56,7 @@ class _Commands(Mapping[str, tuple[str, type[CommandOptions]]]):
         return len(self._rows)
 
     def run_of(self, command: str) -> Callable[[Any], int]:
-        """What runs it: from its options to the exit code."""
+        """Return the function that runs a command: from its options to the exit code."""
         run: Callable[[Any], int] = _imported(self._rows[command][2])
         return run
 

@@ -49,7 +49,7 @@ STANDARD_INPUT = ("-", "/dev/stdin")
 
 
 def _launched_ranks() -> int | None:
-    """How many ranks mpiexec, srun and the like say that they started; None without any."""
+    """Return how many ranks mpiexec, srun and the like say that they started; None without any."""
     from mallob_py.runtime.world.mpi import declared_world_size  # only for who needs it: --help is quick
 
     declared = declared_world_size(os.environ)
@@ -58,7 +58,7 @@ def _launched_ranks() -> int | None:
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class _World(Config):
-    """What every command that runs ranks has in common."""
+    """The options of every command that runs ranks."""
 
     ranks: int | None = option(
         "-n --ranks",
@@ -213,7 +213,7 @@ class _World(Config):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class _OneShot(_World):
-    """What the commands that end with their jobs have in common."""
+    """The options of the commands that end with their jobs."""
 
     orders: str | None = option(
         "--orders",
@@ -281,7 +281,7 @@ class SolveOptions(Wishes, _OneShot):
             raise OptionError(f"{wanted[0]} and {wanted[1]} are not possible together")
 
     def application_of(self, file: str) -> str:
-        """What works on one of the files."""
+        """Return the application that works on one of the files."""
         return self.application or application_of(file)
 
     def _check_wishes_fit(self) -> None:
@@ -295,7 +295,7 @@ class SolveOptions(Wishes, _OneShot):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _AnyApplication(_World):
-    """What every command that runs ranks for jobs of any application has in common."""
+    """The options of every command that runs ranks for jobs of any application."""
 
     log_loans: str | None = option(
         "--log-loans",
@@ -346,7 +346,7 @@ class RunOptions(_AnyApplication, _OneShot):
 
     @property
     def whole_configuration(self) -> dict[str, Any]:
-        """What the job is told."""
+        """Return the configuration of the job."""
         return dict(self.configuration or {}) | dict(self.settings)
 
 
@@ -486,7 +486,7 @@ def settings_of(
     preload: tuple[str, ...] = (),
     time_limit_s: float | None = None,
 ) -> WorldSettings:
-    """What every rank of a world is told."""
+    """Return the settings that every rank of a world is told."""
     from mallob_py.protocol import config
     from mallob_py.runtime.boot import WorldSettings
 

@@ -48,7 +48,7 @@ def be_rank(options: RunOptions, fork_server: socket.socket | None = None) -> No
 
 
 def job_of(options: RunOptions, declared: wire.ApplicationTraits) -> JobFile:
-    """What a service would be told. Raises JobFileError."""
+    """Return the job file that a service would be given. Raises JobFileError."""
     configuration = options.whole_configuration
     for key in declared.result_files:
         if isinstance(path := configuration.get(key), str):
@@ -180,7 +180,7 @@ class RunDesk(OneShotDesk):
         self._show(f"{now - self._began_s:.1f} s, {self._workers(_JOB)}{self._progress(now)}")
 
     def _progress(self, now: float) -> str:
-        """What the application tells, if it does."""
+        """Return the progress that the application tells, if it does."""
         if (record := self._rank.pe.client.jobs.get(_JOB)) is None:
             return ""
         far = far_text(progress_of(record.progression, now), interim_of(record.interim))

@@ -47,7 +47,7 @@ class Config(CommandOptions):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Api(Config):
-    """What every command that meets a service has in common."""
+    """The options of every command that meets a service."""
 
     api_dir: str = option(
         "--api-dir",
@@ -61,7 +61,7 @@ class Api(Config):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Parallel(Config):
-    """What every command that makes several runs has in common."""
+    """The options of every command that makes several runs."""
 
     jobs: int | None = option(
         "--jobs",
@@ -75,7 +75,7 @@ class Parallel(Config):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Runs(Parallel):
-    """What every command that makes tables of many runs has in common."""
+    """The options of every command that makes tables of many runs."""
 
     output: str = option(
         "--output",
@@ -94,7 +94,7 @@ def _declared_options() -> tuple[JobOption, ...]:
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class Wishes(CommandOptions):
-    """What to ask of a job, however it is handed in; `wishes` are as its application declares them."""
+    """The wishes for a job, however it is handed in; `wishes` are as its application declares them."""
 
     configuration: Mapping[str, Any] | None = option(
         "--configuration",

@@ -115,7 +115,7 @@ def run_experiment(options: ExperimentOptions) -> int:
 
 
 def _sizes_up_to(options: ExperimentOptions, sizes: Sequence[Any]) -> list[Any]:
-    """Of sizes that are numbers of PEs, or pairs of that and something else."""
+    """Return the sizes up to a limit; a size is a number of PEs, or a pair of that and something else."""
     pes = [size[0] if isinstance(size, tuple) else size for size in sizes]
     if options.pes is None:
         return list(sizes)

@@ -71,7 +71,7 @@ class SolveDesk(OneShotDesk):
         answered: int,
         tell_answered: Callable[[int], None],
     ) -> None:
-        """So many files have been `answered` by a rank that is lost; told of each further one."""
+        """Begin where a lost rank has ended, if so many files are `answered`; tell of each further one."""
         super().__init__(rank, options.time_limit_s)
         self._files = list(options.files)[answered:]
         self._answered = answered
@@ -117,7 +117,7 @@ class SolveDesk(OneShotDesk):
 
     @property
     def _application(self) -> type[Declaration]:
-        """Of the file that is worked on."""
+        """The application of the file that is worked on."""
         return declaration_of(self._application_of(self._files[0]))
 
     def close(self) -> None:
@@ -270,7 +270,7 @@ class SolveDesk(OneShotDesk):
             yield f"{line}\n"
 
     def _write(self, stream: TextIO, lines: Iterable[str]) -> None:
-        """Where that is not possible any more, nobody needs further answers."""
+        """Write lines; if that is not possible any more, further answers are not needed."""
         if (problem := write_to(stream, lines)) is not None:
             if problem:
                 self._complain(f"the answer cannot be written: {problem}")

@@ -237,7 +237,7 @@ def _columns_that_fit(
 def _cells_of_names(
     columns: Sequence[Column[Any]], widths: Mapping[str, int], width: int | None
 ) -> int | None:
-    """How wide a name may be so that the line fits; None: as wide as it is."""
+    """Return how wide a name may be so that the line fits; None: as wide as it is."""
     names = sorted(widths[column.key] for column in columns if column.is_name)
     if width is None:
         return None
@@ -295,7 +295,7 @@ def run_status(options: StatusOptions) -> int:
 
 
 def _table(options: StatusOptions, status: ServiceStatus, width: int | None) -> tuple[Table, str]:
-    """What is asked for, and what to say below it."""
+    """Return the table that is asked for, and a line to say below it."""
     if options.hosts:
         return make_table(HOST_COLUMNS, status.hosts, width), ""
     if options.measures:
@@ -323,7 +323,7 @@ _PLAIN_LINES = 1_000_000
 
 
 class _View:
-    """What is shown, and how it is sorted."""
+    """The choice of what is shown, and how it is sorted."""
 
     def __init__(self, options: TopOptions) -> None:
         self._options = options
@@ -337,7 +337,7 @@ class _View:
             self._sort, self._is_reversed = _SORT_KEYS[key], False
 
     def look(self, columns: int, lines: int) -> tuple[RenderableType, bool]:
-        """What to show, and whether a service is running."""
+        """Return what to show, and whether a service is running."""
         status = read_status(self._options.api_dir)
         if status is not None and not status.is_stale():
             status = of_user(status, self._options.user)

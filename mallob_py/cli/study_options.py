@@ -54,7 +54,7 @@ class CheckProofOptions(Config):
 
 @dataclass(frozen=True, kw_only=True, eq=False, init=False, repr=False)
 class _Played(Config):
-    """What the commands that play in virtual time have in common."""
+    """The options of the commands that play in virtual time."""
 
     pes: int | None = option(
         "--pes", values.simulated_pes, None, metavar="M", group=INPUT, help="number of PEs"

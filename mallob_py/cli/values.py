@@ -49,7 +49,7 @@ def duration_or_none_s(text: str) -> float:
 
 
 def slice_s(text: str) -> float:
-    """How long a turn is, in seconds; "0": there are none."""
+    """Parse the length of a turn, in seconds; "0": there are none."""
     seconds = duration_or_none_s(text)
     if 0 < seconds < SLICE_MIN_S:
         raise ValueError(f"{text!r} is less than {SLICE_MIN_S:g} s, and not 0")
@@ -67,7 +67,7 @@ def change(text: str) -> str:
 
 
 def silence_limit_s(text: str) -> float | None:
-    """How long a rank may be silent: "30s"; "0" is no limit."""
+    """Parse how long a rank may be silent: "30s"; "0" is no limit."""
     seconds = duration_limit_s(text)
     if seconds is not None and seconds < SILENCE_MIN_S:
         raise ValueError(f"{text!r} is less than {SILENCE_MIN_S:g} s")
@@ -116,7 +116,7 @@ def memory_reserve(text: str) -> Reserve | None:
 
 
 def log_size_limit_bytes(text: str) -> int | None:
-    """How much a rank's logs may take: "100m"; "0" is no limit."""
+    """Parse how much a rank's logs may take: "100m"; "0" is no limit."""
     size_bytes = size_limit_bytes(text)
     if size_bytes is not None and size_bytes < LOG_SIZE_MIN_BYTES:
         raise ValueError(f"{text!r} is less than 1m")
@@ -147,7 +147,7 @@ def positive_count(text: str) -> int:
 
 
 def simulated_pes(text: str) -> int:
-    """How many PEs a simulated system has: from 1 to SIMULATED_PES_MAX."""
+    """Parse how many PEs a simulated system has: from 1 to SIMULATED_PES_MAX."""
     number = positive_count(text)
     if number > SIMULATED_PES_MAX:
         raise ValueError(f"{text} exceeds {SIMULATED_PES_MAX}")
@@ -155,7 +155,7 @@ def simulated_pes(text: str) -> int:
 
 
 def capacity(text: str) -> int | None:
-    """How many PEs a rank hosts: from 1 to CAPACITY_MAX; "auto" is None."""
+    """Parse how many PEs a rank hosts: from 1 to CAPACITY_MAX; "auto" is None."""
     if text.strip().lower() == "auto":
         return None
     try:
@@ -347,7 +347,7 @@ def _exact(number: float) -> str:
 
 
 def far_text(progress: JobProgress | None, interim: JobInterim | None) -> str:
-    """How far a job is, and what it has to offer so far; empty if it tells neither."""
+    """Return how far a job is, and what it has to offer so far; empty if it tells neither."""
     done = "" if progress is None else progress_text(progress)
     best = "" if interim is None else interim_text(interim)
     return ", ".join(filter(None, (done, best)))

@@ -1,4 +1,5 @@
-"""What authors of applications need: an application implements `Application` and is given a `WorkerContext`.
+"""The kit for authors of applications: an application implements `Application` and is given a
+`WorkerContext`.
 
 An application is a class with a name. Its input is read once, in a helper process of
 the client, into a flat *payload* of numpy arrays. Each worker of a job then runs

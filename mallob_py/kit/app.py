@@ -1,4 +1,4 @@
-"""What an application implements and what it is given.
+"""The interface that an application implements, and the one that it is given.
 
 The package's docstring is the overview. An Application lives in helper processes, where it reads inputs,
 and in worker processes, where it runs; no rank imports one.

@@ -1,4 +1,4 @@
-"""What the rest of the system knows of an application, without running any of it.
+"""The declaration of an application: what the rest of the system knows of it without running any of it.
 
 Ranks and commands treat all applications alike; where they must not, the application declares what to do.
 An `Application` is a `Declaration`, so a small one just sets what it needs:
@@ -138,12 +138,12 @@ class Declaration:
 
     @classmethod
     def result_string(cls, code: int) -> str:
-        """What a result of this code is called."""
+        """Return the name of a result of this code."""
         return "UNKNOWN" if code == UNKNOWN else cls.result_strings.get(code, str(code))
 
 
 class BagDeclaration(Declaration):
-    """What all bags of tasks declare (see `kit.bags`)."""
+    """The declaration that all bags of tasks share (see `kit.bags`)."""
 
     takes_input: ClassVar[bool] = False
     leaves_in_order: ClassVar[bool] = True
@@ -151,5 +151,7 @@ class BagDeclaration(Declaration):
 
 
 def exit_code_of(exit_codes: Mapping[int, int], code: int) -> int:
-    """Of commands that answer for one job, for a result of this code; see `Declaration.exit_codes`."""
+    """Return the exit code of a command that answers for one job, for a result of this code; see
+    `Declaration.exit_codes`.
+    """
     return exit_codes.get(code, 1 if code == UNKNOWN else 0)

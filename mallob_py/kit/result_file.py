@@ -1,4 +1,4 @@
-"""A result too large for a message: how it gets from a worker to the file that the user named.
+"""A result too large for a message gets from a worker to the file that the user named.
 
 The client's host makes a folder beside that file, with a name that nobody can guess. Workers write
 in there, and those who do not find it refuse to work: they are on another host and do not share the
@@ -95,7 +95,9 @@ def prepare_result_file(path: str) -> str:
 
 
 def discard_unfinished(path: str, folder: ResultsFolder | None = None) -> None:
-    """At the client, after the job: remove all but the complete file, and let nobody deliver any more."""
+    """Remove, at the client and after the job, all but the complete file, and let no worker deliver any
+    more.
+    """
     root = None if folder is None else folder.path
     with suppress(OSError), _parent_of(path, root) as parent:
         _remove_unfinished(path, parent, folder)
@@ -263,7 +265,7 @@ class UnfinishedFile:
             return os.open(self._name, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=self._folder)
 
     def failure(self, error: OSError) -> ResultFileError:
-        """What to raise if writing to `fd` fails."""
+        """Return the error to raise if writing to `fd` fails."""
         return _failure(self._path, self._root, error, f" on host {os.uname().nodename}")
 
     def write(self, data: bytes) -> None:
@@ -348,7 +350,7 @@ class ResultPath:
         return UnfinishedFile(self.path, os.fsdecode(payload[self._payload_key].tobytes()))
 
     def refusal(self, error: ResultFileError) -> InputError:
-        """What to raise if the file cannot be written."""
+        """Return the error to raise if the file cannot be written."""
         return InputError(f"{self.key} {error}", "configuration")
 
     @property

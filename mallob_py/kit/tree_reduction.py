@@ -85,7 +85,7 @@ class Finished(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """What `advance` has come to; `messages` are not the reduction's, in their order."""
+    """The outcome of `advance`; `messages` are not the reduction's, in their order."""
 
     finished: list[Finished]
     messages: list[TreeMessage]
@@ -206,7 +206,7 @@ class TreeReduction:
         self._settle(part)
 
     def _settle(self, part: _Part) -> None:
-        """Give, as soon as nobody is waited for."""
+        """Give, as soon as no part is waited for."""
         if part.waiting or part.given is not None:
             return
         pieces = [part.own, *(part.gifts[index] for index in sorted(part.gifts))]

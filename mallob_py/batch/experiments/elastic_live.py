@@ -168,7 +168,7 @@ def _progress(title: str) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """As by Ctrl-C: no process is left."""
+    """End by SIGTERM as by Ctrl-C: no process is left."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

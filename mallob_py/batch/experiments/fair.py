@@ -140,7 +140,7 @@ class Run(msgspec.Struct, frozen=True):
         return f"{self.case}{part} {self.policy} {self.share:.0%} cost {self.cost}"
 
     def base(self) -> Run:
-        """What it is compared with."""
+        """Return the run that this one is compared with."""
         return Run(self.case, _BASE, 0.0, "0", self.other)
 
 
@@ -186,7 +186,7 @@ def run(output: Output, processes: int | None, traces: Path | None, full: bool =
 
 
 def policies(names: tuple[str, ...]) -> list[str]:
-    """Those of which the policy is installed."""
+    """Return those of the policies that are installed."""
     there = policy_names()
     return [text for text in names if text.partition(":")[0] in there]
 
@@ -338,7 +338,7 @@ def _by_cost(results: Measures) -> Table:
 
 
 def _winners(results: Measures) -> Table:
-    """Who has the least mean turnaround, and how much more `fair` has."""
+    """Return which policy has the least mean turnaround, and how much more `fair` has."""
     rows = list[tuple[str, ...]]()
     for case in dict.fromkeys(one.case for one in results):
         for cost in _MAIN_COSTS:

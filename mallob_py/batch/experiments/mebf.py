@@ -201,7 +201,7 @@ def _path(trace: str, traces: Path) -> Path | None:
 
 @cache
 def _part(trace: str, traces: Path) -> Workload:
-    """So many jobs of a trace."""
+    """Return a number of jobs of a trace."""
     file, first = _TRACES[trace]
     if file:
         path = _path(trace, traces)
@@ -217,7 +217,7 @@ def _part(trace: str, traces: Path) -> Workload:
 
 
 def workload_for(case: Case, seed: int, traces: Path | None) -> Workload:
-    """What a case says, with this seed."""
+    """Return the workload of a case, with this seed."""
     if case.trace:
         assert traces is not None
         plain = _part(case.trace, traces)

@@ -121,7 +121,7 @@ class Run(msgspec.Struct, frozen=True):
         return "dyn" if self.cutoff is None else f"{self.cutoff:g}"
 
     def form(self) -> str:
-        """How the head's reservation takes shared nodes, and what else is not usual."""
+        """The way in which the head's reservation takes shared nodes, and what else is not usual."""
         form = "counted" if self.counts_shared else "not counted"
         form += "" if self.again else ", once"
         return form if self.imbalance is Imbalance.IDEAL else f"{form}, {self.imbalance.value}"

@@ -1,4 +1,4 @@
-"""What a live scheduler has on disk, so that one that was killed goes on where it stood.
+"""The folder of a live scheduler, so that one that was killed goes on where it stood.
 
     DIR/                    of mode 0700
       lock                  held while a scheduler runs here
@@ -87,7 +87,7 @@ class Clock(msgspec.Struct, frozen=True):
 
 
 class JobFolder:
-    """Of one job."""
+    """The folder of one job."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -225,11 +225,11 @@ class Folder:
         return JobFolder(final)
 
     def jobs(self) -> list[JobFolder]:
-        """Those that wait or run, in the order of their submission."""
+        """Return the jobs that wait or run, in the order of their submission."""
         return list(_folders(self._jobs))[::-1]
 
     def ended(self, last: int) -> list[JobFolder]:
-        """Of those that have ended, the last submitted."""
+        """Return the jobs that have ended, the last submitted."""
         return list(islice(_folders(self._ended), last))[::-1]
 
     def end(self, job: JobFolder, status: Status) -> JobFolder:

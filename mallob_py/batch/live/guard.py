@@ -1,4 +1,4 @@
-"""What looks after a job on the node where its script runs; its keeper starts it there (`remote`).
+"""A guard looks after a job on the node where its script runs; its keeper starts it there (`remote`).
 
 It does what a keeper does on the scheduler's own host. The sockets at which a malleable program speaks with
 its scheduler are in a folder of the guard's, which goes with it.

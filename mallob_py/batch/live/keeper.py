@@ -100,7 +100,7 @@ def keep(launch: Launch, output: int, allotment: Path, begun: Callable[[], objec
 
 
 def _wait(program: subprocess.Popen[bytes], until_s: float) -> RunEnd | None:
-    """For the program, its time, or somebody who asks for its end. None: for another allotment."""
+    """Wait for the program, its time, or a request for its end. None: for another allotment."""
     while not _has_ended(program):
         if (left_s := until_s - time.monotonic()) <= 0.0:
             return RunEnd.OVER_TIME

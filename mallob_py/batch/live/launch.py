@@ -1,4 +1,4 @@
-"""What a job's keeper is told, and what it tells: files in the job's folder.
+"""The files in a job's folder by which its keeper is told, and tells.
 
 `launch.json` says what to run, `begun.json` that it is about to run, `allotment.json` which cores it may use,
 `status.json` how it has ended. Each is written as a whole or not at all.
@@ -56,7 +56,7 @@ class Allotment(msgspec.Struct, frozen=True):
     limit_s: float
 
     def cores(self, all_cores: Sequence[int]) -> list[int]:
-        """Of these. Raises ValueError."""
+        """Return the cores of the allotment among these. Raises ValueError."""
         each = len(all_cores) // self.of
         found = list[int]()
         for part, first, last in self.parts:
@@ -70,7 +70,7 @@ class Allotment(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What to run, in which folder, with which environment, and how long at most.
+    """The command to run, in which folder, with which environment, and how long at most.
 
     `remote`: the command that starts what follows it on another node; empty: the node is this one.
     `takes_orders`: it may say that it does. `allotment`: None if it may use all cores.
@@ -93,7 +93,7 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 class RunEnd(enum.Enum):
-    """How the run of a job has ended."""
+    """The ways in which the run of a job has ended."""
 
     EXITED = "exited"
     CANCELLED = "cancelled"

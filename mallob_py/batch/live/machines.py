@@ -60,7 +60,7 @@ class ThisHost(_Fixed):
 
 
 class Hosts(_Fixed):
-    """Those of a node file, reached by a remote shell: COMMAND HOST WHAT-TO-RUN..."""
+    """The hosts of a node file, reached by a remote shell: COMMAND HOST WHAT-TO-RUN..."""
 
     def __init__(self, path: Path, shell: Sequence[str] = SSH) -> None:
         """Raises NodesError, OSError."""
@@ -127,7 +127,7 @@ class Allocation:
         _update(self._job, f"NodeList={','.join(rest)}")
 
     def take_in(self, count: int) -> None:
-        """So many further nodes, with as many cores as the others. Raises NodesError."""
+        """Take in so many further nodes, with as many cores as the others. Raises NodesError."""
         before = self.nodes()
         cores = max(before.values())
         said = _run(
@@ -176,7 +176,7 @@ def _update(job: str, change: str) -> None:
 
 
 def _run(*command: str) -> str:
-    """What it says. Raises NodesError."""
+    """Return the output of a command. Raises NodesError."""
     try:
         done = subprocess.run(
             command,

@@ -104,7 +104,7 @@ class NodeBook:
 
     @property
     def most(self) -> int:
-        """How many slots jobs may be given when all nodes that are not gone are up."""
+        """Return how many slots jobs may be given when all nodes that are not gone are up."""
         return sum(node.count for node in self if node.state is not NodeState.GONE)
 
     def have(self, wanted: Mapping[str, int]) -> None:
@@ -122,7 +122,7 @@ class NodeBook:
                 node.state, node.reason = NodeState.UP, ""
 
     def forget(self, taken: Set[int]) -> None:
-        """Those that are gone, with no job left on these slots."""
+        """Forget nodes that are gone, with no job left on these slots."""
         for node in [one for one in self if one.state is NodeState.GONE and taken.isdisjoint(one.slots)]:
             del self._nodes[node.name]
             for slot in node.slots:
@@ -139,7 +139,7 @@ class NodeBook:
         node.state, node.reason = NodeState.LEAVING, "given back when its jobs have ended"
 
     def leaving(self, taken: Set[int]) -> list[str]:
-        """Those that can be given back now, with jobs on these slots."""
+        """Return the nodes that can be given back now, with jobs on these slots."""
         return [
             node.name for node in self if node.state is NodeState.LEAVING and taken.isdisjoint(node.slots)
         ]

@@ -204,7 +204,7 @@ class _Link:
             signal.sigtimedwait((signal.SIGCHLD,), left_s)
 
     def _tell(self, message: ToGuard) -> None:
-        """What cannot be told is noticed by the end of the shell."""
+        """Tell the guard; a message that cannot be sent is noticed by the end of the shell."""
         with contextlib.suppress(OSError, ValueError), self._sending:
             send(self._to_guard, message)
 
@@ -252,7 +252,7 @@ class _Link:
             self._notices.put(Release(notice.host, self._orders))
 
     def _deliver_notices(self) -> None:
-        """As soon as there is a scheduler to listen."""
+        """Deliver notices as soon as there is a scheduler to listen."""
         scheduler = self._launch.environment["SCHEDULER_SOCKET"]
         while True:
             notice = self._notices.get()

@@ -38,7 +38,9 @@ class ReplayError(Exception):
 
 
 class Life(msgspec.Struct, frozen=True):
-    """Of a job that was run. Times are seconds since the host began; `told`: what it has said of itself."""
+    """The life of a job that was run. Times are seconds since the host began; `told`: what it has said of
+    itself.
+    """
 
     submit_s: float
     start_s: float
@@ -69,7 +71,7 @@ def _milliseconds(time_s: float) -> int:
 
 
 def replay(workload: Workload, policy: str, tell: Callable[[int], None]) -> list[Life]:
-    """What became of each job; `tell` is told again and again how many have ended.
+    """Return the life of each job; `tell` is told again and again how many have ended.
 
     The workload is one of `scaled`, of rigid and malleable jobs. Nothing of it is left afterwards, also after
     Ctrl-C. Raises ReplayError, OSError.
@@ -181,7 +183,7 @@ def _submit(path: Path, job: Job, truth: Truth) -> None:
 
 
 def delays_of(life: Life) -> Delays:
-    """Of one job; the means over its orders. 0 where there was nothing to measure."""
+    """Return the delays of one job; means over its orders. 0 where there was nothing to measure."""
     took_s: dict[str, list[float]] = {name: [] for name in Delays.__struct_fields__}
     last_s = dict[Event, float]()
     for one in life.told:

@@ -1,4 +1,6 @@
-"""What commands ask a live scheduler, and its answers: a line of JSON each, over the socket of its folder."""
+"""The requests of commands to a live scheduler, and its answers: a line of JSON each, over the socket of its
+folder.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,7 @@ class JobLine(msgspec.Struct, frozen=True):
 
 
 class Jobs(msgspec.Struct, frozen=True, tag=True):
-    """Those asked for, and how many wait in all."""
+    """The jobs asked for, and how many wait in all."""
 
     policy: str
     running: list[JobLine]
@@ -114,7 +116,7 @@ class Jobs(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodeLine(msgspec.Struct, frozen=True):
-    """`jobs`: who is on each of its slots; None: nobody. `reason`: why it is not up."""
+    """The line of a node. `jobs`: who is on each of its slots; None: no job. `reason`: why it is not up."""
 
     name: str
     state: NodeState

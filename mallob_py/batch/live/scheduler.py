@@ -106,7 +106,7 @@ class LiveScheduler:
 
     @property
     def slots(self) -> int:
-        """How many there are for jobs."""
+        """Return how many slots there are for jobs."""
         return len(self._offered)
 
     @property
@@ -120,7 +120,7 @@ class LiveScheduler:
         return self._running
 
     def slots_of(self, job: int) -> list[int]:
-        """All that nobody else can have, with those of an order on its way."""
+        """Return all slots that no other job can have, with those of an order on its way."""
         return [*self._running[job].nodes, *self._coming.get(job, ())]
 
     def shares_of(self, job: int) -> list[tuple[int, float, float]]:
@@ -382,13 +382,13 @@ class LiveScheduler:
         self._sort_ends(self._view.now_s)
 
     def _begin_anew(self) -> None:
-        """What has happened no simulator does, so the policy forgets what it has planned."""
+        """Begin anew: this does not happen in a simulator, so the policy forgets its plans."""
         self.policy.begin(max(1, self._view.nodes))
         self._view.arrived, self._view.ended = len(self._queue), True
         self._departed.clear()
 
     def _sort_ends(self, now_s: float) -> None:
-        """Of those that run; who is over the time ends soon."""
+        """Sort the ends of the jobs that run; one that is over its time ends soon."""
         for running in self._running.values():
             if running.estimated_end_s <= now_s:
                 running.estimated_end_s = now_s + OVERDUE_S

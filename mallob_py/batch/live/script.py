@@ -46,7 +46,7 @@ class ScriptError(ValueError):
 
 
 class Wishes(msgspec.Struct, frozen=True):
-    """What a script asks for. A rigid job's least and most nodes are those that it asks for."""
+    """The wishes of a script. A rigid job's least and most nodes are those that it asks for."""
 
     name: str
     kind: Kind
@@ -56,7 +56,7 @@ class Wishes(msgspec.Struct, frozen=True):
     nodes_max: int
 
     def job(self, number: int, submit_s: float, user: str = "") -> Job:
-        """As policies see it; submitted at this time of the scheduler's clock."""
+        """Return the job as policies see it; submitted at this time of the scheduler's clock."""
         return Job(
             number,
             submit_s,
@@ -72,7 +72,7 @@ class Wishes(msgspec.Struct, frozen=True):
 
 
 def parse_script(text: str, default_name: str, given: Mapping[str, str] | None = None) -> Wishes:
-    """What the script asks for; `given` are headers that come before its own. Raises ScriptError."""
+    """Return the wishes of a script; `given` are headers that come before its own. Raises ScriptError."""
     found = _headers(text)
     for header, value in slurm_lines(text)[0].items():
         found.setdefault(header, value)

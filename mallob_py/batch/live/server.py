@@ -243,7 +243,9 @@ class _Server:
             asyncio.get_running_loop().call_later(delay_s, self._decide)
 
     def _want_decision_later(self) -> None:
-        """What has failed is tried again then, or when there is anything else to decide."""
+        """Want a decision later: what has failed is tried again then, or when there is anything else to
+        decide.
+        """
         if self._again is None:
             self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._decide_again)
 
@@ -369,7 +371,9 @@ class _Server:
         return process
 
     def _variables(self, entry: _Entry, nodes: int) -> dict[str, str]:
-        """Of the environment; as ElasticJobScheduler has them, where 127.0.0.1 is no scheduler."""
+        """Return the job's environment; its variables are ElasticJobScheduler's, where 127.0.0.1 is no
+        scheduler.
+        """
         job, kind = entry.folder, entry.wishes.kind
         variables = {
             "NODES": str(nodes),
@@ -415,7 +419,7 @@ class _Server:
         self._want_decision()
 
     async def _bury_in_the_end(self, entry: _Entry) -> bool:
-        """The same, whatever cannot be read or written now: else its slots would be nobody's for ever."""
+        """Bury a job, whatever cannot be read or written now: else its slots would be lost for ever."""
         while True:
             try:
                 return self._bury(entry)
@@ -426,7 +430,9 @@ class _Server:
             await asyncio.sleep(AGAIN_S)
 
     def _bury(self, entry: _Entry) -> bool:
-        """Nobody looks after it any more. Returns whether it has ended, or else has not begun."""
+        """Bury a job that no keeper looks after any more. Returns whether it has ended, or else has not
+        begun.
+        """
         job = entry.folder
         status = job.status()
         if status is None:
@@ -796,7 +802,9 @@ class _Server:
         task.add_done_callback(self._tasks.discard)
 
     def _say(self, line: str) -> None:
-        """Whoever listens may have left, or know other letters: what is done does not depend on it."""
+        """Say a line: the listener may have left, or know other letters, and what is done does not depend on
+        it.
+        """
         with contextlib.suppress(OSError, ValueError):
             print(line, flush=True)
 

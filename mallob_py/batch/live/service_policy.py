@@ -26,7 +26,7 @@ SHOWN_MAX = 1000
 
 
 class ServicePolicy:
-    """Of one client, which decides for all PEs (`service.turns.Decider`)."""
+    """The policy of one client, which decides for all PEs (`service.turns.Decider`)."""
 
     def __init__(self, policy: Policy, pes: int, complain: Callable[[str], None]) -> None:
         """`complain` is told when a policy wants something impossible, or raises."""
@@ -120,7 +120,7 @@ class ServicePolicy:
         return begun
 
     def bound(self, job: int) -> int:
-        """How many workers a job that has begun may have; from now on `changes` speaks of it."""
+        """Return how many workers a job that has begun may have; from now on `changes` speaks of it."""
         bound = self._told[job] = self._scheduler.running[self._numbers[job]].size
         return bound
 

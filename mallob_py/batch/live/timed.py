@@ -19,7 +19,7 @@ from mallob_py import malleable
 
 
 class Event(enum.Enum):
-    """What the program tells of itself."""
+    """The events that the program tells of itself."""
 
     WORKS = "works"
     READY = "ready"
@@ -38,7 +38,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def told(output: str) -> list[Told]:
-    """What a program has printed. Raises ValueError for anything else."""
+    """Parse the output of a program. Raises ValueError for anything else."""
     parts = [line.split(" ", 2) for line in output.splitlines()]
     return [Told(float(at_s), int(slots), Event(event)) for at_s, slots, event in parts]
 

@@ -186,14 +186,14 @@ class Agreement:
             return
 
     def _demands(self, job: Job) -> Iterator[tuple[int, _Target]]:
-        """How many nodes to ask for, and what running jobs keep at least: the best first."""
+        """Yield how many nodes to ask for, and what running jobs keep at least: the best first."""
         if self._size == "pref":
             yield job.nodes, _preferred
             yield job.low, _preferred
         yield job.low, _least
 
     def _givers(self, plans: list[_Plan], need: int, keep: _Target) -> Iterator[tuple[_Plan, int]]:
-        """Who gives how many nodes: those with most first."""
+        """Yield which job gives how many nodes: those with most first."""
         if self._size != "average":
             target = _preferred if self._size == "pref" else _least
             for plan in sorted(plans, key=lambda plan: target(plan.job) - len(plan.nodes)):
@@ -288,7 +288,7 @@ class _Plan:
             self.changed = True
 
     def share(self, more: int) -> float:
-        """How much of its range it has, with so many nodes more."""
+        """Return how much of its range a job has, with so many nodes more."""
         low, high = self.job.low, self.job.high
         return (len(self.nodes) + more - low) / (high - low) if high > low else math.inf
 

@@ -14,7 +14,7 @@ from mallob_py.batch.policy import Action, Start, View
 
 
 class Fcfs:
-    """First come, first served: nobody overtakes."""
+    """First come, first served: no job overtakes another."""
 
     name = "fcfs"
     wants_all_arrivals = False
@@ -33,7 +33,9 @@ class Fcfs:
 
 
 class Backfilling:
-    """Whoever fits starts, on as many nodes as it can use. Nobody has a promise; large jobs may starve."""
+    """Every job that fits starts, on as many nodes as it can use. No job has a promise; large jobs may
+    starve.
+    """
 
     name = "backfilling"
     wants_all_arrivals = False

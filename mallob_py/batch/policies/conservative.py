@@ -26,7 +26,7 @@ _ROOM = 1024
 
 
 class _Waiting:
-    """What is planned for the waiting jobs, in the order of the queue: rows with some room at their ends."""
+    """The plans for the waiting jobs, in the order of the queue: rows with some room at their ends."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -121,7 +121,7 @@ class Conservative:
         heapq.heappush(self._next, (place_s, job.id))
 
     def _start(self, view: View, actions: list[Action]) -> None:
-        """Those whose time has come. At the same second, an end may still be on its way."""
+        """Start the jobs whose time has come. At the same second, an end may still be on its way."""
         waiting, due = self._waiting, set[int]()
         while self._next and self._next[0][0] <= view.now_s:
             place_s, number = heapq.heappop(self._next)

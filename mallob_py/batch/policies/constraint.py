@@ -41,7 +41,9 @@ _WEIGHT = 864_000.0
 
 
 class Experience:
-    """What part of their estimates the jobs of a queue have used; one that has used all is there at first."""
+    """The part of their estimates that the jobs of a queue have used; one that has used all is there at
+    first.
+    """
 
     def __init__(self) -> None:
         self._used: dict[str, tuple[float, int]] = defaultdict(lambda: (1.0, 1))
@@ -138,7 +140,7 @@ class Cp:
         return waiting, sorted(ends, key=lambda end: end[0])
 
     def plan(self, now_s: float, queue: Sequence[Job], room: Room, ends: Sequence[End]) -> Sequence[Planned]:
-        """Of a queue, with what is left now and the estimated ends of running jobs."""
+        """Return a plan for a queue, with what is left now and the estimated ends of running jobs."""
         best = easy_plan(now_s, queue, room, ends)
         if all(one.start_s == now_s for one in best):
             return best
@@ -219,7 +221,7 @@ def cost(plan: Iterable[Planned]) -> float:
 
 
 def easy_plan(now_s: float, queue: Sequence[Job], room: Room, ends: Sequence[End]) -> Sequence[Planned]:
-    """What EASY does with a queue if nobody else comes and all estimates are true."""
+    """Return the plan of EASY for a queue if no other job comes and all estimates are true."""
     room, waiting, plan = room.copy(), list(queue), list[Planned]()
     due = sorted(ends, key=lambda end: end[0])
     while True:
@@ -252,7 +254,7 @@ def packed_plan(now_s: float, order: Sequence[Job], room: Room, ends: Sequence[E
 def _beside(
     plan: Sequence[Planned], others: Sequence[Job], now_s: float, room: Room, ends: Sequence[End]
 ) -> list[Planned]:
-    """Who can start now without being in the way of a plan."""
+    """Return the jobs that can start now without being in the way of a plan."""
     timeline = Timeline(now_s, room, ends)
     for one in plan:
         timeline.take(one.job, one.start_s, one.nodes)
@@ -266,7 +268,7 @@ def _by_weight(job: Job) -> tuple[float, int]:
 
 
 def _amount(units: int, demand: Sequence[float], resource: int, capacity: NDArray[np.float64]) -> int:
-    """What a job needs of a resource at least: one without a demand, the smallest nodes."""
+    """Return what a job needs of a resource at least: one without a demand, the smallest nodes."""
     if demand:
         return math.floor(demand[resource] * units)
     return math.floor(float(np.sort(capacity[:, resource])[:units].sum()))
@@ -290,7 +292,7 @@ def _cp_model() -> Any:
 
 
 class Timeline:
-    """What will be left of shared nodes at what time, by estimates and plans.
+    """The shared nodes' room at each time, by estimates and plans.
 
     A step function: from `_times_s[k]` to the next, `_left[k]` is left (node, resource).
     """

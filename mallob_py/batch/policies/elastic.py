@@ -96,7 +96,7 @@ class Malleable:
         pass
 
     def decide(self, view: View) -> Iterator[Action]:
-        """What one action sets free is seen by the next ones."""
+        """Yield actions; the next ones see what one has set free."""
         for job, size in _easy(view, self._starts_at_most):
             yield Start(job.id, size)
         able = [running for running in view.running.values() if self._free_at(running) <= view.now_s]
@@ -149,7 +149,9 @@ class Malleable:
         return False
 
     def _givers(self, view: View, able: list[Running]) -> tuple[list[Running], int]:
-        """Who can be shrunk now, in the order in which they are, and by how many nodes in all."""
+        """Return the jobs that can be shrunk now, in the order in which they are, and by how many nodes in
+        all.
+        """
         givers = [one for one in able if self._free_at(one) <= view.now_s and one.size > one.job.low]
         if self._shrinks_as_program:
             givers.sort(key=lambda one: one.job.low - one.size)

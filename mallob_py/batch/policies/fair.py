@@ -80,7 +80,7 @@ class Fair:
         self._head, self._room = -1, 0
 
     def decide(self, view: View) -> Iterator[Action]:
-        """What one action sets free is seen by the next ones."""
+        """Yield actions; the next ones see what one has set free."""
         able = [running for running in view.running.values() if self._rested_s(running) <= view.now_s]
         # Nodes that were ordered before and are still to come.
         coming = sum(max(0, one.size - one.target) for one in view.running.values() if one.target is not None)
@@ -138,7 +138,7 @@ class Fair:
         behind: Sequence[Job],
         starting: list[Job],
     ) -> list[Job]:
-        """Those that start, with those behind the head."""
+        """Return the jobs that start, with those behind the head."""
         self._room = room
         if self._overtake == "none":
             return starting

@@ -1,4 +1,4 @@
-"""MEBF: EASY backfilling that shrinks malleable jobs when nothing is free and expands them when nobody waits.
+"""MEBF: EASY backfilling that shrinks malleable jobs when nothing is free and expands them when no job waits.
 
 Source: "Malleable backfilling" with the policies Handoff, Spare and Intensive (the pseudo-code is
 missing where it was taken from, so this follows the text). At each decision:
@@ -30,7 +30,7 @@ from mallob_py.batch.policy import Action, Resize, Running, Start, View
 
 
 class Variant(enum.Enum):
-    """How many nodes make it worth while to expand a job."""
+    """The number of nodes that makes it worth while to expand a job."""
 
     HANDOFF = "handoff"
     SPARE = "spare"
@@ -38,7 +38,7 @@ class Variant(enum.Enum):
 
 
 class Gaps(enum.Enum):
-    """What becomes of free nodes when the head needs more and nobody can be started instead."""
+    """The use of free nodes when the head needs more and no other job can be started."""
 
     BASIC = "basic"
     EXPAND = "expand"
@@ -117,7 +117,7 @@ class Mebf:
             self._head = -1
 
     def _seen(self, view: View) -> int:
-        """How many of those that wait were looked at before, and nothing has changed for them since."""
+        """Return how many of the waiting jobs were looked at before, with nothing changed for them since."""
         unchanged = not view.ended and view.free == self._free
         if not unchanged or not view.queue or view.queue[0].id != self._head:
             self._head = -1
@@ -201,7 +201,7 @@ class Mebf:
         return shrunk
 
     def _least_scalable_first(self) -> Iterator[_Candidate]:
-        """Those of the same loss in the order of their starts."""
+        """Yield the least scalable jobs first, those of the same loss in the order of their starts."""
         end = len(self._candidates)
         while end:
             begin = bisect_left(self._candidates, (self._candidates[end - 1][0],))

@@ -66,14 +66,14 @@ class PbsWalltime(_Pbs):
 
 
 def room_of(view: View, policy: str) -> Room:
-    """What is left of the nodes, as a copy that may be changed."""
+    """Return the room that is left of the nodes, as a copy that may be changed."""
     if view.room is None:
         raise PolicyError(f"{policy}: needs jobs with demands on nodes that are shared (as Eurora's)")
     return view.room.copy()
 
 
 def ends_of(view: View) -> list[End]:
-    """Of running jobs, sorted. One that is over its estimate ends any moment, but not now."""
+    """Return the ends of running jobs, sorted. One that is over its estimate ends any moment, but not now."""
     soon_s = math.nextafter(view.now_s, math.inf)
     return [(max(end_s, soon_s), running.nodes, running.job.demand) for end_s, _, running in view.ends]
 
@@ -85,7 +85,7 @@ def backfill_starts(
     ends: list[End],
     depth: int = 0,
 ) -> list[tuple[Job, list[int]]]:
-    """Who of a queue starts now, with its nodes; what they take is taken from `room`.
+    """Return the jobs of a queue that start now, with their nodes, which are taken from `room`.
 
     At most `depth` jobs from the first that does not fit on are looked at (0: all).
     """

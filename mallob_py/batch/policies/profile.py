@@ -1,4 +1,4 @@
-"""How many nodes will be free from when on, and the one hot loop of conservative backfilling.
+"""The profile of free nodes over time, and the one hot loop of conservative backfilling.
 
 A profile is a step function of time, with a step only where the number changes: hundreds, not thousands, for
 a long queue. Its functions are plain loops over two rows of numbers. Where numba is installed
@@ -64,7 +64,7 @@ class Profile:
         self._count = _add(self._times_s, self._free, self._count, begin_s, end_s, nodes)
 
     def forget(self, now_s: float) -> None:
-        """What was before now."""
+        """Forget what was before now."""
         self._count = _forget(self._times_s, self._free, self._count, now_s)
 
     def earliest(self, now_s: float, nodes: int, duration_s: float) -> float:

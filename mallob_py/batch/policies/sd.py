@@ -205,7 +205,9 @@ class SdPolicy:
         self._waits = None
 
     def _mates_of(self, job: Job, view: View) -> tuple[Running, ...]:
-        """Of all sets of mates that can be, one with the least sum of penalties; empty if there is none."""
+        """Return, of all sets of mates that can be, one with the least sum of penalties; empty if there is
+        none.
+        """
         if not job.is_malleable:
             return ()
         increase_s = job.estimate_s * self._increase
@@ -370,7 +372,7 @@ class Waits:
         self._starts_s: dict[int, float] = {}
 
     def start_s(self, job: int) -> float:
-        """When a job of the queue will start; infinite: nobody knows."""
+        """Return when a job of the queue will start; infinite if unknown."""
         while job not in self._starts_s:
             other = next(self._queue)
             self._starts_s[other.id] = self._reserve(other.nodes, other.estimate_s)

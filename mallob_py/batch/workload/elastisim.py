@@ -158,7 +158,7 @@ class Statistics(msgspec.Struct, frozen=True):
 
 
 def statistics_of(schedule: Schedule) -> Statistics:
-    """What ElastiSim's file of job statistics would say, whose numbers have six significant digits."""
+    """Return the content of ElastiSim's file of job statistics, whose numbers have six significant digits."""
     waits, times, turnarounds, ends = list[float](), list[float](), list[float](), list[float]()
     for job, start_s, end_s in zip(schedule.workload.jobs, schedule.starts_s, schedule.ends_s, strict=True):
         waits.append(_as_written(start_s - job.submit_s))

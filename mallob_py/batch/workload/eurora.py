@@ -39,7 +39,7 @@ class EuroraError(ValueError):
 
 
 def expected_wait_s(queue: str) -> float:
-    """Of a queue that Eurora does not have: half an hour."""
+    """Return the expected wait of a queue; of one that Eurora does not have: half an hour."""
     return EXPECTED_WAITS_S.get(queue, _EXPECTED_WAIT_S)
 
 

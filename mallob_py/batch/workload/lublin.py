@@ -140,7 +140,7 @@ def _arrivals(kind: Kind, count: int, generator: np.random.Generator) -> _Number
 
 
 def day_cycle(kind: Kind) -> _Numbers:
-    """How many jobs come in each half-hour of a day, relative to the mean."""
+    """Return how many jobs come in each half-hour of a day, relative to the mean."""
     alpha, beta = kind.cycle
     step = 0.001
     halves = np.arange(step, _DAY_START + _BUCKETS, step)

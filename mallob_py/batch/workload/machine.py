@@ -21,14 +21,16 @@ _USUAL_LOAD = 0.8
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What a trace says of its machine; 0: nothing."""
+    """The header of a trace, as far as it tells of its machine; 0: nothing."""
 
     max_procs: int
     max_nodes: int
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """`nodes`: 0 if nobody knows. `remark`: how it was understood, where that is not plain."""
+    """The machine of a trace. `nodes`: 0 if unknown. `remark`: how it was understood, where that is not
+    plain.
+    """
 
     nodes: int
     processors_per_node: int = 1
@@ -36,7 +38,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """What jobs ask for: the largest size, how many nodes they would have busy, their sizes' divisor.
+    """The demand of jobs: the largest size, how many nodes they would have busy, their sizes' divisor.
 
     `busy` is the mean from the first submission until the last job would end if nobody ever waited. A burst
     is over sooner than its jobs run: its load says nothing of the machine.
@@ -73,7 +75,7 @@ def machine_of(header: Header, processors: NDArray[np.float64], nodes: int, per_
 def demand_of(
     submissions_s: NDArray[np.float64], sizes: NDArray[np.float64], runs_s: NDArray[np.float64]
 ) -> Demand:
-    """Of jobs with these sizes in nodes; jobs without size or run time ask for nothing."""
+    """Return the demand of jobs with these sizes in nodes; jobs without size or run time ask for nothing."""
     asks = (sizes > 0) & (runs_s > 0)
     if not asks.any():
         return Demand()
@@ -88,7 +90,7 @@ def demand_of(
 
 
 def unknown(demand: Demand) -> str:
-    """What is wrong if nobody knows the machine, with a number that would do."""
+    """Return what is wrong if the machine is unknown, with a number that would do."""
     said = "the trace does not say how many nodes its machine had: give the number (--nodes)"
     if not demand.largest:
         return said
@@ -126,7 +128,9 @@ def overload(header: Header, machine: Machine, demand: Demand, nodes: int) -> st
 
 
 def _enough(demand: Demand) -> int:
-    """Those of the largest job, which often had the whole machine, or as many as the load asks for."""
+    """Return the nodes of the largest job, which often had the whole machine, or as many as the load asks
+    for.
+    """
     if demand.busy <= LOAD_MAX * demand.largest:
         return demand.largest
     return math.ceil(demand.busy / _USUAL_LOAD)

@@ -100,7 +100,7 @@ def _rows_at_once(content: bytes) -> NDArray[np.float64] | None:
 
 
 def _fields_per_line(content: bytes) -> NDArray[np.int64]:
-    """How many words each line has."""
+    """Return how many words each line has."""
     is_word = np.frombuffer(b"\n" + content, dtype=np.uint8) > ord(" ")
     begins = np.flatnonzero(is_word[1:] & ~is_word[:-1])
     ends = np.flatnonzero(np.frombuffer(content, dtype=np.uint8) == ord("\n"))
@@ -201,7 +201,7 @@ def workload_of(
 
 
 def _processors(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Those that jobs had, else those that they asked for."""
+    """Return the processors that jobs had, else those that they asked for."""
     return np.where(rows[:, 4] > 0, rows[:, 4], rows[:, 7])
 
 

@@ -73,7 +73,7 @@ class BagApplication(BagDeclaration, Application):
         """The inverse of `Bag.to_bytes`."""
 
     def fold(self, one: Any, other: Any) -> Any:
-        """Two results as one. Associative and commutative: nobody knows in which order they come."""
+        """Return two results as one. Associative and commutative: results come in any order."""
         return one + other
 
     def fields(self, result: Any, configuration: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""What the author of a bag of tasks writes: what the tasks are, and what their results come to.
+"""The interface of a bag of tasks for its author: what the tasks are, and what their results come to.
 
 A bag holds tasks that can be done in any order and by anybody: open nodes of a search tree, sources of a
 graph, chunks of a sample. Tasks may make new ones. How bags get from worker to worker, and why each task
@@ -55,7 +55,7 @@ class Bag(ABC):
         """Whether there is nothing to be done."""
 
     def expected_tasks(self) -> float:
-        """About how many tasks are left, those included that these will make; infinity: nobody knows.
+        """Return about how many tasks are left, those included that these will make; infinity if unknown.
 
         Where it is known, workers ask for more before they have nothing left, and do not give away what is
         done sooner than sent.
@@ -64,7 +64,7 @@ class Bag(ABC):
 
     @abstractmethod
     def take_result(self) -> Any:
-        """What the tasks done since the last call have come to. Then it starts anew.
+        """Return the result of the tasks done since the last call. Then it starts anew.
 
         A number, a numpy array, or a tuple of these.
         """
@@ -75,7 +75,7 @@ class Bag(ABC):
 
 
 class Work(Protocol):
-    """What a ledger knows of a job: its first bag, and how bags and results are made."""
+    """The knowledge of a ledger of a job: its first bag, and how bags and results are made."""
 
     def first_bag(self) -> Bag:
         """All the work. The same each time: after a loss it may be asked for again."""
@@ -86,5 +86,5 @@ class Work(Protocol):
         ...
 
     def fold(self, one: Any, other: Any) -> Any:
-        """Two results as one. Associative and commutative: nobody knows in which order they come."""
+        """Return two results as one. Associative and commutative: results come in any order."""
         ...

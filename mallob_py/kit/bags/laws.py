@@ -55,7 +55,7 @@ class MakesBags(Protocol):
 
 
 class TasksResult(NamedTuple):
-    """What so many tasks have come to."""
+    """The result of a number of tasks."""
 
     tasks: int
     result: Any
@@ -67,7 +67,8 @@ def check_bag(
     payload: Payload | None = None,
     seconds_max: float = 10.0,
 ) -> str:
-    """What was checked, in one line. Raises BrokenLaw, or NothingToCheck where all pieces are too large.
+    """Return what was checked, in one line. Raises BrokenLaw, or NothingToCheck where all pieces are too
+    large.
 
     Looks for further pieces for `seconds_max` at most.
     """
@@ -291,7 +292,7 @@ class _Checker:
 
 @contextmanager
 def _named(method: str) -> Iterator[None]:
-    """What the author's code raises is told with its name."""
+    """Name the method whose code, the author's, raises."""
     try:
         yield
     except (BrokenLaw, _TooLarge):

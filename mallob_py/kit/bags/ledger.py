@@ -1,4 +1,4 @@
-"""Who works on what for whom: one worker's accounts and loans, as a pure state machine.
+"""One worker's accounts and loans, as a pure state machine: who works on what for whom.
 
 Theory of operation
 -------------------
@@ -113,7 +113,7 @@ GONE_MAX = 256
 
 
 class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an account has come to: `done` tasks with a `result` (none: empty), and the `bags` left.
+    """The state of an account: `done` tasks with a `result` (none: empty), and the `bags` left.
 
     `wasted`: further tasks that were done for nobody, as far as is known; who died cannot tell.
     """
@@ -224,7 +224,7 @@ def _tells_of_work(message: AnyBagMessage) -> bool:
 
 
 class What(Enum):
-    """What a worker has done to its books."""
+    """The kinds of change to a worker's books."""
 
     #: an account: the root's (0), from a checkpoint with `done` tasks or anew, or for a loan
     OPENED = "opened"
@@ -278,7 +278,7 @@ class _Loan:
 
 @dataclass(slots=True)
 class _Account:
-    """`number` 0: the job itself, owed to nobody."""
+    """An account; `number` 0 is the job itself, which is owed to no other worker."""
 
     number: int
     lender: Address | None
@@ -398,7 +398,7 @@ class Ledger:
 
     @staticmethod
     def counted(checkpoint: bytes) -> Counted:
-        """What the tasks of a checkpoint that are done have come to."""
+        """Return the count and the result of the tasks of a checkpoint that are done."""
         state = msgspec.msgpack.decode(checkpoint, type=State)
         return Counted(state.done, decode_value(state.result) if state.result else None)
 
@@ -422,7 +422,7 @@ class Ledger:
         return self.root.done + sum(loan.copy.done for loan in self.root.loans.values())
 
     def wasted_in_all(self) -> int:
-        """Tasks done for nobody, as far as the root has been told."""
+        """The number of tasks done in vain, as far as the root has been told."""
         assert self.root is not None
         told = sum(loan.copy.wasted for loan in self.root.loans.values())
         return self.wasted + self.root.wasted + told
@@ -456,7 +456,7 @@ class Ledger:
         return 0
 
     def _ask_ahead(self, now: float) -> None:
-        """Ask for more before there is nothing to do, or look for somebody who has much more."""
+        """Ask for more before there is nothing to do, or look for a worker that has much more."""
         if self.done_here < self._enough_until:
             return
         left = self._expected_tasks()
@@ -472,7 +472,7 @@ class Ledger:
         self._enough_until = self.done_here + min(spare / 2, till_level, CHUNKS_UNSEEN_MAX * chunk)
 
     def _next_level(self, left: float) -> float:
-        """Down to how many tasks there is no need to look for somebody richer."""
+        """Return the number of tasks down to which there is no need to look for a richer worker."""
         parts = max(LEVEL_PARTS_MIN, min(LEVEL_PARTS_MAX, len(self._known)))
         return left - left / parts if left < math.inf else math.inf
 
@@ -590,7 +590,7 @@ class Ledger:
     # --- asking and lending ------------------------------------------------------------------------
 
     def _ask(self, now: float, is_first: bool) -> None:
-        """Ask somebody, and have the neighbours remember us unless this `is_first` and others are known."""
+        """Ask a worker, and have the neighbours remember us unless this `is_first` and others are known."""
         has_asked = self._ask_one(self._hops)
         if (not is_first or not has_asked) and now >= self._lifelines_s:
             self._send(NEIGHBOURS, Lifeline(self._token, self._need))

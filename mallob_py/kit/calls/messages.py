@@ -1,4 +1,4 @@
-"""What a client of calls and the workers of its job say to each other; buffers travel beside each message.
+"""The messages between a client of calls and the workers of its job; buffers travel beside each message.
 
 A *batch* is a number of calls of one function that are sent together; `places` are theirs in the batch, from
 0 on. What a worker has begun it answers; what it has not begun it gives back when it is asked to.
@@ -149,7 +149,7 @@ class Wanted(Message, frozen=True, tag=26):
 
 
 class InnerResults(Message, frozen=True, tag=27):
-    """What calls that were given away have come to, as in `Results`."""
+    """The results of calls that were given away, as in `Results`."""
 
     group: int
     is_ok: list[bool]

@@ -130,7 +130,7 @@ def user_frames(trace: TracebackType | None, own_file: str) -> TracebackType | N
 
 
 def name_of(function: Any) -> str:
-    """What a function is called, for messages."""
+    """Return the name of a function, for messages."""
     while (inner := getattr(function, "func", None)) is not None and callable(inner):
         function = inner  # a partial
     name = getattr(function, "__qualname__", None) or type(function).__qualname__

@@ -55,7 +55,7 @@ class Frame:
 
 
 def frame_parts(head: bytes, buffers: Sequence[Buffer] = ()) -> list[memoryview]:
-    """What is to be sent, in pieces; the large ones are the buffers themselves."""
+    """Return what is to be sent, in pieces; the large ones are the buffers themselves."""
     views = [memoryview(buffer).cast("B") for buffer in buffers]
     sizes = struct.pack(f"<{len(views)}Q", *map(len, views))
     parts: list[memoryview] = []
