@@ -74,19 +74,20 @@ def installed(group: str = ENTRY_POINT_GROUP) -> dict[str, str]:
 
 
 def imported(place: str) -> Any:
-    """What is at a place. Raises whatever its module raises."""
+    """Return what is at a place. Raises whatever its module raises."""
     module, _, attribute = place.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def declaration_of(name: str) -> type[Declaration]:
-    """What the application declares. Raises UnknownApplication, or whatever importing it raises."""
+    """Return an application's declaration. Raises UnknownApplication, or whatever importing it raises."""
     place = place_of(name)
     return declared_apart(name, place) or _declaration(place)
 
 
 def declared_apart(name: str, place: str) -> type[Declaration] | None:
-    """What the application at this place declares elsewhere, found without importing that application.
+    """Return the declaration that the application at this place makes elsewhere, without importing that
+    application.
 
     Raises whatever importing the declaration raises.
     """
@@ -110,17 +111,21 @@ def place_of(name: str) -> str:
 
 
 def unknown(name: str, known: dict[str, str]) -> str:
-    """What to tell who asks for it."""
+    """Return what to tell a user who asks for an unknown application."""
     return f"no application {name!r} is installed (installed: {', '.join(sorted(known)) or 'none'})"
 
 
 def our_declarations() -> tuple[type[Declaration], ...]:
-    """Of the applications that come with this package and have options for commands."""
+    """Return the declarations of the applications that come with this package and have options for
+    commands.
+    """
     return tuple(_declaration(place) for place in map(_DECLARED.__getitem__, _WITH_OPTIONS))
 
 
 def application_of(file: str) -> str:
-    """What works on a file of this name if nothing else is said: DEFAULT_APPLICATION, or as the name ends."""
+    """Return the application of a file of this name if nothing else is said: DEFAULT_APPLICATION, or as the
+    name ends.
+    """
     for compressed in COMPRESSED_SUFFIXES:
         file = file.removesuffix(compressed)
     return _OF_SUFFIX.get(os.path.splitext(file)[1], DEFAULT_APPLICATION)

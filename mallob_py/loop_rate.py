@@ -1,4 +1,4 @@
-"""How often a loop turns: what shows that one spins, which waits for something that does not come.
+"""The rate at which a loop turns shows that one spins, which waits for something that does not come.
 
 A loop that has nothing to do turns once or twice a second. One that is woken, and does not take in what has
 woken it, turns thousands of times a second and burns a core, and nothing else tells.

@@ -1,4 +1,4 @@
-"""How often something that has died is started again: the one rule that all have who decide that.
+"""The one rule of how often something that has died is started again.
 
 As Erlang's supervisors: at most an *intensity* of restarts within a *period*; beyond it, whoever has asked
 gives up, and whoever is above decides. Who that is in each case stands in a table of docs/operating.md.
@@ -42,5 +42,5 @@ class RestartLimit:
         return backoff_s(*self._backoff_s, self.count)
 
     def forget(self) -> None:
-        """What was started does its work: the restarts before do not count any more."""
+        """Forget the restarts: what was started does its work."""
         self._restarts_s.clear()

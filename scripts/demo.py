@@ -1,4 +1,4 @@
-"""What this is, in half a minute: several formulas share the PEs of a service, and their workers move.
+"""The demo: in half a minute, several formulas share the PEs of a service, and their workers move.
 
     python scripts/demo.py [RANKS]
 
@@ -123,7 +123,7 @@ def _shares(status: ServiceStatus) -> str:
 
 
 def _tell_latencies(log_dir: Path) -> None:
-    """What the event logs say of how quickly workers came."""
+    """Tell how quickly workers came, by the event logs."""
     report = subprocess.run(
         [*COMMAND, "report", log_dir, "--json"], capture_output=True, text=True, check=True
     )

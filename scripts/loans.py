@@ -34,7 +34,7 @@ def read(folder: Path) -> list[list[Entry]]:
 
 
 def problems(logs: Iterable[list[Entry]]) -> Iterator[str]:
-    """What does not add up."""
+    """Yield what does not add up."""
     logs = list(logs)
     told = defaultdict(set)
     lent = set()
@@ -54,7 +54,7 @@ def problems(logs: Iterable[list[Entry]]) -> Iterator[str]:
 def _problems_of_one(
     log: list[Entry], told: dict[int, set[tuple[int, int]]], lent: set[int], taken: Counter[int]
 ) -> Iterator[str]:
-    """Of one worker; counts in `taken` how often each loan was taken in."""
+    """Yield the problems of one worker; counts in `taken` how often each loan was taken in."""
     added: Counter[int] = Counter()
     for entry in log:
         account, done = entry["account"], entry.get("done", 0)
@@ -78,7 +78,9 @@ def _problems_of_one(
 
 
 def open_loans(logs: Iterable[list[Entry]]) -> list[tuple[int, int]]:
-    """(account of the lender, loan) that nobody has taken in or thrown away; the root's account is 0."""
+    """Return (account of the lender, loan) of loans that no worker has taken in or thrown away; the root's
+    account is 0.
+    """
     lenders: dict[int, int] = {}
     dropped = set()
     for entry in sorted((entry for log in logs for entry in log), key=lambda entry: entry["t"]):

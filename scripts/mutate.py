@@ -58,7 +58,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one mutation. `is_expected`: the test that the list names has noticed it."""
+    """The fate of one mutation. `is_expected`: the test that the list names has noticed it."""
 
     mutation: Mutation
     noticed_by: str | None
@@ -79,7 +79,7 @@ class Runner:
         self._is_stopped = False
 
     def run(self, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str] | None:
-        """What came of it; None if it does not end in time."""
+        """Run the tests; None if they do not end in time."""
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join((str(folder), str(folder / "apps"))),
@@ -206,7 +206,7 @@ class Judge:
 
 
 def test_places(root: Path) -> dict[str, str]:
-    """Of each test function whose name is its own, where it is: the name that pytest takes."""
+    """Return, for each test function whose name is its own, where it is: the name that pytest takes."""
     places: dict[str, list[str]] = {}
     for path in (root / "tests").rglob("test_*.py"):
         for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE):

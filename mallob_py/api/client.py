@@ -158,7 +158,7 @@ class Answer:
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """What the application has found, as the reply has it: for a bag of tasks, its `value` and counts."""
+        """The result of the application, as the reply has it: for a bag of tasks, its `value` and counts."""
         found: Mapping[str, Any] = self.reply["result"]
         return found
 
@@ -435,7 +435,7 @@ class Client:
         service.interrupt(self._api_dir, self._user, name, self._client)
 
     def status(self) -> ServiceStatus:
-        """What the service says of itself, at most some seconds old. ServiceError if none is running."""
+        """Return the status of the service, at most some seconds old. ServiceError if none is running."""
         status = read_live_status(self._api_dir)
         if status is None:
             raise ServiceError(f"no service is running on {self._api_dir}")
@@ -532,7 +532,7 @@ class Client:
             )
 
     def _look_for_service(self) -> None:
-        """Once a second: let those who wait for nobody know."""
+        """Look once a second whether a service runs, and let the waiting futures know if none does."""
         now = time.monotonic()
         if now < self._next_service_look_s:
             return

@@ -118,7 +118,7 @@ class Executor(concurrent.futures.Executor):
 
     @property
     def _max_workers(self) -> int:
-        """As executors of the standard library call it; Dask asks for it."""
+        """The number of workers, under the name of the standard library's executors; Dask asks for it."""
         return self.workers
 
     # --- as of any executor -------------------------------------------------------------------------

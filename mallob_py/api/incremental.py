@@ -125,7 +125,9 @@ class IncrementalSolver:
         self.delete()
 
     def add_clause(self, clause: Iterable[int], no_return: bool = True) -> bool | None:
-        """None, or True if it is to return something: nobody looks at clauses before `solve`."""
+        """Add a clause. Return None, or True if `no_return` is false: clauses are first looked at in
+        `solve`.
+        """
         self._chain.add([clause])
         return None if no_return else True
 
@@ -169,7 +171,9 @@ class IncrementalSolver:
     def solve_limited(
         self, assumptions: Iterable[int] = (), expect_interrupt: bool = False, **fields: Any
     ) -> bool | None:
-        """As `solve`; limits are times, such as `wallclock_limit_s=10`. `interrupt` is always possible."""
+        """Solve as `solve` does; limits are times, such as `wallclock_limit_s=10`. `interrupt` is always
+        possible.
+        """
         return self.solve(assumptions, **fields)
 
     def interrupt(self) -> None:
@@ -192,22 +196,26 @@ class IncrementalSolver:
         _refuse_budget("decisions", budget)
 
     def set_phases(self, literals: Iterable[int] = ()) -> None:
-        """Advice that nobody takes changes no answer, so it is a warning, as with some of PySAT's solvers."""
+        """Warn that phases are not taken: advice that is not taken changes no answer, as with some of PySAT's
+        solvers.
+        """
         warnings.warn("several solvers of unlike kinds work on a job; they take no phases", stacklevel=2)
 
     def propagate(self, assumptions: Iterable[int] = (), phase_saving: int = 0) -> tuple[bool, list[int]]:
         raise NotImplementedError("the service answers whole formulas; propagate with a solver of PySAT's")
 
     def accum_stats(self) -> dict[str, float]:
-        """What all calls of `solve` have used, summed up: `solves`, and the `used_...` of their replies."""
+        """Return what all calls of `solve` have used, summed up: `solves`, and the `used_...` of their
+        replies.
+        """
         return dict(self._chain.stats)
 
     def time(self) -> float:
-        """What the last call of `solve` took, in seconds, its way through the service included."""
+        """Return the seconds that the last call of `solve` took, its way through the service included."""
         return self._chain.last_s
 
     def time_accum(self) -> float:
-        """What all calls of `solve` have taken, in seconds."""
+        """Return the seconds that all calls of `solve` have taken."""
         return self._chain.total_s
 
     def get_status(self) -> bool | None:

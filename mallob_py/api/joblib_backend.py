@@ -72,7 +72,7 @@ class MallobBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         return future
 
     def retrieve_result_callback(self, future: Future[Any]) -> Any:
-        """What the batch has come to, or its exception."""
+        """Return the results of the batch, or raise its exception."""
         return future.result()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:

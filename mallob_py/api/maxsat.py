@@ -114,7 +114,7 @@ class Ipamir:
         return code
 
     def val_obj(self) -> int:
-        """What the solution found last costs. Raises ValueError without one."""
+        """Return the cost of the solution found last. Raises ValueError without one."""
         if self._best is None or self._best.value is None:
             raise ValueError("there is no solution: the last answer was not 10 or 30")
         return self._best.value

@@ -38,7 +38,7 @@ class Optimum:
 
 @dataclass(frozen=True)
 class Task:
-    """What a job is given: a path, or the text of a weighted formula.
+    """The input of a job: a path, or the text of a weighted formula.
 
     The objective's value is `offset` plus the formula's cost, or minus it if `is_negated`.
     """
@@ -54,7 +54,7 @@ class Task:
         return self.offset - cost if self.is_negated else self.offset + cost
 
     def optimum(self, reply: Mapping[str, Any], model: NDArray[np.int32]) -> Optimum:
-        """Of the job's reply, in which `model` is the solution."""
+        """Return the optimum that the job's reply tells, in which `model` is the solution."""
         result = reply["result"]
         code, cost = result["resultcode"], result.get("cost")
         is_optimal = code == _OPTIMUM

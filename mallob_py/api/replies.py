@@ -1,4 +1,4 @@
-"""Which files have appeared in a folder, at the cost of what has appeared and not of what is awaited.
+"""New files in a folder are found at the cost of what has appeared and not of what is awaited.
 
 inotify tells where it works. Elsewhere the folder is listed when its time has changed, soon after that
 once more, since clocks of files are coarse, and once a second in any case. Listing may take long
@@ -39,7 +39,7 @@ class NewFiles:
         self._due_s = -float("inf")
 
     def look(self) -> Iterable[str]:
-        """Those since the last look; at the first look, all that are there."""
+        """Return the files since the last look; at the first look, all that are there."""
         now = time.monotonic()
         names: list[str] = []
         if self._watch is not None:

@@ -259,7 +259,7 @@ def _draw(figure: Figure, rows: Sequence[Row]) -> None:
 
 
 class Costs(msgspec.Struct):
-    """What one epoch took. Times are CPU seconds measured here."""
+    """The costs of one epoch. Times are CPU seconds measured here."""
 
     rounds: int = 0
     messages: int = 0

@@ -31,7 +31,7 @@ _LIMIT_S = 1e6
 
 
 class GrowthRow(msgspec.Struct, frozen=True, kw_only=True):
-    """How one job has grown to `size` workers."""
+    """The growth of one job to `size` workers."""
 
     way: str
     size: int
@@ -44,7 +44,7 @@ class GrowthRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Way(msgspec.Struct, frozen=True):
-    """How the workers are found."""
+    """A way in which the workers are found."""
 
     name: str
     matcher: Matching

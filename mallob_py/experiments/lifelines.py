@@ -1,4 +1,4 @@
-"""Who asks whom for work: a bag of tasks on very many workers, in virtual time.
+"""Requests for work in a bag of tasks on very many workers, in virtual time.
 
 The books are the real ones (`kit.bags.ledger`). The tree is one of UTS's kind (geometric, 4 children in
 the mean, of limited depth), drawn by its law: nodes of more than `CLUSTER_HEIGHT` levels are there one by
@@ -53,7 +53,7 @@ Node: TypeAlias = tuple[int, int]
 
 
 def _children_by_quantile() -> list[int]:
-    """How many children a node has, in the order of their number: a geometric distribution."""
+    """Return how many children a node has, in the order of their number: a geometric distribution."""
     shares = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
     return [int(each) for each in np.log1p(-shares) / math.log(_MEAN_CHILDREN / (1 + _MEAN_CHILDREN))]
 
@@ -131,7 +131,7 @@ class SampledBag(Bag):
 
 
 class SampledTree:
-    """What the ledgers know of the tree."""
+    """The tree, as far as the ledgers know it."""
 
     def __init__(self, depth: int, seed: int = 0) -> None:
         self._first = [(splitmix64(seed + each), depth - 1) for each in range(_ROOT_CHILDREN)]
@@ -172,7 +172,7 @@ LIFELINES: dict[str, Lifelines] = {"job tree": job_tree, "hypercube": hypercube,
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
-    """How a job went."""
+    """The course of a job."""
 
     lifelines: str
     workers: int

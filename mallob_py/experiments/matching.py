@@ -34,7 +34,7 @@ _FEW_ASKERS = 16
 
 
 class Case(Enum):
-    """Who asks and who turns idle."""
+    """The cases: which PEs ask and which turn idle."""
 
     ONE = "1 request, 1 idle PE"
     SIXTEEN = "16 requests, 16 idle PEs"
@@ -110,7 +110,7 @@ def _trials(case: Case, size: int) -> int:
 
 
 def usages(contender: Contender, case: Case, size: int, costs: Costs, delay_s: float) -> list[Usage]:
-    """What each trial has cost."""
+    """Return the cost of each trial."""
     choose = random.Random(f"{case.value} {size}")
     network = MatcherNetwork(size, contender.config(delay_s), costs)
     return [network.match(*placement(case, size, choose)) for _ in range(_trials(case, size))]

@@ -25,7 +25,7 @@ from mallob_py.simulation.setting import Network
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a message costs, in seconds (in hops for `HOPS`)."""
+    """The costs of a message, in seconds (in hops for `HOPS`)."""
 
     network_s: float
     handling_s: float
@@ -45,7 +45,7 @@ HOPS = Costs(network_s=1.0, handling_s=0.0)
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a set of requests has cost; a message counts at its sender and at its receiver."""
+    """The cost of a set of requests; a message counts at its sender and at its receiver."""
 
     latencies_s: list[float]
     messages: int

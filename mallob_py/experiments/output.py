@@ -1,4 +1,4 @@
-"""What the experiments have in common: runs side by side, a table as text, JSON and Markdown, figures.
+"""The output of experiments: runs side by side, a table as text, JSON and Markdown, figures.
 
 Experiments can take hours. So each run's result is kept as soon as there is one, as a line of
 JSON, whatever becomes of the other runs.
@@ -94,7 +94,7 @@ def write_figure(folder: Path, name: str, draw: Callable[[Figure], None]) -> Non
 
 
 def _begin() -> None:
-    """Of a process that plays."""
+    """Begin a process that plays."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 

@@ -41,7 +41,7 @@ class Variant(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a run; curves are (x values, y values)."""
+    """The kept measures of a run; curves are (x values, y values)."""
 
     name: str
     #: mean time between arrivals of one client; None: a stream of its own

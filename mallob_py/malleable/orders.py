@@ -1,4 +1,4 @@
-"""What a malleable program does when it is told to shrink or to grow, without sockets or threads.
+"""A malleable program shrinks or grows as it is told, without sockets or threads.
 
     shrink   pre_shrink chooses the places and moves their work away -> their processes end
              -> the scheduler is told their hosts -> post_shrink
@@ -29,18 +29,18 @@ class Place(msgspec.Struct, frozen=True, order=True):
 
 
 class MalleableHandler(Protocol):
-    """What the author of a program knows. Methods are called from one thread, an order at a time."""
+    """The knowledge of a program's author. Methods are called from one thread, an order at a time."""
 
     def pre_shrink(self, count: int) -> Sequence[Place]:
         """Choose so many places and move all work away from them: their processes end when this returns."""
         ...
 
     def post_shrink(self, now: int, removed: Sequence[Place]) -> None:
-        """So many places are left; the processes of the removed ones are gone."""
+        """Take note that so many places are left; the processes of the removed ones are gone."""
         ...
 
     def pre_grow(self, count: int) -> None:
-        """So many processes are about to start."""
+        """Take note that so many processes are about to start."""
         ...
 
     def post_grow(self, now: int, continued: Sequence[Place], added: Sequence[Place]) -> None:
@@ -49,7 +49,7 @@ class MalleableHandler(Protocol):
 
 
 class Processes(Protocol):
-    """Who starts and ends a program's processes; `PlaceProcesses` does so for plain ones."""
+    """The processes of a program are started and ended here; `PlaceProcesses` does so for plain ones."""
 
     @property
     def places(self) -> Sequence[Place]:

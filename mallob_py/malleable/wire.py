@@ -1,4 +1,4 @@
-"""What malleable programs and their scheduler say to each other: lines of text, an order per connection.
+"""The lines of text between malleable programs and their scheduler: an order per connection.
 
     scheduler to program   shrink <n>                    answered by n lines: hosts without process now
                            grow <n> <host1> ... <hostn>  not answered
@@ -35,7 +35,7 @@ class Grow(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """Whoever takes orders at this address can be resized."""
+    """The program that takes orders at this address can be resized."""
 
     address: str
 

@@ -1,4 +1,4 @@
-"""What HTTP asks for, said in terms of the api folder: hand in, look up, interrupt, fetch.
+"""The wishes of HTTP, in terms of the api folder: hand in, look up, interrupt, fetch.
 
 A job has two kinds of keys: the id of its submission (32 hexadecimal digits, given out here) and
 "user.name", which also finds jobs that were handed in by files. No dot is in the one, at least one in
@@ -102,7 +102,7 @@ class Jobs:
     # --- looking --------------------------------------------------------------------------------
 
     def status(self) -> ServiceStatus | None:
-        """Of a service that runs; None if none does."""
+        """Return the status of a service that runs; None if none does."""
         status = self._status.now().status
         return None if status is None or status.is_stale() else status
 
@@ -213,7 +213,7 @@ class Jobs:
         return EndedJobs(len(found), found[offset : offset + limit])
 
     def _recent(self, status: ServiceStatus | None) -> list[Job]:
-        """What ended last: handed in over HTTP, or told of by the service that runs now."""
+        """Return the jobs that ended last: handed in over HTTP, or told of by the service that runs now."""
         ours = [ended_job(record) for record in self._store.recent(_RECENT_MAX)]
         known = {(job.client, job.ended.number) for job in ours if job.ended}
         told = () if status is None else status.ended
@@ -225,7 +225,7 @@ class Jobs:
         return sorted(ours + others, key=end_of, reverse=True)[:_RECENT_MAX]
 
     def _live(self, identity: str, client_index: int, submission: str = "") -> Job | None:
-        """As the service's status tells it."""
+        """Return a live job as the service's status tells it."""
         seen = self._status.now()
         if seen.status is None or seen.status.is_stale():
             return None
@@ -394,7 +394,7 @@ class Jobs:
         return self._reply(record.identity, record.client)
 
     def solution(self, reply: Mapping[str, Any], client_index: int | None = None) -> Solution:
-        """What a reply says or where it says it. Raises ApiError."""
+        """Return the solution that a reply holds or names. Raises ApiError."""
         result = reply.get("result", {})
         content: bytes | None = None
         if "solution-file" in result:
@@ -423,14 +423,14 @@ class Jobs:
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:
-        """What is wrong with our surroundings, said to the sender."""
+        """Tell the sender what is wrong with our surroundings."""
         try:
             yield
         except ServiceError as error:
             raise ApiError(503, self._without_paths(str(error))) from None
 
     def _without_paths(self, text: str) -> str:
-        """Where things lie on the host is nobody's business."""
+        """Return a text without paths: places on the host are not for clients."""
         text = self._store.upload_pattern.sub("upload", text).replace(f"{self._client_dir.parent}/", "")
         return text if self._allowed is None else text.replace(f"{self._allowed}/", "")
 
@@ -456,7 +456,7 @@ class Jobs:
         return record
 
     def _checked_client(self, client_index: int | None) -> int:
-        """Of a client that there is. Raises ApiError."""
+        """Return the index of a client that exists. Raises ApiError."""
         index = self.client if client_index is None else client_index
         if index != self.client and not self._folder_of(index).is_dir():
             raise ApiError(404, f"there is no client {index}")

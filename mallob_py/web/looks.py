@@ -1,4 +1,5 @@
-"""What many requests want to know at once is looked up once for all: status, jobs without reply, arrivals.
+"""Things that many requests want to know at once are looked up once for all: status, jobs without reply,
+arrivals.
 
 While nobody waits for a reply, nothing is watched. An arrival costs what looks for that file, no matter how
 many others wait (`api.replies`: inotify where it works): who waits is woken by the name of the file that
@@ -81,7 +82,7 @@ class Arrivals:
 
 
 class Expectation:
-    """Of one who waits."""
+    """The expectation of one request that waits."""
 
     def __init__(self, event: asyncio.Event) -> None:
         self._event = event
@@ -139,7 +140,7 @@ class SharedLook:
         self._found = Pending(frozenset(), frozenset())
 
     def now(self) -> Pending:
-        """What there is now, or has been after this call."""
+        """Return what there is now, or has been after this call."""
         asked_s = time.monotonic()
         with self._mutex:
             if self._begun_s <= asked_s:

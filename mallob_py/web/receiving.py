@@ -1,4 +1,4 @@
-"""Taking in what somebody sends: bounded in size, in time, and in how many at once.
+"""Bodies that come over HTTP are taken in: bounded in size, in time, and in how many at once.
 
 A body is either a job's input, which goes to a file piece by piece, or a job as JSON, which is small.
 Guarantee: an upload that is refused, too slow or cut off leaves nothing behind.
@@ -233,7 +233,7 @@ def _decoded(body: bytes) -> dict[str, Any]:
 
 
 def _fill_in(fields: dict[str, Any], user: str | None) -> bool:
-    """User and name, if they are missing. Whether the name is one that nobody else has.
+    """Fill in user and name, if they are missing. Return whether no other job can have the name.
 
     Raises ApiError if the job is not one of `user`, where that is given: by name, or by what it goes on from.
     """

@@ -307,7 +307,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """What the handlers work with."""
+    """The things that the handlers work with."""
 
     token: Token
     user_tokens: UserTokens
@@ -474,7 +474,7 @@ def make_app(interface: Interface) -> Starlette:
 
 
 async def _sweep(jobs: Jobs) -> None:
-    """Uploads go soon after their jobs, also while nobody looks."""
+    """Remove uploads soon after their jobs, also while no page is open."""
     while True:
         try:
             await run_in_threadpool(jobs.sweep)
@@ -484,7 +484,7 @@ async def _sweep(jobs: Jobs) -> None:
 
 
 async def _note(jobs: Jobs) -> None:
-    """The last minutes are there when somebody begins to look."""
+    """Note the last minutes, so that they are there when a page is opened."""
     while True:
         await run_in_threadpool(jobs.note)
         await asyncio.sleep(_NOTE_S)
@@ -569,7 +569,7 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _user(request: Request) -> str | None:
-    """Whose token the request has; None for the operator's."""
+    """Return the user whose token the request has; None for the operator's."""
     visitor: Visitor = request.state.visitor
     return visitor.user
 

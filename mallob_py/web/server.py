@@ -98,7 +98,7 @@ class _Server(uvicorn.Server):
 
 
 def _allow_descriptors(count: int) -> None:
-    """As far as this process may."""
+    """Allow so many descriptors, as far as this process may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

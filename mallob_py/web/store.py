@@ -49,7 +49,7 @@ _INPUT, _FORMER_INPUT = "input", "formula"
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """What a reply says, in short. `at`: when (since 1970); `number`: that of the job in the service."""
+    """The short form of a reply. `at`: when (since 1970); `number`: that of the job in the service."""
 
     outcome: str
     resultcode: int = 0
@@ -157,7 +157,7 @@ class Store:
         return Upload(self._folder)
 
     def add(self, record: Record) -> None:
-        """Of a job that the service can see."""
+        """Add the record of a job that the service can see."""
         with self._mutex:
             self._note(record)
 
@@ -171,22 +171,22 @@ class Store:
             return self._open.get(submission) or self._ended.get(submission)
 
     def open_records(self) -> list[Record]:
-        """Of jobs whose reply we have not seen."""
+        """Return the records of jobs whose reply we have not seen."""
         with self._mutex:
             return list(self._open.values())
 
     def open_of(self, identity: str) -> list[Record]:
-        """Those of one name."""
+        """Return the open records of one name."""
         with self._mutex:
             return [self._open[one] for one in self._open_of.get(identity, ())]
 
     def recent(self, count: int) -> list[Record]:
-        """Those that have ended last, the last one first."""
+        """Return the records of jobs that have ended last, the last one first."""
         with self._mutex:
             return list(itertools.islice(reversed(self._ended.values()), count))
 
     def upload_bytes(self) -> int:
-        """Of all uploads that are kept for the service."""
+        """The bytes of all uploads that are kept for the service."""
         return self._upload_bytes
 
     def end(self, record: Record, ended: Ended, signature: Signature | None) -> None:
@@ -256,7 +256,7 @@ _TOKEN = re.compile(rb"[A-Za-z0-9_.~+/=-]{20,200}")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`is_new`: nobody knows it yet."""
+    """A token; `is_new`: it was made just now."""
 
     path: Path
     secret: bytes

@@ -1,4 +1,4 @@
-"""Who asks: the operator, who has the token of `web/token`, or a user, who has one of `web/user-tokens.json`.
+"""Visitors: the operator, who has the token of `web/token`, or a user, who has one of `web/user-tokens.json`.
 
 That file maps users to SHA-256 digests of their tokens. `mallob-py token NAME` writes it; a web server that
 runs takes note of each change. What may be done with a user's token concerns jobs of that user alone.
@@ -95,7 +95,9 @@ class UserTokens:
         self._users: Mapping[str, str] = {}
 
     def visitor(self, authorization: str | None) -> Visitor | None:
-        """Whose token this header holds, if it is a user's. Tokens are compared by their digests."""
+        """Return the user whose token this header holds, if it is a user's. Tokens are compared by their
+        digests.
+        """
         scheme, _, given = (authorization or "").partition(" ")
         if scheme.lower() != "bearer":
             return None

@@ -225,7 +225,7 @@ def _job_of_record(record: Record, state: str, age_s: float) -> Job:
 
 
 def users_of(status: ServiceStatus) -> list[UserState]:
-    """Those with live jobs, the largest first."""
+    """Return the users with live jobs, the largest first."""
     shares = shares_by_user(status)
     users = [
         UserState(name, user.jobs, user.volume, shares.get(name, 0.0)) for name, user in status.users.items()
@@ -282,7 +282,8 @@ _JOBS_MAX = 50
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The service at `time` (since 1970). `volumes` and `shares` (in PEs) are by number of the job.
+    """A sample of the service at `time` (since 1970). `volumes` and `shares` (in PEs) are by number of the
+    job.
 
     `others` is the volume of the jobs that are not named. `workers`: on this PE, of this job, the worker of
     this index, whose parent has the index (index - 1) // 2; null if nobody was looking then.
@@ -298,7 +299,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class JobName(msgspec.Struct, frozen=True):
-    """Whose volumes these are."""
+    """The name of the job whose volumes these are."""
 
     user: str
     name: str
@@ -350,7 +351,9 @@ class History:
                 self._drop(self._kept.popleft())
 
     def since(self, time_s: float, user: str | None = None) -> bytes:
-        """What is younger, as a `HistoryPart` in JSON; with a user, the jobs of others have no name."""
+        """Return the samples after a time, as a `HistoryPart` in JSON; with a user, the jobs of others have
+        no name.
+        """
         with self._mutex:
             part = [kept for kept in self._kept if kept.time > time_s]
             names = {job: self._names[job] for kept in part for job in kept.jobs}

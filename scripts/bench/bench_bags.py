@@ -46,7 +46,7 @@ _STEP = 400_000
 def loop_s(
     application: BagApplication, configuration: dict[str, Any], step: int = _STEP
 ) -> tuple[float, Any]:
-    """How long a bag takes in a plain loop, and its result."""
+    """Return how long a bag takes in a plain loop, and its result."""
     payload = application.read(JobInput(configuration=configuration))
     bag = application.first_bag(payload, configuration)
     begin_s = time.perf_counter()
@@ -59,7 +59,9 @@ def loop_s(
 def _side_by_side(
     number: int, application: BagApplication, configuration: dict[str, Any]
 ) -> tuple[float, float]:
-    """How long so many plain loops take side by side, as the cores can do no better; CPU seconds of one."""
+    """Return how long so many plain loops take side by side, as the cores can do no better; CPU seconds of
+    one.
+    """
     context = multiprocessing.get_context("fork")
     ended: multiprocessing.SimpleQueue[tuple[float, float]] = context.SimpleQueue()
     loops = [
@@ -180,7 +182,7 @@ def _job_s(service: Service, application: str, configuration: dict[str, Any], ma
 
 
 def changes(times: int = 40) -> None:
-    """How long a worker that joins is without tasks, and how long one that leaves hands over."""
+    """Measure how long a worker that joins is without tasks, and how long one that leaves hands over."""
     with tempfile.TemporaryDirectory(prefix="mallob-py-bench.") as name:
         os.environ |= {
             "PYTHONPATH": str(_BAGS),

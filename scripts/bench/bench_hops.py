@@ -1,4 +1,4 @@
-"""What one protocol message costs: the numbers that the simulator's network model is made of.
+"""The cost of one protocol message: the numbers that the simulator's network model is made of.
 
 Two ranks do what a rank's event loop does with a message: receive it, decode it, hand it to a
 PE, encode an answer, send it, wait for the doorbell. Once with a single message that goes to

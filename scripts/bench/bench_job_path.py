@@ -1,4 +1,4 @@
-"""How long a trivial job's way through a rank is: how often it goes from one of our modules to another.
+"""The way of a trivial job through a rank: how often it goes from one of our modules to another.
 
 A service of one rank gets NOOP jobs, one after the other. Its rank notes each call that leads from one module
 of `mallob_py` into another; counted are those between the rename of a job file into
@@ -86,7 +86,7 @@ sys.meta_path.insert(0, _Finder())
 
 
 def measure(jobs: int) -> tuple[list[int], Counter[str], Counter[tuple[str, str]]]:
-    """Of each job, how many changes of module; then the changes into each module, and of each pair."""
+    """Return for each job how many changes of module; then the changes into each module, and of each pair."""
     with tempfile.TemporaryDirectory(prefix="mallob-py-path.") as name:
         folder = Path(name)
         (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE.replace("\\\\n", "\\n"))

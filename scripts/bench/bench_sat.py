@@ -36,7 +36,7 @@ def pysat_command(solver: str) -> list[str]:
 
 
 def generated(folder: Path) -> list[Path]:
-    """Of each kind one that takes a second or some."""
+    """Return of each kind one formula that takes a second or some."""
     texts = {
         "pigeons-10": generate.pigeonhole(10).text("pigeons"),
         "uniform-250": generate.uniform(250, 1065, 5).text("uniform"),
@@ -50,7 +50,7 @@ def generated(folder: Path) -> list[Path]:
 
 
 def wall_s(command: list[str], limit_s: float) -> tuple[float, int | None]:
-    """What it took, and its exit code; None if it was ended at the limit."""
+    """Return the time that a command took, and its exit code; None if it was ended at the limit."""
     begin_s = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -225,7 +225,7 @@ def ideal(pes: int, jobs: Sequence[tuple[float, float]], is_least_first: bool) -
 
 
 def _least_first(attained: dict[int, float], pes: int) -> dict[int, float]:
-    """Those that have attained least have PEs, equals share."""
+    """Give PEs to those that have attained least, where equals share."""
     order = sorted(attained, key=lambda job: (attained[job], job))
     level = attained[order[pes - 1]]
     below = [job for job in order if attained[job] < level - 1e-9]

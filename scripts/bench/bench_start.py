@@ -28,7 +28,7 @@ _JOB = {"user": "bench", "name": "first", "application": "NOOP", "priority": 1}
 
 
 class Start(NamedTuple):
-    """How long the first answer took, and the processor time of the whole service, both in seconds."""
+    """The time of the first answer, and the processor time of the whole service, both in seconds."""
 
     answer_s: float
     cpu_s: float
@@ -59,7 +59,7 @@ def start(ranks: int) -> Start:
 
 
 def _children_cpu_s() -> float:
-    """Of all that have ended and were waited for, with theirs."""
+    """Return the CPU time of all processes that have ended and were waited for, with theirs."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

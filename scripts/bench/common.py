@@ -1,4 +1,4 @@
-"""What the benchmarks share: a service to measure, job files in, replies out, tables, JSON.
+"""The common parts of the benchmarks: a service to measure, job files in, replies out, tables, JSON.
 
 A job's latency is taken as in the comparison runs with the C++ system: the clock (monotonic)
 starts when the job file is renamed into `in/` and stops when the reply is seen by a loop that

@@ -1,4 +1,4 @@
-"""What the processes of a service cost, read from `/proc`.
+"""The cost of a service's processes, read from `/proc`.
 
 A rank is a process that has a fork server; the fork server, the processes it has forked and the
 rank's guard, if it has one, belong to that rank. CPU time is taken from the scheduler's own counters,
@@ -73,7 +73,7 @@ def cpu_s(pids: tuple[int, ...]) -> float:
 
 
 def memory(pids: tuple[int, ...]) -> Memory:
-    """Of these processes together."""
+    """Return the memory of these processes together."""
     resident = proportional = 0
     for pid in pids:
         for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()[1:]:

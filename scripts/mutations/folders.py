@@ -1,4 +1,4 @@
-"""What lies in folders that a user names is left alone, and nobody else gets what is ours."""
+"""Rules of folders that a user names: what lies there is left alone, and no other user gets what is ours."""
 
 from __future__ import annotations
 

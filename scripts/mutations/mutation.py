@@ -1,4 +1,4 @@
-"""What a mutation is: a rule in words, the change that breaks it, and the test that notices it.
+"""A mutation: a rule in words, the change that breaks it, and the test that notices it.
 
 Sources and changes are compared as syntax trees: how lines are broken and what comments say does not matter.
 A change is looked for in one place, a function or class (`LocalWorkers.adopt`) or the whole module (""), and

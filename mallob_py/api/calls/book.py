@@ -141,7 +141,7 @@ class Assignment(NamedTuple):
 
 
 class Book:
-    """Of one job. Workers are known by numbers that are never used twice."""
+    """The book of one job. Workers are known by numbers that are never used twice."""
 
     def __init__(self) -> None:
         #: with calls to be sent, in their order
@@ -457,8 +457,8 @@ class Book:
         return any(group.has_waiting for group in self._ready)
 
     def demand(self, further: int = 0) -> int:
-        """Workers that are of use: for the calls left and `further` ones, and so that nobody busy has to
-        leave.
+        """Return how many workers are of use: for the calls left and `further` ones, and so that no busy one
+        has to leave.
         """
         counted, wanted = 0, 0.0
         for group in islice(self._groups, _GROUPS_LOOKED_AT):

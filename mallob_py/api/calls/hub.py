@@ -441,7 +441,7 @@ class Hub:
         self._remove_folder()
 
     def _await_replies(self) -> None:
-        """So that no job of ours is left in the service."""
+        """Await the replies, so that no job of ours is left in the service."""
         deadline_s = time.monotonic() + _LAST_REPLIES_S
         for job in self._jobs:
             with suppress(Exception):

@@ -45,7 +45,7 @@ class TimeLimit(JobEnded, TimeoutError):
 
 
 class Terms(NamedTuple):
-    """Of a job."""
+    """The terms of a job."""
 
     priority: float = 1.0
     max_demand: int = 0
@@ -93,7 +93,7 @@ class CallSet:
 
 @dataclass(slots=True)
 class InnerSet:
-    """A batch of calls that a worker's call wants, as it has sent it: nobody here needs to read it."""
+    """A batch of calls that a worker's call wants, as it has sent it: it need not be read here."""
 
     function: FunctionRef
     origin: int
@@ -173,7 +173,7 @@ class Lane:
         self._book.add(group, count)
 
     def cancel(self, group: Group) -> None:
-        """What is not done of a map ends now."""
+        """End now what is not done of a map."""
         content: CallSet = group.content
         calls = self._book.cancel(group)
         self._deliver(group, calls, [CancelledError() for _ in calls])
@@ -190,7 +190,7 @@ class Lane:
         self._groups.clear()
 
     def cancel_waiting(self) -> None:
-        """What no worker has begun, as far as is known, is not begun any more."""
+        """Cancel the calls that no worker has begun, as far as is known."""
         for group in tuple(self._groups):
             if isinstance(group.content, CallSet):
                 calls = self._book.cancel_waiting(group)
@@ -419,7 +419,7 @@ class Lane:
         return function
 
     def _forget_functions(self) -> None:
-        """Those that no calls need; workers, too."""
+        """Forget the functions that no calls need; have workers do so, too."""
         needed = {group.content.function.number for group in self._groups}
         unneeded = [number for number in self._functions if number not in needed]
         gone = set(unneeded[: -_FUNCTIONS_KEPT // 2])
@@ -524,7 +524,7 @@ def _times(count: int) -> str:
 
 
 def _of_job(error: BaseException, call: str) -> BaseException:
-    """What a job has ended with, for one of its calls."""
+    """Return the error with which a job has ended, for one of its calls."""
     if isinstance(error, JobError):
         return JobError(error.field, error.message)
     return JobEnded(f"{error}; it was not done: {call}")

@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class CallProgress(NamedTuple):
-    """How far something is: `done` of `total` (None: nobody knows)."""
+    """The progress of calls: `done` of `total` (None: unknown)."""
 
     done: float
     total: float | None
@@ -48,7 +48,7 @@ class CallFuture(Future[_T]):
 
     @property
     def progress(self) -> CallProgress:
-        """How far the call is, as far as its function tells that (`mallob_py.report_progress`)."""
+        """Return how far the call is, as far as its function tells that (`mallob_py.report_progress`)."""
         if self.done() and self._progress.total is None:
             return CallProgress(1, 1)
         return self._progress

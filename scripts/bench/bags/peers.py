@@ -41,7 +41,7 @@ def count_piece(piece: Piece) -> int:
 
 
 def cut(depth: int) -> tuple[int, list[Piece]]:
-    """How many nodes were counted on the way, and the pieces."""
+    """Return how many nodes were counted on the way, and the pieces."""
     bags, nodes = deque([UtsApplication().first_bag({}, {"depth": depth})]), 0
     while len(bags) < PIECES:
         bag = bags.popleft()

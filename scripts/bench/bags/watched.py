@@ -18,7 +18,7 @@ FOLDER = "MALLOB_PY_BENCH_FOLDER"
 
 
 class _Diary:
-    """Of this process."""
+    """The diary of this process."""
 
     def __init__(self) -> None:
         self._file = (Path(os.environ[FOLDER]) / str(os.getpid())).open("a", buffering=1)

@@ -51,7 +51,7 @@ class Run:
 
 
 def _timed(command: Sequence[str], limit_s: float) -> tuple[str, float, float]:
-    """What it prints, wall and processor time."""
+    """Return the output of a command, wall and processor time."""
     begin_s, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
