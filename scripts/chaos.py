@@ -92,9 +92,11 @@ def main() -> int:
     options = parse()
     folder = Path(tempfile.mkdtemp(prefix=f"chaos-{options.campaign}-"))
     campaign: Campaign | None = None
+    is_wrong = True
     try:
         campaign = CAMPAIGNS[options.campaign](folder, options)
         campaign.play()
+        is_wrong = False
     except Wrong as wrong:
         if campaign is not None:
             campaign.service.tell(wrong.identity)
@@ -102,7 +104,7 @@ def main() -> int:
         return 1
     finally:
         if campaign is not None:
-            campaign.service.kill()
+            campaign.service.close(is_kept=is_wrong)
     campaign.tell()
     shutil.rmtree(folder)
     return 0

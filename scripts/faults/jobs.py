@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from faults.foreign import is_foreign
 from faults.processes import Wrong
 from faults.service import DEADLINE_S, Service
 from faults.strikes import draw
@@ -24,6 +25,10 @@ from mallob_sat.generate import Formula, parity, pigeonhole, planted
 
 USER = "chaos"
 CHAIN_LENGTH_MAX = 6
+#: some names cannot be printed everywhere
+ODD_NAME = "größe-"
+#: tasks of a bag whose tasks are large, and what each comes with
+LARGE_TASKS, LARGE_TASK_BYTES = 60, 300_000
 #: what failures that come of our kills say
 KILL_WORDS = ("signal 9", "SIGKILL", "fork server ended", "ended early", "died")
 
@@ -48,6 +53,17 @@ PLAIN: Mapping[str, tuple[Fields, Answer]] = {
         ("cpu-limit", 0),
     ),
     "arriving": (lambda rng: {"application": "NOOP", "arrival": rng.uniform(0, 30)}, DONE),
+    "large bag": (
+        lambda rng: {
+            "application": "LARGE",
+            "configuration": {
+                "naps": LARGE_TASKS,
+                "nap_s": rng.choice((0.002, 0.03)),
+                "bytes_each": LARGE_TASK_BYTES,
+            },
+        },
+        ("result", 1),
+    ),
     "missing": (lambda rng: {"files": ["/does/not/exist.cnf"]}, FAILED),
     "refused": (lambda rng: {"application": "NOOP", "priority": 0}, REFUSED),
     "failing": (
@@ -66,17 +82,19 @@ PLAIN: Mapping[str, tuple[Fields, Answer]] = {
 @dataclass(frozen=True)
 class Mix:
     """What a campaign hands in how often. `may_be_killed`: jobs fail if their processes are killed too often;
-    `removed_share`: of the replies, as soon as they are read."""
+    `removed_share`: of the replies, as soon as they are read; `odd_share`: of the names."""
 
     weights: Mapping[str, int]
     may_be_killed: bool = False
     removed_share: float = 1.0
+    odd_share: float = 0.2
 
 
 SOAK = Mix(
     {
         "noop": 6, "wallclock": 4, "cpu": 3, "file": 6, "inline": 4, "bad": 2, "missing": 1, "interrupted": 4,
         "held": 2, "unknown": 1, "dependent": 3, "ahead": 1, "arriving": 1, "twice": 1, "failing": 2,
+        "large bag": 1,
     },
     may_be_killed=True,
 )  # fmt: skip
@@ -97,6 +115,8 @@ class Expected:
     #: of these, (outcome, resultcode); none: any
     answers: tuple[Answer, ...]
     formula: Formula | None = None
+    #: of a bag
+    value: int | None = None
     #: identities of jobs of the same client
     after: tuple[str, ...] = ()
     #: of a revision: its number, and its chain
@@ -176,7 +196,8 @@ class Jobs:
     def submit_one(self, kind: str) -> None:
         rng, client = self._rng, self._rng.randrange(self._service.clients)
         self._number += 1
-        name = f"{kind.replace(' ', '-')}-{self._number}"
+        odd = ODD_NAME if rng.random() < self._mix.odd_share else ""
+        name = f"{odd}{kind.replace(' ', '-')}-{self._number}"
         noop: dict[str, Any] = {"application": "NOOP"}
         match kind:
             case "file" | "inline":
@@ -222,7 +243,8 @@ class Jobs:
                 self._go_on_with_a_chain()
             case _:
                 make, answer = PLAIN[kind]
-                self.add(kind, name, make(rng), (answer,), client)
+                expected = self.add(kind, name, make(rng), (answer,), client)
+                expected.value = sum(range(LARGE_TASKS)) if kind == "large bag" else None
 
     def add(
         self, kind: str, name: str, fields: Mapping[str, Any], answers: tuple[Answer, ...], client: int = 0
@@ -343,7 +365,7 @@ class Jobs:
                     with contextlib.suppress(FileNotFoundError):
                         present[Path(entry.path)] = entry.stat()
         for path, status in sorted(present.items(), key=lambda one: one[1].st_mtime_ns):
-            if path.name.startswith("~"):
+            if path.name.startswith("~") or is_foreign(path.name):
                 continue
             signature = (status.st_ino, status.st_mtime_ns)
             if path in self._removed and path in self._possible:
@@ -388,7 +410,9 @@ class Jobs:
             and not satisfies(expected.formula, result["solution"])
         ):
             raise self._wrong(expected, "the model does not satisfy the formula")
-        for other in expected.after:
+        if expected.value is not None and result["value"] != expected.value:
+            raise self._wrong(expected, f"the bag's value is {result['value']}, not {expected.value}")
+        for other in () if self._service.holds_replies_up else expected.after:
             if self._answered_when(other, expected.path.parent) > status.st_mtime_ns:
                 raise self._wrong(expected, f"was answered before {other}, which it had to wait for")
         if (chain := expected.chain) is not None:
@@ -414,4 +438,5 @@ class Jobs:
         """What is not dealt with: files of jobs, and of chains whose end has no reply."""
         boxes = [self._service.box(client) for client in range(self._service.clients)]
         parts = [box / part for box in boxes for part in ("in", "journal")]
-        return [f"{part.name}/{name}" for part in parts for name in os.listdir(part)]
+        found = [(part.name, name) for part in parts for name in os.listdir(part)]
+        return [f"{part}/{name}" for part, name in found if not is_foreign(name)]

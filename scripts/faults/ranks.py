@@ -35,6 +35,8 @@ FURTHER_MAX = 2
 _LOOK_EVERY_S = 0.2
 #: what an order may be refused with if ranks are lost before it is carried out
 _REFUSALS_OF_LOSSES = ("one rank has to stay", "one has to stay", "there is no rank", "now, before")
+#: and if a disk is full meanwhile
+_NO_ROOM = "No space left on device"
 
 
 @dataclass(slots=True)
@@ -67,6 +69,12 @@ class Ordered:
     def leavers(self) -> int:
         """How many may still go."""
         return max(0, -self.by - len(self.gone))
+
+
+def number_of(service: Service, pid: int) -> int:
+    """As the ranks tell it; of one that has joined, none (-1) before that was told."""
+    found = re.search(rf"rank (\d+) \(process {pid} on [^)]*\) has joined", service.output_of_life)
+    return rank_number(pid) if found is None else int(found[1])
 
 
 class Ranks:
@@ -154,15 +162,29 @@ class Ranks:
         hit(self._service, verb, f"{part} of numbers {list(map(self._number_of, pids))}", pids)
 
     def _number_of(self, pid: int) -> int:
-        """As the ranks tell it; of one that has joined, none (-1) before that was told."""
-        found = re.search(rf"rank (\d+) \(process {pid} on .*\) has joined", self._service.output)
-        return rank_number(pid) if found is None else int(found[1])
+        return number_of(self._service, pid)
+
+    def note_full_disk(self) -> None:
+        """An order that is under way may be refused for it."""
+        if self._ordered is not None:
+            self._ordered.is_struck = True
+
+    def lose_all_founders(self) -> None:
+        """All that were there at the start: the service starts anew by itself."""
+        victims = PARTS["first ranks"](self._target(self._left))
+        before = self._left
+        self._deeds["kill first ranks"] += 1
+        hit(self._service, "kill", "first ranks", victims)
+        self._service.await_start_by_itself()
+        if left := [pid for pid in sorted(before) if lives(pid)]:
+            raise Wrong(f"ranks {left} live, though all were started again")
+        self.begin()
 
     # --- orders -------------------------------------------------------------------------------------
 
     def order(self) -> None:
         """More ranks, or fewer, unless an order is under way."""
-        if self._ordered is not None:
+        if self._ordered is not None or self._service.holds_replies_up:
             return
         rng, spare, is_settled = self._rng, self._spare_founders(), self._is_settled()
         order: Order
@@ -214,7 +236,8 @@ class Ranks:
     def _check(self, ordered: Ordered, answer: Answer) -> None:
         """Raises Wrong."""
         if ordered.is_struck:
-            if answer.refusal and not any(text in answer.refusal for text in _REFUSALS_OF_LOSSES):
+            reasons = (*_REFUSALS_OF_LOSSES, _NO_ROOM)
+            if answer.refusal and not any(text in answer.refusal for text in reasons):
                 raise Wrong(f"{ordered.text} was refused: {answer.refusal}")
         elif answer.refusal or answer.after - answer.before != ordered.by:
             raise Wrong(f"{ordered.text}, and nobody was lost: {answer}")

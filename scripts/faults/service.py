@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -11,10 +12,12 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from faults.disks import Disks
+from faults.foreign import Locks
 from faults.processes import MARK, Wrong, command_line, marked_processes, parent_of, wait_until
 from mallob_py.runtime.world.session_folder import shared_folder, sweep
 from mallob_py.service.client import service_is_running
@@ -27,15 +30,27 @@ DEADLINE_S = 180.0
 class Service:
     """`mallob-py serve` in one or many lives; all its processes inherit a mark."""
 
-    def __init__(self, folder: Path, ranks: int, clients: int, options: Sequence[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        ranks: int,
+        clients: int,
+        options: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        disks: Disks | None = None,
+        locks: Locks | None = None,
+    ) -> None:
+        """`disks`, `locks`: of what is in the folder; `environment`: more than ours, for all processes."""
         self.folder = folder
+        self._disks = disks
+        self._locks = locks
         self.clients = clients
         self.mark = uuid.uuid4().hex
         #: the names of all sessions that were alive at a start, a kill or a stop
         self._sessions: set[str] = set()
         self.api_dir, self.log_dir = folder / "api", folder / "logs"
         self.output_path = folder / "output"
-        (folder / "tmp").mkdir()
+        (folder / "tmp").mkdir(exist_ok=True)
         self._command = [sys.executable, "-m", "mallob_py.cli.main", "serve", "-n", str(ranks)]
         self._command += ["--clients", str(clients), "--api-dir", str(self.api_dir)]
         self._command += ["--log-dir", str(self.log_dir), *options]
@@ -44,10 +59,13 @@ class Service:
             MARK: self.mark,
             "TMPDIR": str(folder / "tmp"),
             "MALLOB_PY_RANKS_PER_HOST": "2",
-            "MALLOB_PY_APPS": "FAIL=rank_apps:Fail",
+            "MALLOB_PY_APPS": "FAIL=rank_apps:Fail,LARGE=bag_apps:LargeNapsApplication",
             "PYTHONPATH": os.pathsep.join([str(programs), os.environ.get("PYTHONPATH", "")]),
         }
-        #: how often the launching process has been started
+        self._environment |= environment or {}
+        #: where in the output this life begins
+        self._began_bytes = 0
+        #: how often all ranks have been started
         self.lives = 0
         self.start()
 
@@ -55,6 +73,7 @@ class Service:
 
     def start(self) -> None:
         with open(self.output_path, "ab") as output:
+            self.begin_life()
             self.process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -90,6 +109,12 @@ class Service:
         wait_until(is_ready, "the service accepts jobs", DEADLINE_S)
         self.note_processes()
 
+    def await_start_by_itself(self) -> None:
+        """All first ranks have been killed: the launching process starts all again, once."""
+        self.begin_life()
+        self.lives += 1
+        self.await_ready()
+
     def check_alive(self) -> None:
         """Raises Wrong if this life is over."""
         if (code := self.process.poll()) is not None:
@@ -124,11 +149,27 @@ class Service:
                     os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
+    def close(self, is_kept: bool) -> None:
+        """Nothing runs after that; `is_kept`: files stay for people."""
+        self.kill()
+        if self._locks is not None:
+            self._locks.close()
+        if self._disks is not None:
+            self._disks.close(is_kept)
+
     # --- files ----------------------------------------------------------------------------------------
 
     @property
     def output(self) -> str:
         return self.output_path.read_text(errors="replace")
+
+    def begin_life(self) -> None:
+        self._began_bytes = self.output_path.stat().st_size
+
+    @property
+    def output_of_life(self) -> str:
+        """Since all ranks were started last: numbers of ranks and processes are given again."""
+        return self.output_path.read_bytes()[self._began_bytes :].decode(errors="replace")
 
     def note(self, what: str) -> None:
         """Into the output, between what the service says."""
@@ -139,8 +180,17 @@ class Service:
         return self.api_dir / f"jobs.{client}"
 
     def drop(self, file_name: str, content: str, client: int = 0) -> None:
+        """On a full disk, once there is room."""
         hidden = self.box(client) / "in" / f"~{file_name}"
-        hidden.write_text(content)
+        while True:
+            try:
+                hidden.write_text(content)
+                break
+            except OSError as error:
+                if error.errno != errno.ENOSPC or self._disks is None or not self._disks.is_full:
+                    raise
+                self._disks.look()
+                time.sleep(0.02)
         hidden.rename(hidden.with_name(file_name))
 
     def events(self, *names: str) -> list[dict[str, Any]]:
@@ -166,6 +216,11 @@ class Service:
         sweep(shared_folder())  # as the next session would: nobody did for hosts that have lost all ranks
         self.note_processes()
         return [path for each in self._sessions for path in shared_folder().glob(f"mallob-py.*-{each}")]
+
+    @property
+    def holds_replies_up(self) -> bool:
+        """So that they may come in another order than jobs end."""
+        return self._disks is not None and self._disks.holds_replies_up
 
     def descriptions(self) -> list[str]:
         """The files of jobs in shared memory, such as `7` of job 7."""

@@ -43,6 +43,7 @@ PARTS: Mapping[str, Callable[[Target], list[int]]] = {
     "rank": lambda at: _one(at, at.ranks),
     "first rank": lambda at: sorted(at.ranks, key=at.number_of)[:1],
     "client's rank": lambda at: _client_rank(at),
+    "first ranks": lambda at: [pid for pid in at.ranks if not inherits(pid, INVITED_VARIABLE)],
     "two ranks": lambda at: at.rng.sample(list(at.ranks), 2) if len(at.ranks) > 2 else [],
     "newcomer": lambda at: _one(at, _newcomers(at)),
     "fork server": lambda at: _one(at, at.family.fork_servers),
@@ -61,6 +62,12 @@ STOPS = {"everything": 1, "launching process": 1, "launcher": 1, "proxy": 1, "ra
 #: what the soak hits, all the time and if the others survive it
 SOAK_PROCESSES = {"worker": 9, "fork server": 1}
 SOAK_RANKS = {"rank": 2, "first rank": 1, "client's rank": 1, "two ranks": 1}
+#: what ends a life of the service in the soak, and begins the next
+SOAK_ENDS = {"stop": 1, "first ranks": 1}
+#: what is on a disk of its own, and how often that is full for seconds
+SOAK_DISKS = {"api": 2, "logs": 1, "tmp": 1}
+#: surroundings of a service: what its standard streams can encode
+SOAK_ENCODINGS = {"utf-8": 1, "ascii": 1}
 
 
 def draw(weights: Mapping[str, int], rng: random.Random) -> str:

@@ -16,8 +16,10 @@ from mallob_py.runtime.world.mpi import LaunchError
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "scripts"))
 
-from faults import soak  # noqa: E402
+from faults import foreign, soak  # noqa: E402
 from faults.processes import Family, Wrong, proportional_bytes  # noqa: E402
+from faults.ranks import number_of  # noqa: E402
+from faults.service import Service  # noqa: E402
 
 
 def chaos(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -69,8 +71,30 @@ def test_a_rank_that_stays_large_at_the_end_is_wrong(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Family, "of", lambda mark: Family([os.getpid()], [], []))
     size_bytes = proportional_bytes(os.getpid())
     assert size_bytes > 0
+    monkeypatch.setattr(soak, "SHARED_BYTES", 0)
     monkeypatch.setattr(soak, "RANK_AT_END_MAX_BYTES", 2 * size_bytes)
     soak.check_size_at_end("mark")
     monkeypatch.setattr(soak, "RANK_AT_END_MAX_BYTES", size_bytes // 2)
     with pytest.raises(Wrong, match="less than"):
         soak.check_size_at_end("mark", deadline_s=0.0)
+
+
+def test_what_becomes_of_the_files_of_others_is_noticed(tmp_path: Path) -> None:
+    others = foreign.Foreign(tmp_path)
+    others.check()
+    (tmp_path / "api/jobs.0/status").write_text("ours")
+    others.check()
+    (tmp_path / "api/jobs.0/in/.foreign-file").write_text("ours")
+    with pytest.raises(Wrong, match="foreign-file"):
+        others.check()
+
+
+def test_a_number_of_a_process_that_is_given_again_is_the_rank_of_this_life(tmp_path: Path) -> None:
+    service = Service.__new__(Service)
+    service.output_path = tmp_path / "output"
+    told = "rank 6 (process 7 on vm) has joined; rank 8 (process 9 on vm) has joined. 8 ranks go on\n"
+    service.output_path.write_text(told)
+    service.begin_life()
+    with open(service.output_path, "a") as file:
+        file.write(told.replace("rank 6", "rank 3"))
+    assert number_of(service, 7) == 3

@@ -11,6 +11,7 @@ another rank can go on with it. A service that starts anew knows nothing of earl
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import uuid
@@ -36,6 +37,7 @@ _NAMES = re.compile(rf"~?([0-9a-f]{{32}}({_ORDER}|{_ANSWER})|{_RANKS})".replace(
 #: where nobody tells of new files
 _POLL_S = 0.2
 _ORDER_BYTES_MAX = 1 << 20
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class HostShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,9 +94,15 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _replace(path: Path, content: object) -> None:
     hidden = path.with_name(f"~{path.name}")
-    with open(own_folder.open_to_write(hidden), "wb") as file:
-        file.write(msgspec.json.encode(content))
-    hidden.rename(path)
+    try:
+        with open(own_folder.open_to_write(hidden), "wb") as file:
+            file.write(msgspec.json.encode(content))
+        hidden.rename(path)
+    except OSError as error:
+        if error.errno in _NO_ROOM:  # the empty file is ours
+            with contextlib.suppress(OSError):
+                hidden.unlink()
+        raise
 
 
 class OrderFolder:

@@ -57,6 +57,36 @@ class NapsApplication(BagApplication):
         return Naps(np.frombuffer(data, dtype=np.int64).tolist(), configuration["nap_s"])
 
 
+class LargeNaps(Naps):
+    """Each number comes with so many bytes more, wherever it goes."""
+
+    def __init__(self, numbers: list[int], nap_s: float, bytes_each: int) -> None:
+        super().__init__(numbers, nap_s)
+        self._bytes_each = bytes_each
+
+    def split(self) -> LargeNaps | None:
+        given = super().split()
+        return None if given is None else LargeNaps(given._numbers, self._nap_s, self._bytes_each)
+
+    def to_bytes(self) -> bytes:
+        return super().to_bytes() + bytes(len(self._numbers) * self._bytes_each)
+
+
+class LargeNapsApplication(BagApplication):
+    name = "LARGE"
+
+    def first_bag(self, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
+        return LargeNaps(
+            list(range(configuration["naps"])), configuration["nap_s"], configuration["bytes_each"]
+        )
+
+    def bag_from_bytes(self, data: bytes, payload: Payload, configuration: Mapping[str, Any]) -> Bag:
+        bytes_each = configuration["bytes_each"]
+        count = len(data) // (8 + bytes_each)
+        numbers = np.frombuffer(data, dtype=np.int64, count=count).tolist()
+        return LargeNaps(numbers, configuration["nap_s"], bytes_each)
+
+
 class ForkingNaps(Naps):
     """Each chunk forks, and the copy comes back, too."""
 

@@ -1,0 +1,95 @@
+"""Small disks below a service's folders, each full for seconds now and then."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+#: by folder of the service
+SIZES_BYTES: Mapping[str, int] = {"api": 192 << 20, "logs": 128 << 20, "tmp": 32 << 20}
+_BLOCK = bytes(1 << 20)
+_NAME = ".filling"
+#: longer than the longest delay between two tries
+_RETRIES_S = 45.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Filling:
+    path: Path
+    until_s: float
+
+
+class Disks:
+    """File systems in memory, one a folder, where some may be mounted (by root)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._mounted: list[Path] = []
+        self._filling: _Filling | None = None
+        self._relieved_s = -math.inf
+        for name, size_bytes in SIZES_BYTES.items():
+            path = folder / name
+            path.mkdir(exist_ok=True)
+            options = f"size={size_bytes},mode=0755"
+            command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)]
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                self._mounted.append(path)
+
+    @property
+    def are_there(self) -> bool:
+        return bool(self._mounted)
+
+    @property
+    def is_full(self) -> bool:
+        return self._filling is not None
+
+    @property
+    def holds_replies_up(self) -> bool:
+        """One is full, or was: what could not be written is tried again after some seconds."""
+        return self.is_full or time.monotonic() < self._relieved_s + _RETRIES_S
+
+    def fill(self, folder: Path, duration_s: float) -> None:
+        """Until no byte goes onto the disk of this folder any more; `look` gives the room back."""
+        path = folder / _NAME
+        # Nobody else may open it, and have it use up the disk when it is gone.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        with open(descriptor, "wb", buffering=0) as file:
+            for size in (len(_BLOCK), 4096, 1):
+                with contextlib.suppress(OSError):
+                    while file.write(_BLOCK[:size]) == size:
+                        pass
+        self._filling = _Filling(path, time.monotonic() + duration_s)
+
+    def look(self) -> None:
+        if self._filling is not None and time.monotonic() > self._filling.until_s:
+            self.relieve()
+
+    def relieve(self) -> None:
+        if self._filling is not None:
+            self._filling.path.unlink(missing_ok=True)
+            self._filling = None
+            self._relieved_s = time.monotonic()
+
+    def close(self, is_kept: bool) -> None:
+        """`is_kept`: what is on them stays in the folders, for people."""
+        self.relieve()
+        while self._mounted:
+            path = self._mounted.pop()
+            aside = path.with_name(f"{path.name}.kept")
+            if is_kept:
+                shutil.copytree(path, aside, symlinks=True, ignore=_no_files, ignore_dangling_symlinks=True)
+            subprocess.run(["umount", "-l", str(path)], check=False)
+            if is_kept:
+                path.rmdir()
+                aside.rename(path)
+
+
+def _no_files(folder: str, names: list[str]) -> list[str]:
+    """A copy would wait at a FIFO."""
+    return [name for name in names if Path(folder, name).is_fifo() or Path(folder, name).is_socket()]
